@@ -301,7 +301,6 @@ def simulated_model(task: str, dataset: Dataset, spec: Spec) -> LM:
 
 
 def _named_task(config: Config, base: Path) -> Task | None:
-    """The named task with its data, or None when the user brings their own."""
     folder = base / config.data_dir if config.data_dir else None
     return load_task(config.task, folder) if config.task else None
 

@@ -137,7 +137,6 @@ def _require_ours(folder: Path) -> None:
 
 
 def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str, Any]:
-    """Writes the job with an id, or returns the one that is written. RunChanged: another job."""
     path = folder / _JOB
     try:
         with on_disk(path):

@@ -268,7 +268,6 @@ def explain(
 
 
 def _deployed(ref: str, reference: Reference, typed: command.Unpaid, ledger: Ledger) -> Policy:
-    """Under the run's own settings; what the run was answered is not asked for again."""
     settings, base = command.settings_for(reference, typed)
     supplies = Supplies(recorded=typed.given().recorded(ref), ledger=ledger)
     return deploy(reference.file, settings, Sources(base), supplies)
@@ -308,7 +307,6 @@ def _columns(given: str, template: str) -> str | dict[str, Any]:
 
 
 def _explained(made: Explanation, texts: Sequence[str], record: Record | None) -> Iterator[str]:
-    """The parts, in the order of what happens; `record` is what the run has of the input."""
     route, spans = made.route, made.spans
     yield f"input\n{wrap_text(made.input)}"
     if route.constraints:
@@ -334,7 +332,6 @@ def _explained(made: Explanation, texts: Sequence[str], record: Record | None) -
 
 
 def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
-    """What the best, the chosen and no instinct promise; nothing where that was not learned."""
     expected, chosen = made.expected, made.route.indices
     if expected is None:
         return
@@ -348,7 +345,6 @@ def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
 
 
 def _record_text(record: Record) -> Iterator[str]:
-    """What became of the example in its run: in training at last, in validation, in the verdict."""
     name = record.example_id
     if record.trainings:
         yield _training_text(record.trainings[-1], len(record.trainings), name)
@@ -376,7 +372,6 @@ def _stage_text(stage: Stage) -> str:
 
 
 def _training_text(training: Training, times: int, name: str) -> str:
-    """What training made of the example. Others of its batch may have shared the blame."""
     trace, rollout = training.trace, training.trace.rollout
     often = "once" if times == 1 else f"the last of {times} times"
     lines = [f"in training (example {name}, update {training.step + 1}, {often})"]

@@ -98,7 +98,6 @@ def _stored_settings(
 
 
 def _verdict_text(run: Run) -> str:
-    """The headline, the sentence, two tables, what it cost and where the policy is."""
     lines: list[str] = []
     if run.conclusion is not None:
         lines += [command.headline_text(run.conclusion.headline(run_reference(run.path))), ""]
@@ -115,7 +114,6 @@ def _verdict_text(run: Run) -> str:
 
 
 def _next(run: Run) -> Iterator[str]:
-    """Where the policy is, and what to type for the prompt that the verdict recommends."""
     typed, policy = run_reference(run.path), run.path / POLICY
     report = f"pco report {typed}"
     rows = run.conclusion.rows if run.conclusion is not None else ()

@@ -158,7 +158,6 @@ def _feedback(record: Mapping[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """As text: the one field of a mapping, else JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):

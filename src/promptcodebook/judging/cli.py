@@ -209,7 +209,6 @@ def verdict(run: RunRef, labels: LabelsPath, scale: Scale = None, as_json: Json 
 
 
 def _judged(store: RunStore) -> tuple[list[Entry], Concluded]:
-    """The rows of the verdict, and what was concluded of them before any label. StoreError."""
     conclusion = Conclusion.of(store.outline(), store.header)
     if conclusion is None or not conclusion.rows:
         raise StoreError(f"the run {store.header.id} has no verdict", hint="pco runs list")
@@ -220,7 +219,6 @@ def _judged(store: RunStore) -> tuple[list[Entry], Concluded]:
 
 
 def _empty(rollout: Rollout) -> bool:
-    """Whether there is no answer: people need not say what that is worth."""
     return rollout.failure is not None and not rollout.output
 
 

@@ -231,7 +231,6 @@ class _Model:
         return self._count(queries), self._count(pairs if pairs in self.fields else queries)
 
     def _shape(self) -> Mapping[str, Any]:
-        """The arguments of a LlamaConfig that say what is computed."""
         heads, pairs = self._heads()
         hidden = self._count("llama.embedding_length")
         return {
@@ -254,7 +253,6 @@ class _Model:
         }
 
     def _names(self) -> Mapping[str, str]:
-        """Where each tensor goes. ConfigError for another architecture than is known."""
         kind = self._text("general.architecture")
         if kind != "llama":
             raise self._refuse(f"its architecture is {kind}, and only llama is known here")
@@ -283,7 +281,6 @@ class _Model:
         return {"pad_token_id": end, **found, "eos_token_id": end}
 
     def _tokenizer(self, library: Any) -> Any:
-        """Byte-level BPE, with marks that are never cut into parts."""
         tokenizers, before = (self._import(f"tokenizers{name}") for name in ("", ".pre_tokenizers"))
         words, kinds = self._text(_WORDS, list), self._text(_KINDS, list)
         merges = [tuple(pair.split(" ")) for pair in self._text("tokenizer.ggml.merges", list)]

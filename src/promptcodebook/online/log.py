@@ -338,8 +338,7 @@ class SqliteLog(Kept):
         self.writer.write_now(lambda db: [db.execute(sql, (before,)) for sql in EXPIRE])
 
 
-Execute = Callable[[str, tuple[object, ...]], Any]
-"""Runs a statement and returns its cursor."""
+Execute = Callable[[str, tuple[object, ...]], Any]  # runs a statement and returns its cursor
 
 
 OWNER = "SELECT caller, erased FROM served WHERE id = ?"

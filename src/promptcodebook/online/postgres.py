@@ -32,8 +32,7 @@ MIGRATIONS = (
     tuple(each.format(bytes="BYTEA", number="BIGSERIAL PRIMARY KEY") for each in log.TABLES),
 )
 """What makes the tables of one version those of the next."""
-_Unit = tuple[Feedback, str | None, Future[Given]]
-"""Feedback, its caller, and what becomes of it."""
+_Unit = tuple[Feedback, str | None, Future[Given]]  # feedback, its caller, and what becomes of it
 
 
 def _sql(statement: str) -> str:

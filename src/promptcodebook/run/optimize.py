@@ -516,8 +516,7 @@ ROLLOUTS = (
 )  # fmt: skip
 """Columns of the rollouts. `row` is the verdict's row on the test split, '' elsewhere; `update` is
 the one that a rollout of training was made for, or after which the policy was validated."""
-_TEXTS = ("prompt", "output", "feedback", "critique", "failure")
-"""What may quote private data."""
+_TEXTS = ("prompt", "output", "feedback", "critique", "failure")  # what may quote private data
 
 
 def _updates(store: RunStore) -> Iterator[dict[str, Any]]:

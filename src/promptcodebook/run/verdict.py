@@ -39,8 +39,7 @@ ENOUGH = 20  # test examples that a verdict needs
 JUDGED = "A model judged the answers, and its error is in no interval: `pco judge sheet` tells how."
 _ON_SIMULATED = "On the simulated model: "
 _MANY_FALLBACKS = 0.2
-_SAVED = 0.5
-"""Calls per query that make a row cheaper or dearer: less is a re-ask now and then."""
+_SAVED = 0.5  # calls per query that make a row cheaper or dearer: less is a re-ask now and then
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,8 +97,6 @@ def demo(
 
 @dataclass(frozen=True)
 class _Judged:
-    """One world's run; `rows` are those of its verdict and `oracle`, by name."""
-
     run_id: str
     path: Path
     sentence: str
@@ -107,7 +105,6 @@ class _Judged:
 
 
 def _judge(world: int, load: str, sources: Sources, where: Where, view: Listener) -> _Judged:
-    """Trains and judges; raises the Stop that ended the run early, if one did."""
     spec = f"simulated?world={world}{load}"
     config = load_config(_SETTINGS, {"lm": spec, "seed": world}, where="the demo")
     opened = open_run(config, sources, where, view)
@@ -147,7 +144,6 @@ def _judge(world: int, load: str, sources: Sources, where: Where, view: Listener
 
 
 def _show_tour(worlds: int, *, plain: bool, as_json: bool) -> None:
-    """The first world before the user's eyes, the others beside it; then the tables over all."""
     with _beside(range(2, worlds + 1)) as others:
         first: dict[str, _Judged] = {}
         for name, load in _LOADS.items():
@@ -177,7 +173,6 @@ def _show_tour(worlds: int, *, plain: bool, as_json: bool) -> None:
 
 
 def _table(worlds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows over all worlds; intervals cover worlds and examples, gains are over the first row."""
     first, *_ = worlds[0]
     rows: list[dict[str, Any]] = []
     for name in worlds[0]:

@@ -89,8 +89,6 @@ def shared_worker() -> Worker:
 
 
 class _Process:
-    """At most one child process at a time; its pipes belong to one caller at a time."""
-
     child: subprocess.Popen[bytes] | None = None
 
     def call(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
@@ -158,7 +156,6 @@ class _Process:
 
 
 def _serve() -> None:
-    """The process's own side: answers requests until stdin ends."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
     # What a called function prints must not mix with the answers.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

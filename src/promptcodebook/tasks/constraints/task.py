@@ -136,7 +136,6 @@ def _phrase(
 
 
 def _deal(count: int, used: Counter[str], rng: random.Random) -> list[str]:
-    """`count` kinds that go together, the least used first, ties drawn."""
     order = sorted(KINDS, key=lambda kind: (used[kind], rng.random()))
     kinds = list[str]()
     for kind in order:
