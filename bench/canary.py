@@ -22,6 +22,13 @@ in 90 % of worlds; at 50 %, after 1,500 and 2,420.
 - By 20,000 feedbacks, harm of 0.1 is rolled back and gain of 0.1 promoted in at least 99 % of 500
   worlds.
 
+Found: 0.4 % (10 % traffic) and 0.8 % of 0/1 null worlds end, 0.2 % and 0.5 % of graded ones,
+and 0.8 % and 0.4 % of 0/1 worlds in which both arms fall. No guard at its bound rolled back. A
+z-test at each feedback ends 44 to 50 %. At 10 %, harm of 0.1 in 0/1 rewards is found after 3,237
+feedbacks in the median and 6,675 in 90 % of worlds, 2.8 and 2.2 times what the fixed-horizon test
+needs; by 5,000, in 78 %. In graded rewards it takes 509 and 914. All harm and gain ends the right
+way.
+
     python -m bench.canary          (PCO_BENCH_WORLDS=200 for a quick look)
 """
 
@@ -91,7 +98,9 @@ def counted(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     part, each = values * KNOTS - below, np.arange(len(values))
     counts = np.zeros((KNOTS + 1, len(values)))
     counts[below, each], counts[below + 1, each] = (1 - part) * chosen, part * chosen
-    return counts.cumsum(axis=1)
+    used = counts.any(axis=1)
+    counts[used] = counts[used].cumsum(axis=1)
+    return counts
 
 
 def candidates(job: Job, canary: np.ndarray, control: np.ndarray) -> Iterator[int]:
@@ -100,16 +109,17 @@ def candidates(job: Job, canary: np.ndarray, control: np.ndarray) -> Iterator[in
     near that of both arms leave few moments."""
     need = math.log(1 / GUARD_ALPHA if job.guard else 2 / REWARD_ALPHA)
     shift = round(ALLOWED * MEANS) if job.guard else 0
-    knots = np.arange(KNOTS + 1) / KNOTS
+    used = np.flatnonzero(canary[:, -1] + control[:, -1])
+    canary, control = canary[used], control[used]
 
     def passed(rising: np.ndarray, falling: np.ndarray, left: np.ndarray) -> np.ndarray:
         last = left[-1]
-        pooled = (rising[:, last] + falling[:, last]) @ knots / (last + 1)
+        pooled = (rising[:, last] + falling[:, last]) @ used / KNOTS / (last + 1)
         for off in (0.0, 0.01, -0.01, 0.02, -0.02, 0.04, -0.04):
             # The capital against "at most row + 1", and against "at least row - shift - 1".
             row = min(max(round((pooled + off) * MEANS) + shift // 2, shift + 1), MEANS - 1)
-            up = log_capital(rising[:, left], [row])[0]
-            down = log_capital(falling[::-1, left], [MEANS - row + shift])[0]
+            up = log_capital(rising[:, left], [row], used)[0]
+            down = log_capital(falling[:, left], [MEANS - row + shift], KNOTS - used)[0]
             left = left[up + down >= need]
         return left
 
