@@ -247,9 +247,11 @@ def prepare(world: World, folder: Path) -> tuple[Path, dict[str, str]]:
         "PCO_RUNS": str(world.run.path.parent),
         "PCO_API_KEY": "none",
     }
-    rows = [{"id": e.id, "message": e.input} for e in TRAIN]
+    splits = [*((e, "train") for e in TRAIN), (OLD_ASKED[0], "val"), (OLD_ASKED[1], "test")]
+    rows = [{"id": e.id, "message": e.input, "split": split} for e, split in splits]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    split = 'train = "rows.jsonl", input = "message", target = "message", id = "id"'
+    columns = 'input = "message", target = "message", id = "id"'
+    split = f'path = "rows.jsonl", split = "split", {columns}'
     (folder / "pco.toml").write_text(f"data = {{{split}}}\n", "utf-8")
     return path, environment
 
