@@ -18,6 +18,7 @@ from typing import Any, cast
 from promptcodebook.agents.endpoint import Endpoint, Places, dry
 from promptcodebook.calls import Chat
 from promptcodebook.errors import ConfigError, ExecutorError
+from promptcodebook.text import place_in
 from promptcodebook.types import Example, Output, Prompt
 
 AgentFunction = Callable[[str, str, Example], Awaitable[str | Output]]
@@ -28,6 +29,8 @@ _IDLE_S = 10.0
 _GRACE_S, _LOOK_S = 1.0, 0.01
 """Between the request to end and the kill; and between two looks whether it did."""
 _DRY = "a dry run"
+_AS_IS = "Call it as its description says."
+"""What is said of a tool before anything is learned."""
 _VARIABLE = re.compile(r'"([A-Z][A-Z0-9_]+)"')
 _HINT = "put {{pco}} into the agent's system prompt, or give the prompt that it has: --present FILE"
 
@@ -62,6 +65,7 @@ class Agent:
     folder: Path = Path()
     lines: bool = False
     _idle: dict[Any, asyncio.Task[None]] = field(default_factory=dict[Any, Any])
+    _seen: dict[str, str] = field(default_factory=dict[str, str])
     _free: dict[Any, asyncio.Semaphore] = field(default_factory=dict[Any, asyncio.Semaphore])
 
     def __post_init__(self) -> None:
@@ -87,6 +91,12 @@ class Agent:
         trace = tuple(endpoint.stages)
         return Output(output.text, trace, endpoint.truncated, output.fields)
 
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """A first instinct for each tool that the agent was seen to have when it was tried."""
+        texts = (f"tool:{name}: {_AS_IS}" for name in self._seen)
+        return tuple(text for text in texts if place_in(text))
+
     async def check(self, example: Example) -> None:
         """Tries the agent on made-up replies, so that a prompt without a place is found before
         anything is paid for. ConfigError."""
@@ -101,6 +111,7 @@ class Agent:
                     raise ConfigError(what, hint=error.hint) from None
         if not endpoint.placed:
             raise ConfigError(_nowhere(endpoint), hint=_HINT)
+        self._seen.update(endpoint.tools)
 
     def _endpoint(self, prompt: Prompt, lm: Chat) -> Endpoint:
         present = {"": self.present} if isinstance(self.present, str) else self.present

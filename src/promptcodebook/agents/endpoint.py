@@ -15,15 +15,24 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self, cast
 
 from aiohttp import web
 
 from promptcodebook.calls import Chat, Message, Reply, in_words, read_message
 from promptcodebook.errors import ExecutorError, LMError
-from promptcodebook.serve.completions import Refusal, error_body, parse_body
+from promptcodebook.serve.completions import (
+    Refusal,
+    apart,
+    describe,
+    descriptions,
+    error_body,
+    parse_body,
+)
 from promptcodebook.serve.responses import Response, chat_body
 from promptcodebook.serve.upstream import Answer
+from promptcodebook.text import shorten
 from promptcodebook.types import Prompt, Stage
 
 _Tree = dict[str, Any]
@@ -35,7 +44,8 @@ _RUNS = {
     *("stream", "stream_options", "n", "user", "store", "metadata", "service_tier"),
 }
 """Fields of a request that the run decides, or that are nothing to a model."""
-_LARGEST = 64 * 2**20
+_LARGEST, _SHOWN = 64 * 2**20, 300
+"""Bytes of a request; and characters of a tool's description that a critic is shown."""
 _FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
 
 
@@ -66,7 +76,7 @@ class Places:
             if unknown := [n for n in names if n and prompt.stages and n not in prompt.stages]:
                 known = ", ".join(prompt.stages)
                 raise Refusal(f"no prompt is learned for the stage {unknown[0]!r}: {known} are")
-            return MARKER.sub(lambda mark: prompt.of(mark[1] or ""), text), names
+            return MARKER.sub(lambda mark: _own(prompt, mark[1] or ""), text), names
         own = {text.strip(): stage for stage, text in self.present.items() if text.strip()}
         found = list[str]()
 
@@ -75,11 +85,15 @@ class Places:
             if stage in found:
                 return at[0]
             found.append(stage)
-            return prompt.of(stage)
+            return _own(prompt, stage)
 
         longest_first = sorted(own, key=len, reverse=True)
         text = re.sub("|".join(map(re.escape, longest_first)), put, text) if own else text
         return text, found
+
+
+def _own(prompt: Prompt, stage: str) -> str:
+    return apart(prompt.of(stage), stage)[0]
 
 
 @dataclass(eq=False)
@@ -98,6 +112,8 @@ class Endpoint:
     key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     name: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     stages: list[Stage] = field(default_factory=list[Stage])
+    tools: dict[str, str] = field(default_factory=dict[str, str])
+    """What was said of each tool of the requests so far."""
     placed: int = 0
     calls: int = 0
     tokens: int = 0
@@ -165,6 +181,9 @@ class Endpoint:
         messages, stages = self.places.put(messages, self.prompt)
         self.placed += bool(stages)
         extra = {k: v for k, v in body.items() if k not in _RUNS and v is not None}
+        if "tools" in extra:
+            extra["tools"] = describe(extra["tools"], self._told)
+            self.tools |= descriptions(extra["tools"])
         stage = " + ".join(stages) or "agent"
         asked = (self._ask(messages, extra, stage) for _ in range(choices))
         replies = await asyncio.gather(*asked)
@@ -199,9 +218,19 @@ class Endpoint:
             raise Refusal("the run was stopped", status=503, kind="rollout_over") from None
         self.tokens += reply.usage.tokens
         self.truncated = self.truncated or reply.finish == "length"
-        heard = "\n".join(f"{m.role}: {m.content}" for m in _news(messages, self.stages))
-        self.stages.append(Stage(stage, heard, in_words(reply.text, reply.tool_calls)))
+        heard = [f"{m.role}: {m.content}" for m in _news(messages, self.stages)]
+        if not self.stages:  # what a critic must know who is to blame a description
+            own = [f"tool {n}: {shorten(said, _SHOWN)}" for n, said in self.tools.items()]
+            heard = [*own, *heard] if self._told else heard
+        said = in_words(reply.text, reply.tool_calls)
+        self.stages.append(Stage(stage, "\n".join(heard), said))
         return reply
+
+    @cached_property
+    def _told(self) -> Mapping[str, str]:
+        """What the prompts say of tools."""
+        prompts = "\n".join(self.prompt.stages.values() or [self.prompt.text])
+        return apart("\n".join(dict.fromkeys(prompts.split("\n"))))[1]
 
     def _end(self, what: str, cap: str) -> None:
         self.failure = self.failure or ExecutorError(
