@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import json
 import os
@@ -17,15 +18,17 @@ import openai
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.calls import Reply, Request, Usage
+from promptcodebook.agents.endpoint import turns_of
+from promptcodebook.calls import Reply, Request, Usage, read_message
 from promptcodebook.errors import ConfigError, ExecutorError, LMError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
-from promptcodebook.types import Prompt
+from promptcodebook.types import Prompt, Turn
 
 SCRIPT = Path(__file__).with_name("agent.py")
 SYSTEM = "You work for a shop. Answer in letters."
 EXAMPLE = pco.Example("e1", "Where is my parcel?", "P", fields={"day": "Monday", "answer": "P"})
+LARGE = f"data:image/jpeg;base64,{'/9j/' * 50_000}"
 PNG = "data:image/png;base64,iVBORw0KGgo="
 TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
 MALFORMED = (
@@ -145,9 +148,34 @@ async def test_a_trajectory_keeps_tool_calls_and_their_results() -> None:
     first, second = output.trace
     assert "[image]" in first.input and first.output == "look_up({})"
     assert second.input == "tool: it is late" and second.output == "P"
+    name = f"image/png 9 B, sha256 {hashlib.sha256(PNG.encode()).hexdigest()[:12]}"
+    assert first.turns == (
+        Turn("user", "Look."), Turn("image", PNG, name), Turn("tool call", "{}", "look_up")
+    )  # fmt: skip
+    assert second.turns == (Turn("tool result", "it is late", "look_up"), Turn("assistant", "P"))
     assert lm.history[0].messages[1].media[0]["image_url"] == {"url": PNG}
     assert lm.history[0].sampling.extra == {"tools": [TOOL]}
     assert lm.history[0].sampling.temperature is None, "how replies are drawn is the run's"
+
+
+@pytest.mark.parametrize(
+    ("type_", "inner", "text", "name"),
+    [
+        ("image_url", {"url": LARGE, "detail": "low"}, "", "image/jpeg 150.0 kB, sha256 "),
+        ("image_url", {"url": "data:image/svg+xml,<svg/>"}, "", "image/svg+xml "),
+        ("image_url", {"url": "https://a.b/c.png"}, "https://a.b/c.png", ""),
+        ("input_audio", {"data": "UklGRg==", "format": "wav"}, "", "6 B, sha256 "),
+        ("file", {"file_id": "file-1"}, "file-1", ""),
+    ],
+)
+def test_of_media_a_trajectory_keeps_what_it_is(
+    type_: str, inner: Any, text: str, name: str
+) -> None:
+    message = read_message({"role": "user", "content": [{"type": type_, type_: inner}]})
+    [shown] = turns_of([message], [message], Reply(""))
+    assert shown.text == text and shown.name.startswith(name) and shown.kind in type_
+    odd = read_message({"role": "user", "content": [{"type": "image_url", "image_url": 7}]})
+    assert turns_of([odd], [odd], Reply("")) == ()
 
 
 @pytest.mark.parametrize("wire", ["chat", "responses"])

@@ -82,16 +82,18 @@ def test_the_reward_fits_the_references(
     assert shown in result.out and shown in (tmp_path / "pco.toml").read_text()
 
 
-def test_a_model_as_small_as_smollm2_is_asked_and_may_answer_in_a_sentence(
+def test_a_model_as_small_as_smollm2_can_say_a_label_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PCO_LM", "smollm2")
-    labels = ("account", "billing", "delivery")
-    write(tmp_path / "mine.csv", rows(90, queue=lambda n: labels[n % 3]))
+    write(tmp_path / "mine.csv", rows(90, queue=lambda n: KINDS[n % 3]))
     assert propose(tmp_path, "--yes", name="mine.csv").code == 0
-    made = settings(tmp_path)
-    assert made["data"]["input"] == "{message}\nIs this account, billing or delivery?"
-    assert made["reward"] == {"kind": "contains", "among": list(labels)}
+    made, labels = settings(tmp_path), sorted(KINDS)
+    form = made["roles"]["executor"]["extra"]["response_format"]
+    assert form["json_schema"]["schema"] == {"enum": labels}
+    assert made["reward"] == "normalised" and "base_prompt" not in made
+    assert made["init"]["instincts"] == [f"Say only: {label}" for label in labels]
+    assert made["init"]["prompt"].endswith("account, billing, delivery.")
 
 
 def test_doctor_names_the_command_that_reads_the_data_as_the_settings_do(tmp_path: Path) -> None:

@@ -22,12 +22,9 @@ from promptcodebook.text import place_in
 from promptcodebook.types import Example, Output, Prompt
 
 AgentFunction = Callable[[str, str, Example], Awaitable[str | Output]]
-_LARGEST = 2**20
-"""Bytes of an agent's output that are kept: of a flood, the last ones."""
-_IDLE_S = 10.0
-"""A process that reads lines is ended after it has waited this long."""
-_GRACE_S, _LOOK_S = 1.0, 0.01
-"""Between the request to end and the kill; and between two looks whether it did."""
+_LARGEST = 2**20  # bytes of an agent's output that are kept: of a flood, the last ones
+_IDLE_S = 10.0  # a process that reads lines is ended after it has waited this long
+_GRACE_S, _LOOK_S = 1.0, 0.01  # from the request to end to the kill; between two looks at it
 _DRY = "a dry run"
 _AS_IS = "Call it as its description says."
 """What is said of a tool before anything is learned."""
@@ -98,8 +95,7 @@ class Agent:
         return tuple(text for text in texts if place_in(text))
 
     async def check(self, example: Example) -> None:
-        """Tries the agent on made-up replies, so that a prompt without a place is found before
-        anything is paid for. ConfigError."""
+        """Tries the agent on made-up replies: a prompt needs a place. ConfigError."""
         prompt = Prompt.of_stages(dict.fromkeys(self.stages, _DRY)) if self.stages else Prompt(_DRY)
         async with self._endpoint(prompt, dry(_DRY)) as endpoint:
             try:

@@ -13,7 +13,7 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self, cast
@@ -33,7 +33,8 @@ from promptcodebook.serve.completions import (
 from promptcodebook.serve.responses import Response, chat_body
 from promptcodebook.serve.upstream import Answer
 from promptcodebook.text import shorten
-from promptcodebook.types import Prompt, Stage
+from promptcodebook.types import Prompt, Stage, Turn
+from promptcodebook.units import bytes_text
 
 _Tree = dict[str, Any]
 MARKER = re.compile(r"\{\{\s*pco(?:\s*:\s*([\w.-]+))?\s*\}\}")
@@ -46,6 +47,9 @@ _RUNS = {
 """Fields of a request that the run decides, or that are nothing to a model."""
 _LARGEST, _SHOWN = 64 * 2**20, 300
 """Bytes of a request; and characters of a tool's description that a critic is shown."""
+_THUMB = 2**16
+"""Characters of an image that a report shows; of a larger one it says what it is."""
+_DRAWN = re.compile("data:image/(png|jpeg|gif|webp);base64,")
 _FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
 
 
@@ -218,12 +222,13 @@ class Endpoint:
             raise Refusal("the run was stopped", status=503, kind="rollout_over") from None
         self.tokens += reply.usage.tokens
         self.truncated = self.truncated or reply.finish == "length"
-        heard = [f"{m.role}: {m.content}" for m in _news(messages, self.stages)]
+        news = _news(messages, self.stages)
+        heard = [f"{m.role}: {m.content}" for m in news]
         if not self.stages:  # what a critic must know who is to blame a description
             own = [f"tool {n}: {shorten(said, _SHOWN)}" for n, said in self.tools.items()]
             heard = [*own, *heard] if self._told else heard
         said = in_words(reply.text, reply.tool_calls)
-        self.stages.append(Stage(stage, "\n".join(heard), said))
+        self.stages.append(Stage(stage, "\n".join(heard), said, turns_of(messages, news, reply)))
         return reply
 
     @cached_property
@@ -244,6 +249,45 @@ def _news(messages: Sequence[Message], before: Sequence[Stage]) -> Sequence[Mess
     last = max((at for at, m in enumerate(messages) if m.role == "assistant"), default=-1)
     later = messages[last + 1 :] if before else messages
     return [m for m in later if m.role != "system"]
+
+
+def turns_of(
+    messages: Sequence[Message], news: Sequence[Message], reply: Reply
+) -> tuple[Turn, ...]:
+    """The news and the reply as people are shown them; () where their shape is unknown."""
+    said = Message("assistant", "", {"content": reply.text, "tool_calls": reply.tool_calls})
+    try:
+        calls = [call for m in messages for call in m.wire.get("tool_calls") or ()]
+        tools = {call.get("id"): call["function"]["name"] for call in calls}
+        turns = [turn for m in (*news, said) for turn in _said(m.role, m.wire, tools)]
+    except (TypeError, KeyError, AttributeError):
+        return ()
+    return tuple(turn for turn in turns if turn.text or turn.name)
+
+
+def _said(role: str, wire: Mapping[str, Any], tools: Mapping[Any, str]) -> Iterator[Turn]:
+    content, tool = wire.get("content") or (), tools.get(wire.get("tool_call_id"), "")
+    for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+        if part["type"] == "text":
+            yield Turn("tool result" if role == "tool" else role, part["text"], tool)
+        else:
+            inner = part[part["type"]]
+            data: str = inner if isinstance(inner, str) else max(inner.values(), key=len)
+            yield _media(part["type"].removeprefix("input_").removesuffix("_url"), data)
+    for call in wire.get("tool_calls") or ():
+        yield Turn("tool call", call["function"]["arguments"], call["function"]["name"])
+
+
+def _media(kind: str, data: str) -> Turn:
+    """An image as it is where it is small, else what it is: kind, size, and the start of its
+    digest. What lies elsewhere is its address."""
+    if not data.startswith("data:") and kind != "audio":
+        return Turn(kind, data)
+    head, _, coded = data.rpartition(",")
+    digest = hashlib.sha256(data.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    size = bytes_text(len(coded) * 3 // 4)
+    name = f"{head.removeprefix('data:').partition(';')[0]} {size}, sha256 {digest}".lstrip()
+    return Turn(kind, data if _DRAWN.match(data) and len(data) <= _THUMB else "", name)
 
 
 def completion(replies: Sequence[Reply], number: str, model: str) -> _Tree:

@@ -45,8 +45,7 @@ from promptcodebook.text import words_of
 from promptcodebook.types import Codebook, Example, Failure, Instinct, Trace, variable_name
 from promptcodebook.units import bytes_text, plural
 
-_LEAST_DISK = 500 * 10**6
-"""Bytes of free disk below which a run may not fit."""
+_LEAST_DISK = 500 * 10**6  # bytes of free disk below which a run may not fit
 
 
 async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[Section]:

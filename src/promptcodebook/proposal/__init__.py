@@ -34,10 +34,8 @@ from promptcodebook.run.verdict import ENOUGH, verdict_remark
 from promptcodebook.tasks.rewards import reward_factory
 from promptcodebook.units import plural
 
-_LABELS = 20
-"""Different references at most that count as labels."""
-_SHORT = 4
-"""Words of a short reference at most."""
+_LABELS = 20  # different references at most that count as labels
+_SHORT = 4  # words of a short reference at most
 _WHY = {
     "normalised": "the answer must be the reference, whatever its case and punctuation",
     "numeric": "the last number of the answer must be the reference",
@@ -134,23 +132,15 @@ def propose(
     target = "" if target == "none" and target not in columns else target
     of = columns.get(target) or Column(target, [])
     lm = os.environ.get("PCO_LM") or ("smollm2" if find_spec("openvino_genai") else "simulated")
-    guess = _reward_for(of)
-    if lm == "smollm2" and guess == "normalised":
-        guess = "contains"  # a model this small answers in a sentence, whatever it was asked for
-    reward = given["reward"] or ask("the reward", guess)
+    reward = given["reward"] or ask("the reward", _reward_for(of))
     if reward != "judge":
         reward_factory(reward, folder)  # or a ConfigError
     labels = of.labels if reward in _WHY else []
-    if labels and lm == "smollm2" and asked in columns and not {"{", "}"} & set("".join(labels)):
-        # It must be asked, or it just continues the text.
-        asked = f"{{{asked}}}\nIs this {', '.join(labels[:-1])} or {labels[-1]}?"
-    why = _WHY.get(reward, "the one that you chose")
-    why += ", and no other label" if labels and reward == "contains" else ""
     values: dict[str, Any] = {
         "seen": f"{plural(len(rows), 'row')} of {', '.join(columns)} in {source.name}",
         "path": os.path.relpath(source, folder), "input": asked, "messages": messages,
         "target": target, "id": found["id"], "split": found["split"], "reward": reward,
-        "why": why, "labels": labels, "keys": of.keys,
+        "why": _WHY.get(reward, "the one that you chose"), "labels": labels, "keys": of.keys,
         "lm": lm, "small": lm == "smollm2", "max_tokens": 12 if of.words <= _SHORT else 96,
         "fractions": [] if found["split"] or separate else _fractions(len(rows)),
     }  # fmt: skip
@@ -163,7 +153,7 @@ def propose(
         f"{source.name}: {plural(len(rows), 'row')}",
         f"input   {messages or asked}",
         f"target  {target}, {kinds}" if target else "target  none",
-        f"reward  {reward}: {why}",
+        f"reward  {reward}: {values['why']}",
         f"splits  {counts}, {'drawn' if values['fractions'] else 'as given'}",
         f"model   {lm}",
     ]
@@ -208,8 +198,7 @@ def _reward_for(target: Column) -> str:
 
 
 def _fractions(rows: int) -> tuple[float, float, float]:
-    """Shares of train, val and test: a quarter for the test, or the half at most that a verdict
-    needs."""
+    """Shares of train, val, test: for test a quarter, or what a verdict needs, at most half."""
     test = max(0.25, min(0.5, ceil(100 * ENOUGH / rows) / 100)) if rows else 0.25
     return round(0.8 - test, 2), 0.2, test
 

@@ -151,7 +151,7 @@ class OutcomeRouter(Router):
         if not self.repeats:
             tried = frozenset(o.indices for o in _current(state) if o.example_id == example.id)
             floor = floor if any(o.example_id == example.id for o in state.outcomes) else 1.0
-        sizes = _Sizes(settings.least, self._select, len(book), tried)
+        sizes = Sizes(settings.least, self._select, len(book), tried)
         routes = [sizes.best(own, more) for own, more in parts]
         draw = draws.generator("route")
         uniform = draw.random() < floor
@@ -199,7 +199,7 @@ def _current(state: State) -> Iterator[Outcome]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sizes:
+class Sizes:
     """The sets that may be routes: `least` to `select` of `size`; some were `tried` already."""
 
     least: int
@@ -241,8 +241,7 @@ class _Sizes:
         return some / (self.select - max(1, self.least) + 1) / math.comb(self.size, count)
 
     def best(self, own: Sequence[float], more: float) -> Indices:
-        """The best route under a draw or, if that was tried, the best untried one that differs by
-        one instinct, if there is one."""
+        """The best route under a draw or, if tried, the best untried one a swap away, if any."""
         best = chosen(own, more, self.select, self.least)
         if best not in self.tried:
             return best

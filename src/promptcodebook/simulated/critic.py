@@ -21,8 +21,7 @@ _LONG = 150  # words from which on the critic calls a prompt crowded when it see
 _STAGE = re.compile(r"^- ([\w.-]+): ", re.MULTILINE)
 _CALL = re.compile(r"-> ([\w.-]+)\(\{.*\}\)$", re.DOTALL)
 _PLACE = re.compile(r"\b(?:tool|stage):[\w.-]*\w")
-_RUBRIC = "look whether"
-"""In a sentence of the rubric that says what to look for."""
+_RUBRIC = "look whether"  # in a sentence of the rubric that says what to look for
 _OPENINGS = {
     "rendering": "Keep this in the prompt",
     "instinct": "Its text must say",
@@ -166,8 +165,7 @@ def _maker(mind: Mind) -> str:
 
 
 def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = None) -> str:
-    """The reply that lays a verdict (by default the one that is shown) at the channels, beside
-    other `values`."""
+    """Lays a verdict (by default the one that is shown) at the channels, beside other `values`."""
     verdict = verdict if values else mind.section("verdict", "feedback") or mind.asked.request.user
     laid: dict[tuple[str, str], list[str]] = {}  # what blames each channel, and which index
     active = mind.asked.reading.active()

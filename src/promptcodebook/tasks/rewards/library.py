@@ -10,7 +10,7 @@ run: `pco eval` can use it later. All give a reward in [0, 1] with feedback for 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -76,13 +76,9 @@ def normalised() -> ReadyMade:
     return ReadyMade("normalised")
 
 
-def contains(
-    text: str | None = None, *, ignore_case: bool = True, among: Sequence[str] = ()
-) -> ReadyMade:
-    """1 where the answer contains the target, or a `text` that is the same for all, and no other
-    label of those in `among`."""
-    labels = builtins.list(among) or None
-    return ReadyMade("contains", text=text, ignore_case=ignore_case, among=labels)
+def contains(text: str | None = None, *, ignore_case: bool = True) -> ReadyMade:
+    """1 where the answer contains the target, or a `text` that is the same for all."""
+    return ReadyMade("contains", text=text, ignore_case=ignore_case)
 
 
 def f1() -> ReadyMade:
@@ -91,8 +87,7 @@ def f1() -> ReadyMade:
 
 
 def numeric(*, tolerance: float = 1e-6, relative: float = 0.0) -> ReadyMade:
-    """1 where the answer's last number is the target's, within max(`tolerance`, `relative` times
-    the target)."""
+    """1 where the last number is the target's, within `tolerance` or `relative` times it."""
     return ReadyMade("numeric", tolerance=tolerance, relative=relative)
 
 
