@@ -49,17 +49,17 @@ class Refusal(Exception):
 def apart(prompt: str, stage: str = "") -> tuple[str, dict[str, str]]:
     """The prompt of a stage, and what it says of each tool: a line that opens with "tool:NAME: " or
     "stage:NAME: " belongs there alone."""
-    own, told = list[str](), dict[str, str]()
+    own, of_tools = list[str](), dict[str, str]()
     for line in prompt.split("\n"):
         place = place_in(line)
         kind, _, name = place.removesuffix(": ").partition(":")
         said = line.removeprefix(place)
         if kind == "tool":
-            told[name] = f"{told[name]} {said}" if name in told else said
+            of_tools[name] = f"{of_tools[name]} {said}" if name in of_tools else said
         elif not place or name == stage:
             own.append(said)
     text = "\n".join(own)
-    return text.strip() if told else text, told
+    return text.strip() if of_tools else text, of_tools
 
 
 def descriptions(tools: Any) -> dict[str, str]:
