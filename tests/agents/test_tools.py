@@ -13,8 +13,9 @@ import promptcodebook as pco
 from promptcodebook.calls import Message, Reply, Request
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.critic import nearest_instinct
 from promptcodebook.serve.completions import apart, describe
-from promptcodebook.types import Prompt
+from promptcodebook.types import Codebook, Instinct, Prompt
 from tests.agents.test_agents import act, answer, in_process, said, turns
 from tests.run.topics import data
 
@@ -183,3 +184,10 @@ def test_tools_that_cannot_be_learned_are_an_error_before_anything_is_paid_for(
     with pytest.raises(ConfigError, match="no room for 2 tools") as error:
         learn(tmp_path, lm, learn=["prompt", "tools"], size=3, select=3)
     assert error.value.hint == "set size = 4" and not lm.history
+
+
+def test_advice_without_a_place_goes_to_the_prompt() -> None:
+    texts = (f"tool:book: {AS_IS}", "Be kind to everybody, and be as brief as the matter allows.")
+    book = Codebook(tuple(map(Instinct, texts)))
+    assert nearest_instinct("Sort the list by date.", book, (0, 1)) == 1
+    assert nearest_instinct("The description says nothing of its calls.", book, (0, 1)) == 0

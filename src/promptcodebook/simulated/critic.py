@@ -192,7 +192,7 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
             # What belongs elsewhere is not to blame; of no known place, all may be.
             rest = [e for e in active if not (place and place_in(e.text))]
             for order in mind.orders(sentence):
-                channel, index, advice = _placed(mind, order, tuple(own or rest))
+                channel, index, advice = _placed(mind, order, active, tuple(own or rest))
                 laid.setdefault((channel, index), []).append(f"{_OPENINGS[channel]}: {advice}")
     shape, part = mind.asked.shape, round(0.6 / max(1, len({c for c, _ in laid})), 2)
     texts = {index: " ".join(said) for (c, index), said in laid.items() if c == "instinct"}
@@ -212,8 +212,11 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
     return shape.fill(values, "\n".join(f"{c}: {values[c]}" for c in _OPENINGS))
 
 
-def _placed(mind: Mind, order: Order, active: tuple[Entry, ...]) -> tuple[str, str, str]:
-    """Channel, index among the instincts, and wording of one piece of advice."""
+def _placed(
+    mind: Mind, order: Order, active: tuple[Entry, ...], near: tuple[Entry, ...]
+) -> tuple[str, str, str]:
+    """Channel, index among the instincts, and wording of one piece of advice; `near` are those of
+    the active instincts that can be to blame."""
     if mind.happens(mind.settings.attribution_error, "error", order.skill):
         channel = mind.pick(tuple(_OPENINGS), "channel", order.skill)
         index = mind.pick([str(e.index) for e in active] or ["missing"], "index", order.skill)
@@ -223,15 +226,15 @@ def _placed(mind: Mind, order: Order, active: tuple[Entry, ...]) -> tuple[str, s
     def gives(entry: Entry) -> bool:
         return (order.skill, order.when) in ((o.skill, o.when) for o in mind.orders(entry.text))
 
-    if any(map(gives, active)):
+    if any(map(gives, near)):
         return "rendering", "", _WHOLE
     advice = mind.say(order.skill, order.about, order.skill)
-    if active and any(gives(e) for e in mind.asked.reading.codebook() if e not in active):
+    if near and any(gives(e) for e in mind.asked.reading.codebook() if e not in active):
         return "routing", "", advice
     # The active instinct about the same matter; else one that orders nothing; else none.
-    same = [e.index for e in active if order.skill in mind.ordered(e.text)]
-    idle = [e.index for e in active if not mind.orders(e.text)]
-    idle = idle or [e.index for e in active if place_in(e.text)]  # it must go there
+    same = [e.index for e in near if order.skill in mind.ordered(e.text)]
+    idle = [e.index for e in near if not mind.orders(e.text)]
+    idle = idle or [e.index for e in near if place_in(e.text)]  # it must go there
     if not (same or idle):
         return "instinct", "missing", advice
     index = same[0] if same else mind.pick(idle, "carrier", order.skill)
