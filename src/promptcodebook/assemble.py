@@ -362,10 +362,10 @@ class RewardTrial:
 
 async def try_agent(plan: Plan) -> bool:
     """Whether there is an agent that can be tried on made-up replies, as `pco.Agent` can. It is
-    tried then; ConfigError where its prompt has no place, or it shows no tool to learn."""
+    tried then; ConfigError: its prompt has no place, it reads no row, or shows no tool to learn."""
     check = getattr(getattr(plan.task.program, "function", None), "check", None)
     if check is not None:
-        await check(plan.dataset.train[0])
+        await check(*plan.dataset.train[:2])
     if "tools" in plan.config.learn and not plan.tools:
         hint = 'pco.Agent trains tools that its requests name; or set learn = ["prompt"]'
         raise ConfigError("learn: the executor has shown no tool to learn", hint=hint)
