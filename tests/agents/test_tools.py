@@ -178,9 +178,12 @@ def test_where_only_tools_are_learned_the_prompt_s_instincts_are_frozen(tmp_path
 def test_tools_that_cannot_be_learned_are_an_error_before_anything_is_paid_for(
     tmp_path: Path,
 ) -> None:
+    async def bare(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        return await act("{{pco}}", example.input)(client, example)
+
     lm = ScriptedLM()
     with pytest.raises(ConfigError, match="has shown no tool to learn"):
-        learn(tmp_path, lm, in_process(act("{{pco}}")), learn=["prompt", "tools"])
+        learn(tmp_path, lm, in_process(bare), learn=["prompt", "tools"])
     with pytest.raises(ConfigError, match="no room for 2 tools") as error:
         learn(tmp_path, lm, learn=["prompt", "tools"], size=3, select=3)
     assert error.value.hint == "set size = 4" and not lm.history

@@ -189,8 +189,8 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
         else:
             place = _PLACE.search(sentence)
             own = [e for e in active if place and place_in(e.text) == f"{place[0]}: "]
-            # What belongs elsewhere is not to blame; of no known place, all may be.
-            rest = [e for e in active if not (place and place_in(e.text))]
+            # What belongs elsewhere is not to blame, unless nothing else is there.
+            rest = [e for e in active if not place_in(e.text)] or active
             for order in mind.orders(sentence):
                 channel, index, advice = _placed(mind, order, active, tuple(own or rest))
                 laid.setdefault((channel, index), []).append(f"{_OPENINGS[channel]}: {advice}")
