@@ -35,18 +35,15 @@ from promptcodebook.units import bytes_text
 
 _Tree = dict[str, Any]
 MARKER = re.compile(r"\{\{\s*pco(?:\s*:\s*([\w.-]+))?\s*\}\}")
-MODEL = "promptcodebook"
-"""What the endpoint calls its model; a request may name any, or none."""
+MODEL = "promptcodebook"  # what the endpoint calls its model; a request may name any, or none
 _RUNS = {
     *("model", "messages", "temperature", "top_p", "seed", "max_tokens", "max_completion_tokens"),
     *("stream", "stream_options", "n", "user", "store", "metadata", "service_tier"),
     *("verbosity", "reasoning_effort", "prompt_cache_key", "safety_identifier"),
 }
 """Fields of a request that the run decides, or that are nothing to a model."""
-_LARGEST, _SHOWN = 64 * 2**20, 300
-"""Bytes of a request; and characters of a tool's description that a critic is shown."""
-_THUMB = 2**16
-"""Characters of an image that a report shows; of a larger one it says what it is."""
+_LARGEST, _SHOWN = 64 * 2**20, 300  # bytes of a request; letters of a description to a critic
+_THUMB = 2**16  # characters of an image that a report shows; of a larger one it says what it is
 _DRAWN = re.compile("data:image/(png|jpeg|gif|webp);base64,")
 _FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
 
