@@ -1,9 +1,6 @@
 """The endpoint of one rollout: OpenAI's wire on the loopback, in front of the rollout's own Chat.
-
-It finds the agent's own prompt in each request and puts the composed one in its place. Every
-request is a call of the executor: budget, journal, cache and retries are the run's. What the agent
-said, and what it was answered, is kept as stages, in order.
-"""
+It puts the composed prompt in the place of the agent's own. Every request is a call of the
+executor: budget, journal, cache and retries are the run's. What was said is kept as stages."""
 
 from __future__ import annotations
 
@@ -29,8 +26,7 @@ from promptcodebook.units import bytes_text
 
 _Tree = dict[str, Any]
 MARKER = re.compile(r"\{\{\s*pco(?:\s*:\s*([\w.-]+))?\s*\}\}")
-MODEL = "promptcodebook"
-"""What the endpoint calls its model; a request may name any, or none."""
+MODEL = "promptcodebook"  # what the endpoint calls its model; a request may name any, or none
 _RUNS = {
     *("model", "messages", "temperature", "top_p", "seed", "max_tokens", "max_completion_tokens"),
     *("stream", "stream_options", "n", "user", "store", "metadata", "service_tier"),
@@ -38,8 +34,7 @@ _RUNS = {
 }
 """Fields of a request that the run decides, or that are nothing to a model."""
 _LARGEST = 64 * 2**20
-_THUMB = 2**16
-"""Characters of an image that a report shows; of a larger one it says what it is."""
+_THUMB = 2**16  # characters of an image that a report shows; of a larger one it says what it is
 _DRAWN = re.compile("data:image/(png|jpeg|gif|webp);base64,")
 _FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
 
@@ -98,11 +93,8 @@ class Places:
 
 @dataclass(eq=False)
 class Endpoint:
-    """An address that one rollout alone knows, open while it is entered.
-
-    `failure` is what ended the rollout from here: a model that cannot be reached, a budget that is
-    spent, or a cap of the rollout's. `over` is set then.
-    """
+    """An address that one rollout alone knows, open while it is entered. `failure` is what ended
+    the rollout from here: an unreachable model, a spent budget, or a cap. `over` is set then."""
 
     prompt: Prompt
     lm: Chat

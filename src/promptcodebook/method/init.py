@@ -1,11 +1,8 @@
-"""The first codebook and the first θ, φ, ψ.
-
-`expert` takes the user's instincts or the task's own; `random` has the model write them;
-`from_prompt` splits the present prompt, by the model or at its sentences; `file` reads a codebook
-or a whole policy, but for ψ, which no policy holds; any other kind is a package's reader of whole
-prompts. The requests of random and from_prompt, which the paper does not print, are ours. A short
-list is filled up from the set's general instincts.
-"""
+"""The first codebook and the first θ, φ, ψ. `expert` takes the user's instincts or the task's own;
+`random` has the model write them; `from_prompt` splits the present prompt, by the model or at its
+sentences; `file` reads a codebook or a whole policy, but for ψ, which no policy holds; any other
+kind is a package's reader of whole prompts. The requests of random and from_prompt, which the paper
+does not print, are ours. A short list is filled up from the set's general instincts."""
 
 from __future__ import annotations
 
@@ -35,8 +32,7 @@ class InstinctsReply(ReplyShape):
     instincts: LenientTexts
 
 
-READERS = "promptcodebook.inits"
-"""Entry points: from the path to whole prompts, the best first."""
+READERS = "promptcodebook.inits"  # entry points: from the path to whole prompts, the best first
 _ROOM, _PER_WORD = 2600, 8
 """Characters asked for: of all instincts together (the updater's cap), and for each word of one."""
 

@@ -1,9 +1,6 @@
 """Versions of policies that never change, refs that move, the log of every move, and all of it as
-lines to hand on.
-
-A registry is one file (`log.py`) or an MLflow server (`mlflow.py`). A ref moves to a version
-only if a model judged it and no audit's high finding is open. The log keeps the audits' reports.
-"""
+lines to hand on. A registry is one file (`log.py`) or an MLflow server (`mlflow.py`). A ref moves
+to a version only if a model judged it and no audit's high finding is open. The log keeps audits."""
 
 from __future__ import annotations
 
@@ -405,8 +402,7 @@ def export_lines(registry: Registry, sources: Iterable[str] = ()) -> Iterator[st
         {"kind":"end","lines":N}
 
     Every line carries the hash of all lines up to it (`sum`), so an import names a line with a
-    changed byte before it takes anything in.
-    """
+    changed byte before it takes anything in."""
     wanted = [registry.version(source) for source in sources]
     log = () if wanted else registry.history()
     trees: list[dict[str, Any]] = [{"kind": "registry", "format": FORMAT}]

@@ -79,7 +79,6 @@ class FaultPlan:
 
 
 def _spoiled(fault: Fault | None, text: str, key: bytes) -> tuple[str, bool]:
-    """The reply's text under a fault, and whether it was cut at a length."""
     if fault == "truncate":
         return cut_tokens(text, max(1, len(tokens(text)) // 2)), True
     if fault == "json" and keyed_int("form", key) % 2 == 0:
@@ -96,8 +95,7 @@ def _spoiled(fault: Fault | None, text: str, key: bytes) -> tuple[str, bool]:
 
 @dataclass(slots=True)
 class Stats:
-    """Since the start or the last reset. `repeated` = finished replies to a body that had been
-    answered before; `cut` = replies that ended at a length."""
+    """Since the start or reset. `repeated` = replies to a known body; `cut` = ended at a length."""
 
     requests: int = 0
     replies: int = 0
