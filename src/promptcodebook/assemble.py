@@ -206,8 +206,7 @@ class Assembled:
         return Composer(models.ask, *routing, *form, stages, models.tally)
 
     def trial(self, *, greedy: bool = False, scored: bool = True, model: str = "") -> Trial:
-        """The program with the reward bound to it; `greedy` is how it is evaluated, `model` the
-        spec of another executor than the configured one."""
+        """The program with the reward; `greedy` = as evaluated, `model` = another spec."""
         scorer, program = self.scorer if scored else None, self.task.program
         if self.task.private:
             program = _DiscreetProgram(program, program.name, program.stages, program.roles)

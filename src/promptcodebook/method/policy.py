@@ -193,8 +193,7 @@ class Composer:
     async def route(
         self, parameters: Parameters, statistics: RoutingStatistics, example: Example, draws: Draws
     ) -> tuple[Route, Expected | None, Usage]:
-        """z = E_θ(x, C), or by a ranking, with what each instinct promises; an empty θ is no
-        encoder. LMError only when the model cannot be reached."""
+        """z = E_θ(x, C), or by a ranking; an empty θ is no encoder. LMError: no model."""
         if statistics.ranking is not None:
             return await self.ranks(parameters.codebook, statistics.ranking, example.input)
         best = Route(repair_route((), statistics.standing, self.select))

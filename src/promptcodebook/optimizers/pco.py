@@ -1,5 +1,4 @@
-"""Prompt Codebook Optimization as an optimizer: initialise, train (Algorithm 1), select. Below it
-are the rows without training, as optimizers of their own."""
+"""Prompt Codebook Optimization: initialise, train (Algorithm 1), select; rows without training."""
 
 from __future__ import annotations
 
@@ -181,7 +180,6 @@ def with_listed_codebook(config: Config) -> Config:
 async def _train(
     problem: Problem, learner: Learner, selection: Selection, state: State
 ) -> EndReason:
-    """Algorithm 1 with validation in between, until it is enough."""
     assembled, store = problem.assembled, problem.store
     await learner.router.prepare()
     selection.tell_of_idle_patience()

@@ -386,7 +386,6 @@ def _moved(
 def _longer(
     then: Mapping[str, Any], now: Mapping[str, Any], state: RunState, plan: Plan
 ) -> Iterator[tuple[str, str]]:
-    """Each key that puts the end off, with what is said of it."""
     for key in _longer_keys(plan.config):
         old, new = _at(then, key), _at(now, key)
         # What is not set follows from what was planned; but without a target none is reached.

@@ -157,8 +157,7 @@ class SimulatedLM:
     async def reply(
         self, request: Request, *, json_mode: bool = False, seeded: bool = True
     ) -> Reply:
-        """One reply after its latency. `json_mode` asks for some JSON object; a request that is not
-        `seeded` is drawn afresh each time. Raises as a call does."""
+        """One reply after its latency. `json_mode`: some JSON; not `seeded`: drawn afresh."""
         if request.embeds:
             raise RequestRefused(
                 "the simulated model makes no embeddings",

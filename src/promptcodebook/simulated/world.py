@@ -233,7 +233,6 @@ class World:
         self._problem = lru_cache(maxsize=4096)(self._read)
 
     def _drawn(self, purpose: str, share: float, world: int) -> frozenset[int]:
-        """A share of the skills."""
         drawn = sorted(range(len(self.skills)), key=lambda k: keyed_int(purpose, world, k))
         return frozenset(drawn[: round(share * len(drawn))])
 
