@@ -51,7 +51,6 @@ def _rises(numbers: Iterable[int]) -> bool:
 
 
 def _differ(values: Iterable[object]) -> bool:
-    """Each from the one before it."""
     return all(one != other for one, other in pairwise(values))
 
 
