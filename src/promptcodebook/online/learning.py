@@ -161,7 +161,8 @@ def read_training(
 
 
 def versions_of(reference: Reference, seen: Collection[str]) -> set[str]:
-    """Of the versions in a log, those whose prompts are this policy's, whatever their routes."""
+    """The versions whose prompts are this policy's, whatever their routes: its own, those that it
+    was learned from, and of those that a log has `seen` the ones that the registry knows."""
 
     def prompts(file: PolicyFile) -> object:
         asked = file.templates, file.generator, file.compose, file.base_prompt, file.output_format
@@ -176,7 +177,7 @@ def versions_of(reference: Reference, seen: Collection[str]) -> set[str]:
             with suppress(PcoError):  # one that is not kept here
                 if prompts(registry.policy(version)) == prompts(file):
                     names.add(version)
-    return names & set(seen)
+    return names - {""}
 
 
 def learn(
