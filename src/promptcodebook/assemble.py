@@ -39,10 +39,8 @@ from promptcodebook.tasks.user_code import UserCalls, annotated_as, is_ours
 from promptcodebook.text import quote
 from promptcodebook.types import Example, Executor, Output, Program, Prompt, Reward, Score
 
-OWN_LM = "own"
-"""In the configuration, the name of an LM object handed over by the user."""
-NO_DATA = Dataset((), (), ())
-"""For a policy that answers without any data of its own."""
+OWN_LM = "own"  # in the configuration, the name of an LM object handed over by the user
+NO_DATA = Dataset((), (), ())  # for a policy that answers without any data of its own
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from typing import Any
 
 from promptcodebook.errors import ConfigError, import_extra
 
-LOCAL = "local"
-"""The address of a Ray that is started here and ends with the command."""
+LOCAL = "local"  # the address of a Ray that is started here and ends with the command
 _KNOCK_S = 5.0
 _LEAST_RAY = (2, 60)
 """The release whose tokens were tested: an earlier one answers any caller."""

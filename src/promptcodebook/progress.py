@@ -32,8 +32,7 @@ _PAUSE_S = 10.0  # between two lines where none can be redrawn
 _REDRAW_S = 0.2
 _WIDTH = 79  # characters of a line where no terminal says how many fit
 _BAR = 12
-WINDOW = 10
-"""Steps that moving figures look back over."""
+WINDOW = 10  # steps that moving figures look back over
 _KEPT = 1000
 
 

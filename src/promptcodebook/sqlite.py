@@ -73,8 +73,7 @@ class Layout:
 
 
 def connect(path: Path, layout: Layout, *, write: bool) -> sqlite3.Connection:
-    """An autocommit connection; `write` creates what is missing. Raises StoreTooNew, DiskFull, or
-    StoreError."""
+    """An autocommit connection; `write` makes what is missing. StoreTooNew, StoreError."""
     if not write and not path.is_file():
         raise StoreError(f"no {layout.what} at {path}")
     if write:
@@ -289,8 +288,7 @@ class Writer:
         self._put(work, Future()).result()
 
     def send(self, work: Write, then: Callable[[], None] | None = None) -> None:
-        """Hands `work` over; `flush` or `close` raise its failure. `then` is called when it is
-        committed."""
+        """Hands `work` over; `flush` or `close` raise its failure. `then` is for its commit."""
 
         def done(future: Future[None]) -> None:
             if (error := future.exception()) is None:

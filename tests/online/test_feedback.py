@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import promptcodebook
 from promptcodebook.online.exploring import Explorer
 from promptcodebook.online.log import Logged, SqliteLog
 from promptcodebook.routing.ranking import buckets_of
@@ -195,6 +196,9 @@ async def test_late_feedback_comes_from_a_file_and_is_added_once(
     monkeypatch.setenv("PCO_FEEDBACK", str(path))
     async with serving(path, keys=KEYS) as served:
         asked = await answered(served, key=KEYS[0])
+    await asyncio.to_thread(promptcodebook.feedback, asked, 1.0, "Soon.", key="first")
+    with pytest.raises(promptcodebook.PcoError, match="of a request on record here"):
+        await asyncio.to_thread(promptcodebook.feedback, "req-" + "1" * 24, 1.0)
     head = "request_id,reward,feedback\n"
     (tmp_path / "late.csv").write_text(f"{head}{asked},0.5,Late.\nreq-{'0' * 24},1,\n")
     for _ in range(2):

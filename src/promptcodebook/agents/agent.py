@@ -85,8 +85,7 @@ class Agent:
         return Output(output.text, trace, endpoint.truncated, output.fields)
 
     async def check(self, example: Example) -> None:
-        """Tries the agent on made-up replies, so that a prompt without a place is found before
-        anything is paid for. ConfigError."""
+        """Tries the agent on made-up replies: a prompt needs a place. ConfigError."""
         prompt = Prompt.of_stages(dict.fromkeys(self.stages, _DRY)) if self.stages else Prompt(_DRY)
         async with self._endpoint(prompt, dry(_DRY)) as endpoint:
             try:

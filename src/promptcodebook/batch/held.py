@@ -168,8 +168,7 @@ class Held:
             task.add_done_callback(self._tasks.discard)
 
     async def _ask(self, rows: dict[str, Request]) -> None:
-        """A batch of them, and one more of those of which a field was refused that is left out from
-        then on. What goes wrong ends every call."""
+        """A batch of them, and one more of those with a refused field, which is left out then."""
         left = rows
         try:
             await self._place.open()

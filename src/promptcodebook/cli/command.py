@@ -272,8 +272,7 @@ def settings_for(reference: Reference, typed: Typed) -> tuple[Config, Path]:
 
 # Printing
 
-BETWEEN = ".."
-"""Comes between the ends of an interval, as 0.120..0.340."""
+BETWEEN = ".."  # comes between the ends of an interval, as 0.120..0.340
 _GAP, _LEAST_TEXT = 2, 24  # blanks between two columns; characters of running text in a line
 _NUMBERS = re.compile(r"[-+$~]?\d[\d.,+-]*[kMG]?( .*)?|-|unknown|not metered")
 """What is set to the right in its column: numbers, ranges and amounts, not the id of a run."""

@@ -137,8 +137,7 @@ def write_run_report(
     theory: bool = False,
 ) -> str:
     """The run at `path` as one HTML file; returns its id. None of its examples `known` reads them
-    from its data, if this user made it or trusts it: the files that it names may be anybody's, and
-    a report is handed on."""
+    from its data, if this user made it or trusts it: the files that it names may be anybody's."""
     from promptcodebook.report.page import write_report  # a list of runs does without templates
 
     with closing(RunStore.open(path)) as store:

@@ -35,8 +35,7 @@ from promptcodebook.config.schema import (
 from promptcodebook.config.secrets import without_secrets
 from promptcodebook.errors import ConfigError, did_you_mean, plug_in, registered
 
-TYPED = "the command line or PCO_*"
-"""Where settings come from that were typed for this use."""
+TYPED = "the command line or PCO_*"  # where settings come from that were typed for this use
 _REWRITING = ("critic", "attribution", "updater")  # roles that a rewrite of a text takes
 _QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")
 """Faults of numbers and choices: their value may be shown, it is no secret."""

@@ -49,14 +49,12 @@ MANNERS = (LITTLE, USUAL, MUCH)
 
 OTHER_TOKENIZER = 4 / 3
 """The factor by which a tokenizer may count more or less than ours estimates."""
-OTHER_REPLIES = 2.5
-"""The factor by which a model may write more or less than is typical."""
+OTHER_REPLIES = 2.5  # the factor by which a model may write more or less than is typical
 OTHER_PROMPTS = 1.25
 """How far prompts follow, which hold earlier replies beside what is given."""
 STRAGGLERS = (1.0, 1.3, 2.0)
 """A round of calls takes as long as its slowest: this many times the mean call."""
-PROBES = 3
-"""Calls by which the time of one is measured."""
+PROBES = 3  # calls by which the time of one is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +242,7 @@ class _Sums:
         )
 
     def _amounts(self, roles: Sequence[Role]) -> tuple[Range, Range, Range]:
-        """Calls, prompt and completion tokens. Tokens of a call are the usual ones where little has
-        none."""
+        """Calls, prompt and completion tokens; of a call the usual ones where little has none."""
 
         def total(what: str) -> Range:
             return Range.of(

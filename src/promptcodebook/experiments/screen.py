@@ -165,9 +165,8 @@ def _read(results: Path, name: str) -> _Measured | None:
 
 
 class TheorySection(Section):
-    """The symbols of the method, and Theorem 3 (utilisation) and Theorem 5 (additivity) beside what
-    was measured. Of the residuals δ it keeps number, sums of δ and |δ|, and largest |δ|: with
-    ρ(g_ψ) and without, apart."""
+    """The method's symbols, and Theorems 3 (utilisation) and 5 (additivity) beside what was
+    measured. Of residuals δ, with ρ(g_ψ) and without: number, sums of δ and |δ|, largest |δ|."""
 
     title, anchor = "Theory beside measurement", "theory"
 

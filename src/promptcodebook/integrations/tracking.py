@@ -3,8 +3,7 @@
 the verdict, and the report as an artifact.
 
 Where it goes is said by the services' own variables, such as MLFLOW_TRACKING_URI, WANDB_MODE and
-WANDB_PROJECT. One thread does the sending, and what fails there costs the run nothing but a line in
-the log.
+WANDB_PROJECT. One thread does the sending; what fails there costs the run a line in the log.
 """
 
 from __future__ import annotations

@@ -266,8 +266,7 @@ class _People:
         return rectified(labelled, others, (-width, width), side)
 
     def sentence(self, path: Path, entries: Sequence[Entry]) -> str:
-        """What the verdict says of it. DataError where the labels do not tell the result from the
-        present prompt."""
+        """What the verdict says of it. DataError where labels do not cover the result."""
         names = [entry.evaluation.name for entry in entries]
         if (names[-1], names[0]) not in self.known:
             said = f"{path} does not say how the judge errs on this run's answers: it takes labels"

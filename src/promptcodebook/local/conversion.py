@@ -66,8 +66,7 @@ class GgufHeader:
 
 
 class GgufTensor(NamedTuple):
-    """Its `shape`, with what varies fastest last; `kind` = the number of its type in ggml; `start`
-    = the byte of the file at which it begins."""
+    """`shape`, what varies fastest last; `kind` = its type in ggml; `start` = its first byte."""
 
     shape: tuple[int, ...]
     kind: int

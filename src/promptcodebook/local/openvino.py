@@ -46,8 +46,7 @@ from promptcodebook.local.engine import (
 )
 from promptcodebook.local.schema import Grammar, schema_ebnf
 
-AT_ONCE = 64
-"""Jobs that share a step; further ones wait for a place."""
+AT_ONCE = 64  # jobs that share a step; further ones wait for a place
 
 _MOST_STATES = 2_000_000
 """Of the grammars that a pipeline keeps: measured, 100 to 240 bytes each, so at most 480 MB."""
@@ -288,8 +287,7 @@ _WHAT = "an embedding"
 
 
 class HiddenStates:
-    """The states of one model file, loaded at the first text; read one text at a time, so that its
-    vector does not depend on others."""
+    """The states of one model file, loaded at the first text; one text at a time, alone."""
 
     def __init__(self, source: str, model: str, context_length: int) -> None:
         self._source = source

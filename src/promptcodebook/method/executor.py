@@ -185,8 +185,7 @@ EVALUATION = -1
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Greedy rollouts, or by the mean of several `samples`; a failed one is tried again `retries`
-    times with fresh draws."""
+    """Greedy rollouts, or the mean of several `samples`; failed ones get `retries` fresh draws."""
 
     trial: Trial
     randomness: Randomness

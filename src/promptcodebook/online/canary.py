@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from promptcodebook.online.decisions import Arm, Decision, decide, guard_tally
+from promptcodebook.online.decisions import Decision, decide, guard_tally
 from promptcodebook.online.log import Served, ServedLog
 from promptcodebook.online.sequences import Tally
 from promptcodebook.registry.registry import Canary, Registry
@@ -42,11 +42,11 @@ class Judging:
         for version, guards in self._guards.items():
             for name, tally in _guards([each for each in fresh if each.version == version]).items():
                 guards[name] = guards.get(name, Tally()) + tally
-        canary, control = (
-            Arm(Tally.of(self._rewards[version].values()), self._guards[version])
-            for version in (self.canary.version, self.canary.control)
-        )
-        return decide(canary, control, self.canary.margin)
+        versions = self.canary.version, self.canary.control
+        canary, control = (Tally.of(self._rewards[version].values()) for version in versions)
+        ours, theirs = (self._guards[version] for version in versions)
+        guards = {name: (ours[name], theirs[name]) for name in ours}
+        return decide(canary, control, guards, self.canary.margin)
 
     def _counts(self, served: Served) -> bool:
         return served.version in self._rewards and served.arm != "named"

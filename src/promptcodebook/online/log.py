@@ -25,6 +25,7 @@ from typing import Any, Literal, Protocol
 from promptcodebook.errors import ConfigError, DataError, StoreError
 from promptcodebook.paths import data_folder, make_private_folder
 from promptcodebook.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error, unpack
+from promptcodebook.sync import run_sync
 
 _log = logging.getLogger(__name__)
 _PREFIX, _DIGITS = "req-", 24
@@ -344,6 +345,20 @@ def open_log(location: str = "") -> ServedLog:
     """The log at `$PCO_FEEDBACK`, or else in the record of requests."""
     place = location or os.environ.get("PCO_FEEDBACK", "")
     return SqliteLog(Path(place).expanduser() if place else records_path())
+
+
+def feedback(request_id: str, reward: float, feedback: str = "", *, key: str = "") -> None:
+    """Says what became of a served request: a reward in [0, 1], and words. Of several the last
+    counts; the same `key` again changes nothing. BadFeedback, also for a request that is not on
+    record here (status 404) or was erased (410)."""
+    given = feedback_of(
+        {"request_id": request_id, "reward": reward, "feedback": feedback, "key": key}
+    )
+    with closing(open_log()) as log:
+        became = run_sync(log.give(given, None))
+    if became != "kept":
+        what = {"unknown": "of a request on record here", "erased": "of one that is not erased"}
+        raise BadFeedback("request_id", what[became], {"unknown": 404, "erased": 410}[became])
 
 
 def seconds_of(text: str) -> float:

@@ -75,8 +75,7 @@ class GrpoSettings(OptimizerSettings):
     beta: float = Field(default=0.0, ge=0.0)
     """Weight of the divergence from the model before training; 0 = none, as in `trl`."""
     four_bit: bool | None = None
-    """Whether the model itself is held in 4 bits (NF4) while its adapter is trained; none = where a
-    GPU is at hand."""
+    """Whether the model is held in 4 bits (NF4) in training; none = where a GPU is at hand."""
 
 
 class GRPO:

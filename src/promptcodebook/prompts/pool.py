@@ -35,8 +35,7 @@ _EVERY, _TRIES = 2, 16
 DEMO = "Answer like this. To:\n{}\nanswer:\n{}"
 _MOST_WORDS = 150  # words of a demonstration; longer ones are passed over
 _BEST, _LESS = 0.25, 0.8
-"""The share of the codebook that is of the most use, and the share of its mean use that keeps the
-others in their places."""
+"""The share of the codebook of most use, and of the mean use that keeps the others in place."""
 
 
 def read_pool(path: Path) -> tuple[str, ...]:

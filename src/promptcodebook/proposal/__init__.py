@@ -198,8 +198,7 @@ def _reward_for(target: Column) -> str:
 
 
 def _fractions(rows: int) -> tuple[float, float, float]:
-    """Shares of train, val and test: a quarter for the test, or the half at most that a verdict
-    needs."""
+    """Shares of train, val, test: for test a quarter, or what a verdict needs, at most half."""
     test = max(0.25, min(0.5, ceil(100 * ENOUGH / rows) / 100)) if rows else 0.25
     return round(0.8 - test, 2), 0.2, test
 

@@ -127,7 +127,7 @@ def promote(
         "", metavar="SHARE", help="Let this share of requests try it first, such as 10%."
     ),
     margin: float = typer.Option(
-        0.0, min=-1.0, max=1.0, help="How much more reward than today's version it must earn."
+        0.0, min=-0.99, max=0.99, help="How much more reward than today's version it must earn."
     ),
     split: str = typer.Option(
         "conversation",

@@ -50,8 +50,7 @@ from promptcodebook.registry.log import (
 )
 from promptcodebook.text import printable
 
-AUDIT = "audit"
-"""The topic under which reports are attested."""
+AUDIT = "audit"  # the topic under which reports are attested
 _MOST_WORDS = 4000  # characters of a reason
 
 
@@ -183,8 +182,7 @@ class Verification:
 
 
 class Registry:
-    """Stores versions and moves refs; safe for threads and processes. The log names `who` did it;
-    `clock` says when."""
+    """Stores versions, moves refs; safe for threads and processes. The log has `who` and when."""
 
     def __init__(
         self, storage: Storage, who: str = "", clock: Callable[[], datetime] | None = None

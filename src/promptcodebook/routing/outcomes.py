@@ -34,8 +34,7 @@ from promptcodebook.routing.ranking import Features, Ranker, Vocabulary, chosen,
 from promptcodebook.types import Expected, Outcome, Ranking
 
 _DIGITS, MOST = 100, 2000
-"""Weights are kept as whole hundredths of the greatest; a fit takes the latest outcomes, at the
-cost of their cube."""
+"""Weights are whole hundredths of the greatest; a fit takes the latest, at their cube's cost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,9 @@ from promptcodebook.types import Codebook, Expected, Ranking, Route
 BUCKETS, _HALF = 4096, 2048
 """Hashed features: words fall into the first half, runs of 4 or 5 letters into the second."""
 _MOST_WORDS, _MOST_READ, _MOST_CHARACTERS = 200, 2**14, 2000
-"""Words of an input that are read, and its characters; and of one that is embedded: half from
-either end."""
+"""Words and characters of an input that are read; and of one embedded: half from either end."""
 
-Features = Mapping[int, float]
-"""A sparse unit vector: bucket -> value."""
+Features = Mapping[int, float]  # a sparse unit vector: bucket -> value
 
 
 def buckets_of(text: str) -> tuple[int, ...]:

@@ -241,8 +241,7 @@ class Sizes:
         return some / (self.select - max(1, self.least) + 1) / math.comb(self.size, count)
 
     def best(self, own: Sequence[float], more: float) -> Indices:
-        """The best route under a draw or, if that was tried, the best untried one that differs by
-        one instinct, if there is one."""
+        """The best route under a draw or, if tried, the best untried one a swap away, if any."""
         best = chosen(own, more, self.select, self.least)
         if best not in self.tried:
             return best

@@ -25,8 +25,7 @@ from promptcodebook.sync import run_sync
 from promptcodebook.text import shown_table
 from promptcodebook.types import Evaluation, Example, Reward
 
-LEARNED = "learned"
-"""Name of the row that is the policy itself."""
+LEARNED = "learned"  # name of the row that is the policy itself
 ROWS = (LEARNED, PRESENT, NONE, CONCAT, *MEASURED, ORACLE)
 """Rows that can be evaluated without a run."""
 
@@ -185,8 +184,7 @@ class Side:
         return self.rewards.keys()
 
     def sample(self, asked: Sample) -> Sample:
-        """What the other side is evaluated on: these examples, unless a number or another split was
-        `asked` for."""
+        """What the other side is evaluated on: these examples, or those `asked` for."""
         split = self.split if asked.split == Sample().split else asked.split
         own = asked.count is None and split == self.split
         return replace(asked, split=split, ids=frozenset(self.rewards) if own else None)

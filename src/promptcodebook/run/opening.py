@@ -62,8 +62,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
 from promptcodebook.units import lost_text, plural
 
-IN_PYTHON = "optimize()"
-"""Replaces what was typed when a run is begun from Python."""
+IN_PYTHON = "optimize()"  # replaces what was typed when a run is begun from Python
 
 
 @dataclass(frozen=True)
@@ -321,8 +320,7 @@ def _longer_keys(config: Config) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Its header from now on, and each change in words. `extended` = training gets longer, so that
-    earlier judgements no longer count."""
+    """Its header from now on, and each change in words. `extended` = training gets longer."""
 
     header: Header
     changes: tuple[str, ...] = ()
@@ -332,8 +330,7 @@ class Resumption:
 def resume_with(
     header: Header, state: RunState, plan: Plan, ref: str, *, edited: bool
 ) -> Resumption:
-    """How the run resumes with this plan; `ref` is what is typed for it, `edited` = also where its
-    code was edited. Raises RunChanged."""
+    """How the run resumes; `ref` is typed for it, `edited` = where its code was. RunChanged."""
     then, now = settings_then_and_now(header, plan)
     moved, now = _moved(then, now, header, plan)
     longer = dict(_longer(then, now, state, plan))

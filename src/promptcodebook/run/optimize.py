@@ -163,8 +163,7 @@ class Run:
         return pandas.DataFrame(rows, columns=ROLLOUTS)
 
     def explain(self, x: str | Mapping[str, object]) -> Explanation:
-        """Route, instincts, prompt and reasons for one input; what the run was answered is not
-        asked for again."""
+        """Route, instincts, prompt and reasons for one input; known replies are not asked again."""
         policy = self.policy
         if policy.sources.lm is None or policy is self.learned:
             supplies = Supplies(recorded=Recorded(self.path))
@@ -414,8 +413,7 @@ def run_once(
 ) -> tuple[Path, CellState]:
     """The run of these settings on these data in the folder of `where`: found finished, resumed if
     it stopped, else made now. With `at_budget` another budget is another run, and one that reached
-    its own is finished. Raises what a run raises, RunBusy where another process writes it, and the
-    Stop that ended it early."""
+    its own is finished. Raises what a run raises, RunBusy, and the Stop that ended it early."""
     plan = plan_run(config, sources).require_training()
     runs = fitting_runs(where.runs_dir, plan, config.budget if at_budget else None, listener)
     ended = [run for run in runs if not run.running]

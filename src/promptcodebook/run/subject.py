@@ -61,8 +61,7 @@ class Beside(TypedDict, total=False):
 
 
 class Examined(Beside, total=False):
-    """Also: `n` examples of the `split` (None = all), and whether a line on stderr shows
-    progress."""
+    """Also: `n` examples of the `split` (None = all), and whether stderr shows progress."""
 
     split: str
     n: int | None
@@ -114,8 +113,7 @@ class Given:
         beside: Beside,
         known: type = Asked,
     ) -> Given:
-        """What a `verb` of Python, as 'distill()', was given; `known` has its keywords.
-        ConfigError."""
+        """What a `verb` of Python, as 'distill()', was given; `known` its keywords. ConfigError."""
         settings, runs_dir = check_keywords(verb, beside, known), beside.get("runs_dir", "runs")
         require_type(verb, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
         shell = "" if settings.get("lm") else os.environ.get("PCO_LM", "")

@@ -270,8 +270,7 @@ class Address:
 
 
 class _Connections(web.Server):
-    """One address has its share of the connections; when it is used up, the address's longest idle
-    connection is closed, or else the new one."""
+    """An address has its share of connections; beyond it its longest idle one is closed."""
 
     def __init__(self, most: int, answer: Any, **settings: Any) -> None:
         super().__init__(answer, handler_cancellation=True, access_log=None, **settings)

@@ -242,8 +242,7 @@ class Composing:
 
 
 async def _within(seconds: float | None, work: Awaitable[_V], who: str) -> _V | str:
-    """What the work comes to, or in a word why it came to nothing. The log has no error's text: it
-    may quote the request."""
+    """What the work comes to, or why to nothing: an error's text may quote the request."""
     try:
         async with asyncio.timeout(seconds):
             return await work
@@ -315,8 +314,7 @@ class Live:
 
     @contextmanager
     def using(self, served: Composing) -> Generator[Composing]:
-        """A version for one request. Await nothing between finding a version and this: it may be
-        closed by then."""
+        """A version for one request. Await nothing between finding it and this: it may close."""
         served.users += 1
         try:
             yield served

@@ -145,8 +145,7 @@ def _complaint(mind: Mind, claim: frozenset[int], n: int) -> str:
 
 
 def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = None) -> str:
-    """The reply that lays a verdict (by default the one that is shown) at the channels, beside
-    other `values`."""
+    """Lays a verdict (by default the one that is shown) at the channels, beside other `values`."""
     verdict = verdict if values else mind.section("verdict", "feedback") or mind.asked.request.user
     laid: dict[tuple[str, str], list[str]] = {}  # what blames each channel, and which index
     active = mind.asked.reading.active()

@@ -81,8 +81,7 @@ class Source:
     note: str = ""
 
     def fetch(self, cache_dir: Path | None = None, *, accept: bool = False) -> Fetched:
-        """Writes the splits to `cache_dir`, or to the user's cache folder. TaskError if a file
-        cannot be had or has changed."""
+        """Writes the splits to `cache_dir`, or the user's cache. TaskError: no file, or changed."""
         cache_dir = cache_dir or default_data_cache()
         try:
             cache_dir.mkdir(parents=True, exist_ok=True)

@@ -49,8 +49,7 @@ def _many(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-Found = tuple[bool, str]
-"""Whether it holds, and the sentence that says what was found."""
+Found = tuple[bool, str]  # whether it holds, and the sentence that says what was found
 _Check = Callable[[Constraint, str], Found]
 
 
