@@ -54,7 +54,7 @@ def status_of(log: ServedLog, registry: Registry, ref: str, seconds: float) -> S
         sum(failed(each.served) for each in after),
         len(rewards),
         sum(rewards) / len(rewards) if rewards else None,
-        Counter(each.served.version for each in after),
+        dict(Counter(each.served.version for each in after)),
         {k: used[k] / count for k in sorted(used)},
         sum(each.served.arm == "explored" for each in after) / count,
         sum(each.served.fallback for each in after) / count,

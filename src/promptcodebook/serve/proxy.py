@@ -167,7 +167,7 @@ class Proxy:
             "/metrics": ("GET", self._page),
             "/healthz": ("GET", showing(lambda: {"status": "ok"})),
             "/readyz": ("GET", self._ready),
-            "/openapi.json": ("GET", showing(bodies.description)),
+            "/openapi.json": ("GET", showing(lambda: bodies.description(self.online is not None))),
         }
         watching = [asyncio.ensure_future(self.live.watch(poll_s))]
         if self.online is not None:
