@@ -357,10 +357,10 @@ class RewardTrial:
 
 async def try_agent(plan: Plan) -> bool:
     """Whether there is an agent that can be tried on made-up replies, as `pco.Agent` can. It is
-    tried then; ConfigError where its prompt has no place."""
+    tried then; ConfigError where its prompt has no place, or it reads no row."""
     check = getattr(getattr(plan.task.program, "function", None), "check", None)
     if check is not None:
-        await check(plan.dataset.train[0])
+        await check(*plan.dataset.train[:2])
     return check is not None
 
 

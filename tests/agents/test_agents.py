@@ -401,6 +401,33 @@ async def test_the_agent_sees_no_key_and_no_reference(monkeypatch: pytest.Monkey
     assert os.environ["PCO_API_KEY"] == "sk-secret"
 
 
+async def test_an_agent_that_reads_no_row_is_found_or_its_question_is_replaced() -> None:
+    """A quick start asks what stands in its file. One that made-up replies end is not judged."""
+    other = pco.Example("e2", "May I have a refund?", "R")
+
+    async def asks(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        text = [{"type": "text", "text": "Tell me: Why?"}]
+        await act("{{pco}} Why?", text)(client, example)
+        return await act("{{pco}}", "Why?", verbosity="low", reasoning_effort="low")(
+            client, example
+        )
+
+    async def ends(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        raise ExecutorError(await asks(client, example))
+
+    with pytest.raises(ConfigError, match="the same for every row") as caught:
+        await in_process(asks).check(EXAMPLE, other)
+    assert "--question" in (caught.value.hint or "")
+    for agent in (in_process(asks, question=" Why?\n"), in_process(ends), process("works")):
+        await agent.check(EXAMPLE, other)
+    await in_process(asks).check(EXAMPLE, EXAMPLE)
+    lm = ScriptedLM().enqueue("a", "P")
+    await answer(in_process(asks, question=" Why?\n"), lm)
+    assert said(lm, 0) == ["Say P. Why?", f"Tell me: {EXAMPLE.input}"]
+    assert said(lm, 1) == ["Say P.", EXAMPLE.input]
+    assert not lm.history[1].sampling.extra, "how replies are drawn is the run's"
+
+
 @pytest.mark.parametrize(
     ("agent", "match"),
     [
@@ -414,7 +441,7 @@ async def test_a_prompt_without_a_place_is_found_before_anything_is_paid(
 ) -> None:
     with pytest.raises(ConfigError, match=match) as caught:
         await agent.check(EXAMPLE)
-    assert caught.value.hint
+    assert ("OPENAI_BASE_URL" if "none of" not in match else "{{pco}}") in (caught.value.hint or "")
     await process("works").check(EXAMPLE)
     await process("twice").check(EXAMPLE)
 

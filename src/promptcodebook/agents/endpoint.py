@@ -19,7 +19,7 @@ from typing import Any, Self, cast
 
 from aiohttp import web
 
-from promptcodebook.calls import Chat, Message, Reply, in_words, read_message
+from promptcodebook.calls import Chat, Message, Reply, in_words, read_message, rewritten
 from promptcodebook.errors import ExecutorError, LMError
 from promptcodebook.serve.completions import Refusal, error_body, parse_body
 from promptcodebook.serve.responses import Response, chat_body
@@ -34,6 +34,7 @@ MODEL = "promptcodebook"
 _RUNS = {
     *("model", "messages", "temperature", "top_p", "seed", "max_tokens", "max_completion_tokens"),
     *("stream", "stream_options", "n", "user", "store", "metadata", "service_tier"),
+    *("verbosity", "reasoning_effort", "prompt_cache_key", "safety_identifier"),
 }
 """Fields of a request that the run decides, or that are nothing to a model."""
 _LARGEST = 64 * 2**20
@@ -46,9 +47,12 @@ _FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
 @dataclass(frozen=True)
 class Places:
     """Where the composed prompt goes: in place of the marker `{{pco}}` or `{{pco:STAGE}}`, else of
-    the text `present` of a stage. Only system and developer messages count."""
+    the text `present` of a stage. Only system and developer messages count. And where the example's
+    `input` goes: in place of `question`, in what a user says."""
 
     present: Mapping[str, str] = field(default_factory=dict[str, str])
+    question: str = ""
+    input: str = ""
 
     def put(self, messages: Sequence[Message], prompt: Prompt) -> tuple[list[Message], list[str]]:
         """The messages with the prompt, and the stages that have a place in them."""
@@ -63,7 +67,13 @@ class Places:
                 text, found = self._put(message.content, prompt)
                 stages += [stage for stage in found if stage not in stages]
                 turned[at] = Message("system", text) if found else message
+            elif message.role == "user" and self.question in message.content and self.question:
+                turned[at] = read_message(rewritten(message.wire, self._ask))
         return turned, stages
+
+    def _ask(self, part: _Tree) -> _Tree:
+        said = {k: v for k, v in part.items() if k in ("content", "text") and isinstance(v, str)}
+        return part | {k: v.replace(self.question, self.input) for k, v in said.items()}
 
     def _put(self, text: str, prompt: Prompt) -> tuple[str, list[str]]:
         if names := [mark[1] or "" for mark in MARKER.finditer(text)]:
@@ -306,10 +316,11 @@ def _refused(refusal: Refusal) -> web.Response:
     return web.json_response(error_body(refusal), status=refusal.status, headers=headers)
 
 
-def dry(reply: str) -> Chat:
-    """A Chat that answers every request with this text; nothing is paid for."""
+def dry(reply: str, heard: list[str]) -> Chat:
+    """A Chat that answers every request with this text and keeps what it heard, for free."""
 
-    async def answer(messages: object, **_: object) -> Reply:
+    async def answer(messages: Sequence[Message], **_: object) -> Reply:
+        heard.extend(message.content for message in messages)
         return Reply(reply)
 
     return cast("Chat", answer)

@@ -33,8 +33,8 @@ class StopSignal:
         self._listeners: list[Callable[[], None]] = []
         self._asleep: set[asyncio.Future[None]] = set()
 
-    def check(self) -> None:
-        if self._reason is not None:
+    def check(self, kind: type[PcoError] = PcoError) -> None:
+        if isinstance(self._reason, kind):
             # A fresh error each time: a shared one would gather every traceback.
             raise type(self._reason)(str(self._reason), hint=self._reason.hint)
 
