@@ -91,7 +91,9 @@ def counted(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     part, each = values * KNOTS - below, np.arange(len(values))
     counts = np.zeros((KNOTS + 1, len(values)))
     counts[below, each], counts[below + 1, each] = (1 - part) * chosen, part * chosen
-    return counts.cumsum(axis=1)
+    used = counts.any(axis=1)
+    counts[used] = counts[used].cumsum(axis=1)
+    return counts
 
 
 def candidates(job: Job, canary: np.ndarray, control: np.ndarray) -> Iterator[int]:
@@ -100,16 +102,17 @@ def candidates(job: Job, canary: np.ndarray, control: np.ndarray) -> Iterator[in
     near that of both arms leave few moments."""
     need = math.log(1 / GUARD_ALPHA if job.guard else 2 / REWARD_ALPHA)
     shift = round(ALLOWED * MEANS) if job.guard else 0
-    knots = np.arange(KNOTS + 1) / KNOTS
+    used = np.flatnonzero(canary[:, -1] + control[:, -1])
+    canary, control = canary[used], control[used]
 
     def passed(rising: np.ndarray, falling: np.ndarray, left: np.ndarray) -> np.ndarray:
         last = left[-1]
-        pooled = (rising[:, last] + falling[:, last]) @ knots / (last + 1)
+        pooled = (rising[:, last] + falling[:, last]) @ used / KNOTS / (last + 1)
         for off in (0.0, 0.01, -0.01, 0.02, -0.02, 0.04, -0.04):
             # The capital against "at most row + 1", and against "at least row - shift - 1".
             row = min(max(round((pooled + off) * MEANS) + shift // 2, shift + 1), MEANS - 1)
-            up = log_capital(rising[:, left], [row])[0]
-            down = log_capital(falling[::-1, left], [MEANS - row + shift])[0]
+            up = log_capital(rising[:, left], [row], used)[0]
+            down = log_capital(falling[:, left], [MEANS - row + shift], KNOTS - used)[0]
             left = left[up + down >= need]
         return left
 

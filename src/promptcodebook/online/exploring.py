@@ -1,11 +1,12 @@
 """Routes that a served policy tries, each with its exact chance.
 
-With probability ε a request gets a route that is drawn from what is uncertain of the router. 64
-fixed draws of what each instinct adds give 64 routes for an input, the best under each draw. One
-of them is taken, or with a tenth of the probability any route at all. The file of a policy holds
-the router's means and how often each instinct was tried, n_k. From these follows the deviation of
-an instinct's part, √(v / (1 + n_k·v/σ²)), with the router's own priors v and σ (`outcomes.py`): the
-posterior of a constant effect. The seed and the request's key decide, so a log can be replayed.
+With probability ε a request gets a route to learn from. In half of the cases any route is drawn:
+where inputs drift, what was learned before says little of them. Otherwise the route is drawn from
+what is uncertain of the router: 64 fixed draws of what each instinct adds give 64 routes for an
+input, the best under each draw, and one of them is taken. The file of a policy holds the router's
+means and how often each instinct was tried, n_k. From these follows the deviation of an instinct's
+part, √(v / (1 + n_k·v/σ²)), with the router's own priors v and σ (`outcomes.py`): the posterior of
+a constant effect. The seed and the request's key decide, so a log can be replayed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from promptcodebook.routing.outcomes import Priors
 from promptcodebook.routing.router import Sizes
 from promptcodebook.types import Expected, Route
 
-_DRAWS, _FLOOR = 64, 0.1
+_DRAWS, _FLOOR = 64, 0.5
 
 
 @dataclass(frozen=True, slots=True)

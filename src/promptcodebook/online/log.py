@@ -24,6 +24,7 @@ from typing import Any, Literal, Protocol
 
 from promptcodebook.errors import ConfigError, DataError, StoreError
 from promptcodebook.paths import data_folder, make_private_folder
+from promptcodebook.policy.references import Reference
 from promptcodebook.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error, unpack
 from promptcodebook.sync import run_sync
 
@@ -68,6 +69,19 @@ def new_request_id() -> str:
 def records_path() -> Path:
     chosen = os.environ.get("PCO_REQUESTS", "")
     return Path(chosen).expanduser() if chosen else data_folder() / "requests.sqlite"
+
+
+def served_name(reference: Reference) -> str:
+    """The name that callers use: a run's given name, or a file's without its endings."""
+    header = reference.header
+    called = header.name if header is not None and header.name else reference.name
+    name = called.removesuffix(".json").removesuffix(".pco")
+    return re.sub(r"[^\w.@-]+", "-", name) or "policy"
+
+
+def logged_name(ref: str, reference: Reference) -> str:
+    """What requests to a policy are logged under: its NAME@REF, else the name that callers use."""
+    return ref if "@" in ref else served_name(reference)
 
 
 class Kept:

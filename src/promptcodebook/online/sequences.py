@@ -125,11 +125,13 @@ def difference(a: Tally, b: Tally, alpha: float = 0.05) -> Ends:
     return least(a_rises, b_falls), -least(b_rises, a_falls)
 
 
-def log_capital(counts: Any, means: Any = slice(None)) -> Any:
+def log_capital(counts: Any, means: Any = slice(None), knots: Any = slice(None)) -> Any:
     """Of who doubts that a mean is at most (i + 1) / MEANS, for each i of `means`: one row each. A
-    column of `counts` is one moment."""
+    column of `counts` is one moment; its rows are those of `knots`, where all others are 0."""
     np, (factors, stakes) = _numpy(), _bets()
-    return np.logaddexp.reduce(factors[means] @ counts + stakes[:, None], axis=1)
+    logs = factors[means][..., knots] @ counts + stakes[:, None]
+    most = logs.max(axis=1)  # so that no part overflows
+    return most + np.log(np.exp(logs - most[:, None]).sum(axis=1))
 
 
 def _doubts(tally: Tally) -> tuple[Any, Any]:

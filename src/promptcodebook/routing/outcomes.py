@@ -53,7 +53,8 @@ class Priors:
 
 class OutcomeModel:
     """Fits outcomes of a fixed set of inputs: `dense` has a row φ(x) for each. Beside embeddings
-    (`vectors`) their spelling has the share `words`."""
+    (`vectors`) their spelling has the share `words`. Of `further` inputs only the buckets are
+    known: they do not count in the vocabulary."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class OutcomeModel:
         vectors: Mapping[str, Sequence[float]] | None = None,
         words: float = 1.0,
         priors: Priors = Priors(),
+        further: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self.inputs, self.priors = inputs, priors
         self.vocabulary = Vocabulary.of(list(inputs.values()))
@@ -70,12 +72,13 @@ class OutcomeModel:
         what = "a router that learns from outcomes"
         self.numpy = np = import_extra("numpy", what, "router")
         self._threads = import_extra("threadpoolctl", what, "router").ThreadpoolController()
-        self.row = {name: i for i, name in enumerate(inputs)}
-        self.dense = np.zeros((len(inputs), self.vocabulary.width))
+        self.row = {name: i for i, name in enumerate((*inputs, *(further or ())))}
+        self.dense = np.zeros((len(self.row), self.vocabulary.width))
         self._features = [
             self.vocabulary.features(text, () if vectors is None else vectors[name])
             for name, text in inputs.items()
         ]
+        self._features += map(self.vocabulary.weighed, (further or {}).values())
         for i, features in enumerate(self._features):
             self.dense[i, list(features)] = list(features.values())
         with self.one_thread():

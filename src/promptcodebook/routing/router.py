@@ -40,23 +40,27 @@ def make_router(config: Config, examples: Sequence[Example], composer: Composer,
     steady = config.roles.get("executor", RoleSettings()).temperature == 0.0
     repeats = not steady if config.router.repeats == "auto" else config.router.repeats == "yes"
     embedder = None if config.router.features == "words" else Embedder(lm)
+    inputs = {example.id: example.input for example in examples}
+    model = OutcomeModel(inputs, priors=priors_of(config))
+    return OutcomeRouter(config.router, config.select, model, repeats, embedder)
+
+
+def priors_of(config: Config) -> Priors:
     # What takes an instinct's place from a pool has nothing of it.
     swapped = config.update.pool and not config.update.text_updates
-    priors = Priors(kept=0.0) if swapped else Priors()
-    model = OutcomeModel({example.id: example.input for example in examples}, priors=priors)
-    return OutcomeRouter(config.router, config.select, model, repeats, embedder)
+    return Priors(kept=0.0) if swapped else Priors()
 
 
 def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> list[Outcome]:
     """What a batch that ran under `before` teaches: its rewards, and an even share of the
     codebook's severity (or of the whole penalty) for each instinct that was blamed."""
-    texts = _spelled(model, before.parameters.codebook)
+    texts = spelled(model, before.parameters.codebook)
     outcomes: list[Outcome] = []
     for trace in traces:
         route = trace.rollout.route
         if trace.unit is None or route is None:
             continue
-        like = _likeness(model.features(trace.rollout.example_id), texts)
+        like = likeness(model.features(trace.rollout.example_id), texts)
         whole = Outcome(
             trace.rollout.example_id,
             route.indices,
@@ -74,11 +78,12 @@ def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> 
     return outcomes
 
 
-def _spelled(model: OutcomeModel, codebook: Codebook) -> list[Features]:
+def spelled(model: OutcomeModel, codebook: Codebook) -> list[Features]:
+    """The instincts' texts, as `likeness` takes them."""
     return [model.vocabulary.spelled(text) for text in codebook.texts]
 
 
-def _likeness(features: Features, texts: Sequence[Features]) -> list[float]:
+def likeness(features: Features, texts: Sequence[Features]) -> list[float]:
     """How like an input each instinct's text is."""
     return [round(dot(features, own), 5) for own in texts]
 
@@ -143,8 +148,8 @@ class OutcomeRouter(Router):
         state = state if state.versions else self.begin(state)
         book, features = state.parameters.codebook, self.model.features(example.id)
         if self._texts is None or self._texts[0] is not book:
-            self._texts = book, _spelled(self.model, book)
-        adding = self._posterior(state).at(features, _likeness(features, self._texts[1]))
+            self._texts = book, spelled(self.model, book)
+        adding = self._posterior(state).at(features, likeness(features, self._texts[1]))
         settings, floor = self._settings, self._settings.floor
         parts = adding.draws(_DRAWS, draws.sample("route draws"), self._scale)
         tried = frozenset[Indices]()

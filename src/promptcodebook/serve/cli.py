@@ -26,7 +26,14 @@ from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import LISTENERS, Supplies
 from promptcodebook.online.canary import Judge
 from promptcodebook.online.exploring import Explorer, barred
-from promptcodebook.online.log import is_request_id, open_log, records_path, seconds_of
+from promptcodebook.online.log import (
+    is_request_id,
+    logged_name,
+    open_log,
+    records_path,
+    seconds_of,
+    served_name,
+)
 from promptcodebook.online.status import status_of, told, tree_of
 from promptcodebook.paths import runs_dir
 from promptcodebook.policy.policy import deploy
@@ -240,19 +247,6 @@ def _source(ref: str, reference: Reference) -> versions.PolicySource:
         return versions.FileSource(Path(ref))
     data = reference.file.text().encode("utf-8", "surrogatepass")
     return versions.FixedSource(versions.Version.of(data, ref))
-
-
-def served_name(reference: Reference) -> str:
-    """The name that callers use: a run's given name, or a file's without its endings."""
-    header = reference.header
-    called = header.name if header is not None and header.name else reference.name
-    name = called.removesuffix(".json").removesuffix(".pco")
-    return re.sub(r"[^\w.@-]+", "-", name) or "policy"
-
-
-def logged_name(ref: str, reference: Reference) -> str:
-    """What requests to a policy are logged under: its NAME@REF, else the name that callers use."""
-    return ref if "@" in ref else served_name(reference)
 
 
 def _budgets(allowed: Mapping[str, Budget], settings: Config) -> spending.Spending | None:
