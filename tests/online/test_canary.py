@@ -123,7 +123,8 @@ async def test_a_better_canary_is_promoted_and_the_log_says_by_how_much(tmp_path
         assert 0 < figures["low"] <= 1 == figures["high"]
         assert set(figures["harm"]) == {"failed", "seconds", "tokens"}
         assert "reward 1.000 of" in last.why
-        await trial.ready("no canary")
+        while (await trial.ready("no canary"))["version"] != trial.new:
+            await asyncio.sleep(0.02)
         assert {(await trial.prompted())[1] for _ in range(8)} == {trial.new}
         assert "canary" not in (await trial.served.ask("/readyz"))[1]
 
