@@ -46,7 +46,7 @@ class Online:
     judge: Judge | None = None
     judge_s: float = 5.0
     _drifting: int = 0
-    _waiting: Shares = field(default_factory=lambda: Shares(_AT_ONCE, fair=False))
+    _waiting: Shares = field(default_factory=lambda: Shares(_AT_ONCE))
 
     def measure(self, metrics: Metrics) -> None:
         self._counter = metrics.counter("pco_feedback", "Feedback, by what became of it.", "became")
