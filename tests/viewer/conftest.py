@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from promptcodebook.online.log import INSERT, Feedback, Served, SqliteLog, give, row_of
+from promptcodebook.online.log import ADD, INSERT, Feedback, Served, SqliteLog, row_of, said
 from promptcodebook.registry.registry import open_registry
 from promptcodebook.sqlite import Packer
 from promptcodebook.store.events import Event
@@ -164,13 +164,12 @@ def make_log(path: Path) -> Path:
                    500 if n % 80 == 7 else 200, 0.5, 90, (n % 3,), 1.0, (1, 2), n % 40 == 9)
             for n in range(239)
         ]  # fmt: skip
-        said = [Feedback(row.id, 0.5 + n % 4 / 8) for n, row in enumerate(rows) if n % 2]
+        given = [Feedback(row.id, 0.5 + n % 4 / 8) for n, row in enumerate(rows) if n % 2]
 
         def write(db: sqlite3.Connection) -> None:
             packer = Packer()
             db.executemany(INSERT, [row_of(row, packer) for row in rows])
-            for each in said:
-                give(db.execute, each, None)
+            db.executemany(ADD, map(said, given))
 
         log.writer.write_now(write)
     return path

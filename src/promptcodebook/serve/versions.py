@@ -378,8 +378,8 @@ class Live:
             if before is not None:
                 self._end(before)
             self._untried = ""
-            now = self.tried.version if self.tried is not None else "no version"
-            _log.warning("the canary is %s", now)
+            now = "is over" if self.tried is None else f"is {self.tried.version}"
+            _log.warning("the canary %s", now)
 
     async def watch(self, every_s: float) -> None:
         while True:
