@@ -70,8 +70,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`resumed` rows were there when this session began; `spent` and `seconds` are of all sessions,
-    `lost` is what attempts without an answer can have cost."""
+    """`resumed` rows were there before; `spent` and `seconds` are of all sessions, `lost` too."""
 
     rows: int
     failed: int
@@ -204,7 +203,6 @@ class Batch:
 
 
 def _require_columns(source: Source, file: PolicyFile) -> None:
-    """Raises DataError where no row has what the policy reads."""
     named = (file.input,) if file.input in source.columns else ()
     named = named or parse_input_template(file.input).columns or (file.input,)
     missing = [name for name in named if name not in source.columns]

@@ -96,8 +96,6 @@ def _judged(name: str, settings: Mapping[str, Any]) -> Cell:
 
 
 def _curve(name: str, settings: Mapping[str, Any], steps: Sequence[int]) -> Cell:
-    """What a run's policy was worth after each of these steps."""
-
     def measure(lab: Lab) -> Result:
         config = load_config(settings, where="the experiment")
         path = lab.train(config)

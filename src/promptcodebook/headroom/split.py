@@ -13,8 +13,7 @@ ch. 5), with a bootstrap over inputs. Three gains are measured:
 good: what is apart from an input's mean shrinks to its variance without noise (Louis 1984). No
 router that has to generalise reaches it.
 
-Only the first two decide what is said: their intervals err in 2.5 % of cases a side.
-"""
+Only the first two decide what is said: their intervals err in 2.5 % of cases a side."""
 
 from __future__ import annotations
 
@@ -86,7 +85,6 @@ def split(tried: Tried, width: float = 1.0, seed: int = 0) -> Headroom:
 
 
 def _components(np: Any, first: Any, again: Any) -> Any:
-    """The variances of `SOURCES`, by moments; none is below 0."""
     n, p = first.shape
     by_input, by_prompt, mean = first.mean(axis=1), first.mean(axis=0), first.mean()
     apart = first - by_input[:, None] - by_prompt + mean

@@ -11,8 +11,7 @@ predictor) and precedes each predictor's own instruction and demonstrations, whi
 were. So the row `present` of the verdict is the program as it came.
 
 The metric is asked with no trace, as `dspy.Evaluate` asks it: many are stricter where they are
-given one. A reply that dspy's adapter cannot parse earned the least, and the critic reads why.
-"""
+given one. A reply that dspy's adapter cannot parse earned the least, and the critic reads why."""
 
 from __future__ import annotations
 
@@ -191,8 +190,7 @@ def attend(student: Any) -> Any:
 
 @contextmanager
 def tell(prompt: Prompt, **settings: Any) -> Generator[None]:
-    """Attending predictors have this prompt, and dspy these settings. What our models raise comes
-    out as it was, without the error of dspy's around it."""
+    """Attending predictors have this prompt, dspy these settings; our errors come out bare."""
     with _dspy.context(**{**settings, _PROMPT: prompt}):
         try:
             yield

@@ -138,8 +138,7 @@ class Served:
     digest. `propensity` is the exact chance of its route; an "explored" route is not the best one,
     and a "named" request asked for a version by its hash. `features` are the buckets of the input's
     words and letters (`routing/ranking.py`). `tokens` is None where the model's server did not say;
-    `input` is empty unless texts are kept.
-    """
+    `input` is empty unless texts are kept."""
 
     id: str
     time: float
@@ -340,8 +339,7 @@ class SqliteLog(Kept):
         self.writer.write_now(lambda db: [db.execute(sql, (before,)) for sql in EXPIRE])
 
 
-Execute = Callable[[str, tuple[object, ...]], Any]
-"""Runs a statement and returns its cursor."""
+Execute = Callable[[str, tuple[object, ...]], Any]  # runs a statement and returns its cursor
 
 
 OWNER = "SELECT caller, erased FROM served WHERE id = ?"

@@ -180,7 +180,6 @@ class Gemini(Library):
 
 
 def _conversation(messages: Sequence[Tree]) -> tuple[list[Tree], list[Tree]]:
-    """The system's parts, and the turns."""
     system: list[Tree] = []
     turns: list[Tree] = []
     names: dict[str, str] = {}

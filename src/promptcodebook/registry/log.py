@@ -6,8 +6,7 @@ by the SHA-256 of its policy file's bytes: `sha256:` and 64 digits.
 
 The file has no write-ahead log: a commit is on the disk before it returns. A writer holds the
 file's lock from reading the log to its commit, so two never follow the same entry. Each look opens
-the file, so a copy put in its place is the registry from then on.
-"""
+the file, so a copy put in its place is the registry from then on."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ _STORES = ("freeze", "import")
 _ACTIONS = (*_STORES, "promote", "rollback", "attest")
 FIRST = "0" * 64  # what the first entry has in place of the hash before it
 CANARY = "canary"  # the topic under which a canary\'s beginning and end are attested
-_NUMBERED = re.compile(r"v\d+", re.IGNORECASE)
-"""No name of a ref: MLflow keeps these for itself."""
+_NUMBERED = re.compile(r"v\d+", re.IGNORECASE)  # no name of a ref: MLflow keeps these for itself
 
 
 class Broken(Exception):
@@ -262,8 +260,7 @@ class Storage(Protocol):
     append   adds what `propose` asks for to the log as it is then; the new entries
     policy   the bytes stored for a version that the log knows, not checked
     poll     the version that a ref points to now, as cheaply as possible; None for no such ref
-    check    all rows read again: the log up to its first bad entry, and what is wrong
-    """
+    check    all rows read again: the log up to its first bad entry, and what is wrong"""
 
     @property
     def place(self) -> str: ...
@@ -356,7 +353,6 @@ class SqliteStorage:
         return self._first(newest, ref)
 
     def _first(self, statement: str, value: str) -> Any:
-        """The one value of the first row, if there is one."""
         with self._reading() as db:
             row = None if db is None else db.execute(statement, (value,)).fetchone()
         return None if row is None else row[0]
@@ -419,7 +415,6 @@ def _log_faults(db: sqlite3.Connection, log: Log) -> list[Fault]:
 
 
 def _policy_faults(db: sqlite3.Connection, log: Log) -> list[Fault]:
-    """Policy files that are not as written, or missing."""
     faults, found = list[Fault](), set[object]()
     for number, version, policy in db.execute("SELECT * FROM policies ORDER BY id"):
         found.add(version)

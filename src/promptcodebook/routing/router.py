@@ -25,8 +25,7 @@ from promptcodebook.routing.ranking import Embedder, Features, chosen, dot
 from promptcodebook.types import Codebook, Example, Expected, Outcome, Route, Step, Trace
 
 Indices = tuple[int, ...]
-_DRAWS, _BLAME = 64, 0.25
-"""Posterior draws for an example; the weight of blame beside a reward's 1."""
+_DRAWS, _BLAME = 64, 0.25  # posterior draws for an example; the weight of blame beside a reward's 1
 _WORDS = {"words": 1.0, "embeddings": 0.0, "both": 0.5}
 """The share of words and letters in an input's features."""
 
@@ -186,7 +185,6 @@ class OutcomeRouter(Router):
         return off_policy(self.model, texts, state.outcomes, state.versions, terms)
 
     def _posterior(self, state: State) -> Posterior:
-        """One fit for all examples of a batch."""
         if (
             self._fitted is None
             or self._fitted[0].outcomes is not state.outcomes
@@ -197,7 +195,6 @@ class OutcomeRouter(Router):
 
 
 def _current(state: State) -> Iterator[Outcome]:
-    """Rewards of routes whose instincts read as they do now."""
     return (o for o in state.outcomes if not o.part and o.reads_as(state.versions))
 
 

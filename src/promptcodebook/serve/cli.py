@@ -136,8 +136,7 @@ def serve(
     /openapi.json. A ref that moves and a policy file that is replaced are taken up without a
     restart. On another address than loopback callers need a key.
 
-    `pco serve status` says what each served ref did: rewards, routes, its canary, and drift.
-    """
+    `pco serve status` says what each served ref did: rewards, routes, its canary, and drift."""
     if ref == "status":
         window_s = seconds_of(window)
         with closing(open_log()) as log, open_registry() as registry:

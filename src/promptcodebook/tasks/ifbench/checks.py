@@ -51,7 +51,6 @@ def _rises(numbers: Iterable[int]) -> bool:
 
 
 def _differ(values: Iterable[object]) -> bool:
-    """Each from the one before it."""
     return all(one != other for one, other in pairwise(values))
 
 
@@ -322,7 +321,6 @@ def _table_rows(value: str, names: str, delimiter: str) -> list[list[str]]:
 
 
 def _rows(value: str, delimiter: str) -> list[list[str]]:
-    """The rows, a blank line being one; none where the public scorer cannot read them."""
     try:
         return list(csv.reader(io.StringIO(value), delimiter=delimiter))
     except csv.Error:
