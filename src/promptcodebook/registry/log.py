@@ -37,7 +37,7 @@ LATEST = "latest"  # the ref of each codebook to its newest version; never promo
 _STORES = ("freeze", "import")
 _ACTIONS = (*_STORES, "promote", "rollback", "attest")
 FIRST = "0" * 64  # what the first entry has in place of the hash before it
-CANARY = "canary"  # the topic under which a canary\'s beginning and end are attested
+CANARY = "canary"  # the topic under which a canary's beginning and end are attested
 _NUMBERED = re.compile(r"v\d+", re.IGNORECASE)  # no name of a ref: MLflow keeps these for itself
 
 
