@@ -37,6 +37,7 @@ BENCHES = (
     "retrieval",
     "ifbench",
     "verdict_null",
+    "canary",
     "front",
     "local_engine",
     "local_server",

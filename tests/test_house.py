@@ -23,8 +23,8 @@ EXPORTED = {
     "Distillation", "Effect", "Estimate", "Example", "Explanation", "Instinct", "Message",
     "Output", "PcoError", "Policy", "Prompt", "Registry", "Reply", "Request", "Response",
     "Run", "Score", "ScriptedLM", "Stage", "Usage", "acompare", "aeffect", "aevaluate",
-    "aoptimize", "compare", "distill", "effect", "estimate", "evaluate", "load", "load_policy",
-    "load_run", "open_registry", "optimize", "rewards",
+    "aoptimize", "compare", "distill", "effect", "estimate", "evaluate", "feedback", "load",
+    "load_policy", "load_run", "open_registry", "optimize", "rewards",
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from promptcodebook.errors import PcoError
     from promptcodebook.estimation.estimate import Estimate, estimate
     from promptcodebook.lm.scripted import ScriptedLM
+    from promptcodebook.online.log import feedback
     from promptcodebook.policy.policy import Explanation, Policy, Response, load_policy
     from promptcodebook.registry.registry import Registry, open_registry
     from promptcodebook.run.evaluation import (
@@ -75,6 +76,7 @@ __all__ = [
     "effect",
     "estimate",
     "evaluate",
+    "feedback",
     "load",
     "load_policy",
     "load_run",
@@ -91,6 +93,7 @@ _HOMES = {
     "errors": "PcoError",
     "estimation.estimate": "Estimate estimate",
     "lm.scripted": "ScriptedLM",
+    "online.log": "feedback",
     "policy.policy": "Explanation Policy Response load_policy",
     "registry.registry": "Registry open_registry",
     "run.evaluation": "Assessment Comparison acompare aevaluate compare evaluate",
@@ -99,7 +102,10 @@ _HOMES = {
     "store.effects": "Effect",
 }
 """Where the names come from; all others are of `types`."""
-_OUTER = ("promptcodebook.registry", "promptcodebook.agents", "aiohttp")
+_OUTER = (
+    *("promptcodebook.registry", "promptcodebook.agents", "promptcodebook.online"),
+    "aiohttp",
+)
 
 
 def __getattr__(name: str) -> object:

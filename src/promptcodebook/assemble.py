@@ -39,10 +39,8 @@ from promptcodebook.tasks.user_code import UserCalls, annotated_as, is_ours
 from promptcodebook.text import quote
 from promptcodebook.types import Example, Executor, Output, Program, Prompt, Reward, Score
 
-OWN_LM = "own"
-"""In the configuration, the name of an LM object handed over by the user."""
-NO_DATA = Dataset((), (), ())
-"""For a policy that answers without any data of its own."""
+OWN_LM = "own"  # in the configuration, the name of an LM object handed over by the user
+NO_DATA = Dataset((), (), ())  # for a policy that answers without any data of its own
 
 
 @dataclass(frozen=True)
@@ -96,9 +94,8 @@ class Plan:
             return ()
         if not self.task.program.stages:
             hint = "give the executor an attribute `stages`, e.g. run.stages = ('find',)"
-            raise ConfigError(
-                "compose_per_stage needs an executor that names its stages", hint=hint
-            )
+            said = "compose_per_stage needs an executor that names its stages"
+            raise ConfigError(said, hint=hint)
         program = self.task.program
         if isinstance(program, Agent) and not program.wants_prompt:
             what = "compose_per_stage has a prompt for each stage, and the executor takes one text"
@@ -360,10 +357,10 @@ class RewardTrial:
 
 async def try_agent(plan: Plan) -> bool:
     """Whether there is an agent that can be tried on made-up replies, as `pco.Agent` can. It is
-    tried then; ConfigError where its prompt has no place."""
+    tried then; ConfigError where its prompt has no place, or it reads no row."""
     check = getattr(getattr(plan.task.program, "function", None), "check", None)
     if check is not None:
-        await check(plan.dataset.train[0])
+        await check(*plan.dataset.train[:2])
     return check is not None
 
 

@@ -173,9 +173,8 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What came back, and what it cost when it was made: only a 'live' one costs now. `dropped`
-    names request fields that the endpoint refused; `estimated` = the token counts are ours;
-    `tool_calls` are as OpenAI's wire has them; `cache_written` = prompt tokens that this call put
-    into the server's cache."""
+    names fields that the endpoint refused; `estimated` = the token counts are ours; `tool_calls`
+    are as on OpenAI's wire; `cache_written` = prompt tokens put into the server's cache."""
 
     text: str
     finish: Literal["stop", "length", "other"] = "stop"

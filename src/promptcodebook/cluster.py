@@ -12,8 +12,7 @@ from typing import Any
 
 from promptcodebook.errors import ConfigError, import_extra
 
-LOCAL = "local"
-"""The address of a Ray that is started here and ends with the command."""
+LOCAL = "local"  # the address of a Ray that is started here and ends with the command
 _KNOCK_S = 5.0
 _LEAST_RAY = (2, 60)
 """The release whose tokens were tested: an earlier one answers any caller."""
@@ -30,10 +29,8 @@ def join_cluster(address: str, width: int, what: str) -> Any:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     ray = import_extra("ray", what, "ray")
     if address == LOCAL and tuple(map(int, ray.__version__.split(".")[:2])) < _LEAST_RAY:
-        raise ConfigError(
-            f"ray {ray.__version__} is older than 2.60, the first whose tokens were tested",
-            hint="pip install 'ray>=2.60'",
-        )
+        said = f"ray {ray.__version__} is older than 2.60, the first whose tokens were tested"
+        raise ConfigError(said, hint="pip install 'ray>=2.60'")
     with socket.socket() as taken:
         # Ray's dashboard asks cloud providers' addresses which of them it runs at, whatever its
         # settings say. So it finds its port taken, and is left out.
@@ -67,7 +64,5 @@ def machine_name() -> str:
 def require_version(wanted: str) -> None:
     """ConfigError where this machine has another version than the task was written with."""
     if (here := version("promptcodebook")) != wanted:
-        raise ConfigError(
-            f"{platform.node()} has promptcodebook {here}, and {wanted} was asked for",
-            hint=f"there: pip install promptcodebook=={wanted}",
-        )
+        said = f"{platform.node()} has promptcodebook {here}, and {wanted} was asked for"
+        raise ConfigError(said, hint=f"there: pip install promptcodebook=={wanted}")

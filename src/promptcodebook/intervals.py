@@ -21,8 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-SIDE = 0.025
-"""How often each end may err, unless a call names another `side`."""
+SIDE = 0.025  # how often each end may err, unless a call names another `side`
 _SPARED = 20
 _FEW = (12.7062, 4.3027, 3.1824, 2.7764)
 """Student's 97.5 % quantiles for 1 to 4 degrees of freedom."""
@@ -63,8 +62,7 @@ class Interval:
 def mean_interval(
     values: Sequence[float], bounds: Bounds = (0.0, 1.0), side: float = SIDE
 ) -> Interval:
-    """The mean of values within `bounds`, each end of whose interval errs in at most `side` of
-    cases. ValueError without values."""
+    """The mean of values within `bounds`; an end errs in at most `side` of cases. ValueError."""
     n = len(values)
     if n == 0:
         raise ValueError("no values to take an interval of")
@@ -80,10 +78,7 @@ def mean_interval(
 
 
 def paired_interval(
-    a: Sequence[float],
-    b: Sequence[float],
-    bounds: Bounds = (0.0, 1.0),
-    side: float = SIDE,
+    a: Sequence[float], b: Sequence[float], bounds: Bounds = (0.0, 1.0), side: float = SIDE
 ) -> Interval:
     """Of a - b over the same examples in the same order; `bounds` are those of a and b."""
     width = bounds[1] - bounds[0]

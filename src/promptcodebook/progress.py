@@ -28,14 +28,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 QUIET_S = 2.0
 """A `Line` shows nothing of what takes less; also the pause between two `Lines` about a phase."""
-_PAUSE_S = 10.0
-"""Between two lines where none can be redrawn."""
+_PAUSE_S = 10.0  # between two lines where none can be redrawn
 _REDRAW_S = 0.2
-_WIDTH = 79
-"""Characters of a line where no terminal says how many fit."""
+_WIDTH = 79  # characters of a line where no terminal says how many fit
 _BAR = 12
-WINDOW = 10
-"""Steps that moving figures look back over."""
+WINDOW = 10  # steps that moving figures look back over
 _KEPT = 1000
 
 

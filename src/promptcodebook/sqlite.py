@@ -35,16 +35,14 @@ if TYPE_CHECKING:
 _Future = TypeVar("_Future", "Future[None]", "asyncio.Future[None]")
 _log = logging.getLogger(__name__)
 _BUSY_S = 30.0
-_MOST_BYTES = 64_000_000
-"""What a value may unpack to: ten times the bulkiest step."""
+_MOST_BYTES = 64_000_000  # what a value may unpack to: ten times the bulkiest step
 _MOST_PARTS = 4_000_000
 """What it may be made of: each number and list takes many times the memory of its text."""
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
 _MOST_ROWS = 1_000_000
 _MOST_S = 20.0
 """What one statement may bring and take. SECURITY.md says so of files from strangers."""
-_STEPS = 100_000
-"""Of SQLite's machine, between two looks at the clock: some milliseconds."""
+_STEPS = 100_000  # of SQLite's machine, between two looks at the clock: some milliseconds
 _ODD = (
     "SELECT name FROM sqlite_master WHERE COALESCE(rootpage, 0) = 0 UNION ALL "
     "SELECT m.name FROM sqlite_master m, pragma_table_xinfo(m.name) x"
@@ -75,8 +73,7 @@ class Layout:
 
 
 def connect(path: Path, layout: Layout, *, write: bool) -> sqlite3.Connection:
-    """An autocommit connection; `write` creates what is missing. Raises StoreTooNew, DiskFull, or
-    StoreError."""
+    """An autocommit connection; `write` makes what is missing. StoreTooNew, StoreError."""
     if not write and not path.is_file():
         raise StoreError(f"no {layout.what} at {path}")
     if write:
@@ -240,8 +237,7 @@ _Waiter: TypeAlias = "Future[None] | asyncio.Future[None]"
 _Unit = tuple[Write, _Waiter]
 _SET_ASIDE = 8 << 20
 """Bytes: hundreds of replies, each with the pages of the file that it touches."""
-_BATCH = 2048
-"""The most units in one transaction, which bounds what one rollback loses."""
+_BATCH = 2048  # the most units in one transaction, which bounds what one rollback loses
 
 
 class Writer:
@@ -292,8 +288,7 @@ class Writer:
         self._put(work, Future()).result()
 
     def send(self, work: Write, then: Callable[[], None] | None = None) -> None:
-        """Hands `work` over; `flush` or `close` raise its failure. `then` is called when it is
-        committed."""
+        """Hands `work` over; `flush` or `close` raise its failure. `then` is for its commit."""
 
         def done(future: Future[None]) -> None:
             if (error := future.exception()) is None:
@@ -483,9 +478,8 @@ def unpack(blob: bytes) -> Any:
             raise ValueError(f"it has more than {_MOST_PARTS:,} parts")
         return json.loads(data.decode("utf-8", "surrogatepass"))
     except (zstandard.ZstdError, ValueError, TypeError, RecursionError) as error:
-        raise StoreError(
-            f"a stored value is damaged: {error}", hint="put a copy of the file in its place"
-        ) from error
+        said = f"a stored value is damaged: {error}"
+        raise StoreError(said, hint="put a copy of the file in its place") from error
 
 
 def _has_too_many_parts(data: bytes) -> bool:

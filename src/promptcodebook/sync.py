@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 from promptcodebook.signals import stop_signals
 
 _T = TypeVar("_T")
-_PATIENCE_S = 5.0
-"""How long what was cancelled may take to end."""
+_PATIENCE_S = 5.0  # how long what was cancelled may take to end
 _LOOK_UP_S = 0.1
 """How often the waiting thread looks up. The system may deliver a signal to another thread, which
 wakes no one, and Python handles it in the main thread alone."""

@@ -112,12 +112,24 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """What a 'user', an 'assistant' or another said, a 'tool call' with its arguments, a 'tool
+    result', or an 'image' as a data URL. `name` is the tool's, or says what the image is."""
+
+    kind: str
+    text: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of a compound executor, kept so that the critic and the report can show it."""
+    """One step of a compound executor, kept so that the critic and the report can show it. `turns`,
+    where known, are what people are shown of it: what was new to the model, and its reply."""
 
     name: str
     input: str
     output: str
+    turns: tuple[Turn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

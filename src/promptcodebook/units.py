@@ -86,8 +86,7 @@ def lost_text(lost: Usage) -> str:
 
 
 def spent_parts(spent: Usage, limits: Limits, *, past: bool = False) -> tuple[str, str, str]:
-    """Calls, tokens and cost, each beside its limit: '372 of 400 calls', '1.2k tokens', '$0.20'.
-    `past` = the program asked past the meter."""
+    """Calls, tokens, cost, beside their limits: '372 of 400 calls'. `past` = past the meter."""
     calls = "calls" if (limits.calls or spent.calls) != 1 else "call"
     if limits.calls is not None:
         calls = f"of {limits.calls} {calls}"

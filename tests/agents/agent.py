@@ -54,6 +54,20 @@ if mode == "hangs":
 if mode == "forks":
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     pathlib.Path(sys.argv[2]).write_text(str(child.pid))
+if mode == "leaves":  # a child that takes a moment to end
+    lasting = """
+import pathlib, signal, sys, time
+def end(*_):
+    time.sleep(0.3)
+    pathlib.Path(sys.argv[2]).write_text("")
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+pathlib.Path(sys.argv[1]).write_text("")
+time.sleep(600)
+"""
+    subprocess.Popen([sys.executable, "-c", lasting, *sys.argv[2:]])
+    while not pathlib.Path(sys.argv[2]).exists():
+        time.sleep(0.01)
 if mode == "crashes":
     sys.exit("it has no idea")
 if mode == "floods":

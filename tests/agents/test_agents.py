@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import json
 import os
@@ -17,15 +18,17 @@ import openai
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.calls import Reply, Request, Usage
+from promptcodebook.agents.endpoint import turns_of
+from promptcodebook.calls import Reply, Request, Usage, read_message
 from promptcodebook.errors import ConfigError, ExecutorError, LMError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
-from promptcodebook.types import Prompt
+from promptcodebook.types import Prompt, Turn
 
 SCRIPT = Path(__file__).with_name("agent.py")
 SYSTEM = "You work for a shop. Answer in letters."
 EXAMPLE = pco.Example("e1", "Where is my parcel?", "P", fields={"day": "Monday", "answer": "P"})
+LARGE = f"data:image/jpeg;base64,{'/9j/' * 50_000}"
 PNG = "data:image/png;base64,iVBORw0KGgo="
 TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
 MALFORMED = (
@@ -106,6 +109,20 @@ async def test_each_stage_gets_its_own_prompt_and_what_a_user_says_is_data() -> 
     assert agent.stages == ("plan", "solve")
 
 
+async def test_two_stages_in_one_request_are_both_recorded() -> None:
+    lm = ScriptedLM().reply_with(lambda request: "P")
+    prompts = Prompt.of_stages({"plan": "Think of {{pco:solve}}.", "solve": "Do."})
+    output = await answer(in_process(act("{{pco:plan}} {{pco:solve}}")), lm, prompts)
+    assert [stage.name for stage in output.trace] == ["plan + solve"]
+    assert said(lm)[0] == "Think of {{pco:solve}}. Do."
+    both = in_process(
+        act("Plan it. Solve it. Plan it."), present={"plan": "Plan it.", "solve": "Solve it."}
+    )
+    output = await answer(both, lm, Prompt.of_stages({"plan": "Solve it.", "solve": "Do."}))
+    assert [stage.name for stage in output.trace] == ["plan + solve"]
+    assert said(lm)[0] == "Solve it. Do. Plan it."
+
+
 async def test_a_trajectory_keeps_tool_calls_and_their_results() -> None:
     async def with_tools(client: openai.AsyncOpenAI, example: pco.Example) -> str:
         messages = turns("{{pco}}", [{"type": "text", "text": "Look."},
@@ -131,9 +148,34 @@ async def test_a_trajectory_keeps_tool_calls_and_their_results() -> None:
     first, second = output.trace
     assert "[image]" in first.input and first.output == "look_up({})"
     assert second.input == "tool: it is late" and second.output == "P"
+    name = f"image/png 9 B, sha256 {hashlib.sha256(PNG.encode()).hexdigest()[:12]}"
+    assert first.turns == (
+        Turn("user", "Look."), Turn("image", PNG, name), Turn("tool call", "{}", "look_up")
+    )  # fmt: skip
+    assert second.turns == (Turn("tool result", "it is late", "look_up"), Turn("assistant", "P"))
     assert lm.history[0].messages[1].media[0]["image_url"] == {"url": PNG}
     assert lm.history[0].sampling.extra == {"tools": [TOOL]}
     assert lm.history[0].sampling.temperature is None, "how replies are drawn is the run's"
+
+
+@pytest.mark.parametrize(
+    ("type_", "inner", "text", "name"),
+    [
+        ("image_url", {"url": LARGE, "detail": "low"}, "", "image/jpeg 150.0 kB, sha256 "),
+        ("image_url", {"url": "data:image/svg+xml,<svg/>"}, "", "image/svg+xml "),
+        ("image_url", {"url": "https://a.b/c.png"}, "https://a.b/c.png", ""),
+        ("input_audio", {"data": "UklGRg==", "format": "wav"}, "", "6 B, sha256 "),
+        ("file", {"file_id": "file-1"}, "file-1", ""),
+    ],
+)
+def test_of_media_a_trajectory_keeps_what_it_is(
+    type_: str, inner: Any, text: str, name: str
+) -> None:
+    message = read_message({"role": "user", "content": [{"type": type_, type_: inner}]})
+    [shown] = turns_of([message], [message], Reply(""))
+    assert shown.text == text and shown.name.startswith(name) and shown.kind in type_
+    odd = read_message({"role": "user", "content": [{"type": "image_url", "image_url": 7}]})
+    assert turns_of([odd], [odd], Reply("")) == ()
 
 
 @pytest.mark.parametrize("wire", ["chat", "responses"])
@@ -195,6 +237,20 @@ async def test_a_flood_leaves_the_answer_and_a_child_is_not_left_behind(tmp_path
     while is_alive(int(pid.read_text())):
         assert time.monotonic() < until, "the child is alive"
         await asyncio.sleep(0.05)
+
+
+async def test_a_child_whose_parent_is_gone_has_time_to_end(tmp_path: Path) -> None:
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+    lm = ScriptedLM().reply_with(lambda request: "P")
+    assert (await answer(process("leaves", str(begun), str(ended)), lm)).text == "P"
+    assert ended.exists()
+
+
+def test_an_agent_forgets_the_loops_that_have_ended() -> None:
+    agent, lm = in_process(act("{{pco}}")), ScriptedLM().reply_with(lambda request: "P")
+    for _ in range(3):
+        asyncio.run(answer(agent, lm))
+    assert len(agent._free) == 1
 
 
 def is_alive(pid: int) -> bool:
@@ -345,6 +401,33 @@ async def test_the_agent_sees_no_key_and_no_reference(monkeypatch: pytest.Monkey
     assert os.environ["PCO_API_KEY"] == "sk-secret"
 
 
+async def test_an_agent_that_reads_no_row_is_found_or_its_question_is_replaced() -> None:
+    """A quick start asks what stands in its file. One that made-up replies end is not judged."""
+    other = pco.Example("e2", "May I have a refund?", "R")
+
+    async def asks(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        text = [{"type": "text", "text": "Tell me: Why?"}]
+        await act("{{pco}} Why?", text)(client, example)
+        return await act("{{pco}}", "Why?", verbosity="low", reasoning_effort="low")(
+            client, example
+        )
+
+    async def ends(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        raise ExecutorError(await asks(client, example))
+
+    with pytest.raises(ConfigError, match="the same for every row") as caught:
+        await in_process(asks).check(EXAMPLE, other)
+    assert "--question" in (caught.value.hint or "")
+    for agent in (in_process(asks, question=" Why?\n"), in_process(ends), process("works")):
+        await agent.check(EXAMPLE, other)
+    await in_process(asks).check(EXAMPLE, EXAMPLE)
+    lm = ScriptedLM().enqueue("a", "P")
+    await answer(in_process(asks, question=" Why?\n"), lm)
+    assert said(lm, 0) == ["Say P. Why?", f"Tell me: {EXAMPLE.input}"]
+    assert said(lm, 1) == ["Say P.", EXAMPLE.input]
+    assert not lm.history[1].sampling.extra, "how replies are drawn is the run's"
+
+
 @pytest.mark.parametrize(
     ("agent", "match"),
     [
@@ -358,7 +441,7 @@ async def test_a_prompt_without_a_place_is_found_before_anything_is_paid(
 ) -> None:
     with pytest.raises(ConfigError, match=match) as caught:
         await agent.check(EXAMPLE)
-    assert caught.value.hint
+    assert ("OPENAI_BASE_URL" if "none of" not in match else "{{pco}}") in (caught.value.hint or "")
     await process("works").check(EXAMPLE)
     await process("twice").check(EXAMPLE)
 

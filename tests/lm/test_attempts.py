@@ -235,6 +235,22 @@ async def test_calls_that_wait_for_a_slot_do_not_start_after_an_interruption(ser
     assert (server.calls, stack.ledger.total.calls) == (2, 2)
 
 
+@pytest.mark.parametrize("reason", [Interrupted, BudgetReached])
+async def test_a_known_reply_is_given_after_a_budget_is_reached_not_after_an_interruption(
+    server: Server, tmp_path: Path, reason: type[PcoError]
+) -> None:
+    """A run whose replies are all known would not end: it asks for nothing new."""
+    server.default = says()
+    store = RunStore.create(tmp_path, HEADER)
+    stack = models(server, Supplies(log=store.reply_log), timeout=20.0)
+    await stack.lm(ask())
+    stack.budget.stop_signal.give(reason("enough"))
+    again = await asyncio.gather(stack.lm(ask()), return_exceptions=True)
+    await stack.close()
+    store.close()
+    assert [type(r) for r in again] == [Reply if reason is BudgetReached else Interrupted]
+
+
 async def test_a_call_between_two_tries_gives_up_at_once(server: Server):
     server.default = fails(429, headers={"Retry-After": "60"})
     stack = models(server, timeout=20.0, concurrency=2)

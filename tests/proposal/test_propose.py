@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -81,20 +82,34 @@ def test_the_reward_fits_the_references(
     assert shown in result.out and shown in (tmp_path / "pco.toml").read_text()
 
 
-def test_a_model_as_small_as_smollm2_is_asked_and_may_answer_in_a_sentence(
+def test_a_model_as_small_as_smollm2_can_say_a_label_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PCO_LM", "smollm2")
-    labels = ("account", "billing", "delivery")
-    write(tmp_path / "mine.csv", rows(90, queue=lambda n: labels[n % 3]))
+    write(tmp_path / "mine.csv", rows(90, queue=lambda n: KINDS[n % 3]))
     assert propose(tmp_path, "--yes", name="mine.csv").code == 0
-    made = settings(tmp_path)
-    assert made["data"]["input"] == "{message}\nIs this account, billing or delivery?"
-    assert made["reward"] == "contains"
-    write(tmp_path / "mine.csv", rows(90, queue=lambda n: ("paid", "unpaid")[n % 2]))
-    (tmp_path / "pco.toml").unlink()
-    assert propose(tmp_path, "--yes", name="mine.csv").code == 0
-    assert settings(tmp_path)["reward"] == "normalised", "'unpaid' contains the other"
+    made, labels = settings(tmp_path), sorted(KINDS)
+    form = made["roles"]["executor"]["extra"]["response_format"]
+    assert form["json_schema"]["schema"] == {"enum": labels}
+    assert made["reward"] == "normalised" and "base_prompt" not in made
+    assert made["init"]["instincts"] == [f"Say only: {label}" for label in labels]
+    assert made["init"]["prompt"].endswith("account, billing, delivery.")
+
+
+def test_doctor_names_the_command_that_reads_the_data_as_the_settings_do(tmp_path: Path) -> None:
+    data = rows(90, label=lambda n: KINDS[n % 3])
+    write(tmp_path / "mine.csv", [*data, *({**row, "label": "account"} for row in data)])
+    assert propose(tmp_path, "--yes").code == 0
+    (found,) = (
+        finding
+        for section in pco("doctor", "--json", cwd=tmp_path).json["sections"]
+        for finding in section["findings"]
+        if finding["name"] == "data"
+    )
+    step = shlex.split(found["next_step"])
+    assert found["level"] == "warn" and step[:3] == ["pco", "data", "check"]
+    checked = pco(*step[1:], cwd=tmp_path)
+    assert "180 examples" in checked.out, checked
 
 
 def test_columns_that_have_a_purpose_are_found(tmp_path: Path) -> None:

@@ -36,9 +36,14 @@ from promptcodebook.types import (
     Stage,
     Step,
     Trace,
+    Turn,
     Verdict,
 )
 
+PICTURE = (
+    "iVBORw0KGgoAAAANSUhEUgAAADAAAAAgAQMAAABuGmlfAAAABlBMVEUgYLDQ"
+    "4PBIwbHuAAAAD0lEQVR42mPgBwOG4UoBAO0cC0EawAgLAAAAAElFTkSuQmCC"
+)
 HOSTILE = (
     "</script><script>alert(1)</script> <img src=x onerror=alert(2)> {{7*7}} ${x} %s {index} "
     '"quoted" \'single\' <a href="javascript:alert(3)">x</a> <!-- --> ]]> &amp; \x00\x07 \ud800'
@@ -218,7 +223,10 @@ def _trace(run: ScriptedRun, draw: random.Random, at: tuple[int, int], epsilon: 
         prompt=f"Be brief. {run.hostile}",
         output=f"Some answer {run.hostile}",
         fields={"label": run.hostile},
-        stages=(Stage("search", "query", f"found {run.hostile}"),),
+        stages=(
+            Stage("search", "query", f"found {run.hostile}"),
+            Stage("agent", "what people see is below", "it is", _turns(run.hostile)),
+        ),
         reward=reward,
         feedback=f"missed a constraint {run.hostile}",
         truncated=place == 0,
@@ -231,6 +239,21 @@ def _trace(run: ScriptedRun, draw: random.Random, at: tuple[int, int], epsilon: 
     )
     verdict = Verdict(round(reward, 1), f"The answer ignores a limit. {run.hostile}")
     return Trace(rollout, reward, verdict, 1 - reward, gradients, residual=0.9 - reward)
+
+
+def _turns(hostile: str) -> tuple[Turn, ...]:
+    """What an agent was asked and said: long words, images that are shown and are not."""
+    arguments = f'{{"order": "{"4711-" * 30}", "why": "{hostile}"}}'
+    return (
+        Turn("user", f"What is in these pictures? {hostile}"),
+        Turn("image", f"data:image/png;base64,{PICTURE}", f"image/png 90 B, sha256 0 {hostile}"),
+        Turn("image", f"https://a.b/{'c' * 150}.png{hostile}"),
+        Turn("image", "", "image/jpeg 2.1 MB, sha256 0123456789ab"),
+        Turn("assistant", f"data:image/png;base64,{PICTURE}"),
+        Turn("tool call", arguments, f"look_up_{'orders_' * 20}{hostile}"),
+        Turn("tool result", f"It is late. {hostile}", "look_up"),
+        Turn("assistant", f"A blue square. {hostile}"),
+    )
 
 
 def _rewrites(

@@ -16,8 +16,8 @@ from promptcodebook.store.events import Event
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example
 
-_VOID = frozenset({"br", "hr", "input", "link", "meta"})
-_FORBIDDEN = frozenset({"iframe", "object", "embed", "img", "link", "base", "form"})
+_VOID = frozenset({"br", "hr", "img", "input", "link", "meta"})
+_FORBIDDEN = frozenset({"iframe", "object", "embed", "link", "base", "form"})
 
 
 class Page(HTMLParser):
@@ -75,6 +75,8 @@ class Page(HTMLParser):
         self.ids += [given["id"]] if "id" in given else []
         self.links += [given["href"]] if "href" in given else []
         for name in given:
+            if tag == "img" and name == "src" and given[name].startswith("data:image/png;base64,"):
+                continue
             if name.startswith("on") or name in ("style", "src", "srcset", "xlink:href"):
                 self.faults.append(f"<{tag} {name}>")
 

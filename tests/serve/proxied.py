@@ -21,6 +21,7 @@ from promptcodebook.lm.endpoint import HttpTransport
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
 from promptcodebook.lm.stack import Supplies
+from promptcodebook.online.exploring import Explorer
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.routing.ranking import BUCKETS
@@ -114,7 +115,8 @@ class Setup:
     upstream: str = ""
     """Another base URL than the scripted server's."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Of `Proxy`: names, conversation, sticky, joined, first, texts, cap, tracing."""
+    """Of `Proxy`: names, conversation, sticky, joined, first, texts, cap, tracing, online."""
+    explore: float = 0.0
 
 
 @dataclass
@@ -155,7 +157,10 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
     live = Live(
         setup.source or fixed,
         lambda version: Composing(
-            deployed(version.file, setup.lm, setup.spending), version.name, setup.patience
+            deployed(version.file, setup.lm, setup.spending),
+            version.name,
+            setup.patience,
+            Explorer(version.file, setup.explore) if setup.explore else None,
         ),
     )
     records = Records(setup.records, 1000) if setup.records else None

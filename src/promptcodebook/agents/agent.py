@@ -17,18 +17,16 @@ from typing import Any, cast
 
 from promptcodebook.agents.endpoint import Endpoint, Places, dry
 from promptcodebook.calls import Chat
-from promptcodebook.errors import ConfigError, ExecutorError
+from promptcodebook.errors import ConfigError, ExecutorError, PcoError
 from promptcodebook.types import Example, Output, Prompt
 
 AgentFunction = Callable[[str, str, Example], Awaitable[str | Output]]
-_LARGEST = 2**20
-"""Bytes of an agent's output that are kept: of a flood, the last ones."""
-_IDLE_S = 10.0
-"""A process that reads lines is ended after it has waited this long."""
-_GRACE_S = 1.0
-"""Between the request to end and the kill."""
+_LARGEST = 2**20  # bytes of an agent's output that are kept: of a flood, the last ones
+_IDLE_S = 10.0  # a process that reads lines is ended after it has waited this long
+_GRACE_S, _LOOK_S = 1.0, 0.01  # from the request to end to the kill; between two looks at it
 _DRY = "a dry run"
 _VARIABLE = re.compile(r'"([A-Z][A-Z0-9_]+)"')
+_UNHEARD = "its model must be one of OpenAI's: OPENAI_BASE_URL and OPENAI_API_KEY lead here"
 _HINT = "put {{pco}} into the agent's system prompt, or give the prompt that it has: --present FILE"
 
 
@@ -41,7 +39,8 @@ class Agent:
     the row, without the reference), and calls `OPENAI_BASE_URL` with `OPENAI_API_KEY` by any
     client. Its answer is the last line that it prints, or there `{"output": ..., "fields": {...}}`.
     `present` is the prompt that it has now, or one for each stage; a marker `{{pco}}` or
-    `{{pco:STAGE}}` in the agent's own prompt does without. A rollout may take `seconds`,
+    `{{pco:STAGE}}` in the agent's own prompt does without. `question` is what it always asks, if it
+    reads no example: the input takes its place. A rollout may take `seconds`,
     `most_calls` calls of the model and `most_tokens` tokens; `workers` rollouts run at a time.
     `folder` is where the process runs.
 
@@ -55,6 +54,7 @@ class Agent:
     command: str | Sequence[str] = ()
     function: AgentFunction | None = None
     present: str | Mapping[str, str] = ""
+    question: str = ""
     seconds: float = 300.0
     most_calls: int = 50
     most_tokens: int = 200_000
@@ -77,32 +77,50 @@ class Agent:
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
         """One rollout. ExecutorError where the agent gives no answer, asks no model, or has no
         place for the prompt; what the run's models raise passes through."""
+        for ended in [loop for loop in self._free if loop.is_closed()]:
+            del self._free[ended]
         free = self._free.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.workers))
-        async with free, self._endpoint(prompt, lm) as endpoint:
+        async with free, self._endpoint(prompt, lm, example) as endpoint:
             output = await self._run(endpoint, example)
         if not endpoint.placed:
-            raise ExecutorError(_nowhere(endpoint), hint=_HINT)
+            raise _nowhere(endpoint, ExecutorError)
         trace = tuple(endpoint.stages)
         return Output(output.text, trace, endpoint.truncated, output.fields)
 
-    async def check(self, example: Example) -> None:
-        """Tries the agent on made-up replies, so that a prompt without a place is found before
-        anything is paid for. ConfigError."""
+    async def check(self, *examples: Example) -> None:
+        """Tries the agent on made-up replies: its prompt needs a place, and what it asks must
+        depend on the example. ConfigError."""
+        first, *others = examples
+        asked = await self._tried(first)
+        other = next((e for e in others if e.input != first.input), None)
+        if not asked or first.input in asked or other is None:
+            return
+        if asked == await self._tried(other):
+            what = "the agent asks its model the same for every row"
+            hint = "let it read the row from standard input, or name the question that it always "
+            raise ConfigError(what, hint=f"{hint}asks: --question TEXT")
+
+    async def _tried(self, example: Example) -> str:
+        """All that it asks its model; '' where made-up replies were of no use to it."""
         prompt = Prompt.of_stages(dict.fromkeys(self.stages, _DRY)) if self.stages else Prompt(_DRY)
-        async with self._endpoint(prompt, dry(_DRY)) as endpoint:
+        heard, useful = list[str](), True
+        async with self._endpoint(prompt, dry(_DRY, heard), example) as endpoint:
             try:
                 await self._run(endpoint, example)
-            except ExecutorError as error:  # made-up replies may well be of no use to it
+            except ExecutorError as error:
+                useful = False
                 if not endpoint.calls:
                     what = endpoint.refused or "the agent fails before it asks its model"
                     what = f"{what} ({error})"
-                    raise ConfigError(what, hint=error.hint) from None
+                    raise ConfigError(what, hint=f"{error.hint}; {_UNHEARD}") from None
         if not endpoint.placed:
-            raise ConfigError(_nowhere(endpoint), hint=_HINT)
+            raise _nowhere(endpoint, ConfigError)
+        return "\n".join(heard) if useful else ""
 
-    def _endpoint(self, prompt: Prompt, lm: Chat) -> Endpoint:
+    def _endpoint(self, prompt: Prompt, lm: Chat, example: Example) -> Endpoint:
         present = {"": self.present} if isinstance(self.present, str) else self.present
-        return Endpoint(prompt, lm, Places(present), self.most_calls, self.most_tokens)
+        places = Places(present, self.question.strip(), example.input)
+        return Endpoint(prompt, lm, places, self.most_calls, self.most_tokens)
 
     async def _run(self, endpoint: Endpoint, example: Example) -> Output:
         """The agent's answer, or what ended the rollout first."""
@@ -201,7 +219,9 @@ class Agent:
             lines = complaint.splitlines()
             last = ([line for line in lines if "rror" in line] or lines or [""])[-1][:300]
             what = f"the agent ended with status {status}"
-            raise ExecutorError(f"{what}: {last}" if last else what, hint="try it by hand")
+            cut = "raise roles.executor.max_tokens: its model's reply was cut there"
+            hint = cut if endpoint.truncated else "try it by hand"
+            raise ExecutorError(f"{what}: {last}" if last else what, hint=hint)
         return answer_of(said)
 
 
@@ -212,9 +232,10 @@ async def _called(returned: Awaitable[str | Output]) -> Output:
     return made if isinstance(made, Output) else Output(made)
 
 
-def _nowhere(endpoint: Endpoint) -> str:
+def _nowhere(endpoint: Endpoint, kind: type[PcoError]) -> PcoError:
     asked = f"in none of its {endpoint.calls} calls" if endpoint.calls else "it made no call"
-    return f"the prompt finds no place in what the agent asks its model: {asked}"
+    what = f"the prompt finds no place in what the agent asks its model: {asked}"
+    return kind(what, hint=_HINT if endpoint.calls else _UNHEARD)
 
 
 def shown(example: Example) -> dict[str, Any]:
@@ -240,17 +261,20 @@ async def _end_of(stream: asyncio.StreamReader | None) -> str:
 async def _exit_of(process: asyncio.subprocess.Process) -> int:
     """Its exit status. `process.wait` would wait for its children, too: they have its pipes."""
     while process.returncode is None:  # noqa: ASYNC110 - no event tells it alone
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(_LOOK_S)
     return process.returncode
 
 
 async def _end_group(process: asyncio.subprocess.Process) -> None:
     """Ends the agent and all that it started: asked first, then killed."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, sign)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(_exit_of(process), _GRACE_S)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGTERM)
+        for _ in range(round(_GRACE_S / _LOOK_S)):
+            await asyncio.sleep(_LOOK_S)
+            os.killpg(process.pid, 0)  # nothing but a look: it raises when all have ended
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(_exit_of(process), _GRACE_S)
 
 
 def answer_of(said: str) -> Output:
@@ -278,16 +302,17 @@ def environment() -> dict[str, str]:
 
 def agent_of(table: Mapping[str, Any], base: Path) -> Agent:
     """The Agent of a setting `executor = {command = ..., ...}`. ConfigError for an unknown key."""
-    known = ("command", "present", "seconds", "most_calls", "most_tokens", "workers", "lines")
+    known = *("command", "present", "question", "seconds"), *("most_calls", "most_tokens")
+    known = *known, "workers", "lines"
     if unknown := sorted(set(table) - {*known}):
         hint = f"known here: {', '.join(known)}"
         raise ConfigError(f"executor: unknown key {unknown[0]!r}", hint=hint)
     return Agent(**table, folder=base)
 
 
-def typed(command: str, files: Sequence[str]) -> dict[str, Any]:
-    """The settings of `--agent COMMAND` with `--present FILE`, or STAGE=FILE for each stage. The
-    prompts are also what the run compares with. ConfigError."""
+def typed(command: str, files: Sequence[str], question: str) -> dict[str, Any]:
+    """The settings of `--agent COMMAND` with `--present FILE`, or STAGE=FILE for each stage, and
+    `--question`. The prompts are also what the run compares with. ConfigError."""
     texts = dict[str, str]()
     for each in files:
         stage, _, file = each.rpartition("=")
@@ -298,14 +323,15 @@ def typed(command: str, files: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(what, hint="--present FILE, or --present STAGE=FILE") from None
     if "" in texts and len(texts) > 1:
         raise ConfigError("--present: one FILE alone, or STAGE=FILE each time")
+    executor = {"command": command, **({"question": question} if question else {})}
     if not texts:
-        return {"executor": {"command": command}}
+        return {"executor": executor}
     if "" in texts:
         present, prompt, more = texts[""], texts[""], dict[str, Any]()
     else:
         present, prompt, more = texts, Prompt.of_stages(texts).text, {"compose_per_stage": True}
     return {
-        "executor": {"command": command, "present": present},
+        "executor": {**executor, "present": present},
         "init": {"prompt": prompt},
         **more,
     }

@@ -13,18 +13,19 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
 from aiohttp import web
 
-from promptcodebook.calls import Chat, Message, Reply, in_words, read_message
+from promptcodebook.calls import Chat, Message, Reply, in_words, read_message, rewritten
 from promptcodebook.errors import ExecutorError, LMError
 from promptcodebook.serve.completions import Refusal, error_body, parse_body
 from promptcodebook.serve.responses import Response, chat_body
 from promptcodebook.serve.upstream import Answer
-from promptcodebook.types import Prompt, Stage
+from promptcodebook.types import Prompt, Stage, Turn
+from promptcodebook.units import bytes_text
 
 _Tree = dict[str, Any]
 MARKER = re.compile(r"\{\{\s*pco(?:\s*:\s*([\w.-]+))?\s*\}\}")
@@ -33,46 +34,66 @@ MODEL = "promptcodebook"
 _RUNS = {
     *("model", "messages", "temperature", "top_p", "seed", "max_tokens", "max_completion_tokens"),
     *("stream", "stream_options", "n", "user", "store", "metadata", "service_tier"),
+    *("verbosity", "reasoning_effort", "prompt_cache_key", "safety_identifier"),
 }
 """Fields of a request that the run decides, or that are nothing to a model."""
 _LARGEST = 64 * 2**20
+_THUMB = 2**16
+"""Characters of an image that a report shows; of a larger one it says what it is."""
+_DRAWN = re.compile("data:image/(png|jpeg|gif|webp);base64,")
 _FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
 
 
 @dataclass(frozen=True)
 class Places:
     """Where the composed prompt goes: in place of the marker `{{pco}}` or `{{pco:STAGE}}`, else of
-    the text `present` of a stage. Only system and developer messages count."""
+    the text `present` of a stage. Only system and developer messages count. And where the example's
+    `input` goes: in place of `question`, in what a user says."""
 
     present: Mapping[str, str] = field(default_factory=dict[str, str])
+    question: str = ""
+    input: str = ""
 
-    def put(self, messages: Sequence[Message], prompt: Prompt) -> tuple[list[Message], str | None]:
-        """The messages with the prompt, and the stage that it was for; None = it has no place."""
-        turned, stage = list(messages), None
+    def put(self, messages: Sequence[Message], prompt: Prompt) -> tuple[list[Message], list[str]]:
+        """The messages with the prompt, and the stages that have a place in them."""
+        turned, stages = list(messages), list[str]()
         shown = [m.content for m in messages if m.role == "system"]
         names = [mark[1] or "" for text in shown for mark in MARKER.finditer(text)]
         if twice := [name for name in names if names.count(name) > 1]:
             mark = "{{pco:" + twice[0] + "}}" if twice[0] else "{{pco}}"
             raise Refusal(f"the marker {mark} is in one request twice: leave one of them")
         for at, message in enumerate(turned):
-            if message.role != "system":
-                continue
-            text, found = self._put(message.content, prompt)
-            if found is not None:
-                turned[at], stage = Message("system", text), found
-        return turned, stage
+            if message.role == "system":
+                text, found = self._put(message.content, prompt)
+                stages += [stage for stage in found if stage not in stages]
+                turned[at] = Message("system", text) if found else message
+            elif message.role == "user" and self.question in message.content and self.question:
+                turned[at] = read_message(rewritten(message.wire, self._ask))
+        return turned, stages
 
-    def _put(self, text: str, prompt: Prompt) -> tuple[str, str | None]:
-        if marks := list(MARKER.finditer(text)):
-            names = [mark[1] or "" for mark in marks]
+    def _ask(self, part: _Tree) -> _Tree:
+        said = {k: v for k, v in part.items() if k in ("content", "text") and isinstance(v, str)}
+        return part | {k: v.replace(self.question, self.input) for k, v in said.items()}
+
+    def _put(self, text: str, prompt: Prompt) -> tuple[str, list[str]]:
+        if names := [mark[1] or "" for mark in MARKER.finditer(text)]:
             if unknown := [n for n in names if n and prompt.stages and n not in prompt.stages]:
                 known = ", ".join(prompt.stages)
                 raise Refusal(f"no prompt is learned for the stage {unknown[0]!r}: {known} are")
-            return MARKER.sub(lambda mark: prompt.of(mark[1] or ""), text), names[0]
-        for stage, own in self.present.items():
-            if own.strip() and own.strip() in text:
-                return text.replace(own.strip(), prompt.of(stage), 1), stage
-        return text, None
+            return MARKER.sub(lambda mark: prompt.of(mark[1] or ""), text), names
+        own = {text.strip(): stage for stage, text in self.present.items() if text.strip()}
+        found = list[str]()
+
+        def put(at: re.Match[str]) -> str:
+            stage = own[at[0]]
+            if stage in found:
+                return at[0]
+            found.append(stage)
+            return prompt.of(stage)
+
+        longest_first = sorted(own, key=len, reverse=True)
+        text = re.sub("|".join(map(re.escape, longest_first)), put, text) if own else text
+        return text, found
 
 
 @dataclass(eq=False)
@@ -155,10 +176,11 @@ class Endpoint:
             messages = [read_message(each) for each in body["messages"]]
         except ValueError as error:
             raise Refusal(str(error), param="messages") from None
-        messages, stage = self.places.put(messages, self.prompt)
-        self.placed += stage is not None
+        messages, stages = self.places.put(messages, self.prompt)
+        self.placed += bool(stages)
         extra = {k: v for k, v in body.items() if k not in _RUNS and v is not None}
-        asked = (self._ask(messages, extra, stage or "agent") for _ in range(choices))
+        stage = " + ".join(stages) or "agent"
+        asked = (self._ask(messages, extra, stage) for _ in range(choices))
         replies = await asyncio.gather(*asked)
         tree = completion(replies, f"{self.name}-{self.calls}", str(body.get("model") or MODEL))
         if body.get("stream"):
@@ -191,8 +213,10 @@ class Endpoint:
             raise Refusal("the run was stopped", status=503, kind="rollout_over") from None
         self.tokens += reply.usage.tokens
         self.truncated = self.truncated or reply.finish == "length"
-        heard = "\n".join(f"{m.role}: {m.content}" for m in _news(messages, self.stages))
-        self.stages.append(Stage(stage, heard, in_words(reply.text, reply.tool_calls)))
+        news = _news(messages, self.stages)
+        heard = "\n".join(f"{m.role}: {m.content}" for m in news)
+        said = in_words(reply.text, reply.tool_calls)
+        self.stages.append(Stage(stage, heard, said, turns_of(messages, news, reply)))
         return reply
 
     def _end(self, what: str, cap: str) -> None:
@@ -207,6 +231,45 @@ def _news(messages: Sequence[Message], before: Sequence[Stage]) -> Sequence[Mess
     last = max((at for at, m in enumerate(messages) if m.role == "assistant"), default=-1)
     later = messages[last + 1 :] if before else messages
     return [m for m in later if m.role != "system"]
+
+
+def turns_of(
+    messages: Sequence[Message], news: Sequence[Message], reply: Reply
+) -> tuple[Turn, ...]:
+    """The news and the reply as people are shown them; () where their shape is unknown."""
+    said = Message("assistant", "", {"content": reply.text, "tool_calls": reply.tool_calls})
+    try:
+        calls = [call for m in messages for call in m.wire.get("tool_calls") or ()]
+        tools = {call.get("id"): call["function"]["name"] for call in calls}
+        turns = [turn for m in (*news, said) for turn in _said(m.role, m.wire, tools)]
+    except (TypeError, KeyError, AttributeError):
+        return ()
+    return tuple(turn for turn in turns if turn.text or turn.name)
+
+
+def _said(role: str, wire: Mapping[str, Any], tools: Mapping[Any, str]) -> Iterator[Turn]:
+    content, tool = wire.get("content") or (), tools.get(wire.get("tool_call_id"), "")
+    for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+        if part["type"] == "text":
+            yield Turn("tool result" if role == "tool" else role, part["text"], tool)
+        else:
+            inner = part[part["type"]]
+            data: str = inner if isinstance(inner, str) else max(inner.values(), key=len)
+            yield _media(part["type"].removeprefix("input_").removesuffix("_url"), data)
+    for call in wire.get("tool_calls") or ():
+        yield Turn("tool call", call["function"]["arguments"], call["function"]["name"])
+
+
+def _media(kind: str, data: str) -> Turn:
+    """An image as it is where it is small, else what it is: kind, size, and the start of its
+    digest. What lies elsewhere is its address."""
+    if not data.startswith("data:") and kind != "audio":
+        return Turn(kind, data)
+    head, _, coded = data.rpartition(",")
+    digest = hashlib.sha256(data.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    size = bytes_text(len(coded) * 3 // 4)
+    name = f"{head.removeprefix('data:').partition(';')[0]} {size}, sha256 {digest}".lstrip()
+    return Turn(kind, data if _DRAWN.match(data) and len(data) <= _THUMB else "", name)
 
 
 def completion(replies: Sequence[Reply], number: str, model: str) -> _Tree:
@@ -253,10 +316,11 @@ def _refused(refusal: Refusal) -> web.Response:
     return web.json_response(error_body(refusal), status=refusal.status, headers=headers)
 
 
-def dry(reply: str) -> Chat:
-    """A Chat that answers every request with this text; nothing is paid for."""
+def dry(reply: str, heard: list[str]) -> Chat:
+    """A Chat that answers every request with this text and keeps what it heard, for free."""
 
-    async def answer(messages: object, **_: object) -> Reply:
+    async def answer(messages: Sequence[Message], **_: object) -> Reply:
+        heard.extend(message.content for message in messages)
         return Reply(reply)
 
     return cast("Chat", answer)

@@ -111,8 +111,7 @@ async def judge_weakness(ask: Ask) -> str | None:
     return f"weak: {weak}" if weak else None
 
 
-_MISTAKES = 1
-"""The number of the six plain texts that a judge may take wrong."""
+_MISTAKES = 1  # the number of the six plain texts that a judge may take wrong
 
 
 class HazardJudge:
@@ -311,8 +310,7 @@ async def audit_with_judge(
     training: Sequence[Example] | None = None,
     presidio: PresidioScan | None = None,
 ) -> AuditReport:
-    """The same, with the hazards that the role `judge` sees. LMError: a text got no verdict;
-    ConfigError: the model is too weak to judge."""
+    """The same, with the hazards that `judge` sees. LMError: no verdict; ConfigError: too weak."""
     if weak := await judge.weakness():
         hint = "name a stronger one: --set roles.judge.model=SPEC; or --rules-only asks no model"
         raise ConfigError(f"{judge.model} is too weak to judge hazards: {weak}", hint=hint)

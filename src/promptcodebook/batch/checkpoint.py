@@ -75,8 +75,7 @@ class Checkpoint:
         self, folder: Path, job: Mapping[str, Any], again: str, *, restart: bool = False
     ) -> None:
         """Continues what is there, or discards it (`restart`). `again` is the command to type.
-        RunBusy while another process writes, RunChanged where the folder is another job's,
-        ConfigError where it is no batch's."""
+        RunBusy while another process writes, RunChanged: another job's, ConfigError: no batch's."""
         self.folder, self.count, self.failed = folder, 0, 0
         _require_ours(folder)
         with on_disk(folder):

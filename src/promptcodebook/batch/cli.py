@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -27,27 +26,20 @@ from promptcodebook.units import cost_text, count_text, duration, lost_text, plu
 
 def batch(
     ref: command.Ref,
-    source: Annotated[
-        Path, typer.Argument(metavar="IN", help="Rows: .jsonl, .csv, .tsv or .parquet.")
-    ],
-    target: Annotated[
-        Path, typer.Argument(metavar="OUT", help="The same rows with answer, route and error.")
-    ],
-    input_column: Annotated[
-        str,
-        typer.Option(
-            "--input", help="IN's column to answer, or a template; default: as in training."
-        ),
-    ] = "",
-    prefix: Annotated[str, typer.Option(help="Put before the names answer, route and error.")] = "",
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Ask the failed rows of a finished OUT again.")
-    ] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Discard previous results.")] = False,
-    anew: Annotated[bool, typer.Option("--anew", hidden=True)] = False,
-    ray: Annotated[
-        str, typer.Option(help="Answer the rows on a Ray cluster: its address, or local.")
-    ] = "",
+    source: Path = typer.Argument(..., metavar="IN", help="Rows: .jsonl, .csv, .tsv or .parquet."),
+    target: Path = typer.Argument(
+        ..., metavar="OUT", help="The same rows with answer, route and error."
+    ),
+    input_column: str = typer.Option(
+        "", "--input", help="IN's column to answer, or a template; default: as in training."
+    ),
+    prefix: str = typer.Option("", help="Put before the names answer, route and error."),
+    retry: bool = typer.Option(
+        False, "--retry", help="Ask the failed rows of a finished OUT again."
+    ),
+    restart: bool = typer.Option(False, "--restart", help="Discard previous results."),
+    anew: bool = typer.Option(False, "--anew", hidden=True),
+    ray: str = typer.Option("", help="Answer the rows on a Ray cluster: its address, or local."),
     batch_api: command.BatchApi = False,
     offline_file: command.OfflineFile = None,
     config: command.ConfigOption = None,

@@ -29,10 +29,8 @@ from promptcodebook.paths import unfinished_folder
 from promptcodebook.run.subject import Given
 from promptcodebook.units import count_text, money, plural
 
-_SETTLE_S = 0.5
-"""How long nothing new must have come before a batch is submitted."""
-_REMEMBERED = 100_000
-"""Replies that equal calls find while the cache may not have them yet."""
+_SETTLE_S = 0.5  # how long nothing new must have come before a batch is submitted
+_REMEMBERED = 100_000  # replies that equal calls find while the cache may not have them yet
 
 
 class Place(Protocol):
@@ -170,8 +168,7 @@ class Held:
             task.add_done_callback(self._tasks.discard)
 
     async def _ask(self, rows: dict[str, Request]) -> None:
-        """A batch of them, and one more of those of which a field was refused that is left out from
-        then on. What goes wrong ends every call."""
+        """A batch of them, and one more of those with a refused field, which is left out then."""
         left = rows
         try:
             await self._place.open()

@@ -84,8 +84,7 @@ class _Shard:
 def shard_jobs(
     batch: Batch, file: PolicyFile, config: Config, base: Path, size: int
 ) -> Iterator[tuple[_Shard, str]]:
-    """The rows not recorded yet, cut where numbers are multiples of `size`: each shard with its
-    job, as JSON."""
+    """The rows not recorded yet, cut at multiples of `size`: each shard with its job, as JSON."""
     checkpoint = batch.checkpoint
     said = {
         "policy": file.text(),
@@ -160,10 +159,8 @@ class _Tasks:
             answer = json.loads(self._ray.get(shard.reference))
         except self._ray.exceptions.RayError as error:
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise PcoError(
-                f"a task on the cluster was lost: {why}",
-                hint=f"{self._batch.order.again} continues from here",
-            ) from None
+            said = f"a task on the cluster was lost: {why}"
+            raise PcoError(said, hint=f"{self._batch.order.again} continues from here") from None
         paid, lost = (
             {role: Usage(**sums) for role, sums in answer[book].items()}
             for book in ("paid", "lost")
@@ -233,8 +230,7 @@ def _settled_home(said: Mapping[str, Any]) -> Path:
 
 
 def answer_shard(job: str) -> str:
-    """Answers the rows of a job on the machine that it came to: results and what they cost, or the
-    error, as JSON."""
+    """Answers the rows of a job where it came to: results and costs, or the error, as JSON."""
     # A cancel interrupts the main thread, wherever that is: so the work is done in another one, and
     # what was paid always comes home.
     relay = Relay()

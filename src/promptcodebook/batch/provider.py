@@ -39,18 +39,13 @@ from promptcodebook.units import duration, plural
 
 _M = TypeVar("_M", bound=BaseModel)
 _URL = "/v1/chat/completions"
-_MOST_ROWS, _MOST_BYTES = 50_000, 150_000_000
-"""Of a batch, as OpenAI has it (200 MB)."""
+_MOST_ROWS, _MOST_BYTES = 50_000, 150_000_000  # of a batch, as OpenAI has it (200 MB)
 _MOST_REPLY = 2_000_000_000
-_FILE_S = 600.0
-"""What a file may take on its way."""
-_FIRST_S, _LONGEST_S = 1.0, 60.0
-"""Between two looks at a batch: at first, and later."""
-_TRIES = 20
-"""Requests in a row that may fail for a while before the wait is given up."""
+_FILE_S = 600.0  # what a file may take on its way
+_FIRST_S, _LONGEST_S = 1.0, 60.0  # between two looks at a batch: at first, and later
+_TRIES = 20  # requests in a row that may fail for a while before the wait is given up
 _PAGES, _PAGE = 20, 100
-_FORGOTTEN_S = 31 * 86_400
-"""OpenAI keeps the files of a batch for 30 days."""
+_FORGOTTEN_S = 31 * 86_400  # OpenAI keeps the files of a batch for 30 days
 _NO_SUCH_PLACE = (404, 405, 501)
 _OVER = ("completed", "expired", "cancelled", "failed")
 _AGAIN = "the same command keeps what was answered, and asks the rest again"
@@ -157,8 +152,7 @@ def _status_of(error: object) -> int:
 
 
 class Noted:
-    """A batch on disk: its rows' keys, those that are `left` to be kept elsewhere, and how it ends
-    once that is awaited."""
+    """A batch on disk: its rows' keys, those `left` to be kept elsewhere, and its awaited end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -215,8 +209,7 @@ class Noted:
 
 
 class Provider:
-    """Batches at a spec's address, noted in a folder. `heard` is the signal that ends every wait,
-    and who hears how far a batch is."""
+    """Batches at a spec's address, noted in a folder. `heard` ends every wait, and hears news."""
 
     def __init__(
         self,
@@ -324,8 +317,7 @@ class Provider:
         await self._uploads.close()
 
     async def _land(self, noted: Noted, keys: set[str], land: Landing) -> None:
-        """Hands over the results of these rows once the batch is over. Pending: it ended before the
-        turn of some came."""
+        """Hands over these rows' results once the batch is over. Pending: some never came."""
         assert self._at is not None, "it is open"
         if noted.over is None:
             noted.lock()
@@ -386,8 +378,7 @@ class Provider:
                 results[key] = Result(500, b'{"error": "the batch has no result for it"}')
 
     async def _submit(self, noted: Noted) -> str:
-        """The batch's id. An answer that was lost is not asked for again before the provider's list
-        shows that nothing came of the request."""
+        """The batch's id. A lost answer is asked for again once the provider's list lacks it."""
         base, count = self._spec.base_url, len(noted.keys)
         head = f"--{self._boundary}\r\nContent-Disposition: form-data; name="
         purpose = f'{head}"purpose"\r\n\r\nbatch\r\n'

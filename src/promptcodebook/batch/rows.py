@@ -47,8 +47,7 @@ class Source:
     mark: str
 
     def rows(self, after: int = 0, *, exact: bool = False) -> Iterator[Record]:
-        """The rows behind the first `after`. Cells have CRLF as LF, as training data is read, where
-        they are not to be `exact`. DataError."""
+        """The rows behind the first `after`. Cells have CRLF as LF unless `exact`. DataError."""
         return islice(_records(self.path, self.kind, exact), after, None)
 
 
@@ -69,8 +68,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def survey(path: Path) -> Source:
-    """Reads the file once. DataError: it cannot be read, a row is not one, or it is empty;
-    MissingExtra for Parquet without pyarrow."""
+    """Reads the file once. DataError where it cannot be read or is empty; MissingExtra."""
     kind = kind_of(path)
     if kind == "parquet":
         columns = parquet_columns(path)
@@ -206,8 +204,7 @@ def _utf8(value: object) -> object:
 
 
 def _tables(arrow: Any, source: Source) -> Iterator[Any]:
-    """IN in pieces: of Parquet with the types that it has there, of text with types that fit all
-    of it, which a first pass finds."""
+    """IN in pieces: of Parquet with its types, of text with types that fit all of it."""
     if source.kind == "parquet":
         with open_parquet(source.path) as file:
             for batch in file.iter_batches(batch_size=PARQUET_ROWS):

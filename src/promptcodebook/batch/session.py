@@ -105,8 +105,7 @@ class Batch:
     """A batch whose IN is checked and whose checkpoint is open."""
 
     def __init__(self, order: Order, file: PolicyFile, config: Config) -> None:
-        """Reads IN once and opens the checkpoint of OUT. Raises DataError, ConfigError, RunBusy,
-        RunChanged or StoreError."""
+        """Reads IN once, opens OUT's checkpoint. DataError, ConfigError, RunBusy, StoreError."""
         self._policy: Policy | None = None
         kind_of(order.target)
         if order.target.exists() and order.source.exists() and order.target.samefile(order.source):
@@ -156,9 +155,8 @@ class Batch:
         done: Callable[[], None],
         batches: Sequence[Callable[[Config, bool], Outer]] = (),
     ) -> Summary:
-        """Answers in this process what is missing, and writes OUT; the executor's calls go through
-        `batches`, if any. Raises Stop, TooManyFailures, StoreError or DiskFull; the same order
-        continues from there."""
+        """Answers here what is missing, the executor's calls through `batches`, if any, and writes
+        OUT. After Stop, TooManyFailures, StoreError or DiskFull the same order continues."""
         checkpoint, again = self.checkpoint, self.order.again
 
         def keep(results: list[Result]) -> None:
@@ -294,9 +292,8 @@ async def answer_rows(
 
 
 class _Order:
-    """Puts results that land in any order into theirs, and holds back those that may stop the job:
-    failures as long as no row was ever answered, and those at the end of what has landed for which
-    no model could be reached."""
+    """Puts results that land in any order into theirs. Holds back those that may stop the job:
+    failures until a row was answered, and the last ones for which no model could be reached."""
 
     def __init__(self, keep: Callable[[list[Result]], None], answered: bool) -> None:
         self._keep, self._next = keep, 0

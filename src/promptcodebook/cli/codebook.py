@@ -41,8 +41,7 @@ _ORDER = (
     *("audit", "effect", "show", "log", "diff", "list"),
     *("freeze", "promote", "rollback", "import", "verify", "export"),
 )
-_EXTRA = "serve"
-"""What to install for the registry, audits and exports."""
+_EXTRA = "serve"  # what to install for the registry, audits and exports
 _GREEK = {"theta": "encoder", "phi": "generator", "psi": "critic"}
 _Part = Literal["encoder", "generator", "critic", "theta", "phi", "psi"]
 

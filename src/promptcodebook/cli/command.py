@@ -67,6 +67,10 @@ PresentFiles = Annotated[
     list[str] | None,
     typer.Option("--present", help="With --agent: a FILE with its prompt, or STAGE=FILE for each."),
 ]
+Question = Annotated[
+    str,
+    typer.Option("--question", help="With --agent: what it always asks; a row's input instead."),
+]
 RunRef = Annotated[str, typer.Argument(help="A run: its id or name, a path, or 'last'.")]
 Who = Annotated[
     str, typer.Option("--who", help="Who does it, for the log; default: the user's login name.")
@@ -215,13 +219,14 @@ class Wanted:
     sets: Sets = None
     agent: AgentCommand = None
     present: PresentFiles = None
+    question: Question = ""
 
     @property
     def flags(self) -> dict[str, Any]:
         more = {"preset": self.preset, "seed": self.seed, "budget": self.budget or None}
         if self.agent is not None:
             made = import_part("promptcodebook.programs", "typed", "--agent", "serve")
-            more |= made(self.agent, self.present or ())
+            more |= made(self.agent, self.present or (), self.question)
         return flag_layer(self.task, self.data, lm=self.lm, **more)
 
     def gather(self) -> tuple[Config, Path]:
@@ -272,8 +277,7 @@ def settings_for(reference: Reference, typed: Typed) -> tuple[Config, Path]:
 
 # Printing
 
-BETWEEN = ".."
-"""Comes between the ends of an interval, as 0.120..0.340."""
+BETWEEN = ".."  # comes between the ends of an interval, as 0.120..0.340
 _GAP, _LEAST_TEXT = 2, 24  # blanks between two columns; characters of running text in a line
 _NUMBERS = re.compile(r"[-+$~]?\d[\d.,+-]*[kMG]?( .*)?|-|unknown|not metered")
 """What is set to the right in its column: numbers, ranges and amounts, not the id of a run."""

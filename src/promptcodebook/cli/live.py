@@ -20,23 +20,14 @@ from rich.text import Text
 
 from promptcodebook.method.state import entropy, selected_since, utilisation
 from promptcodebook.paths import run_reference
-from promptcodebook.progress import (
-    WINDOW,
-    Lines,
-    Note,
-    ProgressEvent,
-    RunView,
-    Watcher,
-    one_line,
-)
+from promptcodebook.progress import WINDOW, Lines, Note, ProgressEvent, RunView, Watcher, one_line
 from promptcodebook.units import cost_text, count_text, duration, lost_text, number, spent_parts
 
 _PER_SECOND = 4
 _LEVELS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _NAME = 12
-_ROWS = 8
-"""Rows of instincts wished for; more columns are made of them as the width allows."""
+_ROWS = 8  # rows of instincts wished for; more columns are made of them as the width allows
 _CELL = 14
 _BROAD = 80
 

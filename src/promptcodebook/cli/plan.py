@@ -43,8 +43,7 @@ app.add_typer(data, name="data")
 FILES = ("pco.toml", "data.jsonl", "reward.py")
 _AS_IT_IS = """It trains as it is: on a simulated model, or on a small real one by --lm smollm2.
 Then put in your own data, reward and lm."""
-_SHOWN = 10
-"""Inputs in two splits that are listed; the rest is counted."""
+_SHOWN = 10  # inputs in two splits that are listed; the rest is counted
 
 
 @app.command()

@@ -33,8 +33,8 @@ from promptcodebook.run.subject import Subject
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.sync import run_sync
-from promptcodebook.text import printable
-from promptcodebook.types import Example, Rollout, variable_name
+from promptcodebook.text import printable, shorten
+from promptcodebook.types import Example, Rollout, Stage, variable_name
 from promptcodebook.units import cost_text, number, percent
 
 app = command.command_group()
@@ -224,8 +224,8 @@ def _distilled_text(made: Distillation, target: Path) -> str:
     return "\n".join([*lines, "", wrap_text(verdict, ""), "", f"wrote {target}"])
 
 
-_PROMISES = 3
-"""Instincts that are shown with what they promise, beside the chosen ones."""
+_PROMISES = 3  # instincts that are shown with what they promise, beside the chosen ones
+_TURN = 600  # characters shown of a turn
 _EXPLAINED = f"{command.REF_HELP} Or a request's id, from `pco serve`."
 
 
@@ -367,9 +367,17 @@ def _record_text(record: Record) -> Iterator[str]:
 
 
 def _answer_text(rollout: Rollout) -> list[str]:
-    stages = [wrap_text(f"{s.input}\n→ {s.output}", f"  {s.name}  ") for s in rollout.stages]
+    stages = [wrap_text(_stage_text(stage), f"  {stage.name}  ") for stage in rollout.stages]
     output = wrap_text(rollout.said or "(empty)", "  output   ")
     return [*stages, output, wrap_text(_outcome(rollout), "  reward   ")]
+
+
+def _stage_text(stage: Stage) -> str:
+    """What it was asked and said: in turns where they are known, an image by its name alone."""
+    turns = [replace(t, text="") if t.kind == "image" and t.name else t for t in stage.turns]
+    said = [f": {shorten(turn.text, _TURN)}" * bool(turn.text) for turn in turns]
+    lines = [f"{t.kind} {t.name}".rstrip() + each for t, each in zip(turns, said, strict=True)]
+    return "\n".join(lines) or f"{stage.input}\n→ {stage.output}"
 
 
 def _training_text(training: Training, times: int, name: str) -> str:

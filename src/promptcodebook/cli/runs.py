@@ -25,15 +25,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import RunSummary, find_run, read_runs, remove_run
 from promptcodebook.text import printable
 from promptcodebook.types import Example, Failure
-from promptcodebook.units import (
-    bytes_text,
-    count_text,
-    duration,
-    lost_text,
-    money,
-    number,
-    plural,
-)
+from promptcodebook.units import bytes_text, count_text, duration, lost_text, money, number, plural
 
 app = command.command_group()
 runs = command.command_group("Runs on disk, below $PCO_RUNS or ./runs.")
@@ -43,8 +35,7 @@ cache = command.command_group(
 )
 app.add_typer(cache, name="cache")
 
-_QUOTED = 5
-"""Failures quoted in full; the rest is counted."""
+_QUOTED = 5  # failures quoted in full; the rest is counted
 
 
 @runs.command("list")
@@ -146,8 +137,7 @@ def write_run_report(
     theory: bool = False,
 ) -> str:
     """The run at `path` as one HTML file; returns its id. None of its examples `known` reads them
-    from its data, if this user made it or trusts it: the files that it names may be anybody's, and
-    a report is handed on."""
+    from its data, if this user made it or trusts it: the files that it names may be anybody's."""
     from promptcodebook.report.page import write_report  # a list of runs does without templates
 
     with closing(RunStore.open(path)) as store:

@@ -35,10 +35,8 @@ from promptcodebook.config.schema import (
 from promptcodebook.config.secrets import without_secrets
 from promptcodebook.errors import ConfigError, did_you_mean, plug_in, registered
 
-TYPED = "the command line or PCO_*"
-"""Where settings come from that were typed for this use."""
-_REWRITING = ("critic", "attribution", "updater")
-"""Roles that a rewrite of a text takes."""
+TYPED = "the command line or PCO_*"  # where settings come from that were typed for this use
+_REWRITING = ("critic", "attribution", "updater")  # roles that a rewrite of a text takes
 _QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")
 """Faults of numbers and choices: their value may be shown, it is no secret."""
 
@@ -234,8 +232,7 @@ _UNITS: Mapping[str, tuple[str, float]] = {
 }
 """What a budget's unit limits, and how much of it one is."""
 _AMOUNT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]+|\$)\s*")
-_MOST_DIGITS = 30
-"""Of a number in a budget: with a few hundred it is no float any more."""
+_MOST_DIGITS = 30  # of a number in a budget: with a few hundred it is no float any more
 
 
 def parse_budget(text: str) -> Budget:

@@ -141,8 +141,7 @@ def _changed(
 
 
 def refuse_password(spec: str) -> str:
-    """The spec. ValueError, which does not repeat it, if its address holds a password; a model's
-    name may hold an '@'."""
+    """The spec. ValueError, which does not repeat it, if its address holds a password."""
     head, _, name = spec.partition("#")
     ours = re.match(r"(openai|anthropic|gemini|litellm)/|simulated", head) is not None
     if ("@" in head and not ours) or ("@" in name and ("#" in name or "://" in name)):

@@ -130,10 +130,8 @@ def sample(examples: Sequence[Example], count: int | None) -> tuple[Example, ...
 
 # Whether it is fit to learn from
 
-SHINGLE = 8
-"""Words in a run that near-copies are recognised by."""
-NEAR = 0.6
-"""Jaccard similarity of shingle sets from which two inputs count as near-copies."""
+SHINGLE = 8  # words in a run that near-copies are recognised by
+NEAR = 0.6  # jaccard similarity of shingle sets from which two inputs count as near-copies
 _SHOWN, _QUOTED = 5, 60
 _COMMON, _LOOKED_UP = 100, 12
 """Inputs that a run may be in, as more make it boilerplate; and runs that are looked up of one."""

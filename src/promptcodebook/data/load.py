@@ -62,12 +62,11 @@ def load(  # noqa: PLR0913 - the public face: keywords read better than an optio
     """Reads data into train, val and test; DataError says what is wrong, where, and what to do.
 
     `source`: a path (jsonl, json, csv, tsv, parquet, or a folder of train/val/test files), a list
-    of dicts, a pandas DataFrame, a Hugging Face Dataset or DatasetDict, or a mapping
-    {"train": ..., "val": ..., "test": ...} of any of those. `input`: a column, or a template over
-    several such as '{title}\\n{body}'; `messages`: a column of chat messages instead.
-    `target=None`: there are no references. `split` names a column of given splits; splits that are
-    not given are drawn with `seed` by `fractions`. An input in two splits is an error unless
-    `allow_overlap`.
+    of dicts, a pandas DataFrame, a Hugging Face Dataset or DatasetDict, or a mapping {"train": ...,
+    "val": ..., "test": ...} of any of those. `input`: a column, or a template over several such as
+    '{title}\\n{body}'; `messages`: a column of chat messages instead. `target=None`: there are no
+    references. `split` names a column of given splits; splits that are not given are drawn with
+    `seed` by `fractions`. `allow_overlap` lets an input be in two splits.
     """
     columns = Columns(input, target, messages or None, id or None, split or None)
     parts = tuple(float(share) for share in fractions)

@@ -25,8 +25,7 @@ from promptcodebook.calls import Message, read_message
 from promptcodebook.errors import DataError, did_you_mean, import_extra
 from promptcodebook.types import Example
 
-_HEAD = 1 << 20
-"""Characters of a CSV file by which its delimiter is found."""
+_HEAD = 1 << 20  # characters of a CSV file by which its delimiter is found
 PARQUET_ROWS, _LONGEST_CELL = 1024, 2**31 - 1
 """Rows of a Parquet file that are in memory at once; and characters, where csv has a limit."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from promptcodebook.assemble import (
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config
 from promptcodebook.config.loading import text_updates_remark
+from promptcodebook.config.schema import DataSettings
 from promptcodebook.data import examine
 from promptcodebook.doctor.probe import Finding, Section, probe
 from promptcodebook.errors import ConfigError, PcoError, StoreError, registered
@@ -43,9 +45,7 @@ from promptcodebook.text import words_of
 from promptcodebook.types import Codebook, Example, Failure, Instinct, Trace, variable_name
 from promptcodebook.units import bytes_text, plural
 
-_READ_AGAIN = "pco data check FILE, and read the reward again"
-_LEAST_DISK = 500 * 10**6
-"""Bytes of free disk below which a run may not fit."""
+_LEAST_DISK = 500 * 10**6  # bytes of free disk below which a run may not fit
 
 
 async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[Section]:
@@ -114,7 +114,17 @@ def _data(plan: Plan) -> Finding:
         return Finding("data", "ok", f"{counts}; no input appears in two splits")
     first = "" if plan.task.private else f": {warnings[0]}"  # it may quote a target
     what = f"{counts}; {plural(len(warnings), 'warning')}{first}"
-    return Finding("data", "warn", what, "pco data check FILE")
+    return Finding("data", "warn", what, _data_check(plan))
+
+
+def _data_check(plan: Plan) -> str:
+    """The command that shows the data as these settings read it."""
+    data = plan.config.data
+    words = ["pco", "data", "check", os.path.relpath(plan.sources.base / data.path)]
+    for name in ("input", "target", "messages", "split"):
+        if (value := getattr(data, name) or "") != (getattr(DataSettings(), name) or ""):
+            words += [f"--{name}", value]
+    return shlex.join(words) if data.path else "look at the rows"
 
 
 async def _agent(plan: Plan) -> list[Finding]:
@@ -135,7 +145,8 @@ async def _reward(plan: Plan) -> tuple[Finding, RewardTrial]:
     if trial.scores:
         said = (f"{score.value:g} for {kind}" for kind, score in trial.scores if score is not None)
         what = "; ".join((*said, *trial.warnings))
-    level, step = ("warn", _READ_AGAIN) if trial.warnings else ("ok", "")
+    again = f"{_data_check(plan)}, and read the reward again"
+    level, step = ("warn", again) if trial.warnings else ("ok", "")
     return Finding("reward", level, what, step), trial
 
 
@@ -272,7 +283,7 @@ async def rehearse(plan: Plan, tried: RewardTrial) -> tuple[Section, ...]:
         return (Section(title, (_failure_finding("example", error),)),)
     finally:
         await assembled.models.close()
-    found = [*_forward(trace, config, tried), *_backward(trace, config)]
+    found = [*_forward(trace, plan, tried), *_backward(trace, config)]
     if count := counts.values[Incident.MALFORMED]:
         what = f"{count} were not the JSON asked for; they were repaired or asked for again"
         found.append(Finding("replies", "warn", what, "a more capable model costs fewer calls"))
@@ -284,9 +295,9 @@ async def rehearse(plan: Plan, tried: RewardTrial) -> tuple[Section, ...]:
     return Section(title, tuple(found)), *([weighed] if carried else [])
 
 
-def _forward(trace: Trace, config: Config, tried: RewardTrial) -> list[Finding]:
+def _forward(trace: Trace, plan: Plan, tried: RewardTrial) -> list[Finding]:
     """Route, prompt, answer and reward, as far as they came."""
-    rollout, findings = trace.rollout, list[Finding]()
+    config, rollout, findings = plan.config, trace.rollout, list[Finding]()
     route = rollout.route
     if config.learns_routes:
         what = "its routes are learned from outcomes, and no model is asked for them"
@@ -311,7 +322,8 @@ def _forward(trace: Trace, config: Config, tried: RewardTrial) -> list[Finding]:
     values = {rollout.reward, *(score and score.value for _, score in tried.scores)}
     if len(tried.scores) > 1 and values == {config.reward_range[0]}:
         what = f"{reward.what}, the reference and nonsense alike: nothing that was tried scores"
-        reward = Finding("reward", "warn", what, _READ_AGAIN)
+        step = f"{_data_check(plan)}, and read the reward again"
+        reward = Finding("reward", "warn", what, step)
     return [*findings, Finding("generator", "ok", length), answered, reward]
 
 

@@ -45,30 +45,21 @@ from promptcodebook.tasks.rewards import Judge, WeightedSum, apply_reward
 from promptcodebook.tasks.task import RewardFactory
 from promptcodebook.types import Example, Output, Parameters, Program, Prompt, Reward, Score
 
-TRAINING = "training"
-"""The phase of every call that no evaluation makes."""
-ANSWER = 120
-"""Tokens of a typical answer, or of the reply to one stage of a pipeline."""
-_PROMPT = 110
-"""Tokens of a typical composed prompt."""
+TRAINING = "training"  # the phase of every call that no evaluation makes
+ANSWER = 120  # tokens of a typical answer, or of the reply to one stage of a pipeline
+_PROMPT = 110  # tokens of a typical composed prompt
 _FIELD = {"feedback": 90, "analysis": 25, "reasoning": 60, "constraints": 10}
 """Tokens of a typical string in a typed reply, by its field; all others are complaints."""
 _COMPLAINT = 35
-_FILLED = 0.65
-"""Share of its cap in words that a rewritten text takes up."""
-_PER_WORD = 1.5
-"""Tokens of one made-up word."""
+_FILLED = 0.65  # share of its cap in words that a rewritten text takes up
+_PER_WORD = 1.5  # tokens of one made-up word
 _QUIET = 24
 """Turns of the event loop without a new call, after which every chain waits for a reply."""
-_DIMENSIONS = 16
-"""Of an embedding: how many does not matter to what a run takes."""
+_DIMENSIONS = 16  # of an embedding: how many does not matter to what a run takes
 _LETTERS = str.maketrans("0123456789", "ghiklmnoru")
-CALLS = 1000
-"""Calls of a shortened plan's training, about: a second's work."""
-EXAMPLES = 20
-"""Examples of a split that a shortened plan evaluates."""
-_FEEDBACK = 20
-"""Words that a reward says of an answer that is not solved."""
+CALLS = 1000  # calls of a shortened plan's training, about: a second's work
+EXAMPLES = 20  # examples of a split that a shortened plan evaluates
+_FEEDBACK = 20  # words that a reward says of an answer that is not solved
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +98,7 @@ class Work:
 
 
 _AMOUNTS = attrgetter("calls", "prompt_tokens", "completion_tokens", "rounds")
-DryWork = Mapping[tuple[str, Role], Work]
-"""What each phase of a run asks of each role."""
+DryWork = Mapping[tuple[str, Role], Work]  # what each phase of a run asks of each role
 
 
 async def dry_run(plan: Plan, manner: Manner) -> DryWork:
@@ -347,8 +337,7 @@ class _MadeUpProgram:
 def _made_up_reward(
     factory: RewardFactory, reward_range: tuple[float, float], lm: CountingLM
 ) -> RewardFactory:
-    """Full for a keyed share of the answers. A judge is asked what it would be; the user's own
-    reward is not called."""
+    """Full for a keyed share of answers. A judge's calls are made, the user's reward is not."""
     (low, high), manner = reward_range, lm.manner
     untrained: set[tuple[str, str]] = set()
 

@@ -49,14 +49,12 @@ MANNERS = (LITTLE, USUAL, MUCH)
 
 OTHER_TOKENIZER = 4 / 3
 """The factor by which a tokenizer may count more or less than ours estimates."""
-OTHER_REPLIES = 2.5
-"""The factor by which a model may write more or less than is typical."""
+OTHER_REPLIES = 2.5  # the factor by which a model may write more or less than is typical
 OTHER_PROMPTS = 1.25
 """How far prompts follow, which hold earlier replies beside what is given."""
 STRAGGLERS = (1.0, 1.3, 2.0)
 """A round of calls takes as long as its slowest: this many times the mean call."""
-PROBES = 3
-"""Calls by which the time of one is measured."""
+PROBES = 3  # calls by which the time of one is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +162,8 @@ def estimate(
     verb = "estimate()"
     settings = settings_of(verb, reward, lm, choices)
     if not (seconds_per_call is None or 0 <= seconds_per_call < math.inf):
-        raise ConfigError(
-            f"{verb}: a call cannot take {seconds_per_call:g} seconds",
-            hint="seconds_per_call is 0 or more, or None where it is unknown",
-        )
+        said = f"{verb}: a call cannot take {seconds_per_call:g} seconds"
+        raise ConfigError(said, hint="seconds_per_call is 0 or more, or None where it is unknown")
     sources = sources_of(verb, data, reward, choices.get("executor"), lm)
     plan = plan_run(settings, sources).require_training()
     seconds = dict.fromkeys(specs_of(plan.config), seconds_per_call) if seconds_per_call else {}
@@ -181,10 +177,8 @@ def estimate_plan(
     `short` is a shorter plan, simulated in its place. Raises what a run raises before its first
     call, and ConfigError for an optimizer that is not ours."""
     if plan.config.optimizer != "pco":
-        raise ConfigError(
-            f"only our own optimizer is estimated, and optimizer = {plan.config.optimizer!r}",
-            hint="bound what it may spend, e.g. pco train --budget 500calls",
-        )
+        said = f"only our own optimizer is estimated, and optimizer = {plan.config.optimizer!r}"
+        raise ConfigError(said, hint="bound what it may spend, e.g. pco train --budget 500calls")
     stand_in = short or shorten_plan(plan)
     scale = Scale.between(plan, stand_in)
 
@@ -248,8 +242,7 @@ class _Sums:
         )
 
     def _amounts(self, roles: Sequence[Role]) -> tuple[Range, Range, Range]:
-        """Calls, prompt and completion tokens. Tokens of a call are the usual ones where little has
-        none."""
+        """Calls, prompt and completion tokens; of a call the usual ones where little has none."""
 
         def total(what: str) -> Range:
             return Range.of(

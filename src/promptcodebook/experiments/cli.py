@@ -7,7 +7,7 @@ import shlex
 import sys
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -22,32 +22,26 @@ _NAMED = 8  # cells without a result that a summary names
 
 
 def reproduce(
-    name: Annotated[
-        str, typer.Argument(help="A table or figure (docs/experiments.md lists them), or all.")
-    ],
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds; the page's own number unless given.")
-    ] = None,
-    preset: Annotated[
-        str, typer.Option(help="quick: does everything run; default; paper: the paper's size.")
-    ] = "default",
+    name: str = typer.Argument(
+        ..., help="A table or figure (docs/experiments.md lists them), or all."
+    ),
+    seeds: int | None = typer.Option(
+        None, min=1, help="Seeds; the page's own number unless given."
+    ),
+    preset: str = typer.Option(
+        "default", help="quick: does everything run; default; paper: the paper's size."
+    ),
     lm: Model = None,
-    task: Annotated[str, typer.Option(help="Measure it on this task, not on the page's own.")] = "",
-    data: Annotated[str, typer.Option(help="Folder of the task's data.")] = "",
-    independent: Annotated[
-        str, typer.Option(help="Model of the independent critic (critic).")
-    ] = "",
-    weak: Annotated[str, typer.Option(help="Model of the weak critic (critic).")] = "",
-    cells: Annotated[
-        int, typer.Option(min=1, help="Cells at once; 1 shows the progress within each.")
-    ] = 4,
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Calls in flight at once, of all cells together.")
-    ] = 64,
-    ray: Annotated[
-        str, typer.Option(help="Run the cells on a Ray cluster: its address, or local.")
-    ] = "",
-    out: Annotated[Path, typer.Option(help="Folder of the page, NAME.md.")] = Path("docs/results"),
+    task: str = typer.Option("", help="Measure it on this task, not on the page's own."),
+    data: str = typer.Option("", help="Folder of the task's data."),
+    independent: str = typer.Option("", help="Model of the independent critic (critic)."),
+    weak: str = typer.Option("", help="Model of the weak critic (critic)."),
+    cells: int = typer.Option(4, min=1, help="Cells at once; 1 shows the progress within each."),
+    concurrency: int = typer.Option(
+        64, min=1, help="Calls in flight at once, of all cells together."
+    ),
+    ray: str = typer.Option("", help="Run the cells on a Ray cluster: its address, or local."),
+    out: Path = typer.Option(Path("docs/results"), help="Folder of the page, NAME.md."),
     plain: Plain = False,
     as_json: Json = False,
 ) -> int:

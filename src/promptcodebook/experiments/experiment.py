@@ -1,6 +1,5 @@
-"""What experiments have in common: their cells, the settings of their runs, and the lines that say
-what was measured with what. Experiments that need the same run share it: the lab finds it by its
-configuration."""
+"""What experiments share: their cells, the settings of their runs, and the lines that say what was
+measured with what. Experiments that need the same run share it: the lab finds it."""
 
 from __future__ import annotations
 
@@ -19,14 +18,7 @@ from promptcodebook.config import load_config, merge
 from promptcodebook.errors import Stop, TooManyFailures
 from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
 from promptcodebook.experiments.page import Block, Page, read_table
-from promptcodebook.intervals import (
-    DIGITS,
-    SIDE,
-    Bounds,
-    Interval,
-    mean_interval,
-    student_quantile,
-)
+from promptcodebook.intervals import DIGITS, SIDE, Bounds, Interval, mean_interval, student_quantile
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.randomness import keyed_random
 from promptcodebook.store.run import RunStore
@@ -35,9 +27,8 @@ from promptcodebook.units import plural
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What `pco reproduce NAME` measures, and the page that shows it. `paper` names the table or
-    figure, `lm_quick` is the model of the preset `quick`. Experiments of one `folder` share their
-    runs."""
+    """What `pco reproduce NAME` measures, and its page. `paper` names the table or figure,
+    `lm_quick` is the model of the preset `quick`. Experiments of one `folder` share their runs."""
 
     name: str
     paper: str
@@ -75,8 +66,7 @@ class Measured:
     stop: Stop | None = None
 
 
-Rewards = Sequence[Sequence[float]]
-"""By run, then by example."""
+Rewards = Sequence[Sequence[float]]  # by run, then by example
 
 
 def crossed_interval(groups: Sequence[Sequence[float]], bounds: Bounds = (0.0, 1.0)) -> Interval:
@@ -129,8 +119,7 @@ def _reach_of_seeds(means: Sequence[float]) -> float:
     return student_quantile(n - 1, SIDE) * stdev(means) / math.sqrt(n) if n > 1 else 0.0
 
 
-score = crossed_interval
-"""The mean reward."""
+score = crossed_interval  # the mean reward
 
 
 def difference(a: Rewards, b: Rewards) -> Interval:
@@ -163,8 +152,7 @@ def trained(
     name: str, settings: Mapping[str, Any], sources: Callable[[Lab], Sources | None] | None = None
 ) -> Cell:
     """The run of these settings to its verdict, on the lab's model unless `sources` gives another.
-    One that too many failures stopped is a result without a learned row, and says why in
-    `stopped`."""
+    One that too many failures stopped has no learned row, and says why in `stopped`."""
 
     def measure(lab: Lab) -> Result:
         config = load_config(settings, where=f"the experiment's cell {name}")

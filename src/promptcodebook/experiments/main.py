@@ -48,8 +48,7 @@ from promptcodebook.units import plural
 FLOOR = 50  # test examples that tell whether a model leaves the floor of a benchmark
 _LOOKS = 3  # of ours at its validation: before training, half way and at its end
 _DRAWN = {"updater": {"temperature": 1.0, "max_tokens": 1024}}
-"""The reflections that optimizers/outside.py draws, whatever a small model's updater has: a cell of
-other settings is another cell."""
+"""The reflections that optimizers/outside.py draws, whatever a small model's updater has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,8 +81,7 @@ class Misblaming(Around):
 
 
 class Rotating(Around):
-    """What blames the encoder goes to the generator, what blames that to the first active instinct,
-    and what blames an instinct to the encoder."""
+    """The encoder's blame goes to the generator, that to the first instinct, an instinct's to θ."""
 
     async def split(self, history: History, verdict: Verdict, draws: Draws) -> Gradients:
         found = await self._inner.split(history, verdict, draws)
@@ -247,8 +246,7 @@ OPERATORS: Mapping[str, Operator] = {
 
 
 def run_broken(operator: str, config: Config, sources: Sources, where: Where) -> Path:
-    """A run of these settings with one broken operator. Raises what a run raises, and the Stop
-    that ended it early."""
+    """A run with one broken operator. Raises what a run raises, or the Stop that ended it."""
     opened = open_run(config, sources, where)
     optimizer = PCO(lambda assembled: OPERATORS[operator](build_learner(assembled)))
     session = Session(Problem(opened.assembled, opened.store, silent), optimizer)

@@ -84,8 +84,7 @@ class Heat(Figure):
     values: Sequence[Sequence[float]]
 
 
-Block = str | Table | Figure
-"""A string is a paragraph, or a heading, in Markdown."""
+Block = str | Table | Figure  # a string is a paragraph, or a heading, in Markdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +158,7 @@ def plain(page: Page) -> dict[str, Any]:
     }
 
 
-Axes = Any
-"""matplotlib's, which is not installed where no figure is drawn."""
+Axes = Any  # matplotlib's, which is not installed where no figure is drawn
 
 _COLOURS = ("#4575b4", "#d73027", "#1b7837", "#8c8c8c", "#dd8452", "#994f00")
 _RIGHT = ("#e1781e", "#b35806", "#7f3b08")

@@ -34,8 +34,7 @@ from promptcodebook.paths import cache_folder
 from promptcodebook.signals import stop_signals
 from promptcodebook.units import duration
 
-Outcome = Result | PcoError
-"""Of a cell: its result, or why it failed."""
+Outcome = Result | PcoError  # of a cell: its result, or why it failed
 _LOOK_UP_S = 0.2
 
 
@@ -67,8 +66,7 @@ class Progress:
 
 
 Workers = Callable[[Sequence[Cell], Progress], None]
-"""Measures cells, and hands each to `progress` as it ends. Raises the Stop that ended it early,
-when nothing is at work any more."""
+"""Measures cells, each handed to `progress`. Raises the Stop that ended it when all is at rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +270,8 @@ def experiment_named(name: str) -> Experiment:
     """ConfigError for an unknown one."""
     homes = read_table("pages")["home"]
     if name not in homes:
-        raise ConfigError(
-            f"there is nothing to reproduce under the name {name!r}{did_you_mean(name, homes)}",
-            hint=f"pco reproduce {' | '.join(homes)}",
-        )
+        said = f"there is nothing to reproduce under the name {name!r}{did_you_mean(name, homes)}"
+        raise ConfigError(said, hint=f"pco reproduce {' | '.join(homes)}")
     module, _, variable = homes[name].partition(":")
     return getattr(import_module(f"promptcodebook.experiments.{module}"), variable)
 

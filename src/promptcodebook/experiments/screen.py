@@ -158,17 +158,15 @@ def _read(results: Path, name: str) -> _Measured | None:
         if isinstance(error, ValidationError):
             first = error.errors(include_url=False, include_input=False)[0]
             why = f"{first['msg']} at {'.'.join(map(str, first['loc'])) or 'its beginning'}"
-        raise StoreError(
-            f"{folder / 'results.json'} cannot be read: {why}", hint=f"pco reproduce {folder.name}"
-        ) from None
+        said = f"{folder / 'results.json'} cannot be read: {why}"
+        raise StoreError(said, hint=f"pco reproduce {folder.name}") from None
     # Whatever the file names: drawings are those that lie there.
     return measured.model_copy(update={"figures": tuple(figures)})
 
 
 class TheorySection(Section):
-    """The symbols of the method, and Theorem 3 (utilisation) and Theorem 5 (additivity) beside what
-    was measured. Of the residuals δ it keeps number, sums of δ and |δ|, and largest |δ|: with
-    ρ(g_ψ) and without, apart."""
+    """The method's symbols, and Theorems 3 (utilisation) and 5 (additivity) beside what was
+    measured. Of residuals δ, with ρ(g_ψ) and without: number, sums of δ and |δ|, largest |δ|."""
 
     title, anchor = "Theory beside measurement", "theory"
 

@@ -31,19 +31,13 @@ from promptcodebook.randomness import keyed_int, keyed_random
 from promptcodebook.simulated.model import SimulatedLM, simulated_model
 from promptcodebook.simulated.world import World
 from promptcodebook.tasks.constraints.checks import check
-from promptcodebook.tasks.constraints.task import (
-    constraints_of,
-    draw_constraints,
-    reward,
-    score_of,
-)
+from promptcodebook.tasks.constraints.task import constraints_of, draw_constraints, reward, score_of
 from promptcodebook.types import Example, Output, Score
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A kind of world; which arms should matter in it, which should not, by which argument `why`,
-    and which are only `measured`."""
+    """A kind of world; which arms matter in it, which do not, `why`, and which are `measured`."""
 
     name: str
     part: str
@@ -67,8 +61,7 @@ def setups() -> list[Setup]:
 
 @dataclass(frozen=True)
 class Flipping:
-    """The reward in training, with each demand judged the wrong way round in a `share` of cases,
-    its feedback alike."""
+    """The training reward, each demand judged wrong in a `share` of cases, with its feedback."""
 
     share: float
     world: int
@@ -206,13 +199,8 @@ def _row(setup: Setup, arm: str, worlds: Sequence[Result]) -> list[str]:
     lost = over_seeds([world[SOUND]["rewards"] - world[arm]["rewards"] for world in worlds])
     expected = "matters" if arm in setup.matters else "idle" if arm in setup.idle else ""
     words = read_table("what_learns")["expected"].get(expected, "")
-    return [
-        *row,
-        shown(lost, signed=True),
-        *figures,
-        words,
-        judged(expected, lost) if words else "",
-    ]
+    so = judged(expected, lost) if words else ""
+    return [*row, shown(lost, signed=True), *figures, words, so]
 
 
 def _page(measured: Measured) -> Page:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from promptcodebook.config import Config, load_config, merge
+from promptcodebook.config import load_config, merge
 from promptcodebook.errors import TooManyFailures
 from promptcodebook.experiments.experiment import (
     Experiment,
@@ -35,8 +35,7 @@ from promptcodebook.units import percent, plural
 
 COUNTS = (1, 2, 4, 8, 14)  # rules in one prompt
 SELECTS = (1, 2, 4)
-Scale = Mapping[str, Any]
-"""How much is measured, as settings.toml has it."""
+Scale = Mapping[str, Any]  # how much is measured, as settings.toml has it
 
 
 def scale_of(preset: str) -> Scale:
@@ -82,15 +81,11 @@ def cells(scale: Scale, seeds: int, spec: str) -> list[Cell]:
     return made
 
 
-def _config(settings: Mapping[str, Any]) -> Config:
-    return load_config(settings, where="the experiment")
-
-
 def _judged(name: str, settings: Mapping[str, Any]) -> Cell:
     """A run with its verdict: every row's rewards on the test messages."""
 
     def measure(lab: Lab) -> Result:
-        path = lab.train(_config(settings))
+        path = lab.train(load_config(settings, where="the experiment"))
         with closing(RunStore.open(path)) as store:
             rows = {each.name: row_json(each) for each in store.test_evaluations()}
             conclusion = store.outline().conclusion
@@ -104,7 +99,7 @@ def _curve(name: str, settings: Mapping[str, Any], steps: Sequence[int]) -> Cell
     """What a run's policy was worth after each of these steps."""
 
     def measure(lab: Lab) -> Result:
-        config = _config(settings)
+        config = load_config(settings, where="the experiment")
         path = lab.train(config)
         with closing(RunStore.open(path)) as store:
             made = [len(step.traces) for step in store.steps(traces=True)]
@@ -119,7 +114,7 @@ def _last(name: str, settings: Mapping[str, Any]) -> Cell:
     """What a run's policy is worth at its end, or where too many of its calls had failed."""
 
     def measure(lab: Lab) -> Result:
-        config, stopped = _config(settings), ""
+        config, stopped = load_config(settings, where="the experiment"), ""
         try:
             path = lab.train(config, counted=config.budget.calls is not None)
         except TooManyFailures as failures:
@@ -148,13 +143,13 @@ def _rules(count: int, settings: Mapping[str, Any], most: int | None) -> Cell:
         return "\n".join(rule for rule in rules if rule in chosen)
 
     def measure(lab: Lab) -> Result:
-        examples = [
-            e
-            for e in houserules.load_houserules().dataset.test
-            if len(houserules.topics_of(e)) == 1
-        ]
-        ways = {"row": OraclePrompt(among, "")}
-        found = lab.judge(_config(settings), lambda _: (ways, examples[:most]))
+        test = houserules.load_houserules().dataset.test
+        examples = [e for e in test if len(houserules.topics_of(e)) == 1]
+        ways, config = (
+            {"row": OraclePrompt(among, "")},
+            load_config(settings, where="the experiment"),
+        )
+        found = lab.judge(config, lambda _: (ways, examples[:most]))
         return {name: row_json(row) for name, row in found.items()}
 
     return Cell(f"rules-{count}", {**settings, "rules": count}, measure)
@@ -263,10 +258,7 @@ def _lengths(results: Results) -> list[Block]:
     if not rows:
         return []
     first = rows[min(rows)]
-    table = [
-        [str(count), *_against(row, first), f"{row['prompt_tokens']:.0f}"]
-        for count, row in rows.items()
-    ]
+    table = [[str(n), *_against(r, first), f"{r['prompt_tokens']:.0f}"] for n, r in rows.items()]
     head = ["rules", "reward (95 %)", f"against {min(rows)}", "prompt tokens"]
     words = said("small", "lengths", n=len(first["rewards"]))
     return ["## 2. What a long prompt costs", words, Table("lengths", head, table)]

@@ -120,9 +120,7 @@ class _Broken:
 def blamed(gradients: Gradients) -> Channel | None:
     """The channel that a verdict blames most; None where it blames none."""
     told: dict[Channel, object] = {
-        "encoder": gradients.encoder,
-        "generator": gradients.generator,
-        "codebook": gradients.codebook,
+        channel: getattr(gradients, channel) for channel in LOCI.values()
     }
     shares = [gradients.severity.get(channel, 0.0) for channel in told]
     pairs = zip(told, shares, strict=True)
@@ -316,8 +314,7 @@ def active_after(
 
 
 def collapse(size: int, select: int, steps: Sequence[float], world: int) -> int:
-    """Entries ever selected where routes go to the S of highest r̄ and rewards are coins
-    (Proposition 4)."""
+    """Entries selected where routes take the S highest r̄ and rewards are coins (Proposition 4)."""
     explore, draw = Explore(), keyed_random("collapse", world)
     ema, active = [0.0] * size, set[int]()
     for epsilon in steps:
@@ -413,12 +410,10 @@ def _additivity(measured: Measured) -> list[Block]:
     return [*blocks, said("theory", "few", few=_FEW), said("theory", "rho")]
 
 
-def _theory_page(measured: Measured) -> Page:
-    return framed(measured, "ifbench", [*_reach(measured), *_exploring(), *_additivity(measured)])
-
-
 THEORY = Experiment(
-    "theory", "Theorems 1-3, 5 and Proposition 4", _theory_cells, _theory_page, seeds=1
+    *("theory", "Theorems 1-3, 5 and Proposition 4", _theory_cells),
+    lambda of: framed(of, "ifbench", [*_reach(of), *_exploring(), *_additivity(of)]),
+    seeds=1,
 )
 
 

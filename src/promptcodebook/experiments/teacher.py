@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 
@@ -66,18 +66,15 @@ class Manner:
     """overlap: takes what shares most words with the input, then what succeeded; `untried` takes
     what was never tried before that."""
     reads: str = "letters"
-    """letters: a condition holds for an input that shares a word with it; `words`: or a word of its
-    list in teacher.toml."""
+    """letters: a condition holds for an input with a word of it; `words`: or of its list."""
     generator: str = "joins"
     """joins: every instinct as it is; `orders`: their orders alone, without conditions. Both leave
     out what does not hold for the input once φ says so."""
     critic: str = "plain"
-    """plain: says every broken rule; `silent`: says nothing; `rubric`: says nothing of languages
-    unless ψ asks for them."""
+    """plain: says every broken rule; `silent`: nothing; `rubric`: languages only where ψ asks."""
     updater: str = "sound"
-    """sound: takes advice that fits what the text says already; `obedient`: takes any, and any
-    order that a complaint names; `identity`: changes nothing; `blind`: takes the condition and
-    guesses the order."""
+    """sound: takes advice that fits what the text says already; `obedient`: any, and any order that
+    a complaint names; `identity`: none; `blind`: takes the condition and guesses the order."""
     misroutes: float = 0.0
     """Share of routes in which the encoder takes an instinct at random for the best."""
     loses: float = 0.0
@@ -94,9 +91,8 @@ class Manner:
         try:
             given = {n: float(v) if n in shares else v for n, v in params.items()}
         except ValueError as error:
-            raise ConfigError(
-                f"the scripted teacher: {error}", hint="write misroutes=0.2"
-            ) from None
+            said = f"the scripted teacher: {error}"
+            raise ConfigError(said, hint="write misroutes=0.2") from None
         return cls(**given)  # pyright: ignore[reportArgumentType]
 
 
@@ -112,8 +108,10 @@ class Teacher:
             "Write one system prompt ": self._compose,
             "You examine a critic": self._examine,
             "First judge the run, then assign": self._critique_and_blame,
-            "You are given one run": self._critique,
-            "You assign credit": self._blame,
+            "You are given one run": lambda text: json.dumps(self._verdict(text)),
+            "You assign credit": lambda text: json.dumps(
+                self._split(text, _between(text, "\nCritic's verdict:\n", ""))
+            ),
             "You improve one piece of text": self._improve,
             "I provided an assistant": self._reflect,
         }
@@ -143,19 +141,16 @@ class Teacher:
     # The encoder.
 
     def _route(self, text: str) -> str:
-        theta, asked = (
-            _between(text, "\x1e", "Choose exactly "),
-            _between(text, "\x1e", "", last=True),
-        )
+        theta = _between(text, "\x1e", "Choose exactly ")
+        asked = text.rpartition("\x1e")[2]
         select = int(_between(text, "Choose exactly ", " different"))
         learned: dict[str, Counter[str]] = {}
         for quoted, order in _LEARNED.findall(theta):
             words = self._stems(quoted)
             learned.setdefault(order, Counter()).update(words)
         mine, ranked = self._stems(asked), list[tuple[float, bool, float, int]]()
-        for index, line, rate, untried in _LISTED.findall(
-            _between(text, "(success so far):\n", "\n\n")
-        ):
+        listed = _between(text, "(success so far):\n", "\n\n")
+        for index, line, rate, untried in _LISTED.findall(listed):
             found = rules_in(line)
             fit = sum(len(mine & self._condition(rule)) for rule in found)
             fit += sum(2 * len(mine & learned.get(rule.order, Counter()).keys()) for rule in found)
@@ -171,15 +166,12 @@ class Teacher:
     # The generator.
 
     def _compose(self, text: str) -> str:
-        asked, phi = (
-            self._stems(_between(text, "Input:\n", "")),
-            _between(text, "\x1e", "\n\nWrite"),
-        )
+        asked = self._stems(_between(text, "Input:\n", ""))
+        phi = _between(text, "\x1e", "\n\nWrite")
         lines = _listed(_between(text, "Selected strategies:\n", "\nInput:\n"))
         told = list(lines.values())
         if _FITTING in phi:
-            fits = [t for t in told if all(self._holds(rule, asked) for rule in rules_in(t))]
-            told = fits or told
+            told = [t for t in told if all(self._holds(r, asked) for r in rules_in(t))] or told
         if self._manner.generator == "orders":
             orders = sorted({rule.order for t in told for rule in rules_in(t)})
             told = [str(Rule(order)) for order in orders] or [_NO_ORDER]
@@ -192,9 +184,6 @@ class Teacher:
 
     # The critic and the attribution.
 
-    def _critique(self, text: str) -> str:
-        return json.dumps(self._verdict(text))
-
     def _verdict(self, text: str) -> dict[str, object]:
         psi = _between(text, "\x1e", "\n\nYou are given one run")
         told = [str(rule) for rule in broken_rules(text) if self._looks_for(rule, psi)]
@@ -205,9 +194,6 @@ class Teacher:
         if self._manner.critic == "rubric":
             return not rule.order.startswith("in ") or "language" in psi
         return self._manner.critic != "silent"
-
-    def _blame(self, text: str) -> str:
-        return json.dumps(self._split(text, _between(text, "\nCritic's verdict:\n", "")))
 
     def _critique_and_blame(self, text: str) -> str:
         verdict = self._verdict(text)
@@ -224,12 +210,9 @@ class Teacher:
         for rule in rules_in(verdict):
             holders = [k for k, told in book.items() if rule.order in told]
             held = [k for k in holders if k in active]
-            against = {
-                k: [r for r in rules_in(t) if r.order != rule.order] for k, t in active.items()
-            }
-            wrong = [
-                k for k, found in against.items() if any(r.when in ("", rule.when) for r in found)
-            ]
+            rules = {k: rules_in(t) for k, t in active.items()}
+            against = {k: [r for r in own if r.order != rule.order] for k, own in rules.items()}
+            wrong = [k for k, own in against.items() if any(r.when in ("", rule.when) for r in own)]
             for k in wrong if holders else ():
                 dropped = " and ".join(f'"answer {r.order}"' for r in against[k])
                 blamed.setdefault(str(k), []).append(f"Drop {dropped}.")
@@ -238,11 +221,11 @@ class Teacher:
             elif held and not wrong and any(against.values()):
                 rendering.append(_FITTING)
             elif holders and not held:
-                words = sorted(_telling(asked), key=lambda w: (-len(w), w))[:3]
-                named = ", ".join(f'"{word}"' for word in words)
-                routing.append(
-                    f"Words such as {named} call for the instinct that says to answer {rule.order}."
-                )
+                words = {w for w in words_of(asked) if len(w) > 3 and w not in _common()}
+                longest = sorted(words, key=lambda w: (-len(w), w))[:3]
+                named = ", ".join(f'"{word}"' for word in longest)
+                called = f"call for the instinct that says to answer {rule.order}."
+                routing.append(f"Words such as {named} {called}")
             elif not holders:
                 empty = [k for k, t in active.items() if not rules_in(t)]
                 at = str((wrong or empty or ["missing"])[0])
@@ -268,10 +251,8 @@ class Teacher:
     # The updater.
 
     def _improve(self, text: str) -> str:
-        now, told = (
-            _between(text, "Present text:\n", "\n\nFeedback:\n"),
-            _between(text, "\n\nFeedback:\n", ""),
-        )
+        now = _between(text, "Present text:\n", "\n\nFeedback:\n")
+        told = _between(text, "\n\nFeedback:\n", "")
         if self._manner.updater == "identity":
             return now
         if "The text is the directive of the encoder" in text:
@@ -331,14 +312,9 @@ def _common() -> frozenset[str]:
     return frozenset(read_table("teacher")["common"].split())
 
 
-def _telling(text: str) -> Iterator[str]:
-    return (w for w in dict.fromkeys(words_of(text)) if len(w) > 3 and w not in _common())
-
-
-def _between(text: str, start: str, *ends: str, last: bool = False) -> str:
-    """What lies after `start` (the last one of it) and before the first of `ends`; '' = to the
-    end of the text. '' where there is no such start."""
-    _, found, rest = text.rpartition(start) if last else text.partition(start)
+def _between(text: str, start: str, *ends: str) -> str:
+    """What lies after `start` and before the first of `ends`; '' where there is no such start."""
+    _, found, rest = text.partition(start)
     cuts = [at for end in ends if end and (at := rest.find(end)) >= 0]
     return rest[: min(cuts)] if found and cuts else rest
 

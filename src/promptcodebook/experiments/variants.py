@@ -45,10 +45,8 @@ from promptcodebook.experiments.page import (
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.method.state import average_success, entropy, selected_since, utilisation
 
-Changes = Mapping[str, Mapping[str, Any]]
-"""Settings that differ from full PCO, by variant."""
-Runs = Mapping[str, Sequence[Result]]
-"""The finished runs of each variant, by seed."""
+Changes = Mapping[str, Mapping[str, Any]]  # settings that differ from full PCO, by variant
+Runs = Mapping[str, Sequence[Result]]  # the finished runs of each variant, by seed
 
 
 def _over(

@@ -68,8 +68,7 @@ def worlds(preset: str = "default") -> list[World]:
 
 
 def one_topic(train: int, val: int, test: int, topics: Sequence[str] = houserules.SIX) -> Dataset:
-    """Messages of `houserules_six` with one topic, as many of each; a larger draw holds a smaller
-    one."""
+    """One-topic messages of `houserules_six`, as many of each; larger draws hold smaller ones."""
     whole = _messages()
 
     def drawn(split: Sequence[Example], most: int) -> tuple[Example, ...]:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import typer
 from pydantic import BaseModel
@@ -21,11 +20,10 @@ from pydantic import BaseModel
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
 from promptcodebook.cli import command
 from promptcodebook.cli.command import columns, note, options, show, wrap_text
-from promptcodebook.config import Budget, Config
+from promptcodebook.config import Budget
 from promptcodebook.data import sample
 from promptcodebook.errors import BudgetReached, ConfigError, DataError, Interrupted
 from promptcodebook.headroom.split import Headroom, Tried, split
-from promptcodebook.intervals import Interval
 from promptcodebook.method.critic import unit_reward
 from promptcodebook.method.executor import EVALUATION, roll_out
 from promptcodebook.method.failures import gather_all, too_many_failures
@@ -41,8 +39,7 @@ from promptcodebook.types import Example, Rollout, Trace
 from promptcodebook.units import percent, plural
 
 KEPT = Path("headroom.json")
-_TWICE = 4
-"""One input in four is answered twice, where the executor is not greedy."""
+_TWICE = 4  # one input in four is answered twice, where the executor is not greedy
 _CAVEAT = (
     "It speaks of the prompts tried: training may write better ones, and no route of several "
     "instincts was tried."
@@ -68,7 +65,8 @@ class Design:
     @classmethod
     def of(cls, plan: Plan, prompts: Sequence[str], rollouts: int, of: str) -> Design:
         """Every prompt for which the rollouts suffice on twenty inputs. ConfigError, DataError."""
-        prompts, greedy = list(dict.fromkeys(prompts)), _greedy(plan.config)
+        prompts, executor = list(dict.fromkeys(prompts)), plan.config.roles.get("executor")
+        greedy = executor is not None and executor.temperature == 0.0
         examples = plan.dataset.split(of)
         if len(examples) < ENOUGH:
             raise DataError(
@@ -151,7 +149,8 @@ def headroom(
         made = run_sync(measure(assembled, design), command.announced(interrupt))
     kept = _Kept(sentence=made.sentence, about=_about(plan))
     write_whole(output or base / KEPT, kept.model_dump_json(indent=2) + "\n")
-    show(lambda: _as_json(made, design), lambda: _text(made), as_json=as_json)
+    tree = {**asdict(made), "sentence": made.sentence, "tried": list(design.prompts)}
+    show(lambda: tree, lambda: _text(made), as_json=as_json)
 
 
 async def measure(assembled: Assembled, design: Design) -> Measured:
@@ -234,11 +233,6 @@ def _others(plan: Plan, folder: Path | None) -> list[str]:
     return [join_prompts(plan.config.base_prompt, text) for text in texts if text]
 
 
-def _greedy(config: Config) -> bool:
-    executor = config.roles.get("executor")
-    return executor is not None and executor.temperature == 0.0
-
-
 def _limits(plan: Plan, rollouts: int) -> Budget:
     """As many calls as rollouts and stages make, where an answer asks for nothing else."""
     program = plan.task.program
@@ -251,17 +245,14 @@ def _limits(plan: Plan, rollouts: int) -> Budget:
     return Budget(calls=rollouts * max(1, len(program.stages)))
 
 
-def _as_json(made: Measured, design: Design) -> dict[str, Any]:
-    return {**asdict(made), "sentence": made.sentence, "tried": list(design.prompts)}
-
-
 def _text(made: Measured) -> str:
     found, model = made.headroom, "simulated model, " if made.simulated else ""
     failed = f"{made.failed} of {plural(made.rollouts, 'rollout')} failed"
     counts = f"{plural(made.inputs, 'input')} x {plural(found.prompts, 'prompt')}; {failed}"
     shares = [
-        {"variance of the reward": name, "share": percent(of.mean), "95 %": _ends(of, percent)}
+        {"variance of the reward": name, "share": share, "95 %": f"{low} to {high}"}
         for name, of in found.shares.items()
+        for share, low, high in [map(percent, (of.mean, of.low, of.high))]
     ]
     if found.greedy:
         shares[-1] = {**shares[-1], "share": "0 %", "95 %": "by construction: greedy"}
@@ -277,7 +268,3 @@ def _text(made: Measured) -> str:
     text = [f"{model}{made.split} split, {counts}", columns(shares), columns(rows)]
     text += [wrap_text(made.sentence, ""), wrap_text(_CAVEAT, "- "), "next: pco estimate"]
     return "\n\n".join(text)
-
-
-def _ends(of: Interval, shown: Callable[[float], str]) -> str:
-    return f"{shown(of.low)} to {shown(of.high)}"

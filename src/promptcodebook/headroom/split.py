@@ -49,8 +49,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """`shares` of the rewards' variance by source; gains in the range of the rewards. `greedy` =
-    there is no noise by construction."""
+    """`shares` of the variance by source; gains in rewards. `greedy` = no noise by construction."""
 
     answer: Answer
     sentence: str
@@ -135,8 +134,7 @@ def _without_noise(np: Any, first: Any, noise: float) -> Any:
 
 
 def _chosen(np: Any, tried: Tried, first: Any) -> tuple[list[int], list[int]]:
-    """For each input the prompt that is best for all, and the one that a router gives it; both by
-    the inputs of other folds."""
+    """For each input the best prompt for all, and a router's; both by the other folds."""
     names, model = list(tried.inputs), OutcomeModel(tried.inputs)
     spelled = [model.vocabulary.spelled(text) for text in tried.prompts]
     like = {x: [round(dot(model.features(x), own), 5) for own in spelled] for x in names}

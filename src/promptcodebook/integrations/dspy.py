@@ -262,8 +262,7 @@ class PCO(_dspy.teleprompt.Teleprompter):
         """The student, composed; itself it stays as it was. `compiled.run` is the run behind it.
 
         Without a `valset` a third of the training rows is drawn to validate on; a `testset` gives
-        the run a verdict; `resume` names a run to continue. Raises ConfigError, DataError, and what
-        `pco.optimize` raises.
+        the run a verdict; `resume` names a run to continue. Raises what `pco.optimize` raises.
         """
         if teacher is not None:
             raise ConfigError("PCO learns without a teacher", hint="compile(student, trainset=...)")

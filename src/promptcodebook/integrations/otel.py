@@ -127,8 +127,7 @@ class Otel:
 
     @contextmanager
     def request(self, name: str, headers: Mapping[str, str]) -> Generator[Callable[[int], None]]:
-        """A request to the model `name` that `pco serve` answers, in the caller's trace; it hears
-        the status."""
+        """A request for `name` that `pco serve` answers, in the caller's trace."""
         propagate: Any = import_extra("opentelemetry.propagate", _WHAT, "otel")
         facts = {"gen_ai.operation.name": "chat", "gen_ai.request.model": name}
         kind = self._trace.SpanKind.SERVER

@@ -3,8 +3,7 @@
 the verdict, and the report as an artifact.
 
 Where it goes is said by the services' own variables, such as MLFLOW_TRACKING_URI, WANDB_MODE and
-WANDB_PROJECT. One thread does the sending, and what fails there costs the run nothing but a line in
-the log.
+WANDB_PROJECT. One thread does the sending; what fails there costs the run a line in the log.
 """
 
 from __future__ import annotations
@@ -35,10 +34,8 @@ from promptcodebook.store.run import RunStore
 _log = logging.getLogger(__name__)
 _HOME = "promptcodebook"
 """The experiment or project, unless a variable of the service names another."""
-_LONGEST = 500
-"""Characters of a param, which some servers of MLflow cut or refuse beyond."""
-_AT_ONCE = 100
-"""Params that MLflow takes at a time."""
+_LONGEST = 500  # characters of a param, which some servers of MLflow cut or refuse beyond
+_AT_ONCE = 100  # params that MLflow takes at a time
 Settings = Mapping[str, str]
 
 

@@ -148,8 +148,7 @@ class Judging:
     rubric: str = ""
 
     def _ask(self, repeat: int) -> Ask:
-        """A repeat caps the reply a token lower: the same question to the server, and another one
-        to cache and journal."""
+        """A repeat caps the reply a token lower: to cache and journal it is another question."""
         models = self.assembled.models
 
         async def again(request: Request) -> Reply:
@@ -162,8 +161,7 @@ class Judging:
     async def judge(
         self, items: Sequence[Item], repeats: int, count: Callable[[object], None]
     ) -> list[tuple[Values, Values] | Failure]:
-        """Of each item the values and how often the first place won, one a repeat each; or why
-        there are none."""
+        """Of each item a value and how often the first place won, by repeat; or why not."""
 
         async def one(item: Item) -> tuple[Values, Values] | Failure:
             asked = gather_all(self._value(item, repeat) for repeat in range(repeats))

@@ -23,13 +23,7 @@ from promptcodebook.config import Config
 from promptcodebook.data import sample
 from promptcodebook.errors import BudgetReached, ConfigError, DataError, Interrupted, StoreError
 from promptcodebook.intervals import Bounds, Interval
-from promptcodebook.judging.calibration import (
-    Calibration,
-    Judging,
-    Labels,
-    answer_key,
-    calibrate,
-)
+from promptcodebook.judging.calibration import Calibration, Judging, Labels, answer_key, calibrate
 from promptcodebook.judging.figures import ENOUGH, rectified
 from promptcodebook.method.templates import load_templates
 from promptcodebook.paths import run_reference, runs_dir, write_whole
@@ -272,8 +266,7 @@ class _People:
         return rectified(labelled, others, (-width, width), side)
 
     def sentence(self, path: Path, entries: Sequence[Entry]) -> str:
-        """What the verdict says of it. DataError where the labels do not tell the result from the
-        present prompt."""
+        """What the verdict says of it. DataError where labels do not cover the result."""
         names = [entry.evaluation.name for entry in entries]
         if (names[-1], names[0]) not in self.known:
             said = f"{path} does not say how the judge errs on this run's answers: it takes labels"

@@ -28,8 +28,7 @@ ALMOST_PERFECT, CLEARLY_GOOD, FAIR = 0.8, 0.6, 0.4
 """κ that "use it" needs, what its lower end must reach, and below what it is not trusted."""
 FEW = 0.05
 """The share of rows without a judgement, or whose decision a repeat turns, that "use it" allows."""
-MANY = 0.2
-"""The share of rows without a judgement above which a judge is not trusted."""
+MANY = 0.2  # the share of rows without a judgement above which a judge is not trusted
 _FOLDS = 10
 
 
@@ -37,8 +36,7 @@ def cohen_kappa(
     rated: Sequence[tuple[Sequence[int], int]], levels: int, side: float = SIDE
 ) -> Interval | None:
     """κ between people and judge over answers, each with the levels (from 0) that people gave it
-    and the judge's. More than two levels have quadratic weights. None where chance alone gives
-    full agreement: all say the same."""
+    and the judge's; quadratic weights beyond two levels. None where chance alone agrees in full."""
 
     def apart(a: int, b: int) -> float:
         return ((a - b) / max(1, levels - 1)) ** 2

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from promptcodebook.calls import LM, Reply, Request, Role, Usage, request_key
-from promptcodebook.errors import StoreError
+from promptcodebook.errors import Interrupted, StoreError
 from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.limit import StopSignal
 from promptcodebook.paths import cache_folder, tighten
@@ -225,6 +225,7 @@ class Journaled:
         self._flights: dict[bytes, asyncio.Future[tuple[Reply | None, bool]]] = {}
 
     async def __call__(self, request: Request) -> Reply:
+        self._stop.check(Interrupted)  # else a run whose replies are all known would not end
         then = self._models_then.get((request.role, request.model), request.model)
         key = request_key(replace(request, model=then))
         while True:

@@ -40,8 +40,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class OpenReply:
-    """A reply that has begun: read its pieces, which raises LMError where it breaks off or is too
-    large, and close it."""
+    """A reply that has begun; reading it raises LMError where it breaks off or is too large."""
 
     status: int
     headers: Mapping[str, str]
@@ -101,8 +100,7 @@ class HttpTransport:
     async def send(
         self, method: str, url: str, where: ModelAddress, data: bytes | None = None
     ) -> tuple[int, bytes, Mapping[str, str]]:
-        """Status, body and headers of one exchange; of an error no more than its first 64 kB. An
-        LMError is about `where`."""
+        """Status, body and headers; of an error's body 64 kB. An LMError is about `where`."""
 
         async def exchange() -> tuple[int, bytes, Mapping[str, str]]:
             async with await self._begin(method, url, data) as response:

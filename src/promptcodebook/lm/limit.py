@@ -33,8 +33,8 @@ class StopSignal:
         self._listeners: list[Callable[[], None]] = []
         self._asleep: set[asyncio.Future[None]] = set()
 
-    def check(self) -> None:
-        if self._reason is not None:
+    def check(self, kind: type[PcoError] = PcoError) -> None:
+        if isinstance(self._reason, kind):
             # A fresh error each time: a shared one would gather every traceback.
             raise type(self._reason)(str(self._reason), hint=self._reason.hint)
 
@@ -110,9 +110,8 @@ class Line(Generic[_T]):
 
 class AdaptiveLimit:
     """A limit of calls in flight, from `maximum` down to 1. A 429 or 503 halves it, once per wave:
-    calls in flight when it is halved do not halve it again. After each full window of answered
-    calls it grows by a sixteenth of the maximum, if latency holds. A Retry-After keeps every new
-    call waiting until then."""
+    calls in flight then do not halve it again. After each full window of answered calls it grows by
+    a sixteenth of the maximum, if latency holds. A Retry-After holds every new call."""
 
     def __init__(
         self, maximum: int, stop: StopSignal | None = None, clock: _Clock = time.monotonic

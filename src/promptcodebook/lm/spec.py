@@ -29,8 +29,7 @@ MODELS = "promptcodebook.models"
 """The entry points that bring models to this process: `local` (a `LocalModels` when called),
 `simulated` and `rules` (an LM, given the name of a task, its data and a spec), and providers by the
 first word of a spec (a `Transport`, given the spec, credentials and a timeout)."""
-SMOLLM2 = "smollm2"
-"""The small model that a package of the ordinary index carries."""
+SMOLLM2 = "smollm2"  # the small model that a package of the ordinary index carries
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +201,7 @@ def find_credentials(
     headers: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Credentials:
-    """The key from `names`, or from the headers that say '$VARIABLE'. Raises ConfigError when such
-    a variable is not set."""
+    """The key from `names`, or from headers that say '$VARIABLE'. ConfigError: it is not set."""
     given = headers or {}
     named = {header: value[1:] for header, value in given.items() if value.startswith("$")}
     if not named:
@@ -228,8 +226,7 @@ def providers() -> Mapping[str, Any]:
 def require_keys(
     specs: Mapping[str, Mapping[str, str]], environment: Mapping[str, str] | None = None
 ) -> None:
-    """Raises ConfigError for the first of the specs, each with its headers, whose provider wants a
-    key that is nowhere set."""
+    """ConfigError for the first spec, each with its headers, whose provider wants a key not set."""
     for text, headers in specs.items():
         if names := missing_key(text, headers.values(), environment):
             said = f"{text} needs a key, and {' or '.join(names)} is not set"

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 _LOCAL_AT_ONCE = 32
 """Calls at once to a model of this process: more make each step longer and no step cheaper."""
-AT_ONCE = 64
-"""Calls in flight per address, unless said otherwise."""
+AT_ONCE = 64  # calls in flight per address, unless said otherwise
 
 LISTENERS = "promptcodebook.listeners"
 """The entry points of what `telemetry` names: they make an `Outer` of (configuration, private)."""
@@ -192,8 +191,7 @@ class Supplies:
     """Opens a journal for replies that cost something, and that nothing else would keep."""
     outer: Sequence[Callable[[Config, bool], Outer]] = ()
     """Makes what is put around the models beside what the configuration names."""
-    recorded: ReplyLog | None = None
-    """What a run was answered: it is not asked for again."""
+    recorded: ReplyLog | None = None  # what a run was answered: it is not asked for again
     ledger: Ledger | None = None
     tally: Tally | None = None
     elapsed: Callable[[], float] = lambda: 0.0
@@ -210,8 +208,7 @@ class Supplies:
 
 @dataclass(frozen=True)
 class Models:
-    """The stack, and what is needed to watch, stop and close it. `keeps` = work that is stopped
-    finds its replies again."""
+    """The stack, to watch, stop and close it. `keeps` = stopped work finds its replies again."""
 
     lm: Roles
     ask: Ask
@@ -226,8 +223,7 @@ class Models:
 
     @classmethod
     def build(cls, config: Config, supplies: Supplies = Supplies()) -> Models:
-        """Raises ConfigError for a bad spec, a key that a provider wants and that is not set, or a
-        money budget over an unknown price."""
+        """ConfigError: a bad spec, a wanted key that is not set, a money budget without a price."""
         tally, ledger = supplies.tally or Counts(), supplies.ledger or Ledger()
         own, local, stop, specs = supplies.own, supplies.local, StopSignal(), specs_of(config)
         if own is None:

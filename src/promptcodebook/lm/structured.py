@@ -146,8 +146,7 @@ class Ask:
 
 _OPEN = "<think>"
 _CLOSE = "</think>"
-THOUGHT = "think>"
-"""What every text with thoughts in it contains."""
+THOUGHT = "think>"  # what every text with thoughts in it contains
 # An object may start at any brace; past this many the text is not an answer but noise.
 _MAX_STARTS = 500
 # The most characters in which a value with words around it is searched: no answer is longer.
@@ -275,9 +274,8 @@ class _TooMuchWork(Exception):
 
 
 class _Metered(str):
-    """A text that counts how often the repair looks at it, and raises when that is too often. It
-    counts steps, not seconds: the result must not depend on the machine. All texts that are made
-    from this one share the steps `left`."""
+    """A text that counts how often the repair looks at it, and raises when that is too often:
+    steps, not seconds, so that machines agree. Texts made from it share the steps `left`."""
 
     __slots__ = ("_left",)
     _left: list[int]
@@ -374,8 +372,7 @@ def _text(value: object, depth: int) -> str:
 
 
 def read_number(value: object) -> float:
-    """A number however it is given; "7/10" and "70 %" are read on the scale that they name. Raises
-    ValueError for anything else."""
+    """A number however it is given; "7/10" and "70 %" on the scale they name. ValueError."""
     if isinstance(value, str):
         text = value.strip()
         fraction = _FRACTION.fullmatch(text)

@@ -263,8 +263,7 @@ _LOOK = "look at the server's own log"
 
 @dataclass(frozen=True, slots=True)
 class ModelAddress:
-    """What errors are about. `private` = what is sent there is real people's, and servers like to
-    quote what they refuse."""
+    """What errors are about. `private` = real people's data: servers quote what they refuse."""
 
     base_url: str
     model: str

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -36,46 +36,32 @@ lm = command_group("Serve a model of this machine, or the simulated one, over HT
 
 @lm.command()
 def serve(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="smollm2, PATH.gguf, hf:DIR-or-NAME, simulated, or simulated?key=value&..."
-        ),
-    ],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 8000,
-    key: Annotated[
-        str,
-        typer.Option(
-            envvar="PCO_SERVE_KEY",
-            show_default=False,
-            help="What callers must send as their key; needed where other machines can call.",
-        ),
-    ] = "",
-    queue: Annotated[
-        int | None,
-        typer.Option(min=1, help="Completions at a time, waiting ones too; more get a 429 [256]."),
-    ] = None,
-    four_bit: Annotated[
-        bool, typer.Option("--4bit", help="Load a hf: model in 4 bits (NF4).")
-    ] = False,
+    model: str = typer.Argument(
+        ..., help="smollm2, PATH.gguf, hf:DIR-or-NAME, simulated, or simulated?key=value&..."
+    ),
+    host: str = typer.Option("127.0.0.1", help="Address to listen on."),
+    port: int = typer.Option(8000, min=0, max=65535, help="0 = any free one."),
+    key: str = typer.Option(
+        "",
+        envvar="PCO_SERVE_KEY",
+        show_default=False,
+        help="What callers must send as their key; needed where other machines can call.",
+    ),
+    queue: int | None = typer.Option(
+        None, min=1, help="Completions at a time, waiting ones too; more get a 429 [256]."
+    ),
+    four_bit: bool = typer.Option(False, "--4bit", help="Load a hf: model in 4 bits (NF4)."),
     task: TaskName = None,
     data: DataDir = None,
     config: ConfigOption = None,
-    latency: Annotated[
-        str | None,
-        typer.Option(help="Simulated: 0.2, uniform:0.05-0.3 or lognormal:0.1,0.5 seconds."),
-    ] = None,
-    faults: Annotated[
-        str | None,
-        typer.Option(help="Simulated, e.g. 429:0.1,500:0.05,drop:0.05,json:0.05,truncate:0.02."),
-    ] = None,
-    load: Annotated[
-        str | None, typer.Option(help="Simulated: what a hundred words of prompt cost.")
-    ] = None,
-    world: Annotated[
-        str | None, typer.Option(help="Simulated: which world, so what inputs need.")
-    ] = None,
+    latency: str | None = typer.Option(
+        None, help="Simulated: 0.2, uniform:0.05-0.3 or lognormal:0.1,0.5 seconds."
+    ),
+    faults: str | None = typer.Option(
+        None, help="Simulated, e.g. 429:0.1,500:0.05,drop:0.05,json:0.05,truncate:0.02."
+    ),
+    load: str | None = typer.Option(None, help="Simulated: what a hundred words of prompt cost."),
+    world: str | None = typer.Option(None, help="Simulated: which world, so what inputs need."),
     as_json: Json = False,
 ) -> None:
     """Serve until Ctrl-C. The first line on stdout is the spec to use as --lm.

@@ -27,14 +27,11 @@ _STRING, _ARRAY = 8, 9
 _CONTROL, _DEFINED = 3, 4
 """Types of tokens that are never cut into parts: marks, and texts that the vocabulary adds."""
 _WORDS, _KINDS = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
-_LONGEST = 1 << 27
-"""Bytes of a field."""
-_MOST = 1 << 24
-"""Values of an array."""
+_LONGEST = 1 << 27  # bytes of a field
+_MOST = 1 << 24  # values of an array
 _MOST_DIMENSIONS = 4
 _EXTRA = "grpo"
-_VERSION = 1
-"""Of what is written here: a folder of another one is not used."""
+_VERSION = 1  # of what is written here: a folder of another one is not used
 _AT_WORDS, _AT_WORDS_AND_DIGITS = "gpt-2", "smollm"
 """The values of `tokenizer.ggml.pre` that are known: how text is split before the merges."""
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
@@ -69,8 +66,7 @@ class GgufHeader:
 
 
 class GgufTensor(NamedTuple):
-    """Its `shape`, with what varies fastest last; `kind` = the number of its type in ggml; `start`
-    = the byte of the file at which it begins."""
+    """`shape`, what varies fastest last; `kind` = its type in ggml; `start` = its first byte."""
 
     shape: tuple[int, ...]
     kind: int
@@ -126,9 +122,8 @@ def _read(
                 raise ValueError("its alignment is no number")
             begin = -(-file.tell() // step) * step
     except (OSError, struct.error, ValueError, KeyError) as error:
-        raise ConfigError(
-            f"{path} cannot be read as a GGUF file: {error}", hint="download it again"
-        ) from None
+        said = f"{path} cannot be read as a GGUF file: {error}"
+        raise ConfigError(said, hint="download it again") from None
     return fields, {name: each._replace(start=begin + each.start) for name, each in found.items()}
 
 
@@ -195,9 +190,8 @@ class _Model:
         if kind != "gpt2":
             raise self._refuse(f"its tokenizer is of kind {kind}, and only gpt2 is known here")
         if split not in (_AT_WORDS, _AT_WORDS_AND_DIGITS):
-            raise self._refuse(
-                f"its tokenizer splits text as {split} does, which is not known here"
-            )
+            said = f"its tokenizer splits text as {split} does, which is not known here"
+            raise self._refuse(said)
         self._text("tokenizer.chat_template")
         library = self._import("transformers")
         marks = self._marks()

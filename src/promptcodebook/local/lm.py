@@ -45,8 +45,7 @@ def load_engine(weights: Weights, *, four_bit: bool = False) -> Engine:
 
 
 class LocalModels:
-    """The engines of this process, each loaded once and when it is first asked; `needs` are the
-    modules without which no GGUF file is taken."""
+    """The engines of this process, each loaded when first asked; GGUF files need `needs`."""
 
     def __init__(
         self, load: Callable[[Weights], Engine] = load_engine, needs: Sequence[str] = GGUF_NEEDS
@@ -136,8 +135,7 @@ class _Extra(BaseModel):
 
 
 def job_of(request: Request) -> Job:
-    """The request as an engine takes it. RequestRefused for a further field it does not know, and
-    for a part of a message that is not text."""
+    """The request as an engine takes it. RequestRefused: an unknown field, or a part not text."""
     sampling, known = request.sampling, _Extra.model_fields
     given = {name: value for name, value in sampling.extra.items() if value or name != "stop"}
     schema = None if request.schema is None else request.schema.body

@@ -46,13 +46,11 @@ from promptcodebook.local.engine import (
 )
 from promptcodebook.local.schema import Grammar, schema_ebnf
 
-AT_ONCE = 64
-"""Jobs that share a step; further ones wait for a place."""
+AT_ONCE = 64  # jobs that share a step; further ones wait for a place
 
 _MOST_STATES = 2_000_000
 """Of the grammars that a pipeline keeps: measured, 100 to 240 bytes each, so at most 480 MB."""
-_BLOCK = 32
-"""Tokens of a block of the prefix cache on a CPU."""
+_BLOCK = 32  # tokens of a block of the prefix cache on a CPU
 _MOMENT_S = 0.003
 """How long after a job another one is of the same moment. Once the pipeline steps, it holds the
 interpreter's lock, so jobs are prepared only between steps."""
@@ -289,8 +287,7 @@ _WHAT = "an embedding"
 
 
 class HiddenStates:
-    """The states of one model file, loaded at the first text; read one text at a time, so that its
-    vector does not depend on others."""
+    """The states of one model file, loaded at the first text; one text at a time, alone."""
 
     def __init__(self, source: str, model: str, context_length: int) -> None:
         self._source = source
@@ -357,11 +354,9 @@ class HiddenStates:
             return core.compile_model(graph, "CPU").create_infer_request()
 
 
-_LEAST_CACHE, _MOST_CACHE = 1, 8
-"""Gigabytes for keys and values."""
+_LEAST_CACHE, _MOST_CACHE = 1, 8  # gigabytes for keys and values
 _CACHED_JOBS = 4  # jobs of the context's full length that the cache should hold
-_COMPANY_TOKENS = 1000
-"""After which a lone job gets new company, so that this stays cheap."""
+_COMPANY_TOKENS = 1000  # after which a lone job gets new company, so that this stays cheap
 _EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 _SEEDS = 2**31
 _LONGEST = 10**7

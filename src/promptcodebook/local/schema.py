@@ -80,8 +80,7 @@ class Grammar:
 
 
 def schema_ebnf(schema: Mapping[str, object]) -> Grammar:
-    """The texts that satisfy the schema, with properties in its order. Raises RequestRefused for
-    one that cannot be enforced or is too large."""
+    """The texts that satisfy the schema, properties in its order. RequestRefused."""
     try:
         if len(written := json.dumps(schema)) > _LONGEST_SCHEMA:
             raise _refuse(f"it has more than {_LONGEST_SCHEMA:,} characters")
@@ -474,8 +473,7 @@ def _between(low: int, high: int, decimals: int) -> list[Part]:
 
 
 def _by_length(low: int, high: int, decimals: int) -> list[Part]:
-    """Those from low to high, 0 or more: of each number of digits a part. None begins with 0 but
-    for the one before the point."""
+    """From low to high, 0 or more: a part for each number of digits. None begins with 0."""
     found: list[Part] = []
     least = decimals + 1
     for size in range(max(least, len(str(low))), max(least, len(str(high))) + 1):

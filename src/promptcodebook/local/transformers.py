@@ -91,8 +91,7 @@ class Text:
 
 @dataclass(slots=True)
 class Row:
-    """One job under way. `grammar` = a matcher of its own, None without a schema; `done` may be set
-    from anywhere, and is seen at the next step."""
+    """One job under way. `grammar` None = no schema; `done` may be set from anywhere."""
 
     job: Job
     prompt: Sequence[int]
@@ -328,8 +327,7 @@ class TransformersEngine:
         return self._pieces(job, streamed=True)
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]:
-        """The mean of a text's last hidden states, at length 1: it tells likeness, though the model
-        was not trained for it."""
+        """The mean of a text's last hidden states, at length 1: likeness, not trained for."""
         return [await asyncio.to_thread(self._embedding, text) for text in texts]
 
     async def close(self) -> None:

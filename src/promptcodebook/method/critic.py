@@ -58,11 +58,9 @@ _SEVERITIES: Mapping[str, Channel] = {
     "routing": "encoder",
 }
 _SHARE: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
-_MISSING = "missing"
-"""Where a reply puts advice that no instinct has yet."""
+_MISSING = "missing"  # where a reply puts advice that no instinct has yet
 _ERRORS, _INSTINCTS_ERRORS, _LONG = 300, 1000, 6000
-"""Characters asked for of g_θ or g_φ, and of g_C as a whole; and shown of a field in an 8k
-context."""
+"""Characters asked for of g_θ or g_φ, and of all g_C; and shown of a field in an 8k context."""
 
 
 def _read_share(value: object) -> float | None:

@@ -71,10 +71,8 @@ class BoundChat:
             sent = "\n".join([system, *(m.content for m in turns)])
             parts = (part for text in self._prompts for part in text.split("\n\n"))
             if any(part.strip() and part in sent for part in parts):
-                raise ConfigError(
-                    "the composed prompt was about to be sent to the untrusted role",
-                    hint="give the untrusted stage only the rewritten request",
-                )
+                said = "the composed prompt was about to be sent to the untrusted role"
+                raise ConfigError(said, hint="give the untrusted stage only the rewritten request")
         if system:
             turns = (Message("system", system), *turns)
         number = self._asked[purpose]
@@ -187,8 +185,7 @@ EVALUATION = -1
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Greedy rollouts, or by the mean of several `samples`; a failed one is tried again `retries`
-    times with fresh draws."""
+    """Greedy rollouts, or the mean of several `samples`; failed ones get `retries` fresh draws."""
 
     trial: Trial
     randomness: Randomness

@@ -336,8 +336,7 @@ class Router:
         return None
 
 
-Made = tuple[Route, Usage]
-"""A route with what it took."""
+Made = tuple[Route, Usage]  # a route with what it took
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ from promptcodebook.types import Codebook
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 _SECTION = re.compile(r"^## (system|user)$", re.M)
 _MANIFEST = "set.toml"
-_RUN = "task prompt response"
-"""What no judgement of a run can do without."""
+_RUN = "task prompt response"  # what no judgement of a run can do without
 _TRACE = "route stages reward range codebook"
 PLACES: Mapping[str, tuple[str, str]] = {
     "encoder": ("theta select codebook task", "size last"),
@@ -253,10 +252,8 @@ def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
         if file.name.startswith(".") or file.name.endswith("~"):
             continue
         if file.name not in known:
-            raise ConfigError(
-                f"{file}: not the name of a template{did_you_mean(file.name, known)}",
-                hint=f"a folder of templates holds only: {', '.join(known)}",
-            )
+            said = f"{file}: not the name of a template{did_you_mean(file.name, known)}"
+            raise ConfigError(said, hint=f"a folder of templates holds only: {', '.join(known)}")
         text, name = _read_text(file), file.name.removesuffix(".md")
         if file.name == _MANIFEST:
             try:

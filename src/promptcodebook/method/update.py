@@ -41,8 +41,7 @@ from promptcodebook.types import (
     variable_name,
 )
 
-RUN = 8
-"""Words of a training input in a row that count as copied."""
+RUN = 8  # words of a training input in a row that count as copied
 NEAR_COPY = "a near-copy of another instinct"
 
 
@@ -367,16 +366,14 @@ Judged = tuple[tuple[Rewrite, ...], Sequence[Trace]]
 """The rewrites, those that a rule refuses not kept and why; and traces of other examples."""
 Run = tuple[Example, Rollout]
 """An example as it went with the parameters as they are; it has a reward."""
-Pair = tuple[Rollout, Rollout]
-"""A rollout, and the same example's under other parameters."""
+Pair = tuple[Rollout, Rollout]  # a rollout, and the same example's under other parameters
 
 
 @dataclass(frozen=True)
 class Rerun:
     """Runs the examples that judge a step's rewrites again, with the draws they had: the batch's
     own or, with `accept_on: others`, as many of the `pool` outside of it. Of several `samples` the
-    mean counts. A trace by `judge` has ρ and no gradients: it joins r̄, and nothing is rewritten
-    from it."""
+    mean counts. A trace by `judge` has ρ and no gradients: it joins r̄ alone."""
 
     config: Config
     composer: Composer

@@ -37,8 +37,7 @@ class Result:
     """A way of prompting, as an optimizer leaves it: `name` is its row in the verdict. `rivals`
     could be deployed instead; `references` are only shown. `off_policy` is what training's own
     outcomes say of its routes. `settings` and `candidates` (the prompts that it tried) are of an
-    optimizer of others. `model` is the spec of the executor that it is judged with, '' = the
-    configured one."""
+    optimizer of others. `model` is the judged executor's spec, '' = as configured."""
 
     name: str
     title: str

@@ -16,14 +16,7 @@ from promptcodebook.method.policy import Deployed, FixedPrompt, join_instincts, 
 from promptcodebook.method.state import State
 from promptcodebook.method.update import NoLeakCheck
 from promptcodebook.optimizers.base import Optimizer, Problem, Result, evaluate
-from promptcodebook.policy.file import (
-    BEST_FIXED,
-    BEST_SINGLE,
-    CONCAT,
-    NONE,
-    PRESENT,
-    PolicyFile,
-)
+from promptcodebook.policy.file import BEST_FIXED, BEST_SINGLE, CONCAT, NONE, PRESENT, PolicyFile
 from promptcodebook.randomness import Draws
 from promptcodebook.tasks.program import Agent
 from promptcodebook.types import Example, Prompt, Rollout, Route

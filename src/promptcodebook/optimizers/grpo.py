@@ -41,12 +41,7 @@ from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import baselines
-from promptcodebook.optimizers.outside import (
-    RECENT,
-    LibraryThread,
-    begin_again,
-    failed_with,
-)
+from promptcodebook.optimizers.outside import RECENT, LibraryThread, begin_again, failed_with
 from promptcodebook.optimizers.selection import VerdictReserve, train_to_reserve
 from promptcodebook.progress import Note, Phase
 from promptcodebook.store.events import EndReason
@@ -80,8 +75,7 @@ class GrpoSettings(OptimizerSettings):
     beta: float = Field(default=0.0, ge=0.0)
     """Weight of the divergence from the model before training; 0 = none, as in `trl`."""
     four_bit: bool | None = None
-    """Whether the model itself is held in 4 bits (NF4) while its adapter is trained; none = where a
-    GPU is at hand."""
+    """Whether the model is held in 4 bits (NF4) in training; none = where a GPU is at hand."""
 
 
 class GRPO:

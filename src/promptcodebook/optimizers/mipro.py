@@ -1,7 +1,6 @@
 """MIPROv2 (Opsahl-Ong et al. 2024) through the `dspy` package, unmodified. A predictor's
-instruction and demonstrations become the prompt of a stage, or of the program; what its stages read
-and wrote is the trace from which dspy bootstraps. A reply that dspy cannot parse ends it: that is
-its result."""
+instruction and demonstrations become the prompt of a stage, or of the program; dspy bootstraps from
+what its stages read and wrote. A reply that dspy cannot parse ends it: that is its result."""
 
 from __future__ import annotations
 
@@ -183,8 +182,7 @@ Ask = Callable[[Sequence[Message]], Reply]
 
 
 def dspy_model(dspy: Any, ask: Ask, name: str) -> Any:
-    """A `dspy.LM` whose every request is one call of `ask`, from whatever thread dspy asks in. What
-    dspy sets of sampling is not passed on."""
+    """A `dspy.LM` whose requests are calls of `ask`, from any thread, without dspy's sampling."""
     engine = _Engine(dspy, ask)
     return dspy.LM(
         f"promptcodebook/{name}",

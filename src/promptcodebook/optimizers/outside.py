@@ -34,8 +34,7 @@ _T = TypeVar("_T")
 
 
 class Ended(BaseException):
-    """Raised in the library's threads once the run has stopped. No Exception, which it might
-    swallow."""
+    """Raised in the library's threads once the run has stopped. No Exception: none swallows it."""
 
 
 class LibraryThread:

@@ -307,8 +307,7 @@ class PolicyFile(_Stored):
 
     def fixed_prompt(self, row: str) -> Prompt:
         """The prompt of a row that has one for every input: 'present', 'none', 'concat', and
-        'best_fixed' or 'best_single' where the run measured one. Raises PolicyError for any other,
-        and where the prompt was not recorded."""
+        'best_fixed' or 'best_single' where measured. PolicyError: any other, or not recorded."""
         if row in (CONCAT, NONE):
             return Prompt(self.concat if row == CONCAT else self.base_prompt)
         text = self.about.get(row)

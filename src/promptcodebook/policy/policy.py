@@ -109,8 +109,12 @@ class Policy:
 
     async def aroute(self, x: X) -> Route:
         """z for x: the first half of `acompose`."""
+        return (await self.aexpected(x))[0]
+
+    async def aexpected(self, x: X) -> tuple[Route, Expected | None]:
+        """z for x, and what a learned router promises of each instinct, in [0, 1]."""
         example = self.example_of(x)
-        return (await self._deployed.route(example, self._draws(example.id)))[0]
+        return (await self._deployed.route(example, self._draws(example.id)))[:2]
 
     async def acompose_route(self, x: X, route: Route) -> Prompt:
         """The prompt for x on a route: the second half."""
@@ -265,10 +269,8 @@ class Policy:
         if isinstance(x, str):
             return Example(_id_of(x), x)
         if not isinstance(x, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DataError(
-                f"an input is a text, a mapping of columns or an Example, not {type(x).__name__}",
-                hint="policy.prompt('...') or policy.prompt({'column': '...'})",
-            )
+            said = f"an input is a text, a mapping of columns or an Example, not {type(x).__name__}"
+            raise DataError(said, hint="policy.prompt('...') or policy.prompt({'column': '...'})")
         cells = {k: str(p) if isinstance(p := plain(v), int | float) else p for k, v in x.items()}
         table = Table("the input", tuple(cells), (Record("the input", cells),))
         try:

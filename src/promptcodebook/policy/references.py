@@ -46,10 +46,8 @@ from promptcodebook.store.runs import find_run
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Example, variable_name
 
-_ADDRESS = ("model", "headers")
-"""What of a role's settings says whom it asks."""
-POLICY = "policy.json"
-"""Name of the policy file in a run's folder."""
+_ADDRESS = ("model", "headers")  # what of a role's settings says whom it asks
+POLICY = "policy.json"  # name of the policy file in a run's folder
 
 
 def require_trust(
@@ -232,10 +230,8 @@ def stored_version(ref: str) -> StoredVersion:
 
 
 WORD = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
-REF = re.compile(rf"({WORD})@({WORD})")
-"""NAME@REF."""
-VERSION = re.compile(r"sha256:[0-9a-f]{6,64}")
-"""A version's name, or the start of it."""
+REF = re.compile(rf"({WORD})@({WORD})")  # NAME@REF
+VERSION = re.compile(r"sha256:[0-9a-f]{6,64}")  # a version's name, or the start of it
 
 
 def is_version(ref: str) -> bool:
@@ -300,9 +296,8 @@ def kept_state(store: RunStore) -> tuple[State, Best]:
 def harm_in(
     store: RunStore, step: int, *, added: bool = False, known: RunState | None = None
 ) -> str:
-    """Why the state after `step` is harmful: a verdict has called one of its texts so by now, or
-    the rule scan refuses one; `added` = of those only that the first state did not have. '' = it is
-    not, or the run's `critic.safety` is off."""
+    """Why the state after `step` is harmful: by a verdict on one of its texts, or the rule scan;
+    `added` = of texts that the first state lacked. '' = it is not, or `critic.safety` is off."""
     if not store.header.settings.get("critic", {}).get("safety", True):
         return ""
     called = (known or store.outline()).harmful

@@ -26,8 +26,7 @@ _AS_PROGRAM = "program.save('program.json')"
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """Different prompts, the best first; `best` is the one that its maker would deploy, '' = it
-    does not say."""
+    """Different prompts, the best first; `best` is what its maker would deploy, '' = unsaid."""
 
     prompts: tuple[str, ...]
     best: str = ""
@@ -39,8 +38,7 @@ def read_prompts(path: Path) -> Sequence[str]:
 
 
 def read_front(place: Path) -> Front:
-    """What a file or a folder holds. `FILE#NAME` takes the texts of that name, where every
-    candidate has several. ConfigError."""
+    """What a file or folder holds. `FILE#NAME` = the texts of that name. ConfigError."""
     named, _, component = str(place).partition("#")
     path = Path(named)
     try:
@@ -124,8 +122,7 @@ def _prompts_of(tree: Any, path: Path, component: str) -> tuple[list[str], list[
 
 
 def _undominated(scores: Sequence[float], fronts: Iterable[Sequence[int]]) -> list[int]:
-    """The candidates that GEPA's front needs: the worst goes first, where every example that it is
-    best on has another that is as good."""
+    """The candidates that GEPA's front needs: the worst goes first, if others are as good."""
     best = scores.index(max(scores))
     left = [set(front) for front in fronts]
     for k in sorted(range(len(scores)), key=lambda k: scores[k]):

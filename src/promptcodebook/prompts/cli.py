@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -23,27 +22,22 @@ _SETTINGS = (
 
 
 def route(
-    prompts: Annotated[
-        str,
-        typer.Argument(help="GEPA's result or run folder, DSPy programs, or a folder of texts."),
-    ],
+    prompts: str = typer.Argument(
+        ..., help="GEPA's result or run folder, DSPy programs, or a folder of texts."
+    ),
     config: command.ConfigOption = None,
     task: command.TaskName = None,
-    data: Annotated[
-        str | None, typer.Option(help="A data file of your own; with --task its folder.")
-    ] = None,
-    input: Annotated[str | None, typer.Option(help="The input, a column or a template.")] = None,
-    target: Annotated[str | None, typer.Option(help="The reference, a column or none.")] = None,
-    reward: Annotated[str | None, typer.Option(help="E.g. exact, or reward.py:reward.")] = None,
-    rollouts: Annotated[
-        int, typer.Option(min=_BATCH, help="Rollouts to learn the routes from.")
-    ] = 1024,
+    data: str | None = typer.Option(None, help="A data file of your own; with --task its folder."),
+    input: str | None = typer.Option(None, help="The input, a column or a template."),
+    target: str | None = typer.Option(None, help="The reference, a column or none."),
+    reward: str | None = typer.Option(None, help="E.g. exact, or reward.py:reward."),
+    rollouts: int = typer.Option(1024, min=_BATCH, help="Rollouts to learn the routes from."),
     lm: command.Model = None,
     preset: command.Preset = None,
     budget: command.Budget = None,
     seed: command.Seed = None,
     sets: command.Sets = None,
-    name: Annotated[str, typer.Option(help="What to call the run.")] = "",
+    name: str = typer.Option("", help="What to call the run."),
     plain: Plain = False,
     as_json: Json = False,
 ) -> int:

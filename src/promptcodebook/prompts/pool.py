@@ -33,11 +33,9 @@ from promptcodebook.types import Example, Rewrite, Trace, variable_name
 _EVERY, _TRIES = 2, 16
 """Batches between two rounds where the settings do not say; tries after which use is believed."""
 DEMO = "Answer like this. To:\n{}\nanswer:\n{}"
-_MOST_WORDS = 150
-"""Words of a demonstration; longer ones are passed over."""
+_MOST_WORDS = 150  # words of a demonstration; longer ones are passed over
 _BEST, _LESS = 0.25, 0.8
-"""The share of the codebook that is of the most use, and the share of its mean use that keeps the
-others in their places."""
+"""The share of the codebook of most use, and of the mean use that keeps the others in place."""
 
 
 def read_pool(path: Path) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import resources
 from importlib.util import find_spec
-from itertools import permutations
 from math import ceil
 from pathlib import Path
 from statistics import median
@@ -35,10 +34,8 @@ from promptcodebook.run.verdict import ENOUGH, verdict_remark
 from promptcodebook.tasks.rewards import reward_factory
 from promptcodebook.units import plural
 
-_LABELS = 20
-"""Different references at most that count as labels."""
-_SHORT = 4
-"""Words of a short reference at most."""
+_LABELS = 20  # different references at most that count as labels
+_SHORT = 4  # words of a short reference at most
 _WHY = {
     "normalised": "the answer must be the reference, whatever its case and punctuation",
     "numeric": "the last number of the answer must be the reference",
@@ -135,16 +132,10 @@ def propose(
     target = "" if target == "none" and target not in columns else target
     of = columns.get(target) or Column(target, [])
     lm = os.environ.get("PCO_LM") or ("smollm2" if find_spec("openvino_genai") else "simulated")
-    guess, apart = _reward_for(of), not any(a in b for a, b in permutations(of.labels, 2))
-    if lm == "smollm2" and guess == "normalised" and apart:
-        guess = "contains"  # a model this small answers in a sentence, whatever it was asked for
-    reward = given["reward"] or ask("the reward", guess)
+    reward = given["reward"] or ask("the reward", _reward_for(of))
     if reward != "judge":
         reward_factory(reward, folder)  # or a ConfigError
     labels = of.labels if reward in _WHY else []
-    if labels and lm == "smollm2" and asked in columns and not {"{", "}"} & set("".join(labels)):
-        # It must be asked, or it just continues the text.
-        asked = f"{{{asked}}}\nIs this {', '.join(labels[:-1])} or {labels[-1]}?"
     values: dict[str, Any] = {
         "seen": f"{plural(len(rows), 'row')} of {', '.join(columns)} in {source.name}",
         "path": os.path.relpath(source, folder), "input": asked, "messages": messages,
@@ -207,8 +198,7 @@ def _reward_for(target: Column) -> str:
 
 
 def _fractions(rows: int) -> tuple[float, float, float]:
-    """Shares of train, val and test: a quarter for the test, or the half at most that a verdict
-    needs."""
+    """Shares of train, val, test: for test a quarter, or what a verdict needs, at most half."""
     test = max(0.25, min(0.5, ceil(100 * ENOUGH / rows) / 100)) if rows else 0.25
     return round(0.8 - test, 2), 0.2, test
 

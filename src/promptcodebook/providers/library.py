@@ -38,10 +38,8 @@ class Declined(Exception):
 class Library(ABC):
     """A `Transport` over a library, without the library's own retries. Each loop has its client."""
 
-    module = ""
-    """What is imported."""
-    extra = ""
-    """The extra that installs it."""
+    module = ""  # what is imported
+    extra = ""  # the extra that installs it
 
     def __init__(self, spec: Spec, access: Credentials, timeout: float) -> None:
         """Raises MissingExtra."""

@@ -1,5 +1,4 @@
-"""What litellm reaches, such as models on Azure and Bedrock. Addresses and keys come from its own
-variables."""
+"""What litellm reaches, such as Azure and Bedrock; addresses and keys are in its own variables."""
 
 from __future__ import annotations
 

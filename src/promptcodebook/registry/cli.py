@@ -45,10 +45,8 @@ from promptcodebook.sync import run_sync
 from promptcodebook.types import Example
 from promptcodebook.units import number, plural
 
-_SHORT = 19
-"""Characters of a version's name in a table: sha256: and twelve digits."""
-_FAULTS = 20
-"""Faults that are printed one by one."""
+_SHORT = 19  # characters of a version's name in a table: sha256: and twelve digits
+_FAULTS = 20  # faults that are printed one by one
 _COPIES = "copies of training data"
 
 _Why = Annotated[str, typer.Option("--why", help="The reason, for the log.")]

@@ -34,12 +34,10 @@ from promptcodebook.paths import data_folder, tighten
 from promptcodebook.policy.references import REF, VERSION, WORD
 from promptcodebook.sqlite import Layout, connect, roll_back, store_error, store_os_error
 
-LATEST = "latest"
-"""The ref of each codebook to its newest version; never promoted by hand."""
+LATEST = "latest"  # the ref of each codebook to its newest version; never promoted by hand
 _STORES = ("freeze", "import")
 _ACTIONS = (*_STORES, "promote", "rollback", "attest")
-FIRST = "0" * 64
-"""What the first entry has in place of the hash before it."""
+FIRST = "0" * 64  # what the first entry has in place of the hash before it
 _NUMBERED = re.compile(r"v\d+", re.IGNORECASE)
 """No name of a ref: MLflow keeps these for itself."""
 
@@ -224,8 +222,7 @@ class Proposal:
     policies: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-Propose = Callable[[Log], Proposal]
-"""What to add to a log as it is now."""
+Propose = Callable[[Log], Proposal]  # what to add to a log as it is now
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,7 @@ _MARK, _VERSION, _ENTRY = "pco.codebook", "pco.version", "pco.log."
 """Tags: of a prompt that is a codebook, of a version's hash, and of an entry of the log."""
 _OURS = f"tags.`mlflow.prompt.is_prompt` = 'true' AND tags.`{_MARK}` = 'true'"
 _ABSENT, _PRESENT = "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"
-_MOST_ABOUT = 500
-"""Characters of a version's description."""
+_MOST_ABOUT = 500  # characters of a version's description
 
 
 class MlflowStorage:

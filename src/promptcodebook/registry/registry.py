@@ -49,10 +49,8 @@ from promptcodebook.registry.log import (
 )
 from promptcodebook.text import printable
 
-AUDIT = "audit"
-"""The topic under which reports are attested."""
-_MOST_WORDS = 4000
-"""Characters of a reason."""
+AUDIT = "audit"  # the topic under which reports are attested
+_MOST_WORDS = 4000  # characters of a reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +121,8 @@ class AuditGate:
                 if worst.source == "judge":
                     hint = f"if {report.judge} is too weak to judge, say so in the log: --override "
                     hint += "REASON; what another model finds does not undo it"
-                raise PromotionRefused(
-                    f"{short} failed its audit{judge}: {found}; {stays}", hint=hint
-                )
+                said = f"{short} failed its audit{judge}: {found}; {stays}"
+                raise PromotionRefused(said, hint=hint)
         audited: list[JsonValue] = []
         audited += dict.fromkeys(r.judge or "rules" for r in reports if not r.fails)
         if any(report.passes for report in reports):
@@ -153,8 +150,7 @@ class Verification:
 
 
 class Registry:
-    """Stores versions and moves refs; safe for threads and processes. The log names `who` did it;
-    `clock` says when."""
+    """Stores versions, moves refs; safe for threads and processes. The log has `who` and when."""
 
     def __init__(
         self, storage: Storage, who: str = "", clock: Callable[[], datetime] | None = None

@@ -172,8 +172,7 @@ class Context:
 
 
 def read_notes(run: Path) -> dict[str, tuple[str, str]]:
-    """What the user noted of examples, by their ids: a line of JSON each, of which the last counts.
-    A line that cannot be read is left out."""
+    """What the user noted of examples, by id: of JSON lines the last that can be read counts."""
     found = dict[str, tuple[str, str]]()
     with suppress(OSError), open(run / NOTES, "rb") as file:
         for line in file.read(_MOST_NOTES).splitlines():

@@ -142,8 +142,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[str | float]], sour
 
 
 def svg_text(picture: Picture, source: str) -> str:
-    """The drawing under its title, in the colours of the light theme (not every program that opens
-    an SVG file knows variables)."""
+    """The drawing under its title, in the light theme's colours: SVG may know no variables."""
     light = read_asset("style.css").partition("}")[0]
     colours = {name: of.strip() for name, of in re.findall(r"(--[\w-]+):\s*([^;]+);", light)}
     variable = r"var\((--[\w-]+)\)"

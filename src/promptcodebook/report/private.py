@@ -56,6 +56,7 @@ _TEXTS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     },
     types.Route: {"constraints": _lengths, "analysis": _length, "fault": _kind},
     types.Stage: {"input": _length, "output": _length},
+    types.Turn: {"text": _length, "name": _length},
     types.Step: {"harmful": _lengths},  # a text may be called so for what it repeats
     types.Verdict: {"feedback": _length, "harmful": _lengths},
 }

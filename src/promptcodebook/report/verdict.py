@@ -88,8 +88,7 @@ def tally(pairs: Sequence[Pair]) -> str:
 
 
 def result_of(context: Context, rows: Sequence[Evaluation]) -> Evaluation | None:
-    """The row that the verdict is about, its last; None until there is a verdict. Raises StoreError
-    where the stored verdict is damaged."""
+    """The verdict's own row, its last; None before. StoreError: the stored one is damaged."""
     made = Conclusion.of(context.state, context.header)
     named = made.rows[-1].name if made and made.rows else None
     return next((row for row in rows[::-1] if row.name == named), None)

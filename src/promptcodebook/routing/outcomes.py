@@ -34,8 +34,7 @@ from promptcodebook.routing.ranking import Features, Ranker, Vocabulary, chosen,
 from promptcodebook.types import Expected, Outcome, Ranking
 
 _DIGITS, MOST = 100, 2000
-"""Weights are kept as whole hundredths of the greatest; a fit takes the latest outcomes, at the
-cost of their cube."""
+"""Weights are whole hundredths of the greatest; a fit takes the latest, at their cube's cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,8 @@ class Priors:
 
 class OutcomeModel:
     """Fits outcomes of a fixed set of inputs: `dense` has a row φ(x) for each. Beside embeddings
-    (`vectors`) their spelling has the share `words`."""
+    (`vectors`) their spelling has the share `words`. Of `further` inputs only the buckets are
+    known: they do not count in the vocabulary."""
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class OutcomeModel:
         vectors: Mapping[str, Sequence[float]] | None = None,
         words: float = 1.0,
         priors: Priors = Priors(),
+        further: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self.inputs, self.priors = inputs, priors
         self.vocabulary = Vocabulary.of(list(inputs.values()))
@@ -71,12 +72,13 @@ class OutcomeModel:
         what = "a router that learns from outcomes"
         self.numpy = np = import_extra("numpy", what, "router")
         self._threads = import_extra("threadpoolctl", what, "router").ThreadpoolController()
-        self.row = {name: i for i, name in enumerate(inputs)}
-        self.dense = np.zeros((len(inputs), self.vocabulary.width))
+        self.row = {name: i for i, name in enumerate((*inputs, *(further or ())))}
+        self.dense = np.zeros((len(self.row), self.vocabulary.width))
         self._features = [
             self.vocabulary.features(text, () if vectors is None else vectors[name])
             for name, text in inputs.items()
         ]
+        self._features += map(self.vocabulary.weighed, (further or {}).values())
         for i, features in enumerate(self._features):
             self.dense[i, list(features)] = list(features.values())
         with self.one_thread():

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import chain
@@ -31,11 +31,14 @@ from promptcodebook.types import Codebook, Expected, Ranking, Route
 BUCKETS, _HALF = 4096, 2048
 """Hashed features: words fall into the first half, runs of 4 or 5 letters into the second."""
 _MOST_WORDS, _MOST_READ, _MOST_CHARACTERS = 200, 2**14, 2000
-"""Words of an input that are read, and its characters; and of one that is embedded: half from
-either end."""
+"""Words and characters of an input that are read; and of one embedded: half from either end."""
 
-Features = Mapping[int, float]
-"""A sparse unit vector: bucket -> value."""
+Features = Mapping[int, float]  # a sparse unit vector: bucket -> value
+
+
+def buckets_of(text: str) -> tuple[int, ...]:
+    """All buckets of a text, sorted."""
+    return tuple(sorted(chain(*_buckets(text))))
 
 
 def _buckets(text: str) -> tuple[set[int], set[int]]:
@@ -109,7 +112,14 @@ class Vocabulary:
 
     def spelled(self, text: str) -> Features:
         """What words and letters say of a text, at length 1; {} for one without words."""
-        kinds = [sorted(kind) for kind in _buckets(text) if kind]
+        return self.weighed(chain(*_buckets(text)))
+
+    def weighed(self, buckets: Iterable[int]) -> Features:
+        """The same of a text whose buckets are known."""
+        found = sorted(buckets)
+        kinds = [
+            k for k in ([b for b in found if b < _HALF], [b for b in found if b >= _HALF]) if k
+        ]
         features: dict[int, float] = {}
         for kind in kinds:
             values = [self.rarity[b] for b in kind]

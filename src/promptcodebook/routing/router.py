@@ -40,23 +40,27 @@ def make_router(config: Config, examples: Sequence[Example], composer: Composer,
     steady = config.roles.get("executor", RoleSettings()).temperature == 0.0
     repeats = not steady if config.router.repeats == "auto" else config.router.repeats == "yes"
     embedder = None if config.router.features == "words" else Embedder(lm)
+    inputs = {example.id: example.input for example in examples}
+    model = OutcomeModel(inputs, priors=priors_of(config))
+    return OutcomeRouter(config.router, config.select, model, repeats, embedder)
+
+
+def priors_of(config: Config) -> Priors:
     # What takes an instinct's place from a pool has nothing of it.
     swapped = config.update.pool and not config.update.text_updates
-    priors = Priors(kept=0.0) if swapped else Priors()
-    model = OutcomeModel({example.id: example.input for example in examples}, priors=priors)
-    return OutcomeRouter(config.router, config.select, model, repeats, embedder)
+    return Priors(kept=0.0) if swapped else Priors()
 
 
 def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> list[Outcome]:
     """What a batch that ran under `before` teaches: its rewards, and an even share of the
     codebook's severity (or of the whole penalty) for each instinct that was blamed."""
-    texts = _spelled(model, before.parameters.codebook)
+    texts = spelled(model, before.parameters.codebook)
     outcomes: list[Outcome] = []
     for trace in traces:
         route = trace.rollout.route
         if trace.unit is None or route is None:
             continue
-        like = _likeness(model.features(trace.rollout.example_id), texts)
+        like = likeness(model.features(trace.rollout.example_id), texts)
         whole = Outcome(
             trace.rollout.example_id,
             route.indices,
@@ -74,11 +78,12 @@ def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> 
     return outcomes
 
 
-def _spelled(model: OutcomeModel, codebook: Codebook) -> list[Features]:
+def spelled(model: OutcomeModel, codebook: Codebook) -> list[Features]:
+    """The instincts' texts, as `likeness` takes them."""
     return [model.vocabulary.spelled(text) for text in codebook.texts]
 
 
-def _likeness(features: Features, texts: Sequence[Features]) -> list[float]:
+def likeness(features: Features, texts: Sequence[Features]) -> list[float]:
     """How like an input each instinct's text is."""
     return [round(dot(features, own), 5) for own in texts]
 
@@ -143,15 +148,15 @@ class OutcomeRouter(Router):
         state = state if state.versions else self.begin(state)
         book, features = state.parameters.codebook, self.model.features(example.id)
         if self._texts is None or self._texts[0] is not book:
-            self._texts = book, _spelled(self.model, book)
-        adding = self._posterior(state).at(features, _likeness(features, self._texts[1]))
+            self._texts = book, spelled(self.model, book)
+        adding = self._posterior(state).at(features, likeness(features, self._texts[1]))
         settings, floor = self._settings, self._settings.floor
         parts = adding.draws(_DRAWS, draws.sample("route draws"), self._scale)
         tried = frozenset[Indices]()
         if not self.repeats:
             tried = frozenset(o.indices for o in _current(state) if o.example_id == example.id)
             floor = floor if any(o.example_id == example.id for o in state.outcomes) else 1.0
-        sizes = _Sizes(settings.least, self._select, len(book), tried)
+        sizes = Sizes(settings.least, self._select, len(book), tried)
         routes = [sizes.best(own, more) for own, more in parts]
         draw = draws.generator("route")
         uniform = draw.random() < floor
@@ -199,7 +204,7 @@ def _current(state: State) -> Iterator[Outcome]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sizes:
+class Sizes:
     """The sets that may be routes: `least` to `select` of `size`; some were `tried` already."""
 
     least: int
@@ -241,8 +246,7 @@ class _Sizes:
         return some / (self.select - max(1, self.least) + 1) / math.comb(self.size, count)
 
     def best(self, own: Sequence[float], more: float) -> Indices:
-        """The best route under a draw or, if that was tried, the best untried one that differs by
-        one instinct, if there is one."""
+        """The best route under a draw or, if tried, the best untried one a swap away, if any."""
         best = chosen(own, more, self.select, self.least)
         if best not in self.tried:
             return best

@@ -25,8 +25,7 @@ from promptcodebook.sync import run_sync
 from promptcodebook.text import shown_table
 from promptcodebook.types import Evaluation, Example, Reward
 
-LEARNED = "learned"
-"""Name of the row that is the policy itself."""
+LEARNED = "learned"  # name of the row that is the policy itself
 ROWS = (LEARNED, PRESENT, NONE, CONCAT, *MEASURED, ORACLE)
 """Rows that can be evaluated without a run."""
 
@@ -57,10 +56,8 @@ class Sample:
         if self.ids is not None:
             return tuple(e for e in examples if e.id in self.ids)
         if not examples:
-            raise DataError(
-                f"the split {self.split!r} of {assembled.task.name} is empty",
-                hint="choose another split: train, val or test",
-            )
+            said = f"the split {self.split!r} of {assembled.task.name} is empty"
+            raise DataError(said, hint="choose another split: train, val or test")
         return sample(examples, self.count)
 
 
@@ -187,8 +184,7 @@ class Side:
         return self.rewards.keys()
 
     def sample(self, asked: Sample) -> Sample:
-        """What the other side is evaluated on: these examples, unless a number or another split was
-        `asked` for."""
+        """What the other side is evaluated on: these examples, or those `asked` for."""
         split = self.split if asked.split == Sample().split else asked.split
         own = asked.count is None and split == self.split
         return replace(asked, split=split, ids=frozenset(self.rewards) if own else None)
@@ -279,10 +275,8 @@ class Evaluating:
         require_type(verb, "row", row, (str,), "the name of a row", optional=False)
         require_type(verb, "split", sample.split, (str,), "train, val or test", optional=False)
         if row not in ROWS:
-            raise ConfigError(
-                f"{verb}: unknown row {row!r}{did_you_mean(row, ROWS)}",
-                hint=f"the rows are {', '.join(ROWS)}",
-            )
+            said = f"{verb}: unknown row {row!r}{did_you_mean(row, ROWS)}"
+            raise ConfigError(said, hint=f"the rows are {', '.join(ROWS)}")
         subject = Subject.resolve(policy, given)
         examples = sample.examples(subject.assembled)
         for remark in subject.remarks:
@@ -338,10 +332,8 @@ class Evaluating:
             prompt = file.fixed_prompt(self.row)
             return FixedPrompt(prompt.text, prompt.stages)
         if task.oracle is None:
-            raise ConfigError(
-                f"{task.name} does not know the right instructions of its inputs",
-                hint="choose another row",
-            )
+            said = f"{task.name} does not know the right instructions of its inputs"
+            raise ConfigError(said, hint="choose another row")
         return OraclePrompt(task.oracle, file.base_prompt)
 
 
@@ -354,10 +346,8 @@ def require_comparable(a: Side | Evaluating, b: Side | Evaluating) -> None:
             hint="evaluate both on the same data, split and n",
         )
     if a.scored_by and b.scored_by and a.scored_by != b.scored_by:
-        raise DataError(
-            f"the two were not scored by the same reward: {a.scored_by} and {b.scored_by}",
-            hint="evaluate both under one reward",
-        )
+        said = f"the two were not scored by the same reward: {a.scored_by} and {b.scored_by}"
+        raise DataError(said, hint="evaluate both under one reward")
 
 
 @dataclass(frozen=True)

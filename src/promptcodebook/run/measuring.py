@@ -116,8 +116,7 @@ class Measurement:
         return made
 
     async def _routes(self, tell: Listener) -> tuple[dict[str, Route], int]:
-        """The routes that hold the instinct, by example; and how many inputs could not be routed.
-        Each is tried once more."""
+        """The routes that hold the instinct, by example; how many inputs twice had none."""
         count, deployed = counter(tell, "routing", len(self._examples)), self.subject.deployed
         randomness = self.subject.assembled.config.randomness
 
@@ -305,8 +304,7 @@ class Distillation:
 
 
 def logged_routes(store: RunStore, file: PolicyFile, train: Sequence[Example]) -> list[Imitated]:
-    """The encoder's own routes on training inputs; those under other texts than the policy's weigh
-    less."""
+    """The encoder's own routes on training inputs; under other texts they weigh less."""
     inputs = {example.id: example.input for example in train}
     found: list[Imitated] = []
     parameters, own = store.started().parameters, (file.encoder, file.parameters.codebook.texts)
@@ -327,15 +325,11 @@ class Distiller:
 
     def __init__(self, subject: Subject, logged: Sequence[Imitated], needs: Needs) -> None:
         if subject.file.router is not None:
-            raise ConfigError(
-                "this policy asks no encoder: its routes are ranked already",
-                hint="distil a run with router.kind = 'encoder'",
-            )
+            said = "this policy asks no encoder: its routes are ranked already"
+            raise ConfigError(said, hint="distil a run with router.kind = 'encoder'")
         if not subject.file.encoder:
-            raise ConfigError(
-                "this policy has no encoder: it takes the same instincts for every input",
-                hint="distil a run with encoder.mode = 'learned' or 'static'",
-            )
+            said = "this policy has no encoder: it takes the same instincts for every input"
+            raise ConfigError(said, hint="distil a run with encoder.mode = 'learned' or 'static'")
         self.subject = subject
         self._logged, self._needs = logged, needs
         dataset = subject.assembled.dataset
@@ -350,8 +344,7 @@ class Distiller:
 
     @classmethod
     def of(cls, subject: Subject, needs: Needs) -> Distiller:
-        """With the routes that the policy's run logged. ConfigError where the budget's calls cannot
-        suffice."""
+        """With the routes that the policy's run logged. ConfigError: a budget that is too small."""
         assembled, logged = subject.assembled, list[Imitated]()
         assembled.task.require()
         if subject.run is not None:
@@ -379,8 +372,7 @@ class Distiller:
         return len(self.fresh) + len(self.validation) * (1 + 2 * self.subject.answering_calls)
 
     async def distil(self, done: Callable[[str], None] = lambda _: None) -> Distillation:
-        """Asks, fits and measures; `done` hears what comes next. Closes the connections. Raises
-        TooManyFailures and BudgetReached."""
+        """Asks, fits, measures; `done` hears what is next. TooManyFailures, BudgetReached."""
         async with self.subject.at_work("give it a greater budget, or lower fresh or n"):
             made = await self._fitted(done)
             if self.validation:
@@ -415,8 +407,7 @@ class Distiller:
         )
 
     async def _judged(self, made: Distillation) -> Distillation:
-        """With the agreement and the difference on validation. Policies without answers are an
-        error."""
+        """With agreement and difference on validation. Policies without answers are an error."""
         subject, config, n = self.subject, self.subject.assembled.config, len(self.validation)
         evaluations, routes = list[Evaluation](), list[list[tuple[int, ...]]]()
         for name, file in (("encoder", subject.file), ("distilled", made.file)):

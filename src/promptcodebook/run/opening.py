@@ -62,8 +62,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
 from promptcodebook.units import lost_text, plural
 
-IN_PYTHON = "optimize()"
-"""Replaces what was typed when a run is begun from Python."""
+IN_PYTHON = "optimize()"  # replaces what was typed when a run is begun from Python
 
 
 @dataclass(frozen=True)
@@ -171,10 +170,8 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
             booked = lost_text(store.recovered)
             listener(Note(f"the last session was killed with calls in flight; {booked}"))
         if where.name not in ("", header.name):
-            raise ConfigError(
-                f"the run {header.id} was not begun under the name {where.name!r}",
-                hint="a run keeps its name: leave the name out when you resume",
-            )
+            said = f"the run {header.id} was not begun under the name {where.name!r}"
+            raise ConfigError(said, hint="a run keeps its name: leave the name out when you resume")
         ref = header.id if header.command == IN_PYTHON else run_reference(path)
         resumption = resume_with(header, store.outline(), plan, ref, edited=where.edited)
         if changes := resumption.changes:
@@ -323,8 +320,7 @@ def _longer_keys(config: Config) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Its header from now on, and each change in words. `extended` = training gets longer, so that
-    earlier judgements no longer count."""
+    """Its header from now on, and each change in words. `extended` = training gets longer."""
 
     header: Header
     changes: tuple[str, ...] = ()
@@ -334,8 +330,7 @@ class Resumption:
 def resume_with(
     header: Header, state: RunState, plan: Plan, ref: str, *, edited: bool
 ) -> Resumption:
-    """How the run resumes with this plan; `ref` is what is typed for it, `edited` = also where its
-    code was edited. Raises RunChanged."""
+    """How the run resumes; `ref` is typed for it, `edited` = where its code was. RunChanged."""
     then, now = settings_then_and_now(header, plan)
     moved, now = _moved(then, now, header, plan)
     longer = dict(_longer(then, now, state, plan))

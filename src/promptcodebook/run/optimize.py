@@ -163,8 +163,7 @@ class Run:
         return pandas.DataFrame(rows, columns=ROLLOUTS)
 
     def explain(self, x: str | Mapping[str, object]) -> Explanation:
-        """Route, instincts, prompt and reasons for one input; what the run was answered is not
-        asked for again."""
+        """Route, instincts, prompt and reasons for one input; known replies are not asked again."""
         policy = self.policy
         if policy.sources.lm is None or policy is self.learned:
             supplies = Supplies(recorded=Recorded(self.path))
@@ -302,9 +301,8 @@ def sources_of(
     function = None if isinstance(reward, str | Mapping) else reward
     if getattr(function, "__module__", "") == ready_made.__name__:
         called = f"{getattr(function, '__name__', '')}()"
-        raise ConfigError(
-            f"{verb}: the reward is what makes a ready-made one", hint=f"call it: {called}"
-        )
+        said = f"{verb}: the reward is what makes a ready-made one"
+        raise ConfigError(said, hint=f"call it: {called}")
     if function is not None:
         check_function(function, ("example", "output"), f"{verb}: the reward")
     if callable(executor):
@@ -317,9 +315,8 @@ def require_type(
 ) -> None:
     """Raises ConfigError for what is not of these kinds, nor None where it is `optional`."""
     if not isinstance(given, kinds) and not (optional and given is None):
-        raise ConfigError(
-            f"{verb}: {name} is of type {type(given).__name__}", hint=f"{name} must be {what}"
-        )
+        said = f"{verb}: {name} is of type {type(given).__name__}"
+        raise ConfigError(said, hint=f"{name} must be {what}")
 
 
 def _where(runs_dir: str | Path, resume: str, name: str) -> Where:
@@ -416,8 +413,7 @@ def run_once(
 ) -> tuple[Path, CellState]:
     """The run of these settings on these data in the folder of `where`: found finished, resumed if
     it stopped, else made now. With `at_budget` another budget is another run, and one that reached
-    its own is finished. Raises what a run raises, RunBusy where another process writes it, and the
-    Stop that ended it early."""
+    its own is finished. Raises what a run raises, RunBusy, and the Stop that ended it early."""
     plan = plan_run(config, sources).require_training()
     runs = fitting_runs(where.runs_dir, plan, config.budget if at_budget else None, listener)
     ended = [run for run in runs if not run.running]

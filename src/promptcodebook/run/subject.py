@@ -61,8 +61,7 @@ class Beside(TypedDict, total=False):
 
 
 class Examined(Beside, total=False):
-    """Also: `n` examples of the `split` (None = all), and whether a line on stderr shows
-    progress."""
+    """Also: `n` examples of the `split` (None = all), and whether stderr shows progress."""
 
     split: str
     n: int | None
@@ -114,8 +113,7 @@ class Given:
         beside: Beside,
         known: type = Asked,
     ) -> Given:
-        """What a `verb` of Python, as 'distill()', was given; `known` has its keywords.
-        ConfigError."""
+        """What a `verb` of Python, as 'distill()', was given; `known` its keywords. ConfigError."""
         settings, runs_dir = check_keywords(verb, beside, known), beside.get("runs_dir", "runs")
         require_type(verb, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
         shell = "" if settings.get("lm") else os.environ.get("PCO_LM", "")
@@ -161,10 +159,8 @@ class Given:
         """
         decided = [key for key in self.above if key in reference.file.decided and key != "seed"]
         if decided:
-            raise ConfigError(
-                f"--set {decided[0]}: the policy decides that",
-                hint="leave it out, or train a new run",
-            )
+            said = f"--set {decided[0]}: the policy decides that"
+            raise ConfigError(said, hint="leave it out, or train a new run")
         own, shell, above = reference.models, self.environment, self.above
         keeps = self.keeps_own(reference)
         below: Mapping[str, Any] = {}
@@ -194,10 +190,8 @@ class Given:
             below, above, self.where, name=reference.name, trusted=reference.trusted
         )
         if config.lm == OWN_LM and self.sources.lm is None:
-            raise ConfigError(
-                f"the run {reference.name} was made with an LM object, which is not here",
-                hint="pass --lm (lm= in Python) with a model's spec",
-            )
+            said = f"the run {reference.name} was made with an LM object, which is not here"
+            raise ConfigError(said, hint="pass --lm (lm= in Python) with a model's spec")
         return config, base
 
     def recorded(self, ref: str) -> Recorded | None:

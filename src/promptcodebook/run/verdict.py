@@ -36,8 +36,7 @@ from promptcodebook.text import shown_table, shown_text
 from promptcodebook.types import Evaluation, PromptLength
 from promptcodebook.units import cost_text, money, number, percent, plural
 
-ENOUGH = 20
-"""Test examples that a verdict needs."""
+ENOUGH = 20  # test examples that a verdict needs
 JUDGED = "A model judged the answers, and its error is in no interval: `pco judge sheet` tells how."
 _ON_SIMULATED = "On the simulated model: "
 _MANY_FALLBACKS = 0.2
@@ -228,8 +227,7 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class VerdictTable:
-    """Rows and columns for all who show them. `titles` are what rows are called instead of their
-    names, `head` the heading above them."""
+    """Rows and columns to show. `titles` replace names of rows, `head` is above them."""
 
     rows: Sequence[Row]
     figures: tuple[Figure, ...] = FIGURES

@@ -29,8 +29,8 @@ from aiohttp import web
 from promptcodebook.config import Budget
 from promptcodebook.config.loading import parse_budget
 from promptcodebook.errors import ConfigError, import_extra
+from promptcodebook.online.log import new_request_id
 from promptcodebook.serve.completions import Refusal, error_body, parse_body
-from promptcodebook.serve.spending import new_request_id
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -62,9 +62,8 @@ def require_keys(keys: Iterable[str], host: str, command: str) -> None:
     keys = [_checked(key, "what is in PCO_SERVE_KEY or --key") for key in keys if key]
     if not keys and not is_loopback(host):
         hint = f"PCO_SERVE_KEY=$(openssl rand -hex 24) {command} --host {host}"
-        raise ConfigError(
-            f"{host} can be reached from other machines, and no key is set", hint=hint
-        )
+        said = f"{host} can be reached from other machines, and no key is set"
+        raise ConfigError(said, hint=hint)
 
 
 def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
@@ -237,12 +236,15 @@ class Shares:
 
 @dataclass(slots=True)
 class Visit:
-    """A request on its way: what is known of it so far. `size` is its body's length in bytes."""
+    """A request on its way: what is known of it so far. `size` is its body's length in bytes,
+    `tokens` what the model's server says that it took."""
 
     id: str = field(default_factory=new_request_id)
     headers: dict[str, str] = field(default_factory=lambda: {})
     caller: str = ""
     size: int = 0
+    tokens: int | None = None
+    begun: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
         self.headers["x-request-id"] = self.id
@@ -267,8 +269,7 @@ class Address:
 
 
 class _Connections(web.Server):
-    """One address has its share of the connections; when it is used up, the address's longest idle
-    connection is closed, or else the new one."""
+    """An address has its share of connections; beyond it its longest idle one is closed."""
 
     def __init__(self, most: int, answer: Any, **settings: Any) -> None:
         super().__init__(answer, handler_cancellation=True, access_log=None, **settings)
@@ -372,7 +373,7 @@ class Admission:
             if path not in paths:
                 named = (p for p in paths if "{" in p and path.startswith(p.partition("{")[0]))
                 path = next(named, "other")
-            visit, begun, status = Visit(), time.perf_counter(), HUNG_UP
+            visit, status = Visit(), HUNG_UP
             try:
                 with connections.busy(request.protocol):
                     response = await self._answered(request, visit, path, paths.get(path))
@@ -380,7 +381,7 @@ class Admission:
                     return response
             finally:
                 if metrics is not None:
-                    metrics.answered(path, status, time.perf_counter() - begun)
+                    metrics.answered(path, status, time.perf_counter() - visit.begun)
 
         quiet = logging.getLogger(f"{__name__}.http")
         quiet.disabled = True  # what it says of a malformed request quotes it

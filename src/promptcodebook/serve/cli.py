@@ -23,11 +23,21 @@ from promptcodebook.errors import ConfigError, PcoError, import_part
 from promptcodebook.lm.budget import Ledger, PriceTable
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import LISTENERS, Supplies
+from promptcodebook.online.exploring import Explorer, barred
+from promptcodebook.online.log import (
+    is_request_id,
+    logged_name,
+    open_log,
+    records_path,
+    seconds_of,
+    served_name,
+)
 from promptcodebook.paths import runs_dir
 from promptcodebook.policy.policy import deploy
 from promptcodebook.policy.references import Reference, resolve
 from promptcodebook.registry.registry import open_registry
 from promptcodebook.serve import admission, spending, versions
+from promptcodebook.serve.feedback import Online
 from promptcodebook.serve.proxy import Proxy
 from promptcodebook.serve.upstream import connect_upstream
 from promptcodebook.tasks.program import SINGLE_CALL
@@ -42,70 +52,72 @@ Keys = Annotated[
 
 def serve(
     ref: command.Ref,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 8080,
+    host: str = typer.Option("127.0.0.1", help="Address to listen on."),
+    port: int = typer.Option(8080, min=0, max=65535, help="0 = any free one."),
     keys: Keys = None,
-    name: Annotated[
-        str | None, typer.Option(help="Callers ask for the model pco/NAME; else the REF's name.")
-    ] = None,
-    serve_as: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Another name of the model, for a client that insists on one. Repeatable."
-        ),
-    ] = None,
+    name: str | None = typer.Option(
+        None, help="Callers ask for the model pco/NAME; else the REF's name."
+    ),
+    serve_as: list[str] | None = typer.Option(
+        None, help="Another name of the model, for a client that insists on one. Repeatable."
+    ),
     lm: command.Model = None,
-    reads: Annotated[
-        Literal["last", "conversation"],
-        typer.Option("--input", help="What is routed: the last user turn, or the conversation."),
-    ] = "last",
-    sticky: Annotated[
-        str,
-        typer.Option(
-            metavar="off|conversation|user|header:NAME",
-            help="A conversation keeps its prompt: known by its first turn, the body's user, or a "
-            "header.",
-        ),
-    ] = "off",
-    one_system: Annotated[
-        bool,
-        typer.Option(help="Join the prompt with the caller's system message."),
-    ] = False,
-    prompt_first: Annotated[
-        bool, typer.Option(help="Put the prompt before the caller's system message, not after it.")
-    ] = False,
-    verbatim: Annotated[
-        bool, typer.Option(help="Put instincts in as they are: no generator, a call less.")
-    ] = False,
-    route_timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds for the encoder; then a fallback is used.")
-    ] = 10.0,
-    compose_timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds for the generator; then a fallback is used.")
-    ] = 10.0,
-    kept: Annotated[
-        int, typer.Option("--cache", min=0, help="Composed prompts that are kept in memory.")
-    ] = 10_000,
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Requests at a time; more get a 429.")
-    ] = 256,
-    daily_budget: Annotated[
-        str,
-        typer.Option(
-            help="What each key may spend a day (UTC), e.g. 1000calls+2Mtok+5usd; a line of --keys "
-            "may name another behind its key."
-        ),
-    ] = "",
-    rate: Annotated[
-        float, typer.Option(min=0.0, help="Requests a second for each key; 0 = any number.")
-    ] = 0.0,
-    max_body: Annotated[float, typer.Option(min=0.001, help="MiB of a request's body.")] = 16.0,
-    records: Annotated[
-        int, typer.Option(min=0, help="Requests kept for `pco explain REQUEST_ID`.")
-    ] = 10_000,
-    log_inputs: Annotated[
-        bool, typer.Option(help="Keep what requests say in that record, too.")
-    ] = False,
+    reads: Literal["last", "conversation"] = typer.Option(
+        "last", "--input", help="What is routed: the last user turn, or the conversation."
+    ),
+    sticky: str = typer.Option(
+        "off",
+        metavar="off|conversation|user|header:NAME",
+        help="A conversation keeps its prompt: known by its first turn, the body's user, or a "
+        "header.",
+    ),
+    one_system: bool = typer.Option(
+        False, help="Join the prompt with the caller's system message."
+    ),
+    prompt_first: bool = typer.Option(
+        False, help="Put the prompt before the caller's system message, not after it."
+    ),
+    verbatim: bool = typer.Option(
+        False, help="Put instincts in as they are: no generator, a call less."
+    ),
+    route_timeout: float = typer.Option(
+        10.0, min=0.001, help="Seconds for the encoder; then a fallback is used."
+    ),
+    compose_timeout: float = typer.Option(
+        10.0, min=0.001, help="Seconds for the generator; then a fallback is used."
+    ),
+    kept: int = typer.Option(
+        10_000, "--cache", min=0, help="Composed prompts that are kept in memory."
+    ),
+    concurrency: int = typer.Option(256, min=1, help="Requests at a time; more get a 429."),
+    daily_budget: str = typer.Option(
+        "",
+        help="What each key may spend a day (UTC), e.g. 1000calls+2Mtok+5usd; a line of --keys "
+        "may name another behind its key.",
+    ),
+    rate: float = typer.Option(
+        0.0, min=0.0, help="Requests a second for each key; 0 = any number."
+    ),
+    max_body: float = typer.Option(16.0, min=0.001, help="MiB of a request's body."),
+    records: int = typer.Option(10_000, min=0, help="Requests kept for `pco explain REQUEST_ID`."),
+    log_inputs: bool = typer.Option(False, help="Keep what requests say in that record, too."),
+    feedback: bool = typer.Option(
+        False, help="Take feedback at /v1/feedback, and keep what it needs."
+    ),
+    keep: str = typer.Option(
+        "30d", metavar="DURATION", help="How long that is kept, such as 12h or 30d."
+    ),
+    explore: float = typer.Option(
+        0.0, min=0.0, max=1.0, help="Chance that a request gets a route to learn from; 0 = none."
+    ),
+    never: list[int] = typer.Option(
+        [], help="An instinct by its number that is never explored. Repeatable."
+    ),
+    steady: list[str] = typer.Option(
+        [],
+        help="A caller (the start of its key's SHA-256) or model name that is never explored. "
+        "Repeatable.",
+    ),
     config: command.ConfigOption = None,
     sets: command.Sets = None,
     trust: command.Trust = False,
@@ -114,13 +126,15 @@ def serve(
     """Serve a policy until Ctrl-C: every request gets its composed prompt and goes to the model.
 
     The first line on stdout is the address to use as base_url. Answers /v1/chat/completions,
-    /v1/responses, /v1/models, /v1/prompt, /healthz, /readyz, /metrics and /openapi.json. A ref that
-    moves and a policy file that is replaced are taken up without a restart. On another address
-    than loopback callers need a key.
+    /v1/responses, /v1/models, /v1/prompt, /v1/feedback, /healthz, /readyz, /metrics and
+    /openapi.json. A ref that moves and a policy file that is replaced are taken up without a
+    restart. On another address than loopback callers need a key.
     """
     if not re.fullmatch(r"off|conversation|user|header:[\w-]+", sticky, re.ASCII):
         said = f"--sticky {sticky!r} is none of off, conversation, user and header:NAME"
         raise ConfigError(said, hint="--sticky conversation, or --sticky header:X-Session-Id")
+    feedback = feedback or explore > 0
+    kept_s = seconds_of(keep)
     known = admission.read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
     admission.require_keys(known, host, f"pco serve {ref}")
     allowed = admission.budgets_of(known, daily_budget)
@@ -147,7 +161,11 @@ def serve(
             # A reply may quote its request, and what requests say is not written down.
             settings = settings.model_copy(update={"cache": False})
             policy = deploy(file, settings, Sources(base), Supplies(ledger=Ledger(log=budgets)))
-            return versions.Composing(policy, version.name, patience)
+            explorer = None
+            if explore:
+                bars = {*never, *(barred(version.name) if "@" in ref else ())}
+                explorer = Explorer(file, explore, file.seed, bars)
+            return versions.Composing(policy, version.name, patience, explorer)
 
         live = versions.Live(_source(ref, reference), make)
         upstream = await connect_upstream(settings, os.environ)
@@ -164,7 +182,7 @@ def serve(
             live,
             upstream,
             admission.Admission(admission.Callers(known), limits),
-            spending.Records(spending.records_path(), records) if records else None,
+            spending.Records(records_path(), records) if records else None,
             budgets,
             names=tuple(serve_as or ()),
             conversation=reads == "conversation",
@@ -173,6 +191,18 @@ def serve(
             first=prompt_first,
             texts=log_inputs,
             tracing=tracing,
+            online=Online(
+                logged_name(ref, reference),
+                open_log(),
+                kept_s,
+                texts=log_inputs,
+                explores=explore > 0,
+                steady=frozenset(steady),
+                threads=sticky == "conversation",
+                reward_range=settings.reward_range,
+            )
+            if feedback
+            else None,
             cap=length_field(settings),
         )
         async with proxy.serving(host, port) as address:
@@ -201,14 +231,6 @@ def _source(ref: str, reference: Reference) -> versions.PolicySource:
     return versions.FixedSource(versions.Version.of(data, ref))
 
 
-def served_name(reference: Reference) -> str:
-    """The name that callers use: a run's given name, or a file's without its endings."""
-    header = reference.header
-    called = header.name if header is not None and header.name else reference.name
-    name = called.removesuffix(".json").removesuffix(".pco")
-    return re.sub(r"[^\w.@-]+", "-", name) or "policy"
-
-
 def _budgets(allowed: Mapping[str, Budget], settings: Config) -> spending.Spending | None:
     if not allowed:
         return None
@@ -220,7 +242,7 @@ def _budgets(allowed: Mapping[str, Budget], settings: Config) -> spending.Spendi
             said = f"role {role} has no length cap, so no budget of tokens or money can hold"
             raise ConfigError(said, hint=f"set roles.{role}.max_tokens in pco.toml")
     models, prices = [settings.model_of(role) for role in roles], PriceTable(settings.prices)
-    path, length = spending.records_path(), caps["executor"] or 0
+    path, length = records_path(), caps["executor"] or 0
     return spending.Spending(path, allowed, prices, models, length)
 
 
@@ -254,14 +276,14 @@ def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int,
 
 def explain_request(request_id: str, *, as_json: bool) -> None:
     """What a request was prompted with."""
-    if not spending.is_request_id(request_id):
+    if not is_request_id(request_id):
         said = f"no input was given to explain {request_id} with"
         hint = f'pco explain {request_id} "an input"'
         if request_id.startswith("req-"):
             said = f"{request_id} is not the whole id of a request"
             hint = "the answer's header x-request-id has all of it"
         raise ConfigError(said, hint=hint)
-    record = spending.find_record(spending.records_path(), request_id)
+    record = spending.find_record(records_path(), request_id)
     if as_json:
         command.emit(asdict(record))
         return

@@ -21,6 +21,7 @@ from typing import Any, Protocol, cast
 from aiohttp import web
 
 from promptcodebook.errors import PcoError, did_you_mean
+from promptcodebook.lm.wire import told_usage
 from promptcodebook.serve import description as bodies
 from promptcodebook.serve.admission import (
     HUNG_UP,
@@ -34,6 +35,7 @@ from promptcodebook.serve.admission import (
     showing,
 )
 from promptcodebook.serve.completions import Refusal, error_body
+from promptcodebook.serve.feedback import Online
 from promptcodebook.serve.responses import Response, chat_body
 from promptcodebook.serve.spending import Record, Records, Spending, now
 from promptcodebook.serve.upstream import Answer, Upstream
@@ -116,7 +118,8 @@ class Proxy:
     ones. `conversation`: all turns are the input, not the last one alone. `sticky`: a conversation
     keeps its prompt; it is known by its first turn ('conversation'), the body's 'user' or a
     'header:NAME'. `joined` and `first`: where the prompt goes. `texts`: what requests say is
-    recorded too. `cap` is the model's own field for a length."""
+    recorded too. `online`: what is learned from callers. `cap` is the model's own field for a
+    length."""
 
     name: str
     live: Live
@@ -131,6 +134,7 @@ class Proxy:
     first: bool = False
     texts: bool = False
     tracing: Tracing | None = None
+    online: Online | None = None
     cap: str = "max_tokens"
     stopping: bool = False
 
@@ -144,6 +148,8 @@ class Proxy:
         about, live = "Versions taken up since the start.", self.live
         metrics.gauge("pco_version_moves", about, lambda: live.moves)
         metrics.gauge("pco_version_failures", "Versions that failed.", lambda: live.failures)
+        if self.online is not None:
+            self.online.measure(metrics)
         self._metrics = metrics
 
     @asynccontextmanager
@@ -163,7 +169,10 @@ class Proxy:
             "/readyz": ("GET", self._ready),
             "/openapi.json": ("GET", showing(bodies.description)),
         }
-        watching = asyncio.ensure_future(self.live.watch(poll_s))
+        watching = [asyncio.ensure_future(self.live.watch(poll_s))]
+        if self.online is not None:
+            paths = {**paths, **self.online.paths(self.admission)}
+            watching.append(asyncio.ensure_future(self.online.watch()))
         try:
             async with self.admission.listening(paths, self._metrics, host, port) as address:
                 try:
@@ -171,12 +180,13 @@ class Proxy:
                 finally:
                     self.stopping = True
         finally:
-            watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
+            for task in watching:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
             await self.live.close()
             await self.upstream.close()
-            for kept in (self.records, self.spending):
+            for kept in (self.records, self.spending, self.online):
                 if kept is not None:
                     await asyncio.to_thread(kept.close)
 
@@ -221,7 +231,7 @@ class Proxy:
             self.live.using(await self._version(body.get("model"))) as composing,
         ):
             text, thread = self._routed(request, visit, body)
-            composed = await self._composed(composing, text, visit, thread)
+            composed = await self._composed(composing, text, visit, thread, body.get("model"))
             status = HUNG_UP
             try:
                 sent = place_prompt(
@@ -236,6 +246,8 @@ class Proxy:
                 raise
             finally:
                 self._record(visit, composing, composed, text, status)
+                if self.online is not None:
+                    self.online.served(visit, composing, composed, text, status)
 
     def _routed(
         self, request: web.BaseRequest, visit: Visit, body: Mapping[str, Any]
@@ -265,7 +277,8 @@ class Proxy:
         body = asked if spending is None else spending.measured(asked)
         data = await self.admission.apart(visit, lambda: upstream.body(body))
         wanted = spending is None or body.get("stream_options") == asked.get("stream_options")
-        reads = "ignored" if spending is None and self.tracing is None else "shown"
+        unread = spending is None and self.tracing is None and self.online is None
+        reads = "ignored" if unread else "shown"
         with ExitStack() as calls:
             told = [
                 calls.enter_context(each.call(body, len(data)))
@@ -276,6 +289,8 @@ class Proxy:
             response = await self._respond(request, turned(answer), visit)
             for tell in told:
                 tell(answer)
+            if self.online is not None and (usage := told_usage(answer.usage)):
+                visit.tokens = usage.tokens
             return response
 
     async def _prompt(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
@@ -288,8 +303,10 @@ class Proxy:
             self.admission.place(visit),
             self.live.using(await self._version(body.get("model"))) as composing,
         ):
-            composed = await self._composed(composing, given, visit, thread)
+            composed = await self._composed(composing, given, visit, thread, body.get("model"))
             self._record(visit, composing, composed, given, 200)
+            if self.online is not None:
+                self.online.served(visit, composing, composed, given, 200)
             made = bodies.Prompt(
                 id=visit.id,
                 model=_PREFIX + self.name,
@@ -303,11 +320,12 @@ class Proxy:
             return json_response(made.model_dump(), visit)
 
     async def _composed(
-        self, composing: Composing, text: str, visit: Visit, thread: bytes | None
+        self, composing: Composing, text: str, visit: Visit, thread: bytes | None, model: object
     ) -> Composed:
         if self.spending is not None:
             self.spending.paying(visit.caller)
-        composed = await composing.compose(text, thread)
+        key = "" if self.online is None else self.online.key(visit, text, thread, model)
+        composed = await composing.compose(text, thread, key)
         self._prompts.labels(composing.mode, composed.cached or "no").inc()
         for fallback in composed.fallbacks:
             self._fallbacks.labels(*fallback.split(":")).inc()
@@ -428,7 +446,10 @@ class Proxy:
 
     async def _ready(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         said, status = ("stopping", 503) if self.stopping else ("ok", 200)
-        return json_response({"status": said, "version": self.live.version}, visit, status)
+        body = {"status": said, "version": self.live.version}
+        if self.online is not None:
+            body["recording"] = "failed" if self.online.log.fails else "ok"
+        return json_response(body, visit, status)
 
 
 async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:

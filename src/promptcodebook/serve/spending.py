@@ -7,10 +7,7 @@ disk within a moment: a restart gives nothing back, and calls cut off by a kill 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
-import re
 import sqlite3
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -25,27 +22,12 @@ from promptcodebook.config import Budget
 from promptcodebook.errors import StoreError
 from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.wire import cache_written, told_usage
-from promptcodebook.paths import data_folder, make_private_folder
+from promptcodebook.online.log import LAYOUT, Kept
 from promptcodebook.serve.completions import Refusal
 from promptcodebook.serve.upstream import Answer
-from promptcodebook.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error, unpack
+from promptcodebook.sqlite import Packer, Reader, unpack
 
 _log = logging.getLogger(__name__)
-_PREFIX = "req-"
-_DIGITS = 24
-_MOMENT_S = 0.2
-_LAYOUT = Layout(
-    "record of requests",
-    1,
-    (
-        "CREATE TABLE requests (number INTEGER PRIMARY KEY, id TEXT NOT NULL, value BLOB NOT NULL)",
-        "CREATE INDEX by_id ON requests (id)",
-    ),
-    later=(
-        "CREATE TABLE IF NOT EXISTS spent (caller TEXT, day TEXT, calls INTEGER NOT NULL, "
-        "tokens INTEGER NOT NULL, usd REAL NOT NULL, PRIMARY KEY (caller, day))",
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,66 +55,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def is_request_id(text: str) -> bool:
-    return re.fullmatch(rf"{_PREFIX}[0-9a-f]{{{_DIGITS}}}", text) is not None
-
-
-def new_request_id() -> str:
-    return _PREFIX + os.urandom(_DIGITS // 2).hex()
-
-
-def records_path() -> Path:
-    chosen = os.environ.get("PCO_REQUESTS", "")
-    return Path(chosen).expanduser() if chosen else data_folder() / "requests.sqlite"
-
-
-class _Kept:
-    """A file that is written to in the background: requests do not wait for it, nor fail for it.
-    Several processes may write to one; `what` begins the line that says it failed. StoreError."""
-
-    def __init__(
-        self,
-        path: Path,
-        what: str,
-        write: Callable[[sqlite3.Connection, Sequence[Any]], None],
-        each_batch: Write | None = None,
-    ) -> None:
-        if not path.parent.is_dir():
-            try:
-                path.parent.parent.mkdir(parents=True, exist_ok=True)
-                make_private_folder(path.parent)
-            except OSError as error:
-                raise store_os_error(error, path.parent) from None
-        self._writer = Writer(path, _LAYOUT, each_batch=each_batch)
-        self._what, self._into = what, write
-        self._waiting: list[Any] = []
-        self._fails = False
-
-    def put(self, item: Any) -> None:
-        """Written within a moment, together with all of that moment. Called in an event loop."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_later(_MOMENT_S, self._write)
-        self._waiting.append(item)
-
-    def _write(self) -> None:
-        items, self._waiting = self._waiting, []
-        if items:
-            self._try(lambda: self._writer.send(lambda db: self._into(db, items)))
-
-    def close(self) -> None:
-        self._write()
-        self._try(self._writer.close)
-
-    def _try(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except StoreError as error:
-            if not self._fails:
-                _log.error("%s not recorded: %s", self._what, error)
-            self._fails = True
-
-
-class Records(_Kept):
+class Records(Kept):
     def __init__(self, path: Path, most: int) -> None:
         def write(db: sqlite3.Connection, records: Sequence[Record]) -> None:
             # No copy of each text, as `asdict` makes one: the server waits for the interpreter.
@@ -149,7 +72,7 @@ def find_record(path: Path, request_id: str) -> Record:
     """Raises StoreError where there is none, or none any more."""
     rows = list[Any]()
     if path.is_file():
-        with closing(Reader(path, _LAYOUT)) as reader:
+        with closing(Reader(path, LAYOUT)) as reader:
             rows = reader.rows("SELECT value FROM requests WHERE id = ?", (request_id,))
     if not rows:
         hint = "the record keeps the last requests only: pco serve REF --records N; PCO_REQUESTS "
@@ -167,7 +90,7 @@ _PREAMBLE = 128  # Tokens that a chat template may put around messages, of a byt
 _EPSILON = 1e-9
 
 
-class Spending(_Kept):
+class Spending(Kept):
     """The daily budgets of `allowed`, by the caller's name. As an `AttemptLog` it is asked for each
     call of composing a prompt. The first of `models` is the one behind the policy; a request that
     names no length gets `length` where tokens or money count. Raises ConfigError for a money budget
@@ -205,7 +128,7 @@ class Spending(_Kept):
             self._spent = {who: Usage(calls, tokens, cost=usd) for who, calls, tokens, usd in rows}
 
         super().__init__(path, "what callers spend is", write)
-        self._writer.write_now(read)
+        self.writer.write_now(read)
 
     def begin(self, role: Role, most: Usage) -> int:
         """Reserves for who the request is for. Raises Refusal when the budget has no room."""

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Generic, Literal, Protocol, TypeVar
 
 from promptcodebook.errors import PcoError, PolicyError
+from promptcodebook.online.exploring import Explorer
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
 from promptcodebook.policy.policy import Policy
 from promptcodebook.registry.log import version_of
 from promptcodebook.registry.registry import Registry
 from promptcodebook.serve.admission import kind_and_place
-from promptcodebook.types import Example, Route
+from promptcodebook.types import Example, Expected, Route
 
 _log = logging.getLogger(__name__)
 _K = TypeVar("_K")
@@ -126,20 +127,30 @@ class Patience:
 @dataclass(frozen=True, slots=True)
 class Composed:
     """A prompt and how it came about. `fallbacks` name what had to do without a model, and why:
-    'encoder:timeout', 'encoder:error', 'encoder:reply', 'generator:...', 'input:empty'."""
+    'encoder:timeout', 'encoder:error', 'encoder:reply', 'generator:...', 'input:empty'.
+    `propensity` is the chance of the route, `expected` what the router promises of it."""
 
     prompt: str
     route: Route
     fallbacks: tuple[str, ...] = ()
     cached: Cached = ""
+    expected: Expected | None = None
+    propensity: float = 1.0
 
 
 class Composing:
-    """One version at work. `users` are the requests that use it, and `over` = no more will."""
+    """One version at work, which an `explorer` may try routes of. `users` are the requests that use
+    it, and `over` = no more will."""
 
-    def __init__(self, policy: Policy, version: str, patience: Patience = Patience()) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        version: str,
+        patience: Patience = Patience(),
+        explorer: Explorer | None = None,
+    ) -> None:
         self.policy, self.version, self.users = policy, version, 0
-        self.over = False
+        self._explorer, self.over = explorer, False
         self._by_input: _Recent[bytes, Composed] = _Recent(patience.kept)
         self._by_route: _Recent[tuple[int, ...], str] = _Recent(patience.kept)
         self._by_thread: _Recent[bytes, Composed] = _Recent(patience.kept)
@@ -153,18 +164,29 @@ class Composing:
         # A template that never names the input makes one prompt of a route for all inputs.
         self._one_a_route = asks_generator and "{task}" not in file.templates.generator
 
-    async def compose(self, text: str, thread: bytes | None = None) -> Composed:
-        """The prompt for a text, or the one that the `thread`, a conversation, began with."""
+    async def compose(self, text: str, thread: bytes | None = None, key: str = "") -> Composed:
+        """The prompt for a text, or the one that the `thread`, a conversation, began with. Where
+        the version explores, `key` decides on the route; '' = the best one."""
         if thread is None:
-            return await self._prompt(text)
+            return await self._tried(text, key)
         if (known := self._by_thread.get(thread)) is not None:
             return known
-        composed = await self._prompt(text)
+        composed = await self._tried(text, key)
         if (known := self._by_thread.get(thread)) is not None:
             return known  # another request of the conversation was faster
         if not composed.fallbacks:
             self._by_thread.put(thread, replace(composed, cached="conversation"))
         return composed
+
+    async def _tried(self, text: str, key: str) -> Composed:
+        composed = await self._prompt(text)
+        if self._explorer is None or composed.expected is None or not key:
+            return composed
+        tried = self._explorer.choose(composed.route, composed.expected, key)
+        if tried.route is composed.route:
+            return replace(composed, propensity=tried.propensity)
+        explored = await self._compose(self.policy.example_of(text), tried.route)
+        return replace(explored, propensity=tried.propensity)
 
     async def _prompt(self, text: str) -> Composed:
         if not text or text.isspace():
@@ -178,12 +200,12 @@ class Composing:
         key, example = await asyncio.to_thread(hashed) if len(text) >= _LONG else hashed()
         if (known := self._by_input.get(key)) is not None:
             return known
-        found = await _within(self._route_s, self.policy.aroute(example), "encoder")
+        found = await _within(self._route_s, self.policy.aexpected(example), "encoder")
         if isinstance(found, str):
-            route, lost = self.policy.spare_route(), found
+            route, expected, lost = self.policy.spare_route(), None, found
         else:
-            route, lost = found, "reply" if found.fallback else ""
-        composed = await self._compose(example, route)
+            (route, expected), lost = found, "reply" if found[0].fallback else ""
+        composed = replace(await self._compose(example, route), expected=expected)
         if lost:
             return replace(composed, fallbacks=(f"encoder:{lost}", *composed.fallbacks))
         if not composed.fallbacks:
@@ -209,8 +231,7 @@ class Composing:
 
 
 async def _within(seconds: float | None, work: Awaitable[_V], who: str) -> _V | str:
-    """What the work comes to, or in a word why it came to nothing. The log has no error's text: it
-    may quote the request."""
+    """What the work comes to, or why to nothing: an error's text may quote the request."""
     try:
         async with asyncio.timeout(seconds):
             return await work
@@ -278,8 +299,7 @@ class Live:
 
     @contextmanager
     def using(self, served: Composing) -> Generator[Composing]:
-        """A version for one request. Await nothing between finding a version and this: it may be
-        closed by then."""
+        """A version for one request. Await nothing between finding it and this: it may close."""
         served.users += 1
         try:
             yield served

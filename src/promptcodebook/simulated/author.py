@@ -22,8 +22,7 @@ from promptcodebook.simulated.orders import (
     told,
 )
 
-_NO_SKILL = -1
-"""In a skill's place: advice that is about none."""
+_NO_SKILL = -1  # in a skill's place: advice that is about none
 _LONG = 100  # words from which on a text is a directive, whose opening says what the role is
 _HOW = ("Take care of", "Think about", "Mind", "Look at", "Keep in mind", "Weigh")
 _WHAT = ("the purpose", "the reader", "the order of ideas", "the tone", "each detail", "the topic")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -58,17 +58,15 @@ _TITLES = {
 
 
 def demo(
-    simulated: Annotated[
-        bool, typer.Option("--simulated", help="The tour on the simulated model instead.")
-    ] = False,
-    worlds: Annotated[
-        int | None, typer.Option(min=1, help="Number of simulated worlds; 5 unless given.")
-    ] = None,
-    world: Annotated[
-        int | None, typer.Option(help="Only the world with this seed, as raw JSON.")
-    ] = None,
+    simulated: bool = typer.Option(
+        False, "--simulated", help="The tour on the simulated model instead."
+    ),
+    worlds: int | None = typer.Option(
+        None, min=1, help="Number of simulated worlds; 5 unless given."
+    ),
+    world: int | None = typer.Option(None, help="Only the world with this seed, as raw JSON."),
     plain: Plain = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The tables as JSON.")] = False,
+    as_json: bool = typer.Option(False, "--json", help="The tables as JSON."),
 ) -> int | None:
     """Learn which instruction helps which message, on a small real model, in minutes.
 
@@ -246,10 +244,8 @@ def _beside(worlds: Sequence[int]) -> Generator[Callable[[], list[dict[str, Any]
         processes.append(process)
         out, _ = process.communicate()
         if process.returncode != 0:
-            raise PcoError(
-                f"the simulated world {world} ended with {process.returncode}",
-                hint=f"pco demo --simulated --world {world} shows why",
-            )
+            said = f"the simulated world {world} ended with {process.returncode}"
+            raise PcoError(said, hint=f"pco demo --simulated --world {world} shows why")
         return json.loads(out)
 
     pool = ThreadPoolExecutor(os.cpu_count() or 1)

@@ -17,8 +17,7 @@ from promptcodebook.simulated.orders import Order, content_stems, patterns, says
 
 _CLAIM = re.compile(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+")
 _LONG = 150  # words from which on the critic calls a prompt crowded when it sees no other fault
-_RUBRIC = "look whether"
-"""In a sentence of the rubric that says what to look for."""
+_RUBRIC = "look whether"  # in a sentence of the rubric that says what to look for
 _OPENINGS = {
     "rendering": "Keep this in the prompt",
     "instinct": "Its text must say",
@@ -146,8 +145,7 @@ def _complaint(mind: Mind, claim: frozenset[int], n: int) -> str:
 
 
 def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = None) -> str:
-    """The reply that lays a verdict (by default the one that is shown) at the channels, beside
-    other `values`."""
+    """Lays a verdict (by default the one that is shown) at the channels, beside other `values`."""
     verdict = verdict if values else mind.section("verdict", "feedback") or mind.asked.request.user
     laid: dict[tuple[str, str], list[str]] = {}  # what blames each channel, and which index
     active = mind.asked.reading.active()

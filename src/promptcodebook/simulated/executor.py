@@ -1,6 +1,5 @@
 """The simulated executor: it obeys the orders in its system prompt, even where they do harm. What
-comes out well is drawn first; then a text is written that has just that outcome. The task's own
-checks score all texts."""
+comes out well is drawn first; then a text is written that has just that outcome."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ class Obeyed:
 
 
 def obey(world: World, problem: Problem, prompt: str, weighed: str | None = None) -> Obeyed:
-    """The orders of a prompt that apply to the input, and how they get in each other's way. Only
-    the words of `weighed` count (None = all)."""
+    """A prompt's orders for the input, and their conflicts. Only words of `weighed` count."""
     orders = [o for o in world.skills.orders(prompt) if o.applies(problem.shown, problem.words)]
     done = {o.skill for o in orders if not o.against}
     contested = {a for a in done for b in done if world.skills.contradict(a, b)}

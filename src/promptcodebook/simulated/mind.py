@@ -74,8 +74,7 @@ def from_request(request: Request) -> ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Whether a JSON object is wanted; its keys in order, each with its type in JSON schema ('' =
-    not told)."""
+    """Whether JSON is wanted; its keys in order, each with its JSON schema type ('' = not told)."""
 
     json: bool
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -139,8 +138,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is asked (lower case) by the system message and in all, sections by meaning, and
-    lists."""
+    """What is asked (lower case) by the system message and in all, sections by meaning, lists."""
 
     system_frame: str
     frame: str

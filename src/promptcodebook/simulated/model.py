@@ -222,8 +222,7 @@ class SimulatedLM:
         return error
 
     def _cached(self, messages: Sequence[Message]) -> int:
-        """Tokens of the longest block-aligned prefix seen before; remembers this prompt. It decides
-        what is reported, never what is replied."""
+        """Tokens of the longest block-aligned prefix seen before: reported, never decisive."""
         stream = [t for m in messages for t in (f"<{m.role}>", *tokens(m.content))]
         block, shared, chain, sharing = max(1, self.settings.cache_block), 0, b"", True
         for start in range(0, len(stream) - block + 1, block):

@@ -44,8 +44,7 @@ def open_site(spec: Spec, config: Config, base: Path, key: str = "") -> Site:
 
 
 class Site:
-    """Both models, and their counts at GET /stats. `key` is what callers must send; without one it
-    answers this machine alone."""
+    """Both models; counts at GET /stats. Without a `key` it answers this machine alone."""
 
     def __init__(self, lm: SimulatedLM, key: str = "") -> None:
         self._lm = lm

@@ -132,10 +132,8 @@ class SimulatedSettings:
         values: dict[str, Any] = {}
         for name, text in params.items():
             if name not in known:
-                raise ConfigError(
-                    f"the simulated model has no parameter {name!r}{did_you_mean(name, known)}",
-                    hint=f"parameters: {', '.join(known)}",
-                )
+                said = f"the simulated model has no parameter {name!r}{did_you_mean(name, known)}"
+                raise ConfigError(said, hint=f"parameters: {', '.join(known)}")
             if isinstance(plain.get(name), bool):
                 values[name] = text.strip().lower() not in ("", "0", "false", "no")
             elif name in plain:
@@ -151,10 +149,8 @@ def _number(name: str, value: str, kind: Callable[[str], float]) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise ConfigError(
-            f"simulated: {name} must be a number of at least 0, not {value!r}",
-            hint=f"write e.g. simulated?{name}=1",
-        )
+        said = f"simulated: {name} must be a number of at least 0, not {value!r}"
+        raise ConfigError(said, hint=f"write e.g. simulated?{name}=1")
     return number
 
 

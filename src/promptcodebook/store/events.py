@@ -27,8 +27,7 @@ Scope = Literal["subset", "full"]
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Θ before the first step, its origin ('expert', 'from_prompt', ...), and what was known
-    then."""
+    """Θ before the first step, its origin ('expert', 'from_prompt', ...), and what was known."""
 
     parameters: Parameters
     origin: str
@@ -52,8 +51,7 @@ class Broke:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """The policy after `step` (-1 = untrained) over validation examples, and the seconds that took
-    (None = a run of version 0.1)."""
+    """The policy after `step` (-1 = untrained) on validation; its seconds (None = version 0.1)."""
 
     step: int
     scope: Scope
@@ -89,10 +87,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Concluded:
-    """The verdict in a plain sentence, whether it is worth deploying, its table and the row to
-    deploy ('' = unclear, or a run of version 0.1). `off_policy` is what training's own outcomes say
-    of the learned routes (None = they were not learned so). `settings` and `candidates`, in order,
-    are those of an optimizer of others."""
+    """The verdict in a sentence, whether it is worth deploying, its table and the row to deploy (''
+    = unclear, or version 0.1). `off_policy`: learned routes by training's own outcomes, or None.
+    `settings` and `candidates`, in order, are of an optimizer of others."""
 
     text: str
     worth: bool | None
@@ -198,8 +195,7 @@ def unpack_event(
     kind: str, light: bytes, bulk: bytes | None = None, *, texts: bool = True
 ) -> Event:
     """The event of a row: without traces and with slim rollouts where `bulk` was not fetched.
-    Without `texts` traces keep their figures alone. Raises StoreError for a damaged row or an
-    unknown kind."""
+    Without `texts` traces keep their figures alone. StoreError: damaged, or of an unknown kind."""
     if kind not in _KINDS:
         raise StoreError(
             f"the run holds an event of unknown kind {kind!r}",
@@ -256,16 +252,13 @@ def _read(blob: bytes, build: Callable[[Any], Any]) -> Any:
         what = f"at {'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # before it is validated
         what = f"in its shape ({type(error).__name__})"
-    raise StoreError(
-        f"a stored event is damaged {what}",
-        hint="put a copy of the run's folder in its place, or start a new run",
-    )
+    said = f"a stored event is damaged {what}"
+    raise StoreError(said, hint="put a copy of the run's folder in its place, or start a new run")
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What one evaluation came to. `step` is -1 for the untrained policy; n counts examples.
-    `binary` = every reward is 0 or 1."""
+    """What one evaluation came to; step -1 = untrained. `binary` = all rewards are 0 or 1."""
 
     name: str
     step: int
@@ -289,8 +282,7 @@ class RunState:
     `tests` are the verdict's rows in order; `ended` is None while the run is going. `changes` lists
     in words what changed on resuming. `extended_at` is the step at which the run was last made
     longer (-2 = never). `harmful` are texts that verdicts called so. What was chosen and judged
-    counts until the next step. `looks` counts the verdicts that no longer count: each was a look at
-    the same test split.
+    counts until the next step. `looks` counts earlier verdicts, looks at the same test split.
     """
 
     step: int = -1

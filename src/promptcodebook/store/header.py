@@ -122,8 +122,7 @@ def _adapter() -> TypeAdapter[Header]:
 
 
 def seal(text: str, secret: bytes) -> str:
-    """The header's text with a mark that only who has the secret can make: a copy of the folder
-    keeps it, and an edit breaks it."""
+    """The header's text with a mark that needs the secret: a copy keeps it, an edit breaks it."""
     tree = json.loads(text)
     return json.dumps({**tree, _SEAL: _seal_of(tree, secret)}, ensure_ascii=True)
 
@@ -166,8 +165,7 @@ def check_resumable(
     fingerprints: tuple[Mapping[str, str], Mapping[str, str]],
     data_files: str = "",
 ) -> None:
-    """Each pair is (then, now). Raises RunChanged naming the keys, or the splits and their
-    files."""
+    """Each pair is (then, now). Raises RunChanged naming the keys, or the splits and files."""
     changed = differences(*config)
     if changed:
         shown = "; ".join(str(d) for d in changed[:_SHOWN])

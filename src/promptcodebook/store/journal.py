@@ -86,16 +86,14 @@ def read_book(reader: Reader, table: str) -> dict[Role, Usage]:
     rows = reader.rows(f"SELECT role, {', '.join(_SUMS)} FROM {table} ORDER BY rowid")
     for each in (each for _, *sums in rows for each in sums if each is not None):
         if not (isinstance(each, int | float) and math.isfinite(each)):
-            raise StoreError(
-                f"a sum in the table {table} is no number", hint="put a copy in the file's place"
-            )
+            said = f"a sum in the table {table} is no number"
+            raise StoreError(said, hint="put a copy in the file's place")
     return {cast(Role, role): Usage(*sums) for role, *sums in rows}
 
 
 class RunReplies:
-    """A `ReplyLog`. What a reply cost is booked with its attempt, and handed to the writer before
-    the reply is: no reply is on disk that is not paid for. A damaged reply is as one that never
-    came: it is asked for again, and replaced."""
+    """A `ReplyLog`. A reply's cost is booked with its attempt and handed to the writer first: no
+    reply on disk is unpaid. A damaged reply counts as missing: it is asked for again."""
 
     def __init__(self, reader: Reader, writer: Writer) -> None:
         self._reader, self._writer = reader, writer
@@ -133,8 +131,7 @@ _SLOTS = 1024
 _BODY = struct.Struct("<QQQd")
 _NUMBER = struct.Struct("<Q")
 _SIZE = _NUMBER.size + _BODY.size
-_MOST = 2**53
-"""No number that an attempt has is larger."""
+_MOST = 2**53  # no number that an attempt has is larger
 
 
 class AttemptFile:
@@ -150,8 +147,7 @@ class AttemptFile:
         self._free = list(reversed(range(self._count)))
 
     def begin(self, role: Role, most: Usage) -> int:
-        """Returns its slot once the attempt would survive kill -9. DiskFull where no reply could be
-        kept."""
+        """Returns its slot once it would survive kill -9. DiskFull: no reply could be kept."""
         self._writer.require_room()
         cost = math.nan if most.cost is None else most.cost
         with self._door:
@@ -189,8 +185,7 @@ class AttemptFile:
         self._writer.send(work, then=release)
 
     def close(self) -> None:
-        """Call it after the writer is closed. The file goes with its last attempt. Safe to call
-        twice."""
+        """Call it after the writer is closed. The file goes with its last attempt. Safe twice."""
         with self._door:
             if self._map.closed:
                 return
@@ -242,8 +237,7 @@ class AttemptFile:
             yield slot, number, ROLES[role], most
 
     def _open(self, slots: int) -> mmap.mmap:
-        """Of at least that many slots, written out: a page that finds no room would end the
-        process."""
+        """Of at least that many slots, written out: a page without room would end the process."""
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | NO_LINK
         try:
             with open(os.open(self._path, flags, 0o600), "r+b") as file:
@@ -323,8 +317,7 @@ class Journal:
         return read_book(self.reader, "lost")
 
     def close(self, *, remove: bool = False) -> None:
-        """Commits what waits and lets go of the lock; `remove` takes the folder away before. Safe
-        to call twice."""
+        """Commits what waits, lets go of the lock; `remove` first takes the folder. Safe twice."""
         self.reader.close()
         try:
             self.writer.close()
@@ -342,8 +335,7 @@ _UNFINISHED = Layout(what="journal of unfinished work", version=1, script=BOOKS)
 @contextmanager
 def until_done(*question: object) -> Generator[Supplies]:
     """Supplies of one budget for work that is no run. What it pays for is in a journal where no
-    cache keeps it: the same question finds it again after a kill. The journal goes when the block
-    ends well."""
+    cache keeps it, so that it is found after a kill. The journal goes when the block ends well."""
     asked = repr((str(Path.cwd()), question)).encode("utf-8", "surrogatepass")
     folder = unfinished_folder() / hashlib.sha256(asked).hexdigest()[:32]
     opened: list[Journal] = []

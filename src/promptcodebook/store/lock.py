@@ -32,8 +32,7 @@ EFFECTS = "effects"
 """In a run's folder: its tables, the attempts that are on their way, and measured effects."""
 LOCK = "lock"
 _SOFT = "lock.soft"
-LOCK_FILES = (LOCK, _SOFT)
-"""What stays in the folder while a lock may be held."""
+LOCK_FILES = (LOCK, _SOFT)  # what stays in the folder while a lock may be held
 _CANNOT_LOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 _WIDTH = 128
 # On Windows no process can read or write the locked first byte.
@@ -56,15 +55,12 @@ def refuse_links(folder: Path) -> None:
         return
     for entry in (entry for entry, mode in modes.items() if mode not in plain):
         what = "a link" if entry.is_symlink() else "no plain file"
-        raise StoreError(
-            f"{entry.path} is {what}, which no run holds",
-            hint=f"look where it came from; to delete the run: rm -r {folder}",
-        )
+        said = f"{entry.path} is {what}, which no run holds"
+        raise StoreError(said, hint=f"look where it came from; to delete the run: rm -r {folder}")
 
 
 class RunLock:
-    """Held until `release`. Raises RunBusy naming who holds it, and what is done under it:
-    `doing`."""
+    """Held until `release`. RunBusy names who holds it, and what is done under it: `doing`."""
 
     def __init__(self, folder: Path, doing: str = "") -> None:
         refuse_links(folder)
@@ -97,8 +93,7 @@ def lock_effects(run: Path) -> RunLock:
 
 
 def holder(folder: Path) -> int | None:
-    """Process id of the run's writer, 0 if it is unknown or of another machine, None if no process
-    writes."""
+    """Process id of the run's writer, 0 if unknown or of another machine, None if none writes."""
     try:
         pid, place = (None, "") if _is_free(folder) else _read_owner(folder)
         return pid if pid is None or place == _place() else 0

@@ -153,8 +153,7 @@ class RunStore:
     def numbered_events(
         self, *, where: str = "1", after: int = 0, full: bool = False, texts: bool = True
     ) -> Iterator[tuple[int, Event]]:
-        """Events later than number `after` (from 1). Without `texts` traces have figures only,
-        which is much quicker."""
+        """Events after number `after` (from 1). Without `texts` traces have figures only."""
         query = f"{_FULL if full else _LIGHT} WHERE {where} AND e.seq > ? ORDER BY e.seq LIMIT ?"
         while rows := self._reader.rows(query, (after, _CHUNK)):
             for seq, kind, light, bulk in rows:
@@ -210,8 +209,7 @@ class RunStore:
         return next((event for event in events if isinstance(event, kind)), None)
 
     def test_evaluations(self) -> Iterator[Evaluation]:
-        """The verdict's rows since the last step, or since the run was made longer, with whole
-        rollouts."""
+        """The verdict's rows since the last step or extension, with whole rollouts."""
         return (event.evaluation for event in self._concluding("judged", Compared))
 
     def conclusions(self) -> Iterator[Concluded]:
@@ -221,8 +219,7 @@ class RunStore:
         return (event for event in found if isinstance(event, Concluded))
 
     def trained(self) -> Usage | None:
-        """What was paid before the verdict's first row. None before that row, and in version
-        0.1."""
+        """What was paid before the verdict's first row. None before that, and in version 0.1."""
         return next((event.paid for event in self._concluding("trained", Trained)), None)
 
     def _concluding(self, name: str, kind: type[_E]) -> Iterator[_E]:
@@ -278,8 +275,7 @@ class RunStore:
         self._replayable[name] = self._replayable.get(name, 0) + count
 
     def forget_replayable(self) -> None:
-        """Drops what was counted since the last step or evaluation: the interrupted one is done
-        again."""
+        """Drops what was counted since the last step or evaluation, which is done again."""
         self._replayable = {}
 
     @property

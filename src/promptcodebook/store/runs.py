@@ -71,8 +71,7 @@ class RunSummary:
         return not self.running and self.ended not in ("finished", "early_stop", "target")
 
 
-_FORM = 4
-"""Counts what a kept summary holds: those of an earlier form are made again."""
+_FORM = 4  # counts what a kept summary holds: those of an earlier form are made again
 _FIGURES = ("gain", "score")
 _LIST = "pco runs list"
 _WATCHED = (FILE, f"{FILE}-wal", ATTEMPTS, *LOCK_FILES)
@@ -129,8 +128,7 @@ def read_runs(runs_dir: Path) -> tuple[list[RunSummary], dict[Path, StoreError]]
 
 
 def _summary(path: Path, kept: Any) -> tuple[RunSummary, Any]:
-    """And what to keep of it (None = nothing), which holds as long as no file of the run
-    changes."""
+    """And what to keep of it (None = nothing): it holds until a file of the run changes."""
     marks = file_marks(path)
     with contextlib.suppress(KeyError, TypeError):  # nothing is kept, or it is damaged
         if kept["mark"] == marks:
@@ -219,8 +217,7 @@ def find_run(runs_dir: Path, ref: str) -> Path:
 
 
 def remove_run(path: Path) -> None:
-    """Deletes a run's folder. RunBusy while it is written or measured, RunNotFound for other
-    folders."""
+    """Deletes a run's folder. RunBusy while it is written or measured, RunNotFound for no run's."""
     if not (path / FILE).is_file():
         raise RunNotFound(f"there is no run at {path}", hint=_LIST)
     if path.is_symlink():  # what lies at its other end may be another run

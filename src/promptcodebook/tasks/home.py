@@ -108,10 +108,8 @@ def home_of(name: str, data_dir: Path | None = None) -> Home:
     for file, digest in kept.items():
         path = copy / file
         if not path.is_file() or sha256_of(path) != digest:
-            raise TaskError(
-                f"{path} is not as it was fetched",
-                hint=f"pco data fetch {name}, or give --data DIR",
-            )
+            said = f"{path} is not as it was fetched"
+            raise TaskError(said, hint=f"pco data fetch {name}, or give --data DIR")
     if kept:
         return Home(copy, "the public copy that was fetched")
     origin = (
@@ -198,8 +196,6 @@ def unique_ids(splits: Mapping[Split, Sequence[Example]], *, private: bool = Fal
         for example in examples:
             if example.id in seen:
                 named = "an id" if private else f"the id {example.id!r}"
-                raise DataError(
-                    f"{named} occurs twice, in {seen[example.id]} and in {split}",
-                    hint="give each row an id of its own",
-                )
+                said = f"{named} occurs twice, in {seen[example.id]} and in {split}"
+                raise DataError(said, hint="give each row an id of its own")
             seen[example.id] = split

@@ -299,8 +299,7 @@ def make_program(
     base: Path,
     calls: UserCalls | None = None,
 ) -> Program:
-    """One call to the executor role, or the user's agent: a function, 'agent.py:run', or a table
-    that says what to start."""
+    """One call to the executor, or the user's agent: a function, 'agent.py:run', or a table."""
     if not spec:
         return SingleCall()
     if isinstance(spec, Mapping):

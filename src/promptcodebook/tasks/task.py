@@ -91,8 +91,6 @@ def load_task(name: str, data_dir: Path | None = None) -> Task:
     named = os.environ.get("PCO_DATA")
     task: object = load(data_dir or (Path(named) if named else None))
     if not isinstance(task, Task):
-        raise TaskError(
-            f"{value}, which offers the task {name!r}, returned {type(task).__name__}",
-            hint="it must return a promptcodebook.tasks.Task",
-        )
+        said = f"{value}, which offers the task {name!r}, returned {type(task).__name__}"
+        raise TaskError(said, hint="it must return a promptcodebook.tasks.Task")
     return task

@@ -49,9 +49,8 @@ def load_function(
     """
     file, colon, name = spec.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
-        raise ConfigError(
-            f"{what} = {spec!r} does not name a function", hint=f'write {what} = "{what}.py:{what}"'
-        )
+        said = f"{what} = {spec!r} does not name a function"
+        raise ConfigError(said, hint=f'write {what} = "{what}.py:{what}"')
     path = (base / file).resolve()
     if not path.is_file():
         raise ConfigError(f"no file at {path} for the {what}", hint="check the path, or pco init")
@@ -59,10 +58,8 @@ def load_function(
     function = getattr(module, name, None)
     if not callable(function):
         known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        raise ConfigError(
-            f"{path} has no function {name!r}{did_you_mean(name, known)}",
-            hint=f"its functions: {', '.join(known) or 'none'}",
-        )
+        said = f"{path} has no function {name!r}{did_you_mean(name, known)}"
+        raise ConfigError(said, hint=f"its functions: {', '.join(known) or 'none'}")
     code = getattr(function, "__code__", None)
     check_function(function, arguments, f"{path}:{1 if code is None else code.co_firstlineno}")
     return function
@@ -87,10 +84,8 @@ def _run_file(path: Path, what: str) -> ModuleType:
         message, where = message_of(error), f"{path}:{lines[-1]}" if lines else str(path)
         if isinstance(error, SyntaxError):
             message, where = str(error.msg), f"{error.filename or path}:{error.lineno}"
-        raise ConfigError(
-            f"the {what} file does not run: {type(error).__name__}: {message} ({where})",
-            hint=f"python {path}",
-        ) from error
+        said = f"the {what} file does not run: {type(error).__name__}: {message} ({where})"
+        raise ConfigError(said, hint=f"python {path}") from error
     finally:
         if neighbours in sys.path:
             sys.path.remove(neighbours)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -14,17 +13,17 @@ from promptcodebook.paths import runs_dir
 
 
 def view(
-    run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="A run: its id or name, a path, or 'last'.")
-    ] = "",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 8642,
-    results: Annotated[
-        Path, typer.Option(help="Folder of pco reproduce's pages, for the screen Paper.")
-    ] = Path("docs/results"),
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="No notes are taken, and no run is stopped.")
-    ] = False,
-    browse: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    run: str = typer.Argument(
+        "", metavar="[RUN]", help="A run: its id or name, a path, or 'last'."
+    ),
+    port: int = typer.Option(8642, min=0, max=65535, help="0 = any free one."),
+    results: Path = typer.Option(
+        Path("docs/results"), help="Folder of pco reproduce's pages, for the screen Paper."
+    ),
+    read_only: bool = typer.Option(
+        False, "--read-only", help="No notes are taken, and no run is stopped."
+    ),
+    browse: bool = typer.Option(False, "--open", help="Open it in the browser."),
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:

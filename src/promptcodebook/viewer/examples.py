@@ -160,8 +160,7 @@ def conclusion_of(context: Context) -> Conclusion | None:
 
 
 def _reward_warning(one: Header, other: Header) -> str:
-    """That the two were scored by different rewards, as far as a run knows its own; '' where they
-    were not."""
+    """That the two had different rewards, as far as a run knows its own; '' where they had not."""
     words = [
         describe_reward(h.settings.get("reward", ""), h.config.get("task", ""))
         for h in (one, other)

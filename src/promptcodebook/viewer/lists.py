@@ -34,8 +34,7 @@ _Files = tuple[list[list[int] | None], int | None]
 
 
 class _Line(NamedTuple):
-    """Validation scores in order, and over how many examples the best was; how long a run that is
-    at work still takes."""
+    """Validation scores in order, the best one's examples; how long a run at work still takes."""
 
     scores: tuple[float, ...] = ()
     n: int = 0

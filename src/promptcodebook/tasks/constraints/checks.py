@@ -30,16 +30,12 @@ def check(constraint: Constraint, prompt: str, text: str) -> CheckResult:
     """Does `text`, an answer to `prompt`, keep this constraint? TaskError for a malformed one."""
     kind = str(constraint.get("kind", ""))
     if kind not in _TABLE:
-        raise TaskError(
-            f"unknown constraint kind {kind!r}{did_you_mean(kind, KINDS)}",
-            hint=f"known kinds: {', '.join(KINDS)}",
-        )
+        said = f"unknown constraint kind {kind!r}{did_you_mean(kind, KINDS)}"
+        raise TaskError(said, hint=f"known kinds: {', '.join(KINDS)}")
     missing = [name for name in PARAMETERS[kind] if name not in constraint]
     if missing:
-        raise TaskError(
-            f"constraint {kind!r} of the prompt {prompt[:60]!r} lacks {', '.join(missing)}",
-            hint=f'write e.g. {{"kind": "{kind}", "{missing[0]}": ...}}',
-        )
+        said = f"constraint {kind!r} of the prompt {prompt[:60]!r} lacks {', '.join(missing)}"
+        raise TaskError(said, hint=f'write e.g. {{"kind": "{kind}", "{missing[0]}": ...}}')
     if not text.strip():
         return CheckResult(False, "The answer is empty.")
     return CheckResult(*_TABLE[kind][0](constraint, text))
@@ -53,8 +49,7 @@ def _many(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-Found = tuple[bool, str]
-"""Whether it holds, and the sentence that says what was found."""
+Found = tuple[bool, str]  # whether it holds, and the sentence that says what was found
 _Check = Callable[[Constraint, str], Found]
 
 

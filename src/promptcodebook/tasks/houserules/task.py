@@ -39,10 +39,8 @@ not choose their wording (docs/tasks/houserules.md); of equals the first."""
 def check(kind: str, reply: str) -> CheckResult:
     """Does the reply keep a rule of this kind? TaskError for a kind that there is not."""
     if kind not in _TABLE:
-        raise TaskError(
-            f"unknown house rule {kind!r}{did_you_mean(kind, KINDS)}",
-            hint=f"known kinds: {', '.join(KINDS)}",
-        )
+        said = f"unknown house rule {kind!r}{did_you_mean(kind, KINDS)}"
+        raise TaskError(said, hint=f"known kinds: {', '.join(KINDS)}")
     rule = _TABLE[kind]
     fault = spoiled(reply)
     held, found = (False, fault) if fault else rule.holds(reply)
@@ -287,10 +285,8 @@ def topics_of(example: Example) -> tuple[str, ...]:
     topics = tuple(cast("list[str]", example.fields.get("topics") or []))
     for topic in topics:
         if topic not in RULES:
-            raise DataError(
-                f"the example {example.id!r} has the topic {topic!r}, which has no house rule",
-                hint=f"topics: {', '.join(RULES)}",
-            )
+            said = f"the example {example.id!r} has the topic {topic!r}, which has no house rule"
+            raise DataError(said, hint=f"topics: {', '.join(RULES)}")
     return topics
 
 

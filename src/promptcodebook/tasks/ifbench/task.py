@@ -114,10 +114,8 @@ class ConstraintReward:
         """The loose share of constraints kept, with those kept and not kept named."""
         verdicts = self._verdicts(example, output)
         if not verdicts:
-            raise RewardError(
-                f"example {example.id} has no constraints to check",
-                hint="give it instruction_id_list and kwargs",
-            )
+            said = f"example {example.id} has no constraints to check"
+            raise RewardError(said, hint="give it instruction_id_list and kwargs")
         said = self._describe("The final response", verdicts)
         return Score(sum(verdicts.values()) / len(verdicts), said)
 

@@ -56,10 +56,8 @@ class MathRow(BenchmarkRow):
     def _check(self) -> Self:
         form, words = _GOLD[kind_of(self.subtask)]
         if not form.fullmatch(self.ground_truth):
-            raise DataError(
-                f"the ground_truth of a {self.subtask} row must be {words}",
-                hint="correct it in the data file",
-            )
+            said = f"the ground_truth of a {self.subtask} row must be {words}"
+            raise DataError(said, hint="correct it in the data file")
         return self
 
     def example(self) -> Example:

@@ -103,9 +103,8 @@ def _score_of(returned: object, example: Example) -> Score:
         else:
             fault = f"a mapping with the keys {', '.join(map(repr, tree)) or 'none'}"
     if fault:
-        raise RewardError(
-            f"the reward returned {fault} for example {example.id}, which is no score", hint=_FORMS
-        )
+        said = f"the reward returned {fault} for example {example.id}, which is no score"
+        raise RewardError(said, hint=_FORMS)
     unpack = getattr(value, "item", None)  # NumPy and torch scalars
     if callable(unpack) and getattr(value, "size", 1) == 1:
         value = unpack()
@@ -169,10 +168,8 @@ def make_reward(
     options = {key: value for key, value in spec.items() if key != "kind"}
     for key in options:
         if key not in _OPTIONS[kind]:
-            raise ConfigError(
-                f"the reward {kind!r} has no option {key!r}{did_you_mean(key, _OPTIONS[kind])}",
-                hint=f"its options: {', '.join(_OPTIONS[kind]) or 'none'}",
-            )
+            said = f"the reward {kind!r} has no option {key!r}{did_you_mean(key, _OPTIONS[kind])}"
+            raise ConfigError(said, hint=f"its options: {', '.join(_OPTIONS[kind]) or 'none'}")
     if kind == "judge":
         rubric = options.get("rubric")
         if not isinstance(rubric, str) or not rubric.strip():
@@ -193,9 +190,8 @@ def _ready(kind: str, options: dict[str, object], base: Path) -> Reward:
         try:
             options["schema"] = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"cannot read the JSON schema {path}: {error}", hint="check the path and the file"
-            ) from None
+            said = f"cannot read the JSON schema {path}: {error}"
+            raise ConfigError(said, hint="check the path and the file") from None
     try:
         return TypeAdapter(READY[kind]).validate_python(options)
     except ValidationError as error:
@@ -312,10 +308,8 @@ class WeightedSum:
             raise ConfigError("a sum of rewards needs parts", hint='parts = [{kind = "exact"}]')
         for part in self.parts:
             if not (math.isfinite(part.weight) and part.weight > 0):
-                raise ConfigError(
-                    f"the weight of {part.name!r} must be positive, not {part.weight:g}",
-                    hint="leave out a part that should not count",
-                )
+                said = f"the weight of {part.name!r} must be positive, not {part.weight:g}"
+                raise ConfigError(said, hint="leave out a part that should not count")
 
     async def __call__(self, example: Example, output: Output) -> Score:
         value, feedback = 0.0, list[str]()

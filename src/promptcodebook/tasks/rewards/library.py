@@ -87,8 +87,7 @@ def f1() -> ReadyMade:
 
 
 def numeric(*, tolerance: float = 1e-6, relative: float = 0.0) -> ReadyMade:
-    """1 where the answer's last number is the target's, within max(`tolerance`, `relative` times
-    the target)."""
+    """1 where the last number is the target's, within `tolerance` or `relative` times it."""
     return ReadyMade("numeric", tolerance=tolerance, relative=relative)
 
 

@@ -1,0 +1,246 @@
+"""How often a canary is wrongly promoted or rolled back, and how soon it finds a harm of 0.1.
+
+Simulated worlds in pure numbers, judged by `online/decisions.py` after each single feedback of up
+to 5,000. A share of the traffic (10 % or 50 %) goes to the canary. Rewards are 0 or 1 with mean
+0.7, or graded: a Beta(3.5, 1.5) of the same mean. In a null world both arms are equal, or both fall
+from 0.9 to 0.5 together, which the theory does not cover. Guards: the canary's requests take longer
+by exactly the 0.02 that are allowed (seconds are lognormal, median 3 and sigma 0.5), or fail as
+often as those of the control (2 %), and no reward is known.
+
+A fixed-horizon test is the z-test of two means whose size is chosen for a power before it starts,
+at the same error of 3.5 %: what a canary could do that is looked at once.
+
+Expected, and fixed before the first run. What was known then: 40 worlds with a look at every 100th
+feedback found the harm of 0.1 after 3,400 feedbacks in the median at 10 % traffic, and after 5,850
+in 90 % of worlds; at 50 %, after 1,500 and 2,420.
+
+- Null worlds: at most 5 % end in either way, in each cell of 2,000 worlds, drifting ones included.
+- Guards at the bound: at most 0.5 % of 2,000 worlds are rolled back.
+- The control of the bench: a z-test at 5 % after each feedback ends more than 20 % of null worlds.
+- Harm of 0.1 at 10 % traffic: found after at most 4,000 feedbacks in the median and 7,000 in 90 %
+  of 500 worlds. That is at most 3.5 and 2.5 times what the fixed-horizon test of that power needs.
+- By 20,000 feedbacks, harm of 0.1 is rolled back and gain of 0.1 promoted in at least 99 % of 500
+  worlds.
+
+    python -m bench.canary          (PCO_BENCH_WORLDS=200 for a quick look)
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from statistics import NormalDist
+
+import numpy as np
+
+from bench.figures import Figure, shown
+from promptcodebook.online.decisions import ALLOWED, FULL, GUARD_ALPHA, REWARD_ALPHA, decide
+from promptcodebook.online.sequences import KNOTS, MEANS, Tally, interval, log_capital
+from promptcodebook.randomness import keyed_int
+
+WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "2000"))
+FEWER = WORLDS // 4
+NULL_HORIZON, HORIZON = 5_000, 20_000
+MEAN, HARM = 0.7, 0.1
+TRAFFIC = (0.1, 0.5)
+REWARDS = ("0/1", "graded")
+FALSE, GUARD_FALSE, PEEKING = 5.0, 0.5, 20.0
+MEDIAN_GOAL, MOST_GOAL, MEDIAN_TIMES, MOST_TIMES, RIGHT = 4_000, 7_000, 3.5, 2.5, 99.0
+BLOCK = 1_000
+STREAMS, SPANS = 40, (50, 200, 1_000, 5_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Worlds of one kind. `gain` is the canary's over the control; of a guard, what it is worse."""
+
+    kind: str
+    traffic: float
+    gain: float = 0.0
+    drifting: bool = False
+    horizon: int = NULL_HORIZON
+
+    @property
+    def guard(self) -> str:
+        return self.kind if self.kind in FULL else ""
+
+
+def world(job: Job, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """By feedback: whether the canary had it, and its value from 0 to 1."""
+    draw = np.random.default_rng(keyed_int("canary", str(job), number))
+    canary = draw.random(job.horizon) < job.traffic
+    level = np.linspace(0.9, 0.5, job.horizon) if job.drifting else np.full(job.horizon, MEAN)
+    if job.kind == "0/1":
+        return canary, (draw.random(job.horizon) < level + job.gain * canary).astype(float)
+    if job.kind == "graded":
+        mean = level + job.gain * canary
+        return canary, draw.beta(5 * mean, 5 * (1 - mean))
+    if job.kind == "failed":
+        return canary, (draw.random(job.horizon) < 0.02 + job.gain * canary).astype(float)
+    seconds = 3 * np.exp(0.5 * draw.standard_normal(job.horizon)) / FULL["seconds"]
+    return canary, np.minimum(seconds + job.gain * canary, 1.0)
+
+
+def counted(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """The tally of the chosen values, a column for each moment."""
+    below = np.minimum((values * KNOTS).astype(int), KNOTS - 1)
+    part, each = values * KNOTS - below, np.arange(len(values))
+    counts = np.zeros((KNOTS + 1, len(values)))
+    counts[below, each], counts[below + 1, each] = (1 - part) * chosen, part * chosen
+    used = counts.any(axis=1)
+    counts[used] = counts[used].cumsum(axis=1)
+    return counts
+
+
+def candidates(job: Job, canary: np.ndarray, control: np.ndarray) -> Iterator[int]:
+    """The moments at which a decision is possible at all. Both ends of a difference exclude a
+    margin only if at each single mean the arms' capitals are together large enough: seven means
+    near that of both arms leave few moments."""
+    need = math.log(1 / GUARD_ALPHA if job.guard else 2 / REWARD_ALPHA)
+    shift = round(ALLOWED * MEANS) if job.guard else 0
+    used = np.flatnonzero(canary[:, -1] + control[:, -1])
+    canary, control = canary[used], control[used]
+
+    def passed(rising: np.ndarray, falling: np.ndarray, left: np.ndarray) -> np.ndarray:
+        last = left[-1]
+        pooled = (rising[:, last] + falling[:, last]) @ used / KNOTS / (last + 1)
+        for off in (0.0, 0.01, -0.01, 0.02, -0.02, 0.04, -0.04):
+            # The capital against "at most row + 1", and against "at least row - shift - 1".
+            row = min(max(round((pooled + off) * MEANS) + shift // 2, shift + 1), MEANS - 1)
+            up = log_capital(rising[:, left], [row], used)[0]
+            down = log_capital(falling[:, left], [MEANS - row + shift], KNOTS - used)[0]
+            left = left[up + down >= need]
+        return left
+
+    for block in np.array_split(np.arange(job.horizon), job.horizon // BLOCK):
+        found = passed(canary, control, block)
+        if not job.guard:
+            found = np.union1d(found, passed(control, canary, block))
+        yield from map(int, found)
+
+
+def ended(job: Job, number: int) -> tuple[str, int]:
+    """How a canary ends and after how many feedbacks."""
+    chosen, values = world(job, number)
+    canary, control = counted(values, chosen), counted(values, ~chosen)
+    for moment in candidates(job, canary, control):
+        action = at(job, canary[:, moment], control[:, moment])
+        if action != "wait":
+            return action, moment + 1
+    return "wait", job.horizon
+
+
+def at(job: Job, canary: np.ndarray, control: np.ndarray) -> str:
+    """What is decided on these counts."""
+    a, b = (Tally(tuple(counts.tolist())) for counts in (canary, control))
+    if job.guard:
+        return decide(Tally(), Tally(), {job.guard: (a, b)}).action
+    return decide(a, b, {}).action
+
+
+def peeked(job: Job, number: int) -> bool:
+    """Whether a z-test at 5 % ends a null world, asked after each feedback from the 100th on."""
+    chosen, values = world(job, number)
+
+    def moments(mask: np.ndarray) -> Iterator[np.ndarray]:
+        n = np.maximum(mask.cumsum(), 1)
+        mean = (values * mask).cumsum() / n
+        yield mean
+        yield np.maximum((values**2 * mask).cumsum() / n - mean**2, 1e-9) / n
+
+    (a, a_error), (b, b_error) = moments(chosen), moments(~chosen)
+    z = np.abs(a - b) / np.sqrt(a_error + b_error)
+    return bool((z[100:] > NormalDist().inv_cdf(0.975)).any())
+
+
+def fixed_horizon(job: Job, power: float) -> float:
+    """Feedbacks that a z-test of two shares needs for this power."""
+    normal, p, q = NormalDist(), MEAN + job.gain, MEAN
+    variance = p * (1 - p) / job.traffic + q * (1 - q) / (1 - job.traffic)
+    reach = normal.inv_cdf(1 - REWARD_ALPHA / 2) + normal.inv_cdf(power)
+    return reach**2 * variance / job.gain**2
+
+
+def hedged_width(values: np.ndarray, span: int, alpha: float = 0.05) -> float:
+    """Of the paper's hedged capital, its running intersection included."""
+    x, t = values[:span], np.arange(1, span + 1)
+    mean = (0.5 + x.cumsum()) / (t + 1)
+    variance = (0.25 + ((x - mean) ** 2).cumsum()) / (t + 1)
+    before = np.array([0.25, *variance[:-1]])
+    bets = np.sqrt(2 * math.log(2 / alpha) / (before * t * np.log(1 + t)))[:, None]
+    means = np.arange(1, MEANS) / MEANS
+    up = np.log1p(np.minimum(bets, 0.5 / means) * (x[:, None] - means)).cumsum(axis=0)
+    down = np.log1p(-np.minimum(bets, 0.5 / (1 - means)) * (x[:, None] - means)).cumsum(axis=0)
+    left = means[(np.maximum(up, down) < math.log(2 / alpha)).all(axis=0)]
+    return float(left[-1] - left[0]) + 2 / MEANS
+
+
+def widths(kind: str) -> Iterator[Figure]:
+    """Of one mean's interval, beside the paper's."""
+    job = Job(kind, 0.0)
+    streams = [world(job, number)[1] for number in range(STREAMS)]
+    for span in SPANS:
+        ours = [interval(Tally.of(values[:span])) for values in streams]
+        width = float(np.mean([high - low for low, high in ours]))
+        beside = float(np.mean([hedged_width(values, span) for values in streams]))
+        text = f"hedged capital {beside:.3f}; {width / beside:.2f} of it"
+        yield Figure(f"width after {span:,}, {kind}", width, beside=text)
+
+
+def both_sides(pool: ProcessPoolExecutor) -> Iterator[Figure]:
+    """Harm and gain of 0.1: what is decided, and how soon."""
+    for gain, traffic, kind in product((-HARM, HARM), TRAFFIC, REWARDS):
+        job = Job(kind, traffic, gain, horizon=HORIZON)
+        ends = list(pool.map(ended, [job] * FEWER, range(FEWER), chunksize=50))
+        wanted = "roll back" if gain < 0 else "promote"
+        where = f"{'harm' if gain < 0 else 'gain'} of 0.1, {kind}, {traffic:.0%}"
+        right = 100 * sum(action == wanted for action, _ in ends) / FEWER
+        wrong = 100 * sum(action not in (wanted, "wait") for action, _ in ends) / FEWER
+        early = 100 * sum(after <= NULL_HORIZON for _, after in ends) / FEWER
+        beside = f"by {NULL_HORIZON:,}: {early:.1f} %; the other way {wrong:.2f} %"
+        yield Figure(f"{wanted}, {where}", right, "%", RIGHT, at_least=True, beside=beside)
+        judged = gain < 0 and traffic == TRAFFIC[0] and kind == "0/1"
+        for power, goal, times in ((0.5, MEDIAN_GOAL, MEDIAN_TIMES), (0.9, MOST_GOAL, MOST_TIMES)):
+            after = float(np.quantile([after for _, after in ends], power))
+            name = f"feedbacks for {power:.0%}, {where}"
+            if kind == "graded":
+                yield Figure(name, after)
+                continue
+            fixed = fixed_horizon(job, power)
+            text = f"fixed-horizon test {fixed:,.0f}; {after / fixed:.2f} times as many"
+            yield Figure(name, after, "", goal if judged else None, beside=text)
+            if judged:
+                yield Figure(
+                    f"  times the fixed-horizon test, {power:.0%}", after / fixed, "", times
+                )
+
+
+def measure() -> Sequence[Figure]:
+    figures = [figure for kind in REWARDS for figure in widths(kind)]
+    nulls = [Job(k, t, drifting=d) for d, k, t in product((False, True), REWARDS, TRAFFIC)]
+    bounds = [Job("seconds", t, ALLOWED) for t in TRAFFIC] + [Job("failed", t) for t in TRAFFIC]
+    with ProcessPoolExecutor() as pool:
+        for job in [*nulls, *bounds]:
+            ends = list(pool.map(ended, [job] * WORLDS, range(WORLDS), chunksize=50))
+            false = 100 * sum(action != "wait" for action, _ in ends) / WORLDS
+            up = sum(action == "promote" for action, _ in ends)
+            down = sum(action == "roll back" for action, _ in ends)
+            drifts = ", both drifting" if job.drifting else ""
+            name = f"false, {'guard ' if job.guard else ''}{job.kind}, {job.traffic:.0%}{drifts}"
+            beside = f"{up} promoted, {down} rolled back of {WORLDS:,}"
+            goal = GUARD_FALSE if job.guard else FALSE
+            figures.append(Figure(name, false, "%", goal, beside=beside))
+        for job in nulls[: len(nulls) // 2]:
+            ends = pool.map(peeked, [job] * WORLDS, range(WORLDS), chunksize=50)
+            name = f"false, z-test at each feedback, {job.kind}, {job.traffic:.0%}"
+            figures.append(Figure(name, 100 * sum(ends) / WORLDS, "%", PEEKING, at_least=True))
+        figures += both_sides(pool)
+    return figures
+
+
+if __name__ == "__main__":
+    raise SystemExit(shown(measure, __doc__ or ""))

@@ -1,0 +1,130 @@
+"""`/v1/feedback`, and the log of requests that it speaks of."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from promptcodebook.errors import DiskFull, StoreError
+from promptcodebook.online.log import BadFeedback, Feedback, Served, ServedLog, feedback_of
+from promptcodebook.routing.ranking import buckets_of
+from promptcodebook.serve.admission import Admission, Metrics, Paths, Shares, Visit, json_response
+from promptcodebook.serve.completions import Refusal
+from promptcodebook.serve.versions import Composed, Composing
+
+_log = logging.getLogger(__name__)
+_AT_ONCE = 2000  # Pieces of feedback that wait for their commit.
+_EXPIRE_S = 3600.0
+
+
+@dataclass
+class Online:
+    """What a server keeps of its requests, and hears of them. `keep_s` is how long; `texts`: inputs
+    as well. Requests are known by `ref`. No route is tried for callers or models of `steady`;
+    `threads`: a conversation that is known by its first turn keeps its route."""
+
+    ref: str
+    log: ServedLog
+    keep_s: float = 30 * 86400.0
+    texts: bool = False
+    explores: bool = False
+    steady: frozenset[str] = frozenset()
+    threads: bool = False
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    _waiting: Shares = field(default_factory=lambda: Shares(_AT_ONCE, fair=False))
+
+    def measure(self, metrics: Metrics) -> None:
+        self._counter = metrics.counter("pco_feedback", "Feedback, by what became of it.", "became")
+        self._reward = metrics.counter("pco_feedback_reward", "Sum of the rewards kept.")
+        metrics.gauge(
+            "pco_unrecorded", "1 when requests are no longer recorded.", lambda: int(self.log.fails)
+        )
+
+    def paths(self, admission: Admission) -> Paths:
+        async def answer(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+            body = await admission.read(request, visit)
+            try:
+                try:
+                    feedback = feedback_of(body, self.reward_range)
+                except BadFeedback as error:
+                    raise Refusal(str(error), status=error.status, param=error.name) from None
+                given = await self._give(feedback, visit)
+            except Refusal as refusal:
+                self._counter.labels(refusal.kind).inc()
+                raise
+            return json_response(given, visit)
+
+        return {"/v1/feedback": ("POST", answer)}
+
+    async def _give(self, feedback: Feedback, visit: Visit) -> Mapping[str, Any]:
+        if not self._waiting.take(visit.caller):
+            said = f"{_AT_ONCE} pieces of feedback wait to be written"
+            raise Refusal(said, status=429, kind="rate_limit_exceeded", retry_after=1)
+        try:
+            became = await self.log.give(feedback, visit.caller)
+        except StoreError as error:
+            _log.error("feedback is not recorded: %s", error)
+            kind = "disk_full" if isinstance(error, DiskFull) else "server_error"
+            raise Refusal("feedback cannot be recorded now", status=503, kind=kind) from None
+        finally:
+            self._waiting.give_back(visit.caller)
+        if became == "unknown":
+            said = f"no request {feedback.request_id} of this key is on record"
+            raise Refusal(said, status=404, kind="not_found", param="request_id")
+        if became == "erased":
+            said = f"the record of {feedback.request_id} was erased"
+            raise Refusal(said, status=410, kind="gone", param="request_id")
+        self._counter.labels("kept").inc()
+        self._reward.inc(feedback.reward)
+        said = {"request_id": feedback.request_id, "reward": feedback.reward, "key": feedback.name}
+        return {"object": "feedback", **said}
+
+    def key(self, visit: Visit, text: str, thread: bytes | None, model: object) -> str:
+        """What decides on a request's route; '' = none is tried."""
+        if not self.explores or visit.caller in self.steady or str(model) in self.steady:
+            return ""
+        if thread is None and self.threads:
+            thread = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        return visit.id if thread is None else thread.hex()
+
+    def served(
+        self, visit: Visit, composing: Composing, composed: Composed, text: str, status: int
+    ) -> None:
+        route = composed.route
+        self.log.put(
+            Served(
+                visit.id,
+                time.time(),
+                self.ref,
+                composing.version,
+                visit.caller,
+                "explored" if route.explored else "",
+                status,
+                round(time.perf_counter() - visit.begun, 4),
+                visit.tokens,
+                route.indices,
+                composed.propensity,
+                buckets_of(text),
+                bool(composed.fallbacks),
+                text if self.texts else "",
+            )
+        )
+
+    async def watch(self) -> None:
+        """Deletes what is older than it may be, every hour."""
+        while True:
+            try:
+                await asyncio.to_thread(self.log.expire, time.time() - self.keep_s)
+            except StoreError as error:
+                _log.error("old requests are not deleted: %s", error)
+            await asyncio.sleep(_EXPIRE_S)
+
+    def close(self) -> None:
+        self.log.close()

@@ -1,0 +1,212 @@
+"""Feedback to a served policy: what is kept of it, what is refused, and what outlives a kill."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import promptcodebook
+from promptcodebook.online.exploring import Explorer
+from promptcodebook.online.log import Logged, SqliteLog
+from promptcodebook.routing.ranking import buckets_of
+from promptcodebook.serve.feedback import Online
+from promptcodebook.types import Expected, Route
+from tests.cli.invoked import pco
+from tests.serve.proxied import Setup, Up, one_call, up
+
+KEYS = ("key-of-one-caller", "key-of-another-caller")
+
+
+@asynccontextmanager
+async def serving(path: Path, explore: float = 0.0, **options: Any) -> AsyncGenerator[Up]:
+    keys = options.pop("keys", ())
+    online = Online("tickets@live", SqliteLog(path), explores=explore > 0, **options)
+    setup = Setup(keys=keys, options={"online": online}, explore=explore)
+    async with up(one_call(), setup) as served:
+        yield served
+
+
+async def answered(served: Up, text: str = "My refund is late.", key: str = "none") -> str:
+    said: Any = [{"role": "user", "content": text}]
+    async with served.client(key) as client:
+        asking = client.chat.completions.with_raw_response
+        raw = await asking.create(model="pco/tickets", messages=said)
+    return raw.headers["x-request-id"]
+
+
+async def say(served: Up, key: str = "", **body: Any) -> tuple[int, Any]:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    status, answer, _ = await served.ask("/v1/feedback", json=body, headers=headers)
+    return status, answer
+
+
+def logged(path: Path) -> list[Logged]:
+    log = SqliteLog(path)
+    try:
+        return log.logged("tickets@live")
+    finally:
+        log.close()
+
+
+async def test_the_last_feedback_counts_and_a_repeated_one_is_the_first_again(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "requests.sqlite"
+    async with serving(path) as served:
+        asked = await answered(served)
+        other = await answered(served, "Where is my parcel?")
+        for body in (
+            {"reward": 1, "key": "click"},
+            {"reward": 0.25, "feedback": "No form was named.", "key": "later"},
+            {"reward": 1, "key": "click"},  # sent again by a queue
+        ):
+            status, answer = await say(served, request_id=asked, **body)
+            assert status == 200 and answer["request_id"] == asked
+        status, answer = await say(served, request_id=other, score=0.5)
+        assert status == 200 and answer["key"]
+        assert (await served.metrics())['pco_feedback_total{became="kept"}'] == 4
+    first, second = logged(path)
+    assert (first.served.id, first.reward, first.said) == (asked, 0.25, "No form was named.")
+    assert second.reward == 0.5
+    assert first.served.features == buckets_of("My refund is late.")
+    assert (first.served.input, first.served.propensity, first.served.arm) == ("", 1.0, "")
+    assert b"refund" not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"request_id": "req-" + "0" * 24, "reward": 1}, 404, "of this key"),
+        ({"request_id": "req-12", "reward": 1}, 400, "whole id"),
+        ({"request_id": None, "reward": 1}, 400, "whole id"),
+        ({"reward": 1.5}, 422, "from 0 to 1"),
+        ({"reward": -0.1}, 422, "from 0 to 1"),
+        ({"reward": float("nan")}, 422, "from 0 to 1"),
+        ({"reward": True}, 400, "a number"),
+        ({"reward": "1"}, 400, "a number"),
+        ({}, 400, "a number"),
+        ({"reward": 1, "feedback": "x" * 1_000_000}, 413, "10000 characters"),
+        ({"reward": 1, "feedback": 5}, 400, "must be a text"),
+        ({"reward": 1, "key": "k" * 201}, 400, "at most 200"),
+    ],
+)
+async def test_feedback_that_cannot_be_kept(
+    tmp_path: Path, body: dict[str, Any], status: int, said: str
+) -> None:
+    path = tmp_path / "requests.sqlite"
+    async with serving(path) as served:
+        asked = await answered(served)
+        whole = {"request_id": asked} | body
+        headers = {"Content-Type": "application/json"}
+        code, answer, _ = await served.ask("/v1/feedback", data=json.dumps(whole), headers=headers)
+        assert code == status and said in answer["error"]["message"]
+    assert [each.reward for each in logged(path)] == [None]
+
+
+async def test_a_key_speaks_of_its_own_requests_and_an_erased_one_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "requests.sqlite"
+    async with serving(path, keys=KEYS, texts=True) as served:
+        asked = await answered(served, key=KEYS[0])
+        assert (await say(served, KEYS[1], request_id=asked, reward=1))[0] == 404
+        assert (await say(served, request_id=asked, reward=1))[0] == 401
+        assert (await say(served, KEYS[0], request_id=asked, reward=1, feedback="Fine."))[0] == 200
+        assert logged(path)[0].served.input == "My refund is late."
+        log = SqliteLog(path)
+        assert log.erase([asked, "req-" + "0" * 24]) == 1
+        log.close()
+        assert (await say(served, KEYS[0], request_id=asked, reward=0))[0] == 410
+    assert logged(path) == []
+    log = SqliteLog(path)
+    log.expire(before=2e9 * 10)
+    assert log.refs() == []
+    log.close()
+
+
+async def test_an_explored_route_has_its_exact_chance_and_a_conversation_keeps_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "requests.sqlite"
+    async with serving(path, explore=0.5, threads=True) as served:
+        for n in range(60):
+            await answered(served, f"Question {n} of the day?")
+        for _ in range(5):
+            await answered(served, "Question 7 of the day?")
+        before = await served.metrics()
+        assert before["pco_unrecorded"] == 0
+    found = logged(path)
+    explored = [each.served for each in found if each.served.arm == "explored"]
+    assert 10 <= len(explored) <= 50
+    routes = {
+        each.served.route
+        for each in found
+        if each.served.features == buckets_of("Question 7 of the day?")
+    }
+    assert len(routes) == 1, "one conversation"
+    chances = {each.route: each.propensity for each in explored}
+    assert all(0 < chance < 0.5 for chance in chances.values())
+    assert all(each.served.propensity > 0.5 for each in found if not each.served.arm)
+
+
+def test_the_chances_of_all_routes_are_those_that_are_drawn() -> None:
+    explorer = Explorer(one_call(), 0.4, seed=3, never=[2])
+    expected = Expected(0.25, (0.0, 0.5, -0.125, 0.25), -0.0625)
+    best, count = Route((1, 3)), 4000
+    tried = [explorer.choose(best, expected, str(n)) for n in range(count)]
+    seen = Counter(each.route.indices for each in tried)
+    chances = {each.route.indices: each.propensity for each in tried}
+    assert not any(2 in route for route in seen)
+    for route, times in seen.items():
+        assert times / count == pytest.approx(chances[route], abs=0.03), route
+    assert sum(chances.values()) == pytest.approx(1.0, abs=0.02)
+    assert tried[7] == explorer.choose(best, expected, "7"), "a log can be replayed"
+    assert all(each.explored == (each.route != best) for each in tried)
+
+
+async def test_a_full_disk_stops_the_record_and_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "requests.sqlite"
+    async with serving(path) as served:
+        asked = await answered(served)
+        assert (await say(served, request_id=asked, reward=1))[0] == 200
+        log: Any = served.proxy.online.log if served.proxy.online else None
+        log.writer._db.execute("PRAGMA max_page_count = 1")
+        for n in range(40):
+            await answered(served, f"{n} " + "My parcel is late. " * 200)
+        await asyncio.sleep(0.5)
+        status, answer = await say(served, request_id=asked, reward=0, key="x" * 150)
+        assert status == 503 and answer["error"]["type"] == "disk_full"
+        await answered(served)
+        _, ready, _ = await served.ask("/readyz")
+        assert ready["recording"] == "failed"
+        assert (await served.metrics())["pco_unrecorded"] == 1
+
+
+async def test_late_feedback_comes_from_a_file_and_is_added_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "requests.sqlite"
+    monkeypatch.setenv("PCO_FEEDBACK", str(path))
+    async with serving(path, keys=KEYS) as served:
+        asked = await answered(served, key=KEYS[0])
+    await asyncio.to_thread(promptcodebook.feedback, asked, 1.0, "Soon.", key="first")
+    with pytest.raises(promptcodebook.PcoError, match="of a request on record here"):
+        await asyncio.to_thread(promptcodebook.feedback, "req-" + "1" * 24, 1.0)
+    head = "request_id,reward,feedback\n"
+    (tmp_path / "late.csv").write_text(f"{head}{asked},0.5,Late.\nreq-{'0' * 24},1,\n")
+    for _ in range(2):
+        done = await asyncio.to_thread(pco, "feedback", "late.csv", "--json", cwd=tmp_path)
+        assert done.json == {"kept": 1, "unknown": 1, "erased": 0}
+    assert [(each.reward, each.said) for each in logged(path)] == [(0.5, "Late.")]
+    (tmp_path / "late.csv").write_text(f"{head}{asked},5,\n")
+    pco("feedback", "late.csv", cwd=tmp_path).error(2, "late.csv:2: reward must be from 0 to 1")
+    assert "erased 1 of 1 request" in pco("feedback", "erase", asked, cwd=tmp_path).out
+    assert logged(path) == []
+    pco("feedback", "erase", "req-5", cwd=tmp_path).error(2, "req-5 is no whole id")
