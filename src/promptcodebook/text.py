@@ -1,8 +1,5 @@
-"""Texts as they are compared, cut, shown and set beside each other: one home for each way.
-
-Texts come from models and other people's files: in what a notebook shows of them (`shown_table`,
-`shown_text`) none becomes an element, a style or a script, and none floods the page.
-"""
+"""Texts as they are compared, cut, shown and set beside each other: one home for each way. In a
+notebook none becomes markup, and none floods the page."""
 
 from __future__ import annotations
 

@@ -72,6 +72,8 @@ async def test_the_last_feedback_counts_and_a_repeated_one_is_the_first_again(
         status, answer = await say(served, request_id=other, score=0.5)
         assert status == 200 and answer["key"]
         assert (await served.metrics())['pco_feedback_total{became="kept"}'] == 4
+        odd = {"request_id": other, "reward": 0.5, "feedback": "odd \ud800\0", "key": "\ud800"}
+        assert (await say(served, **odd))[0] == 200
     first, second = logged(path)
     assert (first.served.id, first.reward, first.said) == (asked, 0.25, "No form was named.")
     assert second.reward == 0.5

@@ -1,9 +1,6 @@
 """The endpoint of one rollout: OpenAI's wire on the loopback, in front of the rollout's own Chat.
-
-It finds the agent's own prompt in each request and puts the composed one in its place. Every
-request is a call of the executor: budget, journal, cache and retries are the run's. What the agent
-said, and what it was answered, is kept as stages, in order.
-"""
+It puts the composed prompt in the place of the agent's own. Every request is a call of the
+executor: budget, journal, cache and retries are the run's. What was said is kept as stages."""
 
 from __future__ import annotations
 
@@ -98,11 +95,8 @@ class Places:
 
 @dataclass(eq=False)
 class Endpoint:
-    """An address that one rollout alone knows, open while it is entered.
-
-    `failure` is what ended the rollout from here: a model that cannot be reached, a budget that is
-    spent, or a cap of the rollout's. `over` is set then.
-    """
+    """An address that one rollout alone knows, open while it is entered. `failure` is what ended
+    the rollout from here: an unreachable model, a spent budget, or a cap. `over` is set then."""
 
     prompt: Prompt
     lm: Chat

@@ -1,10 +1,7 @@
-"""The executor's calls as batches: held until nothing else happens, then asked all at once.
-
-`Held` is below the journal and the cache, where every call that must be paid for arrives. Calls
-of other roles pass. Once no such call is under way, and for a moment no new one has come, all that
-wait become one batch at a `Place`. Each result is booked and returned as the reply of its call, so
-everything above works as ever. A row's `custom_id` is the key of its request.
-"""
+"""The executor's calls as batches, held until nothing else happens. `Held` is below the journal and
+the cache, where every call that must be paid for arrives; calls of other roles pass. Once no such
+call is under way and no new one has come, all become one batch at a `Place`. Each result is booked
+and returned as its call's reply. A row's `custom_id` is the key of its request."""
 
 from __future__ import annotations
 

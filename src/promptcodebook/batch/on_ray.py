@@ -1,10 +1,6 @@
-"""A batch on a Ray cluster (extra [ray]): a shard of rows a task, its results recorded in order.
-
-One process reads the rows and writes OUT, so the bytes are the same as without a cluster. A task
-journals its replies: within OUT.part on the machine of the command, else in that machine's cache,
-where an interrupted shard finds them again. Tasks remove the journals of recorded shards and of
-earlier batches to the same OUT.
-"""
+"""A batch on a Ray cluster (extra [ray]): a shard of rows a task, its results recorded in order, so
+the bytes are the same as without a cluster. A task journals its replies, within OUT.part or in its
+machine's cache, where an interrupted shard finds them again; later tasks remove them."""
 
 from __future__ import annotations
 

@@ -334,10 +334,8 @@ class Provider:
             for key in keys:
                 del self._at[key]
             batch, left = f"the batch {noted.facts['id']}", plural(len(keys), "request")
-            said = (
-                f"{batch} at {self._spec.base_url} {noted.facts['ended']}, with {left} unanswered"
-            )
-            raise Pending(said, hint=_AGAIN)
+            ended = f"{noted.facts['ended']}, with {left} unanswered"
+            raise Pending(f"{batch} at {self._spec.base_url} {ended}", hint=_AGAIN)
 
     async def _over(self, noted: Noted) -> dict[str, Result]:
         """Submits the batch, if that is still to be done, and waits for its end."""
@@ -384,15 +382,10 @@ class Provider:
         purpose = f'{head}"purpose"\r\n\r\nbatch\r\n'
         file = f'{head}"file"; filename="requests.jsonl"\r\nContent-Type: application/jsonl\r\n\r\n'
         form = (purpose + file).encode() + noted.data + f"\r\n--{self._boundary}--\r\n".encode()
-        order = {
-            "input_file_id": _read(
-                _File, await self._call("POST", "files", form, self._uploads)
-            ).id,
-            "endpoint": _URL,
-            "completion_window": "24h",
-            "metadata": noted.facts["mark"],
-        }
-        data, pause = json.dumps(order).encode(), _FIRST_S
+        uploaded = _read(_File, await self._call("POST", "files", form, self._uploads)).id
+        order = {"input_file_id": uploaded, "endpoint": _URL, "completion_window": "24h"}
+        data = json.dumps({**order, "metadata": noted.facts["mark"]}).encode()
+        pause = _FIRST_S
         for left in reversed(range(_TRIES)):
             try:
                 made = _read(_Batch, await self._call("POST", "batches", data, tries=1)).id
@@ -453,8 +446,7 @@ class Provider:
         transport: Transport | None = None,
         tries: int = _TRIES,
     ) -> bytes:
-        """The body of a good answer. What passes is tried again, after the wait that the server
-        asks for. Refused: there is no such place here."""
+        """The body of a good answer. What passes is tried again later. Refused: no such place."""
         url, pause, base = f"{self._spec.base_url}/{path}", _FIRST_S, self._spec.base_url
         for left in reversed(range(tries)):
             try:

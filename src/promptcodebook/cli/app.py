@@ -1,9 +1,6 @@
-"""The command tree, and the one place where an error becomes a message and an exit code.
-
-A command's code is imported when it is typed, so that `--help` stays fast. The outer parts, such as
-`serve` and `local`, register their commands as entry points. Core knows the names of these commands
-and what to install for them.
-"""
+"""The command tree, and the one place where an error becomes a message and an exit code. A
+command's code is imported when it is typed, so that `--help` stays fast. Core knows the names of
+the commands that outer parts register, and what to install for them."""
 
 from __future__ import annotations
 

@@ -101,8 +101,7 @@ def text_updates_remark(config: Config) -> str:
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Trees of settings, later ones winning key by key. A budget's text, such as "5usd", becomes
-    its limits and lifts the others."""
+    """Trees of settings, later ones winning by key. A budget's text, "5usd", lifts other limits."""
     out: dict[str, Any] = {}
     for layer in layers:
         if isinstance(text := layer.get("budget"), str):

@@ -1,10 +1,7 @@
-"""A dry run: the real session on a made-up model, reward and agent, which cost nothing.
-
-The model counts the requests. Its replies have a typical length and let the loop continue: routes
-are valid, rewrites pass the checks, a typed reply satisfies its schema. A long plan is shortened
-first, and its use is scaled up again: evaluations by their examples, training by its rollouts and
-updates, and its routes by the examples that the draws of the whole schedule do not explore.
-"""
+"""A dry run: the real session on a made-up model, reward and agent, which cost nothing. The model
+counts the requests; its replies have a typical length and let the loop continue. A long plan is
+shortened first, and its use is scaled up again: evaluations by their examples, training by its
+rollouts and updates, routes by the examples that the whole schedule's draws do not explore."""
 
 from __future__ import annotations
 
@@ -67,8 +64,7 @@ class Manner:
     """How a made-up run goes. Of its rollouts the share `solved` gets the full reward; the others
     blame a share `blamed` of the parts that could be to blame; the share `reasked` of typed replies
     is of no use at first. The user's own agent makes `agent_calls` an answer, and a round of
-    maintenance `tidied` calls. In a `steady` run an input keeps its route, and no policy gains in
-    validation."""
+    maintenance `tidied` calls. In a `steady` run routes stay, and no policy gains."""
 
     solved: float
     blamed: float

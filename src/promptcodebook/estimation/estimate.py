@@ -1,9 +1,6 @@
-"""What a run will take, before anything is spent: calls, tokens, money and time, by role.
-
-Three dry runs give the range, one of little, one of usual and one of much work. How many calls
-there are, how much the model writes and how its tokenizer counts err independently: their errors
-add up as logarithms do, by the root of their squares.
-"""
+"""What a run will take, before anything is spent: calls, tokens, money and time, by role. Three dry
+runs give the range: little, usual and much work. How many calls there are, how much the model
+writes and how its tokenizer counts err independently; log errors add as squares."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Three questions that need no comparison of trainings: `attribution` (Tables 9 and 10), `theory`
-(Theorems 1-3 and 5, Proposition 4), and `when-it-pays`."""
+"""`attribution` (Tables 9 and 10), `theory` (Theorems 1-3, 5, Proposition 4), `when-it-pays`."""
 
 from __future__ import annotations
 

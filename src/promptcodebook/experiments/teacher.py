@@ -1,11 +1,8 @@
-"""The scripted teacher, spec `rules`: encoder, generator, critic, attribution, updater and
-adversary as rules. It is not a language model, and a page with its figures must say so.
-
-It answers the requests of the templates `default` and reads nothing but their text: no role, no
-example, no file. What it knows of the task it reads in the checker's feedback, and in what was
-learned from it. An order is "in Spanish" or "with a Python program"; a rule is an order with its
-condition: "Answer in Spanish when the message is about an invoice or a receipt."
-"""
+"""The scripted teacher, spec `rules`: all roles but the executor as rules. It is not a language
+model, and a page with its figures must say so. It reads nothing but the text of the templates
+`default`: what it knows of the task is in the checker's feedback and in what was learned from it. A
+rule is an order, such as "in Spanish", with its condition: "when the message is about an
+invoice"."""
 
 from __future__ import annotations
 
@@ -68,8 +65,7 @@ class Manner:
     reads: str = "letters"
     """letters: a condition holds for an input with a word of it; `words`: or of its list."""
     generator: str = "joins"
-    """joins: every instinct as it is; `orders`: their orders alone, without conditions. Both leave
-    out what does not hold for the input once φ says so."""
+    """joins: instincts as they are; `orders`: without conditions. Both drop what φ says to drop."""
     critic: str = "plain"
     """plain: says every broken rule; `silent`: nothing; `rubric`: languages only where ψ asks."""
     updater: str = "sound"

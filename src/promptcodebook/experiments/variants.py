@@ -89,11 +89,9 @@ _ACC = {"Acc": "loose_share", "CSR": "csr"}  # two of the paper's columns, each 
 
 
 def _titled(experiment: str, runs: Runs) -> list[_Row]:
-    titles = read_table("variants")[experiment]
-    return [
-        _Row(titles[name]["title"], made, paper=titles[name].get("paper", ""))
-        for name, made in runs.items()
-    ]
+    listed = read_table("variants")[experiment]
+    pairs = ((listed[name], made) for name, made in runs.items())
+    return [_Row(each["title"], made, paper=each.get("paper", "")) for each, made in pairs]
 
 
 def _compared(
@@ -240,10 +238,8 @@ def _swept(name: str, paper: str, benchmark: str = "ifbench") -> Experiment:
 
 
 def _sweep_blocks(sweep: _Sweep, runs: Mapping[float, Sequence[Result]], paper: str) -> list[Block]:
-    rows = [
-        _Row(f"{sweep.key} = {value:g}", made, paper=f"{sweep.key}={value:g}")
-        for value, made in runs.items()
-    ]
+    named = ((f"{sweep.key} = {value:g}", made) for value, made in runs.items())
+    rows = [_Row(title, made, paper=title.replace(" ", "")) for title, made in named]
     table = _compared(sweep.key, rows, paper, {} if sweep.row else _ACC)
     blocks: list[Block] = [f"## {sweep.title}", table]
     if sweep.row:

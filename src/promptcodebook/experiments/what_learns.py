@@ -1,10 +1,6 @@
 """`what-learns`: which part of the method earns its calls, in worlds made so that it should, and in
-worlds made so that it should not (what_learns.toml).
-
-The executor is SmolLM2 on messages of `houserules`. All other roles are the scripted teacher of
-teacher.py: rules, and no language model. A run trains in process and is judged by its last state,
-on test messages that no choice has seen.
-"""
+worlds made so that it should not (what_learns.toml). The executor is SmolLM2 on `houserules`; all
+other roles are the rules of teacher.py. A run is judged by its last state, on unseen messages."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""`pco headroom`: a few hundred rollouts that say what there is to win, before any training.
-
-Nothing is learned and the test split is left alone. The prompts tried are today's and the single
-instincts of the first codebook, word for word after `base_prompt`, or today's and those in a
-folder. The result lies in headroom.json, where `pco estimate` finds it.
-"""
+"""`pco headroom`: a few hundred rollouts that say what there is to win, before any training. The
+test split is left alone. The prompts tried are today's and the single instincts of the first
+codebook, or those in a folder. `pco estimate` finds the result in headroom.json."""
 
 from __future__ import annotations
 

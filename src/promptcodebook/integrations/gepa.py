@@ -72,8 +72,7 @@ def read_instance(instance: Any) -> tuple[str, str | None]:
 @dataclass(frozen=True)
 class AdapterTask:
     """A GEPAAdapter and its instances, as data, reward and executor of `pco.optimize`. `read` gives
-    the input and the reference (None = there is none) of an instance. The adapter's reflective
-    dataset is what the reward says to our critic."""
+    an instance's input and reference (or None). Its reflective dataset is our critic's feedback."""
 
     adapter: Any
     seed_candidate: Mapping[str, str]
@@ -181,12 +180,10 @@ class _Seen:
 
 class PolicyAdapter:
     """A policy as a candidate of gepa's, to evaluate or to start from; an adapter around a task's.
-
     Its components are the texts that the policy learned: θ ('encoder') and φ ('generator') where
     they are asked, and each instinct that is not frozen ('instinct 0', ...). Instances are
     evaluated by the task's own adapter, up to `threads` at once (1 where it is not thread-safe). An
-    instinct's reflective dataset has the instances that were routed to it.
-    """
+    instinct's reflective dataset has the instances that were routed to it."""
 
     propose_new_texts = None
 

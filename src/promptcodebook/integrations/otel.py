@@ -1,11 +1,8 @@
 """OpenTelemetry spans of model calls in the GenAI conventions, from training and from serving:
-`telemetry = ["otel"]` (extra [otel]).
-
-A span covers a call with its retries; a reply from the journal or the cache makes none. Spans go to
-the tracer provider that the program has set, else by OTLP to where OTEL_EXPORTER_OTLP_ENDPOINT
-says. Prompts and replies are in them only where OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT
-asks for them, and never those of private data.
-"""
+`telemetry = ["otel"]` (extra [otel]). A span covers a call with its retries. Spans go to the tracer
+provider that the program has set, else by OTLP to OTEL_EXPORTER_OTLP_ENDPOINT. Prompts and replies
+are in them only where OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT asks for them, and never
+private ones."""
 
 from __future__ import annotations
 
@@ -233,11 +230,8 @@ def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:
         kind, _, model = spec.model.partition("/")
     provider = _PROVIDERS.get(parts.hostname or "") or _PROVIDERS.get(kind, kind)
     model = model or spec.text.partition("?")[0]
-    facts: dict[str, Any] = {
-        "gen_ai.operation.name": operation,
-        "gen_ai.provider.name": provider,
-        "gen_ai.request.model": model,
-    }
+    facts: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.provider.name": provider}
+    facts["gen_ai.request.model"] = model
     if parts.hostname:
         facts["server.address"] = parts.hostname
         facts["server.port"] = parts.port or {"http": 80}.get(parts.scheme, 443)
@@ -247,14 +241,9 @@ def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:
 def _messages(said: Iterable[tuple[str, object]], finish: str = "") -> str:
     """Messages as the conventions write them, in JSON."""
     ending = {"finish_reason": finish} if finish else {}
-    return json.dumps(
-        [
-            {"role": role, "parts": [{"type": "text", "content": text}], **ending}
-            for role, text in said
-        ],
-        ensure_ascii=True,
-        default=str,
-    )
+    parts = ((role, [{"type": "text", "content": text}]) for role, text in said)
+    messages = [{"role": role, "parts": text, **ending} for role, text in parts]
+    return json.dumps(messages, ensure_ascii=True, default=str)
 
 
 @cache

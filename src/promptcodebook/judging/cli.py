@@ -1,8 +1,6 @@
-"""`pco judge`: how far a judge agrees with people, and a verdict that allows for its error.
-
-A verdict needs labels of a random choice of test inputs, of the answers of every row: `sheet`
-writes them down, `verdict` reads them back. Labels are found again by input and answer.
-"""
+"""`pco judge`: how far a judge agrees with people, and a verdict that allows for its error. A
+verdict needs labels of a random choice of test inputs, of the answers of every row: `sheet` writes
+them down, `verdict` reads them back. Labels are found again by input and answer."""
 
 from __future__ import annotations
 

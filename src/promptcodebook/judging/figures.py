@@ -1,14 +1,9 @@
 """What labelled answers say about a judge: agreement, noise, bias; and about a difference of means.
-
 Agreement is Cohen's κ (1960), with quadratic weights where labels are ordered (Cohen 1968). Its
-interval is that of the disagreement, with the agreement by chance taken as known.
-
-`rectified` is prediction-powered inference (Angelopoulos and others 2023) with the power tuning of
-PPI++ (2024): the judge's mean over the answers without labels, plus the mean of what people said
-less what the judge said over those with labels. How much the judge counts (λ, from 0 to 1) is what
-makes the estimate most certain. Labels on a random choice of answers are all it assumes of the
-judge: its error may differ from policy to policy.
-"""
+interval is that of the disagreement, with the agreement by chance taken as known. `rectified` is
+prediction-powered inference (Angelopoulos and others 2023) with the power tuning of PPI++ (2024):
+the judge's mean over the answers without labels, plus people's mean less the judge's over those
+with labels. It assumes labels on a random choice of answers."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ _SLACK = 2.0
 
 
 class StopSignal:
-    """Given by the error that every call which would start from then on raises; the first stays. It
-    ends the waits for a Retry-After and between two tries."""
+    """The error that every later call raises; the first stays. It ends waits between tries."""
 
     def __init__(self) -> None:
         self._reason: PcoError | None = None

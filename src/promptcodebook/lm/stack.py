@@ -57,8 +57,7 @@ class Outer(Protocol):
 
 
 class LocalModels(Protocol):
-    """Models with their weights in this process. `identity` tells the weights behind a connected
-    spec from others of its name; '' = nothing does."""
+    """Models in this process. `identity` tells a connected spec's weights from others, or ''."""
 
     def connect(self, spec: Spec) -> LM: ...
 
@@ -149,8 +148,7 @@ class Endpoints:
 
 
 def _filled(inner: LM, environment: Mapping[str, str]) -> LM:
-    """`inner`, sent what the variables in the body fields hold. Nothing above it sees a secret, and
-    nothing that it says quotes one."""
+    """`inner`, sent what variables in body fields hold. Nothing above sees or quotes a secret."""
 
     async def call(request: Request) -> Reply:
         extra = request.sampling.extra

@@ -1,8 +1,6 @@
 """Replies as typed values: requested by schema, found in the text, and requested again once.
-
 Reading is generous: null and "none" are no text, "7/10" is 0.7, "[3]" is an index, and one
-unreadable field does not cost the others. A reply's incidents count once, when it is paid for.
-"""
+unreadable field does not cost the others. A reply's incidents count once, when it is paid for."""
 
 from __future__ import annotations
 

@@ -296,14 +296,10 @@ class _Model:
             digits = before.Digits(individual_digits=True)
             made.pre_tokenizer = before.Sequence([digits, made.pre_tokenizer])
         made.decoder = self._import("tokenizers.decoders").ByteLevel()
+        token = tokenizers.AddedToken
         for add, of in ((made.add_special_tokens, _CONTROL), (made.add_tokens, _DEFINED)):
             found = (word for word, kind in zip(words, kinds, strict=True) if kind == of)
-            add(
-                [
-                    tokenizers.AddedToken(word, normalized=False, special=of == _CONTROL)
-                    for word in found
-                ]
-            )
+            add([token(word, normalized=False, special=of == _CONTROL) for word in found])
         marks = {name.removesuffix("_id"): words[at] for name, at in self._marks().items()}
         tokenizer = library.PreTrainedTokenizerFast(
             tokenizer_object=made,

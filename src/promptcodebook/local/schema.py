@@ -1,10 +1,7 @@
-"""A JSON schema as the grammar of its texts, which xgrammar and llguidance read.
-
-The grammars that engines derive from a schema allow endless white space, and a weak model fills it
-up to its cap. Here at most one space follows a comma or a colon, every string and list is bounded,
-and properties come in the schema's order. A keyword that cannot be enforced is refused by name and
-place. So is a schema that refers to itself, or whose grammar is too large.
-"""
+"""A JSON schema as the grammar of its texts, which xgrammar and llguidance read. Engines' own
+grammars allow endless white space, which a weak model fills up to its cap. Here at most one space
+follows a comma or a colon, every string and list is bounded, and properties come in the schema's
+order. What cannot be enforced is refused by name and place; so is what is too large."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
-"""The first codebook and the first θ, φ, ψ.
-
-`expert` takes the user's instincts or the task's own; `random` has the model write them;
-`from_prompt` splits the present prompt, by the model or at its sentences; `file` reads a codebook
-or a whole policy, but for ψ, which no policy holds; any other kind is a package's reader of whole
-prompts. The requests of random and from_prompt, which the paper does not print, are ours. A short
-list is filled up from the set's general instincts.
-"""
+"""The first codebook and the first θ, φ, ψ. `expert` takes the user's instincts or the task's own;
+`random` has the model write them; `from_prompt` splits the present prompt, by the model or at its
+sentences; `file` reads a codebook or a whole policy, but for ψ, which no policy holds; any other
+kind is a package's reader of whole prompts. The requests of random and from_prompt, which the paper
+does not print, are ours. A short list is filled up from the set's general instincts."""
 
 from __future__ import annotations
 

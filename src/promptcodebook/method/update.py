@@ -1,8 +1,6 @@
 """LLM_upd(v, g): rewrite one variable given its textual gradients (Eq. 9), and what is kept of it.
-
 Every rewrite must pass some checks; each is a `Check` (method decision 11). A rule then accepts it
-or not (9): a function below with its line in `RULES`, or a package's entry point of `GROUP`.
-"""
+or not (9): a function below with its line in `RULES`, or a package's entry point of `GROUP`."""
 
 from __future__ import annotations
 

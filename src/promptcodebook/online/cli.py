@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from contextlib import closing, suppress
@@ -62,8 +63,10 @@ def feedback(
 
     async def add() -> None:
         with closing(open_log()) as log:
-            for each in rows:
-                became[await log.give(each, None)] += 1
+            # Together: one of an unknown request waits a second for it.
+            for at in range(0, len(rows), 1000):
+                some = rows[at : at + 1000]
+                became.update(await asyncio.gather(*(log.give(each, None) for each in some)))
 
     run_sync(add())
     kept = {name: became[name] for name in ("kept", "unknown", "erased")}

@@ -1,9 +1,7 @@
-"""The requests that may get feedback, and what was said of them: one SQLite file.
-
-A request is written in the background: no caller waits for it, or fails for it. Feedback is
-acknowledged once it is committed. Of an input only the hashed words and letters are kept, which the
-router reads; its text is kept too where the server logs inputs. docs/feedback.md has every field.
-"""
+"""The requests that may get feedback, and what was said of them: one SQLite file. A request is
+written in the background: no caller waits for it, or fails for it. Feedback is acknowledged once it
+is committed. Of an input only the hashed words and letters are kept, which the router reads; its
+text is kept too where the server logs inputs. docs/feedback.md has every field."""
 
 from __future__ import annotations
 
@@ -16,13 +14,13 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from promptcodebook.errors import ConfigError, DataError, StoreError
+from promptcodebook.errors import ConfigError, DataError, StoreError, import_extra
 from promptcodebook.paths import data_folder, make_private_folder
 from promptcodebook.policy.references import Reference
 from promptcodebook.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error, unpack
@@ -33,10 +31,10 @@ _PREFIX, _DIGITS = "req-", 24
 _MOMENT_S = 0.2
 _PATIENCE_S, _AGAIN_S = 1.0, 0.1
 """How long feedback waits for a request that is still on its way to the file."""
-_SERVED = (
+TABLES = (
     "CREATE TABLE IF NOT EXISTS served (id TEXT PRIMARY KEY, time DOUBLE PRECISION NOT NULL, "
     "ref TEXT NOT NULL, version TEXT NOT NULL, caller TEXT NOT NULL, arm TEXT NOT NULL, "
-    "status INTEGER NOT NULL, seconds DOUBLE PRECISION NOT NULL, tokens INTEGER, "
+    "status INTEGER NOT NULL, seconds DOUBLE PRECISION NOT NULL, tokens BIGINT, "
     "erased INTEGER NOT NULL, value {bytes} NOT NULL)",
     "CREATE INDEX IF NOT EXISTS served_by_time ON served (ref, time)",
     "CREATE TABLE IF NOT EXISTS feedback (number {number}, id TEXT NOT NULL, key TEXT NOT NULL, "
@@ -53,7 +51,7 @@ LAYOUT = Layout(
     later=(
         "CREATE TABLE IF NOT EXISTS spent (caller TEXT, day TEXT, calls INTEGER NOT NULL, "
         "tokens INTEGER NOT NULL, usd REAL NOT NULL, PRIMARY KEY (caller, day))",
-        *(each.format(bytes="BLOB", number="INTEGER PRIMARY KEY") for each in _SERVED),
+        *(each.format(bytes="BLOB", number="INTEGER PRIMARY KEY") for each in TABLES),
     ),
 )
 
@@ -244,7 +242,7 @@ def row_of(served: Served, packer: Packer) -> tuple[object, ...]:
 
 
 def logged_of(row: Sequence[Any]) -> Logged:
-    """A row of LOGGED."""
+    """A row of `logged_sql`."""
     *columns, value, reward, said, number = row
     tree: dict[str, Any] = dict(zip(_COLUMNS, columns, strict=True)) | unpack(bytes(value))
     for name in ("route", "features"):
@@ -260,13 +258,22 @@ ADD = (
     "INSERT INTO feedback (id, key, time, reward, said) VALUES (?, ?, ?, ?, ?) "
     "ON CONFLICT (id, key) DO NOTHING"
 )
-LOGGED = (
+REFS = "SELECT DISTINCT ref FROM served ORDER BY ref"
+_LOGGED = (
     f"SELECT {', '.join('s.' + name for name in _COLUMNS)}, s.value, f.reward, f.said, f.number "
-    "FROM served s {join} JOIN feedback f ON f.number = "
+    "FROM served s {join} JOIN feedback f ON f.id = s.id AND f.number = "
     "(SELECT max(number) FROM feedback WHERE id = s.id) "
     "WHERE s.ref = ? AND s.time >= ? AND s.erased = 0 {more} ORDER BY s.time, s.id LIMIT 900000"
 )
-"""All requests, or those alone whose feedback came after a number."""
+
+
+def logged_sql(ref: str, since: float, after: int) -> tuple[str, tuple[object, ...]]:
+    """All requests, or with `after` those alone whose feedback came after a number."""
+    if after < 0:
+        return _LOGGED.format(join="LEFT", more=""), (ref, since)
+    return _LOGGED.format(join="", more="AND f.number > ?"), (ref, since, after)
+
+
 ERASE = "UPDATE served SET erased = 1, value = ?, caller = '' WHERE id = ?"
 UNSAY = "UPDATE feedback SET said = '' WHERE id = ?"
 EXPIRE = (
@@ -289,27 +296,28 @@ class SqliteLog(Kept):
     async def give(self, feedback: Feedback, caller: str | None) -> Given:
         """Commits feedback; `caller` None may speak of any request. What another caller asked is
         unknown to this one."""
-        ends = time.monotonic() + _PATIENCE_S
-        while True:
+
+        async def once() -> Given:
             found: list[Given] = []
 
-            def work(db: sqlite3.Connection, found: list[Given] = found) -> None:
-                found[:] = [give(lambda sql, given: db.execute(sql, given), feedback, caller)]
+            def work(db: sqlite3.Connection) -> None:
+                row = db.execute(OWNER, (feedback.request_id,)).fetchone()
+                found[:] = [judged(row, caller)]
+                if found[0] == "kept":
+                    db.execute(ADD, said(feedback))
 
             await self.writer.write(work)
-            if found[0] != "unknown" or time.monotonic() > ends:
-                return found[0]
-            await asyncio.sleep(_AGAIN_S)
+            return found[0]
+
+        return await patiently(once)
 
     def logged(self, ref: str, since: float = 0.0, *, after: int = -1) -> list[Logged]:
         """Requests of a ref, the oldest first; with `after` those with feedback of a later number.
         An erased one is left out."""
-        join, more, given = ("LEFT", "", ()) if after < 0 else ("", "AND f.number > ?", (after,))
-        rows = self._rows(LOGGED.format(join=join, more=more), (ref, since, *given))
-        return list(map(logged_of, rows))
+        return list(map(logged_of, self._rows(*logged_sql(ref, since, after))))
 
     def refs(self) -> list[str]:
-        return [row[0] for row in self._rows("SELECT DISTINCT ref FROM served ORDER BY ref")]
+        return [row[0] for row in self._rows(REFS)]
 
     def _rows(self, sql: str, given: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         with closing(Reader(self._path, LAYOUT)) as reader:
@@ -335,17 +343,33 @@ Execute = Callable[[str, tuple[object, ...]], Any]
 """Runs a statement and returns its cursor."""
 
 
-def give(execute: Execute, feedback: Feedback, caller: str | None) -> Given:
-    """One unit of work on an open transaction."""
-    sql = "SELECT caller, erased FROM served WHERE id = ?"
-    row = execute(sql, (feedback.request_id,)).fetchone()
+OWNER = "SELECT caller, erased FROM served WHERE id = ?"
+
+
+def judged(row: Sequence[Any] | None, caller: str | None) -> Given:
+    """What becomes of feedback from a caller, by the row of OWNER."""
     if row is None or (caller is not None and not row[1] and row[0] != caller):
         return "unknown"
-    if row[1]:
-        return "erased"
-    said = feedback.time, feedback.reward, feedback.said
-    execute(ADD, (feedback.request_id, feedback.name, *said))
-    return "kept"
+    return "erased" if row[1] else "kept"
+
+
+def said(feedback: Feedback) -> tuple[object, ...]:
+    """What ADD adds. No database keeps lone surrogates, nor Postgres a zero byte."""
+    key, words = (
+        text.encode("utf-8", "replace").decode().replace("\0", "?")
+        for text in (feedback.name, feedback.said)
+    )
+    return feedback.request_id, key, feedback.time, feedback.reward, words
+
+
+async def patiently(once: Callable[[], Awaitable[Given]]) -> Given:
+    """What becomes of feedback whose request may be on its way to the log still."""
+    ends = time.monotonic() + _PATIENCE_S
+    while True:
+        became = await once()
+        if became != "unknown" or time.monotonic() > ends:
+            return became
+        await asyncio.sleep(_AGAIN_S)
 
 
 def erase(execute: Execute, request_id: str) -> int:
@@ -357,6 +381,9 @@ def erase(execute: Execute, request_id: str) -> int:
 def open_log(location: str = "") -> ServedLog:
     """The log at `$PCO_FEEDBACK`, or else in the record of requests."""
     place = location or os.environ.get("PCO_FEEDBACK", "")
+    if place.startswith(("postgresql://", "postgres://")):
+        own = import_extra("promptcodebook.online.postgres", "a log in Postgres", "postgres")
+        return own.PostgresLog(place)
     return SqliteLog(Path(place).expanduser() if place else records_path())
 
 

@@ -1,12 +1,8 @@
 """GRPO (Shao et al. 2024) through `trl` and `peft`: the executor's weights are trained, no prompt.
-
-The row `grpo` is the present prompt on the last weights, which the transformers engine runs in this
-process. A GGUF base is unpacked; the row `converted` shows it before any training.
-
-trl writes the replies itself, past the run's models. They are metered all the same: the budget
-admits a step at its largest possible use, and every reply is booked as a call of the executor. They
-are in no journal: a killed run loses the step it was in.
-"""
+The row `grpo` is the present prompt on the last weights; of a GGUF base, which is unpacked, the row
+`converted` shows it before training. trl writes the replies itself. They are metered all the same:
+the budget admits a step at its largest possible use, and every reply is booked as a call of the
+executor. They are in no journal: a killed run loses the step it was in."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""What a text says once it is decoded and folded, and what of it the rules cannot read at all.
-
-The rules match folded text in plain English letters, and quote the real one. So a text is read
-again in every usual code, alphabet and spelling. What then reads as English, by a list of words
-(words.txt), is scanned like any text; what never does is unreadable.
-"""
+"""What a text says once it is decoded and folded, and what of it the rules cannot read at all. A
+text is read again in every usual code, alphabet and spelling. What then reads as English, by
+words.txt, is scanned like any text; what never does is unreadable."""
 
 from __future__ import annotations
 

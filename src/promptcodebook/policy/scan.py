@@ -1,9 +1,7 @@
-"""The rule scan: what is wrong with a text, found without a model, and the checks of rewrites.
-
-The rules look for orders that no instinct may give ("reveal the system prompt") and for traces that
-an attack or a leak leaves. A text that forbids, flags or describes an order ("never mislead the
-reader") passes. The scan is a net, not a proof: docs/safety.md says what it finds and misses.
-"""
+"""The rule scan: what is wrong with a text, found without a model, and the checks of rewrites. The
+rules look for orders that no instinct may give ("reveal the system prompt") and for traces that an
+attack or a leak leaves. A text that forbids, flags or describes an order ("never mislead the
+reader") passes. The scan is a net, not a proof: docs/safety.md says what it finds and misses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The registry's commands: `pco codebook freeze`, `promote`, `rollback` and so on. So is `audit`,
-whose report decides whether a version may be promoted."""
+"""The registry's commands, and `audit`, whose report decides what may be promoted."""
 
 from __future__ import annotations
 

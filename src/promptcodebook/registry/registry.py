@@ -1,9 +1,6 @@
 """Versions of policies that never change, refs that move, the log of every move, and all of it as
-lines to hand on.
-
-A registry is one file (`log.py`) or an MLflow server (`mlflow.py`). A ref moves to a version
-only if a model judged it and no audit's high finding is open. The log keeps the audits' reports.
-"""
+lines to hand on. A registry is one file (`log.py`) or an MLflow server (`mlflow.py`). A ref moves
+to a version only if a model judged it and no audit's high finding is open. The log keeps audits."""
 
 from __future__ import annotations
 

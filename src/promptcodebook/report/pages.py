@@ -1,9 +1,7 @@
-"""Pages from templates, and the figures on them.
-
-One environment fills in every template, and escapes every value: inputs, replies, feedback and
-tracebacks are untrusted. Markup comes from our own template files alone. A chart is laid out once
-as SVG, with classes of the style sheet; the script of a page only moves what is drawn here.
-"""
+"""Pages from templates, and the figures on them. One environment fills in every template, and
+escapes every value: inputs, replies, feedback and tracebacks are untrusted. Markup comes from our
+own template files alone. A chart is laid out once as SVG, with classes of the style sheet; the
+script of a page only moves what is drawn here."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""A router that learns from outcomes, in place of E_θ (method decision 26, beyond the paper).
-
-In training each example's route is drawn. `_DRAWS` draws from the posterior of what each instinct
-adds (`outcomes.py`) give as many routes, each the best under its draw. With probability 1 - η one
-of them is taken (Thompson sampling), with η a uniform set. So the chance of a route is known
-exactly, (1 - η)·share + η·uniform; it is logged for the off-policy estimate. `Step.ranking` holds
-what is learned; a resumed run reads the outcomes back from the traces of its steps (`recall`).
-"""
+"""A router that learns from outcomes, in place of E_θ (method decision 26, beyond the paper). In
+training each example's route is drawn. `_DRAWS` draws from the posterior of what each instinct adds
+(`outcomes.py`) give as many routes, each the best under its draw. With probability 1 - η one of
+them is taken (Thompson sampling), with η a uniform set. So the chance of a route is known exactly,
+(1 - η)·share + η·uniform; it is logged for the off-policy estimate. `Step.ranking` holds what is
+learned; a resumed run reads the outcomes back from the traces of its steps (`recall`)."""
 
 from __future__ import annotations
 

@@ -65,8 +65,7 @@ class _OnRoutes:
 
 
 class Measurement:
-    """One effect that is ready to be measured; `kept` is where replies and the result are kept.
-    ConfigError for an instinct that the codebook lacks."""
+    """One effect to be measured; `kept` holds replies and result. ConfigError: no such instinct."""
 
     def __init__(
         self, subject: Subject, instinct: int, of: Sample, kept: EffectStore | None = None

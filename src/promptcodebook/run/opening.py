@@ -1,11 +1,9 @@
-"""One run: started or resumed, then from its first call to its verdict.
-
-It can be stopped anywhere and resumed: what was done is read back from the store, what was paid for
-from the journal, and the rest is a function of the two. A resumed run must have the settings and
-data that it began with. Three things may change: how much to spend and how fast
-(`store.header.FREE_KEYS`), the address of a model of the same name, and how long the training is.
-The header takes over the last two, and an event records them.
-"""
+"""One run: started or resumed, then from its first call to its verdict. It can be stopped anywhere
+and resumed: what was done is read back from the store, what was paid for from the journal, and the
+rest is a function of the two. A resumed run must have the settings and data that it began with.
+Three things may change: how much to spend and how fast (`store.header.FREE_KEYS`), the address of a
+model of the same name, and how long the training is. The header takes over the last two, and an
+event records them."""
 
 from __future__ import annotations
 
@@ -186,8 +184,7 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
 
 
 class Session:
-    """Runs an optimizer on a problem, then judges what it found. `ended` is how the session ended,
-    None before; `stop` is set where the run can be resumed."""
+    """Runs an optimizer on a problem, then judges. `ended` says how; `stop`: it can be resumed."""
 
     def __init__(self, problem: Problem, optimizer: Optimizer) -> None:
         self.assembled, self.store = problem.assembled, problem.store
@@ -355,8 +352,7 @@ def resume_with(
 def settings_then_and_now(
     header: Header, plan: Plan
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """A run's settings and the plan's, comparable: keys that are newer than the run have their
-    defaults, and template files are settings too."""
+    """A run's settings and the plan's, comparable: newer keys have defaults, templates count."""
     then, now = comparable(header.settings, plan.config.model_dump(mode="json"))
     if header.templates is not None and then["templates"] == now["templates"]:
         for tree, templates in ((then, header.templates), (now, plan.templates)):

@@ -46,14 +46,12 @@ _SAVED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way of prompting, on the test split; usage is per query, latency in seconds.
-
-    `gain` is over the present prompt, `over` the result's gain over this row. `title` is what it is
-    called in a sentence ('' in runs of version 0.1). `prompt` is the text where every input gets
-    the same, else None. `fallbacks` is the share of routes that the encoder did not give (None =
-    nothing is routed). A `reference` is shown and decides nothing. Not `metered` = of its calls
-    only those that route and compose are counted.
-    """
+    """One way of prompting, on the test split; usage is per query, latency in seconds. `gain` is
+    over the present prompt, `over` the result's gain over this row. `title` is what it is called in
+    a sentence ('' in runs of version 0.1). `prompt` is the text where every input gets the same,
+    else None. `fallbacks` is the share of routes that the encoder did not give (None = nothing is
+    routed). A `reference` is shown and decides nothing. Not `metered` = of its calls only those
+    that route and compose are counted."""
 
     name: str
     score: Interval
@@ -408,8 +406,7 @@ def verdict_remark(test_examples: int) -> str:
 
 
 def decide(rows: Sequence[Row], look: int = 1) -> tuple[str, bool | None, str]:
-    """The sentence, whether the result is worth deploying, and the row to deploy, by intervals made
-    for this look: first the base, last the result."""
+    """The sentence, whether the last row is worth deploying, and what to deploy, for this look."""
     base, *rivals, learned = rows
     gain = _gain(learned)
 

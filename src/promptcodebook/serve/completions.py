@@ -47,12 +47,10 @@ class Refusal(Exception):
 @dataclass(frozen=True, slots=True)
 class ChatCall:
     """What a caller asks for. The wire names a model ('' = none named) and no role, so
-    `request.role` is 'executor'.
-
-    `stream_usage` = a last chunk with the usage; `choices` is the body's n; `json_mode` = some JSON
-    object is wanted, without a schema; `seeded` = the body names a seed (`request.sample`);
-    `logprobs` = how many alternatives are wanted beside each token's log-probability.
-    """
+    `request.role` is 'executor'. `stream_usage` = a last chunk with the usage; `choices` is the
+    body's n; `json_mode` = some JSON object is wanted, without a schema; `seeded` = the body names
+    a seed (`request.sample`); `logprobs` = how many alternatives are wanted beside each token's
+    log-probability."""
 
     request: Request
     stream: bool = False

@@ -38,7 +38,7 @@ class Online:
     steady: frozenset[str] = frozenset()
     threads: bool = False
     reward_range: tuple[float, float] = (0.0, 1.0)
-    _waiting: Shares = field(default_factory=lambda: Shares(_AT_ONCE, fair=False))
+    _waiting: Shares = field(default_factory=lambda: Shares(_AT_ONCE))
 
     def measure(self, metrics: Metrics) -> None:
         self._counter = metrics.counter("pco_feedback", "Feedback, by what became of it.", "became")

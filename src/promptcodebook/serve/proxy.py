@@ -1,9 +1,7 @@
 """A policy behind /v1/chat/completions: each request gets its composed prompt and goes upstream.
-
 The proxy reads the model's name and the text that is routed. It puts the prompt behind the caller's
 own instructions, sets the model, and passes on everything else as it came. A request to
-/v1/responses goes the same way as a chat completion (responses.py).
-"""
+/v1/responses goes the same way as a chat completion (responses.py)."""
 
 from __future__ import annotations
 

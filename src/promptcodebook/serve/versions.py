@@ -1,10 +1,8 @@
 """The version of a policy that is served now, earlier ones that callers ask for by hash, and a
-request's prompt from one of them, within its time.
-
-Where a call of the encoder fails or takes too long, the S instincts of highest r̄ replace the route;
-where one of the generator does, the route's instincts as they are replace the prompt. Such a prompt
-is counted and never cached. A request keeps the version that it began with.
-"""
+request's prompt from one of them, within its time. Where a call of the encoder fails or takes too
+long, the S instincts of highest r̄ replace the route; where one of the generator does, the route's
+instincts as they are replace the prompt. Such a prompt is counted and never cached. A request keeps
+the version that it began with."""
 
 from __future__ import annotations
 

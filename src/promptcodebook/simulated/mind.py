@@ -371,8 +371,7 @@ _THOUGHTS = "Looking at what is given and at what is asked, this follows."
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A stage as read. `weighed` is the part of the system message whose words count: all but the
-    order and form, which are the same under every prompt."""
+    """A stage as read. `weighed`: the system words that count, without order and form."""
 
     kind: str
     fields: Mapping[str, str]

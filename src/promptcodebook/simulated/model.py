@@ -96,8 +96,7 @@ def _spoiled(fault: Fault | None, text: str, key: bytes) -> tuple[str, bool]:
 
 @dataclass(slots=True)
 class Stats:
-    """Since the start or the last reset. `repeated` = finished replies to a body that had been
-    answered before; `cut` = replies that ended at a length."""
+    """Since the start or reset. `repeated` = replies to a known body; `cut` = ended at a length."""
 
     requests: int = 0
     replies: int = 0

@@ -1,11 +1,8 @@
 """A run's folder: its files, and its lock. There is one writer at a time, and a dead one blocks no
-other.
-
-Where the file system can lock, the system drops the lock when its process dies. Where it cannot
-(some network and cluster file systems), a second file is the lock as long as it exists; one left
-behind by a process that is gone is taken over. Either way the file `lock` says who writes.
-Lists of runs need this and no more of a run: pydantic and the events are imported elsewhere.
-"""
+other. Where the file system can lock, the system drops the lock when its process dies. Where it
+cannot (some network and cluster file systems), a second file is the lock as long as it exists; one
+left behind by a process that is gone is taken over. Either way the file `lock` says who writes.
+Lists of runs need this and no more of a run: pydantic and the events are imported elsewhere."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""One run on disk: a folder with `run.sqlite` (events, journal, usage, counts), `lock`, and the
-attempts that are `in-flight`."""
+"""A run's folder: `run.sqlite` (events, journal, usage, counts), `lock`, attempts `in-flight`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The folder of all runs: finding one by what a person types, listing, removing.
-
-Summaries of runs that have ended are kept, so that a list of a thousand runs opens quickly. What a
-run needs is imported when one must be opened.
-"""
+"""The folder of all runs: finding one by what a person types, listing, removing. Summaries of runs
+that have ended are kept, so that a list of a thousand runs opens quickly."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The benchmarks' public homes, with the paper's split sizes and seeds, and how a copy is fetched.
-
-The real hosts were not reached when this was written: the tests run on a local stand-in.
-"""
+The real hosts were not reached when this was written: the tests run on a local stand-in."""
 
 from __future__ import annotations
 
@@ -320,11 +318,9 @@ def _hotpotqa(files: Sequence[Rows]) -> Mapping[str, Rows]:
 
 
 def _hover(files: Sequence[Rows]) -> Mapping[str, Rows]:
-    """Train, val and test by the paper's protocol, and the corpus in the order of the titles.
-
-    The paper's five million abstracts are on no hub that we know of. HoVer grew out of HotpotQA,
-    whose paragraphs hold the gold pages of most claims; the other claims are left out.
-    """
+    """Train, val and test by the paper's protocol, and the corpus in the order of the titles. The
+    paper's five million abstracts are on no hub that we know of. HoVer grew out of HotpotQA, whose
+    paragraphs hold the gold pages of most claims; the other claims are left out."""
     corpus = _pages(chain.from_iterable(files[1:]))
     spelled = {unicodedata.normalize("NFD", title): title for title in corpus}
     pool = list[Example]()

@@ -57,11 +57,9 @@ class Worker:
 
     def call(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
         """`function` ("module:function") of JSON-able `args`, its return value JSON-able too.
-
         `limit_s` is processor time where the system counts it (else time), from when the function
         begins; in all it may take five times as long. The wait for a turn is not counted. An
-        exception in the function or the death of its process is the result's `error`.
-        """
+        exception in the function or the death of its process is the result's `error`."""
         process = self._free.get()
         try:
             return process.call(function, args, limit_s)

@@ -1,10 +1,8 @@
-"""The viewer over HTTP: screens, their style and script, and the news that a run continued.
-
-It listens on loopback and answers to no other name, since a page of another site could point its
-own name here. Scripts and styles within a page do not run. It writes two things, on a POST that one
-of its own pages sent, and neither where it is read-only: what the user notes of a test input, and
-the signal that stops a run in order.
-"""
+"""The viewer over HTTP: screens, their style and script, and the news that a run continued. It
+listens on loopback and answers to no other name, since a page of another site could point its own
+name here. Scripts and styles within a page do not run. It writes two things, on a POST that one of
+its own pages sent, and neither where it is read-only: what the user notes of a test input, and the
+signal that stops a run in order."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""`pupa`: private user queries answered with an outside model's help (PUPA-New, PAPILLON).
-
-A trusted model rewrites the query, an untrusted one helps, and the trusted one answers. The rows
-hold what real people wrote to a chatbot: no error quotes any of it. docs/tasks/pupa.md has the
-reward and the departures from the GEPA artifact.
-"""
+"""`pupa`: private user queries answered with an outside model's help (PUPA-New, PAPILLON). A
+trusted model rewrites the query, an untrusted one helps, and the trusted one answers. Real people
+wrote the rows: no error quotes them. docs/tasks/pupa.md has the reward."""
 
 from __future__ import annotations
 
@@ -221,9 +218,8 @@ class JudgeReward:
 def stand_in(example: Example, output: Output) -> Score:
     """The reward without a model, for tests and dry runs; it measures nothing about quality."""
     units = units_of(example)
-    wanted, given = (
-        set(_WORD.findall(text.casefold())) for text in (example.target or "", output.text)
-    )
+    texts = example.target or "", output.text
+    wanted, given = (set(_WORD.findall(text.casefold())) for text in texts)
     good = len(wanted & given) >= ENOUGH * len(wanted) if wanted else bool(given)
     count = len(leaked_units(request_of(output), units))
     parts = combine(good, True, count, len(units), WEIGHT)
