@@ -2,8 +2,7 @@
 
 plan = plan_run(config, sources)        what needs no model: data, task, first instincts
 assembled = plan.connect(supplies)      the models, and the reward that may ask one of them
-assembled = assemble(config, sources)   both at once
-"""
+assembled = assemble(config, sources)   both at once"""
 
 from __future__ import annotations
 
@@ -302,7 +301,6 @@ def simulated_model(task: str, dataset: Dataset, spec: Spec) -> LM:
 
 
 def _named_task(config: Config, base: Path) -> Task | None:
-    """The named task with its data, or None when the user brings their own."""
     folder = base / config.data_dir if config.data_dir else None
     return load_task(config.task, folder) if config.task else None
 

@@ -230,8 +230,7 @@ Write = Callable[[sqlite3.Connection], object]
 """Work on the writing connection alone: it is rerun when its transaction's neighbour fails."""
 _Waiter: TypeAlias = "Future[None] | asyncio.Future[None]"
 _Unit = tuple[Write, _Waiter]
-_SET_ASIDE = 8 << 20
-"""Bytes: hundreds of replies, each with the pages of the file that it touches."""
+_SET_ASIDE = 8 << 20  # bytes: hundreds of replies, each with the pages of the file that it touches
 _BATCH = 2048  # the most units in one transaction, which bounds what one rollback loses
 
 

@@ -48,8 +48,7 @@ class Agent:
     `{"example": ..., "base_url": ..., "api_key": ...}`, and prints a line with the answer. It ends
     when its standard input does.
 
-    Raises ConfigError for both or neither of command and function.
-    """
+    Raises ConfigError for both or neither of command and function."""
 
     command: str | Sequence[str] = ()
     function: AgentFunction | None = None

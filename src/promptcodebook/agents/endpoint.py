@@ -26,8 +26,7 @@ from promptcodebook.units import bytes_text
 
 _Tree = dict[str, Any]
 MARKER = re.compile(r"\{\{\s*pco(?:\s*:\s*([\w.-]+))?\s*\}\}")
-MODEL = "promptcodebook"
-"""What the endpoint calls its model; a request may name any, or none."""
+MODEL = "promptcodebook"  # what the endpoint calls its model; a request may name any, or none
 _RUNS = {
     *("model", "messages", "temperature", "top_p", "seed", "max_tokens", "max_completion_tokens"),
     *("stream", "stream_options", "n", "user", "store", "metadata", "service_tier"),
@@ -35,8 +34,7 @@ _RUNS = {
 }
 """Fields of a request that the run decides, or that are nothing to a model."""
 _LARGEST = 64 * 2**20
-_THUMB = 2**16
-"""Characters of an image that a report shows; of a larger one it says what it is."""
+_THUMB = 2**16  # characters of an image that a report shows; of a larger one it says what it is
 _DRAWN = re.compile("data:image/(png|jpeg|gif|webp);base64,")
 _FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
 

@@ -8,8 +8,7 @@ lock             who waits for it
 
 After a kill the rows are found there again, and so is the batch: by its id, or where the kill came
 before that was noted, by the mark in the provider's list. So nothing is submitted twice. The folder
-goes when every reply is kept.
-"""
+goes when every reply is kept."""
 
 from __future__ import annotations
 
@@ -108,7 +107,6 @@ class _Batch(BaseModel):
 
     @property
     def seconds(self) -> float | None:
-        """What it took, as far as it says so."""
         begun, ended = self.created_at, self.completed_at or self.expired_at or self.cancelled_at
         return None if begun is None or ended is None else max(0.0, ended - begun)
 
@@ -338,7 +336,6 @@ class Provider:
             raise Pending(f"{batch} at {self._spec.base_url} {ended}", hint=_AGAIN)
 
     async def _over(self, noted: Noted) -> dict[str, Result]:
-        """Submits the batch, if that is still to be done, and waits for its end."""
         if not noted.facts["id"]:
             try:
                 noted.note(id=await self._submit(noted))
@@ -401,7 +398,6 @@ class Provider:
         raise AssertionError("the last try returns or raises")
 
     async def _find(self, noted: Noted) -> str | None:
-        """The id of the batch that has the mark, among those since it was noted."""
         after = ""
         for _ in range(_PAGES):
             path = f"batches?limit={_PAGE}" + (f"&after={after}" if after else "")
@@ -471,7 +467,6 @@ class Provider:
 
 
 def _read(kind: type[_M], data: bytes) -> _M:
-    """The object in a body. LMError: it is no such thing."""
     try:
         return kind.model_validate_json(data)
     except ValidationError:
@@ -480,7 +475,6 @@ def _read(kind: type[_M], data: bytes) -> _M:
 
 
 def _parts(lines: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
-    """Cut where a batch would be too large."""
     part, size = dict[str, bytes](), 0
     for key, line in lines.items():
         if part and (len(part) >= _MOST_ROWS or size + len(line) > _MOST_BYTES):
@@ -525,7 +519,6 @@ class ByHand:
             raise Pending(said, hint=f"{done}; then type the same command again")
 
     def _write(self, data: bytes) -> None:
-        """Raises ConfigError where the file holds something else."""
         with on_disk(self._file):
             if self._file.exists() and not self._file.read_bytes().startswith(_BEGINS):
                 said = f"{self._file} is there already, and holds no requests of ours"

@@ -170,7 +170,6 @@ def write_output(target: Path, source: Source, results: Iterable[Result], prefix
 
 
 def _cell(value: object) -> str:
-    """Text as it is, nothing as an empty cell, all else as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -204,7 +204,6 @@ class Batch:
 
 
 def _require_columns(source: Source, file: PolicyFile) -> None:
-    """Raises DataError where no row has what the policy reads."""
     named = (file.input,) if file.input in source.columns else ()
     named = named or parse_input_template(file.input).columns or (file.input,)
     missing = [name for name in named if name not in source.columns]

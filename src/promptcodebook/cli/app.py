@@ -143,7 +143,6 @@ def guard() -> int:
 
 
 def _print_usage(error: Any) -> int:
-    """What was typed cannot be read: printed like every other error."""
     message = error.format_message()
     if not message or message.startswith("Usage:"):  # a group without a command: show its help
         error.show()
@@ -156,7 +155,6 @@ def _print_usage(error: Any) -> int:
 
 
 def _print_error(error: PcoError) -> None:
-    """What failed and where, then what to type next; as JSON too, with what there is of the run."""
     if "--json" in sys.argv:
         body = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
         if error.run is not None:

@@ -121,7 +121,6 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _table(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """What the tree has below a key; {} where that is no table."""
     value: Any = tree.get(key)
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 

@@ -1,8 +1,7 @@
 """Every setting of a run: its groups, its roles' models, the Config that holds all, and presets.
 
 The docstring below a key is its line in `describe` and docs/config.md. A run stores its
-configuration and compares it key by key when it resumes, so keys keep their names.
-"""
+configuration and compares it key by key when it resumes, so keys keep their names."""
 
 from __future__ import annotations
 

@@ -50,8 +50,7 @@ _FIELD = {"feedback": 90, "analysis": 25, "reasoning": 60, "constraints": 10}
 _COMPLAINT = 35
 _FILLED = 0.65  # share of its cap in words that a rewritten text takes up
 _PER_WORD = 1.5  # tokens of one made-up word
-_QUIET = 24
-"""Turns of the event loop without a new call, after which every chain waits for a reply."""
+_QUIET = 24  # turns of the event loop without a new call, after which every chain waits for a reply
 _DIMENSIONS = 16  # of an embedding: how many does not matter to what a run takes
 _LETTERS = str.maketrans("0123456789", "ghiklmnoru")
 CALLS = 1000  # calls of a shortened plan's training, about: a second's work
@@ -193,7 +192,6 @@ class CountingLM:
             place.set_result(None)
 
     def _reply(self, request: Request, draw: random.Random) -> tuple[str, int]:
-        """The reply, and the tokens that a real one would have."""
         again = any(m.role == "assistant" for m in request.messages)
         asked = request.messages[-1].content
         if request.schema is not None and (again or draw.random() >= self.manner.reasked):
@@ -217,8 +215,6 @@ class CountingLM:
 
 @dataclass(frozen=True)
 class _Filler:
-    """An instance of a JSON schema. Fields that the loop reads get what carries it on."""
-
     config: Config
     manner: Manner
     body: Mapping[str, Any]

@@ -101,7 +101,6 @@ def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int
 
 
 def _samples(run: Run, examples: Mapping[str, Example]) -> list[_Sample]:
-    """A few judged messages, drawn by id and not by outcome."""
     from promptcodebook.data import sample
     from promptcodebook.store.run import RunStore
 

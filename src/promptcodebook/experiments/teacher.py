@@ -73,8 +73,7 @@ class Manner:
     a complaint names; `identity`: none; `blind`: takes the condition and guesses the order."""
     misroutes: float = 0.0
     """Share of routes in which the encoder takes an instinct at random for the best."""
-    loses: float = 0.0
-    """Share of prompts in which the generator loses the first order."""
+    loses: float = 0.0  # share of prompts in which the generator loses the first order
 
     @classmethod
     def of(cls, params: Mapping[str, str]) -> Manner:

@@ -13,8 +13,7 @@ ch. 5), with a bootstrap over inputs. Three gains are measured:
 good: what is apart from an input's mean shrinks to its variance without noise (Louis 1984). No
 router that has to generalise reaches it.
 
-Only the first two decide what is said: their intervals err in 2.5 % of cases a side.
-"""
+Only the first two decide what is said: their intervals err in 2.5 % of cases a side."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ predictor) and precedes each predictor's own instruction and demonstrations, whi
 were. So the row `present` of the verdict is the program as it came.
 
 The metric is asked with no trace, as `dspy.Evaluate` asks it: many are stricter where they are
-given one. A reply that dspy's adapter cannot parse earned the least, and the critic reads why.
-"""
+given one. A reply that dspy's adapter cannot parse earned the least, and the critic reads why."""
 
 from __future__ import annotations
 

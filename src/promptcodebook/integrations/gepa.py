@@ -9,8 +9,7 @@
 
 A composed prompt precedes a component's own text, which stays what the seed candidate says ("" =
 the prompt is the whole text), so the row `present` of a verdict is the seed candidate. What an
-adapter asks of a model is past our budget, unless it was given a `TaskModel`.
-"""
+adapter asks of a model is past our budget, unless it was given a `TaskModel`."""
 
 from __future__ import annotations
 
@@ -159,7 +158,6 @@ def _feedback(record: Mapping[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """As text: the one field of a mapping, else JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):

@@ -17,8 +17,7 @@ from statistics import NormalDist, StatisticsError, correlation, fmean, linear_r
 from promptcodebook.intervals import DIGITS, SIDE, Bounds, Interval, mean_interval
 from promptcodebook.randomness import keyed_random
 
-ENOUGH = 20
-"""Labelled answers (or pairs of rollouts) below which nothing is said about the judge."""
+ENOUGH = 20  # labelled answers (or pairs of rollouts) below which nothing is said about the judge
 ALMOST_PERFECT, CLEARLY_GOOD, FAIR = 0.8, 0.6, 0.4
 """κ that "use it" needs, what its lower end must reach, and below what it is not trusted."""
 FEW = 0.05

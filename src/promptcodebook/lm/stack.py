@@ -1,7 +1,6 @@
 """The stack that every call passes, built from the configuration. From the top: `Roles` fills in
 model and sampling; then come the run's journal, the reply cache, and the models by spec, each
-behind the retries and the limit of its address. The budget admits and books each single request.
-"""
+behind the retries and the limit of its address. The budget admits and books each single request."""
 
 from __future__ import annotations
 

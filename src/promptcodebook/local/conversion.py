@@ -5,8 +5,7 @@ is refused: biases, experts, stretched positions, and tokenizers other than byte
 that is split as for GPT-2 or SmolLM.
 
 Sources: the GGUF specification, version 3 (ggml, docs/gguf.md); llama.cpp (convert_hf_to_gguf.py)
-for the order of the rows of queries and keys, and for `tokenizer.ggml.pre`.
-"""
+for the order of the rows of queries and keys, and for `tokenizer.ggml.pre`."""
 
 from __future__ import annotations
 
@@ -232,7 +231,6 @@ class _Model:
         return self._count(queries), self._count(pairs if pairs in self.fields else queries)
 
     def _shape(self) -> Mapping[str, Any]:
-        """The arguments of a LlamaConfig that say what is computed."""
         heads, pairs = self._heads()
         hidden = self._count("llama.embedding_length")
         return {
@@ -255,7 +253,6 @@ class _Model:
         }
 
     def _names(self) -> Mapping[str, str]:
-        """Where each tensor goes. ConfigError for another architecture than is known."""
         kind = self._text("general.architecture")
         if kind != "llama":
             raise self._refuse(f"its architecture is {kind}, and only llama is known here")
@@ -284,7 +281,6 @@ class _Model:
         return {"pad_token_id": end, **found, "eos_token_id": end}
 
     def _tokenizer(self, library: Any) -> Any:
-        """Byte-level BPE, with marks that are never cut into parts."""
         tokenizers, before = (self._import(f"tokenizers{name}") for name in ("", ".pre_tokenizers"))
         words, kinds = self._text(_WORDS, list), self._text(_KINDS, list)
         merges = [tuple(pair.split(" ")) for pair in self._text("tokenizer.ggml.merges", list)]

@@ -22,8 +22,7 @@ _LEFT_TO_TRL = (
     "max_grad_norm",
 )
 """Settings of its GRPOConfig that are its own defaults, and belong to what a run was made with."""
-_STATE = "trainer_state.json"
-"""The trainer writes it last: a checkpoint without it is half of one."""
+_STATE = "trainer_state.json"  # the trainer writes it last: a checkpoint without it is half of one
 
 
 @dataclass(frozen=True, slots=True)

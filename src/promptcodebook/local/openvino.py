@@ -8,8 +8,7 @@ leaves one token in one case and many in another.
 
 An embedding is the mean of a text's last hidden states, at its second reading (Springer et al.
 2024, arXiv:2402.15449): on training messages of `houserules` 0.76 against 0.68 of one reading
-(ridge, four folds). The graph is loaded a second time for it, without its last product.
-"""
+(ridge, four folds). The graph is loaded a second time for it, without its last product."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ class Place:
     caller: Caller
     streams: bool
     grammar: Grammar | None = None
-    cached: bool = True
-    """Whether the prefix cache holds all of the prompt that it ever will."""
+    cached: bool = True  # whether the prefix cache holds all of the prompt that it ever will
     handle: Any = None
     left: bool = False
     tokens: list[int] = field(default_factory=list[int])
@@ -158,7 +156,6 @@ class Batch:
                 self._pipeline.step()
 
     def _keep_company(self) -> None:
-        """A second job beside one that runs alone; it costs a twentieth of that one's time."""
         alone, company = len(self._running) == 1, self._company
         if company is not None and not (alone and company.get_status().name == "RUNNING"):
             company.cancel()
@@ -324,7 +321,6 @@ class HiddenStates:
         return Embedding(tuple((mean / numpy.linalg.norm(mean)).tolist()), twice)
 
     def _load(self) -> Any:
-        """The graph without its last product, ready to run."""
         openvino = import_extra("openvino", _WHAT, SMOLLM2)
         genai = import_extra("openvino_genai", _WHAT, SMOLLM2)
         core = openvino.Core()

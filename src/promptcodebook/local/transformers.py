@@ -177,7 +177,6 @@ class Rows:
         return one.scatter_(1, chosen[:, None], 0.0)
 
     def _adjust(self, row: Row, scores: Any) -> None:
-        """Penalties and grammar, in place."""
         job = row.job
         if (job.presence_penalty or job.frequency_penalty) and row.seen:
             ids = self._torch.tensor(list(row.seen), device=scores.device)

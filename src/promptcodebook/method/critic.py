@@ -8,8 +8,7 @@ by default r. Verdict and attribution are two calls (App. C.2) unless `critic.st
 decision 3). With the safety clause (`safety.py`) a reply also names harmful texts. g_C comes by
 index, with a severity for each channel, where the set of templates says so (4, 20). Advice that no
 instinct holds goes to the nearest active one, and so does a complaint about θ or φ that fewer than
-`update.shared_by` examples of a batch share (28).
-"""
+`update.shared_by` examples of a batch share (28)."""
 
 from __future__ import annotations
 

@@ -32,8 +32,7 @@ class InstinctsReply(ReplyShape):
     instincts: LenientTexts
 
 
-READERS = "promptcodebook.inits"
-"""Entry points: from the path to whole prompts, the best first."""
+READERS = "promptcodebook.inits"  # entry points: from the path to whole prompts, the best first
 _ROOM, _PER_WORD = 2600, 8
 """Characters asked for: of all instincts together (the updater's cap), and for each word of one."""
 

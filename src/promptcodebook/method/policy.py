@@ -8,8 +8,7 @@ routes without a call.
 Deviations: a reply that is no valid route is asked for once more, with its fault. Then its valid
 picks are kept, and the entries of highest r̄ fill the rest (method decision 10). The reply's schema
 holds S and K. `compose: verbatim` joins the instincts as they are (decision 12). A prompt that was
-cut at its cap, or is empty, is asked for once more; then the instincts replace it verbatim.
-"""
+cut at its cap, or is empty, is asked for once more; then the instincts replace it verbatim."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ all before it. The estimate is doubly robust with normalised weights (Thomas and
 the forecast of a route, and over it the weighted mean of what the requests that were served this
 route earned more. A weight is 1 / chance, and at most `MOST_WEIGHT` times the least. Requests whose
 new route is today's add nothing to the gain. Of the others at least 20, by effective sample size,
-must have been served their new route: the forecast alone flatters routes that were chosen by it.
-"""
+must have been served their new route: the forecast alone flatters routes that were chosen by it."""
 
 from __future__ import annotations
 

@@ -137,8 +137,7 @@ class Served:
     """One answered request. `time` is in seconds since 1970, `caller` the start of its key's
     digest. `propensity` is the exact chance of its route; an "explored" route is not the best one.
     `features` are the buckets of the input's words and letters (`routing/ranking.py`). `tokens` is
-    None where the model's server did not say; `input` is empty unless texts are kept.
-    """
+    None where the model's server did not say; `input` is empty unless texts are kept."""
 
     id: str
     time: float
@@ -339,8 +338,7 @@ class SqliteLog(Kept):
         self.writer.write_now(lambda db: [db.execute(sql, (before,)) for sql in EXPIRE])
 
 
-Execute = Callable[[str, tuple[object, ...]], Any]
-"""Runs a statement and returns its cursor."""
+Execute = Callable[[str, tuple[object, ...]], Any]  # runs a statement and returns its cursor
 
 
 OWNER = "SELECT caller, erased FROM served WHERE id = ?"

@@ -17,8 +17,7 @@ Three things differ from the paper's hedged capital:
   on average. A union bound of two intervals needs 1.4 to 1.7 times as many values.
 
 The mean of an arm must not move while it is watched. `bench/canary.py` has worlds in which both
-arms move together.
-"""
+arms move together."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ from typing import Any
 from promptcodebook.errors import DataError, import_extra
 
 KNOTS = 60
-MEANS = 500
-"""Intervals end at multiples of 1 / MEANS, rounded outwards."""
+MEANS = 500  # intervals end at multiples of 1 / MEANS, rounded outwards
 _FRACTIONS = tuple(0.9 / 1.7**k for k in range(10))
 _CENTRE, _SPREAD, _KEPT = 0.2, 1.0, 0.1
 """Most is staked on fractions near `_CENTRE`, which serve 50 to 5,000 values. `_KEPT` is never

@@ -154,7 +154,6 @@ class GRPO:
 
 
 def _trainable(assembled: Assembled) -> Weights:
-    """The executor's weights. ConfigError where they, or the program, cannot be trained."""
     spec = assembled.models.lm.model_of("executor")
     sampling, program = assembled.models.lm.sampling_of("executor"), assembled.task.program
     extra = ", ".join(sampling.extra)
@@ -184,7 +183,6 @@ def _trainable(assembled: Assembled) -> Weights:
 
 
 async def _conversations(assembled: Assembled) -> Sequence[Sequence[Message]]:
-    """What the program asks for each training example; ConfigError unless that is one call."""
     prompt = Prompt(assembled.plan.present_prompt)
     trial, draws = assembled.trial(scored=False), assembled.config.randomness
     found: list[Sequence[Message]] = []
@@ -204,8 +202,6 @@ async def _conversations(assembled: Assembled) -> Sequence[Sequence[Message]]:
 
 @dataclass(frozen=True)
 class _Says:
-    """An LM that always gives one reply, and remembers what it was asked."""
-
     reply: Reply = Reply("")
     requests: list[Request] = field(default_factory=lambda: list[Request]())
 

@@ -108,7 +108,6 @@ def _row(dspy: Any, example: Example) -> Any:
 
 
 def _program(dspy: Any, outside: Outside) -> Any:
-    """The program as a module. What its proposer reads of it is the source of this class."""
     stages = outside.stages
     names = {stage: f"stage_{k}" for k, stage in enumerate(stages)}
 
@@ -157,7 +156,6 @@ def _program(dspy: Any, outside: Outside) -> Any:
 
 
 def _names(stage: str) -> tuple[str, str]:
-    """The fields of a stage's predictor: those of our rows where it is the whole program."""
     if stage == WHOLE:
         return "input", "output"
     safe = "".join(c if c.isalnum() else "_" for c in stage)

@@ -27,8 +27,7 @@ from promptcodebook.providers.library import (
     usage_of,
 )
 
-_LENGTH = 8192
-"""Tokens of a reply where a request names no length, since Anthropic wants one."""
+_LENGTH = 8192  # tokens of a reply where a request names no length, since Anthropic wants one
 _FINISH = {
     "end_turn": "stop",
     "stop_sequence": "stop",

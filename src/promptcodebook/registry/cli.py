@@ -89,8 +89,7 @@ def freeze(
 ) -> None:
     """Store a policy as a version that never changes; NAME@latest moves to it.
 
-    A training that starts from the version does not rewrite a frozen instinct.
-    """
+    A training that starts from the version does not rewrite a frozen instinct."""
     reference = resolve(runs_dir(), ref)
     text, file = reference.text, reference.file
     if instinct:
@@ -171,8 +170,7 @@ def import_file(
 ) -> None:
     """Take in what was exported, every line verified first.
 
-    `--name` is for single versions, and where the registry has a log of its own.
-    """
+    `--name` is for single versions, and where the registry has a log of its own."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -193,8 +191,7 @@ def verify(
 ) -> None:
     """Recompute every hash and follow the chain; name the first bad row and exit 1.
 
-    Note the head that it prints: a chain cannot show that its last entries were removed.
-    """
+    Note the head that it prints: a chain cannot show that its last entries were removed."""
     with open_registry() as registry:
         found, place = registry.verify(head), registry.storage.place
     if as_json:
@@ -291,8 +288,7 @@ def audit(
     hidden or false letters, encoded text, role markers, unreadable text, and copies of training
     data. The role judge is asked about hazards where it has a model; without one no audit passes.
     The report lists what was left out. For a version in the registry it goes into the log, and
-    decides whether `promote` accepts the version.
-    """
+    decides whether `promote` accepts the version."""
     reference = resolve(runs_dir(), ref, trust=typed.trust)
     names = PresidioScan() if presidio else None
     training, why = _training(reference, typed)

@@ -6,8 +6,7 @@ by the SHA-256 of its policy file's bytes: `sha256:` and 64 digits.
 
 The file has no write-ahead log: a commit is on the disk before it returns. A writer holds the
 file's lock from reading the log to its commit, so two never follow the same entry. Each look opens
-the file, so a copy put in its place is the registry from then on.
-"""
+the file, so a copy put in its place is the registry from then on."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ LATEST = "latest"  # the ref of each codebook to its newest version; never promo
 _STORES = ("freeze", "import")
 _ACTIONS = (*_STORES, "promote", "rollback", "attest")
 FIRST = "0" * 64  # what the first entry has in place of the hash before it
-_NUMBERED = re.compile(r"v\d+", re.IGNORECASE)
-"""No name of a ref: MLflow keeps these for itself."""
+_NUMBERED = re.compile(r"v\d+", re.IGNORECASE)  # no name of a ref: MLflow keeps these for itself
 
 
 class Broken(Exception):
@@ -245,8 +243,7 @@ class Storage(Protocol):
     append   adds what `propose` asks for to the log as it is then; the new entries
     policy   the bytes stored for a version that the log knows, not checked
     poll     the version that a ref points to now, as cheaply as possible; None for no such ref
-    check    all rows read again: the log up to its first bad entry, and what is wrong
-    """
+    check    all rows read again: the log up to its first bad entry, and what is wrong"""
 
     @property
     def place(self) -> str: ...

@@ -402,8 +402,7 @@ def export_lines(registry: Registry, sources: Iterable[str] = ()) -> Iterator[st
         {"kind":"end","lines":N}
 
     Every line carries the hash of all lines up to it (`sum`), so an import names a line with a
-    changed byte before it takes anything in.
-    """
+    changed byte before it takes anything in."""
     wanted = [registry.version(source) for source in sources]
     log = () if wanted else registry.history()
     trees: list[dict[str, Any]] = [{"kind": "registry", "format": FORMAT}]

@@ -25,8 +25,7 @@ from promptcodebook.routing.ranking import Embedder, Features, chosen, dot
 from promptcodebook.types import Codebook, Example, Expected, Outcome, Route, Step, Trace
 
 Indices = tuple[int, ...]
-_DRAWS, _BLAME = 64, 0.25
-"""Posterior draws for an example; the weight of blame beside a reward's 1."""
+_DRAWS, _BLAME = 64, 0.25  # posterior draws for an example; the weight of blame beside a reward's 1
 _WORDS = {"words": 1.0, "embeddings": 0.0, "both": 0.5}
 """The share of words and letters in an input's features."""
 

@@ -6,8 +6,7 @@ as deployed, with the same draws: on their route, and on their route without it.
 
 An encoder's routes are distilled into a ranking: those that it gave in training, and, where asked,
 fresh ones on training inputs. What that costs in reward is measured on the validation split, both
-policies on the same examples; the test split is left alone.
-"""
+policies on the same examples; the test split is left alone."""
 
 from __future__ import annotations
 
@@ -248,8 +247,7 @@ def effect(
 
     The result has `.difference` (with less without, paired, 95 % interval; None where no input is
     routed to it), `.means`, `.rewards` by example, `.failed` and `.n`. A pair with a failed rollout
-    is counted and left out. Raises what `evaluate` raises, and RunBusy.
-    """
+    is counted and left out. Raises what `evaluate` raises, and RunBusy."""
     given = Given.of("effect()", data, reward, lm, asked, Examined)
     with _asked(policy, k, given, Sample.of(asked, "val")) as (measurement, listener):
         return run_sync(measurement.measure(listener), measurement.subject.interrupt)
@@ -447,8 +445,7 @@ def distill(  # noqa: PLR0913 - the command's options
     the `margin`, a share of the reward's range; `output` is where its policy file is written (None
     = nowhere: `.file.save`). What it asks goes to the log, level INFO.
 
-    Raises ConfigError, DataError, LMError, TooManyFailures, PolicyError and StoreError.
-    """
+    Raises ConfigError, DataError, LMError, TooManyFailures, PolicyError and StoreError."""
     given = Given.of("distill()", data, reward, lm, beside, Beside)
     needs = Needs(fresh, n, margin)
     with given.until_done(ref, needs) as kept:

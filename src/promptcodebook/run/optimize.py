@@ -270,8 +270,7 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
 
     Raises ConfigError, DataError, LMError, TooManyFailures and StoreError; a reached budget is not
     an error: the Run says `ended == 'budget'` and can be resumed. When an error ends a run that has
-    begun, `error.run` has its policy, its cost and what is missing of its verdict.
-    """
+    begun, `error.run` has its policy, its cost and what is missing of its verdict."""
     choices = Choices(roles=roles, budget=budget, seed=seed, config=config)
     choices |= {"size": size, "select": select, "samples": samples}
     settings = settings_of(_VERB, reward, lm, choices)
@@ -469,8 +468,7 @@ def load_run(  # noqa: PLR0913 - what a run may have taken as objects
     `data` and `reward` too, if it is to be evaluated. `trust` uses the code and the addresses of a
     run that somebody else made.
 
-    Raises RunNotFound and StoreError; its `policy` raises ConfigError and RunNotTrusted.
-    """
+    Raises RunNotFound and StoreError; its `policy` raises ConfigError and RunNotTrusted."""
     verb, names = "load_run()", (str, Path)
     require_type(verb, "roles", roles, (Mapping,), _ROLES)
     require_type(verb, "ref", ref, names, "a run's id, name or folder", optional=False)
@@ -518,8 +516,7 @@ ROLLOUTS = (
 )  # fmt: skip
 """Columns of the rollouts. `row` is the verdict's row on the test split, '' elsewhere; `update` is
 the one that a rollout of training was made for, or after which the policy was validated."""
-_TEXTS = ("prompt", "output", "feedback", "critique", "failure")
-"""What may quote private data."""
+_TEXTS = ("prompt", "output", "feedback", "critique", "failure")  # what may quote private data
 
 
 def _updates(store: RunStore) -> Iterator[dict[str, Any]]:

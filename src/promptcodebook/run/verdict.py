@@ -10,8 +10,7 @@ no more calls. Since all of these must show in their intervals, the chance of a 
 deploying" is at most 2.5 % (an intersection-union test); `bench/verdict_null.py` measures it. A
 rival that is not beaten and has a clear gain of its own is named instead. A run that is trained
 longer is judged again: look k is decided by intervals each end of which errs in at most
-2.5 % / 2**k of cases (k > 1), so that all looks after the first err in at most 1.25 % together.
-"""
+2.5 % / 2**k of cases (k > 1), so that all looks after the first err in at most 1.25 % together."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ ENOUGH = 20  # test examples that a verdict needs
 JUDGED = "A model judged the answers, and its error is in no interval: `pco judge sheet` tells how."
 _ON_SIMULATED = "On the simulated model: "
 _MANY_FALLBACKS = 0.2
-_SAVED = 0.5
-"""Calls per query that make a row cheaper or dearer: less is a re-ask now and then."""
+_SAVED = 0.5  # calls per query that make a row cheaper or dearer: less is a re-ask now and then
 
 
 @dataclass(frozen=True, slots=True)

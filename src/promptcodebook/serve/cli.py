@@ -128,8 +128,7 @@ def serve(
     The first line on stdout is the address to use as base_url. Answers /v1/chat/completions,
     /v1/responses, /v1/models, /v1/prompt, /v1/feedback, /healthz, /readyz, /metrics and
     /openapi.json. A ref that moves and a policy file that is replaced are taken up without a
-    restart. On another address than loopback callers need a key.
-    """
+    restart. On another address than loopback callers need a key."""
     if not re.fullmatch(r"off|conversation|user|header:[\w-]+", sticky, re.ASCII):
         said = f"--sticky {sticky!r} is none of off, conversation, user and header:NAME"
         raise ConfigError(said, hint="--sticky conversation, or --sticky header:X-Session-Id")

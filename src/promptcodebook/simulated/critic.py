@@ -76,7 +76,6 @@ def _lower(advice: str) -> str:
 
 
 def _judged(mind: Mind) -> tuple[float, str]:
-    """Score and feedback: what the critic makes of the run that the request shows."""
     if mind.happens(mind.settings.verdict_noise, "noise"):  # what it says has to do with no run
         anything = frozenset((mind.pick(range(len(mind.world.skills)), "any"),))
         advice = mind.mislead(anything, frozenset(), "any")
@@ -111,7 +110,6 @@ def _reward(mind: Mind) -> float | None:
 
 
 def _claims(mind: Mind, reward: float | None) -> list[frozenset[int]]:
-    """What the request shows to be wrong: for each fault the skills it may be about."""
     if mind.world.constrained:
         report = mind.section("feedback", "reference")
         unsaid = mind.world.unsaid
@@ -189,7 +187,6 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
 
 
 def _placed(mind: Mind, order: Order, active: tuple[Entry, ...]) -> tuple[str, str, str]:
-    """Channel, index among the instincts, and wording of one piece of advice."""
     if mind.happens(mind.settings.attribution_error, "error", order.skill):
         channel = mind.pick(tuple(_OPENINGS), "channel", order.skill)
         index = mind.pick([str(e.index) for e in active] or ["missing"], "index", order.skill)
@@ -226,7 +223,6 @@ def judge(mind: Mind) -> str:
 
 
 def _likeness(answer: str, reference: str, enough: int) -> float:
-    """Share of the wanted words; where none is known, of the number of words that is enough."""
     held, wanted = content_stems(answer), content_stems(reference)
     return len(held & wanted) / len(wanted) if wanted else min(1.0, len(held) / enough)
 

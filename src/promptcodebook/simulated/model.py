@@ -79,7 +79,6 @@ class FaultPlan:
 
 
 def _spoiled(fault: Fault | None, text: str, key: bytes) -> tuple[str, bool]:
-    """The reply's text under a fault, and whether it was cut at a length."""
     if fault == "truncate":
         return cut_tokens(text, max(1, len(tokens(text)) // 2)), True
     if fault == "json" and keyed_int("form", key) % 2 == 0:

@@ -173,7 +173,6 @@ def read_outputs(text: str, outputs: Sequence[str], cut: bool = False) -> dict[s
 
 
 def _json_fields(text: str) -> dict[str, object]:
-    """A reply that is one JSON object, by its keys in lower case; {} for any other."""
     body = strip_fence(text)
     if not body.startswith("{"):
         return {}

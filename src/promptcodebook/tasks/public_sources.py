@@ -157,7 +157,6 @@ class _Capped:
 
 
 def _download(remote: Remote, name: str, folder: Path) -> Path:
-    """The file in `folder`, under its own name; TaskError says why it cannot be had."""
     pooch, requests = (
         import_extra(name, "fetching a benchmark", "bench") for name in ("pooch", "requests")
     )
@@ -292,7 +291,6 @@ def _pupa(files: Sequence[Rows]) -> Mapping[str, Rows]:
 
 
 def _pages(rows: Iterable[Mapping[str, object]]) -> dict[str, list[object]]:
-    """The paragraphs of HotpotQA's questions, by title."""
     pages = dict[str, list[object]]()
     for row in rows:
         context = cast("dict[str, list[list[object]]]", row["context"])

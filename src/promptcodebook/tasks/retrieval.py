@@ -145,7 +145,6 @@ class Retriever:
 
 
 def _best(bm25: Any, words: list[int], k: int) -> tuple[int, ...]:
-    """The k highest positive scores, by descending score, then ascending page number."""
     np = _library("numpy")
     if not words or k < 1:
         return ()

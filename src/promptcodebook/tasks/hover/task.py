@@ -140,7 +140,6 @@ def load_hover(data_dir: Path | None = None) -> Task:
 
 
 def _claims(data_dir: Path | None) -> tuple[Path, str, dict[Split, list[Example]]]:
-    """The folder, where its data is from, and the claims by split."""
     for folder in () if data_dir is None else (data_dir / "hover", data_dir):
         whole = any((folder / f"{split}.jsonl").is_file() for split in SPLITS)
         if not whole and (folder / OFFICIAL).is_file():

@@ -322,7 +322,6 @@ def _table_rows(value: str, names: str, delimiter: str) -> list[list[str]]:
 
 
 def _rows(value: str, delimiter: str) -> list[list[str]]:
-    """The rows, a blank line being one; none where the public scorer cannot read them."""
     try:
         return list(csv.reader(io.StringIO(value), delimiter=delimiter))
     except csv.Error:

@@ -121,7 +121,6 @@ def _amps(ground_truth: str, answer: str) -> MathScore:
 
 
 def _by_algebra(gold: str, read: str, path: str) -> MathScore:
-    """The lark grammar first, then math-verify where lark did not find them equal."""
     decided, late = "not readable", False
     for name, limit_s in _LIMITS_S.items():
         function = f"{__name__}:same_by_{name.replace('-', '_')}"
@@ -367,7 +366,6 @@ def _same(golds: list[Any], answers: list[Any]) -> bool | None:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """a - b simplifies to 0, or is a number of absolute value below 0.001."""
     try:
         if a == b:
             return True

@@ -128,8 +128,7 @@ class Papillon:
     """craft (executor) -> outside (untrusted) -> respond (executor). y answers the user."""
 
     name = "pupa"
-    stages = ("craft", "respond")
-    """The stages that get a composed prompt; `outside` gets none."""
+    stages = ("craft", "respond")  # the stages that get a composed prompt; `outside` gets none
     roles: frozenset[Role] = frozenset({"untrusted"})
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:

@@ -114,8 +114,7 @@ def _score_of(returned: object, example: Example) -> Score:
     return Score(float(value), "" if feedback is None else str(feedback))
 
 
-STAND_IN = "stand-in"
-"""As `reward` of a ready-made task: its stand-in decides, without a judge."""
+STAND_IN = "stand-in"  # as `reward` of a ready-made task: its stand-in decides, without a judge
 _OPTIONS: dict[str, list[str]] = {
     kind: [f.name for f in dataclasses.fields(shape) if f.init] for kind, shape in READY.items()
 } | {"judge": ["rubric"], "sum": ["parts"]}
@@ -202,7 +201,6 @@ def _ready(kind: str, options: dict[str, object], base: Path) -> Reward:
 
 
 def _sum(specs: object, base: Path, ask: Ask | None, calls: UserCalls) -> WeightedSum:
-    """Of parts such as {kind = 'exact', weight = 0.7} and {function = 'reward.py:f'}."""
     if not isinstance(specs, list | tuple):
         raise ConfigError("the reward 'sum' needs parts", hint='parts = [{kind = "exact"}]')
     parts = list[Part]()
