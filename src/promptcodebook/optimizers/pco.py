@@ -36,6 +36,7 @@ from promptcodebook.optimizers.fixed import (
     best_single_row,
     concat_row,
     reference_rows,
+    rows_without,
     untrained_row,
 )
 from promptcodebook.optimizers.selection import Selection, train_to_reserve
@@ -87,15 +88,17 @@ class PCO:
             "Beware before you deploy the learned policy: every state of this run holds a text "
             f"that the safety rules refuse ({harm})."
         )
+        deployed = Deployed(learner.composer, best.parameters, best.statistics)
+        shown = reference_rows(problem) if assembled.config.learns_routes else ()
         remarks = [learned or _why_nothing_was_learned(store), beware if harm else ""]
         return Result(
             name="learned",
             title="the learned policy",
-            prompter=Deployed(learner.composer, best.parameters, best.statistics),
+            prompter=deployed,
             ended=ended,
             policy=policy,
             rivals=rivals,
-            references=reference_rows(problem) if assembled.config.learns_routes else (),
+            references=[*shown, *rows_without(deployed)],
             remark=" ".join(filter(None, remarks)),
             off_policy=estimate,
             stop=stop,
@@ -161,7 +164,8 @@ async def first_or_stored(problem: Problem) -> State:
 async def initialise(assembled: Assembled) -> State:
     """Θ and the routing statistics before the first step."""
     config, plan = assembled.config, assembled.plan
-    initialiser = Initialiser(assembled.models.ask, plan.templates, config)
+    tools = plan.tools if "tools" in config.learn else ()
+    initialiser = Initialiser(assembled.models.ask, plan.templates, config, tools)
     return await initialiser.first(plan.task.seeds, plan.earlier)
 
 
