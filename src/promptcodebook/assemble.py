@@ -81,6 +81,11 @@ class Plan:
         """What the user has today: the fixed prompt, and the given one, else the task's."""
         return join_prompts(self.config.base_prompt, self.config.init.prompt or self.task.zero_shot)
 
+    @property
+    def tools(self) -> Sequence[str]:
+        """A first instinct for each tool that an agent showed when it was tried."""
+        return getattr(getattr(self.task.program, "function", None), "tools", ())
+
     @cached_property
     def judged(self) -> tuple[Example, ...]:
         """The test examples that the verdict is made on."""
@@ -201,8 +206,7 @@ class Assembled:
         return Composer(models.ask, *routing, *form, stages, models.tally)
 
     def trial(self, *, greedy: bool = False, scored: bool = True, model: str = "") -> Trial:
-        """The program with the reward bound to it; `greedy` is how it is evaluated, `model` the
-        spec of another executor than the configured one."""
+        """The program with the reward; `greedy` = as evaluated, `model` = another spec."""
         scorer, program = self.scorer if scored else None, self.task.program
         if self.task.private:
             program = _DiscreetProgram(program, program.name, program.stages, program.roles)
@@ -355,10 +359,13 @@ class RewardTrial:
 
 async def try_agent(plan: Plan) -> bool:
     """Whether there is an agent that can be tried on made-up replies, as `pco.Agent` can. It is
-    tried then; ConfigError where its prompt has no place, or it reads no row."""
+    tried then; ConfigError: its prompt has no place, it reads no row, or shows no tool to learn."""
     check = getattr(getattr(plan.task.program, "function", None), "check", None)
     if check is not None:
         await check(*plan.dataset.train[:2])
+    if "tools" in plan.config.learn and not plan.tools:
+        hint = 'pco.Agent trains tools that its requests name; or set learn = ["prompt"]'
+        raise ConfigError("learn: the executor has shown no tool to learn", hint=hint)
     return check is not None
 
 

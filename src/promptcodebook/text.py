@@ -159,6 +159,15 @@ def _is_open(text: str) -> bool:
     return text.count('"') % 2 == 1 or text.count("“") > text.count("”")
 
 
+_PLACE = re.compile(r"(?:tool|stage):[\w.-]+: ")
+
+
+def place_in(text: str) -> str:
+    """The "tool:NAME: " or "stage:NAME: " that a text opens with, and so belongs to; "" = none."""
+    found = _PLACE.match(text)
+    return found[0] if found else ""
+
+
 def strip_wrapping(text: str) -> str:
     """A text that a model was asked to write, without an introduction ("Here is the instinct:"), a
     label, a fence, quotation marks or a farewell. What would leave nothing is kept."""

@@ -152,7 +152,6 @@ class Held:
         await self._place.close()
 
     def _wait(self) -> None:
-        """Submits what waits once nothing has happened for a while."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(_SETTLE_S, self._submit)
@@ -261,7 +260,6 @@ class Held:
         return replace(reply, text=where.scrub(reply.text), dropped=dropped)
 
     def _give_up(self) -> None:
-        """The signal was given: nothing more is submitted."""
         rows, self._waiting = self._waiting, {}
         try:
             self._budget.stop_signal.check()

@@ -63,8 +63,7 @@ class Pending(Stop, exit_code=3):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a row: status and body of the server's answer, and the seconds it took. `sent`
-    is the body of a row that was refused, where it is known."""
+    """What became of a row: the answer's status, body and seconds; `sent`: if it was refused."""
 
     status: int
     raw: bytes
@@ -275,7 +274,6 @@ class Provider:
                 yield noted
 
     def _alone(self) -> AbstractContextManager[object]:
-        """Within it no other process notes a batch here."""
         from filelock import FileLock  # takes long to import
 
         with on_disk(self._home):

@@ -70,8 +70,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`resumed` rows were there when this session began; `spent` and `seconds` are of all sessions,
-    `lost` is what attempts without an answer can have cost."""
+    """`resumed` rows were there before; `spent` and `seconds` are of all sessions, `lost` too."""
 
     rows: int
     failed: int

@@ -284,16 +284,12 @@ def estimate(
     made, to_win = estimate_plan(plan, run_sync(measure(plan)) if probe else given), ""
     with suppress(MissingExtra):
         to_win = import_part(COMMAND_GROUP, "estimate.headroom", "pco headroom", "start")(plan)
-    tree = {"headroom": to_win or None, **_estimate_json(made)}
-    show(lambda: tree, lambda: _estimate_text(made, to_win), as_json=as_json)
-
-
-def _estimate_json(made: Estimate) -> dict[str, Any]:
     shares = (*made.roles, made.total)
     *roles, total = (asdict(each) | {"tokens": asdict(each.tokens)} for each in shares)
     del total["role"], total["model"]
-    facts = {"updates": made.updates, "simulated": made.simulated}
-    return {"roles": roles, "total": total, **facts, "assumptions": list(made.assumptions)}
+    tree = {"headroom": to_win or None, "roles": roles, "total": total, "updates": made.updates}
+    tree |= {"simulated": made.simulated, "assumptions": list(made.assumptions)}
+    show(lambda: tree, lambda: _estimate_text(made, to_win), as_json=as_json)
 
 
 def _estimate_text(made: Estimate, to_win: str) -> str:

@@ -182,7 +182,6 @@ def _spec(tree: Mapping[str, Any], role: str) -> str:
 
 
 def _address(spec: str) -> str:
-    """What of a spec says where calls go: all but the model's name."""
     if "://" in spec:
         return spec.partition("#")[0].rstrip("/").removesuffix("/chat/completions")
     return spec.rpartition("/")[0] or spec.partition("?")[0]

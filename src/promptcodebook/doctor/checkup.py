@@ -118,7 +118,6 @@ def _data(plan: Plan) -> Finding:
 
 
 def _data_check(plan: Plan) -> str:
-    """The command that shows the data as these settings read it."""
     data = plan.config.data
     words = ["pco", "data", "check", os.path.relpath(plan.sources.base / data.path)]
     for name in ("input", "target", "messages", "split"):

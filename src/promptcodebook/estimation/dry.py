@@ -447,8 +447,7 @@ class Scale:
         return cls(passes(plan), passes(short), evaluated)
 
     def up(self, work: DryWork, tidied: float = 0.0) -> DryWork:
-        """What the whole plan takes, by the work of the shortened one; a round of maintenance makes
-        `tidied` calls of the updater, one after the other."""
+        """What the whole plan takes, by the shortened one's work; maintenance adds `tidied`."""
         updates = _ratio(self.whole.updates, self.part.updates)
         rollouts = _ratio(self.whole.rollouts, self.part.rollouts)
         routed = _ratio(self.whole.routed, self.part.routed)

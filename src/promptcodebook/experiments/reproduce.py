@@ -139,7 +139,6 @@ def keep_busy(
 
 
 def _ready(waiting: Sequence[Cell], at_work: Sequence[Cell]) -> Cell | None:
-    """The first that comes after none of the others."""
     unfinished = {cell.name for cell in (*waiting, *at_work)}
     return next((cell for cell in waiting if not unfinished & set(cell.after)), None)
 

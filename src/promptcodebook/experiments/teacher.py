@@ -125,7 +125,6 @@ class Teacher:
         return Reply(reply, usage=Usage(1, len(text) // 4, len(reply) // 4))
 
     def _stems(self, text: str) -> frozenset[str]:
-        """The words that tell something, by their first five letters."""
         common = _common()
         return frozenset(w[:5] for w in words_of(text) if len(w) > 2 and w not in common)
 
@@ -195,7 +194,6 @@ class Teacher:
         return json.dumps({**verdict, **self._split(text, str(verdict["feedback"]))})
 
     def _split(self, text: str, verdict: str) -> dict[str, object]:
-        """Who caused each broken rule of a verdict."""
         book = _listed(_between(text, "Codebook, one instinct a line:\n", "\x1e", "\n\n"))
         active = _listed(_between(text, "\nActive instincts:\n", "\n\n"))
         prompt = _between(text, "\nComposed prompt:\n", "\n\n", "\nResponse:")
@@ -290,7 +288,6 @@ def _order(asked: str) -> str:
 
 
 def _with_words(theta: str, told: str) -> str:
-    """θ with the words that call for each order, the latest of them."""
     head, _, _ = theta.partition(f"\n\n{_HEADING}")
     by_order: dict[str, list[str]] = {}
     for quoted, order in (*_LEARNED.findall(theta), *_CALLS.findall(told)):
@@ -315,7 +312,6 @@ def _between(text: str, start: str, *ends: str) -> str:
 
 
 def _listed(lines: str) -> dict[int, str]:
-    """Instincts by their index."""
     return {int(index): told for index, told, *_ in _LISTED.findall(lines)}
 
 

@@ -150,7 +150,6 @@ def _ablation(measured: Measured, runs: Runs) -> list[Block]:
 
 
 def _other_critics(order: Order, spec: str) -> dict[str, str]:
-    """The models of the two critics that need one of their own."""
     listed = {n: each for n, each in read_table("variants")["critic"].items() if "option" in each}
     models = {name: getattr(order, each["option"]) for name, each in listed.items()}
     if parse_spec(spec).kind == "simulated":
@@ -359,7 +358,6 @@ def _routing(measured: Measured, runs: Runs) -> list[Block]:
 
 
 def _heat(name: str, run: Result) -> Heat:
-    """Shares of the selections in each epoch, by instinct."""
     last = {step["epoch"]: step["selected"] for step in run["steps"]}
     counted = [[0] * len(run["first"]), *(last[epoch] for epoch in sorted(last))]
     chosen = [selected_since(before, now) for before, now in pairwise(counted)]

@@ -40,8 +40,6 @@ def export_policy(file: PolicyFile, kind: str, name: str, *, trusted: bool = Fal
 
 
 def _code(templates: Mapping[str, str]) -> Callable[[PolicyFile, str], Export]:
-    """A folder with the policy, and files made of templates by name."""
-
     def make(file: PolicyFile, name: str) -> Export:
         if file.stages:
             raise ConfigError(

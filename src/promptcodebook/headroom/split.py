@@ -85,7 +85,6 @@ def split(tried: Tried, width: float = 1.0, seed: int = 0) -> Headroom:
 
 
 def _components(np: Any, first: Any, again: Any) -> Any:
-    """The variances of `SOURCES`, by moments; none is below 0."""
     n, p = first.shape
     by_input, by_prompt, mean = first.mean(axis=1), first.mean(axis=0), first.mean()
     apart = first - by_input[:, None] - by_prompt + mean

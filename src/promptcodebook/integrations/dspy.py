@@ -190,8 +190,7 @@ def attend(student: Any) -> Any:
 
 @contextmanager
 def tell(prompt: Prompt, **settings: Any) -> Generator[None]:
-    """Attending predictors have this prompt, and dspy these settings. What our models raise comes
-    out as it was, without the error of dspy's around it."""
+    """Attending predictors have this prompt, dspy these settings; our errors come out bare."""
     with _dspy.context(**{**settings, _PROMPT: prompt}):
         try:
             yield

@@ -105,12 +105,9 @@ class Otel:
                 facts: dict[str, Any] = {"pco.step": step.index + 1}
                 if rewards:
                     facts["pco.reward"] = sum(rewards) / len(rewards)
-                done = self._tracer.start_span(
-                    f"step {step.index + 1}",
-                    context=self._trace.set_span_in_context(self._run),
-                    attributes=facts,
-                    start_time=now - round(seconds * 1e9),
-                )
+                name, run = f"step {step.index + 1}", self._trace.set_span_in_context(self._run)
+                begun = now - round(seconds * 1e9)
+                done = self._tracer.start_span(name, run, attributes=facts, start_time=begun)
                 done.end(now)
             case _:
                 pass
@@ -160,7 +157,6 @@ class Otel:
         context: Any = None,
         role: str = "",
     ) -> Generator[Any]:
-        """A span of the trace that is current, else of the run's."""
         facts = {**facts, "pco.role": role} if role else facts
         if self._run is not None and not self._trace.get_current_span().get_span_context().is_valid:
             context = self._trace.set_span_in_context(self._run)
@@ -200,7 +196,6 @@ class Otel:
 
 
 def _asked(request: Request) -> tuple[str, dict[str, Any]]:
-    """The span's name and the attributes of a request."""
     sampling = request.sampling
     operation = "embeddings" if request.embeds else "chat"
     name, facts = _named(operation, _spec_of(request.model))
@@ -215,7 +210,6 @@ def _asked(request: Request) -> tuple[str, dict[str, Any]]:
 
 
 def _spec_of(text: str) -> Spec:
-    """Also of a model that is the program's own object."""
     try:
         return parse_spec(text)
     except ConfigError:
@@ -239,7 +233,6 @@ def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:
 
 
 def _messages(said: Iterable[tuple[str, object]], finish: str = "") -> str:
-    """Messages as the conventions write them, in JSON."""
     ending = {"finish_reason": finish} if finish else {}
     parts = ((role, [{"type": "text", "content": text}]) for role, text in said)
     messages = [{"role": role, "parts": text, **ending} for role, text in parts]

@@ -123,7 +123,6 @@ class Tracker:
 
 
 def _flat(above: str, tree: Any) -> Iterator[tuple[str, str]]:
-    """Settings by their keys, those that are empty left out."""
     if isinstance(tree, dict) and tree:
         for key, value in cast("dict[str, Any]", tree).items():
             yield from _flat(f"{above}.{key}" if above else key, value)

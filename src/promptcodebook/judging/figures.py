@@ -75,8 +75,7 @@ def partial_correlation(
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The score from which an answer counts as right, and how often that agrees with people on
-    answers that did not choose it (tenfold cross-validation)."""
+    """The score from which an answer is right, and its agreement with people, cross-validated."""
 
     value: float
     accuracy: Interval

@@ -67,8 +67,7 @@ class StopSignal:
 
 
 class Line(Generic[_T]):
-    """Who waits for room, first come first served. `take` makes room for what is asked, where there
-    is any, or raises; `leave` gives it up again."""
+    """Who waits for room, first come first served. `take` takes it or raises; `leave` ends it."""
 
     def __init__(self, take: Callable[[_T], bool], leave: Callable[[_T], None]) -> None:
         self._take = take

@@ -54,8 +54,7 @@ _LAYER = {
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """`control_tokens` as they are written; `cache_bytes` = keys and values of one token at 16 bits
-    each, 0 where the file does not tell."""
+    """`control_tokens` as written; `cache_bytes` of one token at 16 bits, 0 = unknown."""
 
     name: str
     architecture: str
@@ -220,7 +219,6 @@ class _Model:
         return int(self._number(key))
 
     def _text(self, key: str, kind: type = str) -> Any:
-        """A text, or a list where that is the `kind`."""
         value = self.fields.get(key)
         if not isinstance(value, kind):
             raise self._refuse(f"it has no {key}")

@@ -425,7 +425,6 @@ class OpenVinoEngine:
         await asyncio.to_thread(self._states.close)
 
     def _place(self, job: Job, caller: Caller, *, streams: bool) -> Place:
-        """The job as the pipeline takes it. RequestRefused."""
         tokens = self._prompt(job.messages)
         room = self.context_length - len(tokens)
         if room <= 0:

@@ -189,7 +189,6 @@ class _Writer:
         return Part(name, 1)
 
     def _once(self, key: object, make: Callable[[], Part]) -> Part:
-        """A rule that is written where it is first needed."""
         if key not in self._known:
             self._known[key] = self._rule(make())
         return self._known[key]
@@ -231,7 +230,6 @@ class _Writer:
         return self._once(depth, options)
 
     def _entries(self, value: Part) -> Part:
-        """An object of any names."""
         entry = self._rule(_row(self._string(0, _LONGEST_KEY), ":", _SPACE, value))
         return _row("{", _optional(_listed(entry, 1, _MOST_ITEMS)), "}")
 
@@ -396,8 +394,7 @@ class _Writer:
         return self._rule(_row("[", tail, "]"))
 
     def _distinct(self, values: Sequence[str], least: int, most: int) -> Part:
-        """A list of distinct values: spelled out over the sets of those that came already, or,
-        where these are too many, in the order of the schema."""
+        """Distinct values: by the sets that came already or, if too many, in the schema's order."""
         size = len(values)
         self._afford(size * size * most // _STEPS)
         by_sets = sum(comb(size, taken) for taken in range(most)) <= _SETS

@@ -253,7 +253,6 @@ class LocalServer:
         return self._engine
 
     def _stop(self) -> None:
-        """Cancels the completions under way; their callers get a 503."""
         self._stopping = True
         for task in self._under_way:
             task.cancel()

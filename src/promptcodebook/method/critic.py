@@ -36,7 +36,7 @@ from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.templates import InstinctErrors, TemplateSet, instinct_lines
 from promptcodebook.randomness import Draws
 from promptcodebook.safety import Harmful, HarmReply, SafetyClause, harm_of
-from promptcodebook.text import sentences_of, shorten, words_of
+from promptcodebook.text import place_in, sentences_of, shorten, words_of
 from promptcodebook.types import (
     Channel,
     Codebook,
@@ -319,10 +319,11 @@ def nearest_instinct(advice: str, codebook: Codebook, active: Sequence[int]) -> 
     """The active instinct that shares two long words or more with the advice, else the shortest."""
     wanted = _long_words(advice)
 
-    def fit(k: int) -> tuple[bool, int, int, int]:
+    def fit(k: int) -> tuple[bool, int, bool, int, int]:
         instinct = codebook[k]
         shared = len(wanted & _long_words(instinct.text))
-        return instinct.frozen, -shared if shared > 1 else 0, len(words_of(instinct.text)), k
+        alike, placed = -shared if shared > 1 else 0, bool(place_in(instinct.text))
+        return instinct.frozen, alike, placed, len(words_of(instinct.text)), k
 
     return min(active, key=fit)
 

@@ -254,7 +254,6 @@ _SMALL = "abcdefghijklmnopqrstuvwxyz"
 
 
 def _replacing(alphabet: str) -> Callable[[str], str]:
-    """Every letter by that at its place in another alphabet."""
     table = str.maketrans(_SMALL + _SMALL.upper(), alphabet + alphabet.upper())
     return lambda text: text.translate(table)
 
@@ -324,7 +323,6 @@ def _prose(text: str) -> list[tuple[re.Match[str], bool]]:
 
 
 def _strange(text: str) -> list[tuple[int, int]]:
-    """Sentences and stretches of which less than half is English."""
     found: list[tuple[int, int]] = []
     for sentence in re.finditer(r"[^.!?;:\n]+", text):
         words = [word for word in _WORD.findall(sentence.group()) if len(word) > 1]

@@ -345,8 +345,7 @@ _STEM = 5  # letters by which two words are the same: 'count', 'counts', 'counti
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of a prompt and its source; `instinct` is an instinct's index k. `exact`: it is there
-    word for word; else the words that they share show it."""
+    """A piece of a prompt and its source; `instinct` = k; `exact` = word for word."""
 
     text: str
     source: Literal["base", "format", "instinct", "generator"]

@@ -191,12 +191,10 @@ def _traces(text: str) -> tuple[Finding, ...]:
 
 @cache
 def _patterns() -> Mapping[str, re.Pattern[str]]:
-    """Those of traces.toml, by name."""
     return {name: re.compile(_joined(pattern)) for name, pattern in _read("traces.toml").items()}
 
 
 def _spans(name: str, text: str) -> Iterator[tuple[tuple[int, int], str]]:
-    """Where a pattern is found, and the words there."""
     return ((match.span(), match.group()) for match in _patterns()[name].finditer(text))
 
 
@@ -236,7 +234,6 @@ def _is_cyrillic(char: str) -> bool:
 
 
 def _is_styled(char: str) -> bool:
-    """A Latin letter in mathematical, full-width or enclosed form."""
     if char.isascii():
         return False
     plain = unicodedata.normalize("NFKC", char)
@@ -256,7 +253,6 @@ def _secrets(text: str) -> _Found:
 
 
 def _is_key_like(value: str) -> bool:
-    """No word and no number: digits among letters, or marks within."""
     letters = sum(c.isalpha() for c in value)
     digits = sum(c.isdigit() for c in value)
     marks = sum(not c.isalnum() and c not in "-_'/" for c in value)

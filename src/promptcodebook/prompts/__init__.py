@@ -98,7 +98,6 @@ def _of_folder(path: Path) -> Any:
 
 
 def _prompts_of(tree: Any, path: Path, component: str) -> tuple[list[str], list[float]]:
-    """The texts, and the mean score of each where the file has them."""
     scores: list[float] = []
     if isinstance(tree, dict):
         tree = cast("dict[str, Any]", tree)

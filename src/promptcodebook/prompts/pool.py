@@ -20,6 +20,7 @@ from promptcodebook.method.policy import Made
 from promptcodebook.method.state import State
 from promptcodebook.method.train import BatchHooks
 from promptcodebook.method.update import AllChecks, NoLeakCheck, Updater, near_copy
+from promptcodebook.optimizers.fixed import DEMO
 from promptcodebook.policy.scan import safety_check, trace_check
 from promptcodebook.routing.ranking import Ranker, chosen
 from promptcodebook.routing.router import OutcomeRouter
@@ -28,7 +29,6 @@ from promptcodebook.types import Example, Rewrite, Trace, variable_name
 
 _EVERY, _TRIES = 2, 16
 """Batches between two rounds where the settings do not say; tries after which use is believed."""
-DEMO = "Answer like this. To:\n{}\nanswer:\n{}"
 _MOST_WORDS = 150  # words of a demonstration; longer ones are passed over
 _BEST, _LESS = 0.25, 0.8
 """The share of the codebook of most use, and of the mean use that keeps the others in place."""

@@ -165,8 +165,7 @@ class Anthropic(Library):
 
 
 def _conversation(messages: Sequence[Tree]) -> tuple[list[Tree], list[Tree]]:
-    """The system's blocks, the first message's end marked for the cache, and the turns; in a
-    conversation the last one's end is marked too."""
+    """System blocks, the first message's end marked for the cache, and turns, the last too."""
     system: list[Tree] = []
     turns: list[Tree] = []
     for message in messages:

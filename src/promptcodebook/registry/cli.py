@@ -135,7 +135,6 @@ def promote(
 
 
 def _facts_of(reference: Reference) -> Facts:
-    """Where a policy came from."""
     header, best, about = reference.header, reference.best, reference.file.about
     if header is not None and best is not None:
         known = best.step + 1, best.score, header.settings, dict(header.fingerprints)

@@ -336,7 +336,6 @@ class SqliteStorage:
         return self._first(newest, ref)
 
     def _first(self, statement: str, value: str) -> Any:
-        """The one value of the first row, if there is one."""
         with self._reading() as db:
             row = None if db is None else db.execute(statement, (value,)).fetchone()
         return None if row is None else row[0]
@@ -399,7 +398,6 @@ def _log_faults(db: sqlite3.Connection, log: Log) -> list[Fault]:
 
 
 def _policy_faults(db: sqlite3.Connection, log: Log) -> list[Fault]:
-    """Policy files that are not as written, or missing."""
     faults, found = list[Fault](), set[object]()
     for number, version, policy in db.execute("SELECT * FROM policies ORDER BY id"):
         found.add(version)

@@ -131,7 +131,6 @@ class MlflowStorage:
                 yield entry
 
     def _create(self, name: str) -> None:
-        """Makes the prompt, or marks the one that there is."""
         try:
             self._client.create_prompt(name, tags={_MARK: "true"})
         except self._fails as error:

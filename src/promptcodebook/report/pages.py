@@ -293,7 +293,6 @@ def _line(field: _Field, line: Line) -> dict[str, Any]:
 
 
 def _area(field: _Field, area: Area) -> dict[str, Any]:
-    """Its outline; the interval of a single point is a stroke."""
     alone, look = len(area.points) == 1, area.look
     upper = _thin([(x, high) for x, _, high in area.points])
     lower = _thin([(x, low) for x, low, _ in area.points])

@@ -185,7 +185,6 @@ class OutcomeRouter(Router):
         return off_policy(self.model, texts, state.outcomes, state.versions, terms)
 
     def _posterior(self, state: State) -> Posterior:
-        """One fit for all examples of a batch."""
         if (
             self._fitted is None
             or self._fitted[0].outcomes is not state.outcomes
@@ -196,7 +195,6 @@ class OutcomeRouter(Router):
 
 
 def _current(state: State) -> Iterator[Outcome]:
-    """Rewards of routes whose instincts read as they do now."""
     return (o for o in state.outcomes if not o.part and o.reads_as(state.versions))
 
 

@@ -144,15 +144,12 @@ class Measurement:
         assembled, file, instinct = self.subject.assembled, self.subject.file, self._instinct
         config, models, deployed = assembled.config, assembled.models, self.subject.deployed
         held = [e for e in self._examples if e.id in routes]
-        less = {
-            name: replace(route, indices=tuple(i for i in route.indices if i != instinct))
-            for name, route in routes.items()
-        }
+        less = replace(deployed, silent={instinct})
         count = counter(tell, f"measuring instinct {instinct}", 2 * len(held))
         evaluator = assembled.evaluator()
         with_it, without = await gather_all(
-            evaluator.evaluate(side, _OnRoutes(deployed, each), held, self._split, count)
-            for side, each in (("with", routes), ("without", less))
+            evaluator.evaluate(side, _OnRoutes(each, routes), held, self._split, count)
+            for side, each in (("with", deployed), ("without", less))
         )
         both = list(zip(with_it.rollouts, without.rollouts, strict=True))
         rewards = {a.example_id: (a.reward, b.reward) for a, b in both}

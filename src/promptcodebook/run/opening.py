@@ -83,7 +83,11 @@ def open_run(
     DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is removed again."""
     plan = plan_run(config, sources).require_training(begun=where.resume is not None)
     if where.resume is not None and sources.templates is None:
-        plan = _with_own_templates(plan, where.resume)
+        # The shipped prompts of the version that began the run, which it keeps.
+        with closing(RunStore.open(where.resume)) as begun:
+            kept, name = begun.header.templates, begun.header.config.get("templates")
+        if kept is not None and name == plan.config.templates and name in template_sets():
+            plan = replace(plan, templates=kept)
     optimizer = make_optimizer(config.optimizer)
     if sources.lm is None:
         require_keys(specs_of(plan.config))
@@ -120,14 +124,6 @@ def open_run(
         if where.resume is None:
             remove_run(store.path)
         raise
-
-
-def _with_own_templates(plan: Plan, run: Path) -> Plan:
-    """The plan with the shipped prompts of the version that began the run, which it keeps."""
-    with closing(RunStore.open(run)) as store:
-        kept, name = store.header.templates, store.header.config.get("templates")
-    same = kept is not None and name == plan.config.templates and name in template_sets()
-    return replace(plan, templates=kept) if same else plan
 
 
 def _first_header(plan: Plan, where: Where) -> Header:
@@ -390,7 +386,6 @@ def _moved(
 def _longer(
     then: Mapping[str, Any], now: Mapping[str, Any], state: RunState, plan: Plan
 ) -> Iterator[tuple[str, str]]:
-    """Each key that puts the end off, with what is said of it."""
     for key in _longer_keys(plan.config):
         old, new = _at(then, key), _at(now, key)
         # What is not set follows from what was planned; but without a target none is reached.

@@ -204,8 +204,7 @@ def settings_of(verb: str, reward: object, lm: str | LM, choices: Choices) -> Co
 
 
 def check_keywords(verb: str, given: Mapping[str, Any], known: type) -> dict[str, Any]:
-    """The settings of the keyword `config`. TypeError for a keyword that the TypedDict `known`
-    lacks, ConfigError for a value of another type."""
+    """The settings of `config`. TypeError: a keyword that `known` lacks; ConfigError."""
     names, config, kinds = known.__annotations__, given.get("config"), (Config, Mapping)
     for name in given.keys() - names.keys():
         raise TypeError(f"{verb}: unknown keyword {name!r}{did_you_mean(name, names)}")
@@ -369,7 +368,6 @@ def _result(session: Session) -> Run:
 
 
 def _read(store: RunStore) -> Run:
-    """A run as its folder tells of it, without its policy."""
     state, header = store.outline(), store.header
     concluded = state.conclusion
     stop = {"budget": BudgetReached, "interrupted": Interrupted}.get(state.ended or "")
@@ -431,8 +429,7 @@ def run_once(
 def fitting_runs(
     folder: Path, plan: Plan, budget: Budget | None = None, tell: Listener = silent
 ) -> list[RunSummary]:
-    """The folder's runs of these settings (and `budget`) on these data, oldest first; `tell` hears
-    of those whose settings cannot be read any more."""
+    """The folder's runs of these settings and data, oldest first; `tell` hears of lost ones."""
     fitting = list[RunSummary]()
     for run in list_runs(folder) if folder.is_dir() else ():
         with closing(RunStore.open(run.path)) as store:

@@ -520,7 +520,6 @@ def _query(row: Row) -> str:
 
 
 def _would_tell(gain: Interval | None) -> str:
-    """What to do where the test split does not show a gain."""
     if gain is None or gain.n < ENOUGH:
         return f"Add test inputs: a verdict takes at least {ENOUGH}."
     if gain.mean <= 0:

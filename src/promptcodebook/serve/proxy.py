@@ -32,7 +32,7 @@ from promptcodebook.serve.admission import (
     json_response,
     showing,
 )
-from promptcodebook.serve.completions import Refusal, error_body
+from promptcodebook.serve.completions import Refusal, apart, describe, error_body
 from promptcodebook.serve.feedback import Online
 from promptcodebook.serve.responses import Response, chat_body
 from promptcodebook.serve.spending import Record, Records, Spending, now
@@ -232,10 +232,11 @@ class Proxy:
             composed = await self._composed(composing, text, visit, thread, body.get("model"))
             status = HUNG_UP
             try:
-                sent = place_prompt(
-                    body["messages"], composed.prompt, joined=self.joined, first=self.first
-                )
-                asked = {**body, "messages": sent}
+                prompt, told = apart(composed.prompt)
+                given, where = body["messages"], {"joined": self.joined, "first": self.first}
+                asked = {**body, "messages": place_prompt(given, prompt, **where)}
+                if told and body.get("tools"):
+                    asked["tools"] = describe(body["tools"], told)
                 response = await self._passed_on(request, asked, visit, turned)
                 status = response.status
                 return response

@@ -183,8 +183,7 @@ def run_folders(runs_dir: Path) -> list[Path]:
 
 
 def find_run(runs_dir: Path, ref: str) -> Path:
-    """By exact id, path, 'last', name (the latest that has it), or the unique beginning of an id.
-    Raises RunNotFound with what was probably meant."""
+    """By id or its unique beginning, path, 'last', or name (the latest). RunNotFound."""
     if "/" in ref or ref in (".", ".."):
         if (Path(ref) / FILE).is_file():
             return Path(ref)

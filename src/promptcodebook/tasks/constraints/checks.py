@@ -81,8 +81,6 @@ def _none(pattern: str, noun: str) -> _Check:
 
 
 def _all(wanted: Callable[[str], bool], other: Callable[[str], bool], words: str) -> _Check:
-    """There are letters, and all are `wanted`."""
-
     def holds(_constraint: Constraint, text: str) -> Found:
         wrong, (noun, must) = sum(map(other, text)), words.split("; ")
         held = not wrong and any(map(wanted, text))
@@ -105,8 +103,6 @@ def _numbered(constraint: Constraint, text: str) -> Found:
 
 
 def _with_words(wanted: bool, fault: str, fine: str) -> _Check:
-    """Each of the constraint's words occurs, or none does."""
-
     def holds(constraint: Constraint, text: str) -> Found:
         listed = map(str, cast("Iterable[object]", constraint["words"]))
         found = ((w, re.search(rf"(?<!\w){re.escape(w)}(?!\w)", text, re.I)) for w in listed)

@@ -89,7 +89,6 @@ _LIST_MARK = re.compile(r"^(?:[-*•]|\(?\d{1,3}[.):]|[>#]+)\s*")
 
 
 def _lines(text: str) -> list[str]:
-    """The lines that hold a word, stripped."""
     return [line.strip() for line in text.splitlines() if words(line)]
 
 
@@ -155,7 +154,6 @@ def _letter(reply: str) -> Found:
 
 
 def _json(reply: str) -> Found:
-    """A brace, and after it two or more quoted keys with a colon."""
     keys = re.findall(r'"[^"\n]+"\s*:', reply.partition("{")[2])
     return len(keys) >= 2, _many(len(keys), "JSON key")
 
