@@ -18,6 +18,7 @@ import promptcodebook
 from promptcodebook.online.exploring import Explorer
 from promptcodebook.online.log import Feedback, Logged, Served, SqliteLog
 from promptcodebook.routing.ranking import buckets_of
+from promptcodebook.serve.description import FeedbackKept
 from promptcodebook.serve.feedback import Online
 from promptcodebook.types import Expected, Route
 from tests.cli.invoked import pco
@@ -71,7 +72,11 @@ async def test_the_last_feedback_counts_and_a_repeated_one_is_the_first_again(
         ):
             status, answer = await say(served, request_id=asked, **body)
             assert status == 200 and answer["request_id"] == asked
+        _, described, _ = await served.ask("/openapi.json")
+        responses = described["paths"]["/v1/feedback"]["post"]["responses"]
+        assert {"200", "404", "410", "413", "422", "429", "503"} <= responses.keys()
         status, answer = await say(served, request_id=other, score=0.5)
+        FeedbackKept.model_validate(answer, extra="forbid")
         assert status == 200 and answer["key"]
         assert (await served.metrics())['pco_feedback_total{became="kept"}'] == 4
         odd = {"request_id": other, "reward": 0.5, "feedback": "odd \ud800\0", "key": "\ud800"}

@@ -157,10 +157,8 @@ class _Tasks:
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
             said = f"a task on the cluster was lost: {why}"
             raise PcoError(said, hint=f"{self._batch.order.again} continues from here") from None
-        paid, lost = (
-            {role: Usage(**sums) for role, sums in answer[book].items()}
-            for book in ("paid", "lost")
-        )
+        books = (answer["paid"], answer["lost"])
+        paid, lost = ({role: Usage(**sums) for role, sums in book.items()} for book in books)
         place = f"{shard.number} {answer['machine']}"
         book_shard(self._batch.checkpoint.journal, place, paid, lost)
         return answer

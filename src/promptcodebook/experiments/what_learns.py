@@ -72,12 +72,8 @@ def one_topic(train: int, val: int, test: int, topics: Sequence[str] = houserule
         of = {topic: [e for e in order if houserules.topics_of(e) == (topic,)] for topic in topics}
         return tuple(e for topic in topics for e in of[topic][:most])
 
-    return replace(
-        whole,
-        train=drawn(whole.train, train),
-        val=drawn(whole.val, val),
-        test=drawn(whole.test, test),
-    )
+    parts = drawn(whole.train, train), drawn(whole.val, val), drawn(whole.test, test)
+    return replace(whole, train=parts[0], val=parts[1], test=parts[2])
 
 
 @cache

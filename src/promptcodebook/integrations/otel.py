@@ -105,12 +105,9 @@ class Otel:
                 facts: dict[str, Any] = {"pco.step": step.index + 1}
                 if rewards:
                     facts["pco.reward"] = sum(rewards) / len(rewards)
-                done = self._tracer.start_span(
-                    f"step {step.index + 1}",
-                    context=self._trace.set_span_in_context(self._run),
-                    attributes=facts,
-                    start_time=now - round(seconds * 1e9),
-                )
+                name, run = f"step {step.index + 1}", self._trace.set_span_in_context(self._run)
+                begun = now - round(seconds * 1e9)
+                done = self._tracer.start_span(name, run, attributes=facts, start_time=begun)
                 done.end(now)
             case _:
                 pass

@@ -128,16 +128,17 @@ class Kept:
             self.fails = True
 
 
-Arm = Literal["", "explored", "canary"]
+Arm = Literal["", "explored", "canary", "named"]
 Given = Literal["kept", "unknown", "erased"]
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     """One answered request. `time` is in seconds since 1970, `caller` the start of its key's
-    digest. `propensity` is the exact chance of its route; an "explored" route is not the best one.
-    `features` are the buckets of the input's words and letters (`routing/ranking.py`). `tokens` is
-    None where the model's server did not say; `input` is empty unless texts are kept."""
+    digest. `propensity` is the exact chance of its route; an "explored" route is not the best one,
+    and a "named" request asked for a version by its hash. `features` are the buckets of the input's
+    words and letters (`routing/ranking.py`). `tokens` is None where the model's server did not say;
+    `input` is empty unless texts are kept."""
 
     id: str
     time: float

@@ -131,11 +131,8 @@ class Gemini(Library):
         kind = str(told.get("status") or failed.status or "")
         code = "model_not_found" if status == 404 and "models/" in str(failed.message) else ""
         said = str(failed.message or kind or "nothing more")
-        return (
-            status,
-            fault(said, kind=kind, code=code),
-            {} if wait is None else {"Retry-After": wait},
-        )
+        headers = {} if wait is None else {"Retry-After": wait}
+        return status, fault(said, kind=kind, code=code), headers
 
     async def names(self, client: Any) -> Sequence[str]:
         listed = await client.models.list(config={"page_size": 1000})

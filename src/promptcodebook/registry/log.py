@@ -37,6 +37,7 @@ LATEST = "latest"  # the ref of each codebook to its newest version; never promo
 _STORES = ("freeze", "import")
 _ACTIONS = (*_STORES, "promote", "rollback", "attest")
 FIRST = "0" * 64  # what the first entry has in place of the hash before it
+CANARY = "canary"  # the topic under which a canary's beginning and end are attested
 _NUMBERED = re.compile(r"v\d+", re.IGNORECASE)  # no name of a ref: MLflow keeps these for itself
 
 
@@ -85,6 +86,15 @@ class Entry:
         """`facts` as a tree."""
         return json.loads(self.facts)
 
+    @property
+    def canary(self) -> Mapping[str, Any]:
+        """What it says of a canary's beginning or end; empty where it is about something else."""
+        if self.action != "attest" or f'"topic":"{CANARY}"' not in self.facts:
+            return {}
+        known = self.known
+        found = known.get("found") if known.get("topic") == CANARY else None
+        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
 
 def canonical(tree: Mapping[str, object]) -> str:
     """The one way to write these values as JSON: sorted, without blanks, in ASCII."""
@@ -124,6 +134,8 @@ class Log:
         self.versions: dict[str, Entry] = {}
         """Every version with the entry that stored it first, in order."""
         self._history: dict[str, list[str]] = {}
+        self.canaries: dict[str, Entry] = {}
+        """The beginning of each ref's canary. A move of the ref ends it, too."""
 
     def add(self, entry: Entry) -> None:
         """Takes the next entry. Raises Broken, and stays as it was, where anything is wrong."""
@@ -161,6 +173,10 @@ class Log:
         self.entries.append(entry)
         if entry.action in _STORES:
             self.versions.setdefault(entry.after, entry)
+        tried = entry.canary
+        self.canaries.pop(str(tried.get("ref", entry.ref)), None)
+        if "share" in tried:
+            self.canaries[str(tried.get("ref"))] = entry
         history = self._history.setdefault(entry.ref, []) if entry.ref else []
         if entry.action == "rollback" and entry.after in history:
             while history[-1] != entry.after:
@@ -193,9 +209,10 @@ class Log:
         """The entries of one ref (NAME@REF), of one codebook (NAME or NAME@), or all ('')."""
         name, _, word = ref.partition("@")
         if word:
-            return tuple(entry for entry in self.entries if entry.ref == ref)
+            return tuple(e for e in self.entries if ref in (e.ref, e.canary.get("ref")))
         own = f"{name}@" if name else ""
-        return tuple(entry for entry in self.entries if entry.ref.startswith(own))
+        places = ((entry, str(entry.canary.get("ref", entry.ref))) for entry in self.entries)
+        return tuple(entry for entry, place in places if place.startswith(own))
 
     def resolve(self, text: str) -> str:
         """The version that NAME@REF or sha256:DIGITS means. Raises RefNotFound."""

@@ -92,10 +92,8 @@ def _stop_words(text: Text, args: Arguments) -> bool:
 
 def _overlap(text: Text, args: Arguments) -> bool:
     # Trigrams of characters, not of words, whatever the request says.
-    own, other = (
-        {value[i : i + 3] for i in range(len(value) - 2)}
-        for value in (text.value, args.reference_text)
-    )
+    texts = text.value, args.reference_text
+    own, other = ({value[i : i + 3] for i in range(len(value) - 2)} for value in texts)
     wanted = args.percentage
     return bool(own) and wanted - 2 <= len(own & other) / len(own) * 100 <= wanted + 2
 
