@@ -23,6 +23,13 @@ Expected, and written down before any figure was seen:
 - with shuffled feedback the router gains at most 0.02, and the lower end of its estimated gain is
   above 0 in at most 5 % of the 200.
 
+Measured: the last 250 requests earn 0.732 instead of 0.282, a gain of +0.450 (+0.326 to +0.574 by
+Student's t over five seeds). The interval held the truth in 95.5 % of 200 splits, and enough was
+logged in all. With shuffled feedback 2.0 % would be promoted, and the routes lose 0.101. At
+`--explore 0.1` no `pco learn` of the traffic had logged enough for an estimate. One thing was
+changed after the figures: the first interval over seeds was one that five values can never lift
+above 0.
+
     python -m bench.served                      # replies are kept in served-replies.json
     PCO_BENCH_SEEDS=1 PCO_BENCH_SPLITS=20 python -m bench.served
 
@@ -42,7 +49,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import aiohttp
@@ -51,7 +58,7 @@ from aiohttp import web
 import promptcodebook as pco
 from bench.figures import Figure, shown
 from promptcodebook.calls import Message, Reply, Request, Sampling
-from promptcodebook.intervals import mean_interval
+from promptcodebook.intervals import SIDE, Interval, student_quantile
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.online.exploring import Explorer
 from promptcodebook.online.learning import Trained, estimate, read_training, refit
@@ -342,7 +349,9 @@ def traffic_figures(worlds: Sequence[World], folder: Path) -> list[Figure]:
             ]
 
     earned = asyncio.run(all_traffic())
-    gain = mean_interval([learns[-1] - stays[-1] for learns, stays in earned], (-1.0, 1.0))
+    gains = [learns[-1] - stays[-1] for learns, stays in earned]
+    half = student_quantile(len(gains) - 1, SIDE) * stdev(gains) / len(gains) ** 0.5
+    gain = Interval(fmean(gains), fmean(gains) - half, fmean(gains) + half, len(gains))
     return [
         Figure("reward of the last phase, learning", fmean(a[-1] for a, _ in earned)),
         Figure("reward of the last phase, as it was", fmean(b[-1] for _, b in earned)),
