@@ -108,7 +108,7 @@ def _shuffled(data: Dataset, world: int) -> Reward:
     return _Shuffled({e.id: pool[i] for e, i in zip(pool, order, strict=True)})
 
 
-def _kinds(world: int) -> list[str]:
+def kinds_of(world: int) -> list[str]:
     """Four kinds of constraint that go together, drawn by world."""
     found: list[str] = []
     for kind in sorted(KINDS, key=lambda kind: keyed_int("homogeneous", world, kind)):
@@ -120,7 +120,7 @@ def _kinds(world: int) -> list[str]:
 def run(job: Job) -> Done:
     """One whole run in process, thrown away."""
     task = load_task("constraints")
-    data = draw_constraints(job.world, _kinds(job.world) if job.data == "homogeneous" else ())
+    data = draw_constraints(job.world, kinds_of(job.world) if job.data == "homogeneous" else ())
     graded = _shuffled(data, job.world) if job.data == "shuffled" else reward
     config = load_config(
         {
@@ -186,33 +186,42 @@ def measure() -> list[Figure]:
         true = made()
         gain = gain_of(true)
         figures = [
-            Figure("true rewards: gain, lower end", gain.low, "", LEAST_GAIN, True, _shown(gain))
+            Figure(
+                "true rewards: gain, lower end",
+                gain.low,
+                "",
+                LEAST_GAIN,
+                True,
+                shown_interval(gain),
+            )
         ]
         for name, extra in BROKEN.items():
             broken = made(extra, "shuffled" if name == "shuffled rewards" else "")
             over = kept_of(broken, true)
-            beside = f"{_shown(over)}; gain {_shown(gain_of(broken))}"
+            beside = f"{shown_interval(over)}; gain {shown_interval(gain_of(broken))}"
             name = f"{name}: gain - 0.2 of the true one, upper end"
             figures.append(Figure(name, over.high, "", 0.0, beside=beside))
         for name in OURS:
             broken = made(ours=name)
             lost, over = lost_of(broken, true), kept_of(broken, true)
-            beside = f"{_shown(lost)}; gain {_shown(gain_of(broken))}"
+            beside = f"{shown_interval(lost)}; gain {shown_interval(gain_of(broken))}"
             figures.append(Figure(f"ours, {name}: lost", lost.mean, beside=beside))
             if name == MUST_LOSE:
                 title = f"ours, {name}: gain - 0.2 of the true one, upper end"
-                figures.append(Figure(title, over.high, "", 0.0, beside=_shown(over)))
+                figures.append(Figure(title, over.high, "", 0.0, beside=shown_interval(over)))
         fired = sum(d.worth for d in made(data="homogeneous"))
         name = f"homogeneous: worth deploying, of {WORLDS}"
         figures.append(Figure(name, fired, "", FALSE_ALARMS))
         for name, extra in LOADS.items():
             done = made(extra) if extra else true
             apart = clustered_interval(difference(done, "concat", "learned"))
-            figures.append(Figure(f"concat - learned, {name}", apart.mean, beside=_shown(apart)))
+            figures.append(
+                Figure(f"concat - learned, {name}", apart.mean, beside=shown_interval(apart))
+            )
     return figures
 
 
-def _shown(found: Interval) -> str:
+def shown_interval(found: Interval) -> str:
     return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
 
 

@@ -34,6 +34,7 @@ BENCHES = (
     "budget",
     "accept",
     "controls",
+    "agent_controls",
     "retrieval",
     "ifbench",
     "verdict_null",

@@ -5,8 +5,7 @@
     run = pco.optimize(data, reward, lm="http://localhost:8000/v1#my-model")
     run.policy.save("tickets.pco.json")
 
-Names are looked up when first used, so that the import itself stays fast.
-"""
+Names are looked up when first used, so that the import itself stays fast."""
 
 from __future__ import annotations
 

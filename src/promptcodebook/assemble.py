@@ -2,8 +2,7 @@
 
 plan = plan_run(config, sources)        what needs no model: data, task, first instincts
 assembled = plan.connect(supplies)      the models, and the reward that may ask one of them
-assembled = assemble(config, sources)   both at once
-"""
+assembled = assemble(config, sources)   both at once"""
 
 from __future__ import annotations
 
@@ -81,6 +80,11 @@ class Plan:
     def present_prompt(self) -> str:
         """What the user has today: the fixed prompt, and the given one, else the task's."""
         return join_prompts(self.config.base_prompt, self.config.init.prompt or self.task.zero_shot)
+
+    @property
+    def tools(self) -> Sequence[str]:
+        """A first instinct for each tool that an agent showed when it was tried."""
+        return getattr(getattr(self.task.program, "function", None), "tools", ())
 
     @cached_property
     def judged(self) -> tuple[Example, ...]:
@@ -202,8 +206,7 @@ class Assembled:
         return Composer(models.ask, *routing, *form, stages, models.tally)
 
     def trial(self, *, greedy: bool = False, scored: bool = True, model: str = "") -> Trial:
-        """The program with the reward bound to it; `greedy` is how it is evaluated, `model` the
-        spec of another executor than the configured one."""
+        """The program with the reward; `greedy` = as evaluated, `model` = another spec."""
         scorer, program = self.scorer if scored else None, self.task.program
         if self.task.private:
             program = _DiscreetProgram(program, program.name, program.stages, program.roles)
@@ -302,7 +305,6 @@ def simulated_model(task: str, dataset: Dataset, spec: Spec) -> LM:
 
 
 def _named_task(config: Config, base: Path) -> Task | None:
-    """The named task with its data, or None when the user brings their own."""
     folder = base / config.data_dir if config.data_dir else None
     return load_task(config.task, folder) if config.task else None
 
@@ -357,10 +359,13 @@ class RewardTrial:
 
 async def try_agent(plan: Plan) -> bool:
     """Whether there is an agent that can be tried on made-up replies, as `pco.Agent` can. It is
-    tried then; ConfigError where its prompt has no place, or it reads no row."""
+    tried then; ConfigError: its prompt has no place, it reads no row, or shows no tool to learn."""
     check = getattr(getattr(plan.task.program, "function", None), "check", None)
     if check is not None:
         await check(*plan.dataset.train[:2])
+    if "tools" in plan.config.learn and not plan.tools:
+        hint = 'pco.Agent trains tools that its requests name; or set learn = ["prompt"]'
+        raise ConfigError("learn: the executor has shown no tool to learn", hint=hint)
     return check is not None
 
 

@@ -1,7 +1,5 @@
-"""How a model is called: one Request in, one Reply out, through one Protocol.
-
-Wrappers compose: each is an LM around an LM (`Roles(Journaled(Cache(Endpoints(...))))`).
-"""
+"""How a model is called: one Request in, one Reply out, through one Protocol. Wrappers compose:
+each is an LM around an LM (`Roles(Journaled(Cache(Endpoints(...))))`)."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ from promptcodebook.errors import ConfigError, import_extra
 
 LOCAL = "local"  # the address of a Ray that is started here and ends with the command
 _KNOCK_S = 5.0
-_LEAST_RAY = (2, 60)
-"""The release whose tokens were tested: an earlier one answers any caller."""
+_LEAST_RAY = (2, 60)  # the release whose tokens were tested: an earlier one answers any caller
 
 
 def join_cluster(address: str, width: int, what: str) -> Any:

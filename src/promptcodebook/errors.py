@@ -1,7 +1,6 @@
 """Every error the library raises, as one tree below `PcoError`.
 
-Each says what failed and where (`str(error)`) and what to type next (`error.hint`).
-"""
+Each says what failed and where (`str(error)`) and what to type next (`error.hint`)."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ each end allows for two standard errors of the skewness, √(6/n), more than was
 of it may lie at the end of the range.
 
 `bench/interval_misses.py` measures how often an end errs, `bench/verdict_null.py` how a verdict
-does.
-"""
+does."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ from statistics import NormalDist
 
 SIDE = 0.025  # how often each end may err, unless a call names another `side`
 _SPARED = 20
-_FEW = (12.7062, 4.3027, 3.1824, 2.7764)
-"""Student's 97.5 % quantiles for 1 to 4 degrees of freedom."""
+_FEW = (12.7062, 4.3027, 3.1824, 2.7764)  # student's 97.5 % quantiles for 1 to 4 degrees of freedom
 DIGITS = 12
 """Sums of differences that cancel are 0, not 1e-17: the ends are rounded to that many digits."""
 

@@ -89,8 +89,12 @@ def make_private_folder(folder: Path) -> None:
 
 def make_private_file(path: Path) -> None:
     """Makes an empty file, or tightens one, so that its owner alone may read it. Raises OSError."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    tighten(path, 0o600)
+    # One that is there is not opened: to close it would drop the locks that SQLite holds on it in
+    # this process, and another process would then delete the log that this one writes to.
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        tighten(path, 0o600)
 
 
 def tighten(path: Path, mode: int) -> None:

@@ -354,7 +354,6 @@ class Line(Watcher):
                 self._display(Text(""))
 
     def _start(self) -> bool:
-        """False where nothing can be redrawn."""
         if not self._stream.isatty():
             return False
         from rich.console import Console
@@ -389,7 +388,6 @@ class Line(Watcher):
         return table
 
     def _display(self, shown: object) -> None:
-        """IPython puts it in the place of the last one."""
         from IPython.display import display  # pyright: ignore
 
         if self._place is None:

@@ -1,10 +1,6 @@
-"""The safety clause of the critic's rubric, and what happens to a harmful instinct.
-
-It is the paper's third safeguard, of which the paper prints nothing: all of this is ours. The
-clause (method/prompts/safety.md) belongs neither to ψ, which training rewrites, nor to a set of
-templates. A harmful instinct costs its rollout the whole penalty, and its gradient asks to make it
-harmless.
-"""
+"""The safety clause of the critic's rubric, and what happens to a harmful instinct. The paper has
+this safeguard and prints nothing of it: all is ours. The clause (method/prompts/safety.md) belongs
+neither to ψ nor to a set of templates. A harmful instinct costs its rollout the whole penalty."""
 
 from __future__ import annotations
 

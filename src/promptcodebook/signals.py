@@ -1,5 +1,4 @@
-"""Signals that end a process without a keyboard count as Ctrl-C. Not part of `sync.py`: `pco
---help` needs it and must not import asyncio."""
+"""Signals that end a process count as Ctrl-C. Apart from `sync.py`: it imports no asyncio."""
 
 from __future__ import annotations
 

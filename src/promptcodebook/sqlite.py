@@ -1,9 +1,7 @@
-"""SQLite as the house uses it: WAL, one writer thread that groups commits, point-lookup reads.
-
-An awaited write costs a queue put and a future, not a transaction. With `synchronous = NORMAL` a
+"""SQLite as the house uses it: WAL, one writer thread that groups commits, point-lookup reads. An
+awaited write costs a queue put and a future, not a transaction. With `synchronous = NORMAL` a
 commit survives kill -9 of the process; a power cut may lose the last commits, never the file.
-Values are packed as zstd-compressed JSON in which a lone surrogate of a model's reply survives.
-"""
+Values are packed as zstd-compressed JSON in which a lone surrogate of a model's reply survives."""
 
 from __future__ import annotations
 
@@ -53,13 +51,11 @@ _ODD = (
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The tables of one kind of file: what it is called in messages, its version, its DDL.
-
-    `since` is the earliest version with the same tables (0 = this one): its files are read, and
-    get the present version once they are written to. `later` are tables made where a file that is
-    opened to be written lacks them. Without `wal`, writes to a log beside the file, each commit is
-    on the disk before it returns.
-    """
+    """The tables of one kind of file: what it is called in messages, its version, its DDL. `since`
+    is the earliest version with the same tables (0 = this one): its files are read, and get the
+    present version once they are written to. `later` are tables made where a file that is opened to
+    be written lacks them. Without `wal`, writes to a log beside the file, each commit is on the
+    disk before it returns."""
 
     what: str
     version: int
@@ -231,12 +227,10 @@ class Reader:
 
 
 Write = Callable[[sqlite3.Connection], object]
-"""One unit of work on the writing connection. Rerun from scratch when a neighbour in its
-transaction fails, so it must only touch the connection."""
+"""Work on the writing connection alone: it is rerun when its transaction's neighbour fails."""
 _Waiter: TypeAlias = "Future[None] | asyncio.Future[None]"
 _Unit = tuple[Write, _Waiter]
-_SET_ASIDE = 8 << 20
-"""Bytes: hundreds of replies, each with the pages of the file that it touches."""
+_SET_ASIDE = 8 << 20  # bytes: hundreds of replies, each with the pages of the file that it touches
 _BATCH = 2048  # the most units in one transaction, which bounds what one rollback loses
 
 

@@ -1,8 +1,5 @@
-"""Texts as they are compared, cut, shown and set beside each other: one home for each way.
-
-Texts come from models and other people's files: in what a notebook shows of them (`shown_table`,
-`shown_text`) none becomes an element, a style or a script, and none floods the page.
-"""
+"""Texts as they are compared, cut, shown and set beside each other: one home for each way. In a
+notebook none becomes markup, and none floods the page."""
 
 from __future__ import annotations
 
@@ -160,6 +157,15 @@ def cut_at_sentence(text: str, words: int) -> str:
 
 def _is_open(text: str) -> bool:
     return text.count('"') % 2 == 1 or text.count("“") > text.count("”")
+
+
+_PLACE = re.compile(r"(?:tool|stage):[\w.-]+: ")
+
+
+def place_in(text: str) -> str:
+    """The "tool:NAME: " or "stage:NAME: " that a text opens with, and so belongs to; "" = none."""
+    found = _PLACE.match(text)
+    return found[0] if found else ""
 
 
 def strip_wrapping(text: str) -> str:

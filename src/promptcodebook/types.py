@@ -1,8 +1,6 @@
-"""The values that flow through the house, all frozen, and the Protocols that it is handed.
-
-Shapes: K = codebook size, S = instincts selected per input; indices are 0..K-1. A `reward` is in
-the task's `reward_range`, a `unit` in [0, 1] (method decision 5).
-"""
+"""The values that flow through the house, all frozen, and the Protocols that it is handed. Shapes:
+K = codebook size, S = instincts selected per input; indices are 0..K-1. A `reward` is in the task's
+`reward_range`, a `unit` in [0, 1] (method decision 5)."""
 
 from __future__ import annotations
 
@@ -195,14 +193,12 @@ class Route:
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """What was learned of routing from outcomes, as numbers that `routing/ranking.py` reads.
-
     `weights` has K + 1 rows of whole numbers, a column a hashed feature, in units of `unit`: of the
     reward without instincts, then of what each adds; `bias` has as many. `likeness` is the worth of
     a text being like the input, `more` that of each further instinct. `rarity` weighs the features;
     a route has at least `least` instincts, a "distilled" one just these. Where embeddings count,
     `center` and `spread` are their mean and deviation over the training inputs, each row has a
-    column more a dimension, and `words` is the hashed features' share of the squared length.
-    """
+    column more a dimension, and `words` is the hashed features' share of the squared length."""
 
     rarity: tuple[float, ...]
     unit: float
@@ -421,11 +417,9 @@ class ThetaTrial:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One update of Algorithm 1: what was tried, what was rewritten, and the state after it.
-
-    `ema` to `evidence` are RoutingStatistics. `reverted` are the variables whose rewrite passed
-    every check and was taken back by `update.accept`; `harmful` the texts called so by now.
-    """
+    """One update of Algorithm 1: what was tried, what was rewritten, and the state after it. `ema`
+    to `evidence` are RoutingStatistics. `reverted` are the variables whose rewrite passed every
+    check and was taken back by `update.accept`; `harmful` the texts called so by now."""
 
     index: int
     epoch: int

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -14,8 +16,9 @@ import pytest
 
 import promptcodebook
 from promptcodebook.online.exploring import Explorer
-from promptcodebook.online.log import Logged, SqliteLog
+from promptcodebook.online.log import Feedback, Logged, Served, SqliteLog
 from promptcodebook.routing.ranking import buckets_of
+from promptcodebook.serve.description import FeedbackKept
 from promptcodebook.serve.feedback import Online
 from promptcodebook.types import Expected, Route
 from tests.cli.invoked import pco
@@ -69,7 +72,11 @@ async def test_the_last_feedback_counts_and_a_repeated_one_is_the_first_again(
         ):
             status, answer = await say(served, request_id=asked, **body)
             assert status == 200 and answer["request_id"] == asked
+        _, described, _ = await served.ask("/openapi.json")
+        responses = described["paths"]["/v1/feedback"]["post"]["responses"]
+        assert {"200", "404", "410", "413", "422", "429", "503"} <= responses.keys()
         status, answer = await say(served, request_id=other, score=0.5)
+        FeedbackKept.model_validate(answer, extra="forbid")
         assert status == 200 and answer["key"]
         assert (await served.metrics())['pco_feedback_total{became="kept"}'] == 4
         odd = {"request_id": other, "reward": 0.5, "feedback": "odd \ud800\0", "key": "\ud800"}
@@ -212,3 +219,25 @@ async def test_late_feedback_comes_from_a_file_and_is_added_once(
     assert "erased 1 of 1 request" in pco("feedback", "erase", asked, cwd=tmp_path).out
     assert logged(path) == []
     pco("feedback", "erase", "req-5", cwd=tmp_path).error(2, "req-5 is no whole id")
+
+
+async def test_what_one_process_keeps_another_sees_though_it_closes_the_file(
+    tmp_path: Path,
+) -> None:
+    """A server keeps records and feedback in one file, by two writers. To open the second must not
+    drop the locks of the first: a process that closes the file would delete its log."""
+    path = tmp_path / "requests.sqlite"
+    first, second = SqliteLog(path), SqliteLog(path)
+    read = "import sys, pathlib; from promptcodebook.online.log import SqliteLog; "
+    read += "log = SqliteLog(pathlib.Path(sys.argv[1])); print(len(log.logged('tickets'))); "
+    for count in (1, 2):
+        served = Served(
+            f"req-{count:024x}", 1.0, "tickets", "v", "", "", 200, 0.1, None, (), 1.0, ()
+        )
+        first.put(served)
+        assert await first.give(Feedback(served.id, 1.0), None) == "kept"
+        asked = [sys.executable, "-c", read + "log.close()", str(path)]
+        seen = await asyncio.to_thread(subprocess.run, asked, capture_output=True, text=True)
+        assert seen.stdout == f"{count}\n", seen.stderr
+    first.close()
+    second.close()

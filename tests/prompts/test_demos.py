@@ -67,6 +67,8 @@ def test_demonstrations_are_training_examples_and_go_to_inputs_like_them(tmp_pat
     assert set(demos) <= {DEMO.format(x.input, x.target) for x in data().train}
     with closing(RunStore.open(run.path)) as store:
         assert {r.origin for step in store.steps() for r in step.rewrites} == {"pool"}
+    without = run.rows["without_demos"]
+    assert without.reference and without.score.mean < run.rows["learned"].score.mean - 0.2
 
 
 def test_a_model_that_learns_nothing_from_examples_gains_nothing(tmp_path: Path) -> None:

@@ -197,6 +197,19 @@ async def test_images_and_tool_turns_pass_and_the_last_user_turns_text_is_the_in
     assert passed["messages"] == [{"role": "system", "content": alone["prompt"]}, *messages]
 
 
+async def test_what_a_policy_has_learned_of_a_tool_goes_into_its_description() -> None:
+    tools = [{"type": "function", "function": {"name": n, "description": "It."}} for n in "ab"]
+    async with up(one_call(base_prompt="Be kind.\ntool:a: Name the day.")) as served:
+        for more in ({"tools": tools}, {}):
+            await served.ask(json={"messages": [{"role": "user", "content": LATE}], **more})
+        first, second = served.upstream.bodies
+    described = {"name": "a", "description": "It.\n\nName the day."}
+    assert first["tools"] == [{"type": "function", "function": described}, tools[1]]
+    assert first["messages"] == second["messages"] and "tools" not in second
+    assert first["messages"][0]["content"].startswith("Be kind.\n")
+    assert "tool:" not in first["messages"][0]["content"]
+
+
 @pytest.mark.parametrize(
     ("options", "read"),
     [({"conversation": True}, f"user: {LATE}\n\nassistant: Since when?\n\nuser: May"), ({}, "May")],

@@ -56,6 +56,7 @@ SCREENS = {
     "example": "/run/{simulated}/example/train-3-1/4",
     "compare": "/compare?run={simulated}&run={real}",
     "registry": "/registry",
+    "served": "/served/tickets@production",
     "paper": "/paper/Table%201",
 }
 _HOSTILE = ("", "/codebook", "/codebook/2", "/codebook/encoder", "/examples", "/theory",

@@ -29,7 +29,7 @@ from promptcodebook.viewer.page import page_of
 from tests.policy.registry.build import policy
 from tests.report.scripted_run import ScriptedRun, events_of
 from tests.report.strict import flat, read_page, require_approved
-from tests.viewer.conftest import ATTACK, Get, shown
+from tests.viewer.conftest import ATTACK, Get, make_log, shown
 
 OF_A_RUN = (
     "",
@@ -71,6 +71,19 @@ def test_a_run_is_called_by_its_name_where_it_has_one(
     screen = codebook_screen(followed)
     assert run_screen(followed).title == screen.above[1][0] == (name or followed.key)
     assert screen.above[1][1] == f"/run/{followed.key}"
+
+
+def test_a_served_ref_is_followed(
+    get: Get, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PCO_FEEDBACK", str(make_log(tmp_path / "requests.sqlite")))
+    monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry.sqlite"))
+    assert "/served/tickets%40production" in read_page(get("/served").text).links
+    page = read_page(get("/served/tickets%40production").text)
+    assert "239, 3 failed" in page.text and "119 requests with feedback" in page.text
+    assert "drift none found" in page.text and "canary none" in page.text
+    assert {"Requests", "Reward", "Shares"} <= set(page.texts)
+    assert get("/served/tickets%40other").status == 404
 
 
 def text_of(get: Get, path: str) -> str:

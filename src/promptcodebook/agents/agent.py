@@ -18,6 +18,7 @@ from typing import Any, cast
 from promptcodebook.agents.endpoint import Endpoint, Places, dry
 from promptcodebook.calls import Chat
 from promptcodebook.errors import ConfigError, ExecutorError, PcoError
+from promptcodebook.text import place_in
 from promptcodebook.types import Example, Output, Prompt
 
 AgentFunction = Callable[[str, str, Example], Awaitable[str | Output]]
@@ -25,6 +26,7 @@ _LARGEST = 2**20  # bytes of an agent's output that are kept: of a flood, the la
 _IDLE_S = 10.0  # a process that reads lines is ended after it has waited this long
 _GRACE_S, _LOOK_S = 1.0, 0.01  # from the request to end to the kill; between two looks at it
 _DRY = "a dry run"
+_AS_IS = "Call it as its description says."  # of a tool of which nothing is learned yet
 _VARIABLE = re.compile(r'"([A-Z][A-Z0-9_]+)"')
 _UNHEARD = "its model must be one of OpenAI's: OPENAI_BASE_URL and OPENAI_API_KEY lead here"
 _HINT = "put {{pco}} into the agent's system prompt, or give the prompt that it has: --present FILE"
@@ -48,8 +50,7 @@ class Agent:
     `{"example": ..., "base_url": ..., "api_key": ...}`, and prints a line with the answer. It ends
     when its standard input does.
 
-    Raises ConfigError for both or neither of command and function.
-    """
+    Raises ConfigError for both or neither of command and function."""
 
     command: str | Sequence[str] = ()
     function: AgentFunction | None = None
@@ -62,6 +63,7 @@ class Agent:
     folder: Path = Path()
     lines: bool = False
     _idle: dict[Any, asyncio.Task[None]] = field(default_factory=dict[Any, Any])
+    _seen: dict[str, str] = field(default_factory=dict[str, str])
     _free: dict[Any, asyncio.Semaphore] = field(default_factory=dict[Any, asyncio.Semaphore])
 
     def __post_init__(self) -> None:
@@ -86,6 +88,12 @@ class Agent:
             raise _nowhere(endpoint, ExecutorError)
         trace = tuple(endpoint.stages)
         return Output(output.text, trace, endpoint.truncated, output.fields)
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """A first instinct for each tool that the agent was seen to have when it was tried."""
+        texts = (f"tool:{name}: {_AS_IS}" for name in self._seen)
+        return tuple(text for text in texts if place_in(text))
 
     async def check(self, *examples: Example) -> None:
         """Tries the agent on made-up replies: its prompt needs a place, and what it asks must
@@ -115,6 +123,7 @@ class Agent:
                     raise ConfigError(what, hint=f"{error.hint}; {_UNHEARD}") from None
         if not endpoint.placed:
             raise _nowhere(endpoint, ConfigError)
+        self._seen.update(endpoint.tools)
         return "\n".join(heard) if useful else ""
 
     def _endpoint(self, prompt: Prompt, lm: Chat, example: Example) -> Endpoint:

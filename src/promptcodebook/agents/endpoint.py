@@ -1,9 +1,6 @@
 """The endpoint of one rollout: OpenAI's wire on the loopback, in front of the rollout's own Chat.
-
-It finds the agent's own prompt in each request and puts the composed one in its place. Every
-request is a call of the executor: budget, journal, cache and retries are the run's. What the agent
-said, and what it was answered, is kept as stages, in order.
-"""
+It puts the composed prompt in the place of the agent's own. Every request is a call of the
+executor: budget, journal, cache and retries are the run's. What was said is kept as stages."""
 
 from __future__ import annotations
 
@@ -15,31 +12,38 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self, cast
 
 from aiohttp import web
 
 from promptcodebook.calls import Chat, Message, Reply, in_words, read_message, rewritten
 from promptcodebook.errors import ExecutorError, LMError
-from promptcodebook.serve.completions import Refusal, error_body, parse_body
+from promptcodebook.serve.completions import (
+    Refusal,
+    apart,
+    describe,
+    descriptions,
+    error_body,
+    parse_body,
+)
 from promptcodebook.serve.responses import Response, chat_body
 from promptcodebook.serve.upstream import Answer
+from promptcodebook.text import shorten
 from promptcodebook.types import Prompt, Stage, Turn
 from promptcodebook.units import bytes_text
 
 _Tree = dict[str, Any]
 MARKER = re.compile(r"\{\{\s*pco(?:\s*:\s*([\w.-]+))?\s*\}\}")
-MODEL = "promptcodebook"
-"""What the endpoint calls its model; a request may name any, or none."""
+MODEL = "promptcodebook"  # what the endpoint calls its model; a request may name any, or none
 _RUNS = {
     *("model", "messages", "temperature", "top_p", "seed", "max_tokens", "max_completion_tokens"),
     *("stream", "stream_options", "n", "user", "store", "metadata", "service_tier"),
     *("verbosity", "reasoning_effort", "prompt_cache_key", "safety_identifier"),
 }
 """Fields of a request that the run decides, or that are nothing to a model."""
-_LARGEST = 64 * 2**20
-_THUMB = 2**16
-"""Characters of an image that a report shows; of a larger one it says what it is."""
+_LARGEST, _SHOWN = 64 * 2**20, 300  # bytes of a request; letters of a description to a critic
+_THUMB = 2**16  # characters of an image that a report shows; of a larger one it says what it is
 _DRAWN = re.compile("data:image/(png|jpeg|gif|webp);base64,")
 _FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
 
@@ -80,7 +84,7 @@ class Places:
             if unknown := [n for n in names if n and prompt.stages and n not in prompt.stages]:
                 known = ", ".join(prompt.stages)
                 raise Refusal(f"no prompt is learned for the stage {unknown[0]!r}: {known} are")
-            return MARKER.sub(lambda mark: prompt.of(mark[1] or ""), text), names
+            return MARKER.sub(lambda mark: _own(prompt, mark[1] or ""), text), names
         own = {text.strip(): stage for stage, text in self.present.items() if text.strip()}
         found = list[str]()
 
@@ -89,20 +93,21 @@ class Places:
             if stage in found:
                 return at[0]
             found.append(stage)
-            return prompt.of(stage)
+            return _own(prompt, stage)
 
         longest_first = sorted(own, key=len, reverse=True)
         text = re.sub("|".join(map(re.escape, longest_first)), put, text) if own else text
         return text, found
 
 
+def _own(prompt: Prompt, stage: str) -> str:
+    return apart(prompt.of(stage), stage)[0]
+
+
 @dataclass(eq=False)
 class Endpoint:
-    """An address that one rollout alone knows, open while it is entered.
-
-    `failure` is what ended the rollout from here: a model that cannot be reached, a budget that is
-    spent, or a cap of the rollout's. `over` is set then.
-    """
+    """An address that one rollout alone knows, open while it is entered. `failure` is what ended
+    the rollout from here: an unreachable model, a spent budget, or a cap. `over` is set then."""
 
     prompt: Prompt
     lm: Chat
@@ -112,6 +117,8 @@ class Endpoint:
     key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     name: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     stages: list[Stage] = field(default_factory=list[Stage])
+    tools: dict[str, str] = field(default_factory=dict[str, str])
+    """What was said of each tool of the requests so far."""
     placed: int = 0
     calls: int = 0
     tokens: int = 0
@@ -179,6 +186,9 @@ class Endpoint:
         messages, stages = self.places.put(messages, self.prompt)
         self.placed += bool(stages)
         extra = {k: v for k, v in body.items() if k not in _RUNS and v is not None}
+        if "tools" in extra:
+            extra["tools"] = describe(extra["tools"], self._told)
+            self.tools |= descriptions(extra["tools"])
         stage = " + ".join(stages) or "agent"
         asked = (self._ask(messages, extra, stage) for _ in range(choices))
         replies = await asyncio.gather(*asked)
@@ -214,10 +224,19 @@ class Endpoint:
         self.tokens += reply.usage.tokens
         self.truncated = self.truncated or reply.finish == "length"
         news = _news(messages, self.stages)
-        heard = "\n".join(f"{m.role}: {m.content}" for m in news)
+        heard = [f"{m.role}: {m.content}" for m in news]
+        if not self.stages:  # what a critic must know who is to blame a description
+            own = [f"tool {n}: {shorten(said, _SHOWN)}" for n, said in self.tools.items()]
+            heard = [*own, *heard] if self._told else heard
         said = in_words(reply.text, reply.tool_calls)
-        self.stages.append(Stage(stage, heard, said, turns_of(messages, news, reply)))
+        self.stages.append(Stage(stage, "\n".join(heard), said, turns_of(messages, news, reply)))
         return reply
+
+    @cached_property
+    def _told(self) -> Mapping[str, str]:
+        """What the prompts say of tools."""
+        prompts = "\n".join(self.prompt.stages.values() or [self.prompt.text])
+        return apart("\n".join(dict.fromkeys(prompts.split("\n"))))[1]
 
     def _end(self, what: str, cap: str) -> None:
         self.failure = self.failure or ExecutorError(

@@ -1,14 +1,8 @@
 """The audit of a policy: every text of it that reaches a model, scanned and, if asked for, judged.
-
-report = audit(policy_file)                    rules alone, no model
-report = await audit_with_judge(policy_file, judge, ...)
-report.verdict                    "fails", "passes"; without a judge "no rule fired" at best
-
 The role `judge` reads each text and names the hazards that it causes. Its prompt (judge.md,
-hazards.toml) belongs to no set of templates: the author of a policy's templates must not write
-what the policy is audited by. A model that fails on plain texts judges no others. Microsoft
-Presidio (extra `[presidio]`) finds names and the numbers of many countries.
-"""
+hazards.toml) belongs to no set of templates: the author of a policy's templates must not write what
+the policy is audited by. A model that fails on plain texts judges no others. Microsoft Presidio
+(extra `[presidio]`) finds names and the numbers of many countries."""
 
 from __future__ import annotations
 
@@ -336,8 +330,7 @@ _FIRST = ("encoder", "generator", "codebook")
 
 
 def texts_of(policy: PolicyFile) -> dict[str, str]:
-    """Every text of a policy that may reach a model, by its place: of every field but those above.
-    Templates that come with the package are left out."""
+    """Every text of a policy that may reach a model, by its place, without our own templates."""
     fields = {name: getattr(policy, name) for name in type(policy).model_fields}
     order = sorted(fields.keys() - {*_UNREAD, *_FIRST}, key=list(fields).index)
     read: dict[str, object] = {name: fields[name] for name in (*_FIRST, *order)}

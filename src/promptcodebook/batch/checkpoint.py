@@ -4,8 +4,7 @@ job.json        which IN, policy and settings it belongs to
 rows.jsonl      the results so far, in the order of IN; a last line that a kill tore is cut off
 journal.sqlite  every reply, on disk before its chain continues, and what all sessions spent
 in-flight       attempts that have left and are not booked (store/journal.py)
-lock            who writes
-"""
+lock            who writes"""
 
 from __future__ import annotations
 
@@ -138,7 +137,6 @@ def _require_ours(folder: Path) -> None:
 
 
 def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str, Any]:
-    """Writes the job with an id, or returns the one that is written. RunChanged: another job."""
     path = folder / _JOB
     try:
         with on_disk(path):

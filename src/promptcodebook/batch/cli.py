@@ -57,8 +57,7 @@ def batch(
     error. If a row fails, the others continue and the exit is 1; --retry asks those rows again. OUT
     appears when it is complete. Until then OUT.part holds the results: after Ctrl-C, a kill, a full
     disk or a reached budget the same command continues, and pays for no finished reply twice. A
-    budget counts all sessions.
-    """
+    budget counts all sessions."""
     batched = batch_api or offline_file is not None
     if ray and batched:
         said = "a cluster asks its calls one by one, not as batches"

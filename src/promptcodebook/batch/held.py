@@ -1,10 +1,7 @@
-"""The executor's calls as batches: held until nothing else happens, then asked all at once.
-
-`Held` is below the journal and the cache, where every call that must be paid for arrives. Calls
-of other roles pass. Once no such call is under way, and for a moment no new one has come, all that
-wait become one batch at a `Place`. Each result is booked and returned as the reply of its call, so
-everything above works as ever. A row's `custom_id` is the key of its request.
-"""
+"""The executor's calls as batches, held until nothing else happens. `Held` is below the journal and
+the cache, where every call that must be paid for arrives; calls of other roles pass. Once no such
+call is under way and no new one has come, all become one batch at a `Place`. Each result is booked
+and returned as its call's reply. A row's `custom_id` is the key of its request."""
 
 from __future__ import annotations
 
@@ -155,7 +152,6 @@ class Held:
         await self._place.close()
 
     def _wait(self) -> None:
-        """Submits what waits once nothing has happened for a while."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(_SETTLE_S, self._submit)
@@ -264,7 +260,6 @@ class Held:
         return replace(reply, text=where.scrub(reply.text), dropped=dropped)
 
     def _give_up(self) -> None:
-        """The signal was given: nothing more is submitted."""
         rows, self._waiting = self._waiting, {}
         try:
             self._budget.stop_signal.check()

@@ -1,10 +1,6 @@
-"""A batch on a Ray cluster (extra [ray]): a shard of rows a task, its results recorded in order.
-
-One process reads the rows and writes OUT, so the bytes are the same as without a cluster. A task
-journals its replies: within OUT.part on the machine of the command, else in that machine's cache,
-where an interrupted shard finds them again. Tasks remove the journals of recorded shards and of
-earlier batches to the same OUT.
-"""
+"""A batch on a Ray cluster (extra [ray]): a shard of rows a task, its results recorded in order, so
+the bytes are the same as without a cluster. A task journals its replies, within OUT.part or in its
+machine's cache, where an interrupted shard finds them again; later tasks remove them."""
 
 from __future__ import annotations
 
@@ -161,10 +157,8 @@ class _Tasks:
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
             said = f"a task on the cluster was lost: {why}"
             raise PcoError(said, hint=f"{self._batch.order.again} continues from here") from None
-        paid, lost = (
-            {role: Usage(**sums) for role, sums in answer[book].items()}
-            for book in ("paid", "lost")
-        )
+        books = (answer["paid"], answer["lost"])
+        paid, lost = ({role: Usage(**sums) for role, sums in book.items()} for book in books)
         place = f"{shard.number} {answer['machine']}"
         book_shard(self._batch.checkpoint.journal, place, paid, lost)
         return answer

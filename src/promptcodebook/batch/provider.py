@@ -8,8 +8,7 @@ lock             who waits for it
 
 After a kill the rows are found there again, and so is the batch: by its id, or where the kill came
 before that was noted, by the mark in the provider's list. So nothing is submitted twice. The folder
-goes when every reply is kept.
-"""
+goes when every reply is kept."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ class Pending(Stop, exit_code=3):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a row: status and body of the server's answer, and the seconds it took. `sent`
-    is the body of a row that was refused, where it is known."""
+    """What became of a row: the answer's status, body and seconds; `sent`: if it was refused."""
 
     status: int
     raw: bytes
@@ -108,7 +106,6 @@ class _Batch(BaseModel):
 
     @property
     def seconds(self) -> float | None:
-        """What it took, as far as it says so."""
         begun, ended = self.created_at, self.completed_at or self.expired_at or self.cancelled_at
         return None if begun is None or ended is None else max(0.0, ended - begun)
 
@@ -277,7 +274,6 @@ class Provider:
                 yield noted
 
     def _alone(self) -> AbstractContextManager[object]:
-        """Within it no other process notes a batch here."""
         from filelock import FileLock  # takes long to import
 
         with on_disk(self._home):
@@ -334,13 +330,10 @@ class Provider:
             for key in keys:
                 del self._at[key]
             batch, left = f"the batch {noted.facts['id']}", plural(len(keys), "request")
-            said = (
-                f"{batch} at {self._spec.base_url} {noted.facts['ended']}, with {left} unanswered"
-            )
-            raise Pending(said, hint=_AGAIN)
+            ended = f"{noted.facts['ended']}, with {left} unanswered"
+            raise Pending(f"{batch} at {self._spec.base_url} {ended}", hint=_AGAIN)
 
     async def _over(self, noted: Noted) -> dict[str, Result]:
-        """Submits the batch, if that is still to be done, and waits for its end."""
         if not noted.facts["id"]:
             try:
                 noted.note(id=await self._submit(noted))
@@ -384,15 +377,10 @@ class Provider:
         purpose = f'{head}"purpose"\r\n\r\nbatch\r\n'
         file = f'{head}"file"; filename="requests.jsonl"\r\nContent-Type: application/jsonl\r\n\r\n'
         form = (purpose + file).encode() + noted.data + f"\r\n--{self._boundary}--\r\n".encode()
-        order = {
-            "input_file_id": _read(
-                _File, await self._call("POST", "files", form, self._uploads)
-            ).id,
-            "endpoint": _URL,
-            "completion_window": "24h",
-            "metadata": noted.facts["mark"],
-        }
-        data, pause = json.dumps(order).encode(), _FIRST_S
+        uploaded = _read(_File, await self._call("POST", "files", form, self._uploads)).id
+        order = {"input_file_id": uploaded, "endpoint": _URL, "completion_window": "24h"}
+        data = json.dumps({**order, "metadata": noted.facts["mark"]}).encode()
+        pause = _FIRST_S
         for left in reversed(range(_TRIES)):
             try:
                 made = _read(_Batch, await self._call("POST", "batches", data, tries=1)).id
@@ -408,7 +396,6 @@ class Provider:
         raise AssertionError("the last try returns or raises")
 
     async def _find(self, noted: Noted) -> str | None:
-        """The id of the batch that has the mark, among those since it was noted."""
         after = ""
         for _ in range(_PAGES):
             path = f"batches?limit={_PAGE}" + (f"&after={after}" if after else "")
@@ -453,8 +440,7 @@ class Provider:
         transport: Transport | None = None,
         tries: int = _TRIES,
     ) -> bytes:
-        """The body of a good answer. What passes is tried again, after the wait that the server
-        asks for. Refused: there is no such place here."""
+        """The body of a good answer. What passes is tried again later. Refused: no such place."""
         url, pause, base = f"{self._spec.base_url}/{path}", _FIRST_S, self._spec.base_url
         for left in reversed(range(tries)):
             try:
@@ -479,7 +465,6 @@ class Provider:
 
 
 def _read(kind: type[_M], data: bytes) -> _M:
-    """The object in a body. LMError: it is no such thing."""
     try:
         return kind.model_validate_json(data)
     except ValidationError:
@@ -488,7 +473,6 @@ def _read(kind: type[_M], data: bytes) -> _M:
 
 
 def _parts(lines: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
-    """Cut where a batch would be too large."""
     part, size = dict[str, bytes](), 0
     for key, line in lines.items():
         if part and (len(part) >= _MOST_ROWS or size + len(line) > _MOST_BYTES):
@@ -533,7 +517,6 @@ class ByHand:
             raise Pending(said, hint=f"{done}; then type the same command again")
 
     def _write(self, data: bytes) -> None:
-        """Raises ConfigError where the file holds something else."""
         with on_disk(self._file):
             if self._file.exists() and not self._file.read_bytes().startswith(_BEGINS):
                 said = f"{self._file} is there already, and holds no requests of ours"

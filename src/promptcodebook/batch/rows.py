@@ -1,9 +1,6 @@
 """The rows of a batch: IN, what becomes of a row, and OUT: each row with answer, route and error.
-
-`survey` reads all of IN once before anything is paid for. A result is kept as a line of JSON while
-the batch runs. At the end IN is read once more beside the results, so that each column keeps its
-type and only results were ever stored.
-"""
+`survey` reads all of IN before anything is paid for. At the end IN is read once more beside the
+results, so that each column keeps its type and only results were ever stored."""
 
 from __future__ import annotations
 
@@ -154,10 +151,8 @@ def write_output(target: Path, source: Source, results: Iterable[Result], prefix
         if kind == "parquet":
             _write_parquet(part, source, results, prefix)
             return
-        rows = (
-            {**record.values, **_added(result, prefix)}
-            for record, result in zip(source.rows(), results, strict=True)
-        )
+        pairs = zip(source.rows(), results, strict=True)
+        rows = ({**record.values, **_added(result, prefix)} for record, result in pairs)
         if kind == "jsonl":
             with part.open("wb") as file:
                 file.writelines(_json(row) + b"\n" for row in rows)
@@ -175,7 +170,6 @@ def write_output(target: Path, source: Source, results: Iterable[Result], prefix
 
 
 def _cell(value: object) -> str:
-    """Text as it is, nothing as an empty cell, all else as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -214,10 +208,7 @@ def _tables(arrow: Any, source: Source) -> Iterator[Any]:
     def tables(schema: Any) -> Iterator[Any]:
         rows = source.rows()
         while piece := list(islice(rows, PARQUET_ROWS)):
-            clean = [
-                {name: _utf8(record.values.get(name)) for name in source.columns}
-                for record in piece
-            ]
+            clean = [{c: _utf8(row.values.get(c)) for c in source.columns} for row in piece]
             yield arrow.Table.from_pylist(clean, schema=schema)
 
     schema = None

@@ -1,9 +1,6 @@
 """One `pco batch`: it opens or continues a checkpoint, answers rows, many at once, and writes OUT.
-
-Results are recorded in the order of the rows, with a bounded number in memory. A row that fails is
-recorded, and the others continue. Where no answer ever came, or no model can be asked any more, the
-last failures are not recorded: the job stops, and the same command asks again.
-"""
+A row that fails is recorded, and the others continue. Where no answer ever came, or no model can be
+asked any more, the job stops, and the same command asks for the last failures again."""
 
 from __future__ import annotations
 
@@ -73,8 +70,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`resumed` rows were there when this session began; `spent` and `seconds` are of all sessions,
-    `lost` is what attempts without an answer can have cost."""
+    """`resumed` rows were there before; `spent` and `seconds` are of all sessions, `lost` too."""
 
     rows: int
     failed: int
@@ -86,15 +82,14 @@ class Summary:
     simulated: bool
 
     def as_json(self) -> dict[str, Any]:
+        spent = {name: getattr(self.spent, name) for name in ("calls", "tokens", "cost")}
         return {
             "rows": self.rows,
             "answered": self.rows - self.failed,
             "failed": self.failed,
             "first_error": self.first_error or None,
             "resumed": self.resumed,
-            "calls": self.spent.calls,
-            "tokens": self.spent.tokens,
-            "cost": self.spent.cost,
+            **spent,
             "lost": asdict(self.lost) if self.lost.calls else None,
             "seconds": round(self.seconds, 3),
             "simulated": self.simulated,
@@ -208,15 +203,12 @@ class Batch:
 
 
 def _require_columns(source: Source, file: PolicyFile) -> None:
-    """Raises DataError where no row has what the policy reads."""
     named = (file.input,) if file.input in source.columns else ()
     named = named or parse_input_template(file.input).columns or (file.input,)
     missing = [name for name in named if name not in source.columns]
     if missing:
-        meant, there = (
-            did_you_mean(missing[0], source.columns),
-            ", ".join(map(repr, source.columns)),
-        )
+        there = ", ".join(map(repr, source.columns))
+        meant = did_you_mean(missing[0], source.columns)
         said = f"no column {missing[0]!r}{meant}, which the policy reads; its columns are {there}"
         hint = 'name the column, or a template of several: --input "{title}: {body}"'
         raise DataError(f"{source.path} has {said}", hint=hint)

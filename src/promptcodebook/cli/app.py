@@ -1,9 +1,6 @@
-"""The command tree, and the one place where an error becomes a message and an exit code.
-
-A command's code is imported when it is typed, so that `--help` stays fast. The outer parts, such as
-`serve` and `local`, register their commands as entry points. Core knows the names of these commands
-and what to install for them.
-"""
+"""The command tree, and the one place where an error becomes a message and an exit code. A
+command's code is imported when it is typed, so that `--help` stays fast. Core knows the names of
+the commands that outer parts register, and what to install for them."""
 
 from __future__ import annotations
 
@@ -146,7 +143,6 @@ def guard() -> int:
 
 
 def _print_usage(error: Any) -> int:
-    """What was typed cannot be read: printed like every other error."""
     message = error.format_message()
     if not message or message.startswith("Usage:"):  # a group without a command: show its help
         error.show()
@@ -159,7 +155,6 @@ def _print_usage(error: Any) -> int:
 
 
 def _print_error(error: PcoError) -> None:
-    """What failed and where, then what to type next; as JSON too, with what there is of the run."""
     if "--json" in sys.argv:
         body = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
         if error.run is not None:

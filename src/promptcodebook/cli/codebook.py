@@ -80,8 +80,7 @@ def effect(
     route, and on their route without it. The difference is paired by input, with its 95 % interval;
     a failed rollout is counted and its pair left out. The most calls that this takes are printed
     first. Of a run, replies and the result are kept with it: nothing is paid for twice, also what
-    the run itself has asked, and pco view shows the result.
-    """
+    the run itself has asked, and pco view shows the result."""
     subject = Subject.resolve(ref, typed.given("pco codebook effect"))
     name = subject.reference.name
     with measuring(subject, index, Sample(split, count), again=typed.again) as asked:
@@ -122,8 +121,7 @@ def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
     """Every instinct with its success, how often it was selected, and whether it is frozen.
 
     Where routes were learned from outcomes: what it earned over the n inputs that the policy's run
-    tried with it, each counted once, and what it adds to the reward of any input.
-    """
+    tried with it, each counted once, and what it adds to the reward of any input."""
     reference = resolve(runs_dir(), ref)
     file, best = reference.file, reference.best
     rows = [{"index": k, **entry.model_dump()} for k, entry in enumerate(file.codebook)]

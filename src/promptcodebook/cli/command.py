@@ -1,8 +1,5 @@
-"""What every command shares: its options, the settings they add up to, and how a result is printed.
-
-Precedence: command line > PCO_* > pco.toml > preset. Results go to stdout, as text or as JSON;
-notes and questions to stderr.
-"""
+"""What every command shares: its options, the settings they add up to (command line > PCO_* >
+pco.toml > preset), and how a result is printed: on stdout, as text or JSON; notes go to stderr."""
 
 from __future__ import annotations
 

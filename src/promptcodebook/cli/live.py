@@ -185,7 +185,6 @@ class LiveLayout:
         return [Text().join(cells[row::rows]) for row in range(rows)]
 
     def _instinct(self, k: int, counts: Sequence[int], cell: int) -> Text:
-        """One instinct in `cell` columns: index, usage bar, count and, with room, r and text."""
         view, text_room = self.view, cell - 29
         long = text_room >= 12
         line = Text(f"{k:>2} ", style="dim")

@@ -59,8 +59,7 @@ def init(
     """Write pco.toml, data.jsonl and reward.py: a working example to make your own.
 
     With --from FILE: look at your own data, ask what is unclear, and write a pco.toml for it. No
-    existing file is overwritten.
-    """
+    existing file is overwritten."""
     if file is None:
         source = resources.files("promptcodebook.cli") / "scaffold"
         texts = {name: (source / name).read_text("utf-8") for name in FILES}
@@ -239,8 +238,7 @@ class _Examined(command.Wanted):
 def doctor(wanted: _Examined, as_json: Json = False) -> int:
     """Check settings, data, reward, every endpoint, prices and disk; exit 1 if something fails.
 
-    It makes about fifteen short calls to each model.
-    """
+    It makes about fifteen short calls to each model."""
     settings, base = wanted.gather()
     note("each model is asked about fifteen short things")
     sections: list[Section] = []
@@ -277,8 +275,7 @@ def estimate(
 ) -> None:
     """Low, expected and high, from a dry run of the plan; no model is asked, unless by --probe.
 
-    An unknown price is shown as unknown, not as 0. The time needs to know how long a call takes.
-    """
+    An unknown price is shown as unknown, not as 0. The time needs to know how long a call takes."""
     if probe and seconds_per_call is not None:
         raise ConfigError("--probe measures what --seconds-per-call gives", hint="leave one out")
     settings, base = wanted.gather()
@@ -287,16 +284,12 @@ def estimate(
     made, to_win = estimate_plan(plan, run_sync(measure(plan)) if probe else given), ""
     with suppress(MissingExtra):
         to_win = import_part(COMMAND_GROUP, "estimate.headroom", "pco headroom", "start")(plan)
-    tree = {"headroom": to_win or None, **_estimate_json(made)}
-    show(lambda: tree, lambda: _estimate_text(made, to_win), as_json=as_json)
-
-
-def _estimate_json(made: Estimate) -> dict[str, Any]:
     shares = (*made.roles, made.total)
     *roles, total = (asdict(each) | {"tokens": asdict(each.tokens)} for each in shares)
     del total["role"], total["model"]
-    facts = {"updates": made.updates, "simulated": made.simulated}
-    return {"roles": roles, "total": total, **facts, "assumptions": list(made.assumptions)}
+    tree = {"headroom": to_win or None, "roles": roles, "total": total, "updates": made.updates}
+    tree |= {"simulated": made.simulated, "assumptions": list(made.assumptions)}
+    show(lambda: tree, lambda: _estimate_text(made, to_win), as_json=as_json)
 
 
 def _estimate_text(made: Estimate, to_win: str) -> str:

@@ -1,6 +1,5 @@
 """What a policy does: `pco eval` and `pco compare` say how well, `pco distill` does without its
-encoder, `pco explain` says why, and `pco prompt` prints the prompt alone.
-"""
+encoder, `pco explain` says why, and `pco prompt` prints the prompt alone."""
 
 from __future__ import annotations
 
@@ -76,8 +75,7 @@ def evaluate(
     settings, unless a task or a pco.toml is named, and by its own models, unless others are given.
     --row evaluates another row of its verdict: one prompt for all (present, none, concat,
     best_fixed, best_single), or the right instructions, where the task knows them (oracle). Save
-    the output of --json to compare it later: pco compare A.json B.json
-    """
+    the output of --json to compare it later: pco compare A.json B.json"""
     sample = Sample(split, count, samples)
     with typed.given("pco eval").until_done(ref, sample, row) as kept:
         if batch_api or offline_file:
@@ -107,8 +105,7 @@ def compare(
     """The gain of A over B, paired by example, with its 95 % interval.
 
     Where one is a saved evaluation, the other is evaluated on its split and examples. --budget
-    limits both together.
-    """
+    limits both together."""
     sample = Sample(split, count)
     with typed.given("pco compare").until_done(a, b, sample) as kept:
         asked = Comparing.of((a, b), kept, sample)
@@ -181,8 +178,7 @@ def distill(
     where asked. Then both policies answer the validation split, or --n examples of it: that costs
     calls, and their number is printed first. The policy file is written in any case; it is offered
     as the default only where the whole 95 % interval of the difference in reward lies above minus
-    the margin.
-    """
+    the margin."""
     needs = Needs(fresh, count, margin)
     with typed.given("pco distill").until_done(ref, needs) as kept:
         subject = Subject.resolve(ref, kept)
@@ -247,8 +243,7 @@ def explain(
     Of a run's own example also what became of it there: output, reward, verdict, what was blamed,
     and which texts were rewritten because of it. Where routes were learned from outcomes, the
     reward that each instinct promises, and none. Of a request that `pco serve` answered it shows
-    what that was prompted with; no model is asked.
-    """
+    what that was prompted with; no model is asked."""
     if text is None:
         explain_request = import_part(COMMAND_GROUP, "explain.request", "pco serve", "serve")
         explain_request(ref, as_json=as_json)
@@ -273,7 +268,6 @@ def explain(
 
 
 def _deployed(ref: str, reference: Reference, typed: command.Unpaid, ledger: Ledger) -> Policy:
-    """Under the run's own settings; what the run was answered is not asked for again."""
     settings, base = command.settings_for(reference, typed)
     supplies = Supplies(recorded=typed.given().recorded(ref), ledger=ledger)
     return deploy(reference.file, settings, Sources(base), supplies)
@@ -313,7 +307,6 @@ def _columns(given: str, template: str) -> str | dict[str, Any]:
 
 
 def _explained(made: Explanation, texts: Sequence[str], record: Record | None) -> Iterator[str]:
-    """The parts, in the order of what happens; `record` is what the run has of the input."""
     route, spans = made.route, made.spans
     yield f"input\n{wrap_text(made.input)}"
     if route.constraints:
@@ -339,7 +332,6 @@ def _explained(made: Explanation, texts: Sequence[str], record: Record | None) -
 
 
 def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
-    """What the best, the chosen and no instinct promise; nothing where that was not learned."""
     expected, chosen = made.expected, made.route.indices
     if expected is None:
         return
@@ -353,7 +345,6 @@ def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
 
 
 def _record_text(record: Record) -> Iterator[str]:
-    """What became of the example in its run: in training at last, in validation, in the verdict."""
     name = record.example_id
     if record.trainings:
         yield _training_text(record.trainings[-1], len(record.trainings), name)
@@ -381,7 +372,6 @@ def _stage_text(stage: Stage) -> str:
 
 
 def _training_text(training: Training, times: int, name: str) -> str:
-    """What training made of the example. Others of its batch may have shared the blame."""
     trace, rollout = training.trace, training.trace.rollout
     often = "once" if times == 1 else f"the last of {times} times"
     lines = [f"in training (example {name}, update {training.step + 1}, {often})"]
@@ -447,8 +437,7 @@ def prompt(
     present is what you had, concat all learned instincts in one prompt, best_fixed the learned
     prompt that did best for all inputs, best_single the instinct that did, none what comes before
     every prompt: each is one text, and needs no model. The learned policy, and the untrained one
-    that it came from, compose a prompt for each input: name the input.
-    """
+    that it came from, compose a prompt for each input: name the input."""
     name, made = ref, _of_another_optimizer(ref, row)
     if made is None:
         if row not in _ROWS:

@@ -244,7 +244,6 @@ def _run_text(store: RunStore, state: RunState) -> str:
 
 
 def _failures(store: RunStore) -> Iterator[tuple[str, str, Failure]]:
-    """Every broken rollout, critique or attribution: where in the run, of which example, what."""
     for event in store.events(full=True):
         event = withhold(event) if store.header.private else event
         where = ""

@@ -51,8 +51,7 @@ def train(
 ) -> int:
     """Learn a codebook; ends with a verdict on the test split.
 
-    Ctrl-C (or SIGTERM) stops in order and keeps everything; --resume continues from there.
-    """
+    Ctrl-C (or SIGTERM) stops in order and keeps everything; --resume continues from there."""
     path, file = find_run(runs_dir(), resume) if resume else None, None
     if path is None or wanted.config is not None:
         settings, base = wanted.gather()
@@ -99,7 +98,6 @@ def _stored_settings(
 
 
 def _verdict_text(run: Run) -> str:
-    """The headline, the sentence, two tables, what it cost and where the policy is."""
     lines: list[str] = []
     if run.conclusion is not None:
         lines += [command.headline_text(run.conclusion.headline(run_reference(run.path))), ""]
@@ -116,7 +114,6 @@ def _verdict_text(run: Run) -> str:
 
 
 def _next(run: Run) -> Iterator[str]:
-    """Where the policy is, and what to type for the prompt that the verdict recommends."""
     typed, policy = run_reference(run.path), run.path / POLICY
     report = f"pco report {typed}"
     rows = run.conclusion.rows if run.conclusion is not None else ()
@@ -213,8 +210,7 @@ def bench(
 
     Without --lm (or PCO_LM) the simulated model takes its place, which proves that everything
     runs, not that anything is good. A finished cell is skipped and a stopped one resumed: run the
-    same command again. --budget is for each cell.
-    """
+    same command again. --budget is for each cell."""
     known = [("suite", suite, tuple(_SUITES)), *(("task", name, BENCHMARKS) for name in only or ())]
     for what, name, names in known:
         if name not in names:

@@ -1,8 +1,5 @@
-"""All settings of a run, as one frozen tree; with presets such as `lean`.
-
-`paper` is Table 6 to the letter. `presets.toml` has what each preset changes, and says where
-`default` departs from the paper, and why.
-"""
+"""All settings of a run, as one frozen tree; with presets such as `lean`. `paper` is Table 6 to the
+letter; `presets.toml` says where `default` departs from the paper, and why."""
 
 from __future__ import annotations
 

@@ -101,8 +101,7 @@ def text_updates_remark(config: Config) -> str:
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Trees of settings, later ones winning key by key. A budget's text, such as "5usd", becomes
-    its limits and lifts the others."""
+    """Trees of settings, later ones winning by key. A budget's text, "5usd", lifts other limits."""
     out: dict[str, Any] = {}
     for layer in layers:
         if isinstance(text := layer.get("budget"), str):
@@ -122,7 +121,6 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _table(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """What the tree has below a key; {} where that is no table."""
     value: Any = tree.get(key)
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
@@ -184,7 +182,6 @@ def _spec(tree: Mapping[str, Any], role: str) -> str:
 
 
 def _address(spec: str) -> str:
-    """What of a spec says where calls go: all but the model's name."""
     if "://" in spec:
         return spec.partition("#")[0].rstrip("/").removesuffix("/chat/completions")
     return spec.rpartition("/")[0] or spec.partition("?")[0]

@@ -1,8 +1,7 @@
 """Every setting of a run: its groups, its roles' models, the Config that holds all, and presets.
 
 The docstring below a key is its line in `describe` and docs/config.md. A run stores its
-configuration and compares it key by key when it resumes, so keys keep their names.
-"""
+configuration and compares it key by key when it resumes, so keys keep their names."""
 
 from __future__ import annotations
 
@@ -347,8 +346,8 @@ def default_roles() -> dict[str, RoleSettings]:
 
 
 TRAINING = (
-    *("critic", "explore", "init", "keep", "optimizer", "preset", "reward", "reward_range"),
-    *("samples", "update", "validation", "verdict_examples"),
+    *("critic", "explore", "init", "keep", "learn", "optimizer", "preset", "reward"),
+    *("reward_range", "samples", "update", "validation", "verdict_examples"),
 )
 """Keys and groups of `Config` that decide nothing of what a trained policy answers."""
 
@@ -389,6 +388,8 @@ class Config(Group):
     """How instincts become a prompt: written by the generator G_φ, or put in as they are."""
     compose_per_stage: bool = False
     """One prompt for each stage of a program of several; else one before every stage."""
+    learn: tuple[Literal["prompt", "tools"], ...] = ("prompt",)
+    """What is learned: instincts of the prompt, and of descriptions of a `pco.Agent`'s tools."""
     templates: str = Field(default="default", min_length=1)
     """The prompts around what is learned: "default", "paper", or a folder, "./my-prompts"."""
     explore: Explore = Explore()

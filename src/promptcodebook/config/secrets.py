@@ -71,7 +71,6 @@ def beyond_sampling(fields: Mapping[str, object]) -> list[str]:
 
 
 def _is_plain(value: object) -> bool:
-    """A number, a switch, or one short word such as 'low'."""
     short = isinstance(value, str) and _WORD.fullmatch(value) is not None
     return short or value is None or isinstance(value, int | float)
 
@@ -117,7 +116,6 @@ def fill_secrets(fields: Mapping[str, object], environment: Mapping[str, str]) -
 
 
 def _secrets(fields: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Name and text of what may be a secret, at any depth."""
     found: list[tuple[str, str]] = []
     for name, value in fields.items():
         _changed(name, value, lambda name, text: found.append((name, text)))

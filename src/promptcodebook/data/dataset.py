@@ -272,8 +272,6 @@ def _columns(examples: list[Example]) -> tuple[ColumnSummary, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """An example, its split, its input as inputs are compared, and what it is called."""
-
     split: Split
     example: Example
     folded: str

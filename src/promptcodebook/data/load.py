@@ -66,8 +66,7 @@ def load(  # noqa: PLR0913 - the public face: keywords read better than an optio
     "val": ..., "test": ...} of any of those. `input`: a column, or a template over several such as
     '{title}\\n{body}'; `messages`: a column of chat messages instead. `target=None`: there are no
     references. `split` names a column of given splits; splits that are not given are drawn with
-    `seed` by `fractions`. `allow_overlap` lets an input be in two splits.
-    """
+    `seed` by `fractions`. `allow_overlap` lets an input be in two splits."""
     columns = Columns(input, target, messages or None, id or None, split or None)
     parts = tuple(float(share) for share in fractions)
     if len(parts) != 3 or not all(part > 0 for part in parts) or abs(sum(parts) - 1) > 1e-6:

@@ -1,8 +1,6 @@
-"""A table: the records of one source, each with its place; and its columns as Examples.
-
-A template such as '{title}\n{body}' is parsed once and filled in one pass: braces inside the data
-stay text. '{{' and '}}' in a template mean single braces.
-"""
+"""A table: the records of one source, each with its place; and its columns as Examples. A template
+such as '{title}\n{body}' is parsed once and filled in one pass: braces inside the data stay text.
+'{{' and '}}' in a template mean single braces."""
 
 from __future__ import annotations
 
@@ -84,8 +82,7 @@ def plain(value: object) -> object:
 
 
 def read_lines(path: Path, *, exact: bool = False) -> Iterator[tuple[int, str]]:
-    """Each line with its number, without BOM, its line break kept: as LF, or as it is (`exact`).
-    DataError names the line of a bad byte."""
+    """Numbered lines without BOM; their breaks are LF, or as they are (`exact`). DataError."""
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):

@@ -118,7 +118,6 @@ def _data(plan: Plan) -> Finding:
 
 
 def _data_check(plan: Plan) -> str:
-    """The command that shows the data as these settings read it."""
     data = plan.config.data
     words = ["pco", "data", "check", os.path.relpath(plan.sources.base / data.path)]
     for name in ("input", "target", "messages", "split"):
@@ -157,7 +156,6 @@ async def _model(
     config: Config,
     here: LocalModels | None,
 ) -> Section:
-    """One model as its endpoint shows it; it is not asked where a key is missing."""
     roles = [role for role in ROLES if config.model_of(role) == spec]
     title, key = f"{spec} ({', '.join(roles)})", _key_variable(spec, headers)
     if key is not None and key.level == "fail":
@@ -226,7 +224,6 @@ def _look_at_untrusted(config: Config, asked: bool) -> Finding | None:
 
 
 def _disk(runs_dir: Path) -> Finding:
-    """Room, and whether a run's folder can be made; nothing is left behind."""
     folder = runs_dir.resolve()
     while not folder.exists():
         folder = folder.parent
@@ -296,7 +293,6 @@ async def rehearse(plan: Plan, tried: RewardTrial) -> tuple[Section, ...]:
 
 
 def _forward(trace: Trace, plan: Plan, tried: RewardTrial) -> list[Finding]:
-    """Route, prompt, answer and reward, as far as they came."""
     config, rollout, findings = plan.config, trace.rollout, list[Finding]()
     route = rollout.route
     if config.learns_routes:
@@ -328,7 +324,6 @@ def _forward(trace: Trace, plan: Plan, tried: RewardTrial) -> list[Finding]:
 
 
 def _backward(trace: Trace, config: Config) -> list[Finding]:
-    """Verdict and gradients; nothing where there was no answer to judge."""
     if trace.rollout.failure is not None:
         return []
     if config.learns_routes and not config.update.text_updates:
@@ -425,7 +420,6 @@ async def _weigh_roles(rehearsed: Rehearsed) -> tuple[Finding, ...]:
 
 
 async def _encoder(rehearsed: Rehearsed) -> str | None:
-    """Valid, and right where the input names what belongs to it."""
     route = rehearsed.trace.rollout.route
     if route is not None and route.fallback:
         return f"weak: no valid route ({route.fault})"
@@ -444,7 +438,6 @@ async def _encoder(rehearsed: Rehearsed) -> str | None:
 
 
 def _generator(rehearsed: Rehearsed) -> str | None:
-    """The instincts' own words, as many as a paraphrase keeps, are in the prompt."""
     rollout = rehearsed.trace.rollout
     if rehearsed.counts.values[Incident.PROMPT_FALLBACKS]:
         return "weak: its prompt was cut or empty twice"
@@ -458,7 +451,6 @@ def _generator(rehearsed: Rehearsed) -> str | None:
 
 
 def _critic(rehearsed: Rehearsed) -> str | None:
-    """A verdict that parses, says something of a bad answer, and is not the question again."""
     trace = rehearsed.trace
     if trace.verdict is None:
         return f"weak: {trace.failure.kind if trace.failure else 'no verdict'}"
@@ -482,7 +474,6 @@ def _attribution(rehearsed: Rehearsed) -> str | None:
 
 
 async def _updater(rehearsed: Rehearsed) -> str | None:
-    """One instinct rewritten by made-up advice, held against the checks of a run."""
     first, *others = rehearsed.state.parameters.codebook.texts
     asked = Pending(0, first, (_ADVICE,), tuple(others))
     written = await rehearsed.learner.updater.write(asked, step=0)

@@ -106,7 +106,6 @@ async def probe(
 
 
 async def _address(endpoint: Endpoint, spec: Spec, key: ApiKey | None) -> list[Finding]:
-    """Whether it answers, takes the key, and lists the model."""
     accepted = f"the key in {key.name} is accepted" if key else "none sent, none asked for"
     begun, model = time.perf_counter(), spec.model
     try:
@@ -159,7 +158,6 @@ async def _by_calls(lm: LM) -> list[Finding]:
 
 
 async def _by_weights(lm: LM) -> list[Finding]:
-    """A model of this process: how long it takes to load, and how fast it writes for many."""
     begun = time.perf_counter()
     try:  # its first reply is made when it has been loaded
         await lm(_ask("Reply with the single word: hello", cap=1))

@@ -1,10 +1,7 @@
-"""A dry run: the real session on a made-up model, reward and agent, which cost nothing.
-
-The model counts the requests. Its replies have a typical length and let the loop continue: routes
-are valid, rewrites pass the checks, a typed reply satisfies its schema. A long plan is shortened
-first, and its use is scaled up again: evaluations by their examples, training by its rollouts and
-updates, and its routes by the examples that the draws of the whole schedule do not explore.
-"""
+"""A dry run: the real session on a made-up model, reward and agent, which cost nothing. The model
+counts the requests; its replies have a typical length and let the loop continue. A long plan is
+shortened first, and its use is scaled up again: evaluations by their examples, training by its
+rollouts and updates, routes by the examples that the whole schedule's draws do not explore."""
 
 from __future__ import annotations
 
@@ -53,8 +50,7 @@ _FIELD = {"feedback": 90, "analysis": 25, "reasoning": 60, "constraints": 10}
 _COMPLAINT = 35
 _FILLED = 0.65  # share of its cap in words that a rewritten text takes up
 _PER_WORD = 1.5  # tokens of one made-up word
-_QUIET = 24
-"""Turns of the event loop without a new call, after which every chain waits for a reply."""
+_QUIET = 24  # turns of the event loop without a new call, after which every chain waits for a reply
 _DIMENSIONS = 16  # of an embedding: how many does not matter to what a run takes
 _LETTERS = str.maketrans("0123456789", "ghiklmnoru")
 CALLS = 1000  # calls of a shortened plan's training, about: a second's work
@@ -67,8 +63,7 @@ class Manner:
     """How a made-up run goes. Of its rollouts the share `solved` gets the full reward; the others
     blame a share `blamed` of the parts that could be to blame; the share `reasked` of typed replies
     is of no use at first. The user's own agent makes `agent_calls` an answer, and a round of
-    maintenance `tidied` calls. In a `steady` run an input keeps its route, and no policy gains in
-    validation."""
+    maintenance `tidied` calls. In a `steady` run routes stay, and no policy gains."""
 
     solved: float
     blamed: float
@@ -197,7 +192,6 @@ class CountingLM:
             place.set_result(None)
 
     def _reply(self, request: Request, draw: random.Random) -> tuple[str, int]:
-        """The reply, and the tokens that a real one would have."""
         again = any(m.role == "assistant" for m in request.messages)
         asked = request.messages[-1].content
         if request.schema is not None and (again or draw.random() >= self.manner.reasked):
@@ -221,8 +215,6 @@ class CountingLM:
 
 @dataclass(frozen=True)
 class _Filler:
-    """An instance of a JSON schema. Fields that the loop reads get what carries it on."""
-
     config: Config
     manner: Manner
     body: Mapping[str, Any]
@@ -455,8 +447,7 @@ class Scale:
         return cls(passes(plan), passes(short), evaluated)
 
     def up(self, work: DryWork, tidied: float = 0.0) -> DryWork:
-        """What the whole plan takes, by the work of the shortened one; a round of maintenance makes
-        `tidied` calls of the updater, one after the other."""
+        """What the whole plan takes, by the shortened one's work; maintenance adds `tidied`."""
         updates = _ratio(self.whole.updates, self.part.updates)
         rollouts = _ratio(self.whole.rollouts, self.part.rollouts)
         routed = _ratio(self.whole.routed, self.part.routed)

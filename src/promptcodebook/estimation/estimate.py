@@ -1,9 +1,6 @@
-"""What a run will take, before anything is spent: calls, tokens, money and time, by role.
-
-Three dry runs give the range, one of little, one of usual and one of much work. How many calls
-there are, how much the model writes and how its tokenizer counts err independently: their errors
-add up as logarithms do, by the root of their squares.
-"""
+"""What a run will take, before anything is spent: calls, tokens, money and time, by role. Three dry
+runs give the range: little, usual and much work. How many calls there are, how much the model
+writes and how its tokenizer counts err independently; log errors add as squares."""
 
 from __future__ import annotations
 
@@ -50,8 +47,7 @@ MANNERS = (LITTLE, USUAL, MUCH)
 OTHER_TOKENIZER = 4 / 3
 """The factor by which a tokenizer may count more or less than ours estimates."""
 OTHER_REPLIES = 2.5  # the factor by which a model may write more or less than is typical
-OTHER_PROMPTS = 1.25
-"""How far prompts follow, which hold earlier replies beside what is given."""
+OTHER_PROMPTS = 1.25  # how far prompts follow, which hold earlier replies beside what is given
 STRAGGLERS = (1.0, 1.3, 2.0)
 """A round of calls takes as long as its slowest: this many times the mean call."""
 PROBES = 3  # calls by which the time of one is measured
@@ -157,8 +153,7 @@ def estimate(
 
     The keywords are those of `optimize`. The plan is simulated with dummy replies, and no model is
     asked. An unknown price is None, not 0. The time is known where `seconds_per_call` is.
-    Raises ConfigError and DataError as `optimize` would.
-    """
+    Raises ConfigError and DataError as `optimize` would."""
     verb = "estimate()"
     settings = settings_of(verb, reward, lm, choices)
     if not (seconds_per_call is None or 0 <= seconds_per_call < math.inf):

@@ -50,8 +50,7 @@ def reproduce(
     Cell by cell, those that matter most first. What is finished is not measured again and no reply
     is paid for twice: stopped by Ctrl-C, the same command resumes. The page lists what is missing.
     Runs and replies are in RUNS/bench. The model is the page's own unless --lm names another;
-    PCO_LM is not read.
-    """
+    PCO_LM is not read."""
     from promptcodebook.cli.live import watch_run
     from promptcodebook.experiments.experiment import Order
     from promptcodebook.experiments.lab import Lab, open_lab

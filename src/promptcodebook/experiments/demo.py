@@ -1,7 +1,5 @@
-"""What `pco demo` shows on SmolLM2: a run on six house rules, its rows, three replies.
-
-Nothing here is simulated: all figures come from the run that was just made.
-"""
+"""What `pco demo` shows on SmolLM2: a run on six house rules, its rows, three replies. Nothing here
+is simulated: all figures come from the run that was just made."""
 
 from __future__ import annotations
 
@@ -103,14 +101,12 @@ def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int
 
 
 def _samples(run: Run, examples: Mapping[str, Example]) -> list[_Sample]:
-    """A few judged messages, drawn by id and not by outcome."""
     from promptcodebook.data import sample
     from promptcodebook.store.run import RunStore
 
     with closing(RunStore.open(run.path)) as store:
-        rows = {
-            row.name: {r.example_id: r for r in row.rollouts} for row in store.test_evaluations()
-        }
+        judged = store.test_evaluations()
+        rows = {row.name: {r.example_id: r for r in row.rollouts} for row in judged}
     if not {"present", "learned"} <= rows.keys():
         return []
     before, after = rows["present"], rows["learned"]

@@ -43,8 +43,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to measure; `task` and `data` (a folder) where it is not the experiment's own;
-    `independent` and `weak` are models for the critic."""
+    """What to measure; `task` and `data` (a folder) '' = its own; critics `independent`, `weak`."""
 
     experiment: Experiment
     preset: str
@@ -87,8 +86,7 @@ def crossed_interval(groups: Sequence[Sequence[float]], bounds: Bounds = (0.0, 1
 def crossed_ratio(
     above: Sequence[Sequence[float]], below: Sequence[Sequence[float]], seed: int = 0
 ) -> Interval:
-    """The mean of `above` over that of `below`, made as in `crossed_interval`; infinite where the
-    lower mean is not above 0. ValueError without values."""
+    """Mean `above` over mean `below`, as in `crossed_interval`; infinite over 0. ValueError."""
     if not above or not above[0]:
         raise ValueError("no values to take an interval of")
     runs, n = len(above), len(above[0])

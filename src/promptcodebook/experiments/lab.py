@@ -1,6 +1,5 @@
-"""Where an experiment runs: its folder, its model, its training runs and its evaluations. The reply
-cache of `lm/cache.py` keeps no reply that was cut at its cap; here the cap is part of the key,
-because most replies of a small model are cut."""
+"""Where an experiment runs: its folder, its model, its training runs and its evaluations. Unlike
+`lm/cache.py` it keeps replies that were cut at their cap: most of a small model's are."""
 
 from __future__ import annotations
 

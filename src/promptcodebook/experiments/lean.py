@@ -40,7 +40,6 @@ _ROLES = ("critic", "attribution", "updater")
 
 
 def _halves(spec: str) -> tuple[str, ...]:
-    """A reader's own model over HTTP is measured alone."""
     if parse_spec(spec).kind == "simulated":
         return ("simulated",)
     return ("model", "simulated") if is_local(spec) else ("model",)
@@ -153,7 +152,6 @@ class _Arm:
 
 
 def _arms(measured: Measured, half: str) -> tuple[dict[str, _Arm], list[str]]:
-    """By name, those with runs; and a line for each search that tried a single prompt."""
     found: dict[str, _Arm] = {}
     dropped: list[str] = []
     results = measured.results

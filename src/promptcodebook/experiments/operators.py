@@ -1,8 +1,6 @@
 """Broken operators of our own loop, each in the place of a sound one, and a run with one of them. A
-part earns its calls where a run without it learns less.
-
-Those that lay blame elsewhere act on the attribution, which is asked with `critic.stages: 2` alone.
-"""
+part earns its calls where a run without it learns less. Those that lay blame elsewhere act on the
+attribution, which is asked with `critic.stages: 2` alone."""
 
 from __future__ import annotations
 
@@ -101,8 +99,7 @@ class Mishearing(Around):
 
 
 class Swapping(Around):
-    """Our attribution, whose gradients are those of the example before: their texts are laid, one
-    after the other, at the instincts of this one."""
+    """Our attribution with the gradients of the example before, at this one's instincts."""
 
     _before: Gradients | None = None
 
@@ -186,7 +183,6 @@ Operator = Callable[[Learner], Learner]
 
 
 def _as(kind: type[T], sound: Any) -> T:
-    """The same parts in a subclass of their own."""
     assert type(sound) is kind.__mro__[1], f"{kind.__name__} replaces no {type(sound).__name__}"
     return kind(**{f.name: getattr(sound, f.name) for f in fields(sound)})
 

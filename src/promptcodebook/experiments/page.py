@@ -1,11 +1,7 @@
 """What an experiment shows: sentences, tables and figures, as Markdown, LaTeX, SVG and PNG. The
-same figure makes the same SVG bytes: it contains no date, and its names do not change.
-
-What the paper printed is beside our figures, never in their column, paired by its metric.
-`published.json` has every number of its tables and plots of results; Tables 8, 12 and 14 and Figure
-7 have none. The metrics of Table 1 are the ones that its figures fit on Qwen3-8B (decision 18 of
-docs/method.md), not the ones that the paper names in Table 7.
-"""
+same figure makes the same SVG bytes. What the paper printed (`published.json`) is beside our
+figures, paired by its metric. The metrics of Table 1 are those that its figures fit on Qwen3-8B
+(decision 18 of docs/method.md), not those that the paper names in Table 7."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -79,10 +80,8 @@ class Threads:
     def measure(self, cells: Sequence[Cell], progress: Progress) -> None:
         if self.width > 1:
             with ThreadPoolExecutor(self.width, "cell") as pool:
-                interrupt = self.lab.relay.interrupt
-                keep_busy(
-                    cells, self.width, progress, lambda c: pool.submit(self._attempt, c), interrupt
-                )
+                submit = partial(pool.submit, self._attempt)
+                keep_busy(cells, self.width, progress, submit, self.lab.relay.interrupt)
             return
         waiting = list(cells)
         while (cell := _ready(waiting, ())) is not None:
@@ -140,7 +139,6 @@ def keep_busy(
 
 
 def _ready(waiting: Sequence[Cell], at_work: Sequence[Cell]) -> Cell | None:
-    """The first that comes after none of the others."""
     unfinished = {cell.name for cell in (*waiting, *at_work)}
     return next((cell for cell in waiting if not unfinished & set(cell.after)), None)
 

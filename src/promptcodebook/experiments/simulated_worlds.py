@@ -1,9 +1,6 @@
-"""The simulated half of `what-learns`: the same question in worlds of the simulated model, each
-made so that a part of the loop should matter, or should not (simulated_worlds.toml).
-
-Every figure is simulated: it shows what the loop makes of what a part says, and nothing about any
-real model. A gain is the test reward of the last state minus that of the first.
-"""
+"""The simulated half of `what-learns`: worlds of the simulated model, each made so that a part of
+the loop should matter, or should not (simulated_worlds.toml). It shows nothing about any real
+model. A gain is the test reward of the last state minus that of the first."""
 
 from __future__ import annotations
 

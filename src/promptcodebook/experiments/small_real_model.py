@@ -96,8 +96,6 @@ def _judged(name: str, settings: Mapping[str, Any]) -> Cell:
 
 
 def _curve(name: str, settings: Mapping[str, Any], steps: Sequence[int]) -> Cell:
-    """What a run's policy was worth after each of these steps."""
-
     def measure(lab: Lab) -> Result:
         config = load_config(settings, where="the experiment")
         path = lab.train(config)
@@ -145,10 +143,8 @@ def _rules(count: int, settings: Mapping[str, Any], most: int | None) -> Cell:
     def measure(lab: Lab) -> Result:
         test = houserules.load_houserules().dataset.test
         examples = [e for e in test if len(houserules.topics_of(e)) == 1]
-        ways, config = (
-            {"row": OraclePrompt(among, "")},
-            load_config(settings, where="the experiment"),
-        )
+        ways = {"row": OraclePrompt(among, "")}
+        config = load_config(settings, where="the experiment")
         found = lab.judge(config, lambda _: (ways, examples[:most]))
         return {name: row_json(row) for name, row in found.items()}
 

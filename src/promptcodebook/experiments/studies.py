@@ -1,5 +1,4 @@
-"""Three questions that need no comparison of trainings: `attribution` (Tables 9 and 10), `theory`
-(Theorems 1-3 and 5, Proposition 4), and `when-it-pays`."""
+"""`attribution` (Tables 9 and 10), `theory` (Theorems 1-3, 5, Proposition 4), `when-it-pays`."""
 
 from __future__ import annotations
 
@@ -237,10 +236,7 @@ def _attribution_page(measured: Measured) -> Page:
     found = [(fault, channel or None) for fault, channel in result["blamed"]]
     count, traces = Counter(found), Counter(fault for fault, _ in found)
     channels = [*LOCI.values(), None]
-    rows = [
-        [fault, str(traces[fault]), *(str(count[fault, channel]) for channel in channels)]
-        for fault in LOCI
-    ]
+    rows = [[f, str(traces[f]), *(str(count[f, channel]) for channel in channels)] for f in LOCI]
     head = ["broken", "traces", *(f"blamed: {channel or 'no one'}" for channel in channels)]
     confusion = Table("blame", head, rows)
     columns, printed = as_printed(published("Table 10"))
@@ -454,12 +450,8 @@ class Setting:
 
     def examples(self, most: int | None) -> list[Example]:
         among = set(tuple(houserules.RULES)[: self.topics])
-        fitting = [
-            example
-            for example in houserules.load_houserules().dataset.test
-            if len(houserules.topics_of(example)) == self.needed
-            and set(houserules.topics_of(example)) <= among
-        ]
+        pairs = ((e, houserules.topics_of(e)) for e in houserules.load_houserules().dataset.test)
+        fitting = [e for e, on in pairs if len(on) == self.needed and set(on) <= among]
         return fitting[:: max(1, len(fitting) // most)][:most] if most else fitting
 
 

@@ -1,11 +1,8 @@
-"""The scripted teacher, spec `rules`: encoder, generator, critic, attribution, updater and
-adversary as rules. It is not a language model, and a page with its figures must say so.
-
-It answers the requests of the templates `default` and reads nothing but their text: no role, no
-example, no file. What it knows of the task it reads in the checker's feedback, and in what was
-learned from it. An order is "in Spanish" or "with a Python program"; a rule is an order with its
-condition: "Answer in Spanish when the message is about an invoice or a receipt."
-"""
+"""The scripted teacher, spec `rules`: all roles but the executor as rules. It is not a language
+model, and a page with its figures must say so. It reads nothing but the text of the templates
+`default`: what it knows of the task is in the checker's feedback and in what was learned from it. A
+rule is an order, such as "in Spanish", with its condition: "when the message is about an
+invoice"."""
 
 from __future__ import annotations
 
@@ -68,8 +65,7 @@ class Manner:
     reads: str = "letters"
     """letters: a condition holds for an input with a word of it; `words`: or of its list."""
     generator: str = "joins"
-    """joins: every instinct as it is; `orders`: their orders alone, without conditions. Both leave
-    out what does not hold for the input once φ says so."""
+    """joins: instincts as they are; `orders`: without conditions. Both drop what φ says to drop."""
     critic: str = "plain"
     """plain: says every broken rule; `silent`: nothing; `rubric`: languages only where ψ asks."""
     updater: str = "sound"
@@ -77,8 +73,7 @@ class Manner:
     a complaint names; `identity`: none; `blind`: takes the condition and guesses the order."""
     misroutes: float = 0.0
     """Share of routes in which the encoder takes an instinct at random for the best."""
-    loses: float = 0.0
-    """Share of prompts in which the generator loses the first order."""
+    loses: float = 0.0  # share of prompts in which the generator loses the first order
 
     @classmethod
     def of(cls, params: Mapping[str, str]) -> Manner:
@@ -130,7 +125,6 @@ class Teacher:
         return Reply(reply, usage=Usage(1, len(text) // 4, len(reply) // 4))
 
     def _stems(self, text: str) -> frozenset[str]:
-        """The words that tell something, by their first five letters."""
         common = _common()
         return frozenset(w[:5] for w in words_of(text) if len(w) > 2 and w not in common)
 
@@ -200,7 +194,6 @@ class Teacher:
         return json.dumps({**verdict, **self._split(text, str(verdict["feedback"]))})
 
     def _split(self, text: str, verdict: str) -> dict[str, object]:
-        """Who caused each broken rule of a verdict."""
         book = _listed(_between(text, "Codebook, one instinct a line:\n", "\x1e", "\n\n"))
         active = _listed(_between(text, "\nActive instincts:\n", "\n\n"))
         prompt = _between(text, "\nComposed prompt:\n", "\n\n", "\nResponse:")
@@ -295,7 +288,6 @@ def _order(asked: str) -> str:
 
 
 def _with_words(theta: str, told: str) -> str:
-    """θ with the words that call for each order, the latest of them."""
     head, _, _ = theta.partition(f"\n\n{_HEADING}")
     by_order: dict[str, list[str]] = {}
     for quoted, order in (*_LEARNED.findall(theta), *_CALLS.findall(told)):
@@ -320,7 +312,6 @@ def _between(text: str, start: str, *ends: str) -> str:
 
 
 def _listed(lines: str) -> dict[int, str]:
-    """Instincts by their index."""
     return {int(index): told for index, told, *_ in _LISTED.findall(lines)}
 
 

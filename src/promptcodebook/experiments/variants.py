@@ -89,11 +89,9 @@ _ACC = {"Acc": "loose_share", "CSR": "csr"}  # two of the paper's columns, each 
 
 
 def _titled(experiment: str, runs: Runs) -> list[_Row]:
-    titles = read_table("variants")[experiment]
-    return [
-        _Row(titles[name]["title"], made, paper=titles[name].get("paper", ""))
-        for name, made in runs.items()
-    ]
+    listed = read_table("variants")[experiment]
+    pairs = ((listed[name], made) for name, made in runs.items())
+    return [_Row(each["title"], made, paper=each.get("paper", "")) for each, made in pairs]
 
 
 def _compared(
@@ -152,7 +150,6 @@ def _ablation(measured: Measured, runs: Runs) -> list[Block]:
 
 
 def _other_critics(order: Order, spec: str) -> dict[str, str]:
-    """The models of the two critics that need one of their own."""
     listed = {n: each for n, each in read_table("variants")["critic"].items() if "option" in each}
     models = {name: getattr(order, each["option"]) for name, each in listed.items()}
     if parse_spec(spec).kind == "simulated":
@@ -240,10 +237,8 @@ def _swept(name: str, paper: str, benchmark: str = "ifbench") -> Experiment:
 
 
 def _sweep_blocks(sweep: _Sweep, runs: Mapping[float, Sequence[Result]], paper: str) -> list[Block]:
-    rows = [
-        _Row(f"{sweep.key} = {value:g}", made, paper=f"{sweep.key}={value:g}")
-        for value, made in runs.items()
-    ]
+    named = ((f"{sweep.key} = {value:g}", made) for value, made in runs.items())
+    rows = [_Row(title, made, paper=title.replace(" ", "")) for title, made in named]
     table = _compared(sweep.key, rows, paper, {} if sweep.row else _ACC)
     blocks: list[Block] = [f"## {sweep.title}", table]
     if sweep.row:
@@ -363,7 +358,6 @@ def _routing(measured: Measured, runs: Runs) -> list[Block]:
 
 
 def _heat(name: str, run: Result) -> Heat:
-    """Shares of the selections in each epoch, by instinct."""
     last = {step["epoch"]: step["selected"] for step in run["steps"]}
     counted = [[0] * len(run["first"]), *(last[epoch] for epoch in sorted(last))]
     chosen = [selected_since(before, now) for before, now in pairwise(counted)]

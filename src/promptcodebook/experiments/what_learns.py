@@ -1,10 +1,6 @@
 """`what-learns`: which part of the method earns its calls, in worlds made so that it should, and in
-worlds made so that it should not (what_learns.toml).
-
-The executor is SmolLM2 on messages of `houserules`. All other roles are the scripted teacher of
-teacher.py: rules, and no language model. A run trains in process and is judged by its last state,
-on test messages that no choice has seen.
-"""
+worlds made so that it should not (what_learns.toml). The executor is SmolLM2 on `houserules`; all
+other roles are the rules of teacher.py. A run is judged by its last state, on unseen messages."""
 
 from __future__ import annotations
 
@@ -76,12 +72,8 @@ def one_topic(train: int, val: int, test: int, topics: Sequence[str] = houserule
         of = {topic: [e for e in order if houserules.topics_of(e) == (topic,)] for topic in topics}
         return tuple(e for topic in topics for e in of[topic][:most])
 
-    return replace(
-        whole,
-        train=drawn(whole.train, train),
-        val=drawn(whole.val, val),
-        test=drawn(whole.test, test),
-    )
+    parts = drawn(whole.train, train), drawn(whole.val, val), drawn(whole.test, test)
+    return replace(whole, train=parts[0], val=parts[1], test=parts[2])
 
 
 @cache

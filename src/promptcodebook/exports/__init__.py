@@ -1,8 +1,5 @@
 """A policy in the forms that other tools take: one file, or a folder of code with the policy in it.
-
-What is code composes a prompt for each input, as the policy does (tests/policy/test_exports.py
-holds that it is the very same). What is a text cannot, and says so.
-"""
+Code composes a prompt for each input, as the policy does; a text cannot, and says so."""
 
 from __future__ import annotations
 
@@ -31,9 +28,8 @@ class Export:
 
 
 def export_policy(file: PolicyFile, kind: str, name: str, *, trusted: bool = False) -> Export:
-    """The policy as one of KINDS; `name` is its name in the files. Raises ConfigError for another
-    kind, and for code of a policy with a prompt for each stage; RunNotTrusted where the code would
-    need a policy that is `trusted`."""
+    """The policy as one of KINDS; `name` is its name in the files. ConfigError: another kind, or
+    code of a policy with prompts by stage; RunNotTrusted unless `trusted`."""
     if kind not in KINDS:
         message = f"cannot export to {kind!r}{did_you_mean(kind, KINDS)}"
         raise ConfigError(message, hint=f"--to {' | '.join(KINDS)}")
@@ -44,8 +40,6 @@ def export_policy(file: PolicyFile, kind: str, name: str, *, trusted: bool = Fal
 
 
 def _code(templates: Mapping[str, str]) -> Callable[[PolicyFile, str], Export]:
-    """A folder with the policy, and files made of templates by name."""
-
     def make(file: PolicyFile, name: str) -> Export:
         if file.stages:
             raise ConfigError(

@@ -37,8 +37,7 @@ def export(
     Single versions go without the log. Of --to: json is the policy file. dspy, langchain,
     promptfoo and mlflow are code with the policy beside it: each input gets the very prompt that
     the policy composes, through the package. markdown is for reading. openai-system-prompt is one
-    prompt for every input, and says what that leaves out.
-    """
+    prompt for every input, and says what that leaves out."""
     if not to:
         export_registry(refs or (), output, as_json)
         return

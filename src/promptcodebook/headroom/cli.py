@@ -1,9 +1,6 @@
-"""`pco headroom`: a few hundred rollouts that say what there is to win, before any training.
-
-Nothing is learned and the test split is left alone. The prompts tried are today's and the single
-instincts of the first codebook, word for word after `base_prompt`, or today's and those in a
-folder. The result lies in headroom.json, where `pco estimate` finds it.
-"""
+"""`pco headroom`: a few hundred rollouts that say what there is to win, before any training. The
+test split is left alone. The prompts tried are today's and the single instincts of the first
+codebook, or those in a folder. `pco estimate` finds the result in headroom.json."""
 
 from __future__ import annotations
 
@@ -127,8 +124,7 @@ def headroom(
     The rewards' variance is split into input, prompt, input x prompt and noise. Two gains are
     measured on inputs held out: of one better prompt, and of a router. --budget limits all calls;
     without it the rollouts limit them, where an answer takes a known number. After a kill the same
-    command finds what it paid for.
-    """
+    command finds what it paid for."""
     settings, base = wanted.gather()
     plan = plan_run(settings, Sources(base))
     plan.task.require()
@@ -214,7 +210,6 @@ def at_hand(plan: Plan) -> str:
 
 
 def _about(plan: Plan) -> str:
-    """What a result is of: the data, the reward, the executor and its model."""
     config = plan.config
     facts = plan.dataset.fingerprint(), config.task, config.reward, plan.task.program.name
     asked = json.dumps([*facts, config.model_of("executor")], sort_keys=True, default=str)
@@ -222,7 +217,6 @@ def _about(plan: Plan) -> str:
 
 
 def _others(plan: Plan, folder: Path | None) -> list[str]:
-    """The prompts beside today's: those of the folder, or the first codebook's instincts, alone."""
     texts: list[str] = []
     if folder is not None:
         files = sorted(f for f in folder.glob("*") if f.suffix in (".txt", ".md"))
@@ -234,7 +228,6 @@ def _others(plan: Plan, folder: Path | None) -> list[str]:
 
 
 def _limits(plan: Plan, rollouts: int) -> Budget:
-    """As many calls as rollouts and stages make, where an answer asks for nothing else."""
     program = plan.task.program
     try:
         plan.task.reward(None)

@@ -1,23 +1,19 @@
 """What rewards say before any training: where their variance lies, and what prompts could gain.
 
-n inputs were answered under each of P prompts, the first of which is today's. Where the executor
-draws its answers, some inputs were answered once more under all prompts: the difference is noise.
-A greedy executor gives the same answer again, so its noise is 0 by construction.
+Inputs are answered under each prompt, the first of which is today's; where the executor draws its
+answers, some once more: the difference is noise, which a greedy executor has none of. The variance
+is split by moments of crossed random effects (inputs x prompts; Searle, Casella and McCulloch 1992,
+ch. 5), with a bootstrap over inputs. Three gains are measured:
 
-The variance is split by moments of crossed random effects (inputs x prompts; Searle, Casella and
-McCulloch 1992, ch. 5), with a bootstrap over inputs. Three gains are measured:
+- one prompt: the best on four fifths of the inputs, on the fifth held out, over today's.
 
-- one prompt: the prompt that is best on four fifths of the inputs, on the fifth that was held out,
-  over today's.
-- a router: the outcome router (`routing/outcomes.py`), fitted to the same four fifths, over that
-  one prompt. It says what can be learned from so few inputs by their words.
-- an oracle: the best prompt of each input, over that one prompt. The best of P noisy answers is
-  too good by their noise. So what is apart from the input's own mean shrinks until its variance is
-  the one without noise (Louis 1984). With a greedy executor nothing shrinks: it is exact for these
-  prompts and inputs, and no router that has to generalise reaches it.
+- a router: the outcome router (`routing/outcomes.py`), fitted to the same four fifths, over that.
 
-Only the first two decide what is said: their intervals err in 2.5 % of cases a side.
-"""
+- an oracle: the best prompt of each input, over that one prompt. The best of noisy answers is too
+good: what is apart from an input's mean shrinks to its variance without noise (Louis 1984). No
+router that has to generalise reaches it.
+
+Only the first two decide what is said: their intervals err in 2.5 % of cases a side."""
 
 from __future__ import annotations
 
@@ -89,7 +85,6 @@ def split(tried: Tried, width: float = 1.0, seed: int = 0) -> Headroom:
 
 
 def _components(np: Any, first: Any, again: Any) -> Any:
-    """The variances of `SOURCES`, by moments; none is below 0."""
     n, p = first.shape
     by_input, by_prompt, mean = first.mean(axis=1), first.mean(axis=0), first.mean()
     apart = first - by_input[:, None] - by_prompt + mean

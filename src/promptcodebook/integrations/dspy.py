@@ -11,8 +11,7 @@ predictor) and precedes each predictor's own instruction and demonstrations, whi
 were. So the row `present` of the verdict is the program as it came.
 
 The metric is asked with no trace, as `dspy.Evaluate` asks it: many are stricter where they are
-given one. A reply that dspy's adapter cannot parse earned the least, and the critic reads why.
-"""
+given one. A reply that dspy's adapter cannot parse earned the least, and the critic reads why."""
 
 from __future__ import annotations
 
@@ -58,12 +57,10 @@ _STATE = "promptcodebook"  # Our part of a saved program's state.
 
 
 class ComposedProgram(_dspy.Module):
-    """A DSPy program whose predictors get the prompt that a policy composes for each input.
-
-    `lm` and `roles` say who routes and composes: a spec such as 'openai/gpt-x', an LM object, or ''
-    for the environment's PCO_LM. Within `with` their connections stay open. Without a policy it
-    must be loaded first; `trust` takes one that sets more of a request than how replies are drawn.
-    """
+    """A DSPy program whose predictors get the prompt that a policy composes for each input. `lm`
+    and `roles` say who routes and composes: a spec such as 'openai/gpt-x', an LM object, or '' for
+    the environment's PCO_LM. Within `with` their connections stay open. Without a policy it must be
+    loaded first; `trust` takes one that sets more of a request than how replies are drawn."""
 
     def __init__(
         self,
@@ -107,8 +104,7 @@ class ComposedProgram(_dspy.Module):
         return {**state, _STATE: {"policy": json.loads(self.policy.file.text())}}
 
     def load_state(self, state: Mapping[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
-        """Raises PolicyError for a state without a policy of ours, RunNotTrusted for one that needs
-        trust; then nothing has changed."""
+        """PolicyError: no policy of ours in it; RunNotTrusted. Then nothing has changed."""
         try:
             file = PolicyFile.model_validate_json(json.dumps(state[_STATE]["policy"]))
         except (KeyError, TypeError):
@@ -194,8 +190,7 @@ def attend(student: Any) -> Any:
 
 @contextmanager
 def tell(prompt: Prompt, **settings: Any) -> Generator[None]:
-    """Attending predictors have this prompt, and dspy these settings. What our models raise comes
-    out as it was, without the error of dspy's around it."""
+    """Attending predictors have this prompt, dspy these settings; our errors come out bare."""
     with _dspy.context(**{**settings, _PROMPT: prompt}):
         try:
             yield
@@ -222,13 +217,11 @@ _VALIDATING = 1 / 3  # Of the training rows, where nothing is given to validate 
 
 
 class PCO(_dspy.teleprompt.Teleprompter):
-    """Learns a codebook for a DSPy program.
-
-    `metric` is dspy's: (example, prediction, trace) -> number, bool, or a Prediction with `score`
-    and `feedback`, which reaches the critic. The other parameters are those of `pco.optimize`. What
-    the program asks itself is asked of the dspy LM that it or dspy is configured with; what dspy
-    says that this took is counted. Where there is none, our role `executor` is asked.
-    """
+    """Learns a codebook for a DSPy program. `metric` is dspy's: (example, prediction, trace) ->
+    number, bool, or a Prediction with `score` and `feedback`, which reaches the critic. The other
+    parameters are those of `pco.optimize`. What the program asks itself is asked of the dspy LM
+    that it or dspy is configured with; what dspy says that this took is counted. Where there is
+    none, our role `executor` is asked."""
 
     def __init__(  # noqa: PLR0913 - the keywords of `optimize`
         self,
@@ -260,10 +253,8 @@ class PCO(_dspy.teleprompt.Teleprompter):
         resume: str = "",
     ) -> ComposedProgram:
         """The student, composed; itself it stays as it was. `compiled.run` is the run behind it.
-
         Without a `valset` a third of the training rows is drawn to validate on; a `testset` gives
-        the run a verdict; `resume` names a run to continue. Raises what `pco.optimize` raises.
-        """
+        the run a verdict; `resume` names a run to continue. Raises what `pco.optimize` raises."""
         if teacher is not None:
             raise ConfigError("PCO learns without a teacher", hint="compile(student, trainset=...)")
         require_student(student)

@@ -9,8 +9,7 @@
 
 A composed prompt precedes a component's own text, which stays what the seed candidate says ("" =
 the prompt is the whole text), so the row `present` of a verdict is the seed candidate. What an
-adapter asks of a model is past our budget, unless it was given a `TaskModel`.
-"""
+adapter asks of a model is past our budget, unless it was given a `TaskModel`."""
 
 from __future__ import annotations
 
@@ -72,8 +71,7 @@ def read_instance(instance: Any) -> tuple[str, str | None]:
 @dataclass(frozen=True)
 class AdapterTask:
     """A GEPAAdapter and its instances, as data, reward and executor of `pco.optimize`. `read` gives
-    the input and the reference (None = there is none) of an instance. The adapter's reflective
-    dataset is what the reward says to our critic."""
+    an instance's input and reference (or None). Its reflective dataset is our critic's feedback."""
 
     adapter: Any
     seed_candidate: Mapping[str, str]
@@ -160,7 +158,6 @@ def _feedback(record: Mapping[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """As text: the one field of a mapping, else JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
@@ -181,12 +178,10 @@ class _Seen:
 
 class PolicyAdapter:
     """A policy as a candidate of gepa's, to evaluate or to start from; an adapter around a task's.
-
     Its components are the texts that the policy learned: θ ('encoder') and φ ('generator') where
     they are asked, and each instinct that is not frozen ('instinct 0', ...). Instances are
     evaluated by the task's own adapter, up to `threads` at once (1 where it is not thread-safe). An
-    instinct's reflective dataset has the instances that were routed to it.
-    """
+    instinct's reflective dataset has the instances that were routed to it."""
 
     propose_new_texts = None
 

@@ -1,11 +1,8 @@
 """OpenTelemetry spans of model calls in the GenAI conventions, from training and from serving:
-`telemetry = ["otel"]` (extra [otel]).
-
-A span covers a call with its retries; a reply from the journal or the cache makes none. Spans go to
-the tracer provider that the program has set, else by OTLP to where OTEL_EXPORTER_OTLP_ENDPOINT
-says. Prompts and replies are in them only where OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT
-asks for them, and never those of private data.
-"""
+`telemetry = ["otel"]` (extra [otel]). A span covers a call with its retries. Spans go to the tracer
+provider that the program has set, else by OTLP to OTEL_EXPORTER_OTLP_ENDPOINT. Prompts and replies
+are in them only where OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT asks for them, and never
+private ones."""
 
 from __future__ import annotations
 
@@ -108,12 +105,9 @@ class Otel:
                 facts: dict[str, Any] = {"pco.step": step.index + 1}
                 if rewards:
                     facts["pco.reward"] = sum(rewards) / len(rewards)
-                done = self._tracer.start_span(
-                    f"step {step.index + 1}",
-                    context=self._trace.set_span_in_context(self._run),
-                    attributes=facts,
-                    start_time=now - round(seconds * 1e9),
-                )
+                name, run = f"step {step.index + 1}", self._trace.set_span_in_context(self._run)
+                begun = now - round(seconds * 1e9)
+                done = self._tracer.start_span(name, run, attributes=facts, start_time=begun)
                 done.end(now)
             case _:
                 pass
@@ -163,7 +157,6 @@ class Otel:
         context: Any = None,
         role: str = "",
     ) -> Generator[Any]:
-        """A span of the trace that is current, else of the run's."""
         facts = {**facts, "pco.role": role} if role else facts
         if self._run is not None and not self._trace.get_current_span().get_span_context().is_valid:
             context = self._trace.set_span_in_context(self._run)
@@ -203,7 +196,6 @@ class Otel:
 
 
 def _asked(request: Request) -> tuple[str, dict[str, Any]]:
-    """The span's name and the attributes of a request."""
     sampling = request.sampling
     operation = "embeddings" if request.embeds else "chat"
     name, facts = _named(operation, _spec_of(request.model))
@@ -218,7 +210,6 @@ def _asked(request: Request) -> tuple[str, dict[str, Any]]:
 
 
 def _spec_of(text: str) -> Spec:
-    """Also of a model that is the program's own object."""
     try:
         return parse_spec(text)
     except ConfigError:
@@ -233,11 +224,8 @@ def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:
         kind, _, model = spec.model.partition("/")
     provider = _PROVIDERS.get(parts.hostname or "") or _PROVIDERS.get(kind, kind)
     model = model or spec.text.partition("?")[0]
-    facts: dict[str, Any] = {
-        "gen_ai.operation.name": operation,
-        "gen_ai.provider.name": provider,
-        "gen_ai.request.model": model,
-    }
+    facts: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.provider.name": provider}
+    facts["gen_ai.request.model"] = model
     if parts.hostname:
         facts["server.address"] = parts.hostname
         facts["server.port"] = parts.port or {"http": 80}.get(parts.scheme, 443)
@@ -245,16 +233,10 @@ def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:
 
 
 def _messages(said: Iterable[tuple[str, object]], finish: str = "") -> str:
-    """Messages as the conventions write them, in JSON."""
     ending = {"finish_reason": finish} if finish else {}
-    return json.dumps(
-        [
-            {"role": role, "parts": [{"type": "text", "content": text}], **ending}
-            for role, text in said
-        ],
-        ensure_ascii=True,
-        default=str,
-    )
+    parts = ((role, [{"type": "text", "content": text}]) for role, text in said)
+    messages = [{"role": role, "parts": text, **ending} for role, text in parts]
+    return json.dumps(messages, ensure_ascii=True, default=str)
 
 
 @cache

@@ -1,10 +1,6 @@
-"""A training run on MLflow (`telemetry = ["mlflow"]`, extra [mlflow]) or Weights & Biases
-(`telemetry = ["wandb"]`, extra [wandb]): its settings as params, figures of each step, the table of
-the verdict, and the report as an artifact.
-
-Where it goes is said by the services' own variables, such as MLFLOW_TRACKING_URI, WANDB_MODE and
-WANDB_PROJECT. One thread does the sending; what fails there costs the run a line in the log.
-"""
+"""A training run on MLflow or Weights & Biases (`telemetry = ["mlflow"]` or `["wandb"]`, extras of
+these names): settings as params, figures of each step, the verdict's table, the report as an
+artifact. The services' own variables say where it goes. What fails costs a line in the log."""
 
 from __future__ import annotations
 
@@ -50,8 +46,7 @@ class Sink(Protocol):
 
 
 class Tracker:
-    """An `Outer` (`lm/stack.py`) that hands what it hears of a run to a `Sink`, which `begin` opens
-    with the run's id, its models and its settings."""
+    """An `Outer` that tells a run to a `Sink`, which `begin` opens with id, models and settings."""
 
     def __init__(self, name: str, config: Config, begin: Callable[[str, Settings], Sink]) -> None:
         self._name, self._begin = name, begin
@@ -128,7 +123,6 @@ class Tracker:
 
 
 def _flat(above: str, tree: Any) -> Iterator[tuple[str, str]]:
-    """Settings by their keys, those that are empty left out."""
     if isinstance(tree, dict) and tree:
         for key, value in cast("dict[str, Any]", tree).items():
             yield from _flat(f"{above}.{key}" if above else key, value)

@@ -1,10 +1,7 @@
 """A judge beside people: the labels, the judge's scores of the same answers, and what comes of it.
-
-The rule was fixed before any figure was seen (`figures.py` has its numbers). "Do not trust it":
-too few rows were judged, too many could not be, or κ is low or not clear of chance. "Use it": κ is
-high, also at its lower end, and neither repeats, length nor order change what the judge says. All
-between: use it with its error in the interval (`pco judge verdict`).
-"""
+The rule was fixed before any figure was seen (`figures.py` has its numbers). "Do not trust it": too
+few rows were judged, too many could not be, or κ is low or not clear of chance. "Use it": κ is
+high, also at its lower end, and neither repeats, length nor order sway it. Else: with its error."""
 
 from __future__ import annotations
 
@@ -198,11 +195,9 @@ class Judging:
         if item.example.target is not None:
             material["reference"] = item.example.target
         template = (resources.files(__package__ or "") / "compare.md").read_text("utf-8")
-        turns = (
-            Message("system", template.replace("{rubric}", self.rubric)),
-            Message("user", json.dumps(material, ensure_ascii=False)),
-        )
-        request = Request(role="judge", messages=turns, greedy=True)
+        system = Message("system", template.replace("{rubric}", self.rubric))
+        asked = Message("user", json.dumps(material, ensure_ascii=False))
+        request = Request(role="judge", messages=(system, asked), greedy=True)
         choice = (await ask.typed(request, _Choice)).value.better
         return {"first": 1.0, "second": 0.0}.get(choice, 0.5)
 

@@ -1,8 +1,6 @@
-"""`pco judge`: how far a judge agrees with people, and a verdict that allows for its error.
-
-A verdict needs labels of a random choice of test inputs, of the answers of every row: `sheet`
-writes them down, `verdict` reads them back. Labels are found again by input and answer.
-"""
+"""`pco judge`: how far a judge agrees with people, and a verdict that allows for its error. A
+verdict needs labels of a random choice of test inputs, of the answers of every row: `sheet` writes
+them down, `verdict` reads them back. Labels are found again by input and answer."""
 
 from __future__ import annotations
 
@@ -71,8 +69,7 @@ def calibrate_judge(
 
     LABELS has the columns input, answer and label, and target and id if you have them. Pairs have a
     second answer in answer_b, and a, b or tie as label. What was paid for is kept: type the same
-    again after an interruption.
-    """
+    again after an interruption."""
     named = {"kind": "judge", "rubric": rubric} if rubric else reward
     settled, base = command.gather_settings(
         config, command.flag_layer(lm=lm, budget=budget, reward=named or None), sets
@@ -185,8 +182,7 @@ def verdict(run: RunRef, labels: LabelsPath, scale: Scale = None, as_json: Json 
     """A run's verdict with the judge's error in its intervals, by labels on its own test answers.
 
     The run keeps it, so that its report and `pco runs show` have it too. It is no further look at
-    the test split: no answer is new.
-    """
+    the test split: no answer is new."""
     with closing(RunStore.open(find_run(runs_dir(), run), write=True)) as store:
         header, state = store.header, store.outline()
         entries, first = _judged(store)
@@ -213,7 +209,6 @@ def verdict(run: RunRef, labels: LabelsPath, scale: Scale = None, as_json: Json 
 
 
 def _judged(store: RunStore) -> tuple[list[Entry], Concluded]:
-    """The rows of the verdict, and what was concluded of them before any label. StoreError."""
     conclusion = Conclusion.of(store.outline(), store.header)
     if conclusion is None or not conclusion.rows:
         raise StoreError(f"the run {store.header.id} has no verdict", hint="pco runs list")
@@ -224,7 +219,6 @@ def _judged(store: RunStore) -> tuple[list[Entry], Concluded]:
 
 
 def _empty(rollout: Rollout) -> bool:
-    """Whether there is no answer: people need not say what that is worth."""
     return rollout.failure is not None and not rollout.output
 
 

@@ -1,14 +1,9 @@
 """What labelled answers say about a judge: agreement, noise, bias; and about a difference of means.
-
 Agreement is Cohen's κ (1960), with quadratic weights where labels are ordered (Cohen 1968). Its
-interval is that of the disagreement, with the agreement by chance taken as known.
-
-`rectified` is prediction-powered inference (Angelopoulos and others 2023) with the power tuning of
-PPI++ (2024): the judge's mean over the answers without labels, plus the mean of what people said
-less what the judge said over those with labels. How much the judge counts (λ, from 0 to 1) is what
-makes the estimate most certain. Labels on a random choice of answers are all it assumes of the
-judge: its error may differ from policy to policy.
-"""
+interval is that of the disagreement, with the agreement by chance taken as known. `rectified` is
+prediction-powered inference (Angelopoulos and others 2023) with the power tuning of PPI++ (2024):
+the judge's mean over the answers without labels, plus people's mean less the judge's over those
+with labels. It assumes labels on a random choice of answers."""
 
 from __future__ import annotations
 
@@ -22,8 +17,7 @@ from statistics import NormalDist, StatisticsError, correlation, fmean, linear_r
 from promptcodebook.intervals import DIGITS, SIDE, Bounds, Interval, mean_interval
 from promptcodebook.randomness import keyed_random
 
-ENOUGH = 20
-"""Labelled answers (or pairs of rollouts) below which nothing is said about the judge."""
+ENOUGH = 20  # labelled answers (or pairs of rollouts) below which nothing is said about the judge
 ALMOST_PERFECT, CLEARLY_GOOD, FAIR = 0.8, 0.6, 0.4
 """κ that "use it" needs, what its lower end must reach, and below what it is not trusted."""
 FEW = 0.05
@@ -81,8 +75,7 @@ def partial_correlation(
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The score from which an answer counts as right, and how often that agrees with people on
-    answers that did not choose it (tenfold cross-validation)."""
+    """The score from which an answer is right, and its agreement with people, cross-validated."""
 
     value: float
     accuracy: Interval

@@ -1,9 +1,6 @@
-"""Money, tokens, calls and seconds: what a run may spend, what it spent, and what calls cost.
-
-Each attempt reserves the most it can cost before it leaves: one call, an upper bound of its prompt
-tokens, its whole length cap, and their price. So spending never passes a limit, as long as the
-endpoint keeps to its length cap. A lost attempt is booked at its highest possible cost.
-"""
+"""Money, tokens, calls and seconds: what a run may spend, what it spent, and what calls cost. Each
+attempt reserves the most it can cost before it leaves, so spending never passes a limit, as long as
+the endpoint keeps to its length cap. A lost attempt is booked at its highest possible cost."""
 
 from __future__ import annotations
 
@@ -52,8 +49,7 @@ class Attempt:
 
 
 class Ledger:
-    """Sums over all sessions of a run: attempts that were answered or refused, those lost to
-    failures, at their highest possible cost, and both."""
+    """Sums over a run's sessions: answered or refused attempts, lost ones at most, and both."""
 
     def __init__(
         self,

@@ -1,7 +1,5 @@
-"""Replies that are kept, so that the same request is paid for once: the cache and the journal.
-
-The cache keeps replies between runs and never makes one fail. The journal belongs to one run.
-"""
+"""Replies that are kept, so that the same request is paid for once: the cache and the journal. The
+cache keeps replies between runs and never makes one fail. The journal belongs to one run."""
 
 from __future__ import annotations
 
@@ -193,8 +191,7 @@ def unpack_reply(blob: bytes) -> Reply:
 
 
 class ReplyLog(Protocol):
-    """Replies by `request_key`. `put` returns once the reply would survive kill -9; a key that is
-    there already keeps its reply, and is paid for once."""
+    """Replies by `request_key`. `put` returns once one would survive kill -9; keys keep theirs."""
 
     def get(self, key: bytes) -> Reply | None: ...
 

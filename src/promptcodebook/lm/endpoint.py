@@ -1,9 +1,6 @@
-"""Models elsewhere: behind a chat-completions address, or through a provider's own library that an
-outer part makes speak chat completions.
-
-The session follows no redirects, so the key reaches no other host. It reads bodies up to a limit,
-counted after decompression. Every failure becomes an LMError, and none of them ever quotes the key.
-"""
+"""Models elsewhere: behind a chat-completions address, or a provider's library that speaks so. The
+session follows no redirects, so the key reaches no other host, and reads bodies up to a limit.
+Every failure becomes an LMError, and none of them ever quotes the key."""
 
 from __future__ import annotations
 

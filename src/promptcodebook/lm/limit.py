@@ -25,8 +25,7 @@ _SLACK = 2.0
 
 
 class StopSignal:
-    """Given by the error that every call which would start from then on raises; the first stays. It
-    ends the waits for a Retry-After and between two tries."""
+    """The error that every later call raises; the first stays. It ends waits between tries."""
 
     def __init__(self) -> None:
         self._reason: PcoError | None = None
@@ -68,8 +67,7 @@ class StopSignal:
 
 
 class Line(Generic[_T]):
-    """Who waits for room, first come first served. `take` makes room for what is asked, where there
-    is any, or raises; `leave` gives it up again."""
+    """Who waits for room, first come first served. `take` takes it or raises; `leave` ends it."""
 
     def __init__(self, take: Callable[[_T], bool], leave: Callable[[_T], None]) -> None:
         self._take = take

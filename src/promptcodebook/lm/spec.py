@@ -1,9 +1,6 @@
-"""The one-line name of a model: which endpoint, which model.
-
-`http://host:port/v1#model` (https too), `PROVIDER/NAME` (openai, anthropic, gemini or litellm),
-`simulated[?key=value&...]`, or a model of this process: `smollm2`, `PATH.gguf`, `hf:DIR-or-NAME`.
-A spec never contains a key: `find_credentials` takes it from the environment.
-"""
+"""The one-line name of a model: which endpoint, which model. `http://host:port/v1#model` (https
+too), `PROVIDER/NAME` (openai, anthropic, gemini or litellm), `simulated[?key=value&...]`, or a
+model of this process: `smollm2`, `PATH.gguf`, `hf:DIR-or-NAME`. Keys come from the environment."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The stack that every call passes, built from the configuration. From the top: `Roles` fills in
 model and sampling; then come the run's journal, the reply cache, and the models by spec, each
-behind the retries and the limit of its address. The budget admits and books each single request.
-"""
+behind the retries and the limit of its address. The budget admits and books each single request."""
 
 from __future__ import annotations
 
@@ -57,8 +56,7 @@ class Outer(Protocol):
 
 
 class LocalModels(Protocol):
-    """Models with their weights in this process. `identity` tells the weights behind a connected
-    spec from others of its name; '' = nothing does."""
+    """Models in this process. `identity` tells a connected spec's weights from others, or ''."""
 
     def connect(self, spec: Spec) -> LM: ...
 
@@ -149,8 +147,7 @@ class Endpoints:
 
 
 def _filled(inner: LM, environment: Mapping[str, str]) -> LM:
-    """`inner`, sent what the variables in the body fields hold. Nothing above it sees a secret, and
-    nothing that it says quotes one."""
+    """`inner`, sent what variables in body fields hold. Nothing above sees or quotes a secret."""
 
     async def call(request: Request) -> Reply:
         extra = request.sampling.extra

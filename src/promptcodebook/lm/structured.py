@@ -1,8 +1,6 @@
 """Replies as typed values: requested by schema, found in the text, and requested again once.
-
 Reading is generous: null and "none" are no text, "7/10" is 0.7, "[3]" is an index, and one
-unreadable field does not cost the others. A reply's incidents count once, when it is paid for.
-"""
+unreadable field does not cost the others. A reply's incidents count once, when it is paid for."""
 
 from __future__ import annotations
 
@@ -31,8 +29,7 @@ _QUOTED = 4000  # of a faulty reply is quoted back: too little to fill a context
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[V]):
-    """What a reply was read as: a typed value, or its text without thoughts. `fault` is what a
-    re-ask did not mend; `usage` is that of both tries."""
+    """A reply as typed value, or text without thoughts; the `fault` left; all `usage`."""
 
     value: V
     reply: Reply
@@ -119,7 +116,6 @@ class Ask:
     async def _twice(
         self, request: Request, once: Callable[[Request], Awaitable[Answer[V]]], wanted: str
     ) -> Answer[V]:
-        """The better of at most two tries."""
         first = await once(request)
         if first.fault is None:
             return first
@@ -228,7 +224,6 @@ def _last_valid(trees: Iterable[dict[str, Any]], shape: type[T]) -> T | None:
 
 
 def _objects(body: str) -> Iterator[dict[str, Any]]:
-    """Every outermost JSON object and those inside it, by start."""
     decoder = json.JSONDecoder()
     at = body.find("{")
     for _ in range(_MAX_STARTS):

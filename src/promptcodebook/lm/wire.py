@@ -1,6 +1,5 @@
 """The client's side of the chat-completions wire: a Request as a body, a body as a Reply, a refusal
-as an LMError; token estimates, and schemas of typed replies.
-"""
+as an LMError; token estimates, and schemas of typed replies."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ from promptcodebook.lm.spec import ApiKey, providers
 
 MOST_BYTES = 8_000_000
 """What the body of a reply may have by default; no chat completion comes near it."""
-TOKENIZER = "estimate: UTF-8 bytes / 4"
-"""Printed wherever a count comes from `estimate_tokens`."""
+TOKENIZER = "estimate: UTF-8 bytes / 4"  # printed wherever a count comes from `estimate_tokens`
 _SEED_BITS = 0x7FFFFFFF
 _PER_MESSAGE = 4  # what a chat template puts around a message, about
 _MOST_TOKENS = 10**9  # no call has more tokens; a larger count would not fit into a store either

@@ -68,8 +68,7 @@ def serve(
 
     A model of this machine answers /v1/chat/completions, /v1/models, /v1/embeddings (where it can),
     /healthz and /metrics. The simulated one is made of the task's data, or of a pco.toml's; its
-    counts are at GET /stats.
-    """
+    counts are at GET /stats."""
     from promptcodebook.lm.spec import parse_spec
     from promptcodebook.serve.admission import require_keys
 

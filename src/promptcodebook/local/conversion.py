@@ -5,8 +5,7 @@ is refused: biases, experts, stretched positions, and tokenizers other than byte
 that is split as for GPT-2 or SmolLM.
 
 Sources: the GGUF specification, version 3 (ggml, docs/gguf.md); llama.cpp (convert_hf_to_gguf.py)
-for the order of the rows of queries and keys, and for `tokenizer.ggml.pre`.
-"""
+for the order of the rows of queries and keys, and for `tokenizer.ggml.pre`."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ _LAYER = {
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """`control_tokens` as they are written; `cache_bytes` = keys and values of one token at 16 bits
-    each, 0 where the file does not tell."""
+    """`control_tokens` as written; `cache_bytes` of one token at 16 bits, 0 = unknown."""
 
     name: str
     architecture: str
@@ -221,7 +219,6 @@ class _Model:
         return int(self._number(key))
 
     def _text(self, key: str, kind: type = str) -> Any:
-        """A text, or a list where that is the `kind`."""
         value = self.fields.get(key)
         if not isinstance(value, kind):
             raise self._refuse(f"it has no {key}")
@@ -232,7 +229,6 @@ class _Model:
         return self._count(queries), self._count(pairs if pairs in self.fields else queries)
 
     def _shape(self) -> Mapping[str, Any]:
-        """The arguments of a LlamaConfig that say what is computed."""
         heads, pairs = self._heads()
         hidden = self._count("llama.embedding_length")
         return {
@@ -255,7 +251,6 @@ class _Model:
         }
 
     def _names(self) -> Mapping[str, str]:
-        """Where each tensor goes. ConfigError for another architecture than is known."""
         kind = self._text("general.architecture")
         if kind != "llama":
             raise self._refuse(f"its architecture is {kind}, and only llama is known here")
@@ -284,7 +279,6 @@ class _Model:
         return {"pad_token_id": end, **found, "eos_token_id": end}
 
     def _tokenizer(self, library: Any) -> Any:
-        """Byte-level BPE, with marks that are never cut into parts."""
         tokenizers, before = (self._import(f"tokenizers{name}") for name in ("", ".pre_tokenizers"))
         words, kinds = self._text(_WORDS, list), self._text(_KINDS, list)
         merges = [tuple(pair.split(" ")) for pair in self._text("tokenizer.ggml.merges", list)]
@@ -296,14 +290,10 @@ class _Model:
             digits = before.Digits(individual_digits=True)
             made.pre_tokenizer = before.Sequence([digits, made.pre_tokenizer])
         made.decoder = self._import("tokenizers.decoders").ByteLevel()
+        token = tokenizers.AddedToken
         for add, of in ((made.add_special_tokens, _CONTROL), (made.add_tokens, _DEFINED)):
             found = (word for word, kind in zip(words, kinds, strict=True) if kind == of)
-            add(
-                [
-                    tokenizers.AddedToken(word, normalized=False, special=of == _CONTROL)
-                    for word in found
-                ]
-            )
+            add([token(word, normalized=False, special=of == _CONTROL) for word in found])
         marks = {name.removesuffix("_id"): words[at] for name, at in self._marks().items()}
         tokenizer = library.PreTrainedTokenizerFast(
             tokenizer_object=made,

@@ -1,7 +1,6 @@
 """What a model on this machine does: one Job in, one Generation out, many at once. And where its
 weights are. `local/openvino.py` and `local/transformers.py` implement the Protocol; `local/lm.py`
-(the library's `LM`) and the server use it.
-"""
+(the library's `LM`) and the server use it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""A local model as an `LM`: the engine behind a spec, loaded when it is first used.
-
-`LocalModels` owns the engines: one for each spec, shared by all roles and runs, closed together.
-"""
+"""A local model as an `LM`: the engine behind a spec, loaded when it is first used. `LocalModels`
+owns the engines: one for each spec, shared by all roles and runs, closed together."""
 
 from __future__ import annotations
 

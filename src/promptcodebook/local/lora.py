@@ -1,8 +1,5 @@
-"""A LoRA adapter trained by GRPO (Shao et al. 2024, DeepSeekMath) through `trl` and `peft`.
-
-trl's own trainer reports before each step, and hands over what it wrote. A checkpoint follows every
-step: a killed training loses one step, and continues as if nothing had happened.
-"""
+"""A LoRA adapter trained by GRPO (Shao et al. 2024, DeepSeekMath) through `trl` and `peft`. A
+checkpoint follows every step: a killed training loses one step."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ _LEFT_TO_TRL = (
     "max_grad_norm",
 )
 """Settings of its GRPOConfig that are its own defaults, and belong to what a run was made with."""
-_STATE = "trainer_state.json"
-"""The trainer writes it last: a checkpoint without it is half of one."""
+_STATE = "trainer_state.json"  # the trainer writes it last: a checkpoint without it is half of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +49,9 @@ class Watch:
 @dataclass(frozen=True, slots=True)
 class LoraTraining:
     """What is trained: the model of `source` (a folder or a name of the hub), on replies to
-    `conversations`, with checkpoints in `folder`.
-
-    `order` = the numbers of the conversations that the steps take, in turn. `arguments` are those
-    of trl's GRPOConfig, `lora` those of peft's LoraConfig. `four_bit` None = where there is a GPU.
-    """
+    `conversations`, with checkpoints in `folder`. `order` = the numbers of the conversations that
+    the steps take, in turn. `arguments` are those of trl's GRPOConfig, `lora` those of peft's
+    LoraConfig. `four_bit` None = where there is a GPU."""
 
     source: str
     folder: Path

@@ -1,20 +1,14 @@
 """GGUF models on openvino-genai: one pipeline whose batch jobs join and leave, and embeddings.
 
 Only one thread uses the pipeline: `step()` makes the next token of every running job and holds the
-interpreter's lock. openvino-genai keeps every grammar that it compiled, and reports no alternatives
-to a token and no cached ones.
+interpreter's lock. A reply does not depend on what else is in the batch: measured on SmolLM2, under
+four conditions that `load_openvino` and `Batch` keep. States and cache have 32 bits; prompts are
+read whole; a step has at least two rows, so a lone job has company; and no prompt's prefix cache
+leaves one token in one case and many in another.
 
-A reply does not depend on what else is in the batch. Measured on SmolLM2, a row's sums are the same
-at every size of the batch, under four conditions that `load_openvino` and `Batch` keep: states and
-cache in 32 bits; prompts read whole; at least two rows a step, so a lone job has company; and no
-prompt of which the prefix cache leaves one token in one case and many in another.
-
-An embedding is the mean of a text's last hidden states, at its second reading: a model that reads
-from left to right does not know the end while it reads the start (Springer et al. 2024,
-arXiv:2402.15449). On training messages of `houserules` that recognised topics better than one
-reading: 0.76 against 0.68 (ridge, four folds). The graph is loaded a second time for it, without
-its last product (of states and vocabulary).
-"""
+An embedding is the mean of a text's last hidden states, at its second reading (Springer et al.
+2024, arXiv:2402.15449): on training messages of `houserules` 0.76 against 0.68 of one reading
+(ridge, four folds). The graph is loaded a second time for it, without its last product."""
 
 from __future__ import annotations
 
@@ -72,8 +66,7 @@ class Place:
     caller: Caller
     streams: bool
     grammar: Grammar | None = None
-    cached: bool = True
-    """Whether the prefix cache holds all of the prompt that it ever will."""
+    cached: bool = True  # whether the prefix cache holds all of the prompt that it ever will
     handle: Any = None
     left: bool = False
     tokens: list[int] = field(default_factory=list[int])
@@ -163,7 +156,6 @@ class Batch:
                 self._pipeline.step()
 
     def _keep_company(self) -> None:
-        """A second job beside one that runs alone; it costs a twentieth of that one's time."""
         alone, company = len(self._running) == 1, self._company
         if company is not None and not (alone and company.get_status().name == "RUNNING"):
             company.cancel()
@@ -299,8 +291,7 @@ class HiddenStates:
     def embed(
         self, texts: Sequence[str], encode: Callable[[str], list[int]]
     ) -> Sequence[Embedding]:
-        """RequestRefused for a text that is empty or too long to be read twice, and for a model of
-        an unusual build; MissingExtra."""
+        """RequestRefused: an empty or too long text, or an unusual model; MissingExtra."""
         with self._turn:
             return [self._embedding(encode(text)) for text in texts]
 
@@ -330,7 +321,6 @@ class HiddenStates:
         return Embedding(tuple((mean / numpy.linalg.norm(mean)).tolist()), twice)
 
     def _load(self) -> Any:
-        """The graph without its last product, ready to run."""
         openvino = import_extra("openvino", _WHAT, SMOLLM2)
         genai = import_extra("openvino_genai", _WHAT, SMOLLM2)
         core = openvino.Core()
@@ -435,7 +425,6 @@ class OpenVinoEngine:
         await asyncio.to_thread(self._states.close)
 
     def _place(self, job: Job, caller: Caller, *, streams: bool) -> Place:
-        """The job as the pipeline takes it. RequestRefused."""
         tokens = self._prompt(job.messages)
         room = self.context_length - len(tokens)
         if room <= 0:

@@ -1,10 +1,7 @@
-"""A JSON schema as the grammar of its texts, which xgrammar and llguidance read.
-
-The grammars that engines derive from a schema allow endless white space, and a weak model fills it
-up to its cap. Here at most one space follows a comma or a colon, every string and list is bounded,
-and properties come in the schema's order. A keyword that cannot be enforced is refused by name and
-place. So is a schema that refers to itself, or whose grammar is too large.
-"""
+"""A JSON schema as the grammar of its texts, which xgrammar and llguidance read. Engines' own
+grammars allow endless white space, which a weak model fills up to its cap. Here at most one space
+follows a comma or a colon, every string and list is bounded, and properties come in the schema's
+order. What cannot be enforced is refused by name and place; so is what is too large."""
 
 from __future__ import annotations
 
@@ -192,7 +189,6 @@ class _Writer:
         return Part(name, 1)
 
     def _once(self, key: object, make: Callable[[], Part]) -> Part:
-        """A rule that is written where it is first needed."""
         if key not in self._known:
             self._known[key] = self._rule(make())
         return self._known[key]
@@ -234,7 +230,6 @@ class _Writer:
         return self._once(depth, options)
 
     def _entries(self, value: Part) -> Part:
-        """An object of any names."""
         entry = self._rule(_row(self._string(0, _LONGEST_KEY), ":", _SPACE, value))
         return _row("{", _optional(_listed(entry, 1, _MOST_ITEMS)), "}")
 
@@ -399,8 +394,7 @@ class _Writer:
         return self._rule(_row("[", tail, "]"))
 
     def _distinct(self, values: Sequence[str], least: int, most: int) -> Part:
-        """A list of distinct values: spelled out over the sets of those that came already, or,
-        where these are too many, in the order of the schema."""
+        """Distinct values: by the sets that came already or, if too many, in the schema's order."""
         size = len(values)
         self._afford(size * size * most // _STEPS)
         by_sets = sum(comb(size, taken) for taken in range(most)) <= _SETS

@@ -1,9 +1,6 @@
-"""A model with learned weights behind /v1/chat/completions and /v1/embeddings.
-
-`serve.admission` lets callers in, counts requests and sends errors. This file makes a call the jobs
-of an engine, bounds how many completions there are at a time, and cancels those whose caller has
-gone. A field that is unknown, or would change the text and cannot be obeyed, is refused.
-"""
+"""A model with learned weights behind /v1/chat/completions and /v1/embeddings. `serve.admission`
+lets callers in; this file makes a call the jobs of an engine, bounds how many there are, and
+cancels those whose caller has gone. A field that cannot be obeyed is refused."""
 
 from __future__ import annotations
 
@@ -39,6 +36,7 @@ from promptcodebook.serve.admission import (
     Visit,
     json_response,
     kind_and_place,
+    showing,
 )
 from promptcodebook.serve.completions import (
     ChatCall,
@@ -225,7 +223,7 @@ class LocalServer:
         paths: Mapping[str, tuple[str, Answers]] = {
             "/v1/chat/completions": ("POST", self._chat),
             "/v1/embeddings": ("POST", self._embeddings),
-            "/v1/models": ("GET", self._models),
+            "/v1/models": ("GET", showing(lambda: {"object": "list", "data": [self._entry()]})),
             "/v1/models/{name:.+}": ("GET", self._model),
             "/metrics": ("GET", self._page),
             "/healthz": ("GET", self._health),
@@ -255,7 +253,6 @@ class LocalServer:
         return self._engine
 
     def _stop(self) -> None:
-        """Cancels the completions under way; their callers get a 503."""
         self._stopping = True
         for task in self._under_way:
             task.cancel()
@@ -399,16 +396,13 @@ class LocalServer:
         tree = {"object": "list", "data": rows, "model": engine.model, "usage": usage}
         return json_response(tree, visit)
 
-    async def _models(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        return json_response({"object": "list", "data": [self._entry(self._loaded())]}, visit)
-
     async def _model(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        engine = self._loaded(request.path.removeprefix("/v1/models/"))
-        return json_response(self._entry(engine), visit)
+        return json_response(self._entry(request.path.removeprefix("/v1/models/")), visit)
 
-    def _entry(self, engine: Engine) -> Mapping[str, object]:
-        model = {"id": engine.model, "object": "model", "created": self._begun}
-        return {**model, "owned_by": "promptcodebook", "context_length": engine.context_length}
+    def _entry(self, model: str = "") -> Mapping[str, object]:
+        engine = self._loaded(model)
+        entry = {"id": engine.model, "object": "model", "created": self._begun}
+        return {**entry, "owned_by": "promptcodebook", "context_length": engine.context_length}
 
     async def _page(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}

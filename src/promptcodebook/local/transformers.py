@@ -1,10 +1,6 @@
-"""A Hugging Face model as an Engine: jobs that wait together are one batch of one `generate`.
-
-bf16, or on a GPU NF4 with double quantisation (`four_bit`). Every row of a batch has its own
-temperature, seed, stops, cap and grammar, and ends by itself. Draws are by inversion, one uniform
-number a token, keyed by the row's own seed: they do not depend on the other rows (logits may, in
-the last bits of bf16).
-"""
+"""A Hugging Face model as an Engine: jobs that wait together are one batch of one `generate`, in
+bf16, or on a GPU NF4 with double quantisation (`four_bit`). Draws are by inversion, one uniform
+number a token, keyed by the row's own seed, not on other rows (logits may)."""
 
 from __future__ import annotations
 
@@ -139,16 +135,14 @@ class Row:
         self.done = True
 
 
+@dataclass(frozen=True, slots=True)
 class Rows:
     """A batch's rows as `generate` calls them at each step: with scores, for the next tokens."""
 
-    def __init__(
-        self, torch: Any, rows: Sequence[Row], ends: frozenset[int], tokenizer: Any
-    ) -> None:
-        self._torch = torch
-        self._rows = rows
-        self._ends = ends
-        self._tokenizer = tokenizer
+    _torch: Any
+    _rows: Sequence[Row]
+    _ends: frozenset[int]
+    _tokenizer: Any
 
     def finished(self, ids: Any, _scores: Any, **_more: Any) -> Any:
         """Which rows have ended (bool, one each)."""
@@ -183,7 +177,6 @@ class Rows:
         return one.scatter_(1, chosen[:, None], 0.0)
 
     def _adjust(self, row: Row, scores: Any) -> None:
-        """Penalties and grammar, in place."""
         job = row.job
         if (job.presence_penalty or job.frequency_penalty) and row.seen:
             ids = self._torch.tensor(list(row.seen), device=scores.device)

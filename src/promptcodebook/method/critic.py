@@ -8,8 +8,7 @@ by default r. Verdict and attribution are two calls (App. C.2) unless `critic.st
 decision 3). With the safety clause (`safety.py`) a reply also names harmful texts. g_C comes by
 index, with a severity for each channel, where the set of templates says so (4, 20). Advice that no
 instinct holds goes to the nearest active one, and so does a complaint about θ or φ that fewer than
-`update.shared_by` examples of a batch share (28).
-"""
+`update.shared_by` examples of a batch share (28)."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.templates import InstinctErrors, TemplateSet, instinct_lines
 from promptcodebook.randomness import Draws
 from promptcodebook.safety import Harmful, HarmReply, SafetyClause, harm_of
-from promptcodebook.text import sentences_of, shorten, words_of
+from promptcodebook.text import place_in, sentences_of, shorten, words_of
 from promptcodebook.types import (
     Channel,
     Codebook,
@@ -320,10 +319,11 @@ def nearest_instinct(advice: str, codebook: Codebook, active: Sequence[int]) -> 
     """The active instinct that shares two long words or more with the advice, else the shortest."""
     wanted = _long_words(advice)
 
-    def fit(k: int) -> tuple[bool, int, int, int]:
+    def fit(k: int) -> tuple[bool, int, bool, int, int]:
         instinct = codebook[k]
         shared = len(wanted & _long_words(instinct.text))
-        return instinct.frozen, -shared if shared > 1 else 0, len(words_of(instinct.text)), k
+        alike, placed = -shared if shared > 1 else 0, bool(place_in(instinct.text))
+        return instinct.frozen, alike, placed, len(words_of(instinct.text)), k
 
     return min(active, key=fit)
 

@@ -1,7 +1,5 @@
-"""M: the frozen program answers with a prompt (Eq. 5), and a reward judges what came out.
-
-A bad rollout is recorded, not raised (method decision 15); only what ends the run is raised.
-"""
+"""M: the frozen program answers with a prompt (Eq. 5), and a reward judges what came out. A bad
+rollout is recorded, not raised (method decision 15); only what ends the run is raised."""
 
 from __future__ import annotations
 

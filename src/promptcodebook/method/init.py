@@ -1,11 +1,8 @@
-"""The first codebook and the first θ, φ, ψ.
-
-`expert` takes the user's instincts or the task's own; `random` has the model write them;
-`from_prompt` splits the present prompt, by the model or at its sentences; `file` reads a codebook
-or a whole policy, but for ψ, which no policy holds; any other kind is a package's reader of whole
-prompts. The requests of random and from_prompt, which the paper does not print, are ours. A short
-list is filled up from the set's general instincts.
-"""
+"""The first codebook and the first θ, φ, ψ. `expert` takes the user's instincts or the task's own;
+`random` has the model write them; `from_prompt` splits the present prompt, by the model or at its
+sentences; `file` reads a codebook or a whole policy, but for ψ, which no policy holds; any other
+kind is a package's reader of whole prompts. The requests of random and from_prompt, which the paper
+does not print, are ours. A short list is filled up from the set's general instincts."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from promptcodebook.lm.structured import Ask, LenientTexts, ReplyShape
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
 from promptcodebook.method.templates import TemplateSet
-from promptcodebook.text import sentences_of, strip_wrapping, words_of
+from promptcodebook.text import place_in, sentences_of, strip_wrapping, words_of
 from promptcodebook.types import Codebook, Instinct, Parameters
 
 
@@ -35,8 +32,7 @@ class InstinctsReply(ReplyShape):
     instincts: LenientTexts
 
 
-READERS = "promptcodebook.inits"
-"""Entry points: from the path to whole prompts, the best first."""
+READERS = "promptcodebook.inits"  # entry points: from the path to whole prompts, the best first
 _ROOM, _PER_WORD = 2600, 8
 """Characters asked for: of all instincts together (the updater's cap), and for each word of one."""
 
@@ -105,17 +101,24 @@ class Earlier:
 
 @dataclass(frozen=True)
 class Initialiser:
-    """Builds Θ and the routing statistics before the first step."""
+    """Builds Θ and the routing statistics before the first step. `tools` are first instincts of
+    tools, for those that have none."""
 
     ask: Ask
     templates: TemplateSet
     config: Config
+    tools: Sequence[str] = ()
 
     async def first(self, seeds: Sequence[str], earlier: Earlier = Earlier()) -> State:
-        """The state to begin with; `seeds` are the task's own. ConfigError: too few for K."""
+        """The state to begin with; `seeds` are the task's own. ConfigError: they do not make K."""
         config, init, text = self.config, self.config.init, self.templates.text
         given = await self._write() if init.written else listed_instincts(config, seeds, earlier)
-        instincts, origins = _fill(given, self.templates, config)
+        told = {place_in(instinct.text) for instinct in given}
+        tools = [text for text in self.tools if place_in(text) not in told]
+        if tools and (size := len(given) + len(tools)) > config.size:
+            what = f"a codebook of {config.size} has no room for {len(tools)} tools beside the rest"
+            raise ConfigError(what, hint=f"set size = {size}")
+        instincts, origins = _fill(given, self.templates, config, tools)
         statistics = earlier.statistics or RoutingStatistics.fresh(len(given))
         theta = (earlier.encoder or text("theta")) if config.has_encoder else ""
         phi = earlier.generator or text("phi")
@@ -176,18 +179,19 @@ def listed_instincts(config: Config, seeds: Sequence[str], earlier: Earlier) -> 
 
 
 def _fill(
-    given: Sequence[Instinct], templates: TemplateSet, config: Config
+    given: Sequence[Instinct], templates: TemplateSet, config: Config, tools: Sequence[str] = ()
 ) -> tuple[tuple[Instinct, ...], list[int | None]]:
     """K different instincts, and the place in `given` of each (None = a general one). A repetition
     that is dropped leaves its `init.frozen` to the text that stays."""
     general = [] if config.init.whole else templates.text("instincts").splitlines()
     kept: dict[str, tuple[Instinct, int | None]] = {}
-    for place, instinct in enumerate((*given, *map(Instinct, general))):
+    for place, instinct in enumerate((*given, *map(Instinct, (*tools, *general)))):
         text = instinct.text.strip()
         if not text:
             continue
         key = " ".join(words_of(text)) or text
         frozen = instinct.frozen or place in config.init.frozen
+        frozen = frozen or not (place_in(text) or "prompt" in config.learn)
         origin = place if place < len(given) else None
         first, origin = kept.get(key, (Instinct(text), origin))
         kept[key] = replace(first, frozen=first.frozen or frozen), origin

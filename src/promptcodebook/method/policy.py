@@ -8,14 +8,13 @@ routes without a call.
 Deviations: a reply that is no valid route is asked for once more, with its fault. Then its valid
 picks are kept, and the entries of highest r̄ fill the rest (method decision 10). The reply's schema
 holds S and K. `compose: verbatim` joins the instincts as they are (decision 12). A prompt that was
-cut at its cap, or is empty, is asked for once more; then the instincts replace it verbatim.
-"""
+cut at its cap, or is empty, is asked for once more; then the instincts replace it verbatim."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, Protocol, cast
@@ -40,7 +39,7 @@ from promptcodebook.method.failures import gather_all
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import TemplateSet, instinct_lines
 from promptcodebook.randomness import Draws
-from promptcodebook.text import strip_wrapping
+from promptcodebook.text import place_in, strip_wrapping
 from promptcodebook.types import (
     Codebook,
     Example,
@@ -194,8 +193,7 @@ class Composer:
     async def route(
         self, parameters: Parameters, statistics: RoutingStatistics, example: Example, draws: Draws
     ) -> tuple[Route, Expected | None, Usage]:
-        """z = E_θ(x, C), or by a ranking, with what each instinct promises; an empty θ is no
-        encoder. LMError only when the model cannot be reached."""
+        """z = E_θ(x, C), or by a ranking; an empty θ is no encoder. LMError: no model."""
         if statistics.ranking is not None:
             return await self.ranks(parameters.codebook, statistics.ranking, example.input)
         best = Route(repair_route((), statistics.standing, self.select))
@@ -262,12 +260,20 @@ class Composer:
     async def _compose(
         self, parameters: Parameters, route: Route, task: str, draws: Draws, stage: str = ""
     ) -> tuple[str, Usage]:
-        verbatim = join_prompts(self.base_prompt, join_instincts(parameters.codebook, route))
-        if self.mode == "verbatim":
+        book = parameters.codebook
+        places = {k: place_in(book[k].text) for k in route.indices}
+        if stage:  # what belongs to another one stays away
+            away = {p for p in places.values() if p.startswith("stage:")} - {f"stage:{stage}: "}
+            places = {k: place for k, place in places.items() if place not in away}
+        verbatim = join_prompts(self.base_prompt, join_instincts(book, Route(tuple(places))))
+        # What belongs to a tool or a stage goes there as it is.
+        placed = tuple(k for k, place in places.items() if place)
+        own = [k for k in places if k not in placed]
+        if self.mode == "verbatim" or (placed and not own):
             return verbatim, Usage()
         values = {
             "phi": parameters.generator,
-            "instincts": instinct_lines(parameters.codebook, route.indices),
+            "instincts": instinct_lines(book, own),
             "task": task,
             "format": self.output_format,
             "stage": f"The prompt is for this stage of the work: {stage}" if stage else "",
@@ -282,7 +288,8 @@ class Composer:
         if answer.fault is not None:
             self.tally(Incident.PROMPT_FALLBACKS)
             return join_prompts(verbatim, self.output_format), answer.usage
-        return join_prompts(self.base_prompt, strip_wrapping(answer.value)), answer.usage
+        composed = join_prompts(strip_wrapping(answer.value), join_instincts(book, Route(placed)))
+        return join_prompts(self.base_prompt, composed), answer.usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,11 +365,12 @@ class Exploring:
 
 @dataclass(frozen=True)
 class Deployed:
-    """A policy with its parameters fixed: x -> p."""
+    """A policy with its parameters fixed: x -> p; no prompt holds what is `silent`."""
 
     composer: Composer
     parameters: Parameters
     statistics: RoutingStatistics
+    silent: Set[int] = frozenset()
 
     async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
         route, _, routing = await self.route(example, draws)
@@ -373,4 +381,5 @@ class Deployed:
         return await self.composer.route(self.parameters, self.statistics, example, draws)
 
     async def compose(self, route: Route, example: Example, draws: Draws) -> tuple[Prompt, Usage]:
-        return await self.composer.compose(self.parameters, route, example, draws)
+        rest = replace(route, indices=tuple(k for k in route.indices if k not in self.silent))
+        return await self.composer.compose(self.parameters, rest, example, draws)

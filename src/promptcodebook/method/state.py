@@ -1,8 +1,6 @@
 """What Algorithm 1 carries from one update to the next, and which examples make up which update.
-
 Deviation: beside r̄, the paper's, an average of r alone is kept (method decision 5), corrected for
-its start at 0. What was known of an instinct counts half once it is rewritten (25).
-"""
+its start at 0. What was known of an instinct counts half once it is rewritten (25)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Sets of prompt files: which there are, how one is read, checked, filled and copied.
-
-A set is a folder: a file for each request, the first texts of θ, φ and ψ, and a `set.toml`. What a
-folder of the user's lacks comes from the set it is based on. A prompt file holds chat turns with
-placeholders, which are filled in a single pass: braces or role markers in a value do nothing.
-"""
+"""Sets of prompt files: which there are, how one is read, checked, filled and copied. A set is a
+folder: a file for each request, the first texts of θ, φ and ψ, and a `set.toml`. What a folder of
+the user's lacks comes from the set it is based on. A prompt file holds chat turns with
+placeholders, which are filled in a single pass: braces or role markers in a value do nothing."""
 
 from __future__ import annotations
 

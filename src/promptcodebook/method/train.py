@@ -11,8 +11,7 @@ Deviations from the printed algorithm, all switchable:
 - `maintain_every` has the codebook tidied now and then: grab-bags, twins, and unused entries.
 - `router.kind: outcomes` routes by what rollouts earned, in place of E_θ and ε-greedy; with
   `router.repeats: no` a solved example gives its place in a batch to an unsolved one.
-- A solved example is not critiqued: its critique is empty by definition (`critic.skip_solved`).
-"""
+- A solved example is not critiqued: its critique is empty by definition (`critic.skip_solved`)."""
 
 from __future__ import annotations
 

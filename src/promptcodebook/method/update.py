@@ -1,8 +1,6 @@
 """LLM_upd(v, g): rewrite one variable given its textual gradients (Eq. 9), and what is kept of it.
-
 Every rewrite must pass some checks; each is a `Check` (method decision 11). A rule then accepts it
-or not (9): a function below with its line in `RULES`, or a package's entry point of `GROUP`.
-"""
+or not (9): a function below with its line in `RULES`, or a package's entry point of `GROUP`."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from promptcodebook.method.state import State
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.randomness import Draws
 from promptcodebook.safety import calls_harmful
-from promptcodebook.text import cut_at_sentence, strip_wrapping, word_spans, words_of
+from promptcodebook.text import cut_at_sentence, place_in, strip_wrapping, word_spans, words_of
 from promptcodebook.types import (
     Check,
     Example,
@@ -302,6 +300,8 @@ class Updater:
         titles = [w if len(w) <= _WHOLE else [*w[:_TITLE], "…"] for w in split]
         others = [f"- {' '.join(words)}" for words in titles]
         instinct = "one instinct, a short directive about one thing"
+        if place := place_in(pending.text):
+            instinct += f", for the {place.replace(':', ' ').strip()} alone"
         values = {
             "variable": _DESCRIBED.get(pending.variable, instinct),
             "text": pending.text,
@@ -322,6 +322,9 @@ class Updater:
             why = "" if failure is None else f"{failure.kind}: {failure.message}"
             return replace(rewrite, failure=failure, reason=why)
         text, cut = strip_wrapping(answer.value), ""
+        if place := place_in(before):  # whatever it says, it stays where it belongs
+            text = " ".join(text.removeprefix(place_in(text)).split())
+            text = f"{place}{text}" if text else ""
         if answer.truncated:
             return replace(rewrite, after=text, reason="the rewrite was cut at its length cap")
         words, cap = len(text.split()), word_cap(self.config.update, k)

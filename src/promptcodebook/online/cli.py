@@ -43,8 +43,7 @@ def feedback(
     """Add late feedback from a file, or erase what is kept of requests.
 
     FILE has the columns request_id and reward, and may have feedback and key. A row that is there
-    already is not added twice.
-    """
+    already is not added twice."""
     if words[0] == "erase":
         if wrong := [each for each in words[1:] if not is_request_id(each)]:
             raise ConfigError(f"{wrong[0]} is no whole id of a request", hint="req- and 24 digits")
@@ -103,8 +102,7 @@ def learn(
 
     It learns from the training of the policy's run and from logged requests with feedback. It says
     what the new version is worth by the last third of the log. No ref that is served moves.
-    `--config` names the training data where the run itself does not.
-    """
+    `--config` names the training data where the run itself does not."""
     half, lasts = seconds_of(half_life), seconds_of(since) if since else None
     if not half:
         raise ConfigError("--half-life 0 forgets all", hint="write e.g. 14d")

@@ -1,7 +1,5 @@
 """What a canary's figures say: promote it, roll it back or wait. And whether what is served drifts.
-
-Both may be asked after every request: the intervals beneath hold at all moments at once.
-"""
+Both may be asked after every request: the intervals beneath hold at all moments at once."""
 
 from __future__ import annotations
 
@@ -17,8 +15,7 @@ REWARD_ALPHA, GUARD_ALPHA = 0.035, 0.005
 """The reward's two ends and three guards err in at most 5 % together."""
 FULL = {"failed": 1.0, "seconds": 30.0, "tokens": 16_000.0}
 """Per request: what counts as 1, the most that a guard sees."""
-ALLOWED = 0.02
-"""How much worse a guard's mean may be, as a share of its `FULL`."""
+ALLOWED = 0.02  # how much worse a guard's mean may be, as a share of its `FULL`
 DRIFT_ALPHA = 0.05
 
 
@@ -50,11 +47,10 @@ def decide(
     canary: Tally, control: Tally, guards: Mapping[str, tuple[Tally, Tally]], margin: float = 0.0
 ) -> Decision:
     """On the rewards of both arms and, by guard, a tally of the canary and one of the control.
-
     Promotes where the gain is above `margin`; rolls back where it is below 0 and below `margin`, or
     where a guard shows harm. Over a canary's whole life, at any number of looks, that is wrong in
-    at most 5 % of cases. A failed request has no reward. ConfigError for a margin outside -1 to 1.
-    """
+    at most 5 % of cases. A failed request has no reward. ConfigError for a margin outside -1 to
+    1."""
     if not -1 < margin < 1:
         raise ConfigError(
             f"a margin of {margin:g} is no difference of two rewards",

@@ -1,13 +1,11 @@
-"""Routes that a served policy tries, each with its exact chance.
-
-With probability ε a request gets a route to learn from. In half of the cases any route is drawn:
-where inputs drift, what was learned before says little of them. Otherwise the route is drawn from
-what is uncertain of the router: 64 fixed draws of what each instinct adds give 64 routes for an
-input, the best under each draw, and one of them is taken. The file of a policy holds the router's
-means and how often each instinct was tried, n_k. From these follows the deviation of an instinct's
-part, √(v / (1 + n_k·v/σ²)), with the router's own priors v and σ (`outcomes.py`): the posterior of
-a constant effect. The seed and the request's key decide, so a log can be replayed.
-"""
+"""Routes that a served policy tries, each with its exact chance. With probability ε a request gets
+a route to learn from. In half of the cases any route is drawn: where inputs drift, what was learned
+before says little of them. Otherwise the route is drawn from what is uncertain of the router: 64
+fixed draws of what each instinct adds give 64 routes for an input, the best under each draw, and
+one of them is taken. The file of a policy holds the router's means and how often each instinct was
+tried, n_k. From these follows the deviation of an instinct's part, √(v / (1 + n_k·v/σ²)), with the
+router's own priors v and σ (`outcomes.py`): the posterior of a constant effect. The seed and the
+request's key decide, so a log can be replayed."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ all before it. The estimate is doubly robust with normalised weights (Thomas and
 the forecast of a route, and over it the weighted mean of what the requests that were served this
 route earned more. A weight is 1 / chance, and at most `MOST_WEIGHT` times the least. Requests whose
 new route is today's add nothing to the gain. Of the others at least 20, by effective sample size,
-must have been served their new route: the forecast alone flatters routes that were chosen by it.
-"""
+must have been served their new route: the forecast alone flatters routes that were chosen by it."""
 
 from __future__ import annotations
 
@@ -162,7 +161,8 @@ def read_training(
 
 
 def versions_of(reference: Reference, seen: Collection[str]) -> set[str]:
-    """Of the versions in a log, those whose prompts are this policy's, whatever their routes."""
+    """The versions whose prompts are this policy's, whatever their routes: its own, those that it
+    was learned from, and of those that a log has `seen` the ones that the registry knows."""
 
     def prompts(file: PolicyFile) -> object:
         asked = file.templates, file.generator, file.compose, file.base_prompt, file.output_format
@@ -177,7 +177,7 @@ def versions_of(reference: Reference, seen: Collection[str]) -> set[str]:
             with suppress(PcoError):  # one that is not kept here
                 if prompts(registry.policy(version)) == prompts(file):
                     names.add(version)
-    return names & set(seen)
+    return names - {""}
 
 
 def learn(
@@ -242,12 +242,13 @@ def estimate(file: PolicyFile, ranking: Ranking, held: Sequence[Logged]) -> Wort
     ranking was not fitted to."""
     today, texts = require_router(file), file.parameters.codebook.texts
     rankers, vocabulary = (Ranker(ranking, texts), Ranker(today, texts)), Vocabulary(today.rarity)
-    rows = list[_Row]()
-    for each in held:
-        features = vocabulary.weighed(each.served.features)
+    routed: dict[tuple[int, ...], tuple[tuple[tuple[int, ...], ...], Expected]] = {}
+    for buckets in {each.served.features for each in held}:
+        features = vocabulary.weighed(buckets)
         new, old = (ranker.of(features) for ranker in rankers)
-        routes = tuple(chosen(e.marginal, e.more, file.select, today.least) for e in (new, old))
-        rows.append((routes, new, each))
+        routes = (chosen(e.marginal, e.more, file.select, today.least) for e in (new, old))
+        routed[buckets] = tuple(routes), new
+    rows: list[_Row] = [(*routed[each.served.features], each) for each in held]
     apart = [row for row in rows if row[0][0] != row[0][1]]
     alike = [row for row in rows if row[0][0] == row[0][1]]
     both, _ = _terms(alike, 0)

@@ -1,9 +1,7 @@
-"""The requests that may get feedback, and what was said of them: one SQLite file.
-
-A request is written in the background: no caller waits for it, or fails for it. Feedback is
-acknowledged once it is committed. Of an input only the hashed words and letters are kept, which the
-router reads; its text is kept too where the server logs inputs. docs/feedback.md has every field.
-"""
+"""The requests that may get feedback, and what was said of them: one SQLite file. A request is
+written in the background: no caller waits for it, or fails for it. Feedback is acknowledged once it
+is committed. Of an input only the hashed words and letters are kept, which the router reads; its
+text is kept too where the server logs inputs. docs/feedback.md has every field."""
 
 from __future__ import annotations
 
@@ -130,17 +128,17 @@ class Kept:
             self.fails = True
 
 
-Arm = Literal["", "explored", "canary"]
+Arm = Literal["", "explored", "canary", "named"]
 Given = Literal["kept", "unknown", "erased"]
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     """One answered request. `time` is in seconds since 1970, `caller` the start of its key's
-    digest. `propensity` is the exact chance of its route; an "explored" route is not the best one.
-    `features` are the buckets of the input's words and letters (`routing/ranking.py`). `tokens` is
-    None where the model's server did not say; `input` is empty unless texts are kept.
-    """
+    digest. `propensity` is the exact chance of its route; an "explored" route is not the best one,
+    and a "named" request asked for a version by its hash. `features` are the buckets of the input's
+    words and letters (`routing/ranking.py`). `tokens` is None where the model's server did not say;
+    `input` is empty unless texts are kept."""
 
     id: str
     time: float
@@ -341,8 +339,7 @@ class SqliteLog(Kept):
         self.writer.write_now(lambda db: [db.execute(sql, (before,)) for sql in EXPIRE])
 
 
-Execute = Callable[[str, tuple[object, ...]], Any]
-"""Runs a statement and returns its cursor."""
+Execute = Callable[[str, tuple[object, ...]], Any]  # runs a statement and returns its cursor
 
 
 OWNER = "SELECT caller, erased FROM served WHERE id = ?"

@@ -1,9 +1,7 @@
-"""The log of requests in Postgres, for any number of servers: `PCO_FEEDBACK=postgresql://...`.
-
-One thread writes what came in a moment in one transaction. A broken connection is opened again and
-its batch written again: a row that is there already is not added twice. Feedback gets its number
-under a lock of all servers: a reader who has seen a number misses none that is committed later.
-"""
+"""The log of requests in Postgres, for any number of servers: `PCO_FEEDBACK=postgresql://...`. One
+thread writes what came in a moment in one transaction. A broken connection is opened again and its
+batch written again: a row that is there already is not added twice. Feedback gets its number under
+a lock of all servers: a reader who has seen a number misses none that is committed later."""
 
 from __future__ import annotations
 
@@ -34,8 +32,7 @@ MIGRATIONS = (
     tuple(each.format(bytes="BYTEA", number="BIGSERIAL PRIMARY KEY") for each in log.TABLES),
 )
 """What makes the tables of one version those of the next."""
-_Unit = tuple[Feedback, str | None, Future[Given]]
-"""Feedback, its caller, and what becomes of it."""
+_Unit = tuple[Feedback, str | None, Future[Given]]  # feedback, its caller, and what becomes of it
 
 
 def _sql(statement: str) -> str:

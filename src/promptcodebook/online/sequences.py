@@ -9,16 +9,15 @@ Three things differ from the paper's hedged capital:
 
 - The fractions are fixed and their capitals are added; the paper's follow the variance seen so far.
   So the order of values has no effect: a `Tally` is the whole state, and servers may add theirs up.
-  Beside the paper's, 95 % intervals of 0/1 rewards have 1.05, 0.97, 0.85 and 0.75 of the width
-  after 50, 200, 1,000 and 5,000 values; those of graded rewards 1.04 to 1.2, then 0.95.
+  Beside the paper's, 95 % intervals of 0/1 rewards have 1.09, 0.95 and 0.82 of the width after 50,
+  200 and 1,000 values; those of other rewards may be a fifth wider up to 200 (`bench/canary.py`).
 - A value between two of 61 knots counts in part at each. As the logarithm is concave, the capital
   that a tally shows is never above the true one.
 - A pair of means is ruled out by the product of both arms' capitals, which no true pair lets grow
   on average. A union bound of two intervals needs 1.4 to 1.7 times as many values.
 
-The mean of an arm must not move while it is watched; `bench/canary.py` measures what is lost if
-both arms move together.
-"""
+The mean of an arm must not move while it is watched. `bench/canary.py` has worlds in which both
+arms move together."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ from typing import Any
 from promptcodebook.errors import DataError, import_extra
 
 KNOTS = 60
-MEANS = 500
-"""Intervals end at multiples of 1 / MEANS, rounded outwards."""
+MEANS = 500  # intervals end at multiples of 1 / MEANS, rounded outwards
 _FRACTIONS = tuple(0.9 / 1.7**k for k in range(10))
 _CENTRE, _SPREAD, _KEPT = 0.2, 1.0, 0.1
 """Most is staked on fractions near `_CENTRE`, which serve 50 to 5,000 values. `_KEPT` is never

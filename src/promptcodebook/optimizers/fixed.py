@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from promptcodebook.calls import Usage
@@ -23,6 +23,7 @@ from promptcodebook.types import Example, Prompt, Rollout, Route
 
 UNTRAINED = "untrained"  # name of the row that a result is set beside to see what training did
 ORACLE = "oracle"  # name of the row with the right instructions for each input
+DEMO = "Answer like this. To:\n{}\nanswer:\n{}"  # an instinct that is a demonstration
 SHORTLIST = 3
 """Instincts, and prompts, that are measured on the validation split to find the best one."""
 
@@ -140,13 +141,23 @@ async def best_prompt(
 
 def reference_rows(problem: Problem) -> Sequence[Result]:
     """No instruction, unless the user has none, and the right ones where the task knows them."""
-    plan = problem.assembled.plan
-    rows: list[Result] = []
+    plan, rows = problem.assembled.plan, list[Result]()
     if plan.present_prompt != plan.config.base_prompt:
         rows.append(Result(NONE, "no instruction", FixedPrompt(plan.config.base_prompt)))
     if plan.task.oracle is not None:
         oracle = OraclePrompt(plan.task.oracle, plan.config.base_prompt)
         rows.append(Result(ORACLE, "the right instructions", oracle))
+    return rows
+
+
+def rows_without(learned: Deployed) -> Sequence[Result]:
+    """The learned policy without its tool descriptions, and without its demonstrations."""
+    texts, rows = learned.parameters.codebook.texts, list[Result]()
+    kinds = ("tools", "tool descriptions", "tool:"), ("demos", "demonstrations", DEMO[:20])
+    for name, words, opening in kinds:
+        if silent := {k for k, text in enumerate(texts) if text.startswith(opening)}:
+            title = f"the learned policy without its {words}"
+            rows.append(Result(f"without_{name}", title, replace(learned, silent=silent)))
     return rows
 
 

@@ -88,14 +88,10 @@ class GEPA:
         name, title = "gepa", "the prompt that GEPA found"
         if self.merges:
             name, title = "gepa-merge", "the prompt that GEPA+Merge found"
-        about = {
-            "library": f"gepa {version('gepa')}",
-            "reflection": "role updater, temperature 1, at least 1,024 tokens",
-        }
-        rollouts = settings["max_metric_calls"]
-        return await optimize_outside(
-            problem, Library(name, title, {**about, **settings}, work, rollouts)
-        )
+        reflection = "role updater, temperature 1, at least 1,024 tokens"
+        known = {"library": f"gepa {version('gepa')}", "reflection": reflection, **settings}
+        made = Library(name, title, known, work, settings["max_metric_calls"])
+        return await optimize_outside(problem, made)
 
 
 class GEPAMerge(GEPA):

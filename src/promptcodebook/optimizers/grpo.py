@@ -1,12 +1,8 @@
 """GRPO (Shao et al. 2024) through `trl` and `peft`: the executor's weights are trained, no prompt.
-
-The row `grpo` is the present prompt on the last weights, which the transformers engine runs in this
-process. A GGUF base is unpacked; the row `converted` shows it before any training.
-
-trl writes the replies itself, past the run's models. They are metered all the same: the budget
-admits a step at its largest possible use, and every reply is booked as a call of the executor. They
-are in no journal: a killed run loses the step it was in.
-"""
+The row `grpo` is the present prompt on the last weights; of a GGUF base, which is unpacked, the row
+`converted` shows it before training. trl writes the replies itself. They are metered all the same:
+the budget admits a step at its largest possible use, and every reply is booked as a call of the
+executor. They are in no journal: a killed run loses the step it was in."""
 
 from __future__ import annotations
 
@@ -158,7 +154,6 @@ class GRPO:
 
 
 def _trainable(assembled: Assembled) -> Weights:
-    """The executor's weights. ConfigError where they, or the program, cannot be trained."""
     spec = assembled.models.lm.model_of("executor")
     sampling, program = assembled.models.lm.sampling_of("executor"), assembled.task.program
     extra = ", ".join(sampling.extra)
@@ -188,7 +183,6 @@ def _trainable(assembled: Assembled) -> Weights:
 
 
 async def _conversations(assembled: Assembled) -> Sequence[Sequence[Message]]:
-    """What the program asks for each training example; ConfigError unless that is one call."""
     prompt = Prompt(assembled.plan.present_prompt)
     trial, draws = assembled.trial(scored=False), assembled.config.randomness
     found: list[Sequence[Message]] = []
@@ -208,8 +202,6 @@ async def _conversations(assembled: Assembled) -> Sequence[Sequence[Message]]:
 
 @dataclass(frozen=True)
 class _Says:
-    """An LM that always gives one reply, and remembers what it was asked."""
-
     reply: Reply = Reply("")
     requests: list[Request] = field(default_factory=lambda: list[Request]())
 

@@ -108,7 +108,6 @@ def _row(dspy: Any, example: Example) -> Any:
 
 
 def _program(dspy: Any, outside: Outside) -> Any:
-    """The program as a module. What its proposer reads of it is the source of this class."""
     stages = outside.stages
     names = {stage: f"stage_{k}" for k, stage in enumerate(stages)}
 
@@ -157,7 +156,6 @@ def _program(dspy: Any, outside: Outside) -> Any:
 
 
 def _names(stage: str) -> tuple[str, str]:
-    """The fields of a stage's predictor: those of our rows where it is the whole program."""
     if stage == WHOLE:
         return "input", "output"
     safe = "".join(c if c.isalnum() else "_" for c in stage)
@@ -184,13 +182,8 @@ Ask = Callable[[Sequence[Message]], Reply]
 def dspy_model(dspy: Any, ask: Ask, name: str) -> Any:
     """A `dspy.LM` whose requests are calls of `ask`, from any thread, without dspy's sampling."""
     engine = _Engine(dspy, ask)
-    return dspy.LM(
-        f"promptcodebook/{name}",
-        engine=engine,
-        async_engine=_AsyncEngine(engine),
-        cache=False,
-        num_retries=0,
-    )
+    engines: dict[str, Any] = {"engine": engine, "async_engine": _AsyncEngine(engine)}
+    return dspy.LM(f"promptcodebook/{name}", **engines, cache=False, num_retries=0)
 
 
 class _Engine:
@@ -210,17 +203,14 @@ class _Engine:
             role = "assistant" if turn.role == "assistant" else "user"
             asked.append(Message(role, turn.text or ""))
         reply = self._ask(asked)
-        usage = reply.usage
-        return self._lm15.Response(
+        usage, types = reply.usage, self._lm15
+        counts = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
+        return types.Response(
             id=None,
             model=request.model,
-            message=self._lm15.Message.assistant([self._lm15.TextPart(reply.text)]),
+            message=types.Message.assistant([types.TextPart(reply.text)]),
             finish_reason="length" if reply.finish == "length" else "stop",
-            usage=self._lm15.Usage(
-                input_tokens=usage.prompt_tokens,
-                output_tokens=usage.completion_tokens,
-                total_tokens=usage.tokens,
-            ),
+            usage=types.Usage(**counts, total_tokens=usage.tokens),
         )
 
     def stream(self, request: Any) -> Any:

@@ -1,5 +1,4 @@
-"""Prompt Codebook Optimization as an optimizer: initialise, train (Algorithm 1), select. Below it
-are the rows without training, as optimizers of their own."""
+"""Prompt Codebook Optimization: initialise, train (Algorithm 1), select; rows without training."""
 
 from __future__ import annotations
 
@@ -37,6 +36,7 @@ from promptcodebook.optimizers.fixed import (
     best_single_row,
     concat_row,
     reference_rows,
+    rows_without,
     untrained_row,
 )
 from promptcodebook.optimizers.selection import Selection, train_to_reserve
@@ -88,15 +88,17 @@ class PCO:
             "Beware before you deploy the learned policy: every state of this run holds a text "
             f"that the safety rules refuse ({harm})."
         )
+        deployed = Deployed(learner.composer, best.parameters, best.statistics)
+        shown = reference_rows(problem) if assembled.config.learns_routes else ()
         remarks = [learned or _why_nothing_was_learned(store), beware if harm else ""]
         return Result(
             name="learned",
             title="the learned policy",
-            prompter=Deployed(learner.composer, best.parameters, best.statistics),
+            prompter=deployed,
             ended=ended,
             policy=policy,
             rivals=rivals,
-            references=reference_rows(problem) if assembled.config.learns_routes else (),
+            references=[*shown, *rows_without(deployed)],
             remark=" ".join(filter(None, remarks)),
             off_policy=estimate,
             stop=stop,
@@ -162,7 +164,8 @@ async def first_or_stored(problem: Problem) -> State:
 async def initialise(assembled: Assembled) -> State:
     """Θ and the routing statistics before the first step."""
     config, plan = assembled.config, assembled.plan
-    initialiser = Initialiser(assembled.models.ask, plan.templates, config)
+    tools = plan.tools if "tools" in config.learn else ()
+    initialiser = Initialiser(assembled.models.ask, plan.templates, config, tools)
     return await initialiser.first(plan.task.seeds, plan.earlier)
 
 
@@ -177,7 +180,6 @@ def with_listed_codebook(config: Config) -> Config:
 async def _train(
     problem: Problem, learner: Learner, selection: Selection, state: State
 ) -> EndReason:
-    """Algorithm 1 with validation in between, until it is enough."""
     assembled, store = problem.assembled, problem.store
     await learner.router.prepare()
     selection.tell_of_idle_patience()

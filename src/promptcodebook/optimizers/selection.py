@@ -1,10 +1,7 @@
-"""Which state of a run is kept: validation, early stop, and the finalists (decisions 8, 29).
-
-Each batch of training is an unbiased look at the state it began with, and costs nothing more. So
-states are ranked by what their examples earned with the router's own routes, and a validation goes
-to the best state that has had none. Training stops when only a reserve is left for finalists and
-verdict.
-"""
+"""Which state of a run is kept: validation, early stop, and the finalists (decisions 8, 29). Each
+batch is an unbiased look at the state it began with. So states are ranked by what their examples
+earned with the router's own routes, and a validation goes to the best state that has had none.
+Training stops when only a reserve is left for finalists and verdict."""
 
 from __future__ import annotations
 
@@ -76,8 +73,7 @@ class VerdictReserve:
         self._keep({})
 
     def measure(self, rollouts: Sequence[Rollout], seconds: float | None = None) -> None:
-        """Takes these rollouts as the measure; a validation's, with the `seconds` all of them took
-        together, are of several samples each."""
+        """Takes these rollouts as the measure; a validation's (`seconds` in all) have samples."""
         if rollouts:
             used = sum((r.usage for r in rollouts), Usage())
             found = {"calls": used.calls, "tokens": used.tokens, "usd": used.cost}

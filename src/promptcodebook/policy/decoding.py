@@ -1,9 +1,6 @@
-"""What a text says once it is decoded and folded, and what of it the rules cannot read at all.
-
-The rules match folded text in plain English letters, and quote the real one. So a text is read
-again in every usual code, alphabet and spelling. What then reads as English, by a list of words
-(words.txt), is scanned like any text; what never does is unreadable.
-"""
+"""What a text says once it is decoded and folded, and what of it the rules cannot read at all. A
+text is read again in every usual code, alphabet and spelling. What then reads as English, by
+words.txt, is scanned like any text; what never does is unreadable."""
 
 from __future__ import annotations
 
@@ -257,7 +254,6 @@ _SMALL = "abcdefghijklmnopqrstuvwxyz"
 
 
 def _replacing(alphabet: str) -> Callable[[str], str]:
-    """Every letter by that at its place in another alphabet."""
     table = str.maketrans(_SMALL + _SMALL.upper(), alphabet + alphabet.upper())
     return lambda text: text.translate(table)
 
@@ -327,7 +323,6 @@ def _prose(text: str) -> list[tuple[re.Match[str], bool]]:
 
 
 def _strange(text: str) -> list[tuple[int, int]]:
-    """Sentences and stretches of which less than half is English."""
     found: list[tuple[int, int]] = []
     for sentence in re.finditer(r"[^.!?;:\n]+", text):
         words = [word for word in _WORD.findall(sentence.group()) if len(word) > 1]

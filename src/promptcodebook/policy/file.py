@@ -1,9 +1,7 @@
-"""(θ, φ, C, S) as plain JSON: what a policy is on disk.
-
-It holds everything that decides a prompt, the texts of the templates included, and no run id, time,
-path, cost or model, so equal training gives equal bytes. `about` says where the policy came from;
-`digest` leaves it out. Each instinct carries its success and r̄: the encoder reads them.
-"""
+"""(θ, φ, C, S) as plain JSON: what a policy is on disk. It holds everything that decides a prompt,
+the texts of the templates included, and no run id, time, path, cost or model, so equal training
+gives equal bytes. `about` says where the policy came from; `digest` leaves it out. Each instinct
+carries its success and r̄: the encoder reads them."""
 
 from __future__ import annotations
 

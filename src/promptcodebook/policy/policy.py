@@ -1,10 +1,6 @@
-"""A learned policy at work: x -> route, prompt, answer, and why that prompt.
-
-A generator puts the chosen instincts into words of its own. What is in the prompt word for word is
-found as it is (the base prompt, the output format, instincts composed verbatim); every other clause
-goes to the instinct that shares most of its words, and is called the generator's own where none
-shares enough. That is a likeness, not a record: `Span.exact` says which of the two it is.
-"""
+"""A learned policy at work: x -> route, prompt, answer, and why that prompt. What is in the prompt
+word for word is found as it is; every other clause goes to the instinct that shares most of its
+words, or is the generator's own. `Span.exact` tells this likeness apart."""
 
 from __future__ import annotations
 
@@ -349,8 +345,7 @@ _STEM = 5  # letters by which two words are the same: 'count', 'counts', 'counti
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of a prompt and its source; `instinct` is an instinct's index k. `exact`: it is there
-    word for word; else the words that they share show it."""
+    """A piece of a prompt and its source; `instinct` = k; `exact` = word for word."""
 
     text: str
     source: Literal["base", "format", "instinct", "generator"]

@@ -1,10 +1,7 @@
 """REF -> a policy: a run (id, start of an id, path, 'last'), a policy file, or a version in the
-registry (NAME@REF, sha256:DIGITS).
-
-Of a run it is the best validated state, or the last, that holds nothing harmful. The code and the
-addresses that a run names are used only if it has the mark of this user (`store/header.py`), since
-a run's folder is passed on like any file. What was typed for this use needs no trust.
-"""
+registry (NAME@REF, sha256:DIGITS). Of a run it is the best validated state, or the last, that holds
+nothing harmful. The code and the addresses that a run names are used only if it has the mark of
+this user (`store/header.py`): its folder is passed on like any file."""
 
 from __future__ import annotations
 

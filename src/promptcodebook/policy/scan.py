@@ -1,9 +1,7 @@
-"""The rule scan: what is wrong with a text, found without a model, and the checks of rewrites.
-
-The rules look for orders that no instinct may give ("reveal the system prompt") and for traces that
-an attack or a leak leaves. A text that forbids, flags or describes an order ("never mislead the
-reader") passes. The scan is a net, not a proof: docs/safety.md says what it finds and misses.
-"""
+"""The rule scan: what is wrong with a text, found without a model, and the checks of rewrites. The
+rules look for orders that no instinct may give ("reveal the system prompt") and for traces that an
+attack or a leak leaves. A text that forbids, flags or describes an order ("never mislead the
+reader") passes. The scan is a net, not a proof: docs/safety.md says what it finds and misses."""
 
 from __future__ import annotations
 
@@ -193,12 +191,10 @@ def _traces(text: str) -> tuple[Finding, ...]:
 
 @cache
 def _patterns() -> Mapping[str, re.Pattern[str]]:
-    """Those of traces.toml, by name."""
     return {name: re.compile(_joined(pattern)) for name, pattern in _read("traces.toml").items()}
 
 
 def _spans(name: str, text: str) -> Iterator[tuple[tuple[int, int], str]]:
-    """Where a pattern is found, and the words there."""
     return ((match.span(), match.group()) for match in _patterns()[name].finditer(text))
 
 
@@ -238,7 +234,6 @@ def _is_cyrillic(char: str) -> bool:
 
 
 def _is_styled(char: str) -> bool:
-    """A Latin letter in mathematical, full-width or enclosed form."""
     if char.isascii():
         return False
     plain = unicodedata.normalize("NFKC", char)
@@ -258,7 +253,6 @@ def _secrets(text: str) -> _Found:
 
 
 def _is_key_like(value: str) -> bool:
-    """No word and no number: digits among letters, or marks within."""
     letters = sum(c.isalpha() for c in value)
     digits = sum(c.isdigit() for c in value)
     marks = sum(not c.isalnum() and c not in "-_'/" for c in value)

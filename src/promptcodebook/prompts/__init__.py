@@ -1,9 +1,6 @@
 """Prompts that were found elsewhere: a front of GEPA, DSPy programs, or a folder of text files.
-
-Each becomes an instinct of its own, so that a router learns which input gets which prompt. Only
-text and JSON are read. GEPA's state is a pickle, which may run code as it is read, and DSPy saves
-programs as pickles too: both are refused, with what to write instead.
-"""
+Each becomes an instinct. Only text and JSON are read: GEPA's state and some DSPy programs are
+pickles, which may run code; both are refused, with what to write instead."""
 
 from __future__ import annotations
 
@@ -101,7 +98,6 @@ def _of_folder(path: Path) -> Any:
 
 
 def _prompts_of(tree: Any, path: Path, component: str) -> tuple[list[str], list[float]]:
-    """The texts, and the mean score of each where the file has them."""
     scores: list[float] = []
     if isinstance(tree, dict):
         tree = cast("dict[str, Any]", tree)

@@ -45,8 +45,7 @@ def route(
 
     No prompt is rewritten. The verdict sets the routed prompts beside the one that their maker
     would deploy (where it is known) and beside the best of them for all inputs. Data, reward and
-    models may come from pco.toml, as for `pco train`, which also resumes the run.
-    """
+    models may come from pco.toml, as for `pco train`, which also resumes the run."""
     front = read_front(Path(prompts))
     made = [*_SETTINGS, f"init.path={json.dumps(str(Path(prompts).resolve()))}"]
     made += [f"size={len(front.prompts)}", f"update.epochs={rollouts // _BATCH}"]

@@ -1,13 +1,9 @@
 """`update.pool`: candidate sentences take the places of instincts that show no use; with
-`instinct.kind = "demo"` the candidates are training examples that the run itself answered well.
-
-Use is what an instinct adds, by what the router learned from outcomes, to those training inputs
-whose best route has it: a mean over all inputs. After every few batches the instincts that were
-tried often enough give their places to candidates, where their use is clearly below that of the
-best quarter of the codebook. No model writes or judges.
-Which candidates come next follows from how many places have changed so far, so that a resumed run
-ends as it would have. Each passes the checks of every rewrite: length, copies, safety and leaks.
-"""
+`instinct.kind = "demo"` the candidates are training examples that the run itself answered well. Use
+is what an instinct adds, by the learned router, to the inputs whose best route has it: a mean over
+all inputs. Every few batches instincts that were tried often enough give way where their use is
+clearly below that of the codebook's best quarter. No model writes or judges. How many places have
+changed says which candidates are next, so a resumed run ends alike. Each passes all checks."""
 
 from __future__ import annotations
 
@@ -24,6 +20,7 @@ from promptcodebook.method.policy import Made
 from promptcodebook.method.state import State
 from promptcodebook.method.train import BatchHooks
 from promptcodebook.method.update import AllChecks, NoLeakCheck, Updater, near_copy
+from promptcodebook.optimizers.fixed import DEMO
 from promptcodebook.policy.scan import safety_check, trace_check
 from promptcodebook.routing.ranking import Ranker, chosen
 from promptcodebook.routing.router import OutcomeRouter
@@ -32,7 +29,6 @@ from promptcodebook.types import Example, Rewrite, Trace, variable_name
 
 _EVERY, _TRIES = 2, 16
 """Batches between two rounds where the settings do not say; tries after which use is believed."""
-DEMO = "Answer like this. To:\n{}\nanswer:\n{}"
 _MOST_WORDS = 150  # words of a demonstration; longer ones are passed over
 _BEST, _LESS = 0.25, 0.8
 """The share of the codebook of most use, and of the mean use that keeps the others in place."""

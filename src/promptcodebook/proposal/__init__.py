@@ -1,8 +1,5 @@
-"""`pco init --from FILE`: a pco.toml for a data file of the user's own.
-
-It guesses which columns are input and reference, which reward suits the references and how to
-split the rows, and says what it saw. The file stays where it is.
-"""
+"""`pco init --from FILE`: a pco.toml for a data file of the user's own. It guesses which columns
+are input and reference, the reward and the split, and says what it saw."""
 
 from __future__ import annotations
 
@@ -111,8 +108,7 @@ def propose(
     source: Path, folder: Path, given: Mapping[str, str | None], *, yes: bool
 ) -> tuple[dict[str, str], str]:
     """Looks at `source` for a pco.toml in `folder`: its text by name, and what was seen, in words.
-    `given` holds input, target and reward, None = our guess, which a person confirms unless `yes`.
-    DataError, ConfigError."""
+    `given` holds input, target and reward, None = our guess, confirmed unless `yes`. DataError."""
     tables = read_source(source)
     separate = isinstance(tables, Mapping)
     rows = [row for table in (tables.values() if separate else [tables]) for row in table.rows]

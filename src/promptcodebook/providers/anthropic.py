@@ -1,8 +1,5 @@
-"""Claude: chat completions as Anthropic's Messages, and back.
-
-The end of the caller's constant system text and the end of a conversation are marked for the
-prompt cache, so that the next turn pays a tenth for what it repeats.
-"""
+"""Claude: chat completions as Anthropic's Messages, and back. The ends of the constant system text
+and of a conversation are marked for the prompt cache: the next turn pays a tenth for repetition."""
 
 from __future__ import annotations
 
@@ -23,14 +20,14 @@ from promptcodebook.providers.library import (
     head_of,
     inline_of,
     parts_of,
+    said_of,
     stops_of,
     tree_of,
     usage_chunk_of,
     usage_of,
 )
 
-_LENGTH = 8192
-"""Tokens of a reply where a request names no length, since Anthropic wants one."""
+_LENGTH = 8192  # tokens of a reply where a request names no length, since Anthropic wants one
 _FINISH = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -84,11 +81,7 @@ class Anthropic(Library):
                     calls.append(call_of(block.id, block.name, json.dumps(block.input)))
                 case _:
                     pass  # what the provider's own tools did
-        said: Tree = {"content": text or None}
-        if calls:
-            said["tool_calls"] = calls
-        if thoughts:
-            said["reasoning_content"] = thoughts
+        said = said_of(text, thoughts, calls)
         if calls and kept:
             said["thinking_blocks"] = kept  # to be sent back with the results of the calls
         reason = message.stop_reason or "end_turn"
@@ -154,15 +147,12 @@ class Anthropic(Library):
             asked["tools"] = [_tool(each) for each in tools]
         if choice := _tool_choice(body):
             asked["tool_choice"] = choice
-        output: Tree = {}
         shape: Tree = body.get("response_format") or {}
         if shape.get("type") == "json_schema":
             schema = self.library.transform_schema(shape["json_schema"]["schema"])
-            output["format"] = {"type": "json_schema", "schema": schema}
+            asked["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
         if effort := body.get("reasoning_effort"):
-            output["effort"] = effort
-        if output:
-            asked["output_config"] = output
+            asked.setdefault("output_config", {})["effort"] = effort
         if user := body.get("user"):
             asked["metadata"] = {"user_id": user}
         # As they are, so that the provider says what it does not know; never as keywords, of which
@@ -175,8 +165,7 @@ class Anthropic(Library):
 
 
 def _conversation(messages: Sequence[Tree]) -> tuple[list[Tree], list[Tree]]:
-    """The system's blocks, the first message's end marked for the cache, and the turns; in a
-    conversation the last one's end is marked too."""
+    """System blocks, the first message's end marked for the cache, and turns, the last too."""
     system: list[Tree] = []
     turns: list[Tree] = []
     for message in messages:
@@ -193,17 +182,11 @@ def _conversation(messages: Sequence[Tree]) -> tuple[list[Tree], list[Tree]]:
                 role, blocks = "user", [{**result, "content": blocks}]
             case "assistant":
                 calls: list[Tree] = message.get("tool_calls") or []
-                used = [
-                    {
-                        "type": "tool_use",
-                        "id": call["id"],
-                        "name": call["function"]["name"],
-                        "input": arguments_of(call),
-                    }
-                    for call in calls
-                ]
                 thoughts: list[Tree] = message.get("thinking_blocks") or []
-                blocks = [*thoughts, *blocks, *used]
+                blocks = [*thoughts, *blocks]
+                for call in calls:
+                    named = {"id": call["id"], "name": call["function"]["name"]}
+                    blocks.append({"type": "tool_use", **named, "input": arguments_of(call)})
             case _:
                 pass
         if turns and turns[-1]["role"] == role:
@@ -227,8 +210,7 @@ def _block(part: Tree) -> Tree:
     """A part of a message; one that OpenAI does not know is Anthropic's own already."""
     match part.get("type"):
         case "image_url":
-            url = part["image_url"]["url"]
-            return {"type": "image", "source": _source(url)}
+            return {"type": "image", "source": _source(part["image_url"]["url"])}
         case "file" if "file_data" in part.get("file", {}):
             return {"type": "document", "source": _source(part["file"]["file_data"])}
         case "input_audio":

@@ -23,6 +23,7 @@ from promptcodebook.providers.library import (
     head_of,
     inline_of,
     parts_of,
+    said_of,
     stops_of,
     tree_of,
     usage_chunk_of,
@@ -84,18 +85,14 @@ class Gemini(Library):
     async def complete(self, client: Any, asked: Tree) -> Tree:
         answer = await client.models.generate_content(**asked)
         text, thoughts, calls = _written(answer, 0)
-        said: Tree = {"content": text or None}
-        if calls:
-            said["tool_calls"] = calls
-        if thoughts:
-            said["reasoning_content"] = thoughts
         if (ending := _ending(answer)) is None:
             raise ValueError("it has neither a candidate nor a reason for having none")
         finish, reason = ending
         if finish == "stop" and calls:
             finish = "tool_calls"
         own = head_of(answer.response_id or "", self.model)
-        return completion_of(own, said, finish, reason, _usage(answer.usage_metadata))
+        said, usage = said_of(text, thoughts, calls), _usage(answer.usage_metadata)
+        return completion_of(own, said, finish, reason, usage)
 
     async def stream(self, client: Any, asked: Tree) -> AsyncGenerator[Tree, None]:
         own, usage, begun = head_of("", self.model), None, 0
@@ -130,16 +127,12 @@ class Gemini(Library):
         if any(each.get("reason") == "API_KEY_INVALID" for each in details):
             status = 401
         waits = [_SECONDS.search(str(each.get("retryDelay", ""))) for each in details]
-        headers: dict[str, str] = {}
-        for found in filter(None, waits):
-            headers["Retry-After"] = found[0]
+        wait = next((found[0] for found in waits if found), None)
         kind = str(told.get("status") or failed.status or "")
         code = "model_not_found" if status == 404 and "models/" in str(failed.message) else ""
-        return (
-            status,
-            fault(str(failed.message or kind or "nothing more"), kind=kind, code=code),
-            headers,
-        )
+        said = str(failed.message or kind or "nothing more")
+        headers = {} if wait is None else {"Retry-After": wait}
+        return status, fault(said, kind=kind, code=code), headers
 
     async def names(self, client: Any) -> Sequence[str]:
         listed = await client.models.list(config={"page_size": 1000})
@@ -184,7 +177,6 @@ class Gemini(Library):
 
 
 def _conversation(messages: Sequence[Tree]) -> tuple[list[Tree], list[Tree]]:
-    """The system's parts, and the turns."""
     system: list[Tree] = []
     turns: list[Tree] = []
     names: dict[str, str] = {}

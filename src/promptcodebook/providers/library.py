@@ -1,9 +1,6 @@
-"""A provider's own library, asked in chat completions: what all of them have in common.
-
-Core sends the body that it would send to an OpenAI-compatible server. A `Library` hands it to the
-provider's client in that provider's words, and words the reply as such a server would. So retries,
-limits, budgets, the journal and `pco serve` work as they do for any address.
-"""
+"""A provider's own library, asked in chat completions. Core sends the body that it would send to an
+OpenAI-compatible server. A `Library` hands it to the provider's client in that provider's words,
+and words the reply as such a server would. All above works as ever."""
 
 from __future__ import annotations
 
@@ -250,6 +247,16 @@ def usage_chunk_of(own: Tree, usage: Tree | None) -> Tree:
 
 def head_of(own_id: str, model: str) -> Tree:
     return {"id": f"chatcmpl-{own_id}", "created": int(time.time()), "model": model}
+
+
+def said_of(text: str, thoughts: str, calls: Sequence[Tree]) -> Tree:
+    """A reply's content, tool calls and reasoning."""
+    said: Tree = {"content": text or None}
+    if calls:
+        said["tool_calls"] = list(calls)
+    if thoughts:
+        said["reasoning_content"] = thoughts
+    return said
 
 
 def completion_of(own: Tree, message: Tree, finish: str, reason: str, usage: Tree | None) -> Tree:

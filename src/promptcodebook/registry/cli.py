@@ -1,10 +1,10 @@
-"""The registry's commands: `pco codebook freeze`, `promote`, `rollback` and so on. So is `audit`,
-whose report decides whether a version may be promoted."""
+"""The registry's commands, and `audit`, whose report decides what may be promoted."""
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
+from pydantic import JsonValue
 
 from promptcodebook.assemble import NO_DATA, OWN_LM, Sources, assemble, plan_data
 from promptcodebook.audit import report as auditing
@@ -90,8 +91,7 @@ def freeze(
 ) -> None:
     """Store a policy as a version that never changes; NAME@latest moves to it.
 
-    A training that starts from the version does not rewrite a frozen instinct.
-    """
+    A training that starts from the version does not rewrite a frozen instinct."""
     reference = resolve(runs_dir(), ref)
     text, file = reference.text, reference.file
     if instinct:
@@ -121,23 +121,53 @@ def promote(
     without_judge: bool = typer.Option(
         False, "--without-judge", help="Go by the rules alone; logged."
     ),
+    canary: str = typer.Option(
+        "", metavar="SHARE", help="Let this share of requests try it first, such as 10%."
+    ),
+    margin: float = typer.Option(
+        0.0, min=-0.99, max=0.99, help="How much more reward than today's version it must earn."
+    ),
+    split: str = typer.Option(
+        "conversation",
+        metavar="conversation|caller|header:NAME",
+        help="What keeps its version: a conversation of --sticky, or else each request by itself; "
+        "a caller's key; a header.",
+    ),
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Move NAME@REF to a version that passed `pco codebook audit`; servers of the ref follow."""
+    """Move NAME@REF to a version that passed `pco codebook audit`; servers of the ref follow.
+
+    With `--canary` the ref moves once feedback shows that the version is better, and the canary
+    ends where feedback or failures show harm. `rollback` ends it by hand.
+    """
     name = check_ref(ref).partition("@")[0]
+    tried = _canary_of(canary, margin, split) if canary else None
     reference = resolve(runs_dir(), source)
     with open_registry(who=who) as registry:
         version = reference.version
         if not version:
             version = registry.freeze(reference.text, name, _facts_of(reference), why).version
         gate = AuditGate(registry.attestations, without_judge)
-        entry = registry.promote(version, ref, why, override, gate)
+        entry = registry.promote(version, ref, why, override, gate, tried)
         _show_move(ref, entry, version, as_json)
 
 
+def _canary_of(share: str, margin: float, split: str) -> dict[str, JsonValue]:
+    digits, percent, _ = share.partition("%")
+    try:
+        part = float(digits) / (100 if percent else 1)
+    except ValueError:
+        part = 0.0
+    if not 0 < part < 1:
+        raise ConfigError(f"--canary {share}: no share between 0 and 1", hint="--canary 10%")
+    if not re.fullmatch(r"conversation|caller|header:[\w-]+", split, re.ASCII):
+        said = f"--split {split!r} is none of conversation, caller and header:NAME"
+        raise ConfigError(said, hint="--split header:X-Session-Id")
+    return {"share": part, "margin": margin, "split": split}
+
+
 def _facts_of(reference: Reference) -> Facts:
-    """Where a policy came from."""
     header, best, about = reference.header, reference.best, reference.file.about
     if header is not None and best is not None:
         known = best.step + 1, best.score, header.settings, dict(header.fingerprints)
@@ -158,7 +188,10 @@ def rollback(
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Move NAME@REF back to the version before, at once. Again: back one more."""
+    """Move NAME@REF back to the version before, at once. Again: back one more.
+
+    Where a canary is under way and `--to` names no version, the canary ends and the ref stays.
+    """
     with open_registry(who=who) as registry:
         entry = registry.rollback(ref, to, why)
         _show_move(ref, entry, entry.after, as_json)
@@ -172,8 +205,7 @@ def import_file(
 ) -> None:
     """Take in what was exported, every line verified first.
 
-    `--name` is for single versions, and where the registry has a log of its own.
-    """
+    `--name` is for single versions, and where the registry has a log of its own."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -194,8 +226,7 @@ def verify(
 ) -> None:
     """Recompute every hash and follow the chain; name the first bad row and exit 1.
 
-    Note the head that it prints: a chain cannot show that its last entries were removed.
-    """
+    Note the head that it prints: a chain cannot show that its last entries were removed."""
     with open_registry() as registry:
         found, place = registry.verify(head), registry.storage.place
     if as_json:
@@ -258,6 +289,10 @@ def _show_move(ref: str, entry: Entry | None, version: str, as_json: bool) -> No
         emit({"ref": ref, "version": version, "entry": moved})
     elif entry is None:
         print(f"{ref} points to {version} already")
+    elif (tried := entry.canary) and "share" in tried:
+        print(f"{ref}: {tried['share']:.3g} of requests try {version[:_SHORT]}")
+    elif tried:
+        print(f"{ref}: the canary {version[:_SHORT]} ended, and the ref stays")
     else:
         print(f"{ref}: {entry.before[:_SHORT] or '(new)'} → {version[:_SHORT]}")
 
@@ -268,7 +303,10 @@ def _entry_cells(entry: Entry) -> dict[str, Any]:
         why += f" (override: {override})"
     elif known.get("without_judge"):
         why += " (without a judge)"
-    when, what = entry.time[:16].replace("T", " "), {"what": entry.action, "ref": entry.ref}
+    when, tried = entry.time[:16].replace("T", " "), entry.canary
+    what = {"what": entry.action, "ref": str(tried.get("ref", entry.ref))}
+    if tried:
+        what["what"] = f"canary {tried['share']:.3g}" if "share" in tried else "canary ended"
     moved = {"from": entry.before[:_SHORT], "to": entry.after[:_SHORT]}
     row = {"entry": str(entry.seq), "when": when, "who": entry.who, **what, **moved}
     return {**row, "why": " ".join(why.split())}
@@ -292,8 +330,7 @@ def audit(
     hidden or false letters, encoded text, role markers, unreadable text, and copies of training
     data. The role judge is asked about hazards where it has a model; without one no audit passes.
     The report lists what was left out. For a version in the registry it goes into the log, and
-    decides whether `promote` accepts the version.
-    """
+    decides whether `promote` accepts the version."""
     reference = resolve(runs_dir(), ref, trust=typed.trust)
     names = PresidioScan() if presidio else None
     training, why = _training(reference, typed)

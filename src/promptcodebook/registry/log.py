@@ -6,8 +6,7 @@ by the SHA-256 of its policy file's bytes: `sha256:` and 64 digits.
 
 The file has no write-ahead log: a commit is on the disk before it returns. A writer holds the
 file's lock from reading the log to its commit, so two never follow the same entry. Each look opens
-the file, so a copy put in its place is the registry from then on.
-"""
+the file, so a copy put in its place is the registry from then on."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ LATEST = "latest"  # the ref of each codebook to its newest version; never promo
 _STORES = ("freeze", "import")
 _ACTIONS = (*_STORES, "promote", "rollback", "attest")
 FIRST = "0" * 64  # what the first entry has in place of the hash before it
-_NUMBERED = re.compile(r"v\d+", re.IGNORECASE)
-"""No name of a ref: MLflow keeps these for itself."""
+CANARY = "canary"  # the topic under which a canary's beginning and end are attested
+_NUMBERED = re.compile(r"v\d+", re.IGNORECASE)  # no name of a ref: MLflow keeps these for itself
 
 
 class Broken(Exception):
@@ -87,6 +86,15 @@ class Entry:
         """`facts` as a tree."""
         return json.loads(self.facts)
 
+    @property
+    def canary(self) -> Mapping[str, Any]:
+        """What it says of a canary's beginning or end; empty where it is about something else."""
+        if self.action != "attest" or f'"topic":"{CANARY}"' not in self.facts:
+            return {}
+        known = self.known
+        found = known.get("found") if known.get("topic") == CANARY else None
+        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
 
 def canonical(tree: Mapping[str, object]) -> str:
     """The one way to write these values as JSON: sorted, without blanks, in ASCII."""
@@ -126,6 +134,8 @@ class Log:
         self.versions: dict[str, Entry] = {}
         """Every version with the entry that stored it first, in order."""
         self._history: dict[str, list[str]] = {}
+        self.canaries: dict[str, Entry] = {}
+        """The beginning of each ref's canary. A move of the ref ends it, too."""
 
     def add(self, entry: Entry) -> None:
         """Takes the next entry. Raises Broken, and stays as it was, where anything is wrong."""
@@ -163,6 +173,10 @@ class Log:
         self.entries.append(entry)
         if entry.action in _STORES:
             self.versions.setdefault(entry.after, entry)
+        tried = entry.canary
+        self.canaries.pop(str(tried.get("ref", entry.ref)), None)
+        if "share" in tried:
+            self.canaries[str(tried.get("ref"))] = entry
         history = self._history.setdefault(entry.ref, []) if entry.ref else []
         if entry.action == "rollback" and entry.after in history:
             while history[-1] != entry.after:
@@ -195,9 +209,10 @@ class Log:
         """The entries of one ref (NAME@REF), of one codebook (NAME or NAME@), or all ('')."""
         name, _, word = ref.partition("@")
         if word:
-            return tuple(entry for entry in self.entries if entry.ref == ref)
+            return tuple(e for e in self.entries if ref in (e.ref, e.canary.get("ref")))
         own = f"{name}@" if name else ""
-        return tuple(entry for entry in self.entries if entry.ref.startswith(own))
+        places = ((entry, str(entry.canary.get("ref", entry.ref))) for entry in self.entries)
+        return tuple(entry for entry, place in places if place.startswith(own))
 
     def resolve(self, text: str) -> str:
         """The version that NAME@REF or sha256:DIGITS means. Raises RefNotFound."""
@@ -245,8 +260,7 @@ class Storage(Protocol):
     append   adds what `propose` asks for to the log as it is then; the new entries
     policy   the bytes stored for a version that the log knows, not checked
     poll     the version that a ref points to now, as cheaply as possible; None for no such ref
-    check    all rows read again: the log up to its first bad entry, and what is wrong
-    """
+    check    all rows read again: the log up to its first bad entry, and what is wrong"""
 
     @property
     def place(self) -> str: ...
@@ -339,7 +353,6 @@ class SqliteStorage:
         return self._first(newest, ref)
 
     def _first(self, statement: str, value: str) -> Any:
-        """The one value of the first row, if there is one."""
         with self._reading() as db:
             row = None if db is None else db.execute(statement, (value,)).fetchone()
         return None if row is None else row[0]
@@ -402,7 +415,6 @@ def _log_faults(db: sqlite3.Connection, log: Log) -> list[Fault]:
 
 
 def _policy_faults(db: sqlite3.Connection, log: Log) -> list[Fault]:
-    """Policy files that are not as written, or missing."""
     faults, found = list[Fault](), set[object]()
     for number, version, policy in db.execute("SELECT * FROM policies ORDER BY id"):
         found.add(version)

@@ -1,10 +1,8 @@
-"""A registry on an MLflow server, in its prompt registry: what several machines share.
-
-A codebook is a prompt, a version is a version of it with the policy file as text, and a ref is an
-alias: where someone else moves the alias, the ref moves. Each entry of the log is a tag on the
-version concerned, so the log is in order of time and its chain is computed when it is read.
-The server has no transactions: of two who move a ref at once, the last one wins.
-"""
+"""A registry on an MLflow server, in its prompt registry: what several machines share. A codebook
+is a prompt, a version is a version of it with the policy file as text, and a ref is an alias: where
+someone else moves the alias, the ref moves. Each entry of the log is a tag on the version
+concerned, so the log is in order of time and its chain is computed when it is read. The server has
+no transactions: of two who move a ref at once, the last one wins."""
 
 from __future__ import annotations
 
@@ -133,7 +131,6 @@ class MlflowStorage:
                 yield entry
 
     def _create(self, name: str) -> None:
-        """Makes the prompt, or marks the one that there is."""
         try:
             self._client.create_prompt(name, tags={_MARK: "true"})
         except self._fails as error:

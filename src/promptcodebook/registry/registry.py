@@ -1,9 +1,6 @@
 """Versions of policies that never change, refs that move, the log of every move, and all of it as
-lines to hand on.
-
-A registry is one file (`log.py`) or an MLflow server (`mlflow.py`). A ref moves to a version
-only if a model judged it and no audit's high finding is open. The log keeps the audits' reports.
-"""
+lines to hand on. A registry is one file (`log.py`) or an MLflow server (`mlflow.py`). A ref moves
+to a version only if a model judged it and no audit's high finding is open. The log keeps audits."""
 
 from __future__ import annotations
 
@@ -32,6 +29,7 @@ from promptcodebook.paths import registry_location
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
 from promptcodebook.policy.references import StoredVersion
 from promptcodebook.registry.log import (
+    CANARY,
     FIRST,
     LATEST,
     Broken,
@@ -136,6 +134,37 @@ class AuditGate:
 
 
 @dataclass(frozen=True, slots=True)
+class Canary:
+    """A version that a `share` of a ref's requests tries while the ref points to `control`. `split`
+    ('conversation', 'caller' or 'header:NAME') says what keeps its version. It is promoted where
+    its reward is above the control's by more than `margin`. `gate` is what it passed."""
+
+    ref: str
+    version: str
+    control: str
+    began: datetime
+    share: float
+    margin: float
+    split: str
+    gate: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, log: Log, ref: str) -> Canary | None:
+        """The one under way."""
+        if (entry := log.canaries.get(ref)) is None:
+            return None
+        found, began = entry.canary, datetime.fromisoformat(entry.time)
+        share, margin, split = found["share"], found["margin"], found["split"]
+        gate: Mapping[str, Any] = found["gate"]
+        return cls(ref, entry.after, log.at(ref) or "", began, share, margin, split, gate)
+
+    def tries(self, key: str) -> bool:
+        """Whether what has this key gets the canary: the same for the same key, on all servers."""
+        text = f"{self.version} {self.began.timestamp()} {key}".encode("utf-8", "surrogatepass")
+        return int.from_bytes(hashlib.sha256(text).digest()[:8]) < self.share * 2**64
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """How many entries and versions are whole, the last entry's hash, and the faults, in order."""
 
@@ -185,12 +214,19 @@ class Registry:
         return next(iter(self.storage.append(propose)), None)
 
     def promote(
-        self, source: str, ref: str, why: str = "", override: str = "", gate: Gate | None = None
+        self,
+        source: str,
+        ref: str,
+        why: str = "",
+        override: str = "",
+        gate: Gate | None = None,
+        canary: Mapping[str, JsonValue] | None = None,
     ) -> Entry | None:
         """Moves NAME@REF to the version that `source` (NAME@REF or sha256:DIGITS) means; the log's
         entry, None where the ref did not move. The version must pass `gate`: by default an audit
         with a judge. A reason to `override` it moves the ref all the same, and the entry keeps the
-        reason and what the gate said. Raises RefNotFound and PromotionRefused."""
+        reason and what the gate said. `canary` ('share', 'margin', 'split') tries the version in
+        place of a move. Raises RefNotFound and PromotionRefused."""
         check_ref(ref)
         version = self.version(source)
         audits = AuditGate(self.attestations) if gate is None else gate
@@ -210,17 +246,24 @@ class Registry:
             if log.at(ref) == version.version:
                 return Proposal()
             facts = passed() if found is None else found
+            if canary is not None:
+                log.resolve(ref)  # there is something to compare it with
+                tried = {"ref": ref, **canary, "gate": dict(facts)}
+                return Proposal((self._attested(log, version.version, CANARY, tried, why),))
             return Proposal((self._entry(log, "promote", ref, version.version, why, facts),))
 
         return next(iter(self.storage.append(propose)), None)
 
     def rollback(self, ref: str, to: str = "", why: str = "") -> Entry:
         """Moves NAME@REF back to the version before, or to a version `to` that it was at. Rolled
-        back twice it goes back two versions. Raises RefNotFound where there is none."""
+        back twice it goes back two versions. Where a canary is under way, and no `to`, that ends
+        and the ref stays. Raises RefNotFound where there is none."""
         check_ref(ref)
 
         def propose(log: Log) -> Proposal:
             log.resolve(ref)  # names the refs that exist
+            if not to and (tried := Canary.of(log, ref)) is not None:
+                return Proposal((self._ended(log, tried, False, why, {}),))
             *earlier, now = log.history(ref)
             version = log.resolve(to) if to else earlier[-1] if earlier else ""
             if not version:
@@ -242,11 +285,25 @@ class Registry:
         """Logs what was found about a version, such as an audit's report."""
 
         def propose(log: Log) -> Proposal:
-            version = log.resolve(source)
-            known = {"topic": topic, "found": dict(facts)}
-            return Proposal((self._entry(log, "attest", "", version, why, known),))
+            return Proposal((self._attested(log, log.resolve(source), topic, facts, why),))
 
         return self.storage.append(propose)[-1]
+
+    def canary(self, ref: str) -> Canary | None:
+        """The one under way for NAME@REF."""
+        return Canary.of(self.storage.read(), ref)
+
+    def end_canary(
+        self, canary: Canary, promoted: bool, why: str, figures: Mapping[str, JsonValue]
+    ) -> Entry | None:
+        """Promotes a canary, or rolls it back: the ref stays. None where it ended before."""
+
+        def propose(log: Log) -> Proposal:
+            if Canary.of(log, canary.ref) != canary:
+                return Proposal()
+            return Proposal((self._ended(log, canary, promoted, why, figures),))
+
+        return next(iter(self.storage.append(propose)), None)
 
     def attestations(self, source: str, topic: str) -> tuple[Mapping[str, Any], ...]:
         """What was attested of a version under a topic, in order."""
@@ -317,6 +374,21 @@ class Registry:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _ended(
+        self, log: Log, canary: Canary, promoted: bool, why: str, figures: Mapping[str, JsonValue]
+    ) -> Entry:
+        if promoted:
+            facts = {**canary.gate, CANARY: figures}
+            return self._entry(log, "promote", canary.ref, canary.version, why, facts)
+        found = {"ref": canary.ref, "ended": "rolled back", "figures": dict(figures)}
+        return self._attested(log, canary.version, CANARY, found, why)
+
+    def _attested(
+        self, log: Log, version: str, topic: str, found: Mapping[str, JsonValue], why: str
+    ) -> Entry:
+        known = {"topic": topic, "found": dict(found)}
+        return self._entry(log, "attest", "", version, why, known)
 
     def _entry(
         self, log: Log, action: str, ref: str, version: str, why: str, facts: Mapping[str, Any]
@@ -405,8 +477,7 @@ def export_lines(registry: Registry, sources: Iterable[str] = ()) -> Iterator[st
         {"kind":"end","lines":N}
 
     Every line carries the hash of all lines up to it (`sum`), so an import names a line with a
-    changed byte before it takes anything in.
-    """
+    changed byte before it takes anything in."""
     wanted = [registry.version(source) for source in sources]
     log = () if wanted else registry.history()
     trees: list[dict[str, Any]] = [{"kind": "registry", "format": FORMAT}]

@@ -1,9 +1,7 @@
-"""Pages from templates, and the figures on them.
-
-One environment fills in every template, and escapes every value: inputs, replies, feedback and
-tracebacks are untrusted. Markup comes from our own template files alone. A chart is laid out once
-as SVG, with classes of the style sheet; the script of a page only moves what is drawn here.
-"""
+"""Pages from templates, and the figures on them. One environment fills in every template, and
+escapes every value: inputs, replies, feedback and tracebacks are untrusted. Markup comes from our
+own template files alone. A chart is laid out once as SVG, with classes of the style sheet; the
+script of a page only moves what is drawn here."""
 
 from __future__ import annotations
 
@@ -295,7 +293,6 @@ def _line(field: _Field, line: Line) -> dict[str, Any]:
 
 
 def _area(field: _Field, area: Area) -> dict[str, Any]:
-    """Its outline; the interval of a single point is a stroke."""
     alone, look = len(area.points) == 1, area.look
     upper = _thin([(x, high) for x, _, high in area.points])
     lower = _thin([(x, low) for x, low, _ in area.points])

@@ -1,8 +1,5 @@
-"""What a report shows of a run on private data: figures, routes, and texts that are shared anyway.
-
-It shows no input, prompt, stage, output or feedback, nor what models said of them: their lengths
-replace them. The texts of the codebook and the directives stay, since every rewrite was checked.
-"""
+"""What a report shows of a run on private data: figures, routes, the codebook and the directives,
+since every rewrite was checked. Lengths replace inputs, prompts and outputs."""
 
 from __future__ import annotations
 

@@ -93,8 +93,7 @@ def parts_of_trace(context: Context, trace: Trace, instincts: Instincts) -> Part
 def judged_parts(
     context: Context, row: str, rollout: Rollout, first: Codebook
 ) -> tuple[str, Parts]:
-    """A rollout of this row of the verdict under its heading. The untrained row was routed over the
-    run's `first` codebook, all others over the deployed one."""
+    """A verdict row's rollout under its heading; the untrained row has the `first` codebook."""
     instincts = routed_over(rollout, first if row == UNTRAINED else context.codebook)
     return f"{row}: {reward_text(rollout)}", parts_of(rollout, instincts, context.own_words)
 

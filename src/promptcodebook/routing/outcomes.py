@@ -16,8 +16,7 @@ is doubly robust (Dudík, Langford and Li 2011): where the logged route is the p
 came of it corrects the model's forecast, over the chance that the route had, at a weight of at most
 `MOST_WEIGHT`. It is cross-fitted by example. Outcomes of an instinct before its last rewrite are
 fitted to, and not judged by. Where unsolved examples were visited more often, an example's first
-visit alone counts: later visits depend on earlier outcomes.
-"""
+visit alone counts: later visits depend on earlier outcomes."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ training inputs, then scaled to its share of the length.
 
 Below it, `distil` makes a ranking that imitates E_θ. For each instinct a ridge regression on φ(x)
 predicts whether the encoder chose it, in the dual form, with the penalty of least leave-one-out
-error. An example counts once, however many routes it has. The route is the S that rank first.
-"""
+error. An example counts once, however many routes it has. The route is the S that rank first."""
 
 from __future__ import annotations
 

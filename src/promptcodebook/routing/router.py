@@ -1,11 +1,9 @@
-"""A router that learns from outcomes, in place of E_θ (method decision 26, beyond the paper).
-
-In training each example's route is drawn. `_DRAWS` draws from the posterior of what each instinct
-adds (`outcomes.py`) give as many routes, each the best under its draw. With probability 1 - η one
-of them is taken (Thompson sampling), with η a uniform set. So the chance of a route is known
-exactly, (1 - η)·share + η·uniform; it is logged for the off-policy estimate. `Step.ranking` holds
-what is learned; a resumed run reads the outcomes back from the traces of its steps (`recall`).
-"""
+"""A router that learns from outcomes, in place of E_θ (method decision 26, beyond the paper). In
+training each example's route is drawn. `_DRAWS` draws from the posterior of what each instinct adds
+(`outcomes.py`) give as many routes, each the best under its draw. With probability 1 - η one of
+them is taken (Thompson sampling), with η a uniform set. So the chance of a route is known exactly,
+(1 - η)·share + η·uniform; it is logged for the off-policy estimate. `Step.ranking` holds what is
+learned; a resumed run reads the outcomes back from the traces of its steps (`recall`)."""
 
 from __future__ import annotations
 
@@ -27,8 +25,7 @@ from promptcodebook.routing.ranking import Embedder, Features, chosen, dot
 from promptcodebook.types import Codebook, Example, Expected, Outcome, Route, Step, Trace
 
 Indices = tuple[int, ...]
-_DRAWS, _BLAME = 64, 0.25
-"""Posterior draws for an example; the weight of blame beside a reward's 1."""
+_DRAWS, _BLAME = 64, 0.25  # posterior draws for an example; the weight of blame beside a reward's 1
 _WORDS = {"words": 1.0, "embeddings": 0.0, "both": 0.5}
 """The share of words and letters in an input's features."""
 
@@ -188,7 +185,6 @@ class OutcomeRouter(Router):
         return off_policy(self.model, texts, state.outcomes, state.versions, terms)
 
     def _posterior(self, state: State) -> Posterior:
-        """One fit for all examples of a batch."""
         if (
             self._fitted is None
             or self._fitted[0].outcomes is not state.outcomes
@@ -199,7 +195,6 @@ class OutcomeRouter(Router):
 
 
 def _current(state: State) -> Iterator[Outcome]:
-    """Rewards of routes whose instincts read as they do now."""
     return (o for o in state.outcomes if not o.part and o.reads_as(state.versions))
 
 

@@ -8,8 +8,7 @@ is a route any more; the best-rated instincts then fill every route, and nothing
 
 Maintenance, every n steps: split grab-bags, merge twins, revive dead entries. K and the order of
 the entries stay: a new text takes the place of an entry that is dead, or whose text another has
-too. Each change is a Rewrite that passes all checks; validation judges it, not `update.accept`.
-"""
+too. Each change is a Rewrite that passes all checks; validation judges it, not `update.accept`."""
 
 from __future__ import annotations
 

@@ -421,8 +421,7 @@ def evaluate(
 
     The result has `.score` (mean, 95 % interval, n), `.rewards` by example, `.row` (failures, cost
     per query) and `.evaluation.rollouts`. Raises ConfigError, DataError, LMError, PolicyError,
-    RunNotFound, TooManyFailures where nothing was answered, and BudgetReached.
-    """
+    RunNotFound, TooManyFailures where nothing was answered, and BudgetReached."""
     given = Given.of("evaluate()", data, reward, lm, asked)
     of = Sample.of(asked)
     with given.until_done(policy, of, row) as kept:
@@ -461,8 +460,7 @@ def compare(
     its own instincts in one prompt. `budget` limits both sides together; the other keywords are
     those of `evaluate`. The result has `.gain`, `.better` ('a', 'b' or '' where it is unclear) and
     `.differences` by example. Raises what `evaluate` raises, and DataError, before any call, where
-    the examples or the rewards are not the same.
-    """
+    the examples or the rewards are not the same."""
     given = Given.of("compare()", data, reward, lm, asked)
     of = Sample.of(asked)
     with given.until_done(a, b, of) as kept:

@@ -6,8 +6,7 @@ as deployed, with the same draws: on their route, and on their route without it.
 
 An encoder's routes are distilled into a ranking: those that it gave in training, and, where asked,
 fresh ones on training inputs. What that costs in reward is measured on the validation split, both
-policies on the same examples; the test split is left alone.
-"""
+policies on the same examples; the test split is left alone."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ class _OnRoutes:
 
 
 class Measurement:
-    """One effect that is ready to be measured; `kept` is where replies and the result are kept.
-    ConfigError for an instinct that the codebook lacks."""
+    """One effect to be measured; `kept` holds replies and result. ConfigError: no such instinct."""
 
     def __init__(
         self, subject: Subject, instinct: int, of: Sample, kept: EffectStore | None = None
@@ -146,15 +144,12 @@ class Measurement:
         assembled, file, instinct = self.subject.assembled, self.subject.file, self._instinct
         config, models, deployed = assembled.config, assembled.models, self.subject.deployed
         held = [e for e in self._examples if e.id in routes]
-        less = {
-            name: replace(route, indices=tuple(i for i in route.indices if i != instinct))
-            for name, route in routes.items()
-        }
+        less = replace(deployed, silent={instinct})
         count = counter(tell, f"measuring instinct {instinct}", 2 * len(held))
         evaluator = assembled.evaluator()
         with_it, without = await gather_all(
-            evaluator.evaluate(side, _OnRoutes(deployed, each), held, self._split, count)
-            for side, each in (("with", routes), ("without", less))
+            evaluator.evaluate(side, _OnRoutes(each, routes), held, self._split, count)
+            for side, each in (("with", deployed), ("without", less))
         )
         both = list(zip(with_it.rollouts, without.rollouts, strict=True))
         rewards = {a.example_id: (a.reward, b.reward) for a, b in both}
@@ -249,8 +244,7 @@ def effect(
 
     The result has `.difference` (with less without, paired, 95 % interval; None where no input is
     routed to it), `.means`, `.rewards` by example, `.failed` and `.n`. A pair with a failed rollout
-    is counted and left out. Raises what `evaluate` raises, and RunBusy.
-    """
+    is counted and left out. Raises what `evaluate` raises, and RunBusy."""
     given = Given.of("effect()", data, reward, lm, asked, Examined)
     with _asked(policy, k, given, Sample.of(asked, "val")) as (measurement, listener):
         return run_sync(measurement.measure(listener), measurement.subject.interrupt)
@@ -448,8 +442,7 @@ def distill(  # noqa: PLR0913 - the command's options
     the `margin`, a share of the reward's range; `output` is where its policy file is written (None
     = nowhere: `.file.save`). What it asks goes to the log, level INFO.
 
-    Raises ConfigError, DataError, LMError, TooManyFailures, PolicyError and StoreError.
-    """
+    Raises ConfigError, DataError, LMError, TooManyFailures, PolicyError and StoreError."""
     given = Given.of("distill()", data, reward, lm, beside, Beside)
     needs = Needs(fresh, n, margin)
     with given.until_done(ref, needs) as kept:

@@ -1,11 +1,9 @@
-"""One run: started or resumed, then from its first call to its verdict.
-
-It can be stopped anywhere and resumed: what was done is read back from the store, what was paid for
-from the journal, and the rest is a function of the two. A resumed run must have the settings and
-data that it began with. Three things may change: how much to spend and how fast
-(`store.header.FREE_KEYS`), the address of a model of the same name, and how long the training is.
-The header takes over the last two, and an event records them.
-"""
+"""One run: started or resumed, then from its first call to its verdict. It can be stopped anywhere
+and resumed: what was done is read back from the store, what was paid for from the journal, and the
+rest is a function of the two. A resumed run must have the settings and data that it began with.
+Three things may change: how much to spend and how fast (`store.header.FREE_KEYS`), the address of a
+model of the same name, and how long the training is. The header takes over the last two, and an
+event records them."""
 
 from __future__ import annotations
 
@@ -85,7 +83,11 @@ def open_run(
     DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is removed again."""
     plan = plan_run(config, sources).require_training(begun=where.resume is not None)
     if where.resume is not None and sources.templates is None:
-        plan = _with_own_templates(plan, where.resume)
+        # The shipped prompts of the version that began the run, which it keeps.
+        with closing(RunStore.open(where.resume)) as begun:
+            kept, name = begun.header.templates, begun.header.config.get("templates")
+        if kept is not None and name == plan.config.templates and name in template_sets():
+            plan = replace(plan, templates=kept)
     optimizer = make_optimizer(config.optimizer)
     if sources.lm is None:
         require_keys(specs_of(plan.config))
@@ -122,14 +124,6 @@ def open_run(
         if where.resume is None:
             remove_run(store.path)
         raise
-
-
-def _with_own_templates(plan: Plan, run: Path) -> Plan:
-    """The plan with the shipped prompts of the version that began the run, which it keeps."""
-    with closing(RunStore.open(run)) as store:
-        kept, name = store.header.templates, store.header.config.get("templates")
-    same = kept is not None and name == plan.config.templates and name in template_sets()
-    return replace(plan, templates=kept) if same else plan
 
 
 def _first_header(plan: Plan, where: Where) -> Header:
@@ -186,8 +180,7 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
 
 
 class Session:
-    """Runs an optimizer on a problem, then judges what it found. `ended` is how the session ended,
-    None before; `stop` is set where the run can be resumed."""
+    """Runs an optimizer on a problem, then judges. `ended` says how; `stop`: it can be resumed."""
 
     def __init__(self, problem: Problem, optimizer: Optimizer) -> None:
         self.assembled, self.store = problem.assembled, problem.store
@@ -355,8 +348,7 @@ def resume_with(
 def settings_then_and_now(
     header: Header, plan: Plan
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """A run's settings and the plan's, comparable: keys that are newer than the run have their
-    defaults, and template files are settings too."""
+    """A run's settings and the plan's, comparable: newer keys have defaults, templates count."""
     then, now = comparable(header.settings, plan.config.model_dump(mode="json"))
     if header.templates is not None and then["templates"] == now["templates"]:
         for tree, templates in ((then, header.templates), (now, plan.templates)):
@@ -394,7 +386,6 @@ def _moved(
 def _longer(
     then: Mapping[str, Any], now: Mapping[str, Any], state: RunState, plan: Plan
 ) -> Iterator[tuple[str, str]]:
-    """Each key that puts the end off, with what is said of it."""
     for key in _longer_keys(plan.config):
         old, new = _at(then, key), _at(now, key)
         # What is not set follows from what was planned; but without a target none is reached.

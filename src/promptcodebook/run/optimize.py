@@ -204,8 +204,7 @@ def settings_of(verb: str, reward: object, lm: str | LM, choices: Choices) -> Co
 
 
 def check_keywords(verb: str, given: Mapping[str, Any], known: type) -> dict[str, Any]:
-    """The settings of the keyword `config`. TypeError for a keyword that the TypedDict `known`
-    lacks, ConfigError for a value of another type."""
+    """The settings of `config`. TypeError: a keyword that `known` lacks; ConfigError."""
     names, config, kinds = known.__annotations__, given.get("config"), (Config, Mapping)
     for name in given.keys() - names.keys():
         raise TypeError(f"{verb}: unknown keyword {name!r}{did_you_mean(name, names)}")
@@ -270,8 +269,7 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
 
     Raises ConfigError, DataError, LMError, TooManyFailures and StoreError; a reached budget is not
     an error: the Run says `ended == 'budget'` and can be resumed. When an error ends a run that has
-    begun, `error.run` has its policy, its cost and what is missing of its verdict.
-    """
+    begun, `error.run` has its policy, its cost and what is missing of its verdict."""
     choices = Choices(roles=roles, budget=budget, seed=seed, config=config)
     choices |= {"size": size, "select": select, "samples": samples}
     settings = settings_of(_VERB, reward, lm, choices)
@@ -370,7 +368,6 @@ def _result(session: Session) -> Run:
 
 
 def _read(store: RunStore) -> Run:
-    """A run as its folder tells of it, without its policy."""
     state, header = store.outline(), store.header
     concluded = state.conclusion
     stop = {"budget": BudgetReached, "interrupted": Interrupted}.get(state.ended or "")
@@ -432,8 +429,7 @@ def run_once(
 def fitting_runs(
     folder: Path, plan: Plan, budget: Budget | None = None, tell: Listener = silent
 ) -> list[RunSummary]:
-    """The folder's runs of these settings (and `budget`) on these data, oldest first; `tell` hears
-    of those whose settings cannot be read any more."""
+    """The folder's runs of these settings and data, oldest first; `tell` hears of lost ones."""
     fitting = list[RunSummary]()
     for run in list_runs(folder) if folder.is_dir() else ():
         with closing(RunStore.open(run.path)) as store:
@@ -469,8 +465,7 @@ def load_run(  # noqa: PLR0913 - what a run may have taken as objects
     `data` and `reward` too, if it is to be evaluated. `trust` uses the code and the addresses of a
     run that somebody else made.
 
-    Raises RunNotFound and StoreError; its `policy` raises ConfigError and RunNotTrusted.
-    """
+    Raises RunNotFound and StoreError; its `policy` raises ConfigError and RunNotTrusted."""
     verb, names = "load_run()", (str, Path)
     require_type(verb, "roles", roles, (Mapping,), _ROLES)
     require_type(verb, "ref", ref, names, "a run's id, name or folder", optional=False)
@@ -518,8 +513,7 @@ ROLLOUTS = (
 )  # fmt: skip
 """Columns of the rollouts. `row` is the verdict's row on the test split, '' elsewhere; `update` is
 the one that a rollout of training was made for, or after which the policy was validated."""
-_TEXTS = ("prompt", "output", "feedback", "critique", "failure")
-"""What may quote private data."""
+_TEXTS = ("prompt", "output", "feedback", "critique", "failure")  # what may quote private data
 
 
 def _updates(store: RunStore) -> Iterator[dict[str, Any]]:

@@ -1,9 +1,6 @@
-"""A policy and what it is used under: one way for the command line and for Python.
-
-A policy is a Run, a Policy, or a REF (a run's id, name or folder, 'last', a policy file, NAME@REF).
-Objects that a Run or a Policy of this process was made with (data, reward, lm, executor) are used
-again; what is read from a disk needs its objects again.
-"""
+"""A policy and what it is used under: one way for the command line and for Python. A policy is a
+Run, a Policy, or a REF. Objects that a Run or a Policy of this process was made with are used
+again; what is read from a disk needs its objects (data, reward, lm, executor) again."""
 
 from __future__ import annotations
 
@@ -78,14 +75,12 @@ class Asked(Examined, total=False):
 
 @dataclass(frozen=True)
 class Given:
-    """What was given beside a policy: options of a command, or keywords in Python.
-
-    `above` are settings that go over all others, `environment` those of the shell. `below` reads
-    the settings file, or `config`, and the folder that its paths start from; `named` = it replaces
-    a run's own settings. `again` says how to give an object of a run again. `tell` hears what the
-    user should know. `afresh` = no reply is one that is recorded. `supplies` hold one budget for
-    all that is used together.
-    """
+    """What was given beside a policy: options of a command, or keywords in Python. `above` are
+    settings that go over all others, `environment` those of the shell. `below` reads the settings
+    file, or `config`, and the folder that its paths start from; `named` = it replaces a run's own
+    settings. `again` says how to give an object of a run again. `tell` hears what the user should
+    know. `afresh` = no reply is one that is recorded. `supplies` hold one budget for all that is
+    used together."""
 
     verb: str
     above: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -140,8 +135,7 @@ class Given:
 
     @contextmanager
     def until_done(self, *question: object) -> Generator[Given]:
-        """Itself, with a journal while the block runs: after a kill, the same question finds what
-        it paid for. The replies of an LM object are not kept."""
+        """Itself, with a journal: what was paid for survives a kill. LM objects' replies do not."""
         named = [each.path if isinstance(each, Run) else each for each in question]
         asked = [each.file.digest if isinstance(each, Policy) else each for each in named]
         with until_done(self.verb, *asked, self.above, self.sources.lm) as supplies:
@@ -152,11 +146,9 @@ class Given:
 
     def settings(self, reference: Reference) -> tuple[Config, Path]:
         """The configuration that a policy is used under, and the folder that its paths start from.
-
         A run brings its own, unless a task or other settings are named, and its models, unless
         others are given, but not its budget. Raises ConfigError, and RunNotTrusted where what a run
-        names would be used and must not be.
-        """
+        names would be used and must not be."""
         decided = [key for key in self.above if key in reference.file.decided and key != "seed"]
         if decided:
             said = f"--set {decided[0]}: the policy decides that"
@@ -218,8 +210,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Subject:
-    """A policy with what it is used under. `run` is its run's folder, None where it comes from
-    none; `own` = under its run's own settings."""
+    """A policy in use. `run` = its run's folder, or None; `own` = under its run's settings."""
 
     reference: Reference
     assembled: Assembled
@@ -294,8 +285,7 @@ class Subject:
 
     @asynccontextmanager
     async def at_work(self, hint: str, kept: str = "") -> AsyncGenerator[None]:
-        """Closes the connections after the block. A reached budget gets the `hint`, or `kept` where
-        replies are kept."""
+        """Closes the connections. A reached budget's hint: `hint`, or `kept` if replies are."""
         try:
             yield
         except BudgetReached as error:

@@ -10,8 +10,7 @@ no more calls. Since all of these must show in their intervals, the chance of a 
 deploying" is at most 2.5 % (an intersection-union test); `bench/verdict_null.py` measures it. A
 rival that is not beaten and has a clear gain of its own is named instead. A run that is trained
 longer is judged again: look k is decided by intervals each end of which errs in at most
-2.5 % / 2**k of cases (k > 1), so that all looks after the first err in at most 1.25 % together.
-"""
+2.5 % / 2**k of cases (k > 1), so that all looks after the first err in at most 1.25 % together."""
 
 from __future__ import annotations
 
@@ -40,20 +39,17 @@ ENOUGH = 20  # test examples that a verdict needs
 JUDGED = "A model judged the answers, and its error is in no interval: `pco judge sheet` tells how."
 _ON_SIMULATED = "On the simulated model: "
 _MANY_FALLBACKS = 0.2
-_SAVED = 0.5
-"""Calls per query that make a row cheaper or dearer: less is a re-ask now and then."""
+_SAVED = 0.5  # calls per query that make a row cheaper or dearer: less is a re-ask now and then
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way of prompting, on the test split; usage is per query, latency in seconds.
-
-    `gain` is over the present prompt, `over` the result's gain over this row. `title` is what it is
-    called in a sentence ('' in runs of version 0.1). `prompt` is the text where every input gets
-    the same, else None. `fallbacks` is the share of routes that the encoder did not give (None =
-    nothing is routed). A `reference` is shown and decides nothing. Not `metered` = of its calls
-    only those that route and compose are counted.
-    """
+    """One way of prompting, on the test split; usage is per query, latency in seconds. `gain` is
+    over the present prompt, `over` the result's gain over this row. `title` is what it is called in
+    a sentence ('' in runs of version 0.1). `prompt` is the text where every input gets the same,
+    else None. `fallbacks` is the share of routes that the encoder did not give (None = nothing is
+    routed). A `reference` is shown and decides nothing. Not `metered` = of its calls only those
+    that route and compose are counted."""
 
     name: str
     score: Interval
@@ -408,8 +404,7 @@ def verdict_remark(test_examples: int) -> str:
 
 
 def decide(rows: Sequence[Row], look: int = 1) -> tuple[str, bool | None, str]:
-    """The sentence, whether the result is worth deploying, and the row to deploy, by intervals made
-    for this look: first the base, last the result."""
+    """The sentence, whether the last row is worth deploying, and what to deploy, for this look."""
     base, *rivals, learned = rows
     gain = _gain(learned)
 
@@ -525,7 +520,6 @@ def _query(row: Row) -> str:
 
 
 def _would_tell(gain: Interval | None) -> str:
-    """What to do where the test split does not show a gain."""
     if gain is None or gain.n < ENOUGH:
         return f"Add test inputs: a verdict takes at least {ENOUGH}."
     if gain.mean <= 0:

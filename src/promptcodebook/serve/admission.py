@@ -29,7 +29,7 @@ from aiohttp import web
 from promptcodebook.config import Budget
 from promptcodebook.config.loading import parse_budget
 from promptcodebook.errors import ConfigError, import_extra
-from promptcodebook.online.log import new_request_id
+from promptcodebook.online.log import Arm, new_request_id
 from promptcodebook.serve.completions import Refusal, error_body, parse_body
 
 _log = logging.getLogger(__name__)
@@ -237,13 +237,14 @@ class Shares:
 @dataclass(slots=True)
 class Visit:
     """A request on its way: what is known of it so far. `size` is its body's length in bytes,
-    `tokens` what the model's server says that it took."""
+    `tokens` what the model's server says that it took; `arm` says why it has its version."""
 
     id: str = field(default_factory=new_request_id)
     headers: dict[str, str] = field(default_factory=lambda: {})
     caller: str = ""
     size: int = 0
     tokens: int | None = None
+    arm: Arm = ""
     begun: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -334,7 +335,7 @@ class Metrics:
     def counter(self, name: str, about: str, *labels: str) -> Any:
         return self._library.Counter(name, about, labels, registry=self._registry)
 
-    def gauge(self, name: str, about: str, value: Callable[[], int]) -> None:
+    def gauge(self, name: str, about: str, value: Callable[[], float]) -> None:
         self._library.Gauge(name, about, registry=self._registry).set_function(value)
 
     def answered(self, path: str, status: int, seconds: float) -> None:

@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,6 +24,7 @@ from promptcodebook.errors import ConfigError, PcoError, import_part
 from promptcodebook.lm.budget import Ledger, PriceTable
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import LISTENERS, Supplies
+from promptcodebook.online.canary import Judge
 from promptcodebook.online.exploring import Explorer, barred
 from promptcodebook.online.log import (
     is_request_id,
@@ -32,6 +34,7 @@ from promptcodebook.online.log import (
     seconds_of,
     served_name,
 )
+from promptcodebook.online.status import status_of, told, tree_of
 from promptcodebook.paths import runs_dir
 from promptcodebook.policy.policy import deploy
 from promptcodebook.policy.references import Reference, resolve
@@ -118,6 +121,9 @@ def serve(
         help="A caller (the start of its key's SHA-256) or model name that is never explored. "
         "Repeatable.",
     ),
+    window: str = typer.Option(
+        "1d", metavar="DURATION", help="Of `pco serve status`: how long it looks back."
+    ),
     config: command.ConfigOption = None,
     sets: command.Sets = None,
     trust: command.Trust = False,
@@ -129,7 +135,14 @@ def serve(
     /v1/responses, /v1/models, /v1/prompt, /v1/feedback, /healthz, /readyz, /metrics and
     /openapi.json. A ref that moves and a policy file that is replaced are taken up without a
     restart. On another address than loopback callers need a key.
-    """
+
+    `pco serve status` says what each served ref did: rewards, routes, its canary, and drift."""
+    if ref == "status":
+        window_s = seconds_of(window)
+        with closing(open_log()) as log, open_registry() as registry:
+            found = [status_of(log, registry, each, window_s) for each in log.refs()]
+        command.show(lambda: list(map(tree_of, found)), lambda: told(found), as_json=as_json)
+        return
     if not re.fullmatch(r"off|conversation|user|header:[\w-]+", sticky, re.ASCII):
         said = f"--sticky {sticky!r} is none of off, conversation, user and header:NAME"
         raise ConfigError(said, hint="--sticky conversation, or --sticky header:X-Session-Id")
@@ -167,7 +180,10 @@ def serve(
                 explorer = Explorer(file, explore, file.seed, bars)
             return versions.Composing(policy, version.name, patience, explorer)
 
-        live = versions.Live(_source(ref, reference), make)
+        source, registry = _source(ref, reference), None
+        if isinstance(source, versions.RegistrySource):
+            registry = source.registry
+        live = versions.Live(source, make)
         upstream = await connect_upstream(settings, os.environ)
         tracing = None
         if "otel" in settings.telemetry:
@@ -193,13 +209,14 @@ def serve(
             tracing=tracing,
             online=Online(
                 logged_name(ref, reference),
-                open_log(),
+                log := open_log(),
                 kept_s,
                 texts=log_inputs,
                 explores=explore > 0,
                 steady=frozenset(steady),
                 threads=sticky == "conversation",
                 reward_range=settings.reward_range,
+                judge=None if registry is None else Judge(registry, ref, log),
             )
             if feedback
             else None,
@@ -224,7 +241,7 @@ def length_field(settings: Config) -> str:
 
 def _source(ref: str, reference: Reference) -> versions.PolicySource:
     if reference.version and "@" in ref:
-        return versions.RegistrySource(open_registry(), ref)
+        return versions.RegistrySource(open_registry(who="pco serve"), ref)
     if reference.header is None and not reference.version:
         return versions.FileSource(Path(ref))
     data = reference.file.text().encode("utf-8", "surrogatepass")

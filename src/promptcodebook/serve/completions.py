@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError
 
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
+from promptcodebook.text import place_in
 
 _B = TypeVar("_B", bound=BaseModel)
 _SPEAKERS: Mapping[str, Literal["system", "user", "assistant"]] = {
@@ -44,15 +46,54 @@ class Refusal(Exception):
         return self.message
 
 
+def apart(prompt: str, stage: str = "") -> tuple[str, dict[str, str]]:
+    """The prompt of a stage, and what it says of each tool: a line that opens with "tool:NAME: " or
+    "stage:NAME: " belongs there alone."""
+    own, of_tools = list[str](), dict[str, str]()
+    for line in prompt.split("\n"):
+        place = place_in(line)
+        kind, _, name = place.removesuffix(": ").partition(":")
+        said = line.removeprefix(place)
+        if kind == "tool":
+            of_tools[name] = f"{of_tools[name]} {said}" if name in of_tools else said
+        elif not place or name == stage:
+            own.append(said)
+    text = "\n".join(own)
+    return text.strip() if of_tools else text, of_tools
+
+
+def descriptions(tools: Any) -> dict[str, str]:
+    """What a request's tools say of themselves, by name."""
+    found = dict[str, str]()
+    for tool in cast("list[Any]", tools) if isinstance(tools, list) else ():
+        with suppress(AttributeError, KeyError, TypeError):  # it is no function
+            own = tool["function"]
+            found[str(own["name"])] = str(own.get("description") or "")
+    return found
+
+
+def describe(tools: Any, told: Mapping[str, str]) -> Any:
+    """A request's tools, with what is said of each at the end of its description; names and
+    parameters stay."""
+
+    def described(tool: Any) -> Any:
+        for name, own in descriptions([tool]).items():
+            if name in told:
+                whole = "\n\n".join(filter(None, (own, told[name])))
+                return {**tool, "function": {**tool["function"], "description": whole}}
+        return tool
+
+    listed = cast("list[Any]", tools) if isinstance(tools, list) else []
+    return list(map(described, listed)) if told and listed else cast("Any", tools)
+
+
 @dataclass(frozen=True, slots=True)
 class ChatCall:
     """What a caller asks for. The wire names a model ('' = none named) and no role, so
-    `request.role` is 'executor'.
-
-    `stream_usage` = a last chunk with the usage; `choices` is the body's n; `json_mode` = some JSON
-    object is wanted, without a schema; `seeded` = the body names a seed (`request.sample`);
-    `logprobs` = how many alternatives are wanted beside each token's log-probability.
-    """
+    `request.role` is 'executor'. `stream_usage` = a last chunk with the usage; `choices` is the
+    body's n; `json_mode` = some JSON object is wanted, without a schema; `seeded` = the body names
+    a seed (`request.sample`); `logprobs` = how many alternatives are wanted beside each token's
+    log-probability."""
 
     request: Request
     stream: bool = False

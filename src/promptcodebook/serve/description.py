@@ -45,6 +45,19 @@ class PromptRequest(BaseModel):
     messages: Messages | None = None
 
 
+class FeedbackRequest(BaseModel):
+    """`reward` is from 0 to 1; `score`, in its place, in the task's own range."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["reward"]}, {"required": ["score"]}]}
+    )
+    request_id: Annotated[str, Field(pattern="^req-[0-9a-f]{24}$")]
+    reward: Annotated[float, Field(ge=0, le=1)] = 0.0
+    score: float = 0.0
+    feedback: Annotated[str, Field(max_length=10_000)] = ""
+    key: Annotated[str, Field(max_length=200)] = ""
+
+
 _T = TypeVar("_T", ChatRequest, PromptRequest)
 
 
@@ -93,9 +106,21 @@ class Prompt(_Written):
     prompt: Text
 
 
+class FeedbackKept(_Written):
+    object: Literal["feedback"] = "feedback"
+    request_id: str
+    reward: float
+    key: str
+
+
 class State(BaseModel):
+    """`recording` is there with --feedback, both others while a canary is under way."""
+
     status: str
     version: str | None = None
+    recording: Literal["ok", "failed"] | None = None
+    canary: str | None = None
+    canary_state: str | None = None
 
 
 class _Untitled(GenerateJsonSchema):
@@ -104,12 +129,14 @@ class _Untitled(GenerateJsonSchema):
 
 
 @cache
-def description() -> dict[str, Any]:
-    """OpenAPI 3.1 of `pco serve`: openapi.json, and the schemas of the bodies above."""
+def description(feedback: bool = False) -> dict[str, Any]:
+    """OpenAPI 3.1 of `pco serve`, one that takes `feedback` or not: openapi.json, and the schemas
+    of the bodies above."""
     _, schemas = models_json_schema(
         [
             *((each, "validation") for each in (ChatRequest, PromptRequest, ResponsesRequest)),
-            *((each, "serialization") for each in (ModelList, Prompt, State, Error)),
+            (FeedbackRequest, "validation"),
+            *((e, "serialization") for e in (ModelList, Prompt, FeedbackKept, State, Error)),
         ],
         ref_template="#/components/schemas/{model}",
         schema_generator=_Untitled,
@@ -117,4 +144,6 @@ def description() -> dict[str, Any]:
     text = resources.files("promptcodebook.serve").joinpath("openapi.json").read_text("utf-8")
     tree: dict[str, Any] = json.loads(text)
     tree["components"]["schemas"] = schemas["$defs"]
+    if not feedback:
+        del tree["paths"]["/v1/feedback"]
     return tree

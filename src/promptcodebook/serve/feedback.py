@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
 
-from promptcodebook.errors import DiskFull, StoreError
+from promptcodebook.errors import DiskFull, PcoError, StoreError
+from promptcodebook.online.canary import Judge
+from promptcodebook.online.decisions import Decision
 from promptcodebook.online.log import BadFeedback, Feedback, Served, ServedLog, feedback_of
+from promptcodebook.online.status import drift_of
 from promptcodebook.routing.ranking import BUCKETS, buckets_of
 from promptcodebook.serve.admission import Admission, Metrics, Paths, Shares, Visit, json_response
 from promptcodebook.serve.completions import Refusal
@@ -21,7 +25,8 @@ from promptcodebook.serve.versions import Composed, Composing
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = 2000  # Pieces of feedback that wait for their commit.
-_EXPIRE_S = 3600.0
+_EXPIRE_S, _DAY_S, _DRIFT_S = 3600.0, 86400.0, 300.0
+_REST = 20  # How many times as long as a look at the log took is waited until the next.
 
 
 @dataclass
@@ -38,6 +43,9 @@ class Online:
     steady: frozenset[str] = frozenset()
     threads: bool = False
     reward_range: tuple[float, float] = (0.0, 1.0)
+    judge: Judge | None = None
+    judge_s: float = 5.0
+    _drifting: int = 0
     _waiting: Shares = field(default_factory=lambda: Shares(_AT_ONCE))
 
     def measure(self, metrics: Metrics) -> None:
@@ -46,6 +54,18 @@ class Online:
         metrics.gauge(
             "pco_unrecorded", "1 when requests are no longer recorded.", lambda: int(self.log.fails)
         )
+        metrics.gauge("pco_drift", "What differs from the day before.", lambda: self._drifting)
+        if (judge := self.judge) is None:
+            return
+
+        def figure(of: Callable[[Decision], float]) -> Callable[[], float]:
+            return lambda: math.nan if judge.decision is None else of(judge.decision)
+
+        about = "How much more reward the canary earns than today's version:"
+        metrics.gauge("pco_canary_gain_low", f"{about} at least.", figure(lambda d: d.low))
+        metrics.gauge("pco_canary_gain_high", f"{about} at most.", figure(lambda d: d.high))
+        feedback = figure(lambda d: d.rewards[0])
+        metrics.gauge("pco_canary_feedback", "Feedback that a canary is judged by.", feedback)
 
     def paths(self, admission: Admission) -> Paths:
         async def answer(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
@@ -105,7 +125,7 @@ class Online:
                 self.ref,
                 composing.version,
                 visit.caller,
-                "explored" if route.explored else "",
+                visit.arm or ("explored" if route.explored else ""),
                 status,
                 round(time.perf_counter() - visit.begun, 4),
                 visit.tokens,
@@ -125,6 +145,26 @@ class Online:
             except StoreError as error:
                 _log.error("old requests are not deleted: %s", error)
             await asyncio.sleep(_EXPIRE_S)
+
+    async def judging(self) -> None:
+        """Judges a canary every few seconds, and every few minutes looks for drift."""
+
+        def drifting() -> int:
+            now = time.time()
+            return len(drift_of(self.log.logged(self.ref, now - 2 * _DAY_S), _DAY_S, now))
+
+        drift_at = 0.0
+        while True:
+            began = time.monotonic()
+            try:
+                if self.judge and (became := await asyncio.to_thread(self.judge.look)):
+                    _log.warning("%s", became)
+                if began >= drift_at:
+                    drift_at = began + _DRIFT_S
+                    self._drifting = await asyncio.to_thread(drifting)
+            except PcoError as error:
+                _log.error("canary and drift are not judged: %s", error)
+            await asyncio.sleep(max(self.judge_s, _REST * (time.monotonic() - began)))
 
     def close(self) -> None:
         self.log.close()

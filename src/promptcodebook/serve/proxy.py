@@ -1,9 +1,7 @@
 """A policy behind /v1/chat/completions: each request gets its composed prompt and goes upstream.
-
 The proxy reads the model's name and the text that is routed. It puts the prompt behind the caller's
 own instructions, sets the model, and passes on everything else as it came. A request to
-/v1/responses goes the same way as a chat completion (responses.py).
-"""
+/v1/responses goes the same way as a chat completion (responses.py)."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ from promptcodebook.serve.admission import (
     json_response,
     showing,
 )
-from promptcodebook.serve.completions import Refusal, error_body
+from promptcodebook.serve.completions import Refusal, apart, describe, error_body
 from promptcodebook.serve.feedback import Online
 from promptcodebook.serve.responses import Response, chat_body
 from promptcodebook.serve.spending import Record, Records, Spending, now
@@ -167,12 +165,13 @@ class Proxy:
             "/metrics": ("GET", self._page),
             "/healthz": ("GET", showing(lambda: {"status": "ok"})),
             "/readyz": ("GET", self._ready),
-            "/openapi.json": ("GET", showing(bodies.description)),
+            "/openapi.json": ("GET", showing(lambda: bodies.description(self.online is not None))),
         }
         watching = [asyncio.ensure_future(self.live.watch(poll_s))]
         if self.online is not None:
             paths = {**paths, **self.online.paths(self.admission)}
             watching.append(asyncio.ensure_future(self.online.watch()))
+            watching.append(asyncio.ensure_future(self.online.judging()))
         try:
             async with self.admission.listening(paths, self._metrics, host, port) as address:
                 try:
@@ -226,18 +225,20 @@ class Proxy:
         turned: Callable[[Answer], Answer] = lambda answer: answer,
     ) -> web.StreamResponse:
         """The model's answer to a body of chat completions, `turned` into what the caller reads."""
+        text, thread = self._routed(request, visit, body)
+        key = self._split_key(request, visit, text, thread)
         with (
             self.admission.place(visit),
-            self.live.using(await self._version(body.get("model"))) as composing,
+            self.live.using(await self._version(body.get("model"), visit, key)) as composing,
         ):
-            text, thread = self._routed(request, visit, body)
             composed = await self._composed(composing, text, visit, thread, body.get("model"))
             status = HUNG_UP
             try:
-                sent = place_prompt(
-                    body["messages"], composed.prompt, joined=self.joined, first=self.first
-                )
-                asked = {**body, "messages": sent}
+                prompt, told = apart(composed.prompt)
+                given, where = body["messages"], {"joined": self.joined, "first": self.first}
+                asked = {**body, "messages": place_prompt(given, prompt, **where)}
+                if told and body.get("tools"):
+                    asked["tools"] = describe(body["tools"], told)
                 response = await self._passed_on(request, asked, visit, turned)
                 status = response.status
                 return response
@@ -265,6 +266,19 @@ class Proxy:
             said = f"{visit.caller} {named}".encode("utf-8", "surrogatepass")
             thread = hashlib.sha256(said).digest()
         return input_of(first_turn(messages), whole=self.conversation), thread
+
+    def _split_key(
+        self, request: web.BaseRequest, visit: Visit, text: str, thread: bytes | None
+    ) -> str:
+        """What decides whether a request gets the canary."""
+        split = self.live.canary.split if self.live.canary is not None else ""
+        if header := split.partition(":")[2]:
+            return request.headers.get(header, visit.id)
+        if split == "caller":
+            return visit.caller or visit.id
+        if thread is None and self.sticky == "conversation":
+            thread = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        return visit.id if thread is None else thread.hex()
 
     async def _passed_on(
         self,
@@ -299,9 +313,10 @@ class Proxy:
         if given is None:
             bodies.check(bodies.ChatRequest, body)
             given, thread = self._routed(request, visit, body)
+        key = self._split_key(request, visit, given, thread)
         with (
             self.admission.place(visit),
-            self.live.using(await self._version(body.get("model"))) as composing,
+            self.live.using(await self._version(body.get("model"), visit, key)) as composing,
         ):
             composed = await self._composed(composing, given, visit, thread, body.get("model"))
             self._record(visit, composing, composed, given, 200)
@@ -339,15 +354,21 @@ class Proxy:
             visit.headers["x-pco-fallback"] = ",".join(composed.fallbacks)
         return composed
 
-    async def _version(self, model: object) -> Composing:
-        """The version of now by the ref's name, or also one from before by its hash. Refusal."""
+    async def _version(self, model: object, visit: Visit, key: str = "") -> Composing:
+        """The version of now by the ref's name, or the canary where there is a `key` that tries it;
+        one of both or also one from before by its hash. Refusal."""
         live, name = self.live, str(model or "").removeprefix(_PREFIX)
         hashed = _HASH.fullmatch(name)
-        if name in ("", self.name) or (hashed and live.version.startswith(name)):
-            return live.now
-        if model in self.names:
+        if name in ("", self.name) or model in self.names:
+            if key and live.tried is not None and live.canary and live.canary.tries(key):
+                visit.arm = "canary"
+                return live.tried
             return live.now
         if hashed:
+            visit.arm = "named"
+            for served in (live.now, live.tried):
+                if served is not None and served.version.startswith(name):
+                    return served
             try:
                 earlier = await live.earlier(name)
             except PcoError as error:
@@ -432,7 +453,7 @@ class Proxy:
 
     async def _model(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         name = request.path.removeprefix("/v1/models/")
-        version = (await self._version(name)).version
+        version = (await self._version(name, visit)).version
         if name not in self.names:
             name = _PREFIX + name.removeprefix(_PREFIX)
         return json_response(self._entry(name, version).model_dump(), visit)
@@ -449,7 +470,17 @@ class Proxy:
         body = {"status": said, "version": self.live.version}
         if self.online is not None:
             body["recording"] = "failed" if self.online.log.fails else "ok"
+        if (canary := self.live.canary) is not None:
+            body |= {"canary": canary.version, "canary_state": self._canary_state()}
         return json_response(body, visit, status)
+
+    def _canary_state(self) -> str:
+        if self.live.tried is None:
+            return "it cannot be served, and today's version answers"
+        if self.online is None or self.online.judge is None:
+            return "not judged here: no feedback without --feedback"
+        decision = self.online.judge.decision
+        return "not yet judged" if decision is None else decision.why
 
 
 async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:

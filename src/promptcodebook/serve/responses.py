@@ -1,6 +1,5 @@
 """OpenAI's Responses wire over chat completions: a request becomes their body, and their answer a
-Response or the events of one. Nothing is stored, and no tool runs here.
-"""
+Response or the events of one. Nothing is stored, and no tool runs here."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""What each caller may spend a day, and the last requests with their prompts.
-
-A call reserves the most that it can cost and is booked at what it took, so spending stays within
-the budget while the model keeps to the length it was given. The day is UTC's. Reservations are on
-disk within a moment: a restart gives nothing back, and calls cut off by a kill count as spent.
-"""
+"""What each caller may spend a day, and the last requests with their prompts. A call reserves the
+most that it can cost and is booked at what it took, so spending stays within the budget while the
+model keeps to the length it was given. The day is UTC's. Reservations are on disk within a moment:
+a restart gives nothing back, and calls cut off by a kill count as spent."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The model behind a policy that is served: a request goes to it as it came, and so does the reply.
-
 Our key goes with it and comes back in nothing. 502 and 504 are faults of ours or the model's, all
-other statuses the caller's.
-"""
+other statuses the caller's."""
 
 from __future__ import annotations
 

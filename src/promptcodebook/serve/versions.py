@@ -1,16 +1,15 @@
 """The version of a policy that is served now, earlier ones that callers ask for by hash, and a
-request's prompt from one of them, within its time.
-
-Where a call of the encoder fails or takes too long, the S instincts of highest r̄ replace the route;
-where one of the generator does, the route's instincts as they are replace the prompt. Such a prompt
-is counted and never cached. A request keeps the version that it began with.
-"""
+request's prompt from one of them, within its time. Where a call of the encoder fails or takes too
+long, the S instincts of highest r̄ replace the route; where one of the generator does, the route's
+instincts as they are replace the prompt. Such a prompt is counted and never cached. A request keeps
+the version that it began with."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from promptcodebook.online.exploring import Explorer
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
 from promptcodebook.policy.policy import Policy
 from promptcodebook.registry.log import version_of
-from promptcodebook.registry.registry import Registry
+from promptcodebook.registry.registry import Canary, Registry
 from promptcodebook.serve.admission import kind_and_place
 from promptcodebook.types import Example, Expected, Route
 
@@ -31,6 +30,7 @@ _log = logging.getLogger(__name__)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _EARLIER = 4  # Earlier versions at work at once; then the one that was asked for longest ago goes.
+_SERVED_S = 3.0  # How often a registry on a server is asked for a canary: it reads all of its log.
 _LONG = 2**18  # Characters of an input that is hashed in a thread.
 
 Mode = Literal["one-call", "two-call", "three-call"]
@@ -99,19 +99,28 @@ class RegistrySource:
 
     def __init__(self, registry: Registry, ref: str) -> None:
         registry.resolve(ref)
-        self._registry, self._ref = registry, ref
+        self.registry, self._ref = registry, ref
+        self._canary: Canary | None = None
+        self._asked = -_SERVED_S
 
     def read(self, known: str) -> Version | None:
-        now = self._registry.storage.poll(self._ref)
+        now = self.registry.storage.poll(self._ref)
         return None if now is None or now == known else self.version(now)
+
+    def canary(self) -> Canary | None:
+        """The one under way; of a registry on a server, as it was a moment ago."""
+        remote = self.registry.storage.place.startswith("http")
+        if not remote or time.monotonic() - self._asked > _SERVED_S:
+            self._canary, self._asked = self.registry.canary(self._ref), time.monotonic()
+        return self._canary
 
     def find(self, start: str) -> str:
         """The name of the one version that begins so; '' for none or several. Raises PcoError."""
-        found = {name for name in self._registry.held(self._ref) if name.startswith(start)}
+        found = {name for name in self.registry.held(self._ref) if name.startswith(start)}
         return found.pop() if len(found) == 1 else ""
 
     def version(self, name: str) -> Version:
-        return Version(name, self._registry.policy(name))
+        return Version(name, self.registry.policy(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +273,8 @@ class _Recent(Generic[_K, _V]):
 
 
 class Live:
-    """What is served `now`, and for a ref what was before. `make` puts a version to work."""
+    """What is served `now`, and for a ref what was before, and its canary. `make` puts a version to
+    work. `tried` is None where there is no canary, or none that can be served."""
 
     def __init__(self, source: PolicySource, make: Callable[[Version], Composing]) -> None:
         self._source, self._make = source, make
@@ -273,7 +283,10 @@ class Live:
         self.now = make(first)
         self._earlier: dict[str, Composing] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self.canary: Canary | None = None
+        self.tried: Composing | None = None
         self._refused, self.moves, self.failures = "", 0, 0
+        self._untried = ""
 
     @property
     def version(self) -> str:
@@ -335,14 +348,50 @@ class Live:
         _log.warning("now serving %s", made.version)
         return True
 
+    async def look_for_canary(self) -> None:
+        """Takes up a canary or its end. One that cannot be served is logged once, and tried again
+        at the next look; until then the present version answers."""
+        archive = self._source
+        if not isinstance(archive, RegistrySource):
+            return
+
+        def found() -> tuple[Canary | None, Composing | None]:
+            canary = archive.canary()
+            if canary is None or (canary == self.canary and self.tried is not None):
+                return canary, self.tried if canary is not None else None
+            self.canary = canary
+            return canary, self._make(archive.version(canary.version))
+
+        before = self.tried
+        try:
+            self.canary, self.tried = await asyncio.to_thread(found)
+        except Exception as error:
+            if before is not None and self.canary and before.version != self.canary.version:
+                self.tried = None
+                self._end(before)
+            said = str(error) if isinstance(error, PcoError) else kind_and_place(error)
+            self.failures += 1
+            if said != self._untried:
+                self._untried = said
+                _log.error("the canary is not served, and %s answers: %s", self.version, said)
+            return
+        if self.tried is not before:
+            if before is not None:
+                self._end(before)
+            self._untried = ""
+            now = "is over" if self.tried is None else f"is {self.tried.version}"
+            _log.warning("the canary %s", now)
+
     async def watch(self, every_s: float) -> None:
         while True:
+            await self.look_for_canary()
             await asyncio.sleep(every_s)
             await self.look()
 
     async def close(self) -> None:
-        while self._earlier:
-            self._end(self._earlier.popitem()[1])
+        for served in (*self._earlier.values(), self.tried):
+            if served is not None:
+                self._end(served)
         if self._closing:
             await asyncio.wait(self._closing)
         await self.now.close()

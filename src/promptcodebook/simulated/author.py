@@ -1,6 +1,5 @@
-"""The simulated author, encoder and generator. `improve` is one rewrite for every caller: our
-updater, and any other optimizer's reflection. It may make things worse. The encoder sees surface
-words through noise, not what the executor lacks."""
+"""The simulated author, encoder and generator. `improve` is one rewrite for every caller and may do
+harm. The encoder sees noisy surface words."""
 
 from __future__ import annotations
 

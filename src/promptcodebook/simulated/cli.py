@@ -73,8 +73,7 @@ def demo(
     SmolLM2-135M runs in this process, offline; seven ways of prompting it are judged on messages
     that nothing was learned from. A stopped demo resumes where it was. Where the model is not
     installed, and with --simulated, --worlds or --world, it is a tour on the simulated model, which
-    shows that the machinery works, not that the method beats another.
-    """
+    shows that the machinery works, not that the method beats another."""
     if world is None and not simulated and worlds is None:
         from promptcodebook.cli.app import COMMAND_GROUP  # which looks for this file
 
@@ -98,8 +97,6 @@ def demo(
 
 @dataclass(frozen=True)
 class _Judged:
-    """One world's run; `rows` are those of its verdict and `oracle`, by name."""
-
     run_id: str
     path: Path
     sentence: str
@@ -108,7 +105,6 @@ class _Judged:
 
 
 def _judge(world: int, load: str, sources: Sources, where: Where, view: Listener) -> _Judged:
-    """Trains and judges; raises the Stop that ended the run early, if one did."""
     spec = f"simulated?world={world}{load}"
     config = load_config(_SETTINGS, {"lm": spec, "seed": world}, where="the demo")
     opened = open_run(config, sources, where, view)
@@ -148,7 +144,6 @@ def _judge(world: int, load: str, sources: Sources, where: Where, view: Listener
 
 
 def _show_tour(worlds: int, *, plain: bool, as_json: bool) -> None:
-    """The first world before the user's eyes, the others beside it; then the tables over all."""
     with _beside(range(2, worlds + 1)) as others:
         first: dict[str, _Judged] = {}
         for name, load in _LOADS.items():
@@ -178,7 +173,6 @@ def _show_tour(worlds: int, *, plain: bool, as_json: bool) -> None:
 
 
 def _table(worlds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows over all worlds; intervals cover worlds and examples, gains are over the first row."""
     first, *_ = worlds[0]
     rows: list[dict[str, Any]] = []
     for name in worlds[0]:

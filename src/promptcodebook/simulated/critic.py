@@ -14,9 +14,13 @@ from typing import cast
 from promptcodebook.simulated.executor import mentions
 from promptcodebook.simulated.mind import Entry, Mind
 from promptcodebook.simulated.orders import Order, content_stems, patterns, says, sentences, told
+from promptcodebook.text import place_in
 
 _CLAIM = re.compile(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+")
 _LONG = 150  # words from which on the critic calls a prompt crowded when it sees no other fault
+_STAGE = re.compile(r"^- ([\w.-]+): ", re.MULTILINE)
+_CALL = re.compile(r"-> ([\w.-]+)\(\{.*\}\)$", re.DOTALL)
+_PLACE = re.compile(r"\b(?:tool|stage):[\w.-]*\w")
 _RUBRIC = "look whether"  # in a sentence of the rubric that says what to look for
 _OPENINGS = {
     "rendering": "Keep this in the prompt",
@@ -76,7 +80,6 @@ def _lower(advice: str) -> str:
 
 
 def _judged(mind: Mind) -> tuple[float, str]:
-    """Score and feedback: what the critic makes of the run that the request shows."""
     if mind.happens(mind.settings.verdict_noise, "noise"):  # what it says has to do with no run
         anything = frozenset((mind.pick(range(len(mind.world.skills)), "any"),))
         advice = mind.mislead(anything, frozenset(), "any")
@@ -111,7 +114,6 @@ def _reward(mind: Mind) -> float | None:
 
 
 def _claims(mind: Mind, reward: float | None) -> list[frozenset[int]]:
-    """What the request shows to be wrong: for each fault the skills it may be about."""
     if mind.world.constrained:
         report = mind.section("feedback", "reference")
         unsaid = mind.world.unsaid
@@ -141,7 +143,23 @@ def _complaint(mind: Mind, claim: frozenset[int], n: int) -> str:
         surer = mind.settings.capacity ** (1.0 - mind.settings.rubric_bonus)
         mind = replace(mind, settings=replace(mind.settings, capacity=surer))
     advice = mind.advise(claim, n)
-    return f"The answer breaks a demand; the prompt should have said: {_lower(advice)}"
+    place = _maker(mind)
+    named = f"the text of {place}" if place else "the prompt"
+    return f"The answer breaks a demand; {named} should have said: {_lower(advice)}"
+
+
+def _maker(mind: Mind) -> str:
+    """Where the answer was made, by the trace: "tool:NAME", or "stage:NAME"; "" = unknown, or no
+    instinct belongs to such a place."""
+    if not any(place_in(e.text) for e in mind.asked.reading.active()):
+        return ""
+    _, *pieces = _STAGE.split(mind.section("stages"))
+    for name, said in reversed([*zip(pieces[::2], pieces[1::2], strict=True)]):
+        if call := _CALL.search(said.rstrip()):
+            return f"tool:{call[1]}"
+        if said.rstrip().endswith(mind.section("response").strip()):
+            return f"stage:{name}"
+    return ""
 
 
 def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = None) -> str:
@@ -167,8 +185,12 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
             said = "Leave out of the prompt what does not bear on the input."
             laid.setdefault(("rendering", ""), []).append(said)
         else:
+            place = _PLACE.search(sentence)
+            own = [e for e in active if place and place_in(e.text) == f"{place[0]}: "]
+            # What belongs elsewhere is not to blame, unless nothing else is there.
+            rest = [e for e in active if not place_in(e.text)] or active
             for order in mind.orders(sentence):
-                channel, index, advice = _placed(mind, order, active)
+                channel, index, advice = _placed(mind, order, active, tuple(own or rest))
                 laid.setdefault((channel, index), []).append(f"{_OPENINGS[channel]}: {advice}")
     shape, part = mind.asked.shape, round(0.6 / max(1, len({c for c, _ in laid})), 2)
     texts = {index: " ".join(said) for (c, index), said in laid.items() if c == "instinct"}
@@ -188,8 +210,9 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
     return shape.fill(values, "\n".join(f"{c}: {values[c]}" for c in _OPENINGS))
 
 
-def _placed(mind: Mind, order: Order, active: tuple[Entry, ...]) -> tuple[str, str, str]:
-    """Channel, index among the instincts, and wording of one piece of advice."""
+def _placed(
+    mind: Mind, order: Order, active: tuple[Entry, ...], near: tuple[Entry, ...]
+) -> tuple[str, str, str]:
     if mind.happens(mind.settings.attribution_error, "error", order.skill):
         channel = mind.pick(tuple(_OPENINGS), "channel", order.skill)
         index = mind.pick([str(e.index) for e in active] or ["missing"], "index", order.skill)
@@ -199,14 +222,15 @@ def _placed(mind: Mind, order: Order, active: tuple[Entry, ...]) -> tuple[str, s
     def gives(entry: Entry) -> bool:
         return (order.skill, order.when) in ((o.skill, o.when) for o in mind.orders(entry.text))
 
-    if any(map(gives, active)):
+    if any(map(gives, near)):
         return "rendering", "", _WHOLE
     advice = mind.say(order.skill, order.about, order.skill)
-    if active and any(gives(e) for e in mind.asked.reading.codebook() if e not in active):
+    if near and any(gives(e) for e in mind.asked.reading.codebook() if e not in active):
         return "routing", "", advice
     # The active instinct about the same matter; else one that orders nothing; else none.
-    same = [e.index for e in active if order.skill in mind.ordered(e.text)]
-    idle = [e.index for e in active if not mind.orders(e.text)]
+    same = [e.index for e in near if order.skill in mind.ordered(e.text)]
+    idle = [e.index for e in near if not mind.orders(e.text)]
+    idle = idle or [e.index for e in near if place_in(e.text)]  # it must go there
     if not (same or idle):
         return "instinct", "missing", advice
     index = same[0] if same else mind.pick(idle, "carrier", order.skill)
@@ -226,7 +250,6 @@ def judge(mind: Mind) -> str:
 
 
 def _likeness(answer: str, reference: str, enough: int) -> float:
-    """Share of the wanted words; where none is known, of the number of words that is enough."""
     held, wanted = content_stems(answer), content_stems(reference)
     return len(held & wanted) / len(wanted) if wanted else min(1.0, len(held) / enough)
 

@@ -92,7 +92,6 @@ def perform(mind: Mind) -> str:
 
 
 def _is_met(mind: Mind, key: str, about: frozenset[int], obeyed: Obeyed) -> bool:
-    """Draws one outcome: for `shared` of them the same under every prompt."""
     chance = chance_of(about, mind.problem.needs, obeyed, mind.settings)
     common = mind.keyed("common", mind.problem.input, key) / 2**63 < mind.settings.shared
     prompt = () if common else (mind.asked.request.system,)
@@ -100,8 +99,6 @@ def _is_met(mind: Mind, key: str, about: frozenset[int], obeyed: Obeyed) -> bool
 
 
 def _written(mind: Mind, obeyed: Obeyed) -> str:
-    """A text in which the demands that come out well are kept and the others broken."""
-
     def keeps(demand: Demand) -> bool:
         if demand.skill is None:
             return False
@@ -177,14 +174,11 @@ def write_constraints(
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A text to write; `kept` and `broken` map a kind to its constraint."""
-
     kept: Mapping[str, Mapping[str, object]]
     broken: Mapping[str, Mapping[str, object]]
     variant: int
 
     def target(self) -> int:
-        """Words that the text should have at the least."""
         if "max_words" in self.broken:
             return _n(self.broken["max_words"]) + 12
         if "min_words" in self.broken:
@@ -226,7 +220,6 @@ class _Draft:
         return f'"{text}"' if "quoted" in self.kept else text
 
     def _blocks(self, said: list[str]) -> list[str]:
-        """Sentences in paragraphs, parts under headings, or two versions, with the list if any."""
         if "two_versions" in self.kept:
             half = len(said) // 2
             return ["\n".join((" ".join(said[:half]), "******", " ".join(said[half:])))]
@@ -286,7 +279,6 @@ class _Draft:
         return [w for w in listed(name) if not (letter and letter in w)]
 
     def _extras(self) -> Sequence[str]:
-        """Words, numbers and gaps that single constraints ask for, or that break them."""
         extras = list(_texts(self.kept.get("include", {}), "words"))
         extras += _texts(self.broken.get("avoid", {}), "words")[:1]
         if "letter_count" in self.kept:
@@ -334,7 +326,6 @@ def _bare(title: str) -> str:
 
 
 def _evident(problem: Problem, staged: Staged, gold: str) -> bool:
-    """Whether what is shown holds the answer, or names every gold page."""
     if len(gold) > 3 and mentions(staged.evidence, gold):
         return True
     flat = f" {_bare(staged.evidence)} "
@@ -342,7 +333,6 @@ def _evident(problem: Problem, staged: Staged, gold: str) -> bool:
 
 
 def _search(problem: Problem, staged: Staged, met: Met) -> str:
-    """The first gold page that the notes do not name, else some of the question's plain words."""
     if met(staged.hop):
         missing = (t for t in _titles(problem) if not mentions(staged.evidence, t))
         return next(missing, problem.input.split("\n", 1)[0])
@@ -351,7 +341,6 @@ def _search(problem: Problem, staged: Staged, met: Met) -> str:
 
 
 def _notes(problem: Problem, staged: Staged, met: Met) -> str:
-    """The needed facts of the gold passages shown, or a look at the others."""
     titles, gold = {_bare(t) for t in _titles(problem)}, problem.gold
     shown = [(m[1].strip(), m[2].strip()) for m in _TITLE.finditer(staged.evidence)]
     if not met(staged.hop):
@@ -369,7 +358,6 @@ def _notes(problem: Problem, staged: Staged, met: Met) -> str:
 
 
 def _verify(problem: Problem, staged: Staged, met: Met) -> str:
-    """The right label when all is shown; without evidence a guess fixed by the claim."""
     gold = (problem.gold or "NOT_SUPPORTED").strip().upper().replace(" ", "_")
     if not _evident(problem, staged, "") or gold not in _LABELS:
         return _LABELS[keyed_int("guess", problem.input) % 2]
@@ -377,7 +365,6 @@ def _verify(problem: Problem, staged: Staged, met: Met) -> str:
 
 
 def _redact(problem: Problem, _staged: Staged, met: Met) -> str:
-    """The query without the pieces that are noticed; vague when the task is not kept."""
     pieces = str(problem.fields.get("pii_units", "")).split("||")
     units = filter(None, (piece.strip() for piece in pieces))
     text = problem.input
@@ -391,7 +378,6 @@ def _redact(problem: Problem, _staged: Staged, met: Met) -> str:
 
 
 def _respond(problem: Problem, staged: Staged, met: Met) -> str:
-    """What was wanted, if the outside help took up the task; else a general answer."""
     wanted = content_stems(problem.input)
     taken = wanted & content_stems(staged.outside or "")
     if len(taken) >= _ENOUGH * len(wanted) and problem.gold and met():

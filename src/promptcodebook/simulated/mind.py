@@ -31,11 +31,9 @@ class ChatRequest:
     temperature: float = 1.0
     max_tokens: int | None = None
     seed: int | None = None
-    schema: Mapping[str, object] | None = None
-    """The JSON schema asked for, if any."""
+    schema: Mapping[str, object] | None = None  # the JSON schema asked for, if any
     json_mode: bool = False
-    digest: bytes = field(default=b"", compare=False)
-    """Of the messages as they came."""
+    digest: bytes = field(default=b"", compare=False)  # of the messages as they came
 
     def __post_init__(self) -> None:
         if self.digest:
@@ -371,8 +369,7 @@ _THOUGHTS = "Looking at what is given and at what is asked, this follows."
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A stage as read. `weighed` is the part of the system message whose words count: all but the
-    order and form, which are the same under every prompt."""
+    """A stage as read. `weighed`: the system words that count, without order and form."""
 
     kind: str
     fields: Mapping[str, str]
@@ -406,7 +403,6 @@ class Staged:
 
 
 def _read_stage(request: ChatRequest, known: str) -> Staged | None:
-    """The stage that a request is, or None. `known` is the task input found in it."""
     fields = _labelled(request.user)
     if not known or not fields:
         return None
@@ -434,8 +430,6 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _labelled(user: str) -> Mapping[str, str]:
-    """The texts of a request by their labels, in the first of three forms that it has."""
-
     def name(label: str) -> str:
         return re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")
 

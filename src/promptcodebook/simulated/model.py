@@ -18,6 +18,7 @@ from promptcodebook.errors import LMError, RateLimited, RequestRefused, ServerFa
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import Spec
 from promptcodebook.randomness import keyed_int
+from promptcodebook.serve.completions import descriptions
 from promptcodebook.simulated import author, critic, executor
 from promptcodebook.simulated.mind import (
     ChatRequest,
@@ -79,7 +80,6 @@ class FaultPlan:
 
 
 def _spoiled(fault: Fault | None, text: str, key: bytes) -> tuple[str, bool]:
-    """The reply's text under a fault, and whether it was cut at a length."""
     if fault == "truncate":
         return cut_tokens(text, max(1, len(tokens(text)) // 2)), True
     if fault == "json" and keyed_int("form", key) % 2 == 0:
@@ -96,8 +96,7 @@ def _spoiled(fault: Fault | None, text: str, key: bytes) -> tuple[str, bool]:
 
 @dataclass(slots=True)
 class Stats:
-    """Since the start or the last reset. `repeated` = finished replies to a body that had been
-    answered before; `cut` = replies that ended at a length."""
+    """Since the start or reset. `repeated` = replies to a known body; `cut` = ended at a length."""
 
     requests: int = 0
     replies: int = 0
@@ -158,8 +157,7 @@ class SimulatedLM:
     async def reply(
         self, request: Request, *, json_mode: bool = False, seeded: bool = True
     ) -> Reply:
-        """One reply after its latency. `json_mode` asks for some JSON object; a request that is not
-        `seeded` is drawn afresh each time. Raises as a call does."""
+        """One reply after its latency. `json_mode`: some JSON; not `seeded`: drawn afresh."""
         if request.embeds:
             raise RequestRefused(
                 "the simulated model makes no embeddings",
@@ -168,6 +166,11 @@ class SimulatedLM:
                 model=request.model,
             )
         asked = replace(from_request(request), json_mode=json_mode)
+        tools = descriptions(request.sampling.extra.get("tools"))
+        tool = next(iter(tools), "") if self.settings.heeds_tools else ""
+        if tool:
+            rest = [m for m in asked.messages if m.role != "system"]
+            asked = replace(asked, messages=(Message("system", tools[tool]), *rest), digest=b"")
         if not seeded:
             self._unseeded[asked.digest] += 1
             asked = replace(asked, seed=self._unseeded[asked.digest])
@@ -180,6 +183,11 @@ class SimulatedLM:
             self.stats.finished(asked.digest, DELAY, said)
         else:
             said = await self._said(asked)
+        if tool:
+            call = {"name": tool, "arguments": json.dumps({"text": said.text})}
+            said = replace(
+                said, text="", tool_calls=({"id": "call_0", "type": "function", "function": call},)
+            )
         return replace(said, usage=replace(said.usage, latency_s=time.perf_counter() - started))
 
     async def _said(self, request: ChatRequest) -> Reply:

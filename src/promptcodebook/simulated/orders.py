@@ -63,8 +63,7 @@ def word_list(name: str) -> frozenset[str]:
 
 
 def asked_number(text: str, name: str) -> int | None:
-    """The number that a text asks for, by the first of the patterns under `numbers` that it fits:
-    digits, or a word up to twelve, where the pattern has `#`."""
+    """The number that a text asks for, by the first fitting pattern of `numbers`."""
     words = listed("numbers")
     for wanted in read_table("wording")["numbers"][name]:
         number = rf"(\d{{1,4}}|{'|'.join(words)})"
@@ -154,8 +153,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One order. `when` None = obeyed on every input; `against` = an order not to do it; `number`
-    is one it insists on; `text` is its sentence."""
+    """One order. `when` None = always; `against` = not to do it; a `number` in it; its `text`."""
 
     skill: int
     when: Condition | None

@@ -108,6 +108,8 @@ class SimulatedSettings:
     bare: float = 0.0
     """Chance that the generator states an order without its condition where that does not hold,
     unless its directive keeps conditions."""
+    heeds_tools: bool = False
+    """Whether it obeys the description of a request's first tool alone, and answers by its call."""
     # The wire.
     prefix_cache: bool = False
     """Report prompt tokens of a prefix shared with an earlier request as cached."""
@@ -231,7 +233,6 @@ class World:
         self._problem = lru_cache(maxsize=4096)(self._read)
 
     def _drawn(self, purpose: str, share: float, world: int) -> frozenset[int]:
-        """A share of the skills."""
         drawn = sorted(range(len(self.skills)), key=lambda k: keyed_int(purpose, world, k))
         return frozenset(drawn[: round(share * len(drawn))])
 

@@ -44,13 +44,12 @@ _LAYOUT = Layout(
 @dataclass(frozen=True, slots=True)
 class Effect:
     """What instinct k adds to the reward of the inputs that are routed to it: the mean difference
-    between their route and the same route without k, paired, with its 95 % interval.
-
-    `rewards` are those two by example id (None = the rollout failed, and the mean leaves its pair
-    out); `examples` is how many inputs were routed, `unrouted` how many could not be. `difference`
-    and `means` (with, without) are None where no pair is whole. `usage` is what all these rollouts
-    took; `policy` the digest of the policy file; `at` is ISO 8601; `data` the split's fingerprint.
-    """
+    between their route and the same route without k, paired, with its 95 % interval. `rewards` are
+    those two by example id (None = the rollout failed, and the mean leaves its pair out);
+    `examples` is how many inputs were routed, `unrouted` how many could not be. `difference` and
+    `means` (with, without) are None where no pair is whole. `usage` is what all these rollouts
+    took; `policy` the digest of the policy file; `at` is ISO 8601; `data` the split's
+    fingerprint."""
 
     instinct: int
     text: str
@@ -114,8 +113,7 @@ def signed(interval: Interval) -> str:
 
 
 class EffectStore:
-    """The effects of one run, open for writing; `again` is what to type after a full disk. RunBusy,
-    StoreError."""
+    """One run's effects, to write; `again` = what to type after a full disk. RunBusy."""
 
     def __init__(self, run: Path, again: str) -> None:
         folder = run / EFFECTS

@@ -1,9 +1,7 @@
-"""The events of a run, one per thing that happened: as rows, and folded into the run's state.
-
-An event has a light part, which every reader sees, and a bulky one (a step's traces, an
-evaluation's full rollouts), which is fetched when asked for: reading a long run takes memory for
-one step at a time. The names of the kinds on disk never change, so that old runs open.
-"""
+"""The events of a run, one per thing that happened: as rows, and folded into the run's state. An
+event has a light part, which every reader sees, and a bulky one (a step's traces, an evaluation's
+full rollouts), which is fetched when asked for: reading a long run takes memory for one step at a
+time. The names of the kinds on disk never change, so that old runs open."""
 
 from __future__ import annotations
 
@@ -124,8 +122,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Amended:
-    """The run resumes otherwise than it began: each change in words, the time in ISO 8601.
-    `extended` = its end was put off."""
+    """The run resumes otherwise: changes in words, ISO time. `extended` = its end was put off."""
 
     changes: tuple[str, ...]
     at: str
@@ -278,12 +275,10 @@ class Mark:
 @dataclass(frozen=True, slots=True)
 class RunState:
     """How far a run is. `step` and `epoch` are -1 before the first update; K-tuples as in Step.
-
     `tests` are the verdict's rows in order; `ended` is None while the run is going. `changes` lists
     in words what changed on resuming. `extended_at` is the step at which the run was last made
     longer (-2 = never). `harmful` are texts that verdicts called so. What was chosen and judged
-    counts until the next step. `looks` counts earlier verdicts, looks at the same test split.
-    """
+    counts until the next step. `looks` counts earlier verdicts, looks at the same test split."""
 
     step: int = -1
     epoch: int = -1

@@ -38,14 +38,12 @@ _NAME = re.compile(r"\w[\w.-]{0,59}")
 class Header:
     """`id` '' = to be chosen; `created` is ISO 8601; `base` the folder that paths start from;
     `config` the whole configuration as a JSON-able tree, `config_digest` its SHA-256.
-
     `fingerprints` and `sizes` are the data's, by split; `private` = no report shows its texts.
     `program` is what answers, `stages` those of it with a prompt of their own, `present` the prompt
     that the user had when it began, `templates` the prompts that it runs with (None in version 0.1,
     which used the shipped set). `name` is what the user calls the run; several may share one.
     `files` are SHA-256 of files that the settings came from or name; `specs` the models by whose
-    names replies lie in the journal, for roles whose model is served elsewhere now.
-    """
+    names replies lie in the journal, for roles whose model is served elsewhere now."""
 
     id: str
     created: str

@@ -1,12 +1,9 @@
 """Replies and books of work, each in a file: of a run, a batch, a shard of one, measured effects,
 and of what would be lost with its process (an evaluation without a cache). And attempts in flight,
-in a file of slots that kill -9 leaves as they are.
-
-A slot is written before its request leaves, and is free again once the result of the attempt is
-committed. The commit notes slot and number as well (`settled`), so that a kill between the commit
-and the freeing books nothing twice. When the run is opened again, what a kill left is booked as
-lost, at its highest possible cost.
-"""
+in a file of slots that kill -9 leaves as they are. A slot is written before its request leaves, and
+is free again once the result of the attempt is committed. The commit notes slot and number as well
+(`settled`), so that a kill between the commit and the freeing books nothing twice. When the run is
+opened again, what a kill left is booked as lost, at its highest possible cost."""
 
 from __future__ import annotations
 

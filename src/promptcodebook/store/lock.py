@@ -1,11 +1,8 @@
 """A run's folder: its files, and its lock. There is one writer at a time, and a dead one blocks no
-other.
-
-Where the file system can lock, the system drops the lock when its process dies. Where it cannot
-(some network and cluster file systems), a second file is the lock as long as it exists; one left
-behind by a process that is gone is taken over. Either way the file `lock` says who writes.
-Lists of runs need this and no more of a run: pydantic and the events are imported elsewhere.
-"""
+other. Where the file system can lock, the system drops the lock when its process dies. Where it
+cannot (some network and cluster file systems), a second file is the lock as long as it exists; one
+left behind by a process that is gone is taken over. Either way the file `lock` says who writes.
+Lists of runs need this and no more of a run: pydantic and the events are imported elsewhere."""
 
 from __future__ import annotations
 
@@ -37,8 +34,7 @@ _CANNOT_LOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 _WIDTH = 128
 # On Windows no process can read or write the locked first byte.
 _TEXT_AT = 1 if os.name == "nt" else 0
-_PATIENCE_S = 0.2
-"""`holder` shares the lock for an instant to see whether it is free: outwait that."""
+_PATIENCE_S = 0.2  # `holder` shares the lock for an instant to see whether it is free: outwait that
 _POLL_S = 0.02
 NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """Opens no file through a link, and does not wait for the other end of a pipe."""
@@ -183,7 +179,6 @@ def _place() -> str:
 
 
 def _read_owner(folder: Path) -> tuple[int, str]:
-    """Process id and place of the last writer; (0, '') where they are unknown."""
     try:
         with _opened(folder, os.O_RDONLY) as file:
             file.seek(_TEXT_AT)

@@ -1,5 +1,4 @@
-"""One run on disk: a folder with `run.sqlite` (events, journal, usage, counts), `lock`, and the
-attempts that are `in-flight`."""
+"""A run's folder: `run.sqlite` (events, journal, usage, counts), `lock`, attempts `in-flight`."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ LAYOUT = Layout(
     ),
     later=LATER_BOOKS,
 )
-_CHUNK = 32
-"""Events read at a time: no read transaction stays open while the caller looks at one."""
+_CHUNK = 32  # events read at a time: no read transaction stays open while the caller looks at one
 _LIGHT = "SELECT e.seq, e.kind, e.light, NULL FROM events e"
 _FULL = "SELECT e.seq, e.kind, e.light, b.blob FROM events e LEFT JOIN bulk b USING (seq)"
 _LAST_STEP = "(SELECT MAX(seq) FROM events WHERE kind = 'stepped')"
@@ -323,7 +321,6 @@ class Recorded:
 
 
 def _new_folder(runs_dir: Path, header: Header) -> Path:
-    """Makes `runs_dir`/id; a chosen id gets a number behind it where it is taken."""
     stem = header.id or run_id(header.task, datetime.fromisoformat(header.created))
     folder, again = runs_dir / stem, 1
     while True:
@@ -360,7 +357,6 @@ def _sealed(header: Header) -> str:
 
 
 def _open_to_write(path: Path, first: Write = lambda db: None) -> RunStore:
-    """Closed to other users of the machine first."""
     try:
         make_private_folder(path)
         for file in path.iterdir():

@@ -1,8 +1,5 @@
-"""The folder of all runs: finding one by what a person types, listing, removing.
-
-Summaries of runs that have ended are kept, so that a list of a thousand runs opens quickly. What a
-run needs is imported when one must be opened.
-"""
+"""The folder of all runs: finding one by what a person types, listing, removing. Summaries of runs
+that have ended are kept, so that a list of a thousand runs opens quickly."""
 
 from __future__ import annotations
 
@@ -186,8 +183,7 @@ def run_folders(runs_dir: Path) -> list[Path]:
 
 
 def find_run(runs_dir: Path, ref: str) -> Path:
-    """By exact id, path, 'last', name (the latest that has it), or the unique beginning of an id.
-    Raises RunNotFound with what was probably meant."""
+    """By id or its unique beginning, path, 'last', or name (the latest). RunNotFound."""
     if "/" in ref or ref in (".", ".."):
         if (Path(ref) / FILE).is_file():
             return Path(ref)

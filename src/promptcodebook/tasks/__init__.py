@@ -1,9 +1,7 @@
-"""What a run learns to do, and all that the author of a benchmark needs.
-
-A benchmark of your own is an entry point of the group `promptcodebook.tasks` in any installed
-package (docs/how-to/add-a-benchmark.md). Names are looked up when first used, so that a worker
-process, which needs none of them, starts fast.
-"""
+"""What a run learns to do, and all that the author of a benchmark needs. A benchmark of your own is
+an entry point of the group `promptcodebook.tasks` in any installed package
+(docs/how-to/add-a-benchmark.md). Names are looked up when first used, so that a worker process,
+which needs none of them, starts fast."""
 
 from __future__ import annotations
 

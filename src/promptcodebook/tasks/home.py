@@ -1,8 +1,5 @@
-"""Where a benchmark's rows and texts come from, and how they are read and checked.
-
-Rows come from the given folder, the public copy, or our own examples, all in train.jsonl, val.jsonl
-and test.jsonl.
-"""
+"""Where a benchmark's rows and texts come from, and how they are read and checked: the given
+folder, the public copy, or our own examples, all in train.jsonl, val.jsonl and test.jsonl."""
 
 from __future__ import annotations
 
@@ -155,11 +152,9 @@ def read_dataset(
 
 
 def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tuple[str, R]]:
-    """The rows of a jsonl file, each with its place 'file:line'.
-
-    DataError with that place for a line that is not a JSON object, and as `check_row` raises it.
-    With `private` no error quotes a column's name or a value that the file holds.
-    """
+    """The rows of a jsonl file, each with its place 'file:line'. DataError with that place for a
+    line that is not a JSON object, and as `check_row` raises it. With `private` no error quotes a
+    column's name or a value that the file holds."""
     try:
         table = read_jsonl(path)
     except DataError as error:

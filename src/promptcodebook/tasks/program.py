@@ -1,9 +1,6 @@
-"""The modules that compound executors are made of: one model call each, with named fields.
-
-A chain-of-thought module (`think`) asks for its reasoning and then for its outputs under labels; a
-plain one (`ask`) takes the whole reply as its output; `outside` asks the untrusted model. Texts are
-data: they are joined, never formatted.
-"""
+"""The modules that compound executors are made of: one model call each, with named fields. `think`
+asks for its reasoning and then for its outputs under labels; `ask` takes the whole reply as its
+output; `outside` asks the untrusted model. Texts are data: they are joined, never formatted."""
 
 from __future__ import annotations
 
@@ -57,10 +54,8 @@ async def think(
     outputs: Sequence[str],
 ) -> ModuleReply:
     """One chain-of-thought module: its own part of the composed prompt, then its instruction.
-
     `fields` are the named inputs, `outputs` the names asked for. The role is always `executor`: a
-    composed prompt is for no other. LMError as the chat raises it.
-    """
+    composed prompt is for no other. LMError as the chat raises it."""
     labels = {_REASONING: "your thoughts, step by step", **{n: f"the {n}" for n in outputs}}
     parts = "\n".join(f"{name}: ({what})" for name, what in labels.items())
     form = f"Reply with these parts, each behind its label:\n{parts}"
@@ -145,12 +140,10 @@ def render_fields(fields: Mapping[str, str]) -> str:
 
 
 def read_outputs(text: str, outputs: Sequence[str], cut: bool = False) -> dict[str, str]:
-    """The outputs (and the reasoning) in a reply, "" for those that are missing.
-
-    Understood: labels in any case, plain, bold, as headings or tags; a JSON object; and, where one
-    output was asked for, a bare text. The last output runs to the end, so that it may hold words
-    that look like labels. A reply that was `cut` before its first output has none.
-    """
+    """The outputs (and the reasoning) in a reply, "" for those that are missing. Understood: labels
+    in any case, plain, bold, as headings or tags; a JSON object; and, where one output was asked
+    for, a bare text. The last output runs to the end, so that it may hold words that look like
+    labels. A reply that was `cut` before its first output has none."""
     names = (_REASONING, *outputs)
     values = dict.fromkeys(names, "")
     keyed = _json_fields(text)
@@ -180,7 +173,6 @@ def read_outputs(text: str, outputs: Sequence[str], cut: bool = False) -> dict[s
 
 
 def _json_fields(text: str) -> dict[str, object]:
-    """A reply that is one JSON object, by its keys in lower case; {} for any other."""
     body = strip_fence(text)
     if not body.startswith("{"):
         return {}

@@ -1,7 +1,5 @@
 """The benchmarks' public homes, with the paper's split sizes and seeds, and how a copy is fetched.
-
-The real hosts were not reached when this was written: the tests run on a local stand-in.
-"""
+The real hosts were not reached when this was written: the tests run on a local stand-in."""
 
 from __future__ import annotations
 
@@ -159,7 +157,6 @@ class _Capped:
 
 
 def _download(remote: Remote, name: str, folder: Path) -> Path:
-    """The file in `folder`, under its own name; TaskError says why it cannot be had."""
     pooch, requests = (
         import_extra(name, "fetching a benchmark", "bench") for name in ("pooch", "requests")
     )
@@ -294,7 +291,6 @@ def _pupa(files: Sequence[Rows]) -> Mapping[str, Rows]:
 
 
 def _pages(rows: Iterable[Mapping[str, object]]) -> dict[str, list[object]]:
-    """The paragraphs of HotpotQA's questions, by title."""
     pages = dict[str, list[object]]()
     for row in rows:
         context = cast("dict[str, list[list[object]]]", row["context"])
@@ -320,11 +316,9 @@ def _hotpotqa(files: Sequence[Rows]) -> Mapping[str, Rows]:
 
 
 def _hover(files: Sequence[Rows]) -> Mapping[str, Rows]:
-    """Train, val and test by the paper's protocol, and the corpus in the order of the titles.
-
-    The paper's five million abstracts are on no hub that we know of. HoVer grew out of HotpotQA,
-    whose paragraphs hold the gold pages of most claims; the other claims are left out.
-    """
+    """Train, val and test by the paper's protocol, and the corpus in the order of the titles. The
+    paper's five million abstracts are on no hub that we know of. HoVer grew out of HotpotQA, whose
+    paragraphs hold the gold pages of most claims; the other claims are left out."""
     corpus = _pages(chain.from_iterable(files[1:]))
     spelled = {unicodedata.normalize("NFD", title): title for title in corpus}
     pool = list[Example]()

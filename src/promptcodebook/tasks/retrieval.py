@@ -1,9 +1,6 @@
-"""Retrieval over a corpus of short pages: BM25 as the GEPA artifact sets it up.
-
-A corpus may hold millions of pages, one a line, so it is read line by line and, once indexed, one
-page at a time. bm25s builds the index (k1 0.9 and b 0.4, its Lucene variant, English stop words
-removed, Snowball's English stemmer); it is saved as plain arrays and memory-mapped.
-"""
+"""Retrieval over a corpus of short pages: BM25 as the GEPA artifact sets it up (bm25s with k1 0.9
+and b 0.4, its Lucene variant, English stop words removed, Snowball's English stemmer). A corpus may
+hold millions of pages, one a line: its index is saved and mapped."""
 
 from __future__ import annotations
 
@@ -87,10 +84,8 @@ def corpus_of(name: str, folder: Path) -> Path:
 
 def open_retriever(corpus: Path, *, keep: bool = True) -> Retriever:
     """A retriever over the corpus file; its index is opened where it is saved, else built.
-
     `keep=False` neither reads nor writes a saved index (for a corpus of a few pages). DataError for
-    a corpus that cannot be read or holds nothing, MissingExtra without bm25s and PyStemmer.
-    """
+    a corpus that cannot be read or holds nothing, MissingExtra without bm25s and PyStemmer."""
     if not keep:
         return Retriever(corpus, build_index(corpus))
     folder = index_folder(corpus)
@@ -123,9 +118,6 @@ class Retriever:
         """At most k passages that share a word with the query, best first, then in corpus order."""
         return self.passages(self.rank([query], k)[0])
 
-    def search_many(self, queries: Sequence[str], k: int) -> list[list[str]]:
-        return [self.passages(ranked) for ranked in self.rank(queries, k)]
-
     def rank(self, queries: Sequence[str], k: int) -> list[tuple[int, ...]]:
         """The numbers (0-based, corpus order) of the pages that `search` gives, per query."""
         with self._lock:
@@ -153,7 +145,6 @@ class Retriever:
 
 
 def _best(bm25: Any, words: list[int], k: int) -> tuple[int, ...]:
-    """The k highest positive scores, by descending score, then ascending page number."""
     np = _library("numpy")
     if not words or k < 1:
         return ()
@@ -169,11 +160,9 @@ def _best(bm25: Any, words: list[int], k: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The bm25s object, and of P pages their bytes in the file and their title keys.
-
-    `spans` int64 [P, 2], `keys` uint64 [P] (sorted), `pages` int64 [P]: the page of each key.
-    `digest`: the SHA-256 (hex) of the file.
-    """
+    """The bm25s object, and of P pages their bytes in the file and their title keys. `spans` int64
+    [P, 2], `keys` uint64 [P] (sorted), `pages` int64 [P]: the page of each key. `digest`: the
+    SHA-256 (hex) of the file."""
 
     bm25: Any
     stemmer: Any
@@ -272,9 +261,7 @@ def save_index(index: Index, corpus: Path, folder: Path) -> None:
 
 def load_index(corpus: Path, folder: Path) -> Index | None:
     """The saved index, memory-mapped; None when there is none, it is damaged or the corpus changed.
-
-    Size and time of change vouch for the corpus; if they moved, its SHA-256 decides.
-    """
+    Size and time of change vouch for the corpus; if they moved, its SHA-256 decides."""
     bm25s, np = _library("bm25s"), _library("numpy")
     stemmer = _library("Stemmer").Stemmer("english")
     try:
@@ -307,9 +294,7 @@ class Search:
         self._retriever = retriever
         self.asked = 0
         self._memo: dict[tuple[str, int], tuple[int, ...]] = {}
-        self._running: dict[
-            tuple[asyncio.AbstractEventLoop, str, int], asyncio.Task[tuple[int, ...]]
-        ] = {}
+        self._running: dict[tuple[object, str, int], asyncio.Task[tuple[int, ...]]] = {}
 
     async def __call__(self, query: str, k: int) -> list[str]:
         ranked = self._memo.get((query, k))
@@ -321,7 +306,7 @@ class Search:
             ranked = await asyncio.shield(self._running[key])
         return self._retriever.passages(ranked)
 
-    async def _find(self, loop: asyncio.AbstractEventLoop, query: str, k: int) -> tuple[int, ...]:
+    async def _find(self, loop: object, query: str, k: int) -> tuple[int, ...]:
         try:
             [ranked] = await asyncio.to_thread(self._retriever.rank, [query], k)
         finally:

@@ -24,15 +24,13 @@ def asks_nobody(reward: Reward) -> RewardFactory:
 @dataclass(frozen=True, slots=True)
 class Task:
     """A benchmark, or the user's own data with its reward. Frozen: behaviour is passed in.
-
     `reward_range` is (lowest, full); `seeds` are expert instincts for the first codebook;
     `base_prompt` precedes every composed prompt; `zero_shot` is the plain prompt training is
     compared with; `output_format` tells the generator what form the answer must have. Every rewrite
     passes `checks`, beside the general ones. `private`: a report shows none of the data's texts.
     `oracle` gives the prompt that is right for an example: a row to compare with, which cannot be
     deployed. `require` raises MissingExtra or TaskError for what is needed and is not there; it is
-    called before anything is paid for or recorded.
-    """
+    called before anything is paid for or recorded."""
 
     name: str
     dataset: Dataset
@@ -60,10 +58,8 @@ def task_names() -> tuple[str, ...]:
 
 def load_task(name: str, data_dir: Path | None = None) -> Task:
     """A ready-made task with its data, from `data_dir`, else from $PCO_DATA, else as it ships.
-
     TaskError for an unknown name, for a package that cannot be loaded or that offers no Task, and
-    for data that is not there (it says which file).
-    """
+    for data that is not there (it says which file)."""
     # An installation may list an entry point twice; two different ones would be ambiguous.
     offered = {entry.value: entry for entry in registered(GROUP).select(name=name)}
     if not offered:

@@ -1,11 +1,8 @@
-"""The user's own functions: named 'file.py:function', inspected, and run within a time limit.
-
-A synchronous function runs in a thread beside the loop. An exit, an interrupt or a cancellation of
-theirs is a failure like any other. A call that hangs is given up; its daemon thread keeps no
-process from ending (the threads of anyio and concurrent.futures would). Code that never releases
-the interpreter (one regular expression that backtracks for hours) can be neither limited nor
-interrupted. What user code prints goes to stderr, so that stdout carries only results.
-"""
+"""The user's own functions: named 'file.py:function', inspected, and run within a time limit. A
+synchronous function runs in a thread. An exit, an interrupt or a cancellation of theirs is a
+failure like any other. A call that hangs is given up; its daemon thread keeps no process from
+ending. Code that never releases the interpreter can be neither limited nor interrupted. What user
+code prints goes to stderr, so that stdout carries only results."""
 
 from __future__ import annotations
 
@@ -43,10 +40,8 @@ def load_function(
     spec: str, base: Path, what: str, arguments: Sequence[str]
 ) -> Callable[..., object]:
     """The function that 'file.py:function' names, read again each time; paths start at `base`.
-
     `what` ('reward', 'executor') and `arguments` say what it must be. ConfigError with file and
-    line when the file is missing, does not run, lacks the function, or takes other arguments.
-    """
+    line when the file is missing, does not run, lacks the function, or takes other arguments."""
     file, colon, name = spec.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
         said = f"{what} = {spec!r} does not name a function"
@@ -172,10 +167,8 @@ class Overdue(Exception):
 
 class UserCalls:
     """Calls user code: at most `threads` synchronous calls at once, each for `seconds` at most.
-
     Time that an agent waits for a model, or that a call waits for a thread, does not count. Raises
-    what the function raised, Escape for what is no Exception, and Overdue.
-    """
+    what the function raised, Escape for what is no Exception, and Overdue."""
 
     def __init__(self, threads: int = 32, seconds: float = 600.0) -> None:
         self._most = threads

@@ -6,8 +6,7 @@ not depend on the machine's other work.
 
 A process runs this module. Both sides write one JSON object a line. Request: {"function":
 "module:function", "args": [...], "limit": seconds of processor time, "wait": seconds in all}.
-Answers: {"value": true} once the function is imported, then {"value": ...} or {"error": "..."}.
-"""
+Answers: {"value": true} once the function is imported, then {"value": ...} or {"error": "..."}."""
 
 from __future__ import annotations
 
@@ -57,11 +56,9 @@ class Worker:
 
     def call(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
         """`function` ("module:function") of JSON-able `args`, its return value JSON-able too.
-
         `limit_s` is processor time where the system counts it (else time), from when the function
         begins; in all it may take five times as long. The wait for a turn is not counted. An
-        exception in the function or the death of its process is the result's `error`.
-        """
+        exception in the function or the death of its process is the result's `error`."""
         process = self._free.get()
         try:
             return process.call(function, args, limit_s)
@@ -92,8 +89,6 @@ def shared_worker() -> Worker:
 
 
 class _Process:
-    """At most one child process at a time; its pipes belong to one caller at a time."""
-
     child: subprocess.Popen[bytes] | None = None
 
     def call(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
@@ -161,7 +156,6 @@ class _Process:
 
 
 def _serve() -> None:
-    """The process's own side: answers requests until stdin ends."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
     # What a called function prints must not mix with the answers.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

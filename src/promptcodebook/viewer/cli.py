@@ -31,8 +31,7 @@ def view(
 
     The first line on stdout is the address. It is reached from this machine only (from another
     one: ssh -L 8642:localhost:8642). It asks no model. It keeps your notes on test inputs with
-    the run, and its stop button does what Ctrl-C does. Ctrl-C here ends the viewer alone.
-    """
+    the run, and its stop button does what Ctrl-C does. Ctrl-C here ends the viewer alone."""
     import webbrowser
 
     from promptcodebook.report.pages import address

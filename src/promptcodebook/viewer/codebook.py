@@ -95,8 +95,7 @@ def _difference(look: Look, k: int) -> tuple[int, int, str]:
 def unpaired_interval(
     a: Sequence[float], b: Sequence[float], bounds: Bounds = (0.0, 1.0)
 ) -> Interval:
-    """The difference of two means over other examples each (Zou and Donner 2008, MOVER); n counts
-    the smaller group. ValueError where one is empty."""
+    """Difference of two means (Zou and Donner 2008, MOVER); n of the smaller group. ValueError."""
     first, second = mean_interval(a, bounds), mean_interval(b, bounds)
     mean = first.mean - second.mean
     below = math.hypot(first.mean - first.low, second.high - second.mean)

@@ -1,5 +1,4 @@
-"""The examples of a run, one of them from its input to what changed because of it, and two runs
-side by side on the same test examples."""
+"""A run's examples, one from input to what it changed, and two runs side by side."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""The viewer over HTTP: screens, their style and script, and the news that a run continued.
-
-It listens on loopback and answers to no other name, since a page of another site could point its
-own name here. Scripts and styles within a page do not run. It writes two things, on a POST that one
-of its own pages sent, and neither where it is read-only: what the user notes of a test input, and
-the signal that stops a run in order.
-"""
+"""The viewer over HTTP: screens, their style and script, and the news that a run continued. It
+listens on loopback and answers to no other name, since a page of another site could point its own
+name here. Scripts and styles within a page do not run. It writes two things, on a POST that one of
+its own pages sent, and neither where it is read-only: what the user notes of a test input, and the
+signal that stops a run in order."""
 
 from __future__ import annotations
 
@@ -40,6 +38,7 @@ from promptcodebook.viewer.following import (
 )
 from promptcodebook.viewer.lists import Runs, Versions, Wanted
 from promptcodebook.viewer.page import Screen, missing, page_of
+from promptcodebook.viewer.served import ServedRefs
 
 HOST = "127.0.0.1"
 _POLL_S, _POLL_ALL_S = 0.25, 0.8  # How often a page asks whether its run continued, or any run.
@@ -88,7 +87,7 @@ class Site:
     ) -> None:
         self.open_runs = OpenRuns(runs_dir, trust=trust, read_only=read_only)
         self._runs, self._read_only = Runs(runs_dir), read_only
-        self._versions = Versions()
+        self._versions, self._served = Versions(), ServedRefs()
         self._results = results
 
     def close(self) -> None:
@@ -104,6 +103,8 @@ class Site:
             add(path, _shown(partial(self._of_run, make)))
         add("/compare", _shown(self._compared))
         add("/registry", _shown(lambda _: self._versions.screen(self.open_runs)))
+        add("/served", _shown(lambda _: self._served.screen()))
+        add("/served/{ref}", _shown(lambda r: self._served.screen(r.match_info["ref"])))
         add("/paper", _shown(lambda _: _paper().paper_screen(self._results)))
         add("/paper/{name}", _shown(lambda r: _paper().result_screen(*self._result(r))))
         add("/paper/{name}/{file}", self._figure)
@@ -111,6 +112,8 @@ class Site:
         add("/live/runs", _told(lambda _: self._runs.mark(), _POLL_ALL_S))
         add("/live/run/{run}", _told(partial(self._run_mark, FollowedRun.mark)))
         add("/live/registry", _told(lambda _: self._versions.mark()))
+        add("/live/served", _told(lambda _: self._served.mark()))
+        add("/live/served/{ref}", _told(lambda r: self._served.mark(r.match_info["ref"])))
         add("/live/paper", _told(lambda _: _paper().paper_mark(self._results)))
         add("/live/paper/{name}", _told(lambda r: _paper().paper_mark(*self._result(r))))
         measured = partial(self._run_mark, lambda run: measured_mark(run, run.mark()))

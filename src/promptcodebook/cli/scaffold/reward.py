@@ -2,8 +2,7 @@
 
 `example.input` and `example.target` are the row's columns, `example.fields` has all of them.
 Return a number in reward_range (0 to 1 unless pco.toml says otherwise), or a Score whose feedback
-tells the critic what was wrong: the more precise the feedback, the better the codebook learns.
-"""
+tells the critic what was wrong: the more precise the feedback, the better the codebook learns."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-r"""Scoring AIME answers, integers from 0 to 999, in two ways.
-
-`accuracy` reads the last \boxed{...} (or \fbox{...}), else the last integer of the last line that
-speaks of the answer; `integer_only` is the stricter rule of the GEPA artifact.
-"""
+r"""Scoring AIME answers, integers from 0 to 999, in two ways. `accuracy` reads the last \boxed{...}
+(or \fbox{...}), else the last integer of the last line that speaks of the answer; `integer_only` is
+the stricter rule of the GEPA artifact."""
 
 from __future__ import annotations
 

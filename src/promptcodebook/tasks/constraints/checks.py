@@ -1,8 +1,6 @@
-"""The verifiable constraints: one small pure check per kind, in one table.
-
-A constraint is a mapping `{"kind": ..., parameters...}`; a blank answer satisfies none. Matching of
-words ignores case and respects word boundaries; fixed texts are compared unchanged.
-"""
+"""The verifiable constraints `{"kind": ..., parameters...}`: one small pure check per kind. A blank
+answer satisfies none. Words match without case at their boundaries; fixed texts are compared as
+they are."""
 
 from __future__ import annotations
 
@@ -83,8 +81,6 @@ def _none(pattern: str, noun: str) -> _Check:
 
 
 def _all(wanted: Callable[[str], bool], other: Callable[[str], bool], words: str) -> _Check:
-    """There are letters, and all are `wanted`."""
-
     def holds(_constraint: Constraint, text: str) -> Found:
         wrong, (noun, must) = sum(map(other, text)), words.split("; ")
         held = not wrong and any(map(wanted, text))
@@ -107,8 +103,6 @@ def _numbered(constraint: Constraint, text: str) -> Found:
 
 
 def _with_words(wanted: bool, fault: str, fine: str) -> _Check:
-    """Each of the constraint's words occurs, or none does."""
-
     def holds(constraint: Constraint, text: str) -> Found:
         listed = map(str, cast("Iterable[object]", constraint["words"]))
         found = ((w, re.search(rf"(?<!\w){re.escape(w)}(?!\w)", text, re.I)) for w in listed)
@@ -247,10 +241,8 @@ def words(text: str) -> tuple[str, ...]:
 
 def sentences(text: str) -> tuple[str, ...]:
     """Pieces that end in . ! or ? before white space or the end; line breaks alone end nothing.
-
     List numbers ("1. ") and a few common abbreviations ("P.S.", "e.g.") do not end a sentence; a
-    last piece without a full stop counts if it holds a word.
-    """
+    last piece without a full stop counts if it holds a word."""
     text = _ABBREVIATION.sub(lambda m: m[0].replace(".", " "), _LIST_NUMBER.sub(" ", text))
     ends = [0, *(m.end() for m in _SENTENCE_END.finditer(text)), len(text)]
     pieces = (text[a:b].strip() for a, b in pairwise(ends))

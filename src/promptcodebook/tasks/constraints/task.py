@@ -5,8 +5,7 @@ the share of a prompt's constraints that the answer keeps.
 
 `python -m promptcodebook.tasks.constraints.task` writes data.jsonl. Deterministic. Kinds are dealt
 so that each occurs about equally often in each split; kinds that contradict each other never meet,
-and parameters are drawn so that all constraints of a prompt can be kept at once.
-"""
+and parameters are drawn so that all constraints of a prompt can be kept at once."""
 
 from __future__ import annotations
 
@@ -137,7 +136,6 @@ def _phrase(
 
 
 def _deal(count: int, used: Counter[str], rng: random.Random) -> list[str]:
-    """`count` kinds that go together, the least used first, ties drawn."""
     order = sorted(KINDS, key=lambda kind: (used[kind], rng.random()))
     kinds = list[str]()
     for kind in order:

@@ -1,8 +1,6 @@
-"""HotpotQA's answer scores: exact match and token F1 of normalised answers; and its reward.
-
-Both scores follow the official script. Where that is plainly odd, so is this: curly quotes and
-dashes stay, and an answer that is an article alone equals the empty one.
-"""
+"""HotpotQA's answer scores: exact match and token F1 of normalised answers; and its reward. Both
+scores follow the official script. Where that is plainly odd, so is this: curly quotes and dashes
+stay, and an answer that is an article alone equals the empty one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""`hotpotqa`: questions whose answer takes two pages of an encyclopedia, found by search.
-
-The program makes two hops of retrieval, with 7 passages each: search(question) -> summarize1 ->
-query2, search -> summarize2 -> answer. The four named stages are chain-of-thought modules; hops and
-field names are those of the GEPA artifact. docs/tasks/hotpotqa.md names the fields of the data.
-"""
+"""`hotpotqa`: questions whose answer takes two pages of an encyclopedia, found by search. Two hops
+of retrieval, 7 passages each: search(question) -> summarize1 -> query2, search -> summarize2 ->
+answer. Hops and field names are the GEPA artifact's. docs/tasks/hotpotqa.md."""
 
 from __future__ import annotations
 

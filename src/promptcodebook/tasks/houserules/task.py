@@ -1,13 +1,8 @@
-"""`houserules`: messages to a shop, each topic answered in a form that no message mentions.
-
-648 messages on 14 topics to a shop that sells home goods. The prompt has to supply the house rule
-of the topic. A message under two topics has two rules; one under none wants a plain answer. The
-reward is the share of the message's rules that the reply keeps, by one small pure check per kind.
-
-Each check says what it found, in a clause that follows "the reply". A blank or endlessly repeating
-reply keeps no rule. List marks and white space around a line do not count, nor do capitals where
-texts are compared.
-"""
+"""`houserules`: messages to a shop, each topic answered in a form that no message mentions. 648
+messages on 14 topics to a shop that sells home goods. The prompt has to supply the house rule of
+the topic. A message under two topics has two rules; one under none wants a plain answer. The reward
+is the share of its rules that the reply keeps, by one small pure check per kind, which says what it
+found in a clause that follows "the reply". A blank or endlessly repeating reply keeps no rule."""
 
 from __future__ import annotations
 
@@ -94,7 +89,6 @@ _LIST_MARK = re.compile(r"^(?:[-*•]|\(?\d{1,3}[.):]|[>#]+)\s*")
 
 
 def _lines(text: str) -> list[str]:
-    """The lines that hold a word, stripped."""
     return [line.strip() for line in text.splitlines() if words(line)]
 
 
@@ -160,7 +154,6 @@ def _letter(reply: str) -> Found:
 
 
 def _json(reply: str) -> Found:
-    """A brace, and after it two or more quoted keys with a colon."""
     keys = re.findall(r'"[^"\n]+"\s*:', reply.partition("{")[2])
     return len(keys) >= 2, _many(len(keys), "JSON key")
 
@@ -218,10 +211,8 @@ MARKS: tuple[str, ...] = tuple(kind for kind, rule in _TABLE.items() if rule.mar
 
 
 class PromptLast:
-    """One call: the message and, after a blank line, the prompt, both in the customer's turn.
-
-    Small models follow what comes last and ignore a system prompt (docs/tasks/houserules.md).
-    """
+    """One call: the message and, after a blank line, the prompt, both in the customer's turn. Small
+    models follow what comes last and ignore a system prompt (docs/tasks/houserules.md)."""
 
     name = "message, then prompt"
     stages: tuple[str, ...] = ()

@@ -1,9 +1,6 @@
-"""Scoring HoVer claims: were all gold pages retrieved, and is the label right?
-
-`titles_subset` is the retrieval metric of the GEPA artifact; `hit_at`, `doc_em` and `doc_f1` are
-those of the benchmark's own evaluation. `reward` is the task's (Table 7), `retrieval_reward` asks
-for the pages alone (the GEPA artifact's, Table 1).
-"""
+"""Scoring HoVer claims: were all gold pages retrieved, and is the label right? `titles_subset` is
+the GEPA artifact's; `hit_at`, `doc_em` and `doc_f1` are the benchmark's own. `reward` is the task's
+(Table 7), `retrieval_reward` asks for the pages alone (the GEPA artifact's, Table 1)."""
 
 from __future__ import annotations
 

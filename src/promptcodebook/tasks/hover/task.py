@@ -1,10 +1,7 @@
 """`hover`: is a claim that spans several Wikipedia pages supported? Find the pages, then decide.
-
-The program makes three hops of retrieval (7, 7 and 10 passages): search(claim) -> summarize1 ->
-query2, search -> summarize2 -> query3, search -> verify. The five named stages are chain-of-thought
-modules. Hops and field names are those of the GEPA artifact; we added `verify`, because our metric
-needs the label too. docs/tasks/hover.md names the files and fields.
-"""
+Three hops of retrieval (7, 7 and 10 passages): search(claim) -> summarize1 -> query2, search ->
+summarize2 -> query3, search -> verify. Hops and field names are the GEPA artifact's; we added
+`verify`, because our metric needs the label too. docs/tasks/hover.md names the files and fields."""
 
 from __future__ import annotations
 
@@ -100,10 +97,8 @@ class ClaimRow(BenchmarkRow):
 
     def example(self) -> Example:
         """The claim with all of the row's columns, and its distinct gold titles."""
-        columns = {
-            **self.model_dump(mode="json", exclude_unset=True),
-            "gold_titles": self._titles(),
-        }
+        columns = self.model_dump(mode="json", exclude_unset=True)
+        columns["gold_titles"] = self._titles()
         return Example(self.uid, self.claim, parse_label(self.label), fields=columns)
 
 
@@ -145,7 +140,6 @@ def load_hover(data_dir: Path | None = None) -> Task:
 
 
 def _claims(data_dir: Path | None) -> tuple[Path, str, dict[Split, list[Example]]]:
-    """The folder, where its data is from, and the claims by split."""
     for folder in () if data_dir is None else (data_dir / "hover", data_dir):
         whole = any((folder / f"{split}.jsonl").is_file() for split in SPLITS)
         if not whole and (folder / OFFICIAL).is_file():

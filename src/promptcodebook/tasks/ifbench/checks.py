@@ -51,7 +51,6 @@ def _rises(numbers: Iterable[int]) -> bool:
 
 
 def _differ(values: Iterable[object]) -> bool:
-    """Each from the one before it."""
     return all(one != other for one, other in pairwise(values))
 
 
@@ -93,10 +92,8 @@ def _stop_words(text: Text, args: Arguments) -> bool:
 
 def _overlap(text: Text, args: Arguments) -> bool:
     # Trigrams of characters, not of words, whatever the request says.
-    own, other = (
-        {value[i : i + 3] for i in range(len(value) - 2)}
-        for value in (text.value, args.reference_text)
-    )
+    texts = text.value, args.reference_text
+    own, other = ({value[i : i + 3] for i in range(len(value) - 2)} for value in texts)
     wanted = args.percentage
     return bool(own) and wanted - 2 <= len(own & other) / len(own) * 100 <= wanted + 2
 
@@ -322,7 +319,6 @@ def _table_rows(value: str, names: str, delimiter: str) -> list[list[str]]:
 
 
 def _rows(value: str, delimiter: str) -> list[list[str]]:
-    """The rows, a blank line being one; none where the public scorer cannot read them."""
     try:
         return list(csv.reader(io.StringIO(value), delimiter=delimiter))
     except csv.Error:

@@ -1,9 +1,6 @@
-"""What a check is handed: its arguments, the analysed response, and what is known of languages.
-
-The parts of a `Language` are loaded when first used, so a check that only counts characters needs
-no data and no optional package. NLTK refuses folders outside a list that it makes at its first
-import; so its files, few and plain, are read here and handed to its classes.
-"""
+"""What a check is handed: its arguments, the analysed response, and what is known of languages,
+each part loaded when first used. NLTK refuses folders outside a list that it makes at its first
+import; so its files, few and plain, are read here and handed to its classes."""
 
 from __future__ import annotations
 
@@ -161,12 +158,10 @@ class Text:
 
 
 class Language:
-    """The English tokenisers, lists and guessers behind the checks.
-
-    `nltk_data` is a folder laid out as NLTK's downloader does; None: NLTK_DATA, then PCO_DATA (with
-    nltk_data inside), then NLTK's usual folders. Uses raise MissingExtra or TaskError for a package
-    of the extra `bench` or a file of NLTK's that is not there.
-    """
+    """The English tokenisers, lists and guessers behind the checks. `nltk_data` is a folder laid
+    out as NLTK's downloader does; None: NLTK_DATA, then PCO_DATA (with nltk_data inside), then
+    NLTK's usual folders. Uses raise MissingExtra or TaskError for a package of the extra `bench` or
+    a file of NLTK's that is not there."""
 
     def __init__(self, nltk_data: Path | None = None) -> None:
         named = [Path(part) for part in os.environ.get("NLTK_DATA", "").split(os.pathsep) if part]
@@ -212,11 +207,9 @@ class Language:
         around: tuple[str, str] = ("", ""),
         ignore_case: bool = True,
     ) -> list[int]:
-        """For each pattern, the number of its matches, with what is put `around` it.
-
-        IFEval uses its keywords as patterns, unescaped. One that could take exponential time runs
-        in a worker process that is killed at its limit: TimeoutError.
-        """
+        """For each pattern, the number of its matches, with what is put `around` it. IFEval uses
+        its keywords as patterns, unescaped. One that could take exponential time runs in a worker
+        process that is killed at its limit: TimeoutError."""
         if all(_HARMLESS.fullmatch(pattern) for pattern in patterns):
             return count_each(patterns, text, around, ignore_case)
         args = [patterns, text, around, ignore_case]

@@ -1,8 +1,5 @@
-"""Scoring of IFBench's 58 and IFEval's 25 constraints, at the level of one example.
-
-Where the public scorer is odd we agree with it. Where it raises an error, or a check takes too
-long, the answer is "not met". A keyword that is no regular expression is plain text.
-"""
+"""Scoring of IFBench's 58 and IFEval's 25 constraints, as odd as the public scorer is. Where that
+raises an error, or a check takes too long, it is "not met". Broken patterns are text."""
 
 from __future__ import annotations
 
@@ -71,11 +68,9 @@ def check(
     *,
     language: Language | None = None,
 ) -> bool:
-    """Whether the unchanged `response` follows one instruction; a blank one follows none.
-
-    `prompt` is part of the scorers' common signature; no check looks at it. Raises DataError for an
-    unknown id and for kwargs that do not fit it, and as `Language` does.
-    """
+    """Whether the unchanged `response` follows one instruction; a blank one follows none. `prompt`
+    is part of the scorers' common signature; no check looks at it. Raises DataError for an unknown
+    id and for kwargs that do not fit it, and as `Language` does."""
     constraint, args = _read(instruction_id, kwargs)
     try:
         return _met(
@@ -97,10 +92,8 @@ def grade(
     language: Language | None = None,
 ) -> Grade:
     """Strict and loose verdicts on an example; without a response (None) nothing is followed.
-
     Loose: one of eight variants passes (first line, last line, both removed; "*" deleted). Raises
-    as `check`, and DataError when the two lists differ in length.
-    """
+    as `check`, and DataError when the two lists differ in length."""
     if len(instruction_id_list) != len(kwargs):
         said = f"{len(instruction_id_list)} instruction ids but {len(kwargs)} kwargs"
         raise DataError(said, hint="give one kwargs object (or null) per instruction")

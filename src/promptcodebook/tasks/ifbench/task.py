@@ -1,8 +1,6 @@
-"""`ifbench`: requests with verifiable constraints; trained on IFEval's, tested on IFBench's.
-
-The program writes a response, then rewrites it so that every constraint is kept; stages and field
-names are those of the GEPA artifact. docs/tasks/ifbench.md names the fields of the data.
-"""
+"""`ifbench`: requests with verifiable constraints; trained on IFEval's, tested on IFBench's. The
+program writes a response, then rewrites it so that every constraint is kept; stages and fields are
+the GEPA artifact's. docs/tasks/ifbench.md names the fields of the data."""
 
 from __future__ import annotations
 
@@ -78,11 +76,9 @@ def load_ifbench(data_dir: Path | None = None) -> Task:
 
 
 class IFBenchProgram:
-    """The program. `report` says in words which constraints a text keeps ("" = not known).
-
-    Of the first response that joins the trace as a stage `generate: check`, so that the critic can
-    tell which of the two stages is to blame; no model is shown it.
-    """
+    """The program. `report` says in words which constraints a text keeps ("" = not known). Of the
+    first response that joins the trace as a stage `generate: check`, so that the critic can tell
+    which of the two stages is to blame; no model is shown it."""
 
     name = "ifbench"
     stages = tuple(MODULES)

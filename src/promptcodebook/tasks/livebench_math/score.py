@@ -1,10 +1,8 @@
-r"""LiveBench-Math's scorers, chosen by the parts of the subtask's name.
-
-amc, smc: multiple choice, a cascade of readings; one of them must give the right letter. aime: the
-three digits near the end. imo, usamo: edit distance of an order of formulas. amps: algebraic
-equality of LaTeX, normalised by the recipe of the Minerva paper in LiveBench's shape (what follows
-the last "=", without wrappers such as \text, with \frac and \sqrt in braces).
-"""
+r"""LiveBench-Math's scorers, chosen by the parts of the subtask's name. amc, smc: multiple choice,
+a cascade of readings; one of them must give the right letter. aime: the three digits near the end.
+imo, usamo: edit distance of an order of formulas. amps: algebraic equality of LaTeX, normalised by
+the recipe of the Minerva paper in LiveBench's shape (what follows the last "=", without wrappers
+such as \text, with \frac and \sqrt in braces)."""
 
 from __future__ import annotations
 
@@ -49,11 +47,8 @@ _BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 
 @dataclass(frozen=True, slots=True)
 class MathScore:
-    """A score in [0, 1], and how it came about.
-
-    `path` is the reading or comparison that decided, "" when nothing could be read; `read` the
-    answer as it was read; `ids` those of a rearrangement.
-    """
+    """A score in [0, 1], and how it came about. `path` is the reading or comparison that decided,
+    "" when nothing could be read; `read` the answer as it was read; `ids` of rearrangements."""
 
     score: float
     kind: str
@@ -126,7 +121,6 @@ def _amps(ground_truth: str, answer: str) -> MathScore:
 
 
 def _by_algebra(gold: str, read: str, path: str) -> MathScore:
-    """The lark grammar first, then math-verify where lark did not find them equal."""
     decided, late = "not readable", False
     for name, limit_s in _LIMITS_S.items():
         function = f"{__name__}:same_by_{name.replace('-', '_')}"
@@ -145,11 +139,9 @@ def _by_algebra(gold: str, read: str, path: str) -> MathScore:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content without "$", or None when there is no box or its braces do not close.
-
-    A "\boxed " (with a blank) anywhere wins: what follows its last occurrence up to the next "$".
-    Else the braces of the last \boxed decide, or of the last \fbox where there is no \boxed.
-    """
+    r"""The content without "$", or None when there is no box or its braces do not close. A "\boxed
+    " (with a blank) anywhere wins: what follows its last occurrence up to the next "$". Else the
+    braces of the last \boxed decide, or of the last \fbox where there is no \boxed."""
     if r"\boxed " in text:
         return text.rsplit(r"\boxed ", 1)[1].split("$", 1)[0]
     start = text.rfind(r"\boxed" if r"\boxed" in text else r"\fbox")
@@ -374,7 +366,6 @@ def _same(golds: list[Any], answers: list[Any]) -> bool | None:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """a - b simplifies to 0, or is a number of absolute value below 0.001."""
     try:
         if a == b:
             return True

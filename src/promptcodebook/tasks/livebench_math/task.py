@@ -1,7 +1,5 @@
-"""`livebench_math`: competition problems, exercises with LaTeX results and proofs with gaps.
-
-The program is one call: each question holds the form that its answer must have.
-"""
+"""`livebench_math`: competition problems, exercises with LaTeX results and proofs with gaps. The
+program is one call: each question holds the form that its answer must have."""
 
 from __future__ import annotations
 

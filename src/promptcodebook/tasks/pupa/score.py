@@ -1,8 +1,6 @@
-"""PUPA's arithmetic: quality U by two verdicts, leakage L by a count, U - λL, GEPA's average.
-
-A verdict is a judge's yes or no to "is the first response at least as good as the second?", asked
-in both orders, so that a judge who prefers a position cancels out.
-"""
+"""PUPA's arithmetic: quality U by two verdicts, leakage L by a count, U - λL, GEPA's average. A
+verdict is a judge's yes or no to "is the first response at least as good as the second?", asked in
+both orders, so that a judge who prefers a position cancels out."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""`pupa`: private user queries answered with an outside model's help (PUPA-New, PAPILLON).
-
-A trusted model rewrites the query, an untrusted one helps, and the trusted one answers. The rows
-hold what real people wrote to a chatbot: no error quotes any of it. docs/tasks/pupa.md has the
-reward and the departures from the GEPA artifact.
-"""
+"""`pupa`: private user queries answered with an outside model's help (PUPA-New, PAPILLON). A
+trusted model rewrites the query, an untrusted one helps, and the trusted one answers. Real people
+wrote the rows: no error quotes them. docs/tasks/pupa.md has the reward."""
 
 from __future__ import annotations
 
@@ -131,8 +128,7 @@ class Papillon:
     """craft (executor) -> outside (untrusted) -> respond (executor). y answers the user."""
 
     name = "pupa"
-    stages = ("craft", "respond")
-    """The stages that get a composed prompt; `outside` gets none."""
+    stages = ("craft", "respond")  # the stages that get a composed prompt; `outside` gets none
     roles: frozenset[Role] = frozenset({"untrusted"})
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
@@ -221,9 +217,8 @@ class JudgeReward:
 def stand_in(example: Example, output: Output) -> Score:
     """The reward without a model, for tests and dry runs; it measures nothing about quality."""
     units = units_of(example)
-    wanted, given = (
-        set(_WORD.findall(text.casefold())) for text in (example.target or "", output.text)
-    )
+    texts = example.target or "", output.text
+    wanted, given = (set(_WORD.findall(text.casefold())) for text in texts)
     good = len(wanted & given) >= ENOUGH * len(wanted) if wanted else bool(given)
     count = len(leaked_units(request_of(output), units))
     parts = combine(good, True, count, len(units), WEIGHT)

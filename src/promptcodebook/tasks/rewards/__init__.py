@@ -44,12 +44,10 @@ async def apply_reward(
     reward_range: tuple[float, float],
     calls: UserCalls | None = None,
 ) -> Score:
-    """r(y, y*) as a Score inside `reward_range`, run by `calls`.
-
-    A reward that annotates its output as `Output` gets the whole, any other y's text. RewardError
-    when it raises (with its file and line; the cause is chained), hangs, or returns no finite
-    number in the range. Our own errors, a reached budget among them, pass.
-    """
+    """r(y, y*) as a Score inside `reward_range`, run by `calls`. A reward that annotates its output
+    as `Output` gets the whole, any other y's text. RewardError when it raises (with its file and
+    line; the cause is chained), hangs, or returns no finite number in the range. Our own errors, a
+    reached budget among them, pass."""
     try:
         given = output if annotated_as(reward, 1, Output) else output.text
         returned: Any = await (calls or UserCalls()).call(cast("Any", reward), example, given)
@@ -116,8 +114,7 @@ def _score_of(returned: object, example: Example) -> Score:
     return Score(float(value), "" if feedback is None else str(feedback))
 
 
-STAND_IN = "stand-in"
-"""As `reward` of a ready-made task: its stand-in decides, without a judge."""
+STAND_IN = "stand-in"  # as `reward` of a ready-made task: its stand-in decides, without a judge
 _OPTIONS: dict[str, list[str]] = {
     kind: [f.name for f in dataclasses.fields(shape) if f.init] for kind, shape in READY.items()
 } | {"judge": ["rubric"], "sum": ["parts"]}
@@ -150,10 +147,8 @@ def make_reward(
     calls: UserCalls | None = None,
 ) -> Reward:
     """A reward from 'reward.py:reward', a kind such as 'exact', or {kind = ..., options...}.
-
     Relative paths start at `base`. `ask` calls the judge's model, `calls` the user's functions
-    within a sum. ConfigError says what is wrong.
-    """
+    within a sum. ConfigError says what is wrong."""
     if isinstance(spec, str):
         if ":" in spec or spec.endswith(".py"):
             return cast("Reward", load_function(spec, base, "reward", ("example", "output")))
@@ -206,7 +201,6 @@ def _ready(kind: str, options: dict[str, object], base: Path) -> Reward:
 
 
 def _sum(specs: object, base: Path, ask: Ask | None, calls: UserCalls) -> WeightedSum:
-    """Of parts such as {kind = 'exact', weight = 0.7} and {function = 'reward.py:f'}."""
     if not isinstance(specs, list | tuple):
         raise ConfigError("the reward 'sum' needs parts", hint='parts = [{kind = "exact"}]')
     parts = list[Part]()
@@ -278,11 +272,8 @@ class Judge:
         # One pass: a rubric with braces is text like any other.
         template = Path(__file__).with_name("judge.txt").read_text("utf-8")
         system = template.replace("{rubric}", self.rubric)
-        turns = (
-            Message("system", system),
-            Message("user", json.dumps(material, ensure_ascii=False)),
-        )
-        request = Request(role="judge", messages=turns, greedy=True)
+        asked = Message("user", json.dumps(material, ensure_ascii=False))
+        request = Request(role="judge", messages=(Message("system", system), asked), greedy=True)
         answer = await self.ask.typed(request, Judgement)
         return Score(answer.value.score, answer.value.feedback)
 

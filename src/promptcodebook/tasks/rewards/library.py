@@ -4,8 +4,7 @@
     pco.rewards.numeric(tolerance=0.01)(example, "about 3.14")     # Score(value=..., feedback=...)
 
 Each is the table that `reward = {kind = "...", ...}` holds in pco.toml, so it is stored with the
-run: `pco eval` can use it later. All give a reward in [0, 1] with feedback for the critic.
-"""
+run: `pco eval` can use it later. All give a reward in [0, 1] with feedback for the critic."""
 
 from __future__ import annotations
 

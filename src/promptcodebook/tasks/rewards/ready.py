@@ -142,8 +142,7 @@ def matches(pattern: str, flags: int, full: bool, text: str) -> bool:
 class Regex:
     """`pattern` is searched for, or must match the whole stripped answer (`full`).
 
-    `seconds` limits one match; an answer on which it is reached counts as not matching.
-    """
+    `seconds` limits one match; an answer on which it is reached counts as not matching."""
 
     pattern: str
     full: bool = False
