@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -112,7 +112,8 @@ async def running(command: Sequence[str], url: str) -> AsyncGenerator[int]:
                 raise TimeoutError(f"nothing answers at {url}: {' '.join(command)}")
         yield process.pid
     finally:
-        process.terminate()
+        with suppress(ProcessLookupError):  # it was killed
+            process.terminate()
         await process.wait()
 
 

@@ -171,7 +171,7 @@ class Ranker:
                 alike[k] += value * own
         for k, likeness in enumerate(alike, start=1):
             values[k] += ranking.likeness * likeness
-        return Expected(values[0], tuple(values[1:]), ranking.more)
+        return Expected(values[0], tuple(values[1:]), ranking.more, tuple(features))
 
     def choose(self, text: str, select: int, vector: Sequence[float] = ()) -> tuple[int, ...]:
         """The route of an input: up to `select` instincts, as long as each promises to add."""

@@ -18,7 +18,7 @@ from promptcodebook.online.canary import Judge
 from promptcodebook.online.decisions import Decision
 from promptcodebook.online.log import BadFeedback, Feedback, Served, ServedLog, feedback_of
 from promptcodebook.online.status import drift_of
-from promptcodebook.routing.ranking import buckets_of
+from promptcodebook.routing.ranking import BUCKETS, buckets_of
 from promptcodebook.serve.admission import Admission, Metrics, Paths, Shares, Visit, json_response
 from promptcodebook.serve.completions import Refusal
 from promptcodebook.serve.versions import Composed, Composing
@@ -117,7 +117,7 @@ class Online:
     def served(
         self, visit: Visit, composing: Composing, composed: Composed, text: str, status: int
     ) -> None:
-        route = composed.route
+        route, known = composed.route, composed.expected.features if composed.expected else ()
         self.log.put(
             Served(
                 visit.id,
@@ -131,7 +131,7 @@ class Online:
                 visit.tokens,
                 route.indices,
                 composed.propensity,
-                buckets_of(text),
+                tuple(k for k in known if k < BUCKETS) or buckets_of(text),
                 bool(composed.fallbacks),
                 text if self.texts else "",
             )

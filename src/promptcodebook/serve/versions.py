@@ -184,7 +184,7 @@ class Composing:
         if (known := self._by_thread.get(thread)) is not None:
             return known  # another request of the conversation was faster
         if not composed.fallbacks:
-            self._by_thread.put(thread, replace(composed, cached="conversation"))
+            self._by_thread.put(thread, replace(composed, cached="conversation", expected=None))
         return composed
 
     async def _tried(self, text: str, key: str) -> Composed:
@@ -195,7 +195,7 @@ class Composing:
         if tried.route is composed.route:
             return replace(composed, propensity=tried.propensity)
         explored = await self._compose(self.policy.example_of(text), tried.route)
-        return replace(explored, propensity=tried.propensity)
+        return replace(explored, propensity=tried.propensity, expected=composed.expected)
 
     async def _prompt(self, text: str) -> Composed:
         if not text or text.isspace():
@@ -218,7 +218,8 @@ class Composing:
         if lost:
             return replace(composed, fallbacks=(f"encoder:{lost}", *composed.fallbacks))
         if not composed.fallbacks:
-            self._by_input.put(key, replace(composed, cached="input"))
+            small = expected and replace(expected, features=())
+            self._by_input.put(key, replace(composed, cached="input", expected=small))
         return composed
 
     async def _compose(self, example: Example, route: Route) -> Composed:
