@@ -260,6 +260,10 @@ async def test_a_canary_whose_requests_fail_is_rolled_back_without_feedback(
             await trial.served.ask(json={"messages": [{"role": "user", "content": f"{n}?"}]})
             if n > 20 and trial.canary is None:
                 break
+        for _ in range(100):  # the judge looks a little later
+            if trial.canary is None:
+                break
+            await asyncio.sleep(0.1)
         last = trial.registry.history(PRODUCTION)[-1]
         assert trial.registry.resolve(PRODUCTION) == trial.today
         assert last.action == "attest" and "of its requests fail" in last.why

@@ -98,7 +98,7 @@ class PCO:
             ended=ended,
             policy=policy,
             rivals=rivals,
-            references=[*shown, *rows_without(deployed)],
+            references=(*shown, *rows_without(deployed)),
             remark=" ".join(filter(None, remarks)),
             off_policy=estimate,
             stop=stop,
