@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from promptcodebook.online.log import Feedback, Logged, Served, SqliteLog
 from promptcodebook.routing.ranking import buckets_of
 from promptcodebook.serve.description import FeedbackKept
 from promptcodebook.serve.feedback import Online
+from promptcodebook.serve.spending import find_record
 from promptcodebook.types import Expected, Route
 from tests.cli.invoked import pco
 from tests.serve.proxied import Setup, Up, one_call, up
@@ -29,9 +32,9 @@ KEYS = ("key-of-one-caller", "key-of-another-caller")
 
 @asynccontextmanager
 async def serving(path: Path, explore: float = 0.0, **options: Any) -> AsyncGenerator[Up]:
-    keys = options.pop("keys", ())
+    keys, records = options.pop("keys", ()), options.pop("records", None)
     online = Online("tickets@live", SqliteLog(path), explores=explore > 0, **options)
-    setup = Setup(keys=keys, options={"online": online}, explore=explore)
+    setup = Setup(keys=keys, records=records, options={"online": online}, explore=explore)
     async with up(one_call(), setup) as served:
         yield served
 
@@ -198,13 +201,57 @@ async def test_a_full_disk_stops_the_record_and_no_request(
         assert (await served.metrics())["pco_unrecorded"] == 1
 
 
+async def test_of_a_flood_all_that_was_acknowledged_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("promptcodebook.serve.feedback._AT_ONCE", 40)
+    path = tmp_path / "requests.sqlite"
+    async with serving(path) as served:
+        asked = [await answered(served, f"Question {n}?") for n in range(3)]
+        sent = [(asked[n % 3], f"key {n % 150}") for n in range(300)]  # each of them twice
+        forged = [("req-" + f"{n:024x}", "key") for n in range(20)]
+        flood = (say(served, request_id=id, reward=1, key=key) for id, key in [*sent, *forged])
+        became = await asyncio.gather(*flood)
+        statuses = Counter(status for status, _ in became)
+        assert statuses.keys() <= {200, 404, 429} and statuses[200] and statuses[429]
+        kept = {(a["request_id"], a["key"]) for status, a in became if status == 200}
+    with closing(sqlite3.connect(path)) as db:
+        rows = db.execute("SELECT id, key FROM feedback").fetchall()
+    assert sorted(rows) == sorted(kept)
+
+
+async def test_the_last_feedback_counts_though_the_clock_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "requests.sqlite"
+    async with serving(path) as served:
+        asked, now = await answered(served), time.time()
+        for hours, reward in ((48, 1.0), (0, 0.5), (-48, 0.25)):
+            monkeypatch.setattr(time, "time", lambda hours=hours: now + 3600 * hours)
+            assert (await say(served, request_id=asked, reward=reward))[0] == 200
+    assert [each.reward for each in logged(path)] == [0.25]
+
+
+def test_a_record_of_another_version_is_refused_with_what_to_type(tmp_path: Path) -> None:
+    path = tmp_path / "requests.sqlite"
+    SqliteLog(path).close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(promptcodebook.PcoError, match="has format 99") as caught:
+        SqliteLog(path)
+    assert "pip install -U" in str(caught.value.hint)
+
+
 async def test_late_feedback_comes_from_a_file_and_is_added_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "requests.sqlite"
     monkeypatch.setenv("PCO_FEEDBACK", str(path))
-    async with serving(path, keys=KEYS) as served:
+    records = tmp_path / "explained.sqlite"
+    monkeypatch.setenv("PCO_REQUESTS", str(records))
+    async with serving(path, keys=KEYS, records=records) as served:
         asked = await answered(served, key=KEYS[0])
+    assert find_record(records, asked).id == asked
     await asyncio.to_thread(promptcodebook.feedback, asked, 1.0, "Soon.", key="first")
     with pytest.raises(promptcodebook.PcoError, match="of a request on record here"):
         await asyncio.to_thread(promptcodebook.feedback, "req-" + "1" * 24, 1.0)
@@ -217,6 +264,8 @@ async def test_late_feedback_comes_from_a_file_and_is_added_once(
     (tmp_path / "late.csv").write_text(f"{head}{asked},5,\n")
     pco("feedback", "late.csv", cwd=tmp_path).error(2, "late.csv:2: reward must be from 0 to 1")
     assert "erased 1 of 1 request" in pco("feedback", "erase", asked, cwd=tmp_path).out
+    with pytest.raises(promptcodebook.PcoError, match="no request"):
+        find_record(records, asked)
     assert logged(path) == []
     pco("feedback", "erase", "req-5", cwd=tmp_path).error(2, "req-5 is no whole id")
 

@@ -20,10 +20,12 @@ from promptcodebook.online import learning
 from promptcodebook.online.log import (
     BadFeedback,
     Feedback,
+    SqliteLog,
     feedback_of,
     is_request_id,
     logged_name,
     open_log,
+    records_path,
     seconds_of,
 )
 from promptcodebook.paths import runs_dir
@@ -49,6 +51,9 @@ def feedback(
             raise ConfigError(f"{wrong[0]} is no whole id of a request", hint="req- and 24 digits")
         with closing(open_log()) as log:
             erased = log.erase(words[1:])
+        if records_path().is_file():  # `pco explain REQUEST_ID` reads it, whatever keeps feedback
+            with closing(SqliteLog(records_path())) as explained:
+                explained.erase(words[1:])
         said = f"erased {erased} of {plural(len(words) - 1, 'request')}"
         command.show(lambda: {"erased": erased}, lambda: said, as_json=as_json)
         return

@@ -51,7 +51,7 @@ LAYOUT = Layout(
     later=(
         "CREATE TABLE IF NOT EXISTS spent (caller TEXT, day TEXT, calls INTEGER NOT NULL, "
         "tokens INTEGER NOT NULL, usd REAL NOT NULL, PRIMARY KEY (caller, day))",
-        *(each.format(bytes="BLOB", number="INTEGER PRIMARY KEY") for each in TABLES),
+        *(each.format(bytes="BLOB", number="INTEGER PRIMARY KEY AUTOINCREMENT") for each in TABLES),
     ),
 )
 
