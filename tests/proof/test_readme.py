@@ -103,7 +103,7 @@ def test_the_first_verdict_comes_as_printed(shell: Shell) -> None:
     assert said.startswith("On the simulated model: Not worth deploying yet: ")
     runs = list((shell.folder / "shop" / "runs").iterdir())
     assert len(runs) == 2 and any((run / "report.html").is_file() for run in runs)
-    assert {path.name for path in shell.folder.iterdir()} == {"home", "shop"}
+    assert {path.name for path in shell.folder.iterdir()} == {".venv", "home", "shop"}
 
 
 def test_data_of_one_s_own_come_to_a_verdict_as_printed(shell: Shell) -> None:

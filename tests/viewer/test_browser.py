@@ -126,7 +126,8 @@ def test_all_screens_are_reached_by_keyboard(browser: Any, base: str, keys: dict
         assert go("Enter").startswith("/compare?run=")
         page.goto(base)
         assert go("Tab", "Tab", "Tab", "Enter") == "/registry"
-        assert go("Tab", "Tab", "Tab", "Tab", "Enter") == "/paper"
+        assert go("Tab", "Tab", "Tab", "Tab", "Enter") == "/served"
+        assert go("Tab", "Tab", "Tab", "Tab", "Tab", "Enter") == "/paper"
         assert go("j", "Enter") == "/paper/main"
         assert heard.complaints == []
 
