@@ -99,7 +99,7 @@ def given_up() -> list[Figure]:
         expected = ranker.expected(f"Ticket {n}: my refund is {n % 7} days late, form {n % 13}.")
         best = Route(chosen(expected.marginal, expected.more, SELECT, least))
         top = expected.of(best.indices)
-        drawn = explorer.routes(expected)
+        drawn = [[k for k in row if k >= 0] for row in explorer.routes(expected).tolist()]
         lost = (1 - _FLOOR) * statistics.fmean(top - expected.of(route) for route in drawn)
         lost += _FLOOR * sum(sizes.chance(r) * (top - expected.of(r)) for r in everything)
         predicted += SHARE * lost / INPUTS

@@ -61,37 +61,42 @@ class Explorer:
         generator = self._np.random.Generator(self._np.random.PCG64(seed))
         noise = generator.standard_normal((_DRAWS, len(self._open)))
         self._noise = noise * deviation
+        count = len(self._open)
+        self._most = min(self._select, count)
+        self._sizes = Sizes(self._least, self._most, count, frozenset())
+        self._wide = [self._sizes.chance(tuple(range(n))) for n in range(self._most + 1)]
 
-    def routes(self, expected: Expected) -> list[tuple[int, ...]]:
-        """The best route under each of the draws, of the instincts that are not barred."""
+    def routes(self, expected: Expected) -> Any:
+        """The best route under each of the draws, of the instincts that are not barred: a row for
+        each, whose numbers are places among the open instincts, sorted; -1 fills it up."""
         np = self._np
-        means = np.array([expected.marginal[k] for k in self._open])
-        drawn = means + self._noise
-        most = min(self._select, len(self._open))
-        order = np.argsort(-drawn, axis=1, kind="stable")[:, :most]
+        drawn = np.array([expected.marginal[k] for k in self._open]) + self._noise
+        order = (-drawn).argsort(axis=1, kind="stable")[:, : self._most]
         gains = np.take_along_axis(drawn, order, axis=1)
         gains[:, 1:] += expected.more
-        totals = np.concatenate([np.zeros((_DRAWS, 1)), gains.cumsum(axis=1)], axis=1)
+        totals = np.zeros((_DRAWS, self._most + 1))
+        gains.cumsum(axis=1, out=totals[:, 1:])
         totals[:, : self._least] = -np.inf
-        sizes = totals.argmax(axis=1)
-        rows: list[tuple[list[int], int]] = list(zip(order.tolist(), sizes.tolist(), strict=True))
-        return [tuple(sorted(self._open[k] for k in row[:size])) for row, size in rows]
+        order[np.arange(self._most) >= totals.argmax(axis=1)[:, None]] = -1
+        order.sort(axis=1)
+        return order
 
     def choose(self, best: Route, expected: Expected, key: str) -> Tried:
         """The route of one request, the same for the same key."""
         draw = self._random.generator("explore", key)
-        routes = self.routes(expected)
-        sizes = Sizes(self._least, min(self._select, len(self._open)), len(self._open), frozenset())
-        indices = best.indices
+        routes, indices = self.routes(expected), best.indices
         if draw.random() < self.share:
             if draw.random() < _FLOOR:
-                indices = tuple(self._open[k] for k in sizes.draw(draw))
+                places = self._sizes.draw(draw)
             else:
-                indices = routes[draw.randrange(_DRAWS)]
+                places = [at for at in routes[draw.randrange(_DRAWS)].tolist() if at >= 0]
+            indices = tuple(self._open[at] for at in places)
         chance = 0.0
-        if set(indices) <= set(self._open):
-            wide = sizes.chance(tuple(self._open.index(k) for k in indices))
-            chance = (1 - _FLOOR) * routes.count(indices) / _DRAWS + _FLOOR * wide
+        if all(k in self._open for k in indices):
+            places = [self._open.index(k) for k in indices]
+            row = [-1] * (self._most - len(places)) + places
+            same = int((routes == row).all(axis=1).sum())
+            chance = (1 - _FLOOR) * same / _DRAWS + _FLOOR * self._wide[len(places)]
         explored = indices != best.indices
         chance = self.share * chance + (0.0 if explored else 1 - self.share)
         return Tried(Route(indices, explored=explored) if explored else best, chance, explored)
