@@ -143,6 +143,7 @@ def learn(place: Path, lm: ScriptedLM, agent: Any = None, **more: Any) -> pco.Ru
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compose", ["verbatim", "generator"])
 def test_a_tool_s_description_is_learned_and_has_a_row_of_its_own(
     tmp_path: Path, compose: str
@@ -169,6 +170,7 @@ def test_tools_stay_as_they_are_unless_they_are_to_be_learned(tmp_path: Path) ->
     assert all(tools == said[0] for tools in said)
 
 
+@pytest.mark.slow
 def test_where_only_tools_are_learned_the_prompt_s_instincts_are_frozen(tmp_path: Path) -> None:
     run = learn(tmp_path, ScriptedLM().reply_with(model), learn=["tools"])
     book = run.policy.codebook

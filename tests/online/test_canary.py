@@ -147,6 +147,7 @@ async def test_a_worse_canary_is_rolled_back_and_the_ref_stays(tmp_path: Path) -
         assert {(await trial.prompted())[1] for _ in range(8)} == {trial.today}
 
 
+@pytest.mark.slow
 async def test_an_equal_canary_and_one_below_its_margin_wait(tmp_path: Path) -> None:
     async with serving(tmp_path) as trial:
         await trial.begin(margin=0.9)
@@ -324,6 +325,7 @@ def test_a_canary_begins_ends_and_is_told_on_the_command_line(
     assert registry.rollback(PRODUCTION).after == today
 
 
+@pytest.mark.slow
 async def test_status_says_what_a_ref_did_and_what_drifted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
