@@ -1,4 +1,4 @@
-"""What is learned of an agent's tools stands in their descriptions, and nowhere else."""
+"""What is learned about an agent's tools goes into their descriptions, and nowhere else."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Trial:
         return said["x-request-id"], said["x-pco-version"]
 
     async def rewarded(self, reward: Callable[[str, int], float], most: int = 150) -> None:
-        """Requests with feedback until the canary is over, or so many."""
+        """Sends requests with feedback until the canary is over or a limit is reached."""
         for n in range(most):
             asked, version = await self.prompted()
             body = {"request_id": asked, "reward": reward(version, n)}

@@ -168,7 +168,7 @@ def test_the_estimate_says_what_new_routes_earn_and_not_what_they_promise(
     assert gains[0] > 0.2 and gains[1] <= 0
 
 
-def test_promises_that_nobody_tried_are_not_enough(world: World) -> None:
+def test_promises_that_were_never_tried_are_not_enough(world: World) -> None:
     """The forecast flatters routes that it chose itself: it alone decides nothing."""
     made = learn(world.file, world.trained, world.log(300, 0.05), ["v"], LONG)
     assert not made.worth.known and made.worth.effective < 20
