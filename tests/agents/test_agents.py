@@ -402,7 +402,7 @@ async def test_the_agent_sees_no_key_and_no_reference(monkeypatch: pytest.Monkey
 
 
 async def test_an_agent_that_reads_no_row_is_found_or_its_question_is_replaced() -> None:
-    """A quick start asks a question from its own file. One that a made-up reply ends is no fault."""
+    """A quick start asks a question from its own file. One that ends early is no fault."""
     other = pco.Example("e2", "May I have a refund?", "R")
 
     async def asks(client: openai.AsyncOpenAI, example: pco.Example) -> str:
