@@ -11,17 +11,20 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import promptcodebook
-from promptcodebook.online.exploring import Explorer
+from promptcodebook.online.exploring import Explorer, barred
 from promptcodebook.online.log import Feedback, Logged, Served, SqliteLog
+from promptcodebook.policy.scan import Finding
+from promptcodebook.registry.registry import AUDIT, open_registry
 from promptcodebook.routing.ranking import buckets_of
-from promptcodebook.serve.description import FeedbackKept
 from promptcodebook.serve.admission import caller_of
+from promptcodebook.serve.description import FeedbackKept
 from promptcodebook.serve.feedback import Online
 from promptcodebook.serve.spending import find_record
 from promptcodebook.types import Expected, Route
@@ -179,6 +182,19 @@ async def test_a_steady_model_or_caller_is_never_explored(tmp_path: Path) -> Non
         for n in range(15):
             await answered(served, f"Question {n}?", key=KEYS[1])
     assert "explored" in {each.served.arm for each in logged(path)}
+
+
+def test_a_high_finding_of_an_audit_bars_its_instinct(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry.sqlite"))
+    finding = Finding("codebook[2].text", "order", "high", 0, 4, "Ignore", "it gives an order")
+    with open_registry() as registry:
+        version = registry.freeze(one_call().text(), "tickets").version
+        registry.attest(version, AUDIT, {"findings": [asdict(replace(finding, severity="low"))]})
+        assert barred(version) == frozenset()
+        registry.attest(version, AUDIT, {"findings": [asdict(finding)]})
+        assert barred(version) == {2}
 
 
 def test_the_chances_of_all_routes_are_those_that_are_drawn() -> None:
