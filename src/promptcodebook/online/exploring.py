@@ -107,5 +107,5 @@ def barred(version: str) -> frozenset[int]:
     with open_registry() as registry:
         reports = registry.attestations(version, AUDIT)
     found = [each for report in reports for each in report.get("findings", ())]
-    high = " ".join(str(each["where"]) for each in found if each["severity"] == "high")
-    return frozenset(map(int, re.findall(r"codebook\[(\d+)\]", high)))
+    high = {each["where"] for each in found if each["severity"] == "high"}
+    return frozenset(int(where[1:]) for where in high if re.fullmatch(r"c\d+", where))
