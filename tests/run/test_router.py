@@ -273,6 +273,7 @@ async def test_what_only_an_image_tells_is_learned_where_images_are_embedded(
     assert score >= 0.8 if images else score <= 0.5
     run.policy.save(tmp_path / "policy.json")
     file = read_policy_file(tmp_path / "policy.json")
+    assert file.router is not None and file.router.images is images
     policy = deploy(file, file.settings({"lm": "own", "cache": False}), Sources(lm=lm))
     composing, shown = Composing(policy, "v"), [e.messages[0].wire for e in pictures().test[:4]]
     asked = [input_of([wire]) for wire in shown]

@@ -51,7 +51,7 @@ _PIECE = 2**16  # Bytes of a body that are handed over at once.
 
 def input_of(messages: Messages, *, whole: bool = False) -> tuple[str, tuple[Tree, ...]]:
     """x: the last user turn, or the whole conversation but for its instructions. Its text, and its
-    parts that are none."""
+    images and other parts."""
     if whole:
         turns = [m for m in messages if m["role"] not in _INSTRUCTS]
     else:
