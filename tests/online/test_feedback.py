@@ -198,6 +198,26 @@ def test_a_high_finding_of_an_audit_bars_its_instinct(
             assert barred(version) == bars
 
 
+async def test_of_more_requests_than_are_read_the_newest_are_and_it_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = SqliteLog(tmp_path / "requests.sqlite")
+    ids = [f"req-{n:024x}" for n in range(5)]
+    for n, name in enumerate(ids):
+        log.put(Served(name, n, "tickets", "v", "", "", 200, 0.1, None, (), 1.0, ()))
+    for n in (4, 1, 2, 0):
+        assert await log.give(Feedback(ids[n], 1), None) == "kept"
+    assert [each.served.time for each in log.logged("tickets", most=6)] == [0, 1, 2, 3, 4]
+    assert not caplog.text
+    assert [each.served.time for each in log.logged("tickets", most=2)] == [3, 4]
+    assert "of tickets no more than the newest 2 requests are read" in caplog.text
+    heard = log.logged("tickets", after=0, most=3)
+    assert [each.served.time for each in heard] == [4, 1, 2]
+    heard = log.logged("tickets", after=heard[-1].number or 0, most=3)
+    assert [each.served.time for each in heard] == [0]
+    log.close()
+
+
 def test_the_chances_of_all_routes_are_those_that_are_drawn() -> None:
     explorer = Explorer(one_call(), 0.4, seed=3, never=[2])
     expected = Expected(0.25, (0.0, 0.5, -0.125, 0.25), -0.0625)

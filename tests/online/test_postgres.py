@@ -72,6 +72,8 @@ async def test_it_keeps_what_a_file_keeps(postgres: Cluster, tmp_path: Path) -> 
                     [(each.reward, each.said) for each in all_of],
                     [each.reward for each in log.logged("tickets@live", after=number - 1)],
                     log.logged("tickets@live", after=number),
+                    [each.served.time for each in log.logged("tickets@live", most=1)],
+                    [each.served.time for each in log.logged("tickets@live", after=0, most=1)],
                     [each.served.time for each in log.logged("tickets@live", since=101.5)],
                     log.refs(),
                     log.erase([first.id, new_request_id()]),

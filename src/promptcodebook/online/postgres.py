@@ -168,14 +168,17 @@ class PostgresLog:
             cursor.executemany(_sql(log.ADD), kept)
         return became
 
-    def logged(self, ref: str, since: float = 0.0, *, after: int = -1) -> list[Logged]:
-        sql, given = log.logged_sql(ref, since, after)
-        with self._connected() as db:
-            return list(map(log.logged_of, db.execute(_sql(sql), given)))
+    def logged(
+        self, ref: str, since: float = 0.0, *, after: int = -1, most: int = log.MOST_ROWS
+    ) -> list[Logged]:
+        return log.read_logged(self._rows, ref, since, after, most)
 
     def refs(self) -> list[str]:
+        return [name for [name] in self._rows(log.REFS)]
+
+    def _rows(self, sql: str, given: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         with self._connected() as db:
-            return [name for [name] in db.execute(log.REFS)]
+            return db.execute(_sql(sql), given).fetchall()
 
     def erase(self, ids: Sequence[str]) -> int:
         with self._connected() as db:
