@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from aiohttp import web
 
 from promptcodebook.errors import ConfigError
 from promptcodebook.online.canary import Judge
-from promptcodebook.online.log import Served, SqliteLog
+from promptcodebook.online.log import INSERT, Served, SqliteLog, row_of
 from promptcodebook.online.sequences import Tally, difference
 from promptcodebook.online.status import Status, drift_of, facts, status_of, tree_of
 from promptcodebook.registry.log import SqliteStorage
@@ -24,6 +27,7 @@ from promptcodebook.registry.registry import Canary, Registry
 from promptcodebook.routing.ranking import buckets_of
 from promptcodebook.serve.feedback import Online
 from promptcodebook.serve.versions import RegistrySource
+from promptcodebook.sqlite import Packer
 from tests.cli.invoked import pco
 from tests.lm.server import fails, says
 from tests.policy.registry.build import PRODUCTION, open_gate
@@ -269,6 +273,36 @@ async def test_a_canary_whose_requests_fail_is_rolled_back_without_feedback(
         assert trial.registry.resolve(PRODUCTION) == trial.today
         assert last.action == "attest" and "of its requests fail" in last.why
         assert last.canary["figures"]["harm"]["failed"] > 0.02
+
+
+def test_a_guard_sees_what_fails_after_the_clock_went_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, today, new = registry_in(tmp_path)
+    began = time.time() - 7200
+    before = Registry(registry.storage, "ada", lambda: datetime.fromtimestamp(began, UTC))
+    plan: dict[str, Any] = {"share": 0.5, "margin": 0.0, "split": "conversation"}
+    before.promote(new, PRODUCTION, gate=open_gate, canary=plan)
+    log = SqliteLog(tmp_path / "requests.sqlite")
+    judge, sent = Judge(registry, PRODUCTION, log), count()
+
+    def answer(at: float, status: int, ahead: float = 0.0) -> str:
+        """What the judge says after 100 more requests of each version."""
+        monkeypatch.setattr(time, "time", lambda: at)
+        rows = [
+            replace(served(next(sent), at + ahead, ""), version=version, status=code)
+            for version, code in ((today, 200), (new, status))
+            for _ in range(100)
+        ]
+        packer = Packer()
+        log.writer.write_now(lambda db: db.executemany(INSERT, [row_of(r, packer) for r in rows]))
+        return judge.look()
+
+    assert answer(began + 7200, 200) == answer(began + 7201, 200, ahead=600) == ""
+    assert answer(began + 3600, 200) == ""
+    assert judge.decision and judge.decision.harm["failed"] < 0
+    assert "is rolled back" in answer(began + 3601, 500)
+    log.close()
 
 
 async def test_a_canary_that_cannot_be_read_is_answered_for_by_todays_version(

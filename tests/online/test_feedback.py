@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,22 @@ async def test_the_last_feedback_counts_though_the_clock_goes_back(
             monkeypatch.setattr(time, "time", lambda hours=hours: now + 3600 * hours)
             assert (await say(served, request_id=asked, reward=reward))[0] == 200
     assert [each.reward for each in logged(path)] == [0.25]
+
+
+async def test_a_clock_that_jumps_forward_deletes_nothing_of_today(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("promptcodebook.serve.feedback._EXPIRE_S", 0.02)
+    path, now = tmp_path / "requests.sqlite", time.time
+    async with serving(path) as served:
+        asked = await answered(served)
+        assert (await say(served, request_id=asked, reward=1))[0] == 200
+        monkeypatch.setattr(time, "time", lambda: now() + 40 * 86400)
+        log: Any = served.proxy.online.log if served.proxy.online else None
+        log.put(replace(logged(path)[0].served, id=f"req-{7:024x}", time=now() - 31 * 86400))
+        await asyncio.sleep(0.5)
+    assert [each.served.id for each in logged(path)] == [asked]
+    assert "the clock jumped forward by 960 h" in caplog.text
 
 
 def test_a_record_of_another_version_is_refused_with_what_to_type(tmp_path: Path) -> None:
