@@ -352,7 +352,9 @@ def audit(
     with open_registry(who=who) as registry:
         if version in registry.storage.read().versions:
             if found not in registry.attestations(version, AUDIT)[-1:]:
-                registry.attest(version, AUDIT, found)
+                entry = registry.attest(version, AUDIT, found)
+                if ended := entry.canary:
+                    note(f"{ended['ref']}: the canary {version[:_SHORT]} ended, and the ref stays")
         elif not report.fails:
             note("to promote it: pco codebook freeze REF NAME, then audit NAME@latest")
     if report.fails:
