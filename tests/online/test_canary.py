@@ -55,14 +55,14 @@ class Trial:
     registry: Registry
     today: str
     new: str
-    folder: Path
+    ref: str = PRODUCTION
 
     async def begin(
         self, share: float = 0.5, split: str = "conversation", margin: float = 0.0
     ) -> None:
         """Begins a canary, which the server then has taken up and found to have no feedback."""
         plan: dict[str, Any] = {"share": share, "margin": margin, "split": split}
-        self.registry.promote(self.new, PRODUCTION, gate=open_gate, canary=plan)
+        self.registry.promote(self.new, self.ref, gate=open_gate, canary=plan)
         while self.served.proxy.live.canary != self.canary:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         await self.ready("no feedback")
@@ -87,7 +87,7 @@ class Trial:
 
     @property
     def canary(self) -> Canary | None:
-        return self.registry.canary(PRODUCTION)
+        return self.registry.canary(self.ref)
 
     async def ready(self, *parts: str) -> dict[str, Any]:
         """What /readyz says, once its canary's state has these parts in it."""
@@ -112,7 +112,7 @@ async def serving(folder: Path, feedback: bool = True, **setup: Any) -> AsyncGen
         options["online"] = Online(PRODUCTION, log, judge=judge, judge_s=0.02)
     source = RegistrySource(registry, PRODUCTION)
     async with up(setup=Setup(source=source, options=options, **setup)) as served:
-        yield Trial(served, registry, today, new, folder)
+        yield Trial(served, registry, today, new)
 
 
 async def test_a_better_canary_is_promoted_and_the_log_says_by_how_much(tmp_path: Path) -> None:
