@@ -20,13 +20,14 @@ import pytest
 import promptcodebook
 from promptcodebook.audit.report import audit
 from promptcodebook.online.exploring import Explorer, barred
-from promptcodebook.online.log import Feedback, Logged, Served, SqliteLog
+from promptcodebook.online.log import LAYOUT, Feedback, Logged, Served, SqliteLog
 from promptcodebook.registry.registry import AUDIT, open_registry
 from promptcodebook.routing.ranking import buckets_of
 from promptcodebook.serve.admission import caller_of
 from promptcodebook.serve.description import FeedbackKept
 from promptcodebook.serve.feedback import Online
 from promptcodebook.serve.spending import find_record
+from promptcodebook.sqlite import Packer, Reader
 from promptcodebook.types import Expected, Route
 from tests.cli.invoked import pco
 from tests.serve.proxied import Setup, Up, one_call, up
@@ -299,6 +300,31 @@ async def test_a_clock_that_jumps_forward_deletes_nothing_of_today(
         await asyncio.sleep(0.5)
     assert [each.served.id for each in logged(path)] == [asked]
     assert "the clock jumped forward by 960 h" in caplog.text
+
+
+async def test_a_record_from_before_there_was_feedback_takes_it(tmp_path: Path) -> None:
+    path, text = tmp_path / "requests.sqlite", "a request of then"
+    with closing(sqlite3.connect(path)) as db:
+        for statement in (  # as it was then
+            "CREATE TABLE requests (number INTEGER PRIMARY KEY, id TEXT NOT NULL, "
+            "value BLOB NOT NULL)",
+            "CREATE INDEX by_id ON requests (id)",
+            "PRAGMA user_version = 1",
+        ):
+            db.execute(statement)
+        names = ("id", "time", "model", "version", "mode", "cached", "prompt", "analysis", "input")
+        old = {**dict.fromkeys(names, text), "status": 200} | dict.fromkeys(
+            ("route", "instincts", "fallbacks", "constraints"), ()
+        )
+        db.execute("INSERT INTO requests VALUES (1, ?, ?)", ("req-1", Packer().pack(old)))
+        db.commit()
+    with closing(Reader(path, LAYOUT)) as reader:
+        assert reader.has("requests") and not reader.has("served")
+    async with serving(path) as served:
+        asked = await answered(served)
+        assert (await say(served, request_id=asked, reward=1))[0] == 200
+    assert [each.reward for each in logged(path)] == [1.0]
+    assert find_record(path, "req-1").prompt == text
 
 
 def test_a_record_of_another_version_is_refused_with_what_to_type(tmp_path: Path) -> None:
