@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
@@ -342,7 +343,7 @@ def test_a_canary_begins_ends_and_is_told_on_the_command_line(
     pco(*promote, "110%", cwd=tmp_path).error(2, "--canary 10%")
     pco(*promote, "10%", "--split", "colour", cwd=tmp_path).error(2, "--split 'colour'")
     begun = pco(*promote, "10%", "--override", "a test", cwd=tmp_path)
-    assert "0.1 of requests try" in begun.out
+    assert "0.1 of requests try" in begun.out and "--feedback judges it" in begun.err
     canary = registry.canary(PRODUCTION)
     assert canary and (canary.version, canary.control, canary.share) == (new, today, 0.1)
     assert canary.gate["override"] == "a test"
@@ -351,6 +352,11 @@ def test_a_canary_begins_ends_and_is_told_on_the_command_line(
     requests = SqliteLog(tmp_path / "requests.sqlite")
     requests.writer.write_now(lambda db: None)
     requests.close()
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "numpy", None)
+        refused = pco("serve", PRODUCTION, "--feedback", "--lm", "http://127.0.0.1:1/v1#m",
+                      cwd=tmp_path)  # fmt: skip
+        refused.error(2, "promptcodebook[serve]")
     assert "no request is on record" in pco("serve", "status", cwd=tmp_path).out
     ended = pco("codebook", "rollback", PRODUCTION, cwd=tmp_path)
     assert "the canary" in ended.out and registry.canary(PRODUCTION) is None
