@@ -215,10 +215,8 @@ class Upkeep:
             return None if any(p.strip() for p in reply.instincts) else "instincts: none is given"
 
         reply = (await updater.ask.typed(request, InstinctsReply, fault)).value
-        parts, place = (
-            [" ".join(strip_wrapping(p).split()) for p in reply.instincts],
-            place_in(text),
-        )
+        place = place_in(text)  # A tool's own stays with its tool.
+        parts = [" ".join(strip_wrapping(p).split()) for p in reply.instincts]
         placed = [f"{place}{p.removeprefix(place_in(p))}" for p in parts if p]
         return list(dict.fromkeys(placed))[:most]
 
@@ -293,9 +291,8 @@ def find_twins(state: State, recent: Sequence[Trace]) -> Twins | None:
     words = [{w for w in words_of(text) if len(w) >= _WORD_SIZE} for text in book.texts]
     found: list[Twins] = []
     for a, b in combinations(range(len(book)), 2):
-        # A tool's own stays with its tool.
-        places = {place_in(book[k].text) for k in (a, b)}
-        if len(places) == 2 or (book[a].frozen and book[b].frozen):
+        elsewhere = place_in(book[a].text) != place_in(book[b].text)
+        if elsewhere or (book[a].frozen and book[b].frozen):
             continue
         one, other = words[a], words[b]
         alike = len(one & other) / len(one | other) if one and other else 0.0
