@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from operator import add, attrgetter
 from pathlib import Path
-from types import SimpleNamespace
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 from promptcodebook.assemble import Plan
