@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from promptcodebook.online.learning import learn as learn_all
+from promptcodebook.online.learning import refit
 from promptcodebook.online.log import Logged, Served
+from promptcodebook.paths import reply_cache_path, unfinished_folder
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.registry.log import version_of
 from promptcodebook.routing.ranking import buckets_of
 from tests.cli.invoked import Result, served
 from tests.cli.invoked import pco as command
 from tests.lm.server import Server, says
-from tests.online.test_learning import OLD, World, keep, message, places, world
+from tests.online.test_learning import LONG, OLD, World, keep, message, places, world
 
 __all__ = ["places", "world"]  # fixtures
 SECRET = "my grandmother Hildegard lives beside the old mill in Tann"
@@ -110,6 +113,20 @@ def made_of(world: World, places: Path) -> str:
     return version_of((places / "tickets.pco.json").read_bytes())
 
 
+def test_requests_of_older_texts_count_less_and_judge_nothing(world: World) -> None:
+    rule, rows = world.rule("C"), logs(world, 90)
+    learned: Any = {"rewritten": [{str(rule): world.file.codebook[rule].text}]}
+    entries = [*world.file.codebook]
+    entries[rule] = entries[rule].model_copy(update={"text": "If it is about a price, say D."})
+    made = world.file.model_copy(update={"codebook": tuple(entries)}).with_about(learned=learned)
+    assert learn_all(made, world.trained, rows, {"v": 1}, LONG).worth.requests == 30
+    assert learn_all(made, world.trained, rows, {"v": 0}, LONG).worth.requests == 15
+    # Its users gave nothing for the old text: that says less of the new one.
+    new, old = (refit(made, world.trained, rows, LONG, {"v": n})[0].bias for n in (1, 0))
+    assert new[1 + rule] < old[1 + rule] - 0.02
+    assert min(old[1 + world.rule(letter)] for letter in OLD) > old[1 + rule]
+
+
 async def test_a_budget_holds_and_what_was_paid_for_is_found_again(
     world: World, places: Path, learn: Learn
 ) -> None:
@@ -122,6 +139,7 @@ async def test_a_budget_holds_and_what_was_paid_for_is_found_again(
         (places / "missing").mkdir()
         done = (await learn(server, "-o", "missing/next.pco.json", "--json")).json
         assert len(server.bodies) == paid == 35, "17 different critiques, their blame, a rewrite"
+    assert not reply_cache_path().exists() and not [*unfinished_folder().glob("*")]
     assert done["spent"]["calls"] == 0 and done["requests_read"] == 20
     [made] = done["rewrites"]
     assert (made["kept"], made["after"]) == (True, "If it is about a price, say D.")
@@ -142,7 +160,9 @@ async def test_without_kept_texts_or_a_model_it_says_what_to_type(
     world: World, places: Path, learn: Learn
 ) -> None:
     with served(teacher("Say D.")) as server:
-        (await learn(server, texts=False)).error(2, "kept the texts", "--feedback --log-inputs")
+        (await learn(server, texts=False)).error(
+            2, "kept with its texts", "--feedback --log-inputs"
+        )
         assert not server.bodies
     asked = "learn", "tickets.pco.json", "--config", str(world.folder), "--rewrite"
     command(*asked, "-o", "x.pco.json", cwd=places).error(2, "was made with an LM object", "--lm")

@@ -187,11 +187,10 @@ def read_training(
             assert embed is not None, "who embeds must be given"
             vectors = dict(zip(inputs, embed(examples), strict=True))
         model = OutcomeModel(inputs, vectors, today.words, priors_of(config))
-        center, scales = model.vocabulary.center, zip(today.center, today.spread, strict=True)
-        if len(center) != len(today.center) or any(
-            abs(own - mean) > 0.1 * spread + 1e-6
-            for own, (mean, spread) in zip(center, scales, strict=True)
-        ):
+        center = model.vocabulary.center
+        rows = zip(center, today.center, today.spread, strict=False)
+        apart = any(abs(own - mean) > 0.1 * spread + 1e-6 for own, mean, spread in rows)
+        if apart or len(center) != len(today.center):
             said = "the model that embeds is not the one that this policy's router was trained on"
             raise ConfigError(said, hint="name that one: --set roles.encoder.model=URL#MODEL")
         router, texts = OutcomeRouter(config.router, config.select, model), texts_at(file, 0)[0]

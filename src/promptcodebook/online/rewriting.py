@@ -5,7 +5,7 @@ until it is served.
 
 The requests are a seeded draw from those that were served the texts of today: the newer a request,
 the likelier it is drawn. A rewrite must pass the checks of training, and must copy eight words in a
-row neither from the training data nor from any logged request or feedback."""
+row neither from the training data nor from any logged request, its answer or its feedback."""
 
 from __future__ import annotations
 
@@ -58,16 +58,12 @@ class Rewritten:
 
     def as_json(self) -> dict[str, Any]:
         """A refused text is left out: it may copy what a user wrote."""
-        rewrites = [
-            {
-                "variable": variable_name(each.variable),
-                "kept": each.kept,
-                "reason": reason_of(each),
-                "before": each.before,
-                "after": each.after if each.kept else "",
-            }
-            for each in self.rewrites
-        ]
+        names = "variable", "kept", "reason", "before", "after"
+        rows = (
+            (variable_name(r.variable), r.kept, reason_of(r), r.before, r.after if r.kept else "")
+            for r in self.rewrites
+        )
+        rewrites = [dict(zip(names, row, strict=True)) for row in rows]
         spent = {"calls": self.paid.calls, "usd": self.paid.cost}
         return {"requests_read": self.requests, "rewrites": rewrites, "spent": spent}
 
@@ -97,14 +93,21 @@ async def rewrite(
             "critic": config.critic.model_copy(update={"trainable": False}),
         }
     )
-    texts = [each for each in logged if each.served.input and each.served.output]
-    read = [each for each in texts if versions.get(each.served.version) == number]
+    read = [
+        each
+        for each in logged
+        if each.served.output and each.served.input and versions[each.served.version] == number
+    ]
     if not read:
-        said = "no logged request with feedback kept the texts that a rewrite needs"
-        if texts:
-            said = "every logged request with its texts was served texts that were rewritten since"
+        said = (
+            "no request with feedback was kept with its texts since the instincts are as they are"
+        )
         raise ConfigError(said, hint="pco serve REF --feedback --log-inputs")
-    users = [Example(e.served.id, text) for e in logged for text in (e.served.input, e.said)]
+    users = [
+        Example(each.served.id, text)
+        for each in logged
+        for text in (each.served.input, each.served.output, each.said)
+    ]
     copies = NoLeakCheck(trained.examples), NoLeakCheck(users, "a logged request")
     credit, updater = make_rewriting(assembled, config, copies)
     state = State.first(replace(file.parameters, critic=trained.critic), file.statistics)
@@ -113,15 +116,9 @@ async def rewrite(
     for each in read:
         served, reward = each.served, each.reward or 0.0
         route = Route(served.route, served.arm == "explored", propensity=served.propensity)
-        prompt = served.prompt or file.verbatim(route)
-        rollout = Rollout(
-            served.id,
-            route,
-            prompt,
-            served.output,
-            reward=low + reward * (high - low),
-            feedback=each.said,
-        )
+        said = served.prompt or file.verbatim(route), served.output
+        score = low + reward * (high - low)
+        rollout = Rollout(served.id, route, *said, reward=score, feedback=each.said)
         if credit.asks_about(Trace(rollout, reward)):
             age = read[-1].served.time - served.time
             drawn = config.randomness.generator("rewrite", served.id).random()
