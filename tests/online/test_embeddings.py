@@ -86,6 +86,7 @@ async def test_a_router_that_reads_embeddings_learns_by_those_that_were_served(
         await log.give(Feedback("req-" + "a" * 24, 1.0), None)
         log.close()
         asked = "learn", "tickets.pco.json", "--config", "pco.toml", "-o", "next.pco.json"
+        asked += "--set", "cache=false"
         done = command(*asked, cwd=tmp_path)
         assert "fitted to 241 logged requests" in done.out, done
         assert "1 without the embedding that the router reads" in done.out
