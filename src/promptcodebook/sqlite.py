@@ -53,9 +53,9 @@ _ODD = (
 class Layout:
     """The tables of one kind of file: what it is called in messages, its version, its DDL. `since`
     is the earliest version with the same tables (0 = this one): its files are read, and get the
-    present version once they are written to. `later` are tables made where a file that is opened to
-    be written lacks them. Without `wal`, writes to a log beside the file, each commit is on the
-    disk before it returns."""
+    present version once they are written to. `later` makes what a file that is opened to be written
+    lacks, all or nothing: each is a CREATE ... IF NOT EXISTS. Without `wal`, writes to a log beside
+    the file, each commit is on the disk before it returns."""
 
     what: str
     version: int
@@ -152,20 +152,19 @@ def _create(db: sqlite3.Connection, path: Path, layout: Layout) -> None:
                 raise
             time.sleep(0.01)
     db.execute(f"PRAGMA synchronous = {'NORMAL' if layout.wal else 'FULL'}")
-    version = _version(db)
-    if version != 0:
-        if layout.reads(version):
-            if version < layout.version:
-                db.execute(f"PRAGMA user_version = {layout.version}")
-            for statement in layout.later:
-                db.execute(statement)
+    version, there = _version(db), {row[0] for row in db.execute("SELECT name FROM sqlite_master")}
+    if version == layout.version and all(each.split()[5] in there for each in layout.later):
         return
     db.execute("BEGIN IMMEDIATE")
     try:
-        if _version(db) == 0:  # another process may have been quicker
+        version = _version(db)  # another process may have been quicker
+        if version == 0:
             if db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
                 raise _foreign(path, layout)
-            for statement in (*layout.script, *layout.later):
+            for statement in layout.script:
+                db.execute(statement)
+        if version == 0 or layout.reads(version):
+            for statement in layout.later:
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {layout.version}")
         db.execute("COMMIT")

@@ -413,7 +413,8 @@ BAD_ROWS = [{"question": f"q{n}", "answer": "x", "key": f"k{n}"} for n in range(
 def test_columns(options: dict[str, object], match: str) -> None:
     refused(BAD_ROWS, match, **options)
     hint = refused(BAD_ROWS, "no column 'input'").hint
-    assert hint == "its columns are 'question', 'answer', 'key': set input to one of them"
+    there = "its columns are 'question', 'answer', 'key'"
+    assert hint == f"{there}: set data.input (input= in Python) to one"
     refused({"train": BAD_ROWS}, "names a column", input="question", target=None, split="key")
 
 

@@ -18,7 +18,6 @@ from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, MissingExtra, RequestRefused
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import Models, Supplies
-from promptcodebook.local.conversion import read_gguf
 from promptcodebook.local.engine import (
     Generation,
     Job,
@@ -28,6 +27,7 @@ from promptcodebook.local.engine import (
     identify,
     require_model,
 )
+from promptcodebook.local.gguf import read_gguf
 from promptcodebook.local.lm import LocalModels, job_of
 from tests.local.tiny import write_gguf
 

@@ -16,8 +16,8 @@ import pytest
 from promptcodebook.calls import Message
 from promptcodebook.errors import LMError, RequestRefused, ServerFault
 from promptcodebook.local import openvino
-from promptcodebook.local.conversion import GgufHeader
 from promptcodebook.local.engine import Generation, Job, Load
+from promptcodebook.local.gguf import GgufHeader
 from promptcodebook.local.openvino import HiddenStates, OpenVinoEngine, Runtime
 
 _END = 2

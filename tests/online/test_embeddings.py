@@ -55,7 +55,9 @@ async def test_a_router_that_reads_embeddings_learns_by_those_that_were_served(
     (tmp_path / "pco.toml").write_text(f'data = {{path = "rows.jsonl", {named}}}\n')
     with served(server):
         run = learn(tmp_path / "runs", lm=f"{server.url}#m", data=data, config=BOTH)
-        file = run.policy.file
+        router: Any = run.policy.file.router
+        images = {"router": router.model_copy(update={"images": True})}
+        file = run.policy.file.model_copy(update=images)
         file.save(tmp_path / "tickets.pco.json")
         version, paid = version_of((tmp_path / "tickets.pco.json").read_bytes()), len(read)
         texts = file.parameters.codebook.texts
@@ -92,6 +94,7 @@ async def test_a_router_that_reads_embeddings_learns_by_those_that_were_served(
         assert "1 without the embedding that the router reads" in done.out
         assert len(read) == paid, "the run's own replies have those of the training inputs"
         made = read_policy_file(tmp_path / "next.pco.json")
+        assert made.router is not None and made.router.images
         rankings = [each.router.ranking for each in (file, made) if each.router]
         fresh = [f"message {n}" for n in range(600, 680)]
         shares = [

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ import pytest
 import promptcodebook
 from promptcodebook.audit.report import audit
 from promptcodebook.online.exploring import Explorer, barred
-from promptcodebook.online.log import Feedback, Logged, Served, SqliteLog
+from promptcodebook.online.log import LAYOUT, Feedback, Logged, Served, SqliteLog
 from promptcodebook.registry.registry import AUDIT, open_registry
 from promptcodebook.routing.ranking import buckets_of
 from promptcodebook.serve.admission import caller_of
 from promptcodebook.serve.description import FeedbackKept
 from promptcodebook.serve.feedback import Online
 from promptcodebook.serve.spending import find_record
+from promptcodebook.sqlite import Packer, Reader
 from promptcodebook.types import Expected, Route
 from tests.cli.invoked import pco
 from tests.serve.proxied import Setup, Up, one_call, three_call, up
@@ -222,6 +224,26 @@ def test_a_high_finding_of_an_audit_bars_its_instinct(
             assert barred(version) == bars
 
 
+async def test_of_more_requests_than_are_read_the_newest_are_and_it_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = SqliteLog(tmp_path / "requests.sqlite")
+    ids = [f"req-{n:024x}" for n in range(5)]
+    for n, name in enumerate(ids):
+        log.put(Served(name, n, "tickets", "v", "", "", 200, 0.1, None, (), 1.0, ()))
+    for n in (4, 1, 2, 0):
+        assert await log.give(Feedback(ids[n], 1), None) == "kept"
+    assert [each.served.time for each in log.logged("tickets", most=6)] == [0, 1, 2, 3, 4]
+    assert not caplog.text
+    assert [each.served.time for each in log.logged("tickets", most=2)] == [3, 4]
+    assert "of tickets no more than the newest 2 requests are read" in caplog.text
+    heard = log.logged("tickets", after=0, most=3)
+    assert [each.served.time for each in heard] == [4, 1, 2]
+    heard = log.logged("tickets", after=heard[-1].number or 0, most=3)
+    assert [each.served.time for each in heard] == [0]
+    log.close()
+
+
 def test_the_chances_of_all_routes_are_those_that_are_drawn() -> None:
     explorer = Explorer(one_call(), 0.4, seed=3, never=[2])
     expected = Expected(0.25, (0.0, 0.5, -0.125, 0.25), -0.0625)
@@ -286,6 +308,47 @@ async def test_the_last_feedback_counts_though_the_clock_goes_back(
             monkeypatch.setattr(time, "time", lambda hours=hours: now + 3600 * hours)
             assert (await say(served, request_id=asked, reward=reward))[0] == 200
     assert [each.reward for each in logged(path)] == [0.25]
+
+
+async def test_a_clock_that_jumps_forward_deletes_nothing_of_today(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("promptcodebook.serve.feedback._EXPIRE_S", 0.02)
+    path, now = tmp_path / "requests.sqlite", time.time
+    async with serving(path) as served:
+        asked = await answered(served)
+        assert (await say(served, request_id=asked, reward=1))[0] == 200
+        monkeypatch.setattr(time, "time", lambda: now() + 40 * 86400)
+        log: Any = served.proxy.online.log if served.proxy.online else None
+        log.put(replace(logged(path)[0].served, id=f"req-{7:024x}", time=now() - 31 * 86400))
+        await asyncio.sleep(0.5)
+    assert [each.served.id for each in logged(path)] == [asked]
+    assert "the clock jumped forward by 960 h" in caplog.text
+
+
+async def test_a_record_from_before_there_was_feedback_takes_it(tmp_path: Path) -> None:
+    path, text = tmp_path / "requests.sqlite", "a request of then"
+    with closing(sqlite3.connect(path)) as db:
+        for statement in (  # as it was then
+            "CREATE TABLE requests (number INTEGER PRIMARY KEY, id TEXT NOT NULL, "
+            "value BLOB NOT NULL)",
+            "CREATE INDEX by_id ON requests (id)",
+            "PRAGMA user_version = 1",
+        ):
+            db.execute(statement)
+        names = ("id", "time", "model", "version", "mode", "cached", "prompt", "analysis", "input")
+        old = {**dict.fromkeys(names, text), "status": 200} | dict.fromkeys(
+            ("route", "instincts", "fallbacks", "constraints"), ()
+        )
+        db.execute("INSERT INTO requests VALUES (1, ?, ?)", ("req-1", Packer().pack(old)))
+        db.commit()
+    with closing(Reader(path, LAYOUT)) as reader:
+        assert reader.has("requests") and not reader.has("served")
+    async with serving(path) as served:
+        asked = await answered(served)
+        assert (await say(served, request_id=asked, reward=1))[0] == 200
+    assert [each.reward for each in logged(path)] == [1.0]
+    assert find_record(path, "req-1").prompt == text
 
 
 def test_a_record_of_another_version_is_refused_with_what_to_type(tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ async def test_it_keeps_what_a_file_keeps(postgres: Cluster, tmp_path: Path) -> 
                     [(each.reward, each.said) for each in all_of],
                     [each.reward for each in log.logged("tickets@live", after=number - 1)],
                     log.logged("tickets@live", after=number),
+                    [each.served.time for each in log.logged("tickets@live", most=1)],
+                    [each.served.time for each in log.logged("tickets@live", after=0, most=1)],
                     [each.served.time for each in log.logged("tickets@live", since=101.5)],
                     log.refs(),
                     log.erase([first.id, new_request_id()]),
@@ -151,6 +153,59 @@ def test_tables_of_another_version(postgres: Cluster) -> None:
     postgres.sql("UPDATE promptcodebook.layout SET version = 99")
     with pytest.raises(StoreTooNew, match="format 99"):
         open_log(postgres.url)
+
+
+async def test_two_servers_bring_the_tables_up_to_date_while_a_third_writes(
+    postgres: Cluster,
+) -> None:
+    from promptcodebook.online.postgres import MIGRATIONS, PostgresLog
+
+    wider = "ALTER TABLE served ADD COLUMN more TEXT", "CREATE INDEX by_more ON served (more)"
+    failing, fine = [*MIGRATIONS, (*wider, "SELECT 1 / 0")], [*MIGRATIONS, wider]
+    with closing(open_log(postgres.url)) as log:
+        asked, over = [served(n) for n in range(600)], False
+        await asyncio.to_thread(written, log, asked[0])
+
+        async def write() -> int:
+            """As much as there is time for, with one piece of feedback each."""
+            for n, each in enumerate(asked[1:]):
+                log.put(each)
+                assert await log.give(Feedback(each.id, 1.0), "a") == "kept"
+                if over and n > 20:
+                    return n + 1
+            return 0
+
+        writing = asyncio.ensure_future(write())
+        for _ in range(5):
+            with pytest.raises(StoreError):
+                await asyncio.to_thread(PostgresLog, postgres.url, failing)
+            assert postgres.sql("SELECT version FROM promptcodebook.layout") == "1"
+            assert "more" not in postgres.sql("SELECT * FROM information_schema.columns")
+        made = [asyncio.to_thread(PostgresLog, postgres.url, fine) for _ in range(2)]
+        for each in await asyncio.gather(*made):
+            each.close()
+        over = True
+        count = await writing
+        rewarded = [each.reward for each in log.logged("tickets@live")]
+    assert postgres.sql("SELECT version FROM promptcodebook.layout") == "2"
+    assert count and rewarded[1:] == [1.0] * count
+    with pytest.raises(StoreTooNew, match="format 2"):
+        open_log(postgres.url)
+
+
+async def test_who_waits_for_a_migration_holds_nothing_that_it_needs(postgres: Cluster) -> None:
+    import psycopg
+
+    from promptcodebook.online.postgres import _LOCK
+
+    with closing(open_log(postgres.url)) as log, psycopg.connect(postgres.url) as migrating:
+        migrating.execute(_LOCK)
+        log.put(asked := served())
+        saying = asyncio.ensure_future(log.give(Feedback(asked.id, 1.0), "a"))
+        await asyncio.sleep(0.5)
+        migrating.execute("LOCK TABLE promptcodebook.served IN ACCESS EXCLUSIVE MODE NOWAIT")
+        migrating.commit()
+        assert await saying == "kept"
 
 
 @pytest.mark.parametrize(

@@ -150,8 +150,8 @@ async def test_a_rewrite_that_copies_what_a_user_wrote_is_refused_and_not_shown(
 ) -> None:
     with served(teacher(f"Remember: {SECRET}.")) as server:
         done = await learn(server)
-    assert f"c{world.rule('C')} stays: it copies eight words in a row from a logged" in done.out
         tree = await learn(server, "--json")
+    assert f"c{world.rule('C')} stays: it copies eight words in a row from a logged" in done.out
     assert "no text was rewritten" in done.out and not tree.json["rewrites"][0]["after"]
     assert "Hildegard" not in done.out + done.err + tree.out
     made = (places / "next.pco.json").read_text()

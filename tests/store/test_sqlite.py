@@ -8,6 +8,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,36 @@ def test_a_file_of_an_earlier_version_with_the_same_tables_is_read_and_stamped_w
         connect(path, LAYOUT, write=False)
     with pytest.raises(StoreError, match="is not a test store"):
         connect(path, Layout("test store", 5, LAYOUT.script, since=4), write=False)
+
+
+def test_tables_that_a_file_lacks_are_made_all_or_none(path: Path) -> None:
+    def is_whole() -> bool:
+        with contextlib.closing(connect(path, LAYOUT, write=False)) as db:
+            names = [name for [name] in db.execute("SELECT name FROM sqlite_master")]
+            return names == ["t"] and db.execute("SELECT id FROM t").fetchall() == [(7,)]
+
+    db = connect(path, LAYOUT, write=True)
+    db.execute("INSERT INTO t VALUES (7)")
+    db.close()
+    more, fault = (
+        "CREATE TABLE IF NOT EXISTS more (id)",
+        "CREATE INDEX IF NOT EXISTS i ON absent (id)",
+    )
+    for version in (2, 3):
+        failing = Layout("test store", version, LAYOUT.script, since=2, later=(more, fault))
+        with pytest.raises(StoreError, match="absent"):
+            connect(path, failing, write=True)
+        assert is_whole()
+    later = Layout("test store", 3, LAYOUT.script, since=2, later=(more,))
+    gate = threading.Barrier(8)
+
+    def migrate() -> list[tuple[int]]:
+        gate.wait()
+        with contextlib.closing(connect(path, later, write=True)) as db:
+            return db.execute("SELECT t.id FROM t LEFT JOIN more").fetchall()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert [each.result() for each in [pool.submit(migrate) for _ in range(8)]] == [[(7,)]] * 8
 
 
 def test_a_file_that_a_process_is_still_making_is_waited_for_but_not_for_ever(

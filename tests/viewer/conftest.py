@@ -208,7 +208,7 @@ def view(runs: Path, port: int = 0, **environment: str) -> Iterator[str]:
     """`pco view` of these runs in a process of its own; its address."""
     command = [sys.executable, "-m", "promptcodebook.cli", "view", "--port", str(port)]
     process = subprocess.Popen(
-        [*command, "--results", str(runs / "no-results")],
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -57,7 +57,6 @@ SCREENS = {
     "compare": "/compare?run={simulated}&run={real}",
     "registry": "/registry",
     "served": "/served/tickets@production",
-    "paper": "/paper/Table%201",
 }
 _HOSTILE = ("", "/codebook", "/codebook/2", "/codebook/encoder", "/examples", "/theory",
             "/example/train-3-1", "/example/test-5/test")  # fmt: skip
@@ -127,8 +126,6 @@ def test_all_screens_are_reached_by_keyboard(browser: Any, base: str, keys: dict
         page.goto(base)
         assert go("Tab", "Tab", "Tab", "Enter") == "/registry"
         assert go("Tab", "Tab", "Tab", "Tab", "Enter") == "/served"
-        assert go("Tab", "Tab", "Tab", "Tab", "Tab", "Enter") == "/paper"
-        assert go("j", "Enter") == "/paper/main"
         assert heard.complaints == []
 
 

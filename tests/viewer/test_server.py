@@ -18,7 +18,6 @@ import pytest
 
 from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
-from promptcodebook.experiments.reproduce import experiment_names
 from promptcodebook.paths import BENCH
 from promptcodebook.registry.registry import open_registry
 from promptcodebook.report.context import read_notes
@@ -201,41 +200,6 @@ def test_only_a_few_runs_stay_open_but_those_that_are_read(tmp_path: Path) -> No
     open_runs.close()
 
 
-@pytest.mark.parametrize(
-    "tree",
-    [
-        *("{", "[1]", '{"seeds": "x"}', '{"tables": [1]}', '{"tables": {"t": {"rows": [[1]]}}}'),
-        '{"tables": {"t": {"head": ["a", "b"], "rows": [[1]]}}}',
-    ],
-)
-async def test_one_damaged_result_takes_no_other_down(tmp_path: Path, tree: str) -> None:
-    name, other = experiment_names()[:2]
-    for folder, text in ((name, tree), (other, '{"preset": "quick", "model": "m", "seeds": 2}')):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "results.json").write_text(text, "utf-8")
-    async with viewing(Site(tmp_path / "runs", results=tmp_path)) as base:
-        status, text, policy = await ask(base, "/paper")
-        assert status == 200 and "cannot be read" in text and ">quick<" in text
-        status, text, policy = await ask(base, f"/paper/{name}")
-    assert status == 500 and f"pco reproduce {name}" in text
-    assert policy.startswith("default-src 'none'; style-src 'self'")
-
-
-async def test_a_drawing_opened_by_itself_keeps_its_style_and_gets_nothing_else(
-    tmp_path: Path,
-) -> None:
-    folder = tmp_path / experiment_names()[0]
-    folder.mkdir()
-    (folder / "results.json").write_text("{}", "utf-8")
-    (folder / "f.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>", "utf-8")
-    async with viewing(Site(tmp_path / "runs", results=tmp_path)) as base:
-        status, _, policy = await ask(base, f"/paper/{folder.name}/f.svg")
-    assert status == 200
-    allowed = [rule.strip() for rule in policy.split(";")]
-    assert {"default-src 'none'", "style-src 'unsafe-inline'", "sandbox"} <= set(allowed)
-    assert not [rule for rule in allowed if "script" in rule or "self" in rule]
-
-
 async def test_an_error_nobody_foresaw_is_answered_with_a_hint_under_the_same_policy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -243,16 +207,11 @@ async def test_an_error_nobody_foresaw_is_answered_with_a_hint_under_the_same_po
     run = ScriptedRun(steps=1, verdict=False, hostile="", config=settings)
     store = write_run(tmp_path / "runs", run)
     store.close()
-    folder = tmp_path / experiment_names()[0]
-    folder.mkdir()
-    (folder / "results.json").write_text("{}", "utf-8")
-    (folder / "f.svg").write_bytes(b"\xff")
-    async with viewing(Site(tmp_path / "runs", results=tmp_path)) as base:
-        for path in (f"/run/{store.header.id}", f"/paper/{folder.name}/f.svg"):
-            status, text, policy = await ask(base, path)
-            assert status == 500 and "Next: " in text, path
-            assert policy.startswith("default-src 'none'"), path
-    assert len(caplog.records) == 2
+    async with viewing(Site(tmp_path / "runs")) as base:
+        status, text, policy = await ask(base, f"/run/{store.header.id}")
+    assert status == 500 and "Next: " in text
+    assert policy.startswith("default-src 'none'")
+    assert len(caplog.records) == 1
 
 
 def test_the_news_of_a_run_that_does_not_exist_end(get: Get) -> None:
@@ -357,37 +316,6 @@ async def test_the_registry_tells_of_a_promotion_and_of_a_rollback(
                 _, text, _ = await ask(base, "/registry")
                 assert f'data-mark="{mark}"' in text and 'data-live="/live/registry"' in text
         assert "worse" in text and min(took) < 1.0
-
-
-async def test_the_paper_tells_of_a_table_and_of_a_drawing(tmp_path: Path) -> None:
-    name, other = experiment_names()[:2]
-    (tmp_path / name).mkdir()
-    write = (
-        ("results.json", '{"preset": "quick", "model": "m", "seeds": 2}'),
-        ("f.svg", "<svg xmlns='http://www.w3.org/2000/svg'/>"),
-        ("results.json", '{"preset": "quick", "model": "m", "seeds": 5}'),
-    )
-    async with viewing(Site(tmp_path / "runs", results=tmp_path)) as base:
-        marks = {
-            path: (await _news(base, f"/live{path}"))[0] for path in ("/paper", f"/paper/{name}")
-        }
-        still, _ = await _news(base, f"/live/paper/{other}")
-        _, before, _ = await ask(base, f"/paper/{name}")
-        took: list[float] = []
-        for file, text in write:
-            (tmp_path / name / file).write_text(text, "utf-8")
-            for path in marks:
-                if file == "results.json" or path != "/paper":
-                    told = _news(base, f"/live{path}?mark={marks[path]}")
-                    began = time.monotonic()
-                    marks[path], _ = await told
-                    took.append(time.monotonic() - began)
-        assert min(took) < 1.0
-        _, after, _ = await ask(base, f"/paper/{name}")
-        assert "It was not measured here" in before and "Measured with m" in after
-        assert f'src="/paper/{name}/f.svg?as_of={marks[f"/paper/{name}"]}"' in after
-        assert (await _news(base, f"/live/paper/{other}"))[0] == still
-        assert (await ask(base, f"/paper/{name}/f.svg?as_of=1"))[0] == 200
 
 
 _RUN = ScriptedRun(steps=12, size=6, select=2, batch=2, hostile="", verdict=False)

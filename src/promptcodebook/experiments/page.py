@@ -227,11 +227,6 @@ def _lines(
         axes.errorbar([p.x for p in known], [p.y for p in known], yerr=error, **looks)
 
 
-def explained(what: str) -> Mapping[str, str]:
-    """What each of the paper's `tables` (and figures) shows, in its order, or each of `metrics`."""
-    return read_table("published")[what]
-
-
 @dataclass(frozen=True, slots=True)
 class Published:
     """One number, in `unit`s and in the paper's digits; `executor` (the model), `benchmark` and

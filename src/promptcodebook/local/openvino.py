@@ -27,7 +27,6 @@ from typing import Any, Literal, NamedTuple
 from promptcodebook.calls import Message
 from promptcodebook.errors import PcoError, RequestRefused, ServerFault, import_extra
 from promptcodebook.lm.spec import SMOLLM2
-from promptcodebook.local.conversion import GgufHeader, read_gguf
 from promptcodebook.local.engine import (
     Caller,
     Embedding,
@@ -38,6 +37,7 @@ from promptcodebook.local.engine import (
     Weights,
     last_of,
 )
+from promptcodebook.local.gguf import GgufHeader, read_gguf
 from promptcodebook.local.schema import Grammar, schema_ebnf
 
 AT_ONCE = 64  # jobs that share a step; further ones wait for a place

@@ -6,6 +6,7 @@ asked for a version by hash. Of several pieces of feedback for one request the l
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from promptcodebook.online.decisions import Decision, decide, guard_tally
@@ -24,9 +25,13 @@ class Judging:
     def __init__(self, log: ServedLog, canary: Canary) -> None:
         self.canary, self._log = canary, log
         self._rewards: dict[str, dict[str, float]] = {canary.version: {}, canary.control: {}}
+        self._newest = 0
+        self._begin_guards()
+
+    def _begin_guards(self) -> None:
         self._guards: dict[str, dict[str, Tally]] = {version: {} for version in self._rewards}
-        self._counted: dict[str, float] = {}
-        self._newest, self._until = 0, canary.began.timestamp()
+        self._counted: set[str] = set()
+        self._until = self.canary.began.timestamp()
 
     def decide(self) -> Decision:
         """What the figures say now. StoreError where the log cannot be read."""
@@ -35,10 +40,13 @@ class Judging:
             self._newest = max(self._newest, each.number or 0)
             if each.reward is not None and self._counts(each.served):
                 self._rewards[each.served.version][each.served.id] = each.reward
+        now = time.time()
+        if now < self._until - _AGAIN_S:  # the clock went back, and what follows has earlier times
+            self._begin_guards()
         found = [each.served for each in self._log.logged(ref, max(began, self._until - _AGAIN_S))]
         fresh = [each for each in found if each.id not in self._counted and self._counts(each)]
-        self._counted = {each.id: each.time for each in found}
-        self._until = max([self._until, *self._counted.values()])
+        self._counted = {each.id for each in found}
+        self._until = max([self._until, *(min(each.time, now) for each in found)])
         for version, guards in self._guards.items():
             for name, tally in _guards([each for each in fresh if each.version == version]).items():
                 guards[name] = guards.get(name, Tally()) + tally

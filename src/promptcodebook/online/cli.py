@@ -207,8 +207,10 @@ def _asked(models: Subject, work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def _embedded(models: Subject, examples: Sequence[Example]) -> Sequence[Sequence[float]]:
-    embedder = Embedder(models.assembled.models.lm)
-    read = _asked(models, gather_all(embedder.read(each.input) for each in examples))
+    embedder, router = Embedder(models.assembled.models.lm), models.file.router
+    images = router is not None and router.images
+    inputs = ((each.input, each.media if images else ()) for each in examples)
+    read = _asked(models, gather_all(embedder.read(*each) for each in inputs))
     return [vector for vector, _ in read]
 
 

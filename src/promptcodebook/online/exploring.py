@@ -49,7 +49,7 @@ class Explorer:
             said = f"--never {wrong[0]}: the codebook has instincts 0 to {len(file.codebook) - 1}"
             raise ConfigError(said, hint="pco codebook REF lists them")
         self.share, self._random = share, Randomness(seed)
-        self._np: Any = import_extra("numpy", "exploration", "router")
+        self._np: Any = import_extra("numpy", "exploration", "serve")
         self._select, self._least = file.select, file.router.least
         self._open = [k for k in range(len(file.codebook)) if k not in never]
         if len(self._open) < max(1, self._least):

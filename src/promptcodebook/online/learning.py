@@ -22,7 +22,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -316,7 +316,7 @@ def refit(
         weight = 0.5 ** (age / half_life)
         known.append(Outcome(name, route, then, own, each.reward or 0.0, weight))
     ranking = model.fit(known, now).ranking(today.least)
-    return ranking, len(known) - len(recent), len(recent)
+    return replace(ranking, images=today.images), len(known) - len(recent), len(recent)
 
 
 def estimate(file: PolicyFile, ranking: Ranking, held: Sequence[Logged]) -> Worth:

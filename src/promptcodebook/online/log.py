@@ -31,6 +31,8 @@ _PREFIX, _DIGITS = "req-", 24
 _MOMENT_S = 0.2
 _PATIENCE_S, _AGAIN_S = 1.0, 0.1
 """How long feedback waits for a request that is still on its way to the file."""
+MOST_ROWS = 900_000
+Rows = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]  # all that a statement finds
 TABLES = (
     "CREATE TABLE IF NOT EXISTS served (id TEXT PRIMARY KEY, time DOUBLE PRECISION NOT NULL, "
     "ref TEXT NOT NULL, version TEXT NOT NULL, caller TEXT NOT NULL, arm TEXT NOT NULL, "
@@ -228,13 +230,16 @@ class Logged:
 
 
 class ServedLog(Protocol):
-    """Where requests and their feedback are kept. All raise StoreError."""
+    """Where requests and their feedback are kept; `logged` is `read_logged`. All raise
+    StoreError."""
 
     fails: bool
 
     def put(self, item: Served) -> None: ...
     async def give(self, feedback: Feedback, caller: str | None) -> Given: ...
-    def logged(self, ref: str, since: float = 0.0, *, after: int = -1) -> list[Logged]: ...
+    def logged(
+        self, ref: str, since: float = 0.0, *, after: int = -1, most: int = MOST_ROWS
+    ) -> list[Logged]: ...
     def refs(self) -> list[str]: ...
     def erase(self, ids: Sequence[str]) -> int: ...
     def expire(self, before: float) -> None: ...
@@ -247,8 +252,7 @@ def row_of(served: Served, packer: Packer) -> tuple[object, ...]:
     return (*(getattr(served, name) for name in _COLUMNS), 0, packer.pack(tree))
 
 
-def logged_of(row: Sequence[Any]) -> Logged:
-    """A row of `logged_sql`."""
+def _logged_of(row: Sequence[Any]) -> Logged:
     *columns, value, reward, said, number = row
     tree: dict[str, Any] = dict(zip(_COLUMNS, columns, strict=True)) | unpack(bytes(value))
     for name in ("route", "features"):
@@ -269,15 +273,22 @@ _LOGGED = (
     f"SELECT {', '.join('s.' + name for name in _COLUMNS)}, s.value, f.reward, f.said, f.number "
     "FROM served s {join} JOIN feedback f ON f.id = s.id AND f.number = "
     "(SELECT max(number) FROM feedback WHERE id = s.id) "
-    "WHERE s.ref = ? AND s.time >= ? AND s.erased = 0 {more} ORDER BY s.time, s.id LIMIT 900000"
+    "WHERE s.ref = ? AND s.time >= ? AND s.erased = 0 {more} LIMIT ?"
 )
 
 
-def logged_sql(ref: str, since: float, after: int) -> tuple[str, tuple[object, ...]]:
-    """All requests, or with `after` those alone whose feedback came after a number."""
-    if after < 0:
-        return _LOGGED.format(join="LEFT", more=""), (ref, since)
-    return _LOGGED.format(join="", more="AND f.number > ?"), (ref, since, after)
+def read_logged(rows: Rows, ref: str, since: float, after: int, most: int) -> list[Logged]:
+    """The newest `most` requests of a ref, the oldest first; of more a warning says so. With
+    `after` those with feedback of a later number, in the order of these: the next ones are read on
+    from the last. An erased one is left out."""
+    if after >= 0:
+        sql = _LOGGED.format(join="", more="AND f.number > ? ORDER BY f.number")
+        return list(map(_logged_of, rows(sql, (ref, since, after, most))))
+    sql = _LOGGED.format(join="LEFT", more="ORDER BY s.time DESC, s.id DESC")
+    found = list(map(_logged_of, reversed(rows(sql, (ref, since, most)))))
+    if len(found) == most:
+        _log.warning("of %s no more than the newest %s requests are read", ref, f"{most:,}")
+    return found
 
 
 ERASE = "UPDATE served SET erased = 1, value = ?, caller = '' WHERE id = ?"
@@ -317,10 +328,10 @@ class SqliteLog(Kept):
 
         return await patiently(once)
 
-    def logged(self, ref: str, since: float = 0.0, *, after: int = -1) -> list[Logged]:
-        """Requests of a ref, the oldest first; with `after` those with feedback of a later number.
-        An erased one is left out."""
-        return list(map(logged_of, self._rows(*logged_sql(ref, since, after))))
+    def logged(
+        self, ref: str, since: float = 0.0, *, after: int = -1, most: int = MOST_ROWS
+    ) -> list[Logged]:
+        return read_logged(self._rows, ref, since, after, most)
 
     def refs(self) -> list[str]:
         return [row[0] for row in self._rows(REFS)]

@@ -31,7 +31,7 @@ _LOCK = f"SELECT pg_advisory_xact_lock(hashtext('{_SCHEMA}'))"
 MIGRATIONS = (
     tuple(each.format(bytes="BYTEA", number="BIGSERIAL PRIMARY KEY") for each in log.TABLES),
 )
-"""What makes the tables of one version those of the next."""
+"""What makes the tables of one version those of the next, each whole or not at all."""
 _Unit = tuple[Feedback, str | None, Future[Given]]  # feedback, its caller, and what becomes of it
 
 
@@ -43,7 +43,7 @@ class PostgresLog:
     """A `ServedLog`; its tables are made where they are missing. ConfigError, and
     StoreTooNew for tables of a later version."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> None:
         try:
             parts = _pg.conninfo.conninfo_to_dict(url)
         except _pg.Error:
@@ -58,7 +58,7 @@ class PostgresLog:
         options = f"{parts.pop('options', '')} -c search_path={_SCHEMA}"
         self._opening = {**_PATIENCE, **parts, "options": options}
         with self._connected() as db:
-            self._migrate(db)
+            self._migrate(db, migrations)
         self.fails, self._db, self._packer = False, None, Packer()
         self._waiting = deque[Served](maxlen=_WAITING)
         self._queue: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
@@ -83,16 +83,16 @@ class PostgresLog:
     def _passes(self, error: Exception) -> bool:
         return isinstance(error, _pg.OperationalError | _pg.InterfaceError)
 
-    def _migrate(self, db: Any) -> None:
+    def _migrate(self, db: Any, migrations: Sequence[Sequence[str]]) -> None:
         db.execute(_LOCK)
         if db.execute(f"SELECT to_regclass('{_SCHEMA}.layout')").fetchone()[0] is None:
             db.execute(f"CREATE SCHEMA IF NOT EXISTS {_SCHEMA}")
             db.execute("CREATE TABLE layout AS SELECT 0 AS version")
         [version] = db.execute("SELECT version FROM layout").fetchone()
-        if version > (own := len(MIGRATIONS)):
+        if version > (own := len(migrations)):
             said = f"{self._where} has tables of format {version}; this version knows up to {own}"
             raise StoreTooNew(said, hint="pip install -U promptcodebook")
-        for statement in (each for step in MIGRATIONS[version:] for each in step):
+        for statement in (each for step in migrations[version:] for each in step):
             db.execute(statement)
         if version < own:
             db.execute("UPDATE layout SET version = %s", (own,))
@@ -153,10 +153,11 @@ class PostgresLog:
         if self._db is None or self._db.closed:
             self._db = _pg.connect(**self._opening, autocommit=True)
         with self._db.transaction(), self._db.cursor() as cursor:
+            if given:  # first: a migration takes it before the tables
+                cursor.execute(_LOCK)
             cursor.executemany(_sql(log.INSERT), [log.row_of(s, self._packer) for s in served])
             if not given:
                 return []
-            cursor.execute(_LOCK)
             named = "SELECT id, caller, erased FROM served WHERE id = ANY(%s)"
             ids = [feedback.request_id for feedback, *_ in given]
             rows = {row[0]: row[1:] for row in cursor.execute(named, (ids,))}
@@ -168,14 +169,17 @@ class PostgresLog:
             cursor.executemany(_sql(log.ADD), kept)
         return became
 
-    def logged(self, ref: str, since: float = 0.0, *, after: int = -1) -> list[Logged]:
-        sql, given = log.logged_sql(ref, since, after)
-        with self._connected() as db:
-            return list(map(log.logged_of, db.execute(_sql(sql), given)))
+    def logged(
+        self, ref: str, since: float = 0.0, *, after: int = -1, most: int = log.MOST_ROWS
+    ) -> list[Logged]:
+        return log.read_logged(self._rows, ref, since, after, most)
 
     def refs(self) -> list[str]:
+        return [name for [name] in self._rows(log.REFS)]
+
+    def _rows(self, sql: str, given: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         with self._connected() as db:
-            return [name for [name] in db.execute(log.REFS)]
+            return db.execute(_sql(sql), given).fetchall()
 
     def erase(self, ids: Sequence[str]) -> int:
         with self._connected() as db:

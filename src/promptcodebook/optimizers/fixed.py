@@ -115,8 +115,8 @@ async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
     assembled, book = problem.assembled, policy.parameters.codebook
     ranking, promise = policy.statistics.ranking, list(policy.statistics.standing)
     if ranking is not None:
-        inputs = [example.input for example in assembled.dataset.train]
-        read = await gather_all(assembled.ranks.rank(book, ranking, text) for text in inputs)
+        inputs = assembled.dataset.train
+        read = await gather_all(assembled.ranks.rank(book, ranking, each) for each in inputs)
         columns = zip(*(expected.marginal for _, expected, _ in read), strict=True)
         promise = [math.fsum(column) for column in columns]
     listed = sorted(range(len(book)), key=lambda k: (-promise[k], k))[:SHORTLIST]
@@ -132,10 +132,11 @@ async def best_prompt(
     """The one that earns most on the examples; the first where there is nothing to measure."""
     if not examples or len(prompts) == 1:
         return prompts[0]
-    phase = "validating singles" if row == BEST_SINGLE else "validating prompts"
-    fixed = [FixedPrompt(prompt.text, prompt.stages) for prompt in prompts]
-    made = [await evaluate(problem, row, each, examples, phase) for each in fixed]
-    scores = [evaluation.score or 0.0 for evaluation in made]
+    scores: list[float] = []
+    for number, prompt in enumerate(prompts, start=1):
+        fixed = FixedPrompt(prompt.text, prompt.stages)
+        phase = f"validating prompt {number} of {len(prompts)}"
+        scores.append((await evaluate(problem, row, fixed, examples, phase)).score or 0.0)
     return prompts[scores.index(max(scores))]
 
 

@@ -23,8 +23,8 @@ from promptcodebook.config import OptimizerSettings
 from promptcodebook.errors import ConfigError, PcoError, require_modules
 from promptcodebook.lm.budget import Attempt
 from promptcodebook.lm.spec import is_local
-from promptcodebook.local.conversion import convert_gguf
 from promptcodebook.local.engine import HF, Weights, find_weights
+from promptcodebook.local.gguf import convert_gguf
 from promptcodebook.local.lora import (
     LoraTraining,
     Watch,

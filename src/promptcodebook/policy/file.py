@@ -76,6 +76,7 @@ class StoredRanking(_Stored):
     center: str = ""
     spread: str = ""
     words: float = Field(default=1.0, ge=0.0, le=1.0)
+    images: bool = False
 
     @model_validator(mode="after")
     def _readable(self) -> StoredRanking:

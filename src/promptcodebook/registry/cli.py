@@ -291,6 +291,9 @@ def _show_move(ref: str, entry: Entry | None, version: str, as_json: bool) -> No
         print(f"{ref} points to {version} already")
     elif (tried := entry.canary) and "share" in tried:
         print(f"{ref}: {tried['share']:.3g} of requests try {version[:_SHORT]}")
+        note(
+            "a server of the ref with --feedback judges it, and without one it never ends by itself"
+        )
     elif tried:
         print(f"{ref}: the canary {version[:_SHORT]} ended, and the ref stays")
     else:
@@ -352,7 +355,9 @@ def audit(
     with open_registry(who=who) as registry:
         if version in registry.storage.read().versions:
             if found not in registry.attestations(version, AUDIT)[-1:]:
-                registry.attest(version, AUDIT, found)
+                entry = registry.attest(version, AUDIT, found)
+                if ended := entry.canary:
+                    note(f"{ended['ref']}: the canary {version[:_SHORT]} ended, and the ref stays")
         elif not report.fails:
             note("to promote it: pco codebook freeze REF NAME, then audit NAME@latest")
     if report.fails:

@@ -68,7 +68,7 @@ class MlflowStorage:
         proposal = propose(log)
         for entry in proposal.entries:
             tag = f"{_ENTRY}{entry.hash[:16]}", canonical(asdict(entry))
-            name, _, word = entry.ref.partition("@")
+            name, _, word = str(entry.canary.get("ref", entry.ref)).partition("@")
             if entry.action in ("freeze", "import"):
                 text, tags = proposal.policies[entry.after], dict([tag, (_VERSION, entry.after)])
                 self._create(name)
@@ -79,7 +79,7 @@ class MlflowStorage:
                 stored[name, int(made.version)] = entry.after, text
                 continue
             places = [at for at, (of, _) in stored.items() if of == entry.after]
-            own = [at for at in places if at[0] == name or entry.action == "attest"]
+            own = [at for at in places if at[0] == name or not name]  # a finding names no ref
             if not own:
                 raise ConfigError(
                     f"{entry.after[:19]} is no version of {name}, and MLflow has aliases for a "

@@ -9,14 +9,14 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import JsonValue
 
-from promptcodebook.audit.report import AuditReport, kind_in_words, part_in_words
+from promptcodebook.audit.report import AuditReport, Finding, kind_in_words, part_in_words
 from promptcodebook.errors import (
     ConfigError,
     PolicyError,
@@ -113,7 +113,7 @@ class AuditGate:
                 worst, *others = report.of("high")
                 judge = f" as {report.judge} judges it" if report.judge else ""
                 more = f", and {len(others)} more" if others else ""
-                found = f"{kind_in_words(worst.kind)} in {part_in_words(worst.where)}"
+                found = _in_words(worst)
                 found += more if worst.source == "judge" else f" ({worst.reason}){more}"
                 hint = f"{audit} shows what was found; --override REASON moves it all the same"
                 if worst.source == "judge":
@@ -131,6 +131,10 @@ class AuditGate:
                 hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge goes by the rules",
             )
         return {"audited": audited, "without_judge": True}
+
+
+def _in_words(finding: Finding) -> str:
+    return f"{kind_in_words(finding.kind)} in {part_in_words(finding.where)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,10 +286,24 @@ class Registry:
     def attest(
         self, source: str, topic: str, facts: Mapping[str, JsonValue], why: str = ""
     ) -> Entry:
-        """Logs what was found about a version, such as an audit's report."""
+        """Logs what was found about a version, such as an audit's report. One with a high finding
+        ends the version's canaries. The last entry that this made."""
+        high: Sequence[Finding] = ()
+        if topic == AUDIT:
+            with suppress(PolicyError):
+                high = AuditReport.from_json(facts).of("high")
 
         def propose(log: Log) -> Proposal:
-            return Proposal((self._attested(log, log.resolve(source), topic, facts, why),))
+            version = log.resolve(source)
+            entries = [self._attested(log, version, topic, facts, why)]
+            for ref, begun in log.canaries.items():
+                tried = Canary.of(log, ref)
+                if high and tried is not None and begun.after == version:
+                    said = f"its audit found {_in_words(high[0])}"
+                    ended = self._ended(log, tried, False, said, {})
+                    place = entries[-1].seq + 1, entries[-1].hash
+                    entries.append(replace(ended, seq=place[0], previous=place[1]).sealed())
+            return Proposal(tuple(entries))
 
         return self.storage.append(propose)[-1]
 

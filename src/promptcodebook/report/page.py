@@ -73,7 +73,7 @@ def render_report(store: RunStore, known: Known = None, theory: bool = False) ->
         SettingsSection(context),
     ]
     if theory:
-        part = import_part("promptcodebook.screens", "paper", "the theory of a run", "bench")
+        part = import_part("promptcodebook.screens", "theory", "the theory of a run", "bench")
         sections.append(part.TheorySection(context))
     events = (withhold(e) if private else e for e in store.events(full=True))
     style, script = read_style(), read_script()

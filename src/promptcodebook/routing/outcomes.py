@@ -167,6 +167,7 @@ class Posterior:
             center=model.vocabulary.center,
             spread=model.vocabulary.spread,
             words=model.vocabulary.words,
+            images=model.vocabulary.images,
         )
 
     def at(self, features: Features, likeness: Sequence[float]) -> Adding:

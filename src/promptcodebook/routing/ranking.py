@@ -23,11 +23,11 @@ from itertools import chain
 from operator import add, itemgetter, mul
 from typing import Any
 
-from promptcodebook.calls import LM, Message, Request, Usage
+from promptcodebook.calls import LM, Message, Request, Tree, Usage
 from promptcodebook.errors import LMError, PolicyError, import_extra
 from promptcodebook.intervals import Interval, mean_interval
 from promptcodebook.text import words_of
-from promptcodebook.types import Codebook, Expected, Ranking, Route
+from promptcodebook.types import Codebook, Example, Expected, Ranking, Route
 
 BUCKETS, _HALF = 4096, 2048
 """Hashed features: words fall into the first half, runs of 4 or 5 letters into the second."""
@@ -71,6 +71,7 @@ class Vocabulary:
     center: tuple[float, ...] = ()
     spread: tuple[float, ...] = ()
     words: float = 1.0
+    images: bool = False
 
     @property
     def width(self) -> int:
@@ -205,16 +206,18 @@ def dot(a: Features, b: Features) -> float:
 
 @dataclass(frozen=True)
 class Embedder:
-    """Reads inputs by the encoder's model: the vector that it makes of a text."""
+    """Reads inputs by the encoder's model: the vector that it makes of a text and its images."""
 
     lm: LM
 
-    async def read(self, text: str) -> tuple[tuple[float, ...], Usage]:
+    async def read(self, text: str, media: Sequence[Tree] = ()) -> tuple[tuple[float, ...], Usage]:
         """Raises LMError where the model cannot be reached, or makes no embeddings."""
         if len(text) > _MOST_CHARACTERS:
             text = text[: _MOST_CHARACTERS // 2] + text[-_MOST_CHARACTERS // 2 :]
         # No endpoint embeds an empty text.
-        message = Message("user", text if text.strip() else "-")
+        said = text if text.strip() else "-"
+        parts = [{"type": "text", "text": said}, *media]
+        message = Message("user", said, {"role": "user", "content": parts} if media else None)
         reply = await self.lm(Request(role="encoder", messages=(message,), embeds=True))
         if not reply.vector:
             what = "the model answered a request for an embedding with a text"
@@ -232,17 +235,18 @@ class RankedRoutes:
         self._ready: tuple[Ranking, tuple[str, ...], Ranker] | None = None
 
     async def rank(
-        self, codebook: Codebook, ranking: Ranking, text: str
+        self, codebook: Codebook, ranking: Ranking, example: Example
     ) -> tuple[Route, Expected, Usage]:
         """The route of an input, and what each instinct promises for it."""
         vector, usage = (), Usage()
         if ranking.center and self._embedder is not None:
-            vector, usage = await self._embedder.read(text)
+            media = example.media if ranking.images else ()
+            vector, usage = await self._embedder.read(example.input, media)
         # The ranker is made once for many inputs.
         texts = codebook.texts
         if self._ready is None or self._ready[0] is not ranking or self._ready[1] != texts:
             self._ready = ranking, texts, Ranker(ranking, texts)
-        expected = replace(self._ready[2].expected(text, vector), vector=packed(vector))
+        expected = replace(self._ready[2].expected(example.input, vector), vector=packed(vector))
         picked = chosen(expected.marginal, expected.more, self._select, ranking.least)
         return Route(picked), expected, usage
 

@@ -20,7 +20,7 @@ from promptcodebook.assemble import Sources
 from promptcodebook.calls import Role
 from promptcodebook.cli import command
 from promptcodebook.config import Budget, Config
-from promptcodebook.errors import ConfigError, PcoError, import_part
+from promptcodebook.errors import ConfigError, PcoError, import_part, require_modules
 from promptcodebook.lm.budget import Ledger, PriceTable
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import LISTENERS, Supplies
@@ -148,7 +148,8 @@ def serve(
     if not re.fullmatch(r"off|conversation|user|header:[\w-]+", sticky, re.ASCII):
         said = f"--sticky {sticky!r} is none of off, conversation, user and header:NAME"
         raise ConfigError(said, hint="--sticky conversation, or --sticky header:X-Session-Id")
-    feedback = feedback or explore > 0
+    if feedback := feedback or explore > 0:
+        require_modules(("numpy",), "judging canaries and drift", "serve")
     kept_s = seconds_of(keep)
     known = admission.read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
     admission.require_keys(known, host, f"pco serve {ref}")

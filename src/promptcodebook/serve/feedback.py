@@ -22,6 +22,7 @@ from promptcodebook.routing.ranking import BUCKETS, buckets_of
 from promptcodebook.serve.admission import Admission, Metrics, Paths, Shares, Visit, json_response
 from promptcodebook.serve.completions import Refusal
 from promptcodebook.serve.versions import Composed, Composing
+from promptcodebook.units import duration
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = 2000  # Pieces of feedback that wait for their commit.
@@ -143,10 +144,16 @@ class Online:
         )
 
     async def watch(self) -> None:
-        """Deletes what is older than it may be, every hour."""
+        """Deletes what is older than it may be, every hour. A clock that jumps forward makes
+        nothing old: beside it the time since the start is counted, and the earlier one is taken."""
+        began = time.time() - time.monotonic()
         while True:
+            now = time.time()
+            if (ahead := now - began - time.monotonic()) > _EXPIRE_S:
+                said = "the clock jumped forward by %s: what that makes old stays until a restart"
+                _log.error(said, duration(ahead))
             try:
-                await asyncio.to_thread(self.log.expire, time.time() - self.keep_s)
+                await asyncio.to_thread(self.log.expire, now - max(0.0, ahead) - self.keep_s)
             except StoreError as error:
                 _log.error("old requests are not deleted: %s", error)
             await asyncio.sleep(_EXPIRE_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from pathlib import Path
 
 import typer
 
@@ -17,9 +16,6 @@ def view(
         "", metavar="[RUN]", help="A run: its id or name, a path, or 'last'."
     ),
     port: int = typer.Option(8642, min=0, max=65535, help="0 = any free one."),
-    results: Path = typer.Option(
-        Path("docs/results"), help="Folder of pco reproduce's pages, for the screen Paper."
-    ),
     read_only: bool = typer.Option(
         False, "--read-only", help="No notes are taken, and no run is stopped."
     ),
@@ -45,7 +41,7 @@ def view(
     path = "/" if folder is None else address("run", find_key(home, folder))
 
     async def serve() -> None:
-        site = Site(home, trust=trust, read_only=read_only, results=results)
+        site = Site(home, trust=trust, read_only=read_only)
         async with viewing(site, port) as base:
             if as_json:
                 emit({"url": base + path})

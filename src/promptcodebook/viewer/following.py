@@ -236,7 +236,7 @@ def run_screen(followed: FollowedRun) -> Screen:
 
 def theory_screen(followed: FollowedRun) -> Screen:
     """The method's symbols and theorems for this run. MissingExtra where that part is not there."""
-    part = import_part("promptcodebook.screens", "paper", "the theory of a run", "bench")
+    part = import_part("promptcodebook.screens", "theory", "the theory of a run", "bench")
     look = followed.look()
     body = render_sections([part.TheorySection(look.context)], look.events)
     return screen_of(look, "Theory", body)

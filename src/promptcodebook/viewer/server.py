@@ -16,12 +16,12 @@ from dataclasses import replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from promptcodebook.errors import PcoError, import_part
+from promptcodebook.errors import PcoError
 from promptcodebook.report.pages import address, read_script, read_style
 from promptcodebook.store.lock import holder
 from promptcodebook.text import printable
@@ -57,8 +57,6 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-# A drawing that is opened by itself has its own style, and nothing else.
-_OF_A_FIGURE = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
 _FILES = {
     "style.css": "text/css",
     "chart.js": "text/javascript",
@@ -77,18 +75,10 @@ _OfRun = Callable[[FollowedRun, web.Request], Screen]
 class Site:
     """What is shown: the runs below one folder."""
 
-    def __init__(
-        self,
-        runs_dir: Path,
-        *,
-        trust: bool = False,
-        read_only: bool = False,
-        results: Path = Path("docs/results"),
-    ) -> None:
+    def __init__(self, runs_dir: Path, *, trust: bool = False, read_only: bool = False) -> None:
         self.open_runs = OpenRuns(runs_dir, trust=trust, read_only=read_only)
         self._runs, self._read_only = Runs(runs_dir), read_only
         self._versions, self._served = Versions(), ServedRefs()
-        self._results = results
 
     def close(self) -> None:
         self.open_runs.close()
@@ -105,17 +95,12 @@ class Site:
         add("/registry", _shown(lambda _: self._versions.screen(self.open_runs)))
         add("/served", _shown(lambda _: self._served.screen()))
         add("/served/{ref}", _shown(lambda r: self._served.screen(r.match_info["ref"])))
-        add("/paper", _shown(lambda _: _paper().paper_screen(self._results)))
-        add("/paper/{name}", _shown(lambda r: _paper().result_screen(*self._result(r))))
-        add("/paper/{name}/{file}", self._figure)
         add("/static/{name}", _static)
         add("/live/runs", _told(lambda _: self._runs.mark(), _POLL_ALL_S))
         add("/live/run/{run}", _told(partial(self._run_mark, FollowedRun.mark)))
         add("/live/registry", _told(lambda _: self._versions.mark()))
         add("/live/served", _told(lambda _: self._served.mark()))
         add("/live/served/{ref}", _told(lambda r: self._served.mark(r.match_info["ref"])))
-        add("/live/paper", _told(lambda _: _paper().paper_mark(self._results)))
-        add("/live/paper/{name}", _told(lambda r: _paper().paper_mark(*self._result(r))))
         measured = partial(self._run_mark, lambda run: measured_mark(run, run.mark()))
         add("/live/measured/{run}", _told(measured))
         if not self._read_only:
@@ -178,19 +163,6 @@ class Site:
                 return self._no_run(keys[0 if first is None else 1])
             return compare_screen(first, second)
 
-    def _result(self, request: web.Request) -> tuple[Path, str]:
-        return self._results, request.match_info["name"]
-
-    async def _figure(self, request: web.Request) -> web.StreamResponse:
-        file = request.match_info["file"]
-        path = await asyncio.to_thread(_paper().figure_file, *self._result(request), file)
-        if path is None:
-            raise web.HTTPNotFound
-        text = await asyncio.to_thread(path.read_text, "utf-8")
-        kind = "image/svg+xml; charset=utf-8"
-        headers = {"Content-Security-Policy": _OF_A_FIGURE, "Content-Type": kind}
-        return web.Response(text=text, headers=headers)
-
 
 def _shown(make: Callable[[web.Request], Screen]) -> _Answer:
     """The screen as a page, made in a thread, since it reads files."""
@@ -246,11 +218,6 @@ def _told(mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer
 def _seen_at(place: str) -> web.Response:
     """After a form was taken: its page again."""
     return web.Response(status=303, headers={"Location": place})
-
-
-def _paper() -> Any:
-    """The experiments' screen. MissingExtra where they are not there."""
-    return import_part("promptcodebook.screens", "paper", "the screen Paper", "bench")
 
 
 _RUN_SCREENS: Mapping[str, _OfRun] = {

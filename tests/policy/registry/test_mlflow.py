@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -16,9 +17,17 @@ from urllib.request import urlopen
 import pytest
 
 from promptcodebook.errors import ConfigError, RefNotFound, RegistryDamaged, StoreError
+from promptcodebook.online.canary import Judge
+from promptcodebook.online.log import SqliteLog
+from promptcodebook.online.sequences import Tally, difference
 from promptcodebook.registry.registry import Facts, Registry, open_registry
+from promptcodebook.serve.feedback import Online
+from promptcodebook.serve.versions import RegistrySource
+from tests.cli.invoked import pco
+from tests.online.test_canary import Trial
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 from tests.policy.registry.test_registry import exported, taken
+from tests.serve.proxied import Setup, one_call, up
 
 pytestmark = pytest.mark.local
 
@@ -118,6 +127,44 @@ def test_another_reader_sees_the_same_and_a_watch_what_moves(url: str, client: A
     assert "mails@production" not in theirs.refs()
     with pytest.raises(StoreError, match="alias production not found"):
         watch.poll()
+
+
+async def test_a_canary_is_split_judged_and_rolled_back_from_the_server(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref, registry, log = "trial@production", open_registry(url, "ada"), SqliteLog(tmp_path / "log")
+    monkeypatch.setenv("PCO_REGISTRY", url)
+    texts = [one_call(base_prompt=word).text() for word in ("Today.", "New.")]
+    today, new = (registry.freeze(text, "trial").version for text in texts)
+    registry.promote(today, ref, gate=open_gate)
+    difference(Tally(), Tally())  # the first one takes a second, and a judge rests after it
+    judge = Judge(open_registry(url, "pco serve"), ref, log)
+    setup = Setup(
+        source=RegistrySource(registry, ref),
+        options={"online": Online(ref, log, judge=judge, judge_s=0.1)},
+    )
+    async with up(setup=setup) as served:
+        trial = Trial(served, registry, today, new, ref)
+        await trial.begin()
+        assert {(await trial.prompted())[1] for _ in range(20)} == {today, new}
+        await trial.rewarded(lambda version, n: float(version == new))
+        while trial.canary is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        last = registry.history(ref)[-1]
+        assert (last.action, last.who, last.after) == ("promote", "pco serve", new)
+        assert last.known["canary"]["means"] == [1.0, 0.0] and registry.verify().passes
+        assert open_registry(url).resolve(ref) == new
+        trial.new = today
+        await trial.begin()
+        ended = await asyncio.to_thread(pco, "codebook", "rollback", ref, cwd=tmp_path)
+        assert "the canary" in ended.out and trial.canary is None
+        assert registry.resolve(ref) == new
+        await trial.ready("no canary")
+        assert {(await trial.prompted())[1] for _ in range(8)} == {new}
+    with pytest.raises(ConfigError, match="is no version of trial"):
+        other = registry.freeze(policy("other"), "another").version
+        plan: Any = {"share": 0.5, "margin": 0.0, "split": "conversation"}
+        registry.promote(other, ref, gate=open_gate, canary=plan)
 
 
 def test_what_mlflow_cannot_do_is_refused_in_a_sentence(registry: Registry) -> None:
