@@ -11,11 +11,11 @@ import typer
 
 from promptcodebook.assemble import Sources, plan_run
 from promptcodebook.cli.command import Plain, emit, note, verdict_text, wrap_text
-from promptcodebook.cli.live import watch_run
 from promptcodebook.cli.runs import write_run_report
 from promptcodebook.config import load_config
 from promptcodebook.errors import MissingExtra, import_part
 from promptcodebook.paths import runs_dir
+from promptcodebook.progress import watch_run
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.run.verdict import VerdictTable
