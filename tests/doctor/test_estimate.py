@@ -18,7 +18,6 @@ from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.estimation.dry import TRAINING, Manner, Work, dry_run, passes, shorten_plan
 from promptcodebook.estimation.estimate import estimate_plan
-from promptcodebook.lm.scripted import ScriptedLM
 from tests.run.test_optimize import QUICK as SHORT
 from tests.run.test_optimize import data, reward
 
@@ -202,17 +201,6 @@ def test_rounds_of_maintenance_are_counted() -> None:
 PRICED: dict[str, Any] = {
     **SHORT, "prices": {"openai/small": {"prompt": 1.0, "completion": 2.0}}
 }  # fmt: skip
-
-
-def test_nobody_is_asked_and_all_roles_are_counted() -> None:
-    lm = ScriptedLM()
-    estimated = pco.estimate(data(), reward, lm, config=SHORT, size=8, select=3)
-    assert lm.history == []
-    assert {"encoder", "generator", "executor", "critic"} <= {r.role for r in estimated.roles}
-    calls = estimated.total.calls
-    assert 0 < calls.low <= calls.expected <= calls.high
-    assert estimated.total.usd is None and "cost unknown" in repr(estimated)
-    assert "low / expected / high" in estimated._repr_html_()
 
 
 def test_a_price_and_a_time_make_money_and_seconds() -> None:
