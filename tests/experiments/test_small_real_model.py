@@ -105,6 +105,7 @@ def test_seeds_share_the_replies_to_equal_requests_even_those_that_were_cut(tmp_
     assert second < 0.9 * first
 
 
+@pytest.mark.slow
 def test_a_router_that_reads_embeddings_stands_beside_the_one_that_does_not(tmp_path: Path) -> None:
     measured, page = _measured(tmp_path, Storyteller(), _chosen(["route-0", "embed-0"]))
     assert not measured.missing

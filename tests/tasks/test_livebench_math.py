@@ -199,6 +199,7 @@ def test_100_kb_of_anything_is_scored_at_once(subtask: str, piece: str) -> None:
     assert time.monotonic() - start < 3 * crowding()
 
 
+@pytest.mark.slow
 def test_agreement_with_the_public_scorer() -> None:
     rows = vectors("livebench_math")
     agreed, total = Counter[str](), Counter[str]()
