@@ -224,12 +224,13 @@ class Ranking:
 @dataclass(frozen=True, slots=True)
 class Expected:
     """Of one input: the reward without instincts, what each adds, and any further one (`more`).
-    `features` are what was read of it, by their numbers."""
+    `features` are what was read of it, by their numbers, and `vector` its embedding, packed."""
 
     nothing: float
     marginal: tuple[float, ...]
     more: float = 0.0
     features: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    vector: str = field(default="", compare=False, repr=False)
 
     def alone(self, k: int) -> float:
         return self.nothing + self.marginal[k]

@@ -251,6 +251,8 @@ class Proxy:
                     asked["tools"] = describe(body["tools"], told)
                 response = await self._passed_on(request, asked, visit, turned)
                 status = response.status
+                if self.sticky and input_of(given, whole=self.conversation)[0] != text:
+                    visit.output = ""  # it answers a later turn than the one that is kept
                 return response
             except Refusal as refusal:
                 status = refusal.status
@@ -316,6 +318,8 @@ class Proxy:
                 tell(answer)
             if self.online is not None and (usage := told_usage(answer.usage)):
                 visit.tokens = usage.tokens
+            if self.online is not None and self.online.texts:
+                visit.output = answer.output
             return response
 
     async def _prompt(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:

@@ -191,7 +191,8 @@ class Composing:
         if (known := self._by_thread.get(thread)) is not None:
             return known  # another request of the conversation was faster
         if not composed.fallbacks:
-            self._by_thread.put(thread, replace(composed, cached="conversation", expected=None))
+            small = _small(composed.expected)
+            self._by_thread.put(thread, replace(composed, cached="conversation", expected=small))
         return composed
 
     async def _tried(self, text: str, media: Sequence[Tree], key: str) -> Composed:
@@ -231,8 +232,8 @@ class Composing:
         if lost:
             return replace(composed, fallbacks=(f"encoder:{lost}", *composed.fallbacks))
         if not composed.fallbacks:
-            small = expected and replace(expected, features=())
-            self._by_input.put(key, replace(composed, cached="input", expected=small))
+            small = replace(composed, cached="input", expected=_small(expected))
+            self._by_input.put(key, small)
         return composed
 
     async def _compose(self, example: Example, route: Route) -> Composed:
@@ -251,6 +252,11 @@ class Composing:
 
     async def close(self) -> None:
         await self.policy.aclose()
+
+
+def _small(expected: Expected | None) -> Expected | None:
+    """The same without the numbers that can be read once more from the text."""
+    return expected and replace(expected, features=())
 
 
 async def _within(seconds: float | None, work: Awaitable[_V], who: str) -> _V | str:
