@@ -36,7 +36,7 @@ from promptcodebook.policy.references import Reference, state_at, stored_dataset
 from promptcodebook.registry.log import version_of
 from promptcodebook.registry.registry import open_registry
 from promptcodebook.routing.outcomes import MOST, MOST_WEIGHT, OutcomeModel, Priors
-from promptcodebook.routing.ranking import Ranker, Vocabulary, chosen, unpacked
+from promptcodebook.routing.ranking import Ranker, Vocabulary, chosen, packed, unpacked
 from promptcodebook.routing.router import OutcomeRouter, likeness, priors_of
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example, Expected, Outcome, Ranking
@@ -234,7 +234,7 @@ def sort_out(
 ) -> tuple[list[Logged], dict[str, int]]:
     """The requests that can be learned from, the oldest first; how many cannot, by reason.
     DataError where none can."""
-    center = require_router(file).center
+    size = len(packed(require_router(file).center).rstrip("="))
     left, kept = Counter[str](), list[Logged]()
     for each in sorted(logged, key=lambda each: each.served.time):
         served = each.served
@@ -244,7 +244,7 @@ def sort_out(
             left["without a route of the router"] += 1
         elif served.version not in versions:
             left["of another codebook"] += 1
-        elif center and len(unpacked(served.vector)) != len(center):
+        elif size and len(served.vector.rstrip("=")) != size:
             left["without the embedding that the router reads"] += 1
         else:
             kept.append(each)
