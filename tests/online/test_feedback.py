@@ -220,9 +220,10 @@ async def test_of_more_requests_than_are_read_the_newest_are_and_it_is_said(
     log.close()
 
 
-def test_the_chances_of_all_routes_are_those_that_are_drawn() -> None:
+@pytest.mark.parametrize(("most", "more"), [(0.5, -0.0625), (0.5, 0.1), (-0.05, 0.1)])
+def test_the_chances_of_all_routes_are_those_that_are_drawn(most: float, more: float) -> None:
     explorer = Explorer(one_call(), 0.4, seed=3, never=[2])
-    expected = Expected(0.25, (0.0, 0.5, -0.125, 0.25), -0.0625)
+    expected = Expected(0.25, (most - 0.5, most, -0.125, most / 2), more)
     best, count = Route((1, 3)), 4000
     tried = [explorer.choose(best, expected, str(n)) for n in range(count)]
     seen = Counter(each.route.indices for each in tried)
