@@ -54,15 +54,18 @@ def read_message(tree: object) -> Message:
         role, content, calls = _SPEAKERS[body["role"]], body.get("content"), body.get("tool_calls")
         said: list[str] = [content] if isinstance(content, str) else []
         parts: Any = [] if said or (content is None and calls) else content
-        for part in parts:
-            kind: str = part["type"]
-            shown = f"[{kind.removeprefix('input_').removesuffix('_url')}]"
-            said.append(part["text"] if kind == "text" else shown)
-        text = in_words("\n".join(said), calls)
+        text = in_words("\n".join([*said, *map(shown_part, parts)]), calls)
     except (KeyError, TypeError, AttributeError, RecursionError):
         must = "a chat message must have a role, and content or tool calls"
         raise ValueError(f"{must}, not {str(tree)[:80]}") from None
     return Message(role, text, None if body == {"role": role, "content": text} else body)
+
+
+def shown_part(part: Tree) -> str:
+    """A text as it is, and of an image or another part what it is."""
+    kind: str = part["type"]
+    shown = kind.removeprefix("input_").removesuffix("_url")
+    return part["text"] if kind == "text" else f"[{shown}]"
 
 
 def in_words(text: str, calls: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from promptcodebook.calls import Chat, Message, Role, Usage, in_words
+from promptcodebook.calls import Chat, Message, Role, Tree, Usage, in_words
 from promptcodebook.text import shown_table
 
 Channel = Literal["encoder", "generator", "codebook"]
@@ -43,6 +43,11 @@ class Example:
     fields: Mapping[str, object] = field(default_factory=dict[str, object])
     digest: str = ""
     where: str = field(default="", compare=False, repr=False)
+
+    @property
+    def media(self) -> tuple[Tree, ...]:
+        """Its parts that are not text, as OpenAI's wire has them."""
+        return tuple(part for message in self.messages for part in message.media)
 
     @property
     def whole(self) -> str:
@@ -198,7 +203,8 @@ class Ranking:
     a text being like the input, `more` that of each further instinct. `rarity` weighs the features;
     a route has at least `least` instincts, a "distilled" one just these. Where embeddings count,
     `center` and `spread` are their mean and deviation over the training inputs, each row has a
-    column more a dimension, and `words` is the hashed features' share of the squared length."""
+    column more a dimension, and `words` is the hashed features' share of the squared length;
+    `images`: they are embeddings of an input with its images."""
 
     rarity: tuple[float, ...]
     unit: float
@@ -212,17 +218,19 @@ class Ranking:
     center: tuple[float, ...] = ()
     spread: tuple[float, ...] = ()
     words: float = 1.0
+    images: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
     """Of one input: the reward without instincts, what each adds, and any further one (`more`).
-    `features` are what was read of it, by their numbers."""
+    `features` are what was read of it, by their numbers, and `vector` its embedding, packed."""
 
     nothing: float
     marginal: tuple[float, ...]
     more: float = 0.0
     features: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    vector: str = field(default="", compare=False, repr=False)
 
     def alone(self, k: int) -> float:
         return self.nothing + self.marginal[k]

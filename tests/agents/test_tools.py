@@ -126,8 +126,8 @@ def said_by(messages: tuple[Message, ...]) -> str:
     return "\n".join(m.content for m in messages)
 
 
-def learn(place: Path, lm: ScriptedLM, agent: Any = None, **more: Any) -> pco.Run:
-    config = {
+def settings(**more: Any) -> dict[str, Any]:
+    return {
         "preset": "lean",
         "size": 4,
         "select": 4,
@@ -137,10 +137,22 @@ def learn(place: Path, lm: ScriptedLM, agent: Any = None, **more: Any) -> pco.Ru
         "verdict_examples": 24,
         **more,
     }
-    agent = agent or pco.Agent(function=shop)
+
+
+def learn(place: Path, lm: ScriptedLM, agent: Any = None, **more: Any) -> pco.Run:
+    agent, config = agent or pco.Agent(function=shop), settings(**more)
     return pco.optimize(
         data(), reward, lm, config=config, executor=agent, runs_dir=place, progress=False
     )
+
+
+def test_the_estimate_counts_the_row_without_what_tools_learned() -> None:
+    def calls(**more: Any) -> float:
+        agent, config = pco.Agent(function=shop), settings(**more)
+        made = pco.estimate(data(), reward, "simulated", config=config, executor=agent)
+        return next(share.calls.expected for share in made.roles if share.role == "executor")
+
+    assert calls(learn=["prompt", "tools"]) == calls() + 24
 
 
 @pytest.mark.slow

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from promptcodebook.calls import Message, Reply, Request, Sampling, Schema, read_message
+from promptcodebook.calls import (
+    Message,
+    Reply,
+    Request,
+    Sampling,
+    Schema,
+    read_message,
+    request_key,
+)
 from promptcodebook.errors import (
     AuthRefused,
     CallTimeout,
@@ -141,6 +149,27 @@ async def test_an_embedding_is_asked_for_at_its_own_place(server: Server):
     assert (reply.vector, reply.text) == ((0.25, -1.0, 0.333333), "")
     assert (reply.usage.calls, reply.usage.tokens, reply.usage.completion_tokens) == (1, 3, 0)
     assert not reply.estimated and server.calls == 0
+
+
+async def test_an_image_is_embedded_as_a_chat_and_a_refusal_says_what_to_set(server: Server):
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    turn = {"role": "user", "content": [{"type": "text", "text": "text"}, part]}
+    shown = replace(READ, messages=(read_message(turn),))
+    asked = await embedded(server, {"data": [{"embedding": [1.0]}]})
+    [reply] = await answers(server, shown)
+    assert asked == [{"model": "m", "messages": [turn], "encoding_format": "float"}]
+    assert reply.vector == (1.0,) and request_key(shown) != request_key(READ)
+
+    async def refuses(request: web.Request) -> web.Response:
+        return web.json_response({"error": {"message": "input: field required"}}, status=422)
+
+    await server.stop()
+    server.extra_routes[:] = [("/v1/embeddings", refuses)]
+    await server.start()
+    error = await failure(server, asked=shown)
+    assert "makes no embeddings of images (HTTP 422)" in str(error)
+    assert error.hint.startswith("router.images = false")
+    assert "images" not in str(await failure(server, asked=READ))
 
 
 async def test_an_embedding_without_numbers_is_malformed_and_a_server_without_any_says_so(

@@ -30,7 +30,8 @@ from promptcodebook.serve.spending import find_record
 from promptcodebook.sqlite import Packer, Reader
 from promptcodebook.types import Expected, Route
 from tests.cli.invoked import pco
-from tests.serve.proxied import Setup, Up, one_call, up
+from tests.serve.proxied import Setup, Up, one_call, three_call, up
+from tests.serve.test_proxy import streams
 
 KEYS = ("key-of-one-caller", "key-of-another-caller")
 
@@ -144,6 +145,29 @@ async def test_a_key_speaks_of_its_own_requests_and_an_erased_one_is_gone(tmp_pa
     log.expire(before=2e9 * 10)
     assert log.refs() == []
     log.close()
+
+
+async def test_answers_are_kept_with_their_inputs_where_texts_are(tmp_path: Path) -> None:
+    """Whole and in pieces; not of a later turn of a conversation, whose own input is not kept."""
+    path = tmp_path / "requests.sqlite"
+    said: Any = [{"role": "user", "content": "My refund is late."}]
+    later = [*said, {"role": "assistant", "content": "ok"}, {"role": "user", "content": "And?"}]
+    texts = ("It ", "is ", "due.")
+    lines = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in texts]
+    pieces = [f"data: {json.dumps(line)}\n\n".encode() for line in lines]
+    for kept in (True, False):
+        online = Online("tickets@live", SqliteLog(path), texts=kept)
+        setup = Setup(options={"online": online, "sticky": "conversation"})
+        async with up(three_call(), setup) as served:
+            for messages in (said, later):
+                await served.ask(json={"messages": messages})
+            served.upstream.script(streams(*pieces))
+            await served.ask(json={"messages": said, "stream": True})
+            await served.ask("/v1/responses", json={"model": "pco/tickets", "input": "Where?"})
+    found = [each.served for each in logged(path)]
+    assert [each.output for each in found] == ["ok", "", "It is due.", "ok", *[""] * 4]
+    assert {bool(each.prompt) for each in found[:4]} == {True}, "a model composed it"
+    assert {each.prompt + each.input for each in found[4:]} == {""}
 
 
 async def test_an_explored_route_has_its_exact_chance_and_a_conversation_keeps_it(

@@ -126,7 +126,7 @@ def test_training_is_read_back_whole(world: World) -> None:
 
 @pytest.fixture(scope="module")
 def taught(world: World) -> Learned:
-    return learn(world.file, world.trained, world.log(500, 0.5), ["v"], LONG)
+    return learn(world.file, world.trained, world.log(500, 0.5), {"v": 0}, LONG)
 
 
 def test_feedback_teaches_the_routes_of_a_topic_that_training_never_saw(
@@ -142,7 +142,7 @@ def test_feedback_teaches_the_routes_of_a_topic_that_training_never_saw(
 
 
 def test_shuffled_feedback_teaches_nothing(world: World) -> None:
-    made = learn(world.file, world.trained, world.log(500, 0.5, shuffled=True), ["v"], LONG)
+    made = learn(world.file, world.trained, world.log(500, 0.5, shuffled=True), {"v": 0}, LONG)
     assert world.earns(made.file) <= 0.3
     assert not (made.worth.known and made.worth.gain.low > 0)
 
@@ -170,12 +170,12 @@ def test_the_estimate_says_what_new_routes_earn_and_not_what_they_promise(
 
 def test_promises_that_were_never_tried_are_not_enough(world: World) -> None:
     """The forecast flatters routes that it chose itself: it alone decides nothing."""
-    made = learn(world.file, world.trained, world.log(300, 0.05), ["v"], LONG)
+    made = learn(world.file, world.trained, world.log(300, 0.05), {"v": 0}, LONG)
     assert not made.worth.known and made.worth.effective < 20
     assert "not enough logged to say what it is worth" in made.text()
-    few = learn(world.file, world.trained, world.log(30, 0.5), ["v"], LONG)
+    few = learn(world.file, world.trained, world.log(30, 0.5), {"v": 0}, LONG)
     assert "10 of 20 requests with feedback are held out" in few.text()
-    one = learn(world.file, world.trained, world.log(1, 0.5), ["v"], LONG)
+    one = learn(world.file, world.trained, world.log(1, 0.5), {"v": 0}, LONG)
     assert one.logged == 1 and not one.worth.known
 
 
@@ -187,17 +187,17 @@ def test_what_cannot_be_learned_from_is_left_out_and_counted(world: World) -> No
         replace(third, served=replace(third.served, version="another")),
         replace(fourth, served=replace(fourth.served, features=())),
     ]
-    made = learn(world.file, world.trained, [*rest, *odd], ["v"], LONG)
+    made = learn(world.file, world.trained, [*rest, *odd], {"v": 0}, LONG)
     assert made.left_out == {
         "without feedback": 1,
         "without a route of the router": 2,
         "of another codebook": 1,
     }
-    assert made.file == learn(world.file, world.trained, rest, ["v"], LONG).file
+    assert made.file == learn(world.file, world.trained, rest, {"v": 0}, LONG).file
     with pytest.raises(
         DataError, match=r"no logged request .*\(1 of another codebook\)"
     ) as refused:
-        learn(world.file, world.trained, odd[2:3], ["v"], LONG)
+        learn(world.file, world.trained, odd[2:3], {"v": 0}, LONG)
     assert "pco serve REF --feedback" in refused.value.hint
 
 
@@ -208,20 +208,15 @@ def test_old_feedback_fades(world: World) -> None:
         replace(each, reward=0.0) if each.served.route == right_rule and n >= 300 else each
         for n, each in enumerate(logs)
     ]
-    fades = learn(world.file, world.trained, turned, ["v"], 40.0)
-    stays = learn(world.file, world.trained, turned, ["v"], LONG)
+    fades = learn(world.file, world.trained, turned, {"v": 0}, 40.0)
+    stays = learn(world.file, world.trained, turned, {"v": 0}, LONG)
     assert world.earns(fades.file) <= 0.1 < 0.5 <= world.earns(stays.file)
 
 
 def test_a_policy_that_cannot_learn_so_says_why(world: World, tmp_path: Path) -> None:
     logs = world.log(3, 0.5)
     with pytest.raises(ConfigError, match="no router that learns"):
-        learn(world.file.model_copy(update={"router": None}), world.trained, logs, ["v"], LONG)
-    router = world.file.router
-    assert router is not None
-    embeds = world.file.model_copy(update={"router": router.model_copy(update={"center": "1"})})
-    with pytest.raises(ConfigError, match="reads embeddings"):
-        learn(embeds, world.trained, logs, ["v"], LONG)
+        learn(world.file.model_copy(update={"router": None}), world.trained, logs, {"v": 0}, LONG)
     data = pco.load(world.folder / "rows.jsonl", input="text", target="target")
     with pytest.raises(DataError, match="are not those of this policy's router"):
         read_training(world.run.path, world.file, replace(data, train=data.train[1:]))
@@ -244,7 +239,7 @@ async def keep(path: Path, logs: Logs, ref: str, version: str) -> None:
     for each in logs:
         log.put(replace(each.served, ref=ref, version=version))
     for each in logs:
-        await log.give(Feedback(each.served.id, each.reward or 0.0), None)
+        await log.give(Feedback(each.served.id, each.reward or 0.0, each.said), None)
     log.close()
 
 

@@ -96,6 +96,23 @@ def test_a_model_as_small_as_smollm2_can_say_a_label_and_nothing_else(
     assert made["init"]["prompt"].endswith("account, billing, delivery.")
 
 
+def test_an_agent_keeps_its_own_way_to_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PCO_LM", "smollm2")
+    write(tmp_path / "mine.csv", rows(90, queue=lambda n: KINDS[n % 3]))
+    (tmp_path / "plan.txt").write_text('Say "plan".\nThen plan.')
+    agent = ("--agent", "python agent.py", "--present", "plan=plan.txt")
+    assert propose(tmp_path, "--yes", *agent).code == 0
+    made = settings(tmp_path)
+    present = {"plan": 'Say "plan".\nThen plan.'}
+    assert made["executor"] == {"command": "python agent.py", "present": present}
+    assert "roles" not in made and "base_prompt" not in made and "instincts" not in made["init"]
+    assert made["init"]["prompt"] == load_config(made).init.prompt and made["compose_per_stage"]
+    alone = pco("init", "other", *agent, cwd=tmp_path)
+    assert alone.code == 2 and "pco init --from FILE --agent COMMAND" in alone.err
+
+
 def test_doctor_names_the_command_that_reads_the_data_as_the_settings_do(tmp_path: Path) -> None:
     data = rows(90, label=lambda n: KINDS[n % 3])
     write(tmp_path / "mine.csv", [*data, *({**row, "label": "account"} for row in data)])

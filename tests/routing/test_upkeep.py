@@ -165,6 +165,14 @@ def test_related_entries_are_twins_if_they_are_picked_together(recent, twins: bo
 # --- what is written
 
 
+async def test_an_instinct_of_a_tool_stays_with_its_tool():
+    assert find_twins(state(f"tool:find: {COUNT}", f"tool:send: {COUNTS}"), []) is None
+    assert find_twins(state(f"tool:find: {COUNT}", f"tool:find: {COUNTS}"), []) is not None
+    at = state(TEXTS[0], f"tool:find: {BAG}", TEXTS[1])
+    _, made = await maintain(at, picked((0, 1)), parts("Count words", "tool:send: Name sources"))
+    assert [r.after for r in made] == ["tool:find: Count words", "tool:find: Name sources"]
+
+
 async def test_a_grab_bag_is_split_into_the_places_of_the_dead():
     at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2])
     reply = parts("Count every word of the draft.", '"Name all the sources."', "Answer in Spanish.")

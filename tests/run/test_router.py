@@ -11,7 +11,7 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.assemble import Sources, plan_run
-from promptcodebook.calls import Reply, Request
+from promptcodebook.calls import Reply, Request, read_message
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.estimation.dry import Manner, dry_run
@@ -20,6 +20,8 @@ from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.randomness import keyed_random
 from promptcodebook.routing.ranking import Ranker
+from promptcodebook.serve.proxy import input_of
+from promptcodebook.serve.versions import Composing
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.houserules.task import RULES, load_houserules, present_prompt
 from tests.tasks.test_houserules import KEPT, PLAIN
@@ -237,6 +239,54 @@ def test_a_saved_policy_routes_as_the_run_did(both: pco.Run, tmp_path: Path) -> 
     policy = deploy(file, file.settings({"lm": "own", "cache": False}), Sources(lm=lm))
     assert policy.explain(numbers().test[0]).expected is not None
     assert sum(request.embeds for request in lm.history) == 1
+
+
+def pictures() -> pco.Dataset:
+    """Messages with the same words and an image each, which alone says what they are about."""
+
+    def row(i: int) -> pco.Example:
+        part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{i}"}}
+        body = {"role": "user", "content": [{"type": "text", "text": "this one"}, part]}
+        said = read_message(body)
+        return pco.Example(f"p{i}", said.content, LETTERS[i % 4], (said,), digest=str(i))
+
+    rows = tuple(map(row, range(112)))
+    return pco.Dataset(rows[:64], rows[64:80], rows[80:], "pictures")
+
+
+def looks(request: Request) -> Reply | str:
+    if not request.embeds:
+        return obey(request)
+    [message] = request.messages
+    seen = [part["image_url"]["url"].partition(",")[2] for part in message.media]
+    return Reply("", vector=vector(f"message {seen[0] if seen else 0}"))
+
+
+@pytest.mark.parametrize("images", [True, False])
+async def test_what_only_an_image_tells_is_learned_where_images_are_embedded(
+    tmp_path: Path, images: bool
+) -> None:
+    router = {"kind": "outcomes", "features": "both", "images": images}
+    lm, config = ScriptedLM().reply_with(looks), {**BOTH, "router": router}
+    run = await asyncio.to_thread(learn, tmp_path, lm=lm, data=pictures(), config=config)
+    score = run.rows["learned"].score.mean
+    assert score >= 0.8 if images else score <= 0.5
+    run.policy.save(tmp_path / "policy.json")
+    file = read_policy_file(tmp_path / "policy.json")
+    assert file.router is not None and file.router.images is images
+    policy = deploy(file, file.settings({"lm": "own", "cache": False}), Sources(lm=lm))
+    composing, shown = Composing(policy, "v"), [e.messages[0].wire for e in pictures().test[:4]]
+    asked = [input_of([wire]) for wire in shown]
+    assert {text for text, _ in asked} == {"this one\n[image]"}
+    made = [(await composing.compose(text, media=media)).prompt for text, media in asked]
+    assert len(set(made)) == (4 if images else 1)
+    again = await composing.compose(*asked[0][:1], media=asked[0][1])
+    assert again.cached == "input" and again.prompt == made[0]
+
+
+def test_images_are_embedded_with_embeddings_alone() -> None:
+    with pytest.raises(ConfigError, match=r"^.*router\.images needs router\.features"):
+        load_config({"router": {"kind": "outcomes", "images": True}})
 
 
 def test_a_model_that_makes_none_ends_the_run_before_a_rollout(tmp_path: Path) -> None:

@@ -202,6 +202,14 @@ def gather_settings(
     return load_typed(file, typed=typed, where=str(toml_path(config))), base
 
 
+def agent_settings(agent: str | None, present: list[str] | None, question: str) -> dict[str, Any]:
+    """What `--agent`, `--present` and `--question` set. ConfigError."""
+    if agent is None:
+        return {}
+    made = import_part("promptcodebook.programs", "typed", "--agent", "serve")
+    return made(agent, present or (), question)
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What was typed of a run that is to be made; None = not given."""
@@ -221,9 +229,7 @@ class Wanted:
     @property
     def flags(self) -> dict[str, Any]:
         more = {"preset": self.preset, "seed": self.seed, "budget": self.budget or None}
-        if self.agent is not None:
-            made = import_part("promptcodebook.programs", "typed", "--agent", "serve")
-            more |= made(self.agent, self.present or (), self.question)
+        more |= agent_settings(self.agent, self.present, self.question)
         return flag_layer(self.task, self.data, lm=self.lm, **more)
 
     def gather(self) -> tuple[Config, Path]:

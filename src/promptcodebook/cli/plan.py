@@ -53,13 +53,19 @@ def init(
     input: str | None = typer.Option(None, help="With --from: the input's column or template."),
     target: str | None = typer.Option(None, help="With --from: the reference column; '' = none."),
     reward: str | None = typer.Option(None, help="With --from: such as contains, f1 or judge."),
+    agent: command.AgentCommand = None,
+    present: command.PresentFiles = None,
+    question: command.Question = "",
     yes: command.Yes = False,
     as_json: Json = False,
 ) -> None:
     """Write pco.toml, data.jsonl and reward.py: a working example to make your own.
 
-    With --from FILE: look at your own data, ask what is unclear, and write a pco.toml for it. No
-    existing file is overwritten."""
+    With --from FILE: look at your own data, ask what is unclear, and write a pco.toml for it, with
+    --agent one that trains your agent. No existing file is overwritten."""
+    own = command.agent_settings(agent, present, question)
+    if own and file is None:
+        raise ConfigError("--agent needs --from", hint="pco init --from FILE --agent COMMAND")
     if file is None:
         source = resources.files("promptcodebook.cli") / "scaffold"
         texts = {name: (source / name).read_text("utf-8") for name in FILES}
@@ -67,7 +73,7 @@ def init(
     else:
         propose = import_part(COMMAND_GROUP, "init.from", "pco init --from", "start")
         given = {"input": input, "target": target, "reward": reward}
-        texts, said = propose(file, folder, given, yes=yes)
+        texts, said = propose(file, folder, given, own, yes=yes)
     files = [str(folder / name) for name in texts]
     if present := [file for file in files if Path(file).exists()]:
         hint = "pco init OTHER_FOLDER, or move the file away"

@@ -85,6 +85,9 @@ class RouterSettings(Group):
     """E_θ, what each instinct earned (extra [router]), or what `pco distill` makes of E_θ."""
     features: Literal["words", "embeddings", "both"] = "words"
     """What tells inputs apart: words, embeddings by the encoder's model (a call each), or both."""
+    images: bool = False
+    """Whether inputs are embedded with their images; the model must embed images, as some of
+    vLLM's do."""
     scale: float | None = Field(default=None, ge=0.0)
     """Spread of the draws that training routes follow, in standard deviations of what is known of
     each instinct; none = 1, or 0.2 without repeats."""
@@ -456,6 +459,8 @@ class Config(Group):
         if self.router.least > self.select:
             least = f"router.least ({self.router.least})"
             raise ValueError(f"{least} is larger than select (S = {self.select})")
+        if self.router.images and self.router.features == "words":
+            raise ValueError("router.images needs router.features = 'embeddings' or 'both'")
         explore = self.explore
         if explore.epsilon < explore.epsilon_min:
             raise ValueError(

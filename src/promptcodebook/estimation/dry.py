@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from operator import add, attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 from promptcodebook.assemble import Plan
@@ -307,6 +308,9 @@ class _MadeUpProgram:
     def __init__(self, program: Program, manner: Manner) -> None:
         self.name, self.stages, self.roles = program.name, program.stages, program.roles
         self._program, self._calls = program, len(program.stages) or manner.agent_calls
+        # An agent shows its tools when it is tried, which costs nothing but is its own code.
+        seen = getattr(getattr(program, "function", None), "tools", ())
+        self.function = SimpleNamespace(tools=seen or ("tool:unseen: Use it.",))
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
         if not isinstance(self._program, Agent):

@@ -201,7 +201,7 @@ def _proxy(base_url: str) -> str | None:
 
 
 _ATTEMPTS = 7  # one refusal for each thing an endpoint can refuse, and the call itself
-_NO_SUCH_PLACE = (404, 405, 501)
+_NO_SUCH_PLACE, _NO_SUCH_FORM = (404, 405, 501), (400, 415, 422)
 _MOST_MODELS = 2000
 _LONGEST_NAME = 200
 _QUICK_BYTES = 200_000  # longer bodies are parsed in a thread, so that other calls continue
@@ -286,8 +286,11 @@ class Endpoint:
 
     async def _refusal(self, status: int, body: wire.ErrorBody, request: Request) -> LMError:
         names_model = "model" in body.all.lower()
-        if request.embeds and status in _NO_SUCH_PLACE and not names_model:
-            what = f"{self._where.base_url} makes no embeddings (HTTP {status})"
+        images = request.embeds and bool(request.messages[0].media)
+        where = _NO_SUCH_PLACE if not images else (*_NO_SUCH_PLACE, *_NO_SUCH_FORM)
+        if request.embeds and status in where and not names_model:
+            of = " of images" if images else ""
+            what = f"{self._where.base_url} makes no embeddings{of} (HTTP {status})"
             return wire.no_embeddings(what, replace(request, model=self._where.model))
         if body.code == "model_not_found" or (status == 404 and names_model):
             try:

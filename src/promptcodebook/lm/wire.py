@@ -74,8 +74,10 @@ class Quirks:
 def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str, Any], list[str]]:
     """The body to send, and the names of the fields that this endpoint makes us leave out."""
     if request.embeds:
-        text = request.messages[0].content
-        return {"model": model, "input": text, "encoding_format": "float"}, []
+        [message] = request.messages
+        # Images go as a chat, which vLLM's models that embed images read.
+        said = {"messages": [message.wire]} if message.media else {"input": message.content}
+        return {"model": model, **said, "encoding_format": "float"}, []
     sampling = request.sampling
     drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p}
     drawn |= {quirks.cap: sampling.max_tokens}
@@ -387,7 +389,8 @@ def _key_hint(where: ModelAddress) -> str:
 
 def no_embeddings(what: str, request: Request) -> RequestRefused:
     """The error where embeddings were asked for and there are none; says what to set instead."""
-    hint = "router.features = 'words', or name a model that does in roles.encoder.model"
+    instead = "router.images = false" if request.messages[0].media else "router.features = 'words'"
+    hint = f"{instead}, or name a model that does in roles.encoder.model"
     return RequestRefused(what, hint=hint, role=request.role, model=request.model)
 
 

@@ -158,9 +158,12 @@ def convert_gguf(weights: Weights) -> Path:
 
 def _tokenizer(fields: Mapping[str, Any], library: Callable[[str], Any]) -> Any:
     """Raises ValueError for what is not known here."""
-    wanted = {"general.architecture": ("llama",), "tokenizer.ggml.model": ("gpt2",)}
-    wanted["tokenizer.ggml.pre"] = (_AT_WORDS, _AT_WORDS_AND_DIGITS)
-    for key, known in wanted.items():
+    wanted = (
+        ("general.architecture", ("llama",)),
+        ("tokenizer.ggml.model", ("gpt2",)),
+        ("tokenizer.ggml.pre", (_AT_WORDS, _AT_WORDS_AND_DIGITS)),
+    )
+    for key, known in wanted:
         if fields.get(key) not in known:
             raise ValueError(f"its {key} is {fields.get(key)}, not {' or '.join(known)}")
     end = "tokenizer.ggml.eos_token_id"

@@ -94,8 +94,9 @@ class LocalLM:
 
     async def _embedding(self, request: Request) -> Reply:
         engine = await self.engine()
-        if not isinstance(engine, Embedder):
-            raise no_embeddings(f"{engine.model} makes no embeddings here", request)
+        if not isinstance(engine, Embedder) or request.messages[0].media:
+            of = " of images" if isinstance(engine, Embedder) else ""
+            raise no_embeddings(f"{engine.model} makes no embeddings{of} here", request)
         begun = time.perf_counter()
         [made] = await engine.embed([request.messages[0].content])
         usage = Usage(1, made.tokens, 0, 0, None, time.perf_counter() - begun)

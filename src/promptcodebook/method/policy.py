@@ -171,7 +171,7 @@ class FixedPrompt:
         return None, Prompt(self.text, self.stages), Usage()
 
 
-Ranks = Callable[[Codebook, Ranking, str], Awaitable[tuple[Route, Expected, Usage]]]
+Ranks = Callable[[Codebook, Ranking, Example], Awaitable[tuple[Route, Expected, Usage]]]
 """Routes an input by a ranking, in place of E_θ; and what each instinct promises for it."""
 
 
@@ -195,7 +195,7 @@ class Composer:
     ) -> tuple[Route, Expected | None, Usage]:
         """z = E_θ(x, C), or by a ranking; an empty θ is no encoder. LMError: no model."""
         if statistics.ranking is not None:
-            return await self.ranks(parameters.codebook, statistics.ranking, example.input)
+            return await self.ranks(parameters.codebook, statistics.ranking, example)
         best = Route(repair_route((), statistics.standing, self.select))
         if not parameters.encoder:
             return best, None, Usage()

@@ -82,9 +82,11 @@ def near_copy(variable: Variable, text: str, before: str, others: Sequence[str])
 
 class NoLeakCheck:
     """No run of 8 normalised words of a training input and no whole training answer, unless the
-    text held it before. Answers of fewer than 3 words and 12 characters turn up by chance."""
+    text held it before. Answers of fewer than 3 words and 12 characters turn up by chance. `source`
+    says where the inputs are from."""
 
-    def __init__(self, examples: Iterable[Example]) -> None:
+    def __init__(self, examples: Iterable[Example], source: str = "a training input") -> None:
+        self._source = source
         # Hashes, not words: a large training split must not be held in memory eight times over.
         self._runs: set[int] = set()
         self._answers: dict[str, str] = {}
@@ -100,7 +102,7 @@ class NoLeakCheck:
         held = set(_runs(words_of(before)))
         for run in _runs(words_of(text)):
             if run in self._runs and run not in held:
-                return "it copies eight words in a row from a training input"
+                return f"it copies eight words in a row from {self._source}"
         padded = f" {' '.join(words_of(text))} "
         earlier = f" {' '.join(words_of(before))} "
         for answer, example in self._answers.items():
@@ -116,7 +118,7 @@ class NoLeakCheck:
         starts = [i for i in copied if i - 1 not in copied]
         ends = [i for i in copied if i + 1 not in copied]
         for first, last in zip(starts, ends, strict=True):
-            yield words[first][1], words[last + RUN - 1][2], "a training input"
+            yield words[first][1], words[last + RUN - 1][2], self._source
         padded = f" {' '.join(plain)} "
         for answer, example in self._answers.items():
             if (at := padded.find(answer)) >= 0:

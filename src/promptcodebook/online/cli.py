@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Coroutine, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from promptcodebook.assemble import plan_data
+from promptcodebook.assemble import Sources, plan_data
 from promptcodebook.cli import command
+from promptcodebook.cli.codebook import mark_changes
 from promptcodebook.data.load import read_source
 from promptcodebook.data.table import Record, Table, plain
 from promptcodebook.errors import ConfigError, DataError
-from promptcodebook.online import learning
+from promptcodebook.lm.stack import Supplies
+from promptcodebook.method.failures import gather_all
+from promptcodebook.online import learning, rewriting
 from promptcodebook.online.log import (
     BadFeedback,
     Feedback,
@@ -29,11 +35,19 @@ from promptcodebook.online.log import (
     seconds_of,
 )
 from promptcodebook.paths import runs_dir
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.policy import deploy
 from promptcodebook.policy.references import REF, resolve, run_behind
 from promptcodebook.registry.log import LATEST, version_of
 from promptcodebook.registry.registry import open_registry
+from promptcodebook.routing.ranking import Embedder
+from promptcodebook.run.subject import Given, Subject
+from promptcodebook.store.journal import until_done
 from promptcodebook.sync import run_sync
+from promptcodebook.types import Example, Rewrite, variable_name
 from promptcodebook.units import plural
+
+_T = TypeVar("_T")
 
 
 def feedback(
@@ -98,16 +112,25 @@ def learn(
     output: Path | None = typer.Option(
         None, "--output", "-o", help="The new policy file; else NAME@latest of the registry."
     ),
+    rewrite: bool = typer.Option(
+        False, "--rewrite", help="Rewrite texts, too, by requests that --log-inputs kept."
+    ),
+    requests: int = typer.Option(64, min=1, help="The most of them that the critic reads."),
+    lm: command.Model = None,
+    budget: command.Budget = None,
+    sets: command.Sets = None,
     config: command.ConfigOption = None,
     trust: command.Trust = False,
     who: command.Who = "",
     as_json: command.Json = False,
 ) -> None:
-    """Refit a served policy's router to what its users said; its texts stay.
+    """Refit a served policy's router to what its users said; --rewrite also rewrites its texts.
 
     It learns from the training of the policy's run and from logged requests with feedback. It says
-    what the new version is worth by the last third of the log. No ref that is served moves.
-    `--config` names the training data where the run itself does not."""
+    what the new routes are worth by the last third of the log. No ref that is served moves.
+    `--config` names the training data where the run itself does not. Models are asked for rewrites,
+    and for embeddings that the run did not keep: those of the run, or --lm. What was paid for is
+    found again after Ctrl-C or a kill."""
     half, lasts = seconds_of(half_life), seconds_of(since) if since else None
     if not half:
         raise ConfigError("--half-life 0 forgets all", hint="write e.g. 14d")
@@ -116,30 +139,83 @@ def learn(
     if output is None and not (named and reference.version):
         said = f"{ref} is no NAME@REF of the registry: it is not said where to write"
         raise ConfigError(said, hint=f"pco learn {ref} -o learned.pco.json")
-    learning.require_router(reference.file)
+    old = reference.file
+    asks = bool(learning.require_router(old).center) or rewrite
     data = None if config is None else plan_data(*command.gather_settings(config, {}))
     behind = run_behind(runs_dir(), run or ref)
-    trained = learning.read_training(behind, reference.file, data, trust=trust)
     with closing(open_log()) as log:
         start = 0.0 if lasts is None else time.time() - lasts
         logged = log.logged(logged_name(ref, reference), start)
     versions = learning.versions_of(reference, {each.served.version for each in logged})
-    made = learning.learn(reference.file, trained, logged, versions, half)
-    found = made.as_json()
-    file = made.file.with_about(learned={**found, "versions": [*sorted(versions)]})
-    if output is not None:
-        file.save(output)
-        place, version, then = str(output), version_of(output.read_bytes()), f"pco serve {output}"
-    else:
-        assert named is not None
-        name, text = named[1], file.text()
-        place, version = f"{name}@{LATEST}", version_of(text.encode())
-        with open_registry(who=who) as registry:
-            facts = registry.version(reference.version).facts
-            facts = {**facts, "parent": reference.version, "score": None, "learned": found}
-            registry.store(text, place, "freeze", facts, f"pco learn {ref}")
-        then = f"pco codebook audit {place} --lm MODEL, then promote it"
-    said = f"{made.text()}\n\n{version[:19]} is in {place}\nnext: {then}"
-    command.show(
-        lambda: {"version": version, "place": place, **found}, lambda: said, as_json=as_json
-    )
+    given = command.Typed(None, None, None, lm, budget, sets, trust).given("pco learn")
+    with until_done("pco learn", ref, given.above) as supplies:
+        models = _models(given, behind, old, supplies, cache=not rewrite) if asks else None
+        embed = None if models is None else partial(_embedded, models)
+        trained = learning.read_training(behind, old, data, embed, trust=trust)
+        written = None
+        if rewrite and models is not None:
+            kept, _ = learning.sort_out(old, logged, versions)
+            used = trained, kept, versions, requests, half
+            written = _asked(models, rewriting.rewrite(models, *used))
+        new = old if written is None else written.file
+        made = learning.learn(old, trained, logged, versions, half, new)
+        found = made.as_json()
+        learned: Any = {**found, "versions": versions, "rewritten": [*learning.rewritings(new)]}
+        file = made.file.with_about(learned=learned)
+        text = file.text()
+        if output is not None:
+            file.save(output)
+            place, then = str(output), f"pco serve {output}"
+        else:
+            assert named is not None
+            place = f"{named[1]}@{LATEST}"
+            with open_registry(who=who) as registry:
+                facts = registry.version(reference.version).facts
+                facts = {**facts, "parent": reference.version, "score": None, "learned": found}
+                registry.store(text, place, "freeze", facts, f"pco learn {ref}")
+            then = f"pco codebook audit {place} --lm MODEL, then promote it"
+    version = version_of(text.encode("utf-8", "surrogatepass"))
+    said = [made.text(), f"{version[:19]} is in {place}\nnext: {then}"]
+    if written is not None:
+        said[1:1] = [*map(_rewrite_text, written.rewrites), written.text()]
+        found |= written.as_json()
+    tree = {"version": version, "place": place, **found}
+    command.show(lambda: tree, lambda: "\n\n".join(said), as_json=as_json)
+
+
+def _models(
+    given: Given, run: Path, file: PolicyFile, supplies: Supplies, *, cache: bool
+) -> Subject:
+    """The models of a policy under the settings of the run that made it. What users wrote must stay
+    erasable, so that without the `cache` replies are kept until the command ends well."""
+    behind = replace(resolve(runs_dir(), str(run), trust=given.trust), file=file)
+    config, base = given.settings(behind)
+    config = config.model_copy(update={"executor": "", "cache": config.cache and cache})
+    supplies = replace(supplies, recorded=given.recorded(str(run)))
+    templates = behind.header.templates if behind.header is not None else None
+    policy = deploy(file, config, Sources(base, templates=templates), supplies)
+    return Subject(behind, policy.assembled)
+
+
+def _asked(models: Subject, work: Coroutine[Any, Any, _T]) -> _T:
+    async def closing() -> _T:
+        again = "type it again with a greater --budget"
+        async with models.at_work(again, f"{again}: what was paid for so far is kept"):
+            return await work
+
+    return run_sync(closing(), command.announced(models.interrupt))
+
+
+def _embedded(models: Subject, examples: Sequence[Example]) -> Sequence[Sequence[float]]:
+    embedder, router = Embedder(models.assembled.models.lm), models.file.router
+    images = router is not None and router.images
+    inputs = ((each.input, each.media if images else ()) for each in examples)
+    read = _asked(models, gather_all(embedder.read(*each) for each in inputs))
+    return [vector for vector, _ in read]
+
+
+def _rewrite_text(rewrite: Rewrite) -> str:
+    if rewrite.kept:
+        changed = command.wrap_text(mark_changes(rewrite.before, rewrite.after))
+        return f"{variable_name(rewrite.variable)}\n{changed}"
+    return f"{variable_name(rewrite.variable)} stays: {rewriting.reason_of(rewrite)}"

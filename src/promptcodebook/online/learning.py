@@ -1,8 +1,13 @@
-"""A served policy's router, refitted from training and from what users said; its texts stay.
+"""A served policy's router, refitted from training and from what users said.
 
 A logged request is one more outcome of the router's model (`routing/outcomes.py`). Its features are
-its buckets under the vocabulary of training, and its weight halves with each half-life before the
-latest request. Outcomes of training weigh what they weighed there.
+its buckets under the vocabulary of training, and its embedding where the router reads one. Its
+weight halves with each half-life before the latest request. Outcomes of training weigh what they
+weighed there.
+
+Texts may have been rewritten since a request (`rewriting.py`). The policy's `about` keeps the texts
+before each rewriting, and each served version has the number of rewritings before it. An outcome
+counts for the texts that it had, as in training, and worth is judged by texts that stayed.
 
 Before any traffic the new routes are judged by the last third of the log, by time, under a fit to
 all before it. The estimate is doubly robust with normalised weights (Thomas and Brunskill 2016):
@@ -15,9 +20,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,10 +36,10 @@ from promptcodebook.policy.references import Reference, state_at, stored_dataset
 from promptcodebook.registry.log import version_of
 from promptcodebook.registry.registry import open_registry
 from promptcodebook.routing.outcomes import MOST, MOST_WEIGHT, OutcomeModel, Priors
-from promptcodebook.routing.ranking import Ranker, Vocabulary, chosen
-from promptcodebook.routing.router import OutcomeRouter, likeness, priors_of, spelled
+from promptcodebook.routing.ranking import Features, Ranker, Vocabulary, chosen, unpacked
+from promptcodebook.routing.router import OutcomeRouter, likeness, priors_of
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Expected, Outcome, Ranking
+from promptcodebook.types import Example, Expected, Outcome, Ranking
 from promptcodebook.units import plural
 
 FEWEST, HELD_OUT = 20, 1 / 3
@@ -86,13 +91,20 @@ class Worth:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What the run behind a policy taught its router, up to the policy's texts."""
+    """What the run behind a policy taught its router, up to the policy's texts; `versions` are
+    those of its last texts, `critic` its rubric, and `vectors` the embeddings of its inputs."""
 
-    inputs: Mapping[str, str]
+    examples: tuple[Example, ...]
     outcomes: tuple[Outcome, ...]
     versions: tuple[int, ...]
     selected: tuple[int, ...]
     priors: Priors = Priors()
+    critic: str = ""
+    vectors: Mapping[str, Sequence[float]] | None = None
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        return {example.id: example.input for example in self.examples}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +117,14 @@ class Learned:
     training: int
     left_out: Mapping[str, int]
     worth: Worth
+    rewritten: bool = False
 
     def text(self) -> str:
         fitted = f"fitted to {plural(self.logged, 'logged request')} and "
         fitted += plural(self.training, "outcome") + " of training"
         left = ", ".join(f"{count} {why}" for why, count in self.left_out.items() if count)
-        return "\n".join([fitted, *([f"left out: {left}"] if left else []), self.worth.text()])
+        worth = f"{'by the routes alone, with the old texts: ' * self.rewritten}{self.worth.text()}"
+        return "\n".join([fitted, *([f"left out: {left}"] if left else []), worth])
 
     def as_json(self) -> dict[str, Any]:
         worth = {**asdict(self.worth), "known": self.worth.known}
@@ -123,46 +137,80 @@ def require_router(file: PolicyFile) -> Ranking:
     if file.router is None or file.router.kind != "outcomes":
         hint = "train with router.kind = 'outcomes' (presets small and lean do)"
         raise ConfigError("this policy has no router that learns from outcomes", hint=hint)
-    if file.router.center:
-        said = "this policy's router reads embeddings, and the log holds words and letters alone"
-        raise ConfigError(said, hint="train with router.features = 'words' to learn from the log")
     return file.router.ranking
 
 
+def rewritings(file: PolicyFile) -> Sequence[Mapping[str, str]]:
+    """For each rewriting from logged requests, the texts before it of what it changed, by index."""
+    learned = cast("Mapping[str, Any]", file.about.get("learned") or {})
+    return learned.get("rewritten", ())
+
+
+def texts_at(file: PolicyFile, number: int) -> tuple[list[str], list[int]]:
+    """The instincts as they were after that many rewritings, and how often each changed since."""
+    texts, since = list(file.parameters.codebook.texts), [0] * len(file.codebook)
+    for before in reversed(rewritings(file)[number:]):
+        for k, text in before.items():
+            texts[int(k)] = text
+            since[int(k)] += 1
+    return texts, since
+
+
+Embed = Callable[[Sequence[Example]], Sequence[Sequence[float]]]
+
+
 def read_training(
-    path: Path, file: PolicyFile, data: Dataset | None = None, *, trust: bool = False
+    path: Path,
+    file: PolicyFile,
+    data: Dataset | None = None,
+    embed: Embed | None = None,
+    *,
+    trust: bool = False,
 ) -> Trained:
-    """Reads the training of a run back, with its `data` or those that it names. RunNotTrusted where
-    they may not be read, ConfigError where it names none, DataError where they are not as they
-    were, PolicyError where it did not make the policy."""
+    """Reads the training of a run back, with its `data` or those that it names; `embed` reads them
+    where the router does. RunNotTrusted where they may not be read, ConfigError where it names
+    none, DataError where they are not as they were, PolicyError where it did not make the policy.
+    """
+    today = require_router(file)
     with closing(RunStore.open(path)) as store:
         header = store.header
         if data is None and not (store.ours or trust):
             said = f"the run {header.id} does not bear your mark, and its data would be read"
             raise RunNotTrusted(said, hint="if you trust it, add --trust")
         config = load_config(header.settings, where=f"the run {header.id}")
-        inputs = {e.id: e.input for e in (data or stored_dataset(header)).train}
-        model = OutcomeModel(inputs, priors=priors_of(config))
-        if model.vocabulary.rarity != require_router(file).rarity:
+        examples, vectors = (data or stored_dataset(header)).train, None
+        inputs = {each.id: each.input for each in examples}
+        if Vocabulary.of(list(inputs.values())).rarity != today.rarity:
             said = f"the training data of the run {header.id} are not those of this policy's router"
             raise DataError(said, hint="restore them, or name the run that made it: --run RUN")
-        router, texts = OutcomeRouter(config.router, config.select, model), file.parameters.codebook
+        if today.center:
+            assert embed is not None, "who embeds must be given"
+            vectors = dict(zip(inputs, embed(examples), strict=True))
+        model = OutcomeModel(inputs, vectors, today.words, priors_of(config))
+        center = model.vocabulary.center
+        rows = zip(center, today.center, today.spread, strict=False)
+        apart = any(abs(own - mean) > 0.1 * spread + 1e-6 for own, mean, spread in rows)
+        if apart or len(center) != len(today.center):
+            said = "the model that embeds is not the one that this policy's router was trained on"
+            raise ConfigError(said, hint="name that one: --set roles.encoder.model=URL#MODEL")
+        router, texts = OutcomeRouter(config.router, config.select, model), texts_at(file, 0)[0]
         state = router.begin(state_at(store, -1))
-        found = state if state.parameters.codebook.texts == texts.texts else None
+        found = state if list(state.parameters.codebook.texts) == texts else None
         for step in store.steps(traces=True):
             state = router.note(state, step.traces, state.after(step))
-            if state.parameters.codebook.texts == texts.texts:
+            if list(state.parameters.codebook.texts) == texts:
                 found = state
     if found is None:
         said = f"the run {header.id} never had the codebook of this policy"
         raise PolicyError(said, hint="name the run that made it: --run RUN")
-    selected = found.statistics.selected
-    return Trained(inputs, found.outcomes, found.versions, selected, model.priors)
+    known = found.outcomes, found.versions, found.statistics.selected, model.priors
+    return Trained(examples, *known, found.parameters.critic, vectors)
 
 
-def versions_of(reference: Reference, seen: Collection[str]) -> set[str]:
-    """The versions whose prompts are this policy's, whatever their routes: its own, those that it
-    was learned from, and of those that a log has `seen` the ones that the registry knows."""
+def versions_of(reference: Reference, seen: Collection[str]) -> dict[str, int]:
+    """Versions whose requests can be learned from, each with the number of rewritings before it.
+    They are those that the policy was learned from, and those with its own prompts, whatever their
+    routes: itself, and of those that a log has `seen` the ones that the registry knows."""
 
     def prompts(file: PolicyFile) -> object:
         asked = file.templates, file.generator, file.compose, file.base_prompt, file.output_format
@@ -170,85 +218,120 @@ def versions_of(reference: Reference, seen: Collection[str]) -> set[str]:
 
     file = reference.file
     learned = cast("Mapping[str, Any]", file.about.get("learned") or {})
-    names = {reference.version, version_of(reference.text.encode()), *learned.get("versions", ())}
+    known: dict[str, int] = dict(learned.get("versions", {}))
+    names = {reference.version, version_of(reference.text.encode())} - {""}
     names.add(version_of(file.text().encode("utf-8", "surrogatepass")))
     with open_registry() as registry:
-        for version in set(seen) - names:
+        for version in set(seen) - names - known.keys():
             with suppress(PcoError):  # one that is not kept here
                 if prompts(registry.policy(version)) == prompts(file):
                     names.add(version)
-    return names - {""}
+    return dict.fromkeys(sorted(names), len(rewritings(file))) | known
 
 
-def learn(
-    file: PolicyFile,
-    trained: Trained,
-    logged: Iterable[Logged],
-    versions: Collection[str],
-    half_life: float,
-) -> Learned:
-    """The policy with a router fitted to training and to the requests of these versions.
-    `half_life` is in seconds. DataError where no request can be learned from."""
+def sort_out(
+    file: PolicyFile, logged: Iterable[Logged], versions: Collection[str]
+) -> tuple[list[Logged], dict[str, int]]:
+    """The requests that can be learned from, the oldest first; how many cannot, by reason.
+    DataError where none can."""
+    center = require_router(file).center
     left, kept = Counter[str](), list[Logged]()
     for each in sorted(logged, key=lambda each: each.served.time):
+        served = each.served
         if each.reward is None:
             left["without feedback"] += 1
-        elif each.served.fallback or not each.served.features:
+        elif served.fallback or not served.features:
             left["without a route of the router"] += 1
-        elif each.served.version not in versions:
+        elif served.version not in versions:
             left["of another codebook"] += 1
+        elif center and len(unpacked(served.vector)) != len(center):
+            left["without the embedding that the router reads"] += 1
         else:
             kept.append(each)
     if not kept:
         reasons = ", ".join(f"{count} {why}" for why, count in left.items())
         said = f"no logged request can be learned from ({reasons or 'none is logged'})"
         raise DataError(said, hint="pco serve REF --feedback, and POST /v1/feedback")
+    return kept, dict(left)
 
+
+def learn(
+    file: PolicyFile,
+    trained: Trained,
+    logged: Iterable[Logged],
+    versions: Mapping[str, int],
+    half_life: float,
+    rewritten: PolicyFile | None = None,
+) -> Learned:
+    """The policy, or the one that it was `rewritten` to, with a router fitted to training and to
+    the requests of these versions (`versions_of`). What it is worth is said of the routes alone, by
+    the texts before. `half_life` is in seconds. DataError where no request can be learned from."""
+    kept, left = sort_out(file, logged, versions)
     split = len(kept) - max(1, int(len(kept) * HELD_OUT))
-    worth = estimate(file, refit(file, trained, kept[:split], half_life)[0], kept[split:])
-    ranking, training, new = refit(file, trained, kept, half_life)
+    early = refit(file, trained, kept[:split], half_life, versions)[0]
+    same = [texts_at(file, n)[1] for n in range(len(rewritings(file)) + 1)]
+    held = [
+        each
+        for each in kept[split:]
+        if not any(same[versions[each.served.version]][k] for k in each.served.route)
+    ]
+    worth, before, file = estimate(file, early, held), file.parameters, rewritten or file
+    ranking, training, new = refit(file, trained, kept, half_life, versions)
     uses = Counter(k for each in kept for k in each.served.route)
     codebook = tuple(
         entry.model_copy(update={"selected": trained.selected[k] + uses[k]})
         for k, entry in enumerate(file.codebook)
     )
     made = file.with_router(ranking).model_copy(update={"codebook": codebook})
-    return Learned(made, new, training, dict(left), worth)
+    return Learned(made, new, training, left, worth, file.parameters != before)
 
 
 def refit(
-    file: PolicyFile, trained: Trained, rows: Sequence[Logged], half_life: float
+    file: PolicyFile,
+    trained: Trained,
+    rows: Sequence[Logged],
+    half_life: float,
+    versions: Mapping[str, int] | None = None,
 ) -> tuple[Ranking, int, int]:
     """The router by training and by requests with feedback, the oldest first; and how many outcomes
-    of either it took."""
-    known = list(trained.outcomes)[-MOST // 2 :]
-    recent = rows[len(known) - MOST :]
-    buckets = {f"served {each.served.id}": each.served.features for each in recent}
-    model = OutcomeModel(trained.inputs, priors=trained.priors, further=buckets)
-    texts = spelled(model, file.parameters.codebook)
-    for name, each in zip(buckets, recent, strict=True):
-        route, like = each.served.route, likeness(model.features(name), texts)
+    of either it took. Without `versions` the requests were served the texts of today."""
+    known, today = list(trained.outcomes)[-MOST // 2 :], require_router(file)
+    recent, count = rows[len(known) - MOST :], len(rewritings(file))
+    further = {
+        f"served {each.served.id}": (each.served.features, unpacked(each.served.vector))
+        for each in recent
+    }
+    read = trained.inputs, trained.vectors, today.words, trained.priors
+    model, spelled = OutcomeModel(*read, further), dict[int, list[Features]]()
+    now = [v + n for v, n in zip(trained.versions, texts_at(file, 0)[1], strict=True)]
+    for name, each in zip(further, recent, strict=True):
+        number = count if versions is None else versions[each.served.version]
+        texts, since = texts_at(file, number)
+        if number not in spelled:
+            spelled[number] = [model.vocabulary.spelled(text) for text in texts]
+        route, like = each.served.route, likeness(model.features(name), spelled[number])
         age = recent[-1].served.time - each.served.time
-        versions = tuple(trained.versions[k] for k in route)
+        then = tuple(now[k] - since[k] for k in route)
         own = tuple(like[k] for k in route)
         weight = 0.5 ** (age / half_life)
-        known.append(Outcome(name, route, versions, own, each.reward or 0.0, weight))
-    ranking = model.fit(known, trained.versions).ranking(require_router(file).least)
-    return ranking, len(known) - len(recent), len(recent)
+        known.append(Outcome(name, route, then, own, each.reward or 0.0, weight))
+    ranking = model.fit(known, now).ranking(today.least)
+    return replace(ranking, images=today.images), len(known) - len(recent), len(recent)
 
 
 def estimate(file: PolicyFile, ranking: Ranking, held: Sequence[Logged]) -> Worth:
     """What the routes of a ranking are worth, and those of the file's router, by requests that the
     ranking was not fitted to."""
     today, texts = require_router(file), file.parameters.codebook.texts
-    rankers, vocabulary = (Ranker(ranking, texts), Ranker(today, texts)), Vocabulary(today.rarity)
-    routed: dict[tuple[int, ...], tuple[tuple[tuple[int, ...], ...], Expected]] = {}
-    for buckets in {each.served.features for each in held}:
-        features = vocabulary.weighed(buckets)
+    rankers = Ranker(ranking, texts), Ranker(today, texts)
+    vocabulary = Vocabulary(today.rarity, today.center, today.spread, today.words)
+    routed: dict[tuple[tuple[int, ...], str], tuple[tuple[tuple[int, ...], ...], Expected]] = {}
+    for read in {(each.served.features, each.served.vector) for each in held}:
+        features = vocabulary.read(read[0], unpacked(read[1]))
         new, old = (ranker.of(features) for ranker in rankers)
         routes = (chosen(e.marginal, e.more, file.select, today.least) for e in (new, old))
-        routed[buckets] = tuple(routes), new
-    rows: list[_Row] = [(*routed[each.served.features], each) for each in held]
+        routed[read] = tuple(routes), new
+    rows: list[_Row] = [(*routed[each.served.features, each.served.vector], each) for each in held]
     apart = [row for row in rows if row[0][0] != row[0][1]]
     alike = [row for row in rows if row[0][0] == row[0][1]]
     both, _ = _terms(alike, 0)

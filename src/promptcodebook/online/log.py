@@ -139,8 +139,9 @@ class Served:
     """One answered request. `time` is in seconds since 1970, `caller` the start of its key's
     digest. `propensity` is the exact chance of its route; an "explored" route is not the best one,
     and a "named" request asked for a version by its hash. `features` are the buckets of the input's
-    words and letters (`routing/ranking.py`). `tokens` is None where the model's server did not say;
-    `input` is empty unless texts are kept."""
+    words and letters (`routing/ranking.py`), and `vector` is its embedding where the router reads
+    one. `tokens` is None where the model's server did not say. Unless texts are kept, `input` and
+    `output` are empty; `prompt` is kept with them where a model composed it."""
 
     id: str
     time: float
@@ -156,9 +157,13 @@ class Served:
     features: tuple[int, ...]
     fallback: bool = False
     input: str = ""
+    output: str = ""
+    prompt: str = ""
+    vector: str = ""
 
 
 _VALUES = ("route", "propensity", "features", "fallback", "input")
+_WHERE_KEPT = ("output", "prompt", "vector")  # takes no room in a row without them
 _COLUMNS = ("id", "time", "ref", "version", "caller", "arm", "status", "seconds", "tokens")
 
 
@@ -242,8 +247,9 @@ class ServedLog(Protocol):
 
 
 def row_of(served: Served, packer: Packer) -> tuple[object, ...]:
-    value = packer.pack({name: getattr(served, name) for name in _VALUES})
-    return (*(getattr(served, name) for name in _COLUMNS), 0, value)
+    tree = {name: getattr(served, name) for name in _VALUES}
+    tree |= {name: text for name in _WHERE_KEPT if (text := getattr(served, name))}
+    return (*(getattr(served, name) for name in _COLUMNS), 0, packer.pack(tree))
 
 
 def _logged_of(row: Sequence[Any]) -> Logged:

@@ -115,8 +115,8 @@ async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
     assembled, book = problem.assembled, policy.parameters.codebook
     ranking, promise = policy.statistics.ranking, list(policy.statistics.standing)
     if ranking is not None:
-        inputs = [example.input for example in assembled.dataset.train]
-        read = await gather_all(assembled.ranks.rank(book, ranking, text) for text in inputs)
+        inputs = assembled.dataset.train
+        read = await gather_all(assembled.ranks.rank(book, ranking, each) for each in inputs)
         columns = zip(*(expected.marginal for _, expected, _ in read), strict=True)
         promise = [math.fsum(column) for column in columns]
     listed = sorted(range(len(book)), key=lambda k: (-promise[k], k))[:SHORTLIST]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -117,20 +117,7 @@ def build_learner(assembled: Assembled) -> Learner:
     train, trial = assembled.dataset.train, assembled.trial()
     composer = assembled.composer(assembled.plan.prompt_stages)
     router = make_router(config, train, composer, models.lm)
-    # What every rewrite must pass (method decision 11); hidden letters, markers, addresses and
-    # secrets are refused even where `critic.safety` is off.
-    safe = config.critic.safety
-    checks: list[tuple[Check, Incident | None]] = [
-        (LengthCheck(config.update), Incident.REWRITES_LONG),
-        (near_copy, Incident.REWRITES_COPYING),
-        (safety_check if safe else trace_check, Incident.REWRITES_UNSAFE),
-        (NoLeakCheck(train), Incident.REWRITES_LEAKING),
-        *((check, None) for check in assembled.task.checks),
-    ]
-    parts = models.ask, assembled.plan.templates, models.tally
-    updater = Updater(*parts[:2], config, AllChecks(checks, models.tally), models.tally)
-    critic = Critic(*parts, SafetyClause.read() if safe else None)
-    credit = Credit(critic, Attribution(*parts), config, order_check, models.tally)
+    credit, updater = make_rewriting(assembled, config, [NoLeakCheck(train)])
     upkeep: BatchHooks = Upkeep(updater, router, min(config.update.batch_size, len(train)))
     if config.update.pool or config.instinct.kind == "demo":
         made = import_part("promptcodebook.hooks", "pool", "a pool of instincts", "router")
@@ -145,6 +132,26 @@ def build_learner(assembled: Assembled) -> Learner:
         rerun=Rerun(config, composer, trial, router, train, credit.judge),
         upkeep=upkeep,
     )
+
+
+def make_rewriting(
+    assembled: Assembled, config: Config, copies: Iterable[Check]
+) -> tuple[Credit, Updater]:
+    """Who blames texts, and who rewrites them; `copies` refuse what repeats data."""
+    models, safe = assembled.models, config.critic.safety
+    # What every rewrite must pass (method decision 11); hidden letters, markers, addresses and
+    # secrets are refused even where `critic.safety` is off.
+    checks: list[tuple[Check, Incident | None]] = [
+        (LengthCheck(config.update), Incident.REWRITES_LONG),
+        (near_copy, Incident.REWRITES_COPYING),
+        (safety_check if safe else trace_check, Incident.REWRITES_UNSAFE),
+        *((check, Incident.REWRITES_LEAKING) for check in copies),
+        *((check, None) for check in assembled.task.checks),
+    ]
+    parts = models.ask, assembled.plan.templates, models.tally
+    updater = Updater(*parts[:2], config, AllChecks(checks, models.tally), models.tally)
+    critic = Critic(*parts, SafetyClause.read() if safe else None)
+    return Credit(critic, Attribution(*parts), config, order_check, models.tally), updater
 
 
 async def first_or_stored(problem: Problem) -> State:

@@ -26,7 +26,7 @@ from pydantic import (
 from promptcodebook.config import TYPED, Config, load_typed, merge
 from promptcodebook.config.secrets import beyond_sampling, without_secrets
 from promptcodebook.errors import PolicyError, RunNotTrusted, did_you_mean
-from promptcodebook.method.policy import join_prompts
+from promptcodebook.method.policy import join_instincts, join_prompts
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
 from promptcodebook.method.templates import (
     CodebookLines,
@@ -38,7 +38,7 @@ from promptcodebook.method.templates import (
 )
 from promptcodebook.paths import write_whole
 from promptcodebook.routing.ranking import BUCKETS
-from promptcodebook.types import Codebook, Instinct, Parameters, Prompt, Ranking
+from promptcodebook.types import Codebook, Instinct, Parameters, Prompt, Ranking, Route
 
 
 class _Stored(BaseModel):
@@ -76,6 +76,7 @@ class StoredRanking(_Stored):
     center: str = ""
     spread: str = ""
     words: float = Field(default=1.0, ge=0.0, le=1.0)
+    images: bool = False
 
     @model_validator(mode="after")
     def _readable(self) -> StoredRanking:
@@ -302,6 +303,11 @@ class PolicyFile(_Stored):
     def form(self) -> str:
         """The output format, where prompts are composed for it."""
         return self.output_format if self.compose == "generator" else ""
+
+    def verbatim(self, route: Route) -> str:
+        """The prompt of a route that no model composes: its instincts as they are."""
+        texts = join_prompts(self.base_prompt, join_instincts(self.parameters.codebook, route))
+        return join_prompts(texts, self.form)
 
     def fixed_prompt(self, row: str) -> Prompt:
         """The prompt of a row that has one for every input: 'present', 'none', 'concat', and

@@ -23,7 +23,7 @@ from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError
 from promptcodebook.lm.stack import Supplies, simulated_here, specs_of
 from promptcodebook.lm.structured import strip_think
 from promptcodebook.method.executor import EVALUATION, roll_out
-from promptcodebook.method.policy import join_instincts, join_prompts, repair_route
+from promptcodebook.method.policy import repair_route
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import deployed_of, read_policy
 from promptcodebook.randomness import Draws
@@ -61,7 +61,7 @@ class Policy:
 
     def __init__(self, file: PolicyFile, assembled: Assembled) -> None:
         self.file = file
-        self._assembled = assembled
+        self.assembled = assembled
         self._loop: LoopThread | None = None
         self._trial = assembled.trial(greedy=True, scored=False)
         self._deployed = deployed_of(file, assembled)
@@ -69,7 +69,7 @@ class Policy:
     @property
     def program(self) -> str:
         """The name of the program that answers."""
-        return self._assembled.task.program.name
+        return self.assembled.task.program.name
 
     @property
     def codebook(self) -> Codebook:
@@ -78,12 +78,12 @@ class Policy:
     @property
     def config(self) -> Config:
         """What it works under."""
-        return self._assembled.config
+        return self.assembled.config
 
     @property
     def sources(self) -> Sources:
         """The data, reward, agent and model that it was made with; None for what it has not."""
-        sources = self._assembled.plan.sources
+        sources = self.assembled.plan.sources
         data = None if sources.data is NO_DATA else sources.data
         reward = None if sources.reward is _refuse_to_score else sources.reward
         return replace(sources, data=data, reward=reward)
@@ -124,15 +124,14 @@ class Policy:
 
     def verbatim(self, route: Route) -> str:
         """The prompt of a route that no model composes: its instincts as they are."""
-        texts = join_prompts(self.file.base_prompt, join_instincts(self.codebook, route))
-        return join_prompts(texts, self.file.form)
+        return self.file.verbatim(route)
 
     async def areply(self, messages: Sequence[Message]) -> Reply:
         """What the executor's model says to these messages, without any prompt of the policy's."""
         said = json.dumps([(m.role, m.content) for m in messages])
         sample = self._draws(_id_of(said)).sample("execute reply")
         request = Request("executor", tuple(messages), sample=sample, greedy=True)
-        reply = await self._assembled.models.lm(request)
+        reply = await self.assembled.models.lm(request)
         return replace(reply, text=strip_think(reply.text))
 
     async def arespond(self, x: X) -> Response:
@@ -159,7 +158,7 @@ class Policy:
         expected, router = None, self.file.router
         if unit is not None and router is not None and router.kind != "distilled":
             # What each instinct promises, in the task's range of rewards.
-            low, high = self._assembled.config.reward_range
+            low, high = self.assembled.config.reward_range
             adds = tuple((high - low) * adding for adding in unit.marginal)
             nothing = low + (high - low) * unit.nothing
             expected = Expected(nothing, adds, (high - low) * unit.more)
@@ -167,7 +166,7 @@ class Policy:
         return Explanation(example.input, route, chosen, prompt, expected, spans)
 
     def __repr__(self) -> str:
-        lm = self._assembled.config.lm
+        lm = self.assembled.config.lm
         return f"Policy(K={len(self.codebook)}, S={self.file.select}, lm={lm!r})"
 
     def prompt(self, x: X) -> str:
@@ -196,7 +195,7 @@ class Policy:
 
     def with_file(self, file: PolicyFile) -> Policy:
         """Another policy on the same models and program."""
-        return Policy(file, self._assembled)
+        return Policy(file, self.assembled)
 
     def save(self, path: str | Path) -> None:
         """Writes the policy file whole or not at all."""
@@ -204,7 +203,7 @@ class Policy:
 
     def require_program(self) -> None:
         """Raises PolicyError when the policy was judged with a program that is not here."""
-        at_hand, judged_with = self._assembled.task.program.name, self.file.program
+        at_hand, judged_with = self.assembled.task.program.name, self.file.program
         if judged_with and at_hand == SINGLE_CALL and judged_with != SINGLE_CALL:
             raise PolicyError(
                 f"this policy was judged with the program {judged_with!r}, which is not at hand: "
@@ -215,16 +214,16 @@ class Policy:
 
     def stop(self, reason: PcoError) -> None:
         """No new call starts from now on: each raises `reason`. Calls in flight finish."""
-        self._assembled.models.budget.stop_signal.give(reason)
+        self.assembled.models.budget.stop_signal.give(reason)
 
     @property
     def simulated(self) -> bool:
         """Whether any of its models is simulated: figures must say so."""
-        return self._assembled.models.simulated
+        return self.assembled.models.simulated
 
     async def aclose(self) -> None:
         """Closes the connections; the policy opens new ones when it is used again."""
-        await self._assembled.models.close()
+        await self.assembled.models.close()
 
     async def __aenter__(self) -> Policy:
         return self
@@ -256,7 +255,7 @@ class Policy:
         return run_sync(closing()) if self._loop is None else self._loop.run(coroutine)
 
     def _draws(self, name: str) -> Draws:
-        return self._assembled.config.randomness.at(EVALUATION, name)
+        return self.assembled.config.randomness.at(EVALUATION, name)
 
     def example_of(self, x: X) -> Example:
         """The Example, read as the training data was. Raises DataError."""

@@ -105,10 +105,16 @@ def _as_object(value: object) -> dict[str, object]:
 
 
 def propose(
-    source: Path, folder: Path, given: Mapping[str, str | None], *, yes: bool
+    source: Path,
+    folder: Path,
+    given: Mapping[str, str | None],
+    agent: Mapping[str, Any],
+    *,
+    yes: bool,
 ) -> tuple[dict[str, str], str]:
     """Looks at `source` for a pco.toml in `folder`: its text by name, and what was seen, in words.
-    `given` holds input, target and reward, None = our guess, confirmed unless `yes`. DataError."""
+    `given` holds input, target and reward, None = our guess, confirmed unless `yes`; `agent` the
+    settings of an agent, if there is one. DataError."""
     tables = read_source(source)
     separate = isinstance(tables, Mapping)
     rows = [row for table in (tables.values() if separate else [tables]) for row in table.rows]
@@ -136,7 +142,8 @@ def propose(
         "seen": f"{plural(len(rows), 'row')} of {', '.join(columns)} in {source.name}",
         "path": os.path.relpath(source, folder), "input": asked, "messages": messages,
         "target": target, "id": found["id"], "split": found["split"], "reward": reward,
-        "why": _WHY.get(reward, "the one that you chose"), "labels": labels, "keys": of.keys,
+        "why": _WHY.get(reward, "the one that you chose"), "keys": of.keys, "agent": agent,
+        "labels": [] if agent else labels,  # how it answers is the agent's own affair
         "lm": lm, "small": lm == "smollm2", "max_tokens": 12 if of.words <= _SHORT else 96,
         "fractions": [] if found["split"] or separate else _fractions(len(rows)),
     }  # fmt: skip
@@ -207,8 +214,15 @@ def _render(values: Mapping[str, Any]) -> str:
     made = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False
     )
-    cast("Any", made).filters["toml"] = partial(json.dumps, ensure_ascii=False)
+    cast("Any", made).filters["toml"] = _toml
     return _read("pco.toml.jinja", made.from_string).render(values)
+
+
+def _toml(value: object) -> str:
+    if not isinstance(value, Mapping):
+        return json.dumps(value, ensure_ascii=False)
+    pairs = cast("Mapping[str, object]", value).items()
+    return f"{{ {', '.join(f'{json.dumps(k)} = {_toml(v)}' for k, v in pairs)} }}"
 
 
 def _ask(what: str, guess: str, *, yes: bool) -> str:

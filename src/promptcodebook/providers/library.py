@@ -100,6 +100,8 @@ class Library(ABC):
                     tree: Tree = {"data": [{"id": each} for each in await self.names(client)]}
                 case "tokenize":
                     tree = {"count": await self.count(client, body["prompt"])}
+                case "embeddings" if "messages" in body:
+                    raise Declined("images are not embedded here", 400)
                 case "embeddings":
                     tree = await self.embed(client, body)
                 case _:

@@ -52,8 +52,8 @@ class Priors:
 
 class OutcomeModel:
     """Fits outcomes of a fixed set of inputs: `dense` has a row φ(x) for each. Beside embeddings
-    (`vectors`) their spelling has the share `words`. Of `further` inputs only the buckets are
-    known: they do not count in the vocabulary."""
+    (`vectors`) their spelling has the share `words`. Of `further` inputs only the buckets and the
+    embedding are known: they do not count in the vocabulary."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class OutcomeModel:
         vectors: Mapping[str, Sequence[float]] | None = None,
         words: float = 1.0,
         priors: Priors = Priors(),
-        further: Mapping[str, Sequence[int]] | None = None,
+        further: Mapping[str, tuple[Sequence[int], Sequence[float]]] | None = None,
     ) -> None:
         self.inputs, self.priors = inputs, priors
         self.vocabulary = Vocabulary.of(list(inputs.values()))
@@ -77,7 +77,7 @@ class OutcomeModel:
             self.vocabulary.features(text, () if vectors is None else vectors[name])
             for name, text in inputs.items()
         ]
-        self._features += map(self.vocabulary.weighed, (further or {}).values())
+        self._features += [self.vocabulary.read(*each) for each in (further or {}).values()]
         for i, features in enumerate(self._features):
             self.dense[i, list(features)] = list(features.values())
         with self.one_thread():
@@ -167,6 +167,7 @@ class Posterior:
             center=model.vocabulary.center,
             spread=model.vocabulary.spread,
             words=model.vocabulary.words,
+            images=model.vocabulary.images,
         )
 
     def at(self, features: Features, likeness: Sequence[float]) -> Adding:

@@ -12,7 +12,9 @@ error. An example counts once, however many routes it has. The route is the S th
 from __future__ import annotations
 
 import math
+import struct
 import zlib
+from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,14 +23,15 @@ from itertools import chain
 from operator import add, itemgetter, mul
 from typing import Any
 
-from promptcodebook.calls import LM, Message, Request, Usage
+from promptcodebook.calls import LM, Message, Request, Tree, Usage
 from promptcodebook.errors import LMError, PolicyError, import_extra
 from promptcodebook.intervals import Interval, mean_interval
 from promptcodebook.text import words_of
-from promptcodebook.types import Codebook, Expected, Ranking, Route
+from promptcodebook.types import Codebook, Example, Expected, Ranking, Route
 
 BUCKETS, _HALF = 4096, 2048
 """Hashed features: words fall into the first half, runs of 4 or 5 letters into the second."""
+_MOST_HALF = 65504.0  # the greatest number in half precision
 _MOST_WORDS, _MOST_READ, _MOST_CHARACTERS = 200, 2**14, 2000
 """Words and characters of an input that are read; and of one embedded: half from either end."""
 
@@ -68,6 +71,7 @@ class Vocabulary:
     center: tuple[float, ...] = ()
     spread: tuple[float, ...] = ()
     words: float = 1.0
+    images: bool = False
 
     @property
     def width(self) -> int:
@@ -94,7 +98,11 @@ class Vocabulary:
 
     def features(self, text: str, vector: Sequence[float] = ()) -> Features:
         """φ of a text, with its embedding where that counts. PolicyError: one of another model."""
-        found: Features = self.spelled(text) if self.words else {}
+        return self.read(chain(*_buckets(text)) if self.words else (), vector)
+
+    def read(self, buckets: Iterable[int], vector: Sequence[float] = ()) -> Features:
+        """The same of a text whose buckets are known."""
+        found: Features = self.weighed(buckets) if self.words else {}
         if not self.center:
             return found
         if len(vector) != len(self.center):
@@ -114,7 +122,7 @@ class Vocabulary:
         return self.weighed(chain(*_buckets(text)))
 
     def weighed(self, buckets: Iterable[int]) -> Features:
-        """The same of a text whose buckets are known."""
+        """The same by buckets."""
         found = sorted(buckets)
         kinds = [
             k for k in ([b for b in found if b < _HALF], [b for b in found if b >= _HALF]) if k
@@ -179,6 +187,18 @@ class Ranker:
         return chosen(expected.marginal, expected.more, select, self._ranking.least)
 
 
+def packed(vector: Sequence[float]) -> str:
+    """An embedding as text, in half precision: three letters a number."""
+    within = (max(-_MOST_HALF, min(_MOST_HALF, v)) for v in vector)
+    return b64encode(struct.pack(f"<{len(vector)}e", *within)).decode()
+
+
+def unpacked(text: str) -> tuple[float, ...]:
+    """What `packed` was given, to three digits."""
+    data = b64decode(text)
+    return struct.unpack(f"<{len(data) // 2}e", data)
+
+
 def dot(a: Features, b: Features) -> float:
     """φ·φ', in the order of the first."""
     return math.fsum(value * b[bucket] for bucket, value in a.items() if bucket in b)
@@ -186,16 +206,18 @@ def dot(a: Features, b: Features) -> float:
 
 @dataclass(frozen=True)
 class Embedder:
-    """Reads inputs by the encoder's model: the vector that it makes of a text."""
+    """Reads inputs by the encoder's model: the vector that it makes of a text and its images."""
 
     lm: LM
 
-    async def read(self, text: str) -> tuple[tuple[float, ...], Usage]:
+    async def read(self, text: str, media: Sequence[Tree] = ()) -> tuple[tuple[float, ...], Usage]:
         """Raises LMError where the model cannot be reached, or makes no embeddings."""
         if len(text) > _MOST_CHARACTERS:
             text = text[: _MOST_CHARACTERS // 2] + text[-_MOST_CHARACTERS // 2 :]
         # No endpoint embeds an empty text.
-        message = Message("user", text if text.strip() else "-")
+        said = text if text.strip() else "-"
+        parts = [{"type": "text", "text": said}, *media]
+        message = Message("user", said, {"role": "user", "content": parts} if media else None)
         reply = await self.lm(Request(role="encoder", messages=(message,), embeds=True))
         if not reply.vector:
             what = "the model answered a request for an embedding with a text"
@@ -213,17 +235,18 @@ class RankedRoutes:
         self._ready: tuple[Ranking, tuple[str, ...], Ranker] | None = None
 
     async def rank(
-        self, codebook: Codebook, ranking: Ranking, text: str
+        self, codebook: Codebook, ranking: Ranking, example: Example
     ) -> tuple[Route, Expected, Usage]:
         """The route of an input, and what each instinct promises for it."""
         vector, usage = (), Usage()
         if ranking.center and self._embedder is not None:
-            vector, usage = await self._embedder.read(text)
+            media = example.media if ranking.images else ()
+            vector, usage = await self._embedder.read(example.input, media)
         # The ranker is made once for many inputs.
         texts = codebook.texts
         if self._ready is None or self._ready[0] is not ranking or self._ready[1] != texts:
             self._ready = ranking, texts, Ranker(ranking, texts)
-        expected = self._ready[2].expected(text, vector)
+        expected = replace(self._ready[2].expected(example.input, vector), vector=packed(vector))
         picked = chosen(expected.marginal, expected.more, self._select, ranking.least)
         return Route(picked), expected, usage
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from promptcodebook.calls import LM, Usage
+from promptcodebook.calls import LM, Tree, Usage
 from promptcodebook.config import Config
 from promptcodebook.config.schema import RoleSettings, RouterSettings
 from promptcodebook.method.failures import gather_all
@@ -39,7 +39,8 @@ def make_router(config: Config, examples: Sequence[Example], composer: Composer,
     embedder = None if config.router.features == "words" else Embedder(lm)
     inputs = {example.id: example.input for example in examples}
     model = OutcomeModel(inputs, priors=priors_of(config))
-    return OutcomeRouter(config.router, config.select, model, repeats, embedder)
+    media = {example.id: example.media for example in examples if config.router.images}
+    return OutcomeRouter(config.router, config.select, model, repeats, embedder, media)
 
 
 def priors_of(config: Config) -> Priors:
@@ -95,8 +96,10 @@ class OutcomeRouter(Router):
         model: OutcomeModel,
         repeats: bool = True,
         embedder: Embedder | None = None,
+        media: Mapping[str, Sequence[Tree]] | None = None,
     ) -> None:
         self._settings, self._select, self._embedder = settings, select, embedder
+        self._media = media or {}
         self.model, self.repeats = model, repeats
         usual = 1.0 if repeats else 0.2
         self._scale = usual if settings.scale is None else settings.scale
@@ -107,11 +110,12 @@ class OutcomeRouter(Router):
         """Embeds the inputs, where `router.features` says so. LMError: the model cannot."""
         if self._embedder is None or self.model.vocabulary.center:
             return
-        inputs = self.model.inputs
-        read = await gather_all(self._embedder.read(text) for text in inputs.values())
+        inputs, read_one = self.model.inputs, self._embedder.read
+        read = await gather_all(read_one(x, self._media.get(n, ())) for n, x in inputs.items())
         vectors = {name: vector for name, (vector, _) in zip(inputs, read, strict=True)}
         words = _WORDS[self._settings.features]
         self.model = OutcomeModel(inputs, vectors, words, self.model.priors)
+        self.model.vocabulary = replace(self.model.vocabulary, images=self._settings.images)
 
     def begin(self, state: State) -> State:
         return replace(state, outcomes=(), versions=(0,) * len(state.parameters.codebook))

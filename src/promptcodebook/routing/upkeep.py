@@ -27,7 +27,7 @@ from promptcodebook.method.init import InstinctsReply, instincts_schema
 from promptcodebook.method.policy import Made, Router
 from promptcodebook.method.state import State
 from promptcodebook.method.update import Pending, Updater, apply_rewrites
-from promptcodebook.text import strip_wrapping, words_of
+from promptcodebook.text import place_in, strip_wrapping, words_of
 from promptcodebook.types import Codebook, Example, Rewrite, ThetaTrial, Trace, variable_name
 
 _LEAST = 2
@@ -215,8 +215,10 @@ class Upkeep:
             return None if any(p.strip() for p in reply.instincts) else "instincts: none is given"
 
         reply = (await updater.ask.typed(request, InstinctsReply, fault)).value
+        place = place_in(text)  # A tool's own stays with its tool.
         parts = [" ".join(strip_wrapping(p).split()) for p in reply.instincts]
-        return list(dict.fromkeys(p for p in parts if p))[:most]
+        placed = [f"{place}{p.removeprefix(place_in(p))}" for p in parts if p]
+        return list(dict.fromkeys(placed))[:most]
 
     async def _revive(
         self, state: State, place: int, recent: Sequence[Trace], step: int
@@ -289,7 +291,8 @@ def find_twins(state: State, recent: Sequence[Trace]) -> Twins | None:
     words = [{w for w in words_of(text) if len(w) >= _WORD_SIZE} for text in book.texts]
     found: list[Twins] = []
     for a, b in combinations(range(len(book)), 2):
-        if book[a].frozen and book[b].frozen:
+        elsewhere = place_in(book[a].text) != place_in(book[b].text)
+        if elsewhere or (book[a].frozen and book[b].frozen):
             continue
         one, other = words[a], words[b]
         alike = len(one & other) / len(one | other) if one and other else 0.0

@@ -237,13 +237,15 @@ class Shares:
 @dataclass(slots=True)
 class Visit:
     """A request on its way: what is known of it so far. `size` is its body's length in bytes,
-    `tokens` what the model's server says that it took; `arm` says why it has its version."""
+    `tokens` what the model's server says that it took, `output` what the model said where that is
+    kept; `arm` says why it has its version."""
 
     id: str = field(default_factory=new_request_id)
     headers: dict[str, str] = field(default_factory=lambda: {})
     caller: str = ""
     size: int = 0
     tokens: int | None = None
+    output: str = ""
     arm: Arm = ""
     begun: float = field(default_factory=time.perf_counter)
 

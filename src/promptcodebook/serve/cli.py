@@ -103,7 +103,9 @@ def serve(
     ),
     max_body: float = typer.Option(16.0, min=0.001, help="MiB of a request's body."),
     records: int = typer.Option(10_000, min=0, help="Requests kept for `pco explain REQUEST_ID`."),
-    log_inputs: bool = typer.Option(False, help="Keep what requests say in that record, too."),
+    log_inputs: bool = typer.Option(
+        False, help="Keep texts, too: what requests say and the answers."
+    ),
     feedback: bool = typer.Option(
         False, help="Take feedback at /v1/feedback, and keep what it needs."
     ),

@@ -33,8 +33,8 @@ _REST = 20  # How many times as long as a look at the log took is waited until t
 @dataclass
 class Online:
     """What a server keeps of its requests, and hears of them. `keep_s` is how long; `texts`: inputs
-    as well. Requests are known by `ref`. No route is tried for callers or models of `steady`;
-    `threads`: a conversation that is known by its first turn keeps its route."""
+    and answers as well. Requests are known by `ref`. No route is tried for callers or models of
+    `steady`; `threads`: a conversation that is known by its first turn keeps its route."""
 
     ref: str
     log: ServedLog
@@ -118,7 +118,9 @@ class Online:
     def served(
         self, visit: Visit, composing: Composing, composed: Composed, text: str, status: int
     ) -> None:
-        route, known = composed.route, composed.expected.features if composed.expected else ()
+        route, expected = composed.route, composed.expected
+        known = expected.features if expected else ()
+        by_model = self.texts and "generator" in composing.policy.file.asks
         self.log.put(
             Served(
                 visit.id,
@@ -135,6 +137,9 @@ class Online:
                 tuple(k for k in known if k < BUCKETS) or buckets_of(text),
                 bool(composed.fallbacks),
                 text if self.texts else "",
+                visit.output,
+                composed.prompt if by_model else "",
+                expected.vector if expected else "",
             )
         )
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol, cast
 
 from aiohttp import web
 
+from promptcodebook.calls import Tree, shown_part
 from promptcodebook.errors import PcoError, did_you_mean
 from promptcodebook.lm.wire import told_usage
 from promptcodebook.serve import description as bodies
@@ -48,21 +49,29 @@ _HASH = re.compile(r"sha256:[0-9a-f]{12,64}")
 _PIECE = 2**16  # Bytes of a body that are handed over at once.
 
 
-def input_of(messages: Messages, *, whole: bool = False) -> str:
-    """x: the text of the last user turn, or of the whole conversation but for its instructions."""
+def input_of(messages: Messages, *, whole: bool = False) -> tuple[str, tuple[Tree, ...]]:
+    """x: the last user turn, or the whole conversation but for its instructions. Its text, and its
+    images and other parts."""
+    if whole:
+        turns = [m for m in messages if m["role"] not in _INSTRUCTS]
+    else:
+        turns = [m for m in messages if m["role"] == "user"][-1:]
+    media = tuple(part for turn in turns for part in _parts_of(turn) if part["type"] != "text")
     if not whole:
-        spoken = (_text_of(m) for m in reversed(messages) if m["role"] == "user")
-        return next(spoken, "")
-    turns = [(m["role"], _text_of(m)) for m in messages if m["role"] not in _INSTRUCTS]
-    return "\n\n".join(f"{role}: {text}" for role, text in turns if text)
+        return "".join(map(_text_of, turns)), media
+    said = [(turn["role"], _text_of(turn)) for turn in turns]
+    return "\n\n".join(f"{role}: {text}" for role, text in said if text), media
+
+
+def _parts_of(message: Mapping[str, Any]) -> Sequence[Tree]:
+    content = message.get("content")
+    parts = cast("list[Tree]", content) if isinstance(content, list) else []
+    known = [part for part in parts if isinstance(part.get("type"), str)]
+    return [part for part in known if part["type"] != "text" or isinstance(part.get("text"), str)]
 
 
 def _text_of(message: Mapping[str, Any]) -> str:
-    content: Any = message.get("content")
-    if not isinstance(content, list):
-        return content or ""
-    texts = [part.get("text") for part in cast("list[dict[str, object]]", content)]
-    return "\n".join(text for text in texts if isinstance(text, str))
+    return "\n".join(map(shown_part, _parts_of(message))) or message.get("content") or ""
 
 
 def first_turn(messages: Messages) -> Messages:
@@ -225,13 +234,14 @@ class Proxy:
         turned: Callable[[Answer], Answer] = lambda answer: answer,
     ) -> web.StreamResponse:
         """The model's answer to a body of chat completions, `turned` into what the caller reads."""
-        text, thread = self._routed(request, visit, body)
+        text, media, thread = self._routed(request, visit, body)
         key = self._split_key(request, visit, text, thread)
         with (
             self.admission.place(visit),
             self.live.using(await self._version(body.get("model"), visit, key)) as composing,
         ):
-            composed = await self._composed(composing, text, visit, thread, body.get("model"))
+            seen = text, media
+            composed = await self._composed(composing, seen, visit, thread, body.get("model"))
             status = HUNG_UP
             try:
                 prompt, told = apart(composed.prompt)
@@ -241,6 +251,8 @@ class Proxy:
                     asked["tools"] = describe(body["tools"], told)
                 response = await self._passed_on(request, asked, visit, turned)
                 status = response.status
+                if self.sticky and input_of(given, whole=self.conversation)[0] != text:
+                    visit.output = ""  # it answers a later turn than the one that is kept
                 return response
             except Refusal as refusal:
                 status = refusal.status
@@ -252,11 +264,12 @@ class Proxy:
 
     def _routed(
         self, request: web.BaseRequest, visit: Visit, body: Mapping[str, Any]
-    ) -> tuple[str, bytes | None]:
-        """The text to route, and what its conversation is known by where the caller names it."""
+    ) -> tuple[str, tuple[Tree, ...], bytes | None]:
+        """The text to route with its images, and what its conversation is known by where the
+        caller names it."""
         messages: Messages = body["messages"]
         if not self.sticky:
-            return input_of(messages, whole=self.conversation), None
+            return *input_of(messages, whole=self.conversation), None
         named: object = body.get("user") if self.sticky == "user" else None
         if header := self.sticky.partition(":")[2]:
             named = request.headers.get(header)
@@ -265,7 +278,7 @@ class Proxy:
             # With the caller's name in it, so that no two callers share a conversation.
             said = f"{visit.caller} {named}".encode("utf-8", "surrogatepass")
             thread = hashlib.sha256(said).digest()
-        return input_of(first_turn(messages), whole=self.conversation), thread
+        return *input_of(first_turn(messages), whole=self.conversation), thread
 
     def _split_key(
         self, request: web.BaseRequest, visit: Visit, text: str, thread: bytes | None
@@ -305,20 +318,23 @@ class Proxy:
                 tell(answer)
             if self.online is not None and (usage := told_usage(answer.usage)):
                 visit.tokens = usage.tokens
+            if self.online is not None and self.online.texts:
+                visit.output = answer.output
             return response
 
     async def _prompt(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         body = await self.admission.read(request, visit)
-        given, thread = bodies.check(bodies.PromptRequest, body).input, None
+        given, media, thread = bodies.check(bodies.PromptRequest, body).input, (), None
         if given is None:
             bodies.check(bodies.ChatRequest, body)
-            given, thread = self._routed(request, visit, body)
+            given, media, thread = self._routed(request, visit, body)
         key = self._split_key(request, visit, given, thread)
         with (
             self.admission.place(visit),
             self.live.using(await self._version(body.get("model"), visit, key)) as composing,
         ):
-            composed = await self._composed(composing, given, visit, thread, body.get("model"))
+            seen = given, media
+            composed = await self._composed(composing, seen, visit, thread, body.get("model"))
             self._record(visit, composing, composed, given, 200)
             if self.online is not None:
                 self.online.served(visit, composing, composed, given, 200)
@@ -335,12 +351,18 @@ class Proxy:
             return json_response(made.model_dump(), visit)
 
     async def _composed(
-        self, composing: Composing, text: str, visit: Visit, thread: bytes | None, model: object
+        self,
+        composing: Composing,
+        seen: tuple[str, tuple[Tree, ...]],
+        visit: Visit,
+        thread: bytes | None,
+        model: object,
     ) -> Composed:
+        text, media = seen
         if self.spending is not None:
             self.spending.paying(visit.caller)
         key = "" if self.online is None else self.online.key(visit, text, thread, model)
-        composed = await composing.compose(text, thread, key)
+        composed = await composing.compose(text, thread, key, media)
         self._prompts.labels(composing.mode, composed.cached or "no").inc()
         for fallback in composed.fallbacks:
             self._fallbacks.labels(*fallback.split(":")).inc()

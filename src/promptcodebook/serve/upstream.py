@@ -8,7 +8,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal, cast
 
@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 _LONGEST_LINE = 2**20  # Bytes of a stream that wait for the end of their line.
 _LEAST_PIECE = 4  # Characters in which a key is known to begin: a stream waits for more there.
 _MOST_CHOICES = 128
+_MOST_KEPT = 20_000  # characters of an answer that are kept, where answers are
 _SHORTEST = 8  # Fewest bytes of a key that differs from a word in an error.
 _OURS = (401, 403, 407)  # What a model's server says of our key, and not of the caller's.
 _WORDS: Mapping[Incident | None, tuple[int, str]] = {
@@ -38,11 +39,12 @@ Usage = Literal["ignored", "shown", "hidden"]
 
 
 class _Watch:
-    """Reads a stream's events: their usage, and a key that comes in pieces. Lines wait in
-    `held` while a key may have begun in them."""
+    """Reads a stream's events: their usage, the first choice's text in pieces (`output`), and a key
+    that comes in pieces. Lines wait in `held` while a key may have begun in them."""
 
     def __init__(self, secrets: Sequence[bytes], usage: Usage) -> None:
         self.told: dict[str, object] = {}
+        self.output: list[str] = []
         self.held = b""
         self._usage, self._hidden = usage, False
         self._secrets = [each.decode("latin-1") for each in secrets]
@@ -81,7 +83,11 @@ class _Watch:
             for each in choices:
                 index = each.get("index")
                 index = index if index in range(_MOST_CHOICES) else 0
-                said = self._said.get(index, "") + "".join(_texts(each.get("delta")))
+                delta: Any = each.get("delta")
+                said = cast("Any", delta).get("content") if isinstance(delta, dict) else None
+                if not index and isinstance(said, str) and len(self.output) < _MOST_KEPT:
+                    self.output.append(said)
+                said = self._said.get(index, "") + "".join(_texts(delta))
                 if any(secret in said for secret in self._secrets):
                     text = "the model's reply holds this server's own key, and was cut off there"
                     raise Refusal(text, status=502, kind="upstream_error")
@@ -143,6 +149,17 @@ class Answer:
     pieces: AsyncGenerator[bytes, None] | None = None
     close: Callable[[], None] = lambda: None
     told: dict[str, object] = field(default_factory=lambda: {})
+    said: Sequence[str] = ()
+
+    @property
+    def output(self) -> str:
+        """The text of its first choice as far as it came, cut at 20,000 characters; '' for none."""
+        try:
+            whole = self.pieces is None
+            text = json.loads(self.body)["choices"][0]["message"]["content"] if whole else ""
+            return ("".join(self.said) if not whole else text)[:_MOST_KEPT]
+        except (ValueError, TypeError, LookupError, RecursionError):
+            return ""
 
     @property
     def usage(self) -> object:
@@ -201,7 +218,8 @@ class Upstream:
         headers = {"Retry-After": wait} if wait.isascii() and wait.isprintable() and wait else {}
         if reply.status == 200 and kind.startswith("text/event-stream"):
             pieces = self._lines(reply, watch)
-            return Answer(200, kind, headers, pieces=pieces, close=reply.close, told=watch.told)
+            answer = Answer(200, kind, headers, pieces=pieces, close=reply.close)
+            return replace(answer, told=watch.told, said=watch.output)
         try:
             body = self._scrub(await reply.whole(), reply.status)
         except LMError as error:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, Literal, Protocol, TypeVar
 
+from promptcodebook.calls import Message, Tree
 from promptcodebook.errors import PcoError, PolicyError
 from promptcodebook.online.exploring import Explorer
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
@@ -170,25 +172,31 @@ class Composing:
         # Where no model is asked there is nothing to wait for, and a timer costs more than the sum.
         self._route_s = patience.route_s if "encoder" in file.asks else None
         self._compose_s = patience.compose_s if asks_generator else None
+        self._reads_images = file.router is not None and file.router.images
         # A template that never names the input makes one prompt of a route for all inputs.
         self._one_a_route = asks_generator and "{task}" not in file.templates.generator
 
-    async def compose(self, text: str, thread: bytes | None = None, key: str = "") -> Composed:
-        """The prompt for a text, or the one that the `thread`, a conversation, began with. Where
-        the version explores, `key` decides on the route; '' = the best one."""
+    async def compose(
+        self, text: str, thread: bytes | None = None, key: str = "", media: Sequence[Tree] = ()
+    ) -> Composed:
+        """The prompt for a text with its images, or the one that the `thread`, a conversation,
+        began with. Where the version explores, `key` decides on the route; '' = the best one."""
+        if not self._reads_images:
+            media = ()
         if thread is None:
-            return await self._tried(text, key)
+            return await self._tried(text, media, key)
         if (known := self._by_thread.get(thread)) is not None:
             return known
-        composed = await self._tried(text, key)
+        composed = await self._tried(text, media, key)
         if (known := self._by_thread.get(thread)) is not None:
             return known  # another request of the conversation was faster
         if not composed.fallbacks:
-            self._by_thread.put(thread, replace(composed, cached="conversation", expected=None))
+            small = _small(composed.expected)
+            self._by_thread.put(thread, replace(composed, cached="conversation", expected=small))
         return composed
 
-    async def _tried(self, text: str, key: str) -> Composed:
-        composed = await self._prompt(text)
+    async def _tried(self, text: str, media: Sequence[Tree], key: str) -> Composed:
+        composed = await self._prompt(text, media)
         if self._explorer is None or composed.expected is None or not key:
             return composed
         tried = self._explorer.choose(composed.route, composed.expected, key)
@@ -197,16 +205,22 @@ class Composing:
         explored = await self._compose(self.policy.example_of(text), tried.route)
         return replace(explored, propensity=tried.propensity, expected=composed.expected)
 
-    async def _prompt(self, text: str) -> Composed:
+    async def _prompt(self, text: str, media: Sequence[Tree]) -> Composed:
         if not text or text.isspace():
             route = self.policy.spare_route()
             return Composed(self.policy.verbatim(route), route, ("input:empty",))
 
         def hashed() -> tuple[bytes, Example]:
-            key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-            return key, self.policy.example_of(text)
+            whole = f"{text}\0{json.dumps(media)}" if media else text
+            key = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).digest()
+            example = self.policy.example_of(text)
+            if not media:
+                return key, example
+            said = Message("user", text, {"role": "user", "content": list(media)})
+            return key, replace(example, messages=(said,))
 
-        key, example = await asyncio.to_thread(hashed) if len(text) >= _LONG else hashed()
+        long = media or len(text) >= _LONG
+        key, example = await asyncio.to_thread(hashed) if long else hashed()
         if (known := self._by_input.get(key)) is not None:
             return known
         found = await _within(self._route_s, self.policy.aexpected(example), "encoder")
@@ -218,8 +232,8 @@ class Composing:
         if lost:
             return replace(composed, fallbacks=(f"encoder:{lost}", *composed.fallbacks))
         if not composed.fallbacks:
-            small = expected and replace(expected, features=())
-            self._by_input.put(key, replace(composed, cached="input", expected=small))
+            small = replace(composed, cached="input", expected=_small(expected))
+            self._by_input.put(key, small)
         return composed
 
     async def _compose(self, example: Example, route: Route) -> Composed:
@@ -238,6 +252,11 @@ class Composing:
 
     async def close(self) -> None:
         await self.policy.aclose()
+
+
+def _small(expected: Expected | None) -> Expected | None:
+    """The same without the numbers that can be read once more from the text."""
+    return expected and replace(expected, features=())
 
 
 async def _within(seconds: float | None, work: Awaitable[_V], who: str) -> _V | str:
