@@ -352,16 +352,6 @@ async def test_a_record_from_before_there_was_feedback_takes_it(tmp_path: Path) 
     assert find_record(path, "req-1").prompt == text
 
 
-def test_a_record_of_another_version_is_refused_with_what_to_type(tmp_path: Path) -> None:
-    path = tmp_path / "requests.sqlite"
-    SqliteLog(path).close()
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA user_version = 99")
-    with pytest.raises(promptcodebook.PcoError, match="has format 99") as caught:
-        SqliteLog(path)
-    assert "pip install -U" in str(caught.value.hint)
-
-
 async def test_late_feedback_comes_from_a_file_and_is_added_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
