@@ -225,16 +225,6 @@ def test_a_run_in_use_is_left_alone(trained: Path, run_id: str) -> None:
     assert pco("runs", "list", "--json", cwd=trained).json[0]["id"] == run_id
 
 
-def test_a_resumed_run_whose_data_or_settings_changed_is_refused(folder: Path) -> None:
-    assert train(folder, "--budget", "200calls").code == 3
-    more = ("--set", "explore.tau=0.7", "--seed", "5")
-    result = pco("train", "--resume", "last", *more, cwd=folder)
-    result.error(2, "other settings: explore.tau: 0.5 → 0.7; seed: 0 → 5", "put them back")
-    write(folder, [row.replace("48", "58") for row in lines(folder)])
-    result = pco("train", "--resume", "last", "--budget", "9000calls", cwd=folder)
-    result.error(2, "the data of the run", "changed since it started", "put the old data back")
-
-
 def test_what_is_no_run_and_no_policy_is_said_so(trained: Path, run_id: str) -> None:
     finished = pco("train", "--resume", "last", cwd=trained)
     finished.error(2, "nothing to resume", "--set update.epochs=MORE")

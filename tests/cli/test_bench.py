@@ -201,7 +201,7 @@ ROWS = [
 def test_one_world_gives_its_raw_rewards_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In two of the tour's updates; what all of them gain: tests/proof/test_controls.py."""
+    """In two of the tour's updates; what all of them gain: `python -m bench.controls`."""
     monkeypatch.setitem(cli._SETTINGS, "update", {"epochs": 2})
     done = pco("demo", "--world", "3", cwd=tmp_path)
     assert done.code == 0, done.err

@@ -30,13 +30,11 @@ from promptcodebook.experiments.studies import (
     LOCI,
     Fault,
     active_after,
-    blamed,
     collapse,
     measure_blame,
     residual_rows,
     scores,
 )
-from promptcodebook.experiments.variants import _spearman  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import History
 from promptcodebook.randomness import Draws
@@ -124,13 +122,6 @@ def test_exploration_reaches_what_stands_worst_and_without_it_s_entries_remain()
     assert active_after(Explore(), 4, ema, [0.0] * 400, 0) == set()
     assert collapse(16, 4, [0.0] * 400, 0) == 4
     assert collapse(16, 4, [0.3] * 400, 0) == 16
-
-
-def test_rank_correlation_looks_at_ranks_alone_and_at_nothing_that_is_constant() -> None:
-    same = [(1, 1), (1, 1), (2, 2), (3, 3)]
-    for pairs, rank in (([(1, 5), (2, 6), (30, 7)], 1), ([(1, 9), (2, 4), (3, 1)], -1), (same, 1)):
-        assert _spearman(pairs) == pytest.approx(rank)
-    assert _spearman([(2, 1), (2, 2), (2, 3)]) == 0.0
 
 
 def test_a_preset_that_an_experiment_does_not_have_is_refused() -> None:
@@ -287,16 +278,6 @@ def test_who_knows_has_1_and_who_always_says_the_same_is_at_chance(tmp_path: Pat
     assert same["routing"][:2] == pytest.approx((made["routing"] / made.total(), 1.0))
     assert same["composition"] == same["instinct"] == (0.0, 0.0, 0.0)
     assert same["macro"][1] == pytest.approx(1 / 3)
-
-
-def test_the_greatest_severity_is_blamed_else_the_only_complaint() -> None:
-    both = Gradients(encoder="a", generator="b")
-    assert blamed(both) is None
-    assert blamed(Gradients(encoder="a", generator="b", severity={"generator": 0.6})) == "generator"
-    tied = {"encoder": 0.5, "generator": 0.5}
-    assert blamed(Gradients(encoder="a", generator="b", severity=tied)) is None  # type: ignore[arg-type]
-    assert blamed(Gradients(codebook={3: "c"}, severity={"encoder": 0.0})) == "codebook"
-    assert blamed(Gradients()) is None
 
 
 def test_the_cell_asks_the_real_critic_and_attribution(tmp_path: Path) -> None:

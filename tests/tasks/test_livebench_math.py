@@ -4,11 +4,8 @@ import time
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from promptcodebook.tasks.livebench_math.score import (
-    closeness,
     kind_of,
     math_score,
     option_value,
@@ -144,13 +141,6 @@ def test_the_order_of_formulas_is_read(answer: str, ids: list[int | None], path:
     assert read_ids(answer) == (tuple(ids), path)
 
 
-@given(st.lists(st.integers(0, 9), max_size=8), st.lists(st.integers(0, 9), max_size=8))
-def test_closeness_is_symmetric_and_1_only_for_equals(a: list[int], b: list[int]) -> None:
-    assert closeness(a, b) == closeness(b, a)
-    assert 0 <= closeness(a, b) <= 1
-    assert (closeness(a, b) == 1) == (a == b)
-
-
 @pytest.mark.parametrize(
     ("gold", "answer", "path"),
     [
@@ -209,6 +199,7 @@ def test_100_kb_of_anything_is_scored_at_once(subtask: str, piece: str) -> None:
     assert time.monotonic() - start < 3 * crowding()
 
 
+@pytest.mark.slow
 def test_agreement_with_the_public_scorer() -> None:
     rows = vectors("livebench_math")
     agreed, total = Counter[str](), Counter[str]()

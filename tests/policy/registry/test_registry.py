@@ -251,12 +251,6 @@ def test_what_is_no_ref_is_refused(registry: Registry, ref: str) -> None:
         registry.promote("tickets@latest", ref, gate=open_gate)
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", ".x", "a@b", "x" * 61, "a\n"])
-def test_what_is_no_name_is_refused(registry: Registry, name: str) -> None:
-    with pytest.raises(ConfigError, match="cannot be called"):
-        registry.freeze(policy("a"), name)
-
-
 def test_only_a_policy_file_is_stored(registry: Registry, tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="is not a policy file"):
         registry.freeze('{"format": "x"}', "tickets")
