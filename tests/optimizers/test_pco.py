@@ -22,7 +22,6 @@ from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.method.policy import FixedPrompt, Router
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
-from promptcodebook.optimizers.fixed import best_prompt
 from promptcodebook.optimizers.pco import PCO, build_learner, initialise, with_listed_codebook
 from promptcodebook.optimizers.selection import VerdictReserve, count_selection
 from promptcodebook.policy.references import state_at
@@ -34,7 +33,7 @@ from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
-from promptcodebook.types import Example, Prompt
+from promptcodebook.types import Example
 from tests.method.build import config, talkative
 from tests.optimizers.teachable import model
 from tests.run.test_optimize import train
@@ -138,15 +137,6 @@ async def test_the_result_is_the_last_state_where_nothing_validates(tmp_path: Pa
             Started, Stepped, Stepped,
         ]  # fmt: skip
         assert "writing the first codebook" not in at.phases()
-
-
-async def test_each_prompt_of_several_is_validated_under_its_own_name(tmp_path: Path) -> None:
-    with problem(tmp_path, config(**ENCODED), talkative) as at:
-        prompts = [Prompt("one"), Prompt("two")]
-        await best_prompt(at.problem, "best_single", prompts, rows(4))
-        counts = [(each.name, each.done) for each in at.told if isinstance(each, Phase)]
-    assert counts == sorted(counts), "no phase counts backwards"
-    assert {name for name, _ in counts} == {f"validating prompt {n} of 2" for n in (1, 2)}
 
 
 async def test_every_state_that_is_due_is_validated_and_an_idle_patience_told(

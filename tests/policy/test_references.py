@@ -33,6 +33,7 @@ from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Evaluation, Rollout
 from tests.method.build import book, config
 from tests.store.conftest import parameters, step
+from tests.store.edit import edit_header
 
 THEIRS = "http://theirs.test:9/v1#m"
 SMALL: dict[str, Any] = {"size": 2, "select": 1, "lm": "simulated"}
@@ -202,6 +203,15 @@ def test_a_run_of_version_01_says_less(tmp_path: Path) -> None:
 
 
 ROWS = "".join(f'{{"q": "q{i}", "a": "b"}}\n' for i in range(12))
+
+
+def test_a_run_is_trusted_where_it_bears_the_mark_or_was_said_to_be(tmp_path: Path) -> None:
+    path = store(tmp_path)
+    assert resolve(tmp_path, "r1").trusted
+    edit_header(path / "run.sqlite", lambda text: text.replace("r1", "r2"), sealed=False)
+    found = resolve(tmp_path, str(path))
+    assert (found.name, found.trusted, found.ref) == ("r2", False, str(path))
+    assert resolve(tmp_path, str(path), trust=True).trusted
 
 
 # --- what it still needs ---

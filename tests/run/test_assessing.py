@@ -21,11 +21,13 @@ from promptcodebook.errors import (
     ConfigError,
     DataError,
     Interrupted,
+    RunNotTrusted,
 )
 from promptcodebook.intervals import Interval, paired_interval
 from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.run import RunStore
 from tests.run.test_optimize import data, reward, train
+from tests.store.edit import edit_header
 
 
 @pytest.fixture(scope="module")
@@ -337,3 +339,21 @@ def test_no_model_is_needed_to_read_a_run_but_to_use_its_policy(tmp_path: Path) 
     with pytest.raises(ConfigError, match="took data, reward as objects"):
         pco.evaluate(again)
     assert pco.evaluate(again, data(), reward, n=2).score.n == 2
+
+
+def test_a_run_of_somebody_else_may_be_read_and_calls_nobody(run: pco.Run, tmp_path: Path) -> None:
+    copy = tmp_path / run.id
+    shutil.copytree(run.path, copy)
+    theirs = "http://127.0.0.1:9/v1#theirs"
+    edit_header(
+        copy / "run.sqlite",
+        lambda text: text.replace('"lm": "simulated"', f'"lm": "{theirs}"'),
+        sealed=False,
+    )
+    loaded = pco.load_run(copy)
+    assert loaded.verdict == run.verdict and loaded.codebook == run.codebook
+    with pytest.raises(RunNotTrusted, match=theirs) as refused:
+        _ = loaded.policy
+    assert "trust=True" in refused.value.hint
+    assert pco.load_run(copy, trust=True).policy.config.lm == theirs
+    assert pco.load_run(copy, lm="simulated").policy.config.lm == "simulated"

@@ -215,3 +215,8 @@ async def test_a_blank_query_searches_for_nothing() -> None:
     assert len(shelf.asked) == 1
     assert retrieved_titles(output)[1] == ()
     assert "(none found)" in lm.history[2].messages[-1].content
+
+
+def test_odd_titles_are_passed_over() -> None:
+    for held, titles in ((4, ()), ([["a", 1, None], "b", ["c"]], (("a",), ("c",)))):
+        assert retrieved_titles(Output("x", fields={"retrieved": held})) == titles

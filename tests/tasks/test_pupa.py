@@ -26,6 +26,7 @@ from promptcodebook.tasks.pupa.task import (
     JudgeReward,
     Papillon,
     Wall,
+    kind_of,
     load_pupa,
     request_of,
     stand_in,
@@ -175,6 +176,18 @@ async def test_feedback_names_kinds_and_pieces_that_went_outside() -> None:
     assert "1 x name, place or organisation, 1 x date" in said
     assert "mirelle ostvang" in said and "4 may" in said
     assert "example.org" not in said and "555-0142" not in said
+
+
+def test_kinds() -> None:
+    kinds = {
+        "e-mail address or handle": ("ilka@example.org",),
+        "web address": ("www.pellgarden.example", "https://a.example/b"),
+        "date": ("12.03.1971", "4 may", "march 4, 2020"),
+        "number": ("+1 (555) 0142",),
+        "address or code with digits": ("14 fennick lane",),
+        "name, place or organisation": ("port selwick",),
+    }
+    assert {kind: tuple(u for u in us if kind_of(u) == kind) for kind, us in kinds.items()} == kinds
 
 
 @pytest.mark.parametrize(

@@ -156,18 +156,6 @@ def test_what_is_not_there_is_not_found(
     assert "root:" not in answer.text and "import" not in answer.text
 
 
-def test_two_runs_are_compared_on_the_same_examples(get: Get, keys: dict[str, str]) -> None:
-    a, b = keys["simulated"], keys["real"]
-    text = text_of(get, f"/compare?run={a}&run={b}")
-    assert "Simulated: difference (second − first): +0.000" in text and "n = 60" in text
-    assert "Some of the numbers here come from a simulated model" in text
-    assert "lm" in text.partition("Settings that differ")[2]
-    assert "hush" not in text
-    for query in ("", "?run=x", "?run=a&run=b&run=c"):
-        text = flat(get(f"/compare{query}").text)
-        assert "Two runs are compared" in text and "Next: /compare?run=ID" in text
-
-
 def test_the_registry_shows_refs_versions_its_log_and_what_is_simulated(
     get: Get, runs_dir: Path, keys: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
