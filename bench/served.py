@@ -326,7 +326,7 @@ def split(world: World, number: int, *, shuffled: bool) -> tuple[bool, bool, boo
         rewards = [each.reward for each in logs]
         draw.shuffle(rewards)
         logs = [replace(each, reward=value) for each, value in zip(logs, rewards, strict=True)]
-    ranking = refit(world.file, world.trained, logs[:FITTED], 1e9)[0]
+    ranking = refit(world.file, world.trained, logs[:FITTED], 1e9, {"": 0})[0]
     worth, truth = estimate(world.file, ranking, logs[FITTED:]), world.earns(ranking)
     assert world.file.router is not None
     gain = truth - world.earns(world.file.router.ranking)

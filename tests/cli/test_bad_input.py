@@ -205,7 +205,7 @@ def test_what_cannot_be_written_is_said_with_where_else(
     assert sorted(p for p in trained.rglob("*")) == before
 
 
-@pytest.mark.parametrize("typed", [("demo", "--worlds", "1"), ("train",)])
+@pytest.mark.parametrize("typed", [("demo", "--simulated"), ("train",)])
 def test_a_place_for_runs_that_is_none_is_said_so(
     folder: Path, monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...]
 ) -> None:

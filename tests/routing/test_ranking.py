@@ -26,6 +26,8 @@ from promptcodebook.routing.ranking import (
     cross_agreement,
     distil,
     dot,
+    packed,
+    unpacked,
 )
 from promptcodebook.types import Expected, Ranking
 
@@ -110,6 +112,8 @@ def test_embeddings_are_centred_and_scaled_by_the_training_inputs() -> None:
     with pytest.raises(PolicyError, match="embeddings of 3 numbers, and this model makes 2") as odd:
         vocabulary.features("my parcel", (1.0, 2.0))
     assert odd.value.hint == "name the model that made them in roles.encoder.model"
+    kept = unpacked(packed((-1 / 3, 7e4)))
+    assert kept == pytest.approx((-1 / 3, 65504.0), rel=1e-3), "half precision, and never an error"
 
 
 def a_ranking(seed: int, size: int = 4, likeness: float = 0.3, dimensions: int = 0) -> Ranking:

@@ -16,7 +16,6 @@ import typer
 from promptcodebook.assemble import Sources, plan_run
 from promptcodebook.cli import command
 from promptcodebook.cli.command import Json, Plain, columns, note, options, show, wrap_text
-from promptcodebook.cli.live import watch_run
 from promptcodebook.cli.runs import write_run_report
 from promptcodebook.config import TYPED, Config, load_config, load_typed, merge
 from promptcodebook.errors import ConfigError, MissingExtra, PcoError, Stop, did_you_mean
@@ -26,6 +25,7 @@ from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.paths import BENCH, run_reference, runs_dir
 from promptcodebook.policy.file import CONCAT, MEASURED, PRESENT
 from promptcodebook.policy.references import POLICY, require_trust
+from promptcodebook.progress import watch_run
 from promptcodebook.run.opening import Where, file_digest, open_run
 from promptcodebook.run.optimize import BENCHMARKS, CellState, Run, finish, load_run, run_once
 from promptcodebook.store.run import RunStore

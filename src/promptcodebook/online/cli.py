@@ -215,7 +215,6 @@ def _embedded(models: Subject, examples: Sequence[Example]) -> Sequence[Sequence
 
 
 def _rewrite_text(rewrite: Rewrite) -> str:
-    if rewrite.kept:
-        changed = command.wrap_text(mark_changes(rewrite.before, rewrite.after))
-        return f"{variable_name(rewrite.variable)}\n{changed}"
-    return f"{variable_name(rewrite.variable)} stays: {rewriting.reason_of(rewrite)}"
+    name = variable_name(rewrite.variable)
+    changed = command.wrap_text(mark_changes(rewrite.before, rewrite.after))
+    return f"{name}\n{changed}" if rewrite.kept else f"{name} stays: {rewriting.reason_of(rewrite)}"

@@ -36,7 +36,7 @@ from promptcodebook.policy.references import Reference, state_at, stored_dataset
 from promptcodebook.registry.log import version_of
 from promptcodebook.registry.registry import open_registry
 from promptcodebook.routing.outcomes import MOST, MOST_WEIGHT, OutcomeModel, Priors
-from promptcodebook.routing.ranking import Features, Ranker, Vocabulary, chosen, unpacked
+from promptcodebook.routing.ranking import Ranker, Vocabulary, chosen, packed, unpacked
 from promptcodebook.routing.router import OutcomeRouter, likeness, priors_of
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example, Expected, Outcome, Ranking
@@ -234,7 +234,7 @@ def sort_out(
 ) -> tuple[list[Logged], dict[str, int]]:
     """The requests that can be learned from, the oldest first; how many cannot, by reason.
     DataError where none can."""
-    center = require_router(file).center
+    size = len(packed(require_router(file).center).rstrip("="))
     left, kept = Counter[str](), list[Logged]()
     for each in sorted(logged, key=lambda each: each.served.time):
         served = each.served
@@ -244,7 +244,7 @@ def sort_out(
             left["without a route of the router"] += 1
         elif served.version not in versions:
             left["of another codebook"] += 1
-        elif center and len(unpacked(served.vector)) != len(center):
+        elif size and len(served.vector.rstrip("=")) != size:
             left["without the embedding that the router reads"] += 1
         else:
             kept.append(each)
@@ -269,12 +269,8 @@ def learn(
     kept, left = sort_out(file, logged, versions)
     split = len(kept) - max(1, int(len(kept) * HELD_OUT))
     early = refit(file, trained, kept[:split], half_life, versions)[0]
-    same = [texts_at(file, n)[1] for n in range(len(rewritings(file)) + 1)]
-    held = [
-        each
-        for each in kept[split:]
-        if not any(same[versions[each.served.version]][k] for k in each.served.route)
-    ]
+    since = {name: texts_at(file, number)[1] for name, number in versions.items()}
+    held = [e for e in kept[split:] if not any(since[e.served.version][k] for k in e.served.route)]
     worth, before, file = estimate(file, early, held), file.parameters, rewritten or file
     ranking, training, new = refit(file, trained, kept, half_life, versions)
     uses = Counter(k for each in kept for k in each.served.route)
@@ -291,24 +287,23 @@ def refit(
     trained: Trained,
     rows: Sequence[Logged],
     half_life: float,
-    versions: Mapping[str, int] | None = None,
+    versions: Mapping[str, int],
 ) -> tuple[Ranking, int, int]:
     """The router by training and by requests with feedback, the oldest first; and how many outcomes
-    of either it took. Without `versions` the requests were served the texts of today."""
+    of either it took."""
     known, today = list(trained.outcomes)[-MOST // 2 :], require_router(file)
-    recent, count = rows[len(known) - MOST :], len(rewritings(file))
+    recent = rows[len(known) - MOST :]
     further = {
         f"served {each.served.id}": (each.served.features, unpacked(each.served.vector))
         for each in recent
     }
-    read = trained.inputs, trained.vectors, today.words, trained.priors
-    model, spelled = OutcomeModel(*read, further), dict[int, list[Features]]()
+    model = OutcomeModel(trained.inputs, trained.vectors, today.words, trained.priors, further)
     now = [v + n for v, n in zip(trained.versions, texts_at(file, 0)[1], strict=True)]
+    earlier = [texts_at(file, number) for number in range(len(rewritings(file)) + 1)]
+    spelled = [[model.vocabulary.spelled(text) for text in texts] for texts, _ in earlier]
     for name, each in zip(further, recent, strict=True):
-        number = count if versions is None else versions[each.served.version]
-        texts, since = texts_at(file, number)
-        if number not in spelled:
-            spelled[number] = [model.vocabulary.spelled(text) for text in texts]
+        number = versions[each.served.version]
+        since = earlier[number][1]
         route, like = each.served.route, likeness(model.features(name), spelled[number])
         age = recent[-1].served.time - each.served.time
         then = tuple(now[k] - since[k] for k in route)

@@ -188,9 +188,13 @@ class Ranker:
 
 
 def packed(vector: Sequence[float]) -> str:
-    """An embedding as text, in half precision: three letters a number."""
-    within = (max(-_MOST_HALF, min(_MOST_HALF, v)) for v in vector)
-    return b64encode(struct.pack(f"<{len(vector)}e", *within)).decode()
+    """An embedding as text, in half precision: two or three letters a number."""
+    try:
+        data = struct.pack(f"<{len(vector)}e", *vector)
+    except OverflowError:
+        within = (max(-_MOST_HALF, min(_MOST_HALF, v)) for v in vector)
+        data = struct.pack(f"<{len(vector)}e", *within)
+    return b64encode(data).decode()
 
 
 def unpacked(text: str) -> tuple[float, ...]:
