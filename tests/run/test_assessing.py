@@ -97,24 +97,21 @@ def test_another_reward_split_and_row_are_taken(run: pco.Run) -> None:
     assert "row='concat'" in repr(concat)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"row": "lerned"}, "unknown row 'lerned'.*did you mean 'learned'"),
-        ({"split": "tset"}, "tset"),
-        ({"n": 0}, "cannot evaluate 0"),
-        ({"data": []}, "data is of type list"),
-        ({"budget": 5}, "budget is of type int"),
-        ({"roles": []}, "roles is of type list"),
-        ({"config": "pco.toml"}, "config is of type str"),
-        ({"n": "x"}, "n is of type str"),
-        ({"samples": 1.5}, "samples is of type float"),
-        ({"row": None}, "row is of type NoneType"),
-        ({"split": None}, "split is of type NoneType"),
-        ({"runs_dir": None}, "runs_dir is of type NoneType"),
-        ({"reward": pco.rewards.exact}, r"ready-made.*call it: exact\(\)"),
-    ],
-)
+@pytest.mark.parametrize(("given", "said"), [
+    ({"row": "lerned"}, "unknown row 'lerned'.*did you mean 'learned'"),
+    ({"split": "tset"}, "tset"),
+    ({"n": 0}, "cannot evaluate 0"),
+    ({"data": []}, "data is of type list"),
+    ({"budget": 5}, "budget is of type int"),
+    ({"roles": []}, "roles is of type list"),
+    ({"config": "pco.toml"}, "config is of type str"),
+    ({"n": "x"}, "n is of type str"),
+    ({"samples": 1.5}, "samples is of type float"),
+    ({"row": None}, "row is of type NoneType"),
+    ({"split": None}, "split is of type NoneType"),
+    ({"runs_dir": None}, "runs_dir is of type NoneType"),
+    ({"reward": pco.rewards.exact}, r"ready-made.*call it: exact\(\)"),
+])  # fmt: skip
 def test_what_is_wrong_is_named(run: pco.Run, given: dict[str, object], said: str) -> None:
     with pytest.raises((ConfigError, DataError)) as caught:
         pco.evaluate(run, **given)  # type: ignore[arg-type]
