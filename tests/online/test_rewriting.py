@@ -121,6 +121,9 @@ def test_requests_of_older_texts_count_less_and_judge_nothing(world: World) -> N
     made = world.file.model_copy(update={"codebook": tuple(entries)}).with_about(learned=learned)
     assert learn_all(made, world.trained, rows, {"v": 1}, LONG).worth.requests == 30
     assert learn_all(made, world.trained, rows, {"v": 0}, LONG).worth.requests == 15
+    composed = made.with_about(learned={"rewritten": [{"generator": "Compose."}]})
+    unknown = learn_all(composed, world.trained, rows, {"v": 0}, LONG)
+    assert "not enough logged" in unknown.text() and unknown.as_json()["worth"]["gain"] is None
     # Its users gave nothing for the old text: that says less of the new one.
     new, old = (refit(made, world.trained, rows, LONG, {"v": n})[0].bias for n in (1, 0))
     assert new[1 + rule] < old[1 + rule] - 0.02

@@ -147,7 +147,7 @@ async def rewrite(
     made = file.model_copy(update={"codebook": codebook, "generator": parameters.generator})
     kept = [each for each in rewrites if each.kept]
     if kept:
-        before = {str(r.variable): r.before for r in kept if isinstance(r.variable, int)}
+        before = {str(r.variable): r.before for r in kept}
         known: Any = file.about.get("learned") or {}
         known = {**known, "rewritten": [*rewritings(file), before]}
         made = made.with_about(learned=known)
