@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 # of the suite draws other examples.
 settings.register_profile(
     "promptcodebook",
-    max_examples=50,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -76,17 +76,6 @@ def test_a_paired_interval_is_narrower_than_two_apart() -> None:
     assert paired_interval(more, less).low > 0 > paired_interval(less, more).high
 
 
-@pytest.mark.parametrize("n", [8, 20, 60])
-def test_it_covers_the_truth_about_as_often_as_it_says(n: int) -> None:
-    """No fewer than 95 % within what 200 worlds can show (2.5 standard errors), and not all."""
-    draw = random.Random(7)
-    covered = 0
-    for _ in range(200):
-        interval = mean_interval([draw.betavariate(2, 4) for _ in range(n)])
-        covered += interval.low <= 1 / 3 <= interval.high
-    assert 183 <= covered <= 199
-
-
 def test_an_interval_over_groups_covers_another_draw_of_groups() -> None:
     """Groups that differ are more uncertain than their values thrown together would say. Of many
     equal groups it is as wide as the mean of a sample is spread, 1.96 standard errors a side."""

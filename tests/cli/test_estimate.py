@@ -116,18 +116,6 @@ def test_it_asks_no_model_and_says_what_it_does_not_know(folder: Path) -> None:
     assert "unknown" in text and "no price is known for http://127.0.0.1:9/v1#m" in text
 
 
-def test_the_time_is_known_once_that_of_a_call_is(folder: Path) -> None:
-    unknown = estimated(folder, *TINY)
-    assert unknown["total"]["seconds"] is None
-    assert not any("budget" in said for said in unknown["assumptions"])
-    one = estimated(folder, *TINY, "--seconds-per-call", "1")["total"]["seconds"]
-    assert 0 < one["low"] <= one["expected"] <= one["high"]
-    shown = pco("estimate", *TINY, "--seconds-per-call", "2", cwd=folder).out
-    heads = " ".join(line for line in shown.splitlines() if line.startswith("role ")).split()
-    assert heads == ["role", "calls", "tokens", "cost", "role", "time"]
-    assert "--seconds-per-call" not in shown
-
-
 def test_the_time_of_a_call_can_be_measured(folder: Path) -> None:
     server = Server()
     server.default = says("a hundred words", delay=0.05)

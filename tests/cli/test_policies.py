@@ -339,14 +339,6 @@ def test_json_that_is_the_input_itself_stays_a_text(trained: Path) -> None:
 # `pco prompt`
 
 
-def test_concat_and_present_are_what_the_verdict_measured(trained: Path, store: RunStore) -> None:
-    measured = {e.name: e.rollouts[0].prompt for e in store.test_evaluations()}
-    for row in ("concat", "present"):
-        result = pco("prompt", "last", "--row", row, cwd=trained)
-        assert result.code == 0, result.err
-        assert result.out == measured[row] + "\n"
-
-
 def test_a_row_typed_as_the_input_is_named(trained: Path) -> None:
     result = pco("prompt", "last", "concat", cwd=trained)
     assert result.code == 0 and "pco prompt last --row concat" in result.err
@@ -379,15 +371,12 @@ def test_the_untrained_prompt_is_composed_for_the_input(
     assert said.json["prompt"] != pco("prompt", "last", text, cwd=trained).out.rstrip("\n")
 
 
-@pytest.mark.parametrize(
-    ("args", "parts"),
-    [
-        ((), ("for each input", 'pco prompt last "an input"', "--row concat")),
-        (("--row", "untrained"), ("for each input", 'pco prompt last --row untrained "an input"')),
-        (("x", "--row", "concat"), ("one prompt for every input",)),
-        (("--row", "concatt"), ("unknown row 'concatt'", "did you mean 'concat'")),
-    ],
-)
+@pytest.mark.parametrize(("args", "parts"), [
+    ((), ("for each input", 'pco prompt last "an input"', "--row concat")),
+    (("--row", "untrained"), ("for each input", 'pco prompt last --row untrained "an input"')),
+    (("x", "--row", "concat"), ("one prompt for every input",)),
+    (("--row", "concatt"), ("unknown row 'concatt'", "did you mean 'concat'")),
+])  # fmt: skip
 def test_what_cannot_be_printed_says_what_to_type(
     trained: Path, args: tuple[str, ...], parts: tuple[str, ...]
 ) -> None:

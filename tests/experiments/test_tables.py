@@ -30,7 +30,6 @@ from promptcodebook.experiments.studies import (
     LOCI,
     Fault,
     active_after,
-    blamed,
     collapse,
     measure_blame,
     residual_rows,
@@ -287,16 +286,6 @@ def test_who_knows_has_1_and_who_always_says_the_same_is_at_chance(tmp_path: Pat
     assert same["routing"][:2] == pytest.approx((made["routing"] / made.total(), 1.0))
     assert same["composition"] == same["instinct"] == (0.0, 0.0, 0.0)
     assert same["macro"][1] == pytest.approx(1 / 3)
-
-
-def test_the_greatest_severity_is_blamed_else_the_only_complaint() -> None:
-    both = Gradients(encoder="a", generator="b")
-    assert blamed(both) is None
-    assert blamed(Gradients(encoder="a", generator="b", severity={"generator": 0.6})) == "generator"
-    tied = {"encoder": 0.5, "generator": 0.5}
-    assert blamed(Gradients(encoder="a", generator="b", severity=tied)) is None  # type: ignore[arg-type]
-    assert blamed(Gradients(codebook={3: "c"}, severity={"encoder": 0.0})) == "codebook"
-    assert blamed(Gradients()) is None
 
 
 def test_the_cell_asks_the_real_critic_and_attribution(tmp_path: Path) -> None:

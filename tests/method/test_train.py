@@ -239,14 +239,6 @@ async def test_tasks_without_references_learn_from_the_score_alone():
     assert not any("Reference answer" in said(r) for r in world.asked("critic"))
 
 
-async def test_an_epoch_is_a_full_pass_or_a_number_of_batches():
-    """Decision 1: 10 examples in batches of 4 make three updates a pass, or one, as asked."""
-    for per_epoch, epochs in (("all", [0, 0, 0, 1, 1, 1]), (1, [0, 1]), (2, [0, 0, 1, 1])):
-        update = {"batch_size": 4, "epochs": 2, "steps_per_epoch": per_epoch}
-        steps = await World(config(update=update)).run(examples(10))
-        assert [s.epoch for s in steps] == epochs
-
-
 # What the loop does when calls fail or must stop (decision 15).
 
 

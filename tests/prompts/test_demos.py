@@ -72,7 +72,7 @@ def test_demonstrations_are_training_examples_and_go_to_inputs_like_them(tmp_pat
 
 
 def test_a_model_that_learns_nothing_from_examples_gains_nothing(tmp_path: Path) -> None:
-    run = learn(tmp_path, blind)
+    run = learn(tmp_path, blind, epochs=12)
     assert not run.worth and any(text.startswith(HEAD) for text in run.codebook.texts)
     assert abs(run.rows["learned"].score.mean - run.rows["present"].score.mean) < 0.05
 
@@ -89,17 +89,15 @@ def test_what_shares_words_with_a_held_out_input_is_no_demonstration(tmp_path: P
     copied = "please read these eight words in this row"
     same = tuple(replace(x, input=f"{x.input} {copied}") for x in whole.train)
     seen = replace(whole.test[0], input=f"{whole.test[0].input} {copied}")
-    run = learn(tmp_path, data=replace(whole, train=same, test=(seen, *whole.test[1:])))
+    held = replace(whole, train=same, test=(seen, *whole.test[1:]))
+    run = learn(tmp_path, epochs=12, data=held)
     assert not any(HEAD in text for text in run.codebook.texts)
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"config": {"router": {"kind": "encoder"}}}, "learns from outcomes"),
-        ({"update": {"pool": "pool.txt"}}, "update.pool names another source"),
-    ],
-)
+@pytest.mark.parametrize(("change", "match"), [
+    ({"config": {"router": {"kind": "encoder"}}}, "learns from outcomes"),
+    ({"update": {"pool": "pool.txt"}}, "update.pool names another source"),
+])  # fmt: skip
 def test_what_cannot_have_demonstrations_is_refused(
     tmp_path: Path, change: dict[str, Any], match: str
 ) -> None:

@@ -53,9 +53,14 @@ def rewrites(run: pco.Run) -> list[Rewrite]:
         return [rewrite for step in store.steps() for rewrite in step.rewrites]
 
 
-def test_rules_that_are_of_use_are_found_and_stay(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> tuple[pco.Run, ScriptedLM]:
     lm = ScriptedLM().reply_with(obey)
-    run = learn(tmp_path, lm=lm)
+    return learn(tmp_path_factory.mktemp("tried"), lm=lm), lm
+
+
+def test_rules_that_are_of_use_are_found_and_stay(tried: tuple[pco.Run, ScriptedLM]) -> None:
+    run, lm = tried
     found = set(RULES) & set(run.codebook.texts)
     assert len(found) >= 3 and run.rows["learned"].score.mean > 0.6
     assert run.worth and {request.role for request in lm.history} == {"executor"}
@@ -65,15 +70,12 @@ def test_rules_that_are_of_use_are_found_and_stay(tmp_path: Path) -> None:
     assert sum(text in IDLE for text in gone) > sum(text in RULES for text in gone)
 
 
-@pytest.mark.parametrize(
-    ("uses", "tries", "leave"),
-    [
-        ([0.3, 0.0, 0.1, 0.29], [20, 20, 20, 20], [1, 2]),
-        ([0.3, 0.0, 0.1, 0.29], [20, 20, 15, 20], [1]),
-        ([0.0, 0.0, 0.0, 0.0], [20, 20, 20, 20], [0, 1, 2]),
-        ([0.1, 0.1, 0.1, 0.1], [20, 20, 20, 20], []),
-    ],
-)
+@pytest.mark.parametrize(("uses", "tries", "leave"), [
+    ([0.3, 0.0, 0.1, 0.29], [20, 20, 20, 20], [1, 2]),
+    ([0.3, 0.0, 0.1, 0.29], [20, 20, 15, 20], [1]),
+    ([0.0, 0.0, 0.0, 0.0], [20, 20, 20, 20], [0, 1, 2]),
+    ([0.1, 0.1, 0.1, 0.1], [20, 20, 20, 20], []),
+])  # fmt: skip
 def test_who_leaves_was_tried_and_is_of_little_use_beside_the_best(
     uses: list[float], tries: list[int], leave: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,8 +87,10 @@ def test_who_leaves_was_tried_and_is_of_little_use_beside_the_best(
     assert pool.unused(state) == leave
 
 
-def test_a_candidate_that_copies_a_training_input_is_refused(tmp_path: Path) -> None:
-    run = learn(tmp_path)
+def test_a_candidate_that_copies_a_training_input_is_refused(
+    tried: tuple[pco.Run, ScriptedLM],
+) -> None:
+    run, _ = tried
     refused = [r for r in rewrites(run) if not r.kept]
     assert refused and {r.after for r in refused} == {LEAK}
     assert {r.reason for r in refused} == {"it copies eight words in a row from a training input"}

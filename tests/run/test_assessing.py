@@ -21,7 +21,6 @@ from promptcodebook.errors import (
     ConfigError,
     DataError,
     Interrupted,
-    RunNotFound,
     RunNotTrusted,
 )
 from promptcodebook.intervals import Interval, paired_interval
@@ -98,24 +97,21 @@ def test_another_reward_split_and_row_are_taken(run: pco.Run) -> None:
     assert "row='concat'" in repr(concat)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"row": "lerned"}, "unknown row 'lerned'.*did you mean 'learned'"),
-        ({"split": "tset"}, "tset"),
-        ({"n": 0}, "cannot evaluate 0"),
-        ({"data": []}, "data is of type list"),
-        ({"budget": 5}, "budget is of type int"),
-        ({"roles": []}, "roles is of type list"),
-        ({"config": "pco.toml"}, "config is of type str"),
-        ({"n": "x"}, "n is of type str"),
-        ({"samples": 1.5}, "samples is of type float"),
-        ({"row": None}, "row is of type NoneType"),
-        ({"split": None}, "split is of type NoneType"),
-        ({"runs_dir": None}, "runs_dir is of type NoneType"),
-        ({"reward": pco.rewards.exact}, r"ready-made.*call it: exact\(\)"),
-    ],
-)
+@pytest.mark.parametrize(("given", "said"), [
+    ({"row": "lerned"}, "unknown row 'lerned'.*did you mean 'learned'"),
+    ({"split": "tset"}, "tset"),
+    ({"n": 0}, "cannot evaluate 0"),
+    ({"data": []}, "data is of type list"),
+    ({"budget": 5}, "budget is of type int"),
+    ({"roles": []}, "roles is of type list"),
+    ({"config": "pco.toml"}, "config is of type str"),
+    ({"n": "x"}, "n is of type str"),
+    ({"samples": 1.5}, "samples is of type float"),
+    ({"row": None}, "row is of type NoneType"),
+    ({"split": None}, "split is of type NoneType"),
+    ({"runs_dir": None}, "runs_dir is of type NoneType"),
+    ({"reward": pco.rewards.exact}, r"ready-made.*call it: exact\(\)"),
+])  # fmt: skip
 def test_what_is_wrong_is_named(run: pco.Run, given: dict[str, object], said: str) -> None:
     with pytest.raises((ConfigError, DataError)) as caught:
         pco.evaluate(run, **given)  # type: ignore[arg-type]
@@ -358,11 +354,3 @@ def test_a_run_of_somebody_else_may_be_read_and_calls_nobody(run: pco.Run, tmp_p
     assert "trust=True" in refused.value.hint
     assert pco.load_run(copy, trust=True).policy.config.lm == theirs
     assert pco.load_run(copy, lm="simulated").policy.config.lm == "simulated"
-
-
-def test_no_run_is_no_run(tmp_path: Path) -> None:
-    for wrong in (None, 3):
-        with pytest.raises(ConfigError, match=r"load_run\(\): ref is of type"):
-            pco.load_run(wrong)  # type: ignore[arg-type]
-    with pytest.raises(RunNotFound):
-        pco.load_run("last", runs_dir=tmp_path)

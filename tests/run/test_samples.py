@@ -78,7 +78,7 @@ def test_a_run_that_is_stopped_resumes_with_the_samples_it_had(
     expected, known = whole
     total, asked = len(known.history), list[Request]()
     part: pco.Run | None = None
-    for calls in (*range(40, total, 150), total + 10):
+    for calls in (*range(40, total, 350), total + 10):
         more = {"resume": part.id} if part else {}
         part, lm = run(tmp_path, budget=f"{calls}calls", **more)
         asked += lm.history
@@ -105,11 +105,8 @@ def test_an_evaluation_takes_as_many_samples_as_its_run(
 
 def test_the_estimate_counts_samples_where_they_judge() -> None:
     """Validation and verdict take as many times the calls; training takes no more."""
-    task = data()
-    once, often = (
-        estimate(task, "exact", "simulated", samples=n, config={"preset": "small", "size": 6})
-        for n in (1, 3)
-    )
+    task, config = data(), {"preset": "small", "size": 6, "update": {"epochs": 6}}
+    once, often = (estimate(task, "exact", "simulated", samples=n, config=config) for n in (1, 3))
     judged = 7 * len(task.test)
     more = often.total.calls.expected - once.total.calls.expected
     assert more >= 2 * judged * 0.8, (more, judged)

@@ -7,8 +7,6 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.method.templates import load_templates
 from promptcodebook.simulated.mind import from_request, understand
@@ -76,21 +74,6 @@ def test_the_critic_and_all_that_follows_never_see_what_the_executor_lacks() -> 
             assert ask(messages, default, world=here) == ask(messages, default, world=there), name
 
 
-def test_an_able_critic_reads_order_and_condition_off_report_and_input() -> None:
-    right: list[bool] = []
-    for example in examples:
-        kinds = {str(c["kind"]) for c in constraints_of(example)}
-        said = verdict(example)
-        for order in world.skills.orders(said):
-            assert order.when is not None
-            paired = order.when.skills == {order.skill}
-            right.append(paired and world.skills.names[order.skill] in kinds)
-        request = Request("attribution", filled(example, "attribution", verdict=said))
-        read = understand(from_request(request), world).reading
-        assert read.sections["verdict"] == said.strip()
-    assert sum(right) > 0.9 * len(right) > 200  # some reports speak of two things
-
-
 def test_another_optimizers_reflection_is_the_same_function() -> None:
     """Raw reports instead of advice, fences asked for: the advice must be found, and can be."""
     example = with_kind(examples, "bullets")
@@ -104,25 +87,6 @@ def test_another_optimizers_reflection_is_the_same_function() -> None:
     assert world.skills.orders(found.strip("`\n"))
     wrong = ask((Message("user", text),), replace(EXACT, capacity=0.0))
     assert wrong != found
-
-
-def listing() -> str:
-    rows = [world.skills.say(k, k) for k in range(8)]
-    return "\n".join(f"[{k}] {text} (success 0.5)" for k, text in enumerate([*rows, "Be kind."]))
-
-
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_the_encoder_gives_s_distinct_indices_and_prefers_conditions_that_hold(count: int) -> None:
-    fits = chosen = 0
-    for example in examples[:60]:
-        messages = filled(example, "encoder", select=count, size=9, last=8, codebook=listing())
-        found = json_of(ask(messages))["selected_indices"]
-        assert len(set(found)) == count
-        assert set(found) <= set(range(9))
-        wanted = world.problem(example.input).shown & set(range(8))
-        chosen += min(count, len(wanted))
-        fits += len(wanted & set(found))
-    assert fits > 0.9 * chosen
 
 
 def test_what_every_role_says_stays_as_it_is() -> None:
