@@ -81,7 +81,10 @@ async def test_a_blamed_instinct_is_rewritten_and_what_was_logged_before_still_t
     with served(teacher("If it is about a price, say D.")) as server:
         done = await learn(server, "--requests", "10")
         assert f"c{rule}\n  If it is about a price, say [-C-]{{+D+}}." in done.out
-        assert "the critic read 10 logged requests: " in done.out and "cost unknown" in done.out
+        assert (
+            "the critic read 10 logged requests (0 failed): " in done.out
+            and "cost unknown" in done.out
+        )
         assert "1 text is new, which no request was served" in done.out
         assert "by the routes alone, with the old texts: not enough logged" in done.out
         assert 10 <= len(server.bodies) <= 21, "10 critiques and their blame, and the rewrite"
