@@ -1,4 +1,4 @@
-"""`pco demo` after set-up: wall seconds of the whole tour in a fresh process and folder.
+"""`pco demo --simulated` after set-up: wall seconds of the tour in a fresh process and folder.
 
 python -m bench.demo
 """
@@ -20,7 +20,7 @@ GOAL_S = 30.0
 def measure() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         env = {"PATH": os.environ["PATH"], "HOME": folder, "PCO_RUNS": f"{folder}/runs"}
-        command = [sys.executable, "-m", "promptcodebook.cli", "demo", "--plain"]
+        command = [sys.executable, "-m", "promptcodebook.cli", "demo", "--simulated", "--plain"]
         begun = time.perf_counter()
         done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True)
         taken = time.perf_counter() - begun

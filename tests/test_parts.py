@@ -38,7 +38,7 @@ COMMANDS = {
     "local": {"lm serve smollm2": "local", "eval last --lm smollm2": "local"},
     "providers": {"eval last --lm litellm/ollama/x": "litellm"},
     "paper": {"reproduce table1": "bench", "data fetch aime": "bench"},
-    "sim": {"demo --world 1": "simulated", "eval last --lm simulated": "simulated"},
+    "sim": {"demo --simulated": "simulated", "eval last --lm simulated": "simulated"},
     "integrations": {"route prompts": "router"},
     "start": {"init --from data.jsonl": "start", "headroom": "start"},
     "judge": {"judge calibrate labels.csv": "judge"},

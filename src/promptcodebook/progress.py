@@ -1,12 +1,12 @@
-"""The progress of a session, event by event, and the listeners that show it: as lines (`Lines`), as
-one line that is redrawn (`Line`), or as a screen (`cli/live.py`)."""
+"""The progress of a session, event by event, and the listeners that show it: as lines (`Lines`), or
+as one line that is redrawn (`Line`)."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -32,8 +32,7 @@ _PAUSE_S = 10.0  # between two lines where none can be redrawn
 _REDRAW_S = 0.2
 _WIDTH = 79  # characters of a line where no terminal says how many fit
 _BAR = 12
-WINDOW = 10  # steps that moving figures look back over
-_KEPT = 1000
+_PACE = 20  # The steps whose time says how long the others take.
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +109,18 @@ def silent(event: ProgressEvent) -> None:
 @dataclass(frozen=True, slots=True)
 class RunView:
     """What a watcher knows of a run. Each event replaces it as a whole, so that another thread may
-    read it at any time. Times are seconds of the watcher's clock; `rewards` are batch means of the
-    latest steps, `solved` the shares of inputs solved by then where routes are learned from
-    outcomes, `counts` the selection counts before and after them."""
+    read it at any time. Times are seconds of the watcher's clock; `reward` is the last batch's
+    mean, `solved` the share of inputs solved by then where routes are learned from outcomes,
+    `counts` how often each instinct was selected."""
 
     run: Began | None = None
     simulated: bool = False
-    began: float = 0.0
     step: int = -1
     epsilon: float | None = None
-    rewards: tuple[float, ...] = ()
     reward: float | None = None
-    solved: tuple[float, ...] = ()
-    counts: tuple[tuple[int, ...], ...] = ()
-    success: tuple[float, ...] = ()
-    texts: tuple[str, ...] = ()
+    solved: float | None = None
+    counts: tuple[int, ...] = ()
     seconds: tuple[float, ...] = ()
-    validations: tuple[tuple[int, float], ...] = ()
     best: tuple[int, float] | None = None
     failed: int = 0
     phase: Phase | None = None
@@ -167,39 +161,27 @@ class RunView:
 def advance(view: RunView, event: ProgressEvent, now: float) -> RunView:
     match event:
         case Began(first=first, simulated=simulated):
-            return replace(view, run=event, began=now, step=first - 1, simulated=simulated)
+            return replace(view, run=event, step=first - 1, simulated=simulated)
         case Phase(name, done, total):
             if view.phase is None or view.phase.name != name:
                 view = replace(view, phase_began=now, phase_first=done)
             return replace(view, phase=event if done < total else None)
         case StepDone(step, seconds, solved):
-            known = [t.rollout for t in step.traces if t.rollout.reward is not None]
-            rewards = [r.reward for r in known if r.reward is not None]
-            mean = fmean(rewards) if rewards else None
-            counts = view.counts
-            if not counts:
-                # A run that is resumed, or that continues from a policy, does not begin at 0.
-                picked = Counter(k for r in known if r.route is not None for k in r.route.indices)
-                counts = (tuple(max(0, n - picked[k]) for k, n in enumerate(step.selected)),)
+            rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
             broken = sum((t.rollout.failure or t.failure) is not None for t in step.traces)
             return replace(
                 view,
                 step=step.index,
                 epsilon=step.epsilon if step.ranking is None else None,
-                reward=mean,
-                solved=() if step.ranking is None else (*view.solved, solved)[-_KEPT:],
-                rewards=(*view.rewards, mean)[-_KEPT:] if mean is not None else view.rewards,
-                counts=(*counts, step.selected)[-WINDOW - 1 :],
-                success=step.success,
-                texts=step.parameters.codebook.texts,
-                seconds=(*view.seconds, seconds)[-2 * WINDOW :],
+                reward=fmean(rewards) if rewards else None,
+                solved=None if step.ranking is None else solved,
+                counts=step.selected,
+                seconds=(*view.seconds, seconds)[-_PACE:],
                 failed=view.failed + broken,
                 phase=None,
             )
-        case ValidationDone(step, evaluation, best, finalist) if evaluation.score is not None:
-            mark = step, evaluation.score
-            marks = view.validations if finalist else (*view.validations, mark)[-_KEPT:]
-            return replace(view, validations=marks, best=mark if best else view.best, phase=None)
+        case ValidationDone(step, evaluation, best) if evaluation.score is not None:
+            return replace(view, best=(step, evaluation.score) if best else view.best, phase=None)
         case Spent(usage, tallies, lost, limits):
             return replace(view, usage=usage, tallies=tallies, lost=lost, limits=limits)
         case _:
@@ -292,16 +274,16 @@ def _left(seconds: float | None, sign: str = ", ") -> str:
 
 
 def _step_text(view: RunView) -> str:
-    counts, spent = view.counts[-1], view.spent
+    spent = view.spent
     planned = f" of {view.run.steps}" if view.run is not None else ""
     calls, tokens, cost = spent_parts(spent, view.limits)
     parts = [
         f"step {view.step + 1}{planned}",
-        f"solved {percent(view.solved[-1])} of inputs" if view.solved else "",
-        f"reward{' of tries' * bool(view.solved)} {number(view.reward, missing='none')}",
+        "" if view.solved is None else f"solved {percent(view.solved)} of inputs",
+        f"reward{' of tries' * (view.solved is not None)} {number(view.reward, missing='none')}",
         "" if view.epsilon is None else f"epsilon {view.epsilon:.2f}",
-        "" if view.epsilon is None else f"entropy {entropy(counts):.2f} bits",
-        f"utilisation {100 * utilisation(counts):.0f} %",
+        "" if view.epsilon is None else f"entropy {entropy(view.counts):.2f} bits",
+        f"utilisation {100 * utilisation(view.counts):.0f} %",
         f"{view.failed} failed" if view.failed else "",
         *((f"{calls}, {tokens}", cost) if spent.calls else ()),
         f"{view.lost.calls} lost" if view.lost.calls else "",
@@ -396,6 +378,34 @@ class Line(Watcher):
             self._place.update(shown)
 
 
+class Terminal(Line):
+    """A run on a terminal: its beginning and its notes as lines, and below them the line that is
+    redrawn."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lines = Lines(stream)
+
+    def show(self, event: ProgressEvent) -> None:
+        if isinstance(event, Began | Note):
+            self.close()
+            self._lines(event)
+        super().show(event)
+
+
+def watch_run(
+    *,
+    plain: bool = False,
+    stream: TextIO | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Watcher:
+    """What shows a run on `stream` (None = stderr): lines if `plain` or nothing can be redrawn."""
+    out: TextIO = sys.stderr if stream is None else stream
+    utf8 = (getattr(out, "encoding", None) or "").lower().replace("-", "") == "utf8"
+    dumb = environment.get("TERM", "") in ("", "dumb")
+    return Lines(out) if plain or dumb or not (utf8 and out.isatty()) else Terminal(out)
+
+
 def line_text(view: RunView, now: float, width: int) -> str:
     """How far it is, in at most `width` characters: facts that have no room are left out."""
     label = "pco [simulated]" if view.simulated else "pco"
@@ -407,8 +417,8 @@ def line_text(view: RunView, now: float, width: int) -> str:
     at = f"step {view.step + 1} of {steps}{_left(view.training_left(), ', about ')}"
     of = "" if view.limits.calls is None else f" of {view.limits.calls}"
     facts = (
-        f", solved {percent(view.solved[-1])} of inputs" if view.solved else "",
-        f", reward {number(view.reward, missing='none')}" if view.counts else "",
+        "" if view.solved is None else f", solved {percent(view.solved)} of inputs",
+        f", reward {number(view.reward, missing='none')}" if view.seconds else "",
         f", best {view.best[1]:.3f}" if view.best is not None else "",
         f", calls {spent.calls}{of}" if spent.calls else "",
         f", lost {view.lost.calls}" if view.lost.calls else "",

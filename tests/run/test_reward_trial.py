@@ -29,18 +29,15 @@ async def trial(reward: Any, rows: list[dict[str, str]] = ROWS, **more: Any) -> 
     return await try_reward(plan_run(config, Sources(data=data, reward=function, **more)))
 
 
-@pytest.mark.parametrize(
-    ("reward", "said"),
-    [
-        (lambda e, o: None, "'NoneType'"),
-        (lambda e, o: 1.0 if e.target in o else None, "'NoneType'"),
-        (lambda e, o: "good", "'str'"),
-        (lambda e, o: math.nan, "returned nan"),
-        (lambda e, o: 5, "outside its range 0..1"),
-        (lambda e, o: e.fields["titel"], "KeyError: 'titel'"),
-        (lambda e, o: undefined_name, "NameError"),  # type: ignore[name-defined]  # noqa: F821
-    ],
-)
+@pytest.mark.parametrize(("reward", "said"), [
+    (lambda e, o: None, "'NoneType'"),
+    (lambda e, o: 1.0 if e.target in o else None, "'NoneType'"),
+    (lambda e, o: "good", "'str'"),
+    (lambda e, o: math.nan, "returned nan"),
+    (lambda e, o: 5, "outside its range 0..1"),
+    (lambda e, o: e.fields["titel"], "KeyError: 'titel'"),
+    (lambda e, o: undefined_name, "NameError"),  # type: ignore[name-defined]  # noqa: F821
+])  # fmt: skip
 async def test_one_that_cannot_be_used_is_refused_with_what_to_do(
     reward: Callable[..., Any], said: str
 ) -> None:
@@ -199,16 +196,13 @@ def test_what_may_return_something_is_not_said_to_return_nothing(function: Any, 
     check_function(function, ["a", "b", "c"][:count], "here")
 
 
-@pytest.mark.parametrize(
-    ("name", "function"),
-    [
-        ("reward", lambda output: 1.0),
-        ("reward", lambda e, o: (yield)),
-        ("executor", lambda prompt, lm: ""),
-        ("reward", forgetful),
-        ("executor", asked_and_forgot),
-    ],
-)
+@pytest.mark.parametrize(("name", "function"), [
+    ("reward", lambda output: 1.0),
+    ("reward", lambda e, o: (yield)),
+    ("executor", lambda prompt, lm: ""),
+    ("reward", forgetful),
+    ("executor", asked_and_forgot),
+])  # fmt: skip
 def test_what_takes_other_arguments_yields_or_returns_nothing_is_refused_at_once(
     tmp_path: Path, name: str, function: Any
 ) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.assemble import RewardTrial, Sources, plan_run
 from promptcodebook.calls import Reply, Request, read_message
 from promptcodebook.config import load_config
+from promptcodebook.doctor.checkup import rehearse
 from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.estimation.dry import Manner, dry_run
 from promptcodebook.lm.scripted import ScriptedLM
@@ -282,6 +283,19 @@ async def test_what_only_an_image_tells_is_learned_where_images_are_embedded(
     assert len(set(made)) == (4 if images else 1)
     again = await composing.compose(*asked[0][:1], media=asked[0][1])
     assert again.cached == "input" and again.prompt == made[0]
+
+
+async def test_doctor_embeds_an_image_and_names_a_model_that_does_not() -> None:
+    router = {"kind": "outcomes", "features": "both", "images": True}
+    for seen in (True, False):
+        lm = ScriptedLM().reply_with(looks if seen else obey)
+        sources = Sources(data=pictures(), reward=right, lm=lm)
+        plan = plan_run(load_config({**SMALL, "router": router}), sources).require_training()
+        found, *_ = await rehearse(plan, RewardTrial())
+        assert [len(r.messages[0].media) for r in lm.history if r.embeds] == [1]
+        assert found.ok is seen, found
+        said = "its model embeds" if seen else "answered a request for an embedding with a text"
+        assert said in found["router" if seen else "example"].what
 
 
 def test_images_are_embedded_with_embeddings_alone() -> None:

@@ -41,7 +41,7 @@ Model = Annotated[str | None, typer.Option("--lm", help="Model of all roles, e.g
 Preset = Annotated[str | None, typer.Option("--preset", help="default, lean, paper, quick, small.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="Any key: a.b=value.")]
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
-Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")]
+Plain = Annotated[bool, typer.Option("--plain", help="A line for each step, also on a terminal.")]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Use code, models and body fields of what is not yours.")
 ]

@@ -40,6 +40,7 @@ from promptcodebook.method.train import Learner
 from promptcodebook.method.update import Pending
 from promptcodebook.optimizers.pco import build_learner, initialise, with_listed_codebook
 from promptcodebook.paths import reply_cache_path
+from promptcodebook.routing.ranking import Embedder
 from promptcodebook.run.verdict import verdict_remark
 from promptcodebook.text import words_of
 from promptcodebook.types import Codebook, Example, Failure, Instinct, Trace, variable_name
@@ -271,9 +272,14 @@ async def rehearse(plan: Plan, tried: RewardTrial) -> tuple[Section, ...]:
     critic = config.critic.model_copy(update={"skip_solved": False})
     config = config.model_copy(update={"critic": critic, "cache": False, "budget": Budget()})
     assembled, carried = replace(plan, config=config).connect(Supplies(tally=counts)), ()
+    router, train = config.router, plan.dataset.train
     try:
+        if config.learns_routes and router.features != "words":
+            shown = next((e for e in train if router.images and e.media), train[0])
+            media = shown.media if router.images else ()
+            await Embedder(assembled.models.lm).read(shown.input, media)
         learner, state = build_learner(assembled), await initialise(assembled)
-        trace = await learner.trace(plan.dataset.train[0], state, epsilon=0.0)
+        trace = await learner.trace(train[0], state, epsilon=0.0)
         if not assembled.models.simulated:
             carried = await _weigh_roles(Rehearsed(assembled, learner, state, trace, counts))
     except PcoError as error:
@@ -296,7 +302,8 @@ def _forward(trace: Trace, plan: Plan, tried: RewardTrial) -> list[Finding]:
     config, rollout, findings = plan.config, trace.rollout, list[Finding]()
     route = rollout.route
     if config.learns_routes:
-        what = "its routes are learned from outcomes, and no model is asked for them"
+        asked = "no model is asked" if config.router.features == "words" else "its model embeds"
+        what = f"its routes are learned from outcomes, and {asked} for them"
         findings.append(Finding("router", "ok", what))
     elif route is not None and route.fallback:
         what = "no reply held a valid route; the best-rated instincts are taken instead"

@@ -51,7 +51,6 @@ def reproduce(
     is paid for twice: stopped by Ctrl-C, the same command resumes. The page lists what is missing.
     Runs and replies are in RUNS/bench. The model is the page's own unless --lm names another;
     PCO_LM is not read."""
-    from promptcodebook.cli.live import watch_run
     from promptcodebook.experiments.experiment import Order
     from promptcodebook.experiments.lab import Lab, open_lab
     from promptcodebook.experiments.reproduce import (
@@ -62,7 +61,7 @@ def reproduce(
         measure,
         require_preset,
     )
-    from promptcodebook.progress import silent
+    from promptcodebook.progress import silent, watch_run
 
     orders: list[Order] = []
     for each in experiment_names() if name == "all" else (name,):

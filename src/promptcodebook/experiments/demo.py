@@ -73,8 +73,8 @@ def demonstrate(*, plain: bool, as_json: bool) -> int:
 def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int:
     """Runs a demo, or resumes one of these settings that was stopped, and prints the result."""
     from promptcodebook.assemble import plan_run
-    from promptcodebook.cli.live import watch_run
     from promptcodebook.cli.runs import write_run_report
+    from promptcodebook.progress import watch_run
     from promptcodebook.run.opening import Where, open_run
     from promptcodebook.run.optimize import finish, fitting_runs
     from promptcodebook.sync import run_sync
