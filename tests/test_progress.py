@@ -143,22 +143,19 @@ def test_lines_say_what_happened_in_order(clock: Clock) -> None:
 SCORED = Evaluation("x", "val", (Rollout("v", reward=0.5),))
 
 
-@pytest.mark.parametrize(
-    ("events", "said"),
-    [
-        ([LOST, StepDone(step(0, 4), 3.0)], "372 of 400 calls, 13k of 90k tokens  $0.25  2 lost\n"),
-        # Of a router that learns from outcomes: neither ε nor entropy.
-        ([StepDone(replace(step(1, 4), ranking=Ranking((), 1.0, (), ())), 3.0, 0.25)],
-         "step 2  solved 25 % of inputs  reward of tries 0.050  utilisation 50 %"),
-        ([replace(began(4), first=3)], "x: step 4 of 20, K = 4, simulated\n"),
-        ([replace(began(4), first=20)], "x: all 20 steps are done, K = 4, simulated\n"),
-        ([replace(began(4), steps=0)], "x: simulated\n"),
-        ([ValidationDone(4, SCORED, False, True)], "keep: validation after step 5: 0.500 (n = 1)"),
-        ([ValidationDone(4, Evaluation("x", "val", ()), False)], "after step 5: none (n = 0)\n"),
-        ([Note(f"a model wrote {ESC}[2J{ESC}]0;title\x07 and \ud800")],
-         "a model wrote  [2J ]0;title  and ?\n"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("events", "said"), [
+    ([LOST, StepDone(step(0, 4), 3.0)], "372 of 400 calls, 13k of 90k tokens  $0.25  2 lost\n"),
+    # Of a router that learns from outcomes: neither ε nor entropy.
+    ([StepDone(replace(step(1, 4), ranking=Ranking((), 1.0, (), ())), 3.0, 0.25)],
+     "step 2  solved 25 % of inputs  reward of tries 0.050  utilisation 50 %"),
+    ([replace(began(4), first=3)], "x: step 4 of 20, K = 4, simulated\n"),
+    ([replace(began(4), first=20)], "x: all 20 steps are done, K = 4, simulated\n"),
+    ([replace(began(4), steps=0)], "x: simulated\n"),
+    ([ValidationDone(4, SCORED, False, True)], "keep: validation after step 5: 0.500 (n = 1)"),
+    ([ValidationDone(4, Evaluation("x", "val", ()), False)], "after step 5: none (n = 0)\n"),
+    ([Note(f"a model wrote {ESC}[2J{ESC}]0;title\x07 and \ud800")],
+     "a model wrote  [2J ]0;title  and ?\n"),
+])  # fmt: skip
 def test_a_line_says(events: list[ProgressEvent], said: str) -> None:
     buffer = io.BytesIO()
     stream = io.TextIOWrapper(buffer, "utf-8")
@@ -274,18 +271,15 @@ LONG_RUN = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("events", "said"),
-    [
-        ([Phase("evil\x1b]0;title\x07\nname", 1, 4)], "pco evil ]0;title name: 1 of 4\n"),
-        ([BEGAN, Spent({"executor": Usage(370)}, {}, Usage(2), Limits(400))],
-         "pco step 0 of 10, calls 372 of 400, lost 2\n"),
-        ([BEGAN, ValidationDone(-1, SCORED, True)], "pco step 0 of 10, best 0.500\n"),
-        ([replace(BEGAN, steps=0)], "pco at work\n"),
-        # What has no room is a fact and not the time left.
-        (LONG_RUN, "pco [simulated] step 12 of 500, about 6 h 46 min left, reward none\n"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("events", "said"), [
+    ([Phase("evil\x1b]0;title\x07\nname", 1, 4)], "pco evil ]0;title name: 1 of 4\n"),
+    ([BEGAN, Spent({"executor": Usage(370)}, {}, Usage(2), Limits(400))],
+     "pco step 0 of 10, calls 372 of 400, lost 2\n"),
+    ([BEGAN, ValidationDone(-1, SCORED, True)], "pco step 0 of 10, best 0.500\n"),
+    ([replace(BEGAN, steps=0)], "pco at work\n"),
+    # What has no room is a fact and not the time left.
+    (LONG_RUN, "pco [simulated] step 12 of 500, about 6 h 46 min left, reward none\n"),
+])  # fmt: skip
 def test_the_line_says(events: list[ProgressEvent], said: str, clock: Clock) -> None:
     buffer = io.BytesIO()
     stream = io.TextIOWrapper(buffer, "utf-8")

@@ -27,16 +27,13 @@ def faults(house: Path) -> list[str]:
     return check(house, house / "list.toml")[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("It is told here.", "docs/page.md:3: 'told'; write said"),
-        ("There are so\nmany.", "docs/page.md:3: 'so many'; write the number"),
-        (LONG, "'sentences': 1, at most 0; write sentences of at most 25 words"),
-        ("- " + LONG, "'sentences': 1, at most 0; write sentences of at most 25 words"),
-        (f"    code\n\n{LONG}", "'sentences': 1, at most 0; write sentences of at most 25 words"),
-    ],
-)
+@pytest.mark.parametrize(("text", "fault"), [
+    ("It is told here.", "docs/page.md:3: 'told'; write said"),
+    ("There are so\nmany.", "docs/page.md:3: 'so many'; write the number"),
+    (LONG, "'sentences': 1, at most 0; write sentences of at most 25 words"),
+    ("- " + LONG, "'sentences': 1, at most 0; write sentences of at most 25 words"),
+    (f"    code\n\n{LONG}", "'sentences': 1, at most 0; write sentences of at most 25 words"),
+])  # fmt: skip
 def test_a_planted_sentence_is_found(house: Path, text: str, fault: str) -> None:
     (house / "docs" / "page.md").write_text(f"# A page\n\n{text}\n", "utf-8")
     assert fault in faults(house)

@@ -100,16 +100,13 @@ def test_a_package_with_an_advisory_fails_the_scan(
     assert "accepted: jinja2 3.1.4 (core.lock): GHSA-q2x7-8rv6-6q7h" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        (lambda _: (503, b"later"), "503"),
-        (lambda _: (200, b"<html>Sign in to the network</html>"), "no answer of such a service"),
-        (lambda _: (200, b'{"results": 5}'), "no answer of such a service"),
-        (results({"next_page_token": "x"}, {}), "no answer of such a service"),
-        (None, "refused"),
-    ],
-)
+@pytest.mark.parametrize(("answer", "reason"), [
+    (lambda _: (503, b"later"), "503"),
+    (lambda _: (200, b"<html>Sign in to the network</html>"), "no answer of such a service"),
+    (lambda _: (200, b'{"results": 5}'), "no answer of such a service"),
+    (results({"next_page_token": "x"}, {}), "no answer of such a service"),
+    (None, "refused"),
+])  # fmt: skip
 def test_what_was_not_checked_is_said_and_never_passes_for_checked(
     answer: Answer | None,
     reason: str,

@@ -17,18 +17,15 @@ from promptcodebook.units import (
 )
 
 
-@pytest.mark.parametrize(
-    ("show", "values", "texts"),
-    [
-        (money, (None, 0.0, 1234.5, 0.1), "unknown|$0|$1,234.50|$0.10"),
-        (money, (0.0523, 0.00005, 0.0000123), "$0.052|$0.00005|$0.000012"),
-        (duration, (0.0, 0.25, 0.96, 9.97, 59.6), "0 ms|250 ms|1.0 s|10 s|1 min"),
-        (duration, (65, 640, 3600, 7199), "1 min 05 s|10 min 40 s|1 h 00 min|1 h 59 min"),
-        (count_text, (0, 999, 999.6, 1234567, 999_600, 12_300), "0|999|1k|1.23M|1M|12.3k"),
-        (bytes_text, (999, 1000, 1_540_000, 2 * 10**9), "999 B|1.0 kB|1.5 MB|2.0 GB"),
-        (number, (0.1234, None, math.nan, math.inf), "0.123|-|-|-"),
-    ],
-)
+@pytest.mark.parametrize(("show", "values", "texts"), [
+    (money, (None, 0.0, 1234.5, 0.1), "unknown|$0|$1,234.50|$0.10"),
+    (money, (0.0523, 0.00005, 0.0000123), "$0.052|$0.00005|$0.000012"),
+    (duration, (0.0, 0.25, 0.96, 9.97, 59.6), "0 ms|250 ms|1.0 s|10 s|1 min"),
+    (duration, (65, 640, 3600, 7199), "1 min 05 s|10 min 40 s|1 h 00 min|1 h 59 min"),
+    (count_text, (0, 999, 999.6, 1234567, 999_600, 12_300), "0|999|1k|1.23M|1M|12.3k"),
+    (bytes_text, (999, 1000, 1_540_000, 2 * 10**9), "999 B|1.0 kB|1.5 MB|2.0 GB"),
+    (number, (0.1234, None, math.nan, math.inf), "0.123|-|-|-"),
+])  # fmt: skip
 def test_amounts_as_people_read_them(
     show: Callable[..., str], values: tuple[float | None, ...], texts: str
 ) -> None:

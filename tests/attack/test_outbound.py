@@ -40,16 +40,13 @@ def test_every_extra_is_watched() -> None:
     assert known | ELSEWHERE == with_packages
 
 
-@pytest.mark.parametrize(
-    "sends",
-    [
-        "import socket\ntry: socket.getaddrinfo('stranger.example', 443)\nexcept OSError: pass",
-        "import urllib.request as u\ntry: u.urlopen('http://192.0.2.7/')\nexcept OSError: pass",
-        "import subprocess, sys\n"
-        "subprocess.run([sys.executable, '-c', 'import socket;"
-        'socket.socket(2, 2).sendto(b"x", ("192.0.2.7", 53))\'])',
-    ],
-)
+@pytest.mark.parametrize("sends", [
+    "import socket\ntry: socket.getaddrinfo('stranger.example', 443)\nexcept OSError: pass",
+    "import urllib.request as u\ntry: u.urlopen('http://192.0.2.7/')\nexcept OSError: pass",
+    "import subprocess, sys\n"
+    "subprocess.run([sys.executable, '-c', 'import socket;"
+    'socket.socket(2, 2).sendto(b"x", ("192.0.2.7", 53))\'])',
+])  # fmt: skip
 def test_the_watch_sees_what_is_sent(sends: str, tmp_path: Path) -> None:
     seen = watched(tmp_path, sys.executable, "-c", sends)
     assert len(seen.hosts) == 1, seen

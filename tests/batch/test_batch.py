@@ -231,16 +231,13 @@ def test_columns_of_the_added_names_need_a_prefix(work: Path, server: Server) ->
     assert row["error"] == "mine" and row["pco_error"] is None and row["pco_answer"]
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "parts"),
-    [
-        ('{"question": "a"}\n{"question": \n', "in.jsonl", ("in.jsonl:2", "not valid JSON")),
-        ('{"questoin": "a"}\n', "in.jsonl", ("no column 'question'", "'questoin'", "--input")),
-        ("", "in.jsonl", ("has no rows",)),
-        ("question\na\nb,c\n", "in.csv", ("in.csv:3", "2 cells")),
-        ("[]", "in.json", ("in.json", ".jsonl")),
-    ],
-)
+@pytest.mark.parametrize(("text", "name", "parts"), [
+    ('{"question": "a"}\n{"question": \n', "in.jsonl", ("in.jsonl:2", "not valid JSON")),
+    ('{"questoin": "a"}\n', "in.jsonl", ("no column 'question'", "'questoin'", "--input")),
+    ("", "in.jsonl", ("has no rows",)),
+    ("question\na\nb,c\n", "in.csv", ("in.csv:3", "2 cells")),
+    ("[]", "in.json", ("in.json", ".jsonl")),
+])  # fmt: skip
 def test_what_is_wrong_with_the_rows_is_told_before_anything_is_paid_for(
     work: Path, server: Server, text: str, name: str, parts: tuple[str, ...]
 ) -> None:

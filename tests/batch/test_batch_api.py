@@ -315,16 +315,13 @@ def reward(example, output):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("moment", "cache"),
-    [
-        ("files", "true"),
-        ("batches", "false"),
-        ("content", "true"),
-        ("landed", "true"),
-        ("landed", "false"),
-    ],
-)
+@pytest.mark.parametrize(("moment", "cache"), [
+    ("files", "true"),
+    ("batches", "false"),
+    ("content", "true"),
+    ("landed", "true"),
+    ("landed", "false"),
+])  # fmt: skip
 def test_a_kill_pays_for_nothing_twice(
     folder: Path, provider: Provider, moment: str, cache: str
 ) -> None:

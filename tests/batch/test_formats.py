@@ -129,14 +129,11 @@ def test_an_output_of_other_rows_is_refused(tmp_path: Path) -> None:
         list(read_results(target, survey(tmp_path / "in.jsonl"), PREFIX))
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (b'{"a": 1}\n\xff\xfe{}\n', r"in.jsonl:2: byte 1 of the line \(0xff\) is not UTF-8"),
-        (b'{"a": 1}\n[1]\n', r"in.jsonl:2: expected a JSON object"),
-        (b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"a": 2}', ""),
-    ],
-)
+@pytest.mark.parametrize(("data", "said"), [
+    (b'{"a": 1}\n\xff\xfe{}\n', r"in.jsonl:2: byte 1 of the line \(0xff\) is not UTF-8"),
+    (b'{"a": 1}\n[1]\n', r"in.jsonl:2: expected a JSON object"),
+    (b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"a": 2}', ""),
+])  # fmt: skip
 def test_lines_are_read_as_training_data_are(data: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(data)
     if said:

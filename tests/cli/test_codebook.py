@@ -145,7 +145,7 @@ def routed(learnt: pco_api.Run) -> Path:
 def test_explain_says_what_each_instinct_promises(routed: Path) -> None:
     said = pco("explain", "last", QUERY, *NOBODY, cwd=routed)
     assert said.code == 0, said.err
-    assert "expected reward with one instinct alone (no model was asked)" in said.out
+    assert "expected reward with one instinct alone" in said.out
     promised = re.findall(r"^  (\d\.\d+)  (.+)$", said.out, re.M)
     values = [float(value) for value, _ in promised]
     assert values == sorted(values, reverse=True)

@@ -31,21 +31,18 @@ WIDE = table("run calls tokens time", ("r-1", "1,260 / 1,386", "565k / 612k", "1
 WORDS = table("k instinct selected", ("0", TEXT, "12"), ("1", "[b]Be ï"))
 
 
-@pytest.mark.parametrize(
-    ("rows", "width", "lines"),
-    [
-        (RUNS, 80, ["run                       calls  tokens      USD",
-                    "20260131-154502-a     1,260 / 3    7.7k        -",
-                    "20260131-154502-long         24       -  unknown",
-                    "x                          +0.5       -  $0.0012"]),
-        (WIDE, 34, ["run          calls       tokens", "r-1  1,260 / 1,386  565k / 612k", "",
-                    "run    time", "r-1  12 min"]),
-        (WORDS, 45, ["k  instinct                          selected",
-                     "0  Read the whole question before          12",
-                     "   you answer any part of it.", "1  [b]Be ï"]),
-        ([], 80, []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rows", "width", "lines"), [
+    (RUNS, 80, ["run                       calls  tokens      USD",
+                "20260131-154502-a     1,260 / 3    7.7k        -",
+                "20260131-154502-long         24       -  unknown",
+                "x                          +0.5       -  $0.0012"]),
+    (WIDE, 34, ["run          calls       tokens", "r-1  1,260 / 1,386  565k / 612k", "",
+                "run    time", "r-1  12 min"]),
+    (WORDS, 45, ["k  instinct                          selected",
+                 "0  Read the whole question before          12",
+                 "   you answer any part of it.", "1  [b]Be ï"]),
+    ([], 80, []),
+])  # fmt: skip
 def test_a_table_fits_its_width(rows: list[dict[str, str]], width: int, lines: list[str]) -> None:
     """Numbers to the right; what finds no room follows below; text is broken into lines."""
     assert columns(rows, width).splitlines() == lines
@@ -63,14 +60,11 @@ def test_the_width_is_that_of_the_screen(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(columns(rows).splitlines()) == 2
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("eval", "last"),
-        ("codebook", "effect", "last", "0"),
-        ("batch", "last", "in.jsonl", "out.jsonl"),
-    ],
-)
+@pytest.mark.parametrize("command", [
+    ("eval", "last"),
+    ("codebook", "effect", "last", "0"),
+    ("batch", "last", "in.jsonl", "out.jsonl"),
+])  # fmt: skip
 def test_progress_says_that_a_model_is_simulated(
     trained: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
@@ -146,17 +140,14 @@ class Ascii(Terminal):
     encoding = "ascii"  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize(
-    ("stream", "plain", "term", "redrawn"),
-    [
-        (Terminal(), False, "xterm", True),
-        (Terminal(), True, "xterm", False),
-        (Terminal(), False, "dumb", False),
-        (Terminal(), False, "", False),
-        (io.StringIO(), False, "xterm", False),
-        (Ascii(), False, "xterm", False),
-    ],
-)
+@pytest.mark.parametrize(("stream", "plain", "term", "redrawn"), [
+    (Terminal(), False, "xterm", True),
+    (Terminal(), True, "xterm", False),
+    (Terminal(), False, "dumb", False),
+    (Terminal(), False, "", False),
+    (io.StringIO(), False, "xterm", False),
+    (Ascii(), False, "xterm", False),
+])  # fmt: skip
 def test_a_terminal_gets_a_line_that_is_redrawn_and_all_else_lines(
     stream: io.StringIO, plain: bool, term: str, redrawn: bool
 ) -> None:

@@ -46,15 +46,12 @@ def test_a_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
     assert result.code == 2 and "Usage: pco runs" in result.out + result.err
 
 
-@pytest.mark.parametrize(
-    ("args", "parts"),
-    [
-        (("eval",), ("missing argument", "next: pco eval --help")),
-        (("eval", "last", "--bogus"), ("no such option: --bogus", "next: pco eval --help")),
-        (("train", "--seed", "x"), ("--seed", "next: pco train --help")),
-        (("runs", "lst"), ("next: pco runs --help",)),
-    ],
-)
+@pytest.mark.parametrize(("args", "parts"), [
+    (("eval",), ("missing argument", "next: pco eval --help")),
+    (("eval", "last", "--bogus"), ("no such option: --bogus", "next: pco eval --help")),
+    (("train", "--seed", "x"), ("--seed", "next: pco train --help")),
+    (("runs", "lst"), ("next: pco runs --help",)),
+])  # fmt: skip
 def test_what_cannot_be_read_points_to_the_help(
     tmp_path: Path, args: tuple[str, ...], parts: tuple[str, ...]
 ) -> None:
@@ -136,13 +133,10 @@ def test_the_shell_at_hand_is_recognised(tmp_path: Path) -> None:
     assert any("_PCO_COMPLETE" in path.read_text() for path in files)
 
 
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [
-        ("pco co", ["config", "compare", "codebook"]),
-        ("pco train --bud", ["--budget"]),
-    ],
-)
+@pytest.mark.parametrize(("typed", "completed"), [
+    ("pco co", ["config", "compare", "codebook"]),
+    ("pco train --bud", ["--budget"]),
+])  # fmt: skip
 def test_commands_and_options_are_completed(
     typed: str, completed: list[str], tmp_path: Path
 ) -> None:

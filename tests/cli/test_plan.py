@@ -101,21 +101,18 @@ def test_a_default_can_be_written_into_a_pco_toml_as_it_is_shown(tmp_path: Path)
 # --- What --set makes of a value ---
 
 
-@pytest.mark.parametrize(
-    ("pair", "tree"),
-    [
-        ("size=8", {"size": 8}),
-        ("data.input={title} {body}", {"data": {"input": "{title} {body}"}}),
-        ('reward={kind = "exact"}', {"reward": {"kind": "exact"}}),
-        ("init.instincts=['a', 'b']", {"init": {"instincts": ["a", "b"]}}),
-        ('init.prompt={"role": "clerk"}', {"init": {"prompt": '{"role": "clerk"}'}}),
-        ("base_prompt=42", {"base_prompt": "42"}),
-        ("reward=[sic", {"reward": "[sic"}),
-        ("reward=[1]\nseed = 2", {"reward": "[1]\nseed = 2"}),
-        ("lm=none", {"lm": None}),
-        ("encoder.mode=none", {"encoder": {"mode": "none"}}),
-    ],
-)
+@pytest.mark.parametrize(("pair", "tree"), [
+    ("size=8", {"size": 8}),
+    ("data.input={title} {body}", {"data": {"input": "{title} {body}"}}),
+    ('reward={kind = "exact"}', {"reward": {"kind": "exact"}}),
+    ("init.instincts=['a', 'b']", {"init": {"instincts": ["a", "b"]}}),
+    ('init.prompt={"role": "clerk"}', {"init": {"prompt": '{"role": "clerk"}'}}),
+    ("base_prompt=42", {"base_prompt": "42"}),
+    ("reward=[sic", {"reward": "[sic"}),
+    ("reward=[1]\nseed = 2", {"reward": "[1]\nseed = 2"}),
+    ("lm=none", {"lm": None}),
+    ("encoder.mode=none", {"encoder": {"mode": "none"}}),
+])  # fmt: skip
 def test_a_value_is_json_or_toml_or_text(pair: str, tree: dict[str, Any]) -> None:
     assert set_layer([pair]) == tree
 
@@ -236,19 +233,16 @@ def test_every_distinct_model_is_asked_and_names_its_roles_and_its_key(
 REWARD = "def reward(example, output):\n    return {}\n"
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "args", "name", "said"),
-    [
-        ("reward.py", REWARD.format("1 / 0"), (), "reward", "ZeroDivisionError"),
-        ("reward.py", REWARD.format("9"), (), "reward", "outside its range"),
-        ("data.jsonl", "{oops\n", (), "task", "data.jsonl:1"),
-        (None, "", ("--set", "lm="), "model", "has no model"),
-        (None, "", ("--lm", "http://127.0.0.1:9/v1#m"), "address", "nothing answers"),
-        (None, "", ("--lm", "openai/gpt-x"), "key variable", "OPENAI_API_KEY is not set"),
-        (None, "", ("--set", "budget.usd=5"), "prices", "so budget.usd cannot be kept"),
-        (None, "", (), "runs", "cannot write to /proc"),
-    ],
-)
+@pytest.mark.parametrize(("file", "text", "args", "name", "said"), [
+    ("reward.py", REWARD.format("1 / 0"), (), "reward", "ZeroDivisionError"),
+    ("reward.py", REWARD.format("9"), (), "reward", "outside its range"),
+    ("data.jsonl", "{oops\n", (), "task", "data.jsonl:1"),
+    (None, "", ("--set", "lm="), "model", "has no model"),
+    (None, "", ("--lm", "http://127.0.0.1:9/v1#m"), "address", "nothing answers"),
+    (None, "", ("--lm", "openai/gpt-x"), "key variable", "OPENAI_API_KEY is not set"),
+    (None, "", ("--set", "budget.usd=5"), "prices", "so budget.usd cannot be kept"),
+    (None, "", (), "runs", "cannot write to /proc"),
+])  # fmt: skip
 def test_what_a_run_cannot_do_with_fails(
     folder: Path, monkeypatch: pytest.MonkeyPatch,
     file: str | None, text: str, args: tuple[str, ...], name: str, said: str,

@@ -371,15 +371,12 @@ def test_the_untrained_prompt_is_composed_for_the_input(
     assert said.json["prompt"] != pco("prompt", "last", text, cwd=trained).out.rstrip("\n")
 
 
-@pytest.mark.parametrize(
-    ("args", "parts"),
-    [
-        ((), ("for each input", 'pco prompt last "an input"', "--row concat")),
-        (("--row", "untrained"), ("for each input", 'pco prompt last --row untrained "an input"')),
-        (("x", "--row", "concat"), ("one prompt for every input",)),
-        (("--row", "concatt"), ("unknown row 'concatt'", "did you mean 'concat'")),
-    ],
-)
+@pytest.mark.parametrize(("args", "parts"), [
+    ((), ("for each input", 'pco prompt last "an input"', "--row concat")),
+    (("--row", "untrained"), ("for each input", 'pco prompt last --row untrained "an input"')),
+    (("x", "--row", "concat"), ("one prompt for every input",)),
+    (("--row", "concatt"), ("unknown row 'concatt'", "did you mean 'concat'")),
+])  # fmt: skip
 def test_what_cannot_be_printed_says_what_to_type(
     trained: Path, args: tuple[str, ...], parts: tuple[str, ...]
 ) -> None:

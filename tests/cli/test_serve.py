@@ -77,15 +77,12 @@ def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
     pco("explain", "last", cwd=tmp_path).error(2, "no input was given", 'pco explain last "an')
 
 
-@pytest.mark.parametrize(
-    ("name", "called", "expected"),
-    [
-        ("20260101-120000-tickets-1a2b", "refunds v2", "refunds-v2"),
-        ("20260101-120000-tickets-1a2b", "", "20260101-120000-tickets-1a2b"),
-        ("tickets.pco.json", None, "tickets"),
-        ("tickets@production", None, "tickets@production"),
-    ],
-)
+@pytest.mark.parametrize(("name", "called", "expected"), [
+    ("20260101-120000-tickets-1a2b", "refunds v2", "refunds-v2"),
+    ("20260101-120000-tickets-1a2b", "", "20260101-120000-tickets-1a2b"),
+    ("tickets.pco.json", None, "tickets"),
+    ("tickets@production", None, "tickets@production"),
+])  # fmt: skip
 def test_a_policy_is_called_by_what_its_user_calls_it(
     name: str, called: str | None, expected: str
 ) -> None:
@@ -127,22 +124,19 @@ def test_what_requests_say_is_on_no_disk(
         assert "MARKED" not in repr(find_record(path, headers["x-request-id"]))
 
 
-@pytest.mark.parametrize(
-    ("args", "error"),
-    [
-        (("p.json",), "set PCO_LM"),
-        (("p.json", "--lm", "simulated"), "pco lm serve simulated"),
-        (("absent.json", "--lm", "http://127.0.0.1:1/v1#m"), "no policy file at absent.json"),
-        (("p.json", "--host", "0.0.0.0", "--lm", "simulated"), "PCO_SERVE_KEY=$(openssl rand"),
-        (("p.json", "--keys", "no-keys", "--lm", "simulated"), "cannot read the keys in no-keys"),
-        (("p.json", "--daily-budget", "90min", "--lm", "simulated"), "1000calls, 2Mtok, 5usd"),
-        (("p.json", "--daily-budget", "5usd", "--lm", "http://127.0.0.1:9/v1#m"),
-         "a money budget needs a price"),
-        (("staged.json", "--lm", "http://127.0.0.1:1/v1#m"), "a prompt for each of find, answer"),
-        (("p.json", "--input", "all", "--lm", "simulated"), "'last', 'conversation'"),
-        (("p.json", "--sticky", "header:", "--lm", "simulated"), "--sticky header:X-Session-Id"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("args", "error"), [
+    (("p.json",), "set PCO_LM"),
+    (("p.json", "--lm", "simulated"), "pco lm serve simulated"),
+    (("absent.json", "--lm", "http://127.0.0.1:1/v1#m"), "no policy file at absent.json"),
+    (("p.json", "--host", "0.0.0.0", "--lm", "simulated"), "PCO_SERVE_KEY=$(openssl rand"),
+    (("p.json", "--keys", "no-keys", "--lm", "simulated"), "cannot read the keys in no-keys"),
+    (("p.json", "--daily-budget", "90min", "--lm", "simulated"), "1000calls, 2Mtok, 5usd"),
+    (("p.json", "--daily-budget", "5usd", "--lm", "http://127.0.0.1:9/v1#m"),
+     "a money budget needs a price"),
+    (("staged.json", "--lm", "http://127.0.0.1:1/v1#m"), "a prompt for each of find, answer"),
+    (("p.json", "--input", "all", "--lm", "simulated"), "'last', 'conversation'"),
+    (("p.json", "--sticky", "header:", "--lm", "simulated"), "--sticky header:X-Session-Id"),
+])  # fmt: skip
 def test_what_cannot_be_served_is_refused_before_anything_listens(
     args: tuple[str, ...], error: str, tmp_path: Path
 ) -> None:
@@ -154,14 +148,11 @@ def test_what_cannot_be_served_is_refused_before_anything_listens(
     assert error in " ".join(result.err.split())
 
 
-@pytest.mark.parametrize(
-    ("lm", "requests", "error"),
-    [
-        ("http://127.0.0.1:1/v1", "r.sqlite", "nothing answers at http://127.0.0.1:1/v1"),
-        ("http://127.0.0.1:1/v1#m", "p.json/below/r.sqlite", "p.json/below cannot be written"),
-        ("http://127.0.0.1:1/v1#m", "r.sqlite", "cannot listen on 127.0.0.1:PORT"),
-    ],
-)
+@pytest.mark.parametrize(("lm", "requests", "error"), [
+    ("http://127.0.0.1:1/v1", "r.sqlite", "nothing answers at http://127.0.0.1:1/v1"),
+    ("http://127.0.0.1:1/v1#m", "p.json/below/r.sqlite", "p.json/below cannot be written"),
+    ("http://127.0.0.1:1/v1#m", "r.sqlite", "cannot listen on 127.0.0.1:PORT"),
+])  # fmt: skip
 def test_only_an_address_that_is_taken_is_told_as_one(
     lm: str, requests: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

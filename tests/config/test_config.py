@@ -146,18 +146,15 @@ def critic(*layers: dict[str, Any], **settings: Any) -> RoleSettings:
     return load_config(*layers, {"roles": {"critic": settings}} if settings else {}).roles["critic"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        # Settings may be somebody else's, and the environment is full of secrets.
-        *[("X-Team", name) for name in ("$HOME", "$AWS_SECRET_ACCESS_KEY", "$PCO_", "$pco_x")],
-        *[
-            (name, "secret-value")
-            for name in ("Authorization", "api-key", "X-API-Key", "X-Auth-Token", "apikey",
-                         "Ocp-Apim-Subscription-Key", "Cookie", "X-Anything-Else")
-        ],
+@pytest.mark.parametrize(("name", "value"), [
+    # Settings may be somebody else's, and the environment is full of secrets.
+    *[("X-Team", name) for name in ("$HOME", "$AWS_SECRET_ACCESS_KEY", "$PCO_", "$pco_x")],
+    *[
+        (name, "secret-value")
+        for name in ("Authorization", "api-key", "X-API-Key", "X-Auth-Token", "apikey",
+                     "Ocp-Apim-Subscription-Key", "Cookie", "X-Anything-Else")
     ],
-)  # fmt: skip
+])  # fmt: skip
 def test_a_key_in_a_header_is_refused_and_not_repeated(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match="PCO_") as caught:
         critic(headers={name: value})
@@ -195,21 +192,18 @@ GIVEN = {"roles": {"critic": {"headers": TOKEN, "extra": {"top_k": 20, "api_key"
 NEW = {"X-New": "$PCO_NEW"}
 
 
-@pytest.mark.parametrize(
-    ("layers", "headers"),
-    [
-        (({"lm": A, **GIVEN}, {"lm": "http://a:1/v1/chat/completions#other"}), TOKEN),
-        (({"lm": A, **GIVEN}, {"lm": B}), {}),
-        (({"lm": A, **GIVEN}, {"roles": {"critic": {"model": B}}}), {}),
-        (({"lm": A, **GIVEN}, {"roles": {"judge": {"model": B}}}), TOKEN),
-        (({"lm": A, **GIVEN}, {"lm": "openai/m"}, {"lm": A}), {}),
-        (({"lm": A, **GIVEN}, {"lm": B, "roles": {"critic": {"headers": NEW}}}), NEW),
-        # Given before any address they go to the first.
-        ((GIVEN, {"lm": A}), TOKEN),
-        ((GIVEN, {"lm": A}, {"lm": B}), {}),
-        (({"lm": A}, GIVEN), TOKEN),
-    ],
-)
+@pytest.mark.parametrize(("layers", "headers"), [
+    (({"lm": A, **GIVEN}, {"lm": "http://a:1/v1/chat/completions#other"}), TOKEN),
+    (({"lm": A, **GIVEN}, {"lm": B}), {}),
+    (({"lm": A, **GIVEN}, {"roles": {"critic": {"model": B}}}), {}),
+    (({"lm": A, **GIVEN}, {"roles": {"judge": {"model": B}}}), TOKEN),
+    (({"lm": A, **GIVEN}, {"lm": "openai/m"}, {"lm": A}), {}),
+    (({"lm": A, **GIVEN}, {"lm": B, "roles": {"critic": {"headers": NEW}}}), NEW),
+    # Given before any address they go to the first.
+    ((GIVEN, {"lm": A}), TOKEN),
+    ((GIVEN, {"lm": A}, {"lm": B}), {}),
+    (({"lm": A}, GIVEN), TOKEN),
+])  # fmt: skip
 def test_headers_and_secrets_go_only_to_the_address_that_they_were_given_for(
     layers: tuple[dict[str, Any], ...], headers: dict[str, str]
 ) -> None:
@@ -241,21 +235,18 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(spec: str) -> None
         assert load_config({"lm": model}).lm == model, "a model's name may have an @"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *dict.fromkeys(
-            ("api_base", "base_url", "api_key", "mock_response", "custom_llm_provider"), "x"
-        ).items(),
-        *[(name, {"X-A": "b"}) for name in ("headers", "extra_headers")],
-        *[(name, ["x"]) for name in ("fallbacks", "callbacks", "models")],
-        *[("extra_body", {"top_k": 1}), ("tools", []), ("plugins", [{"id": "web"}])],
-        *[("provider", {"order": ["x"]}), ("kv_transfer_params", {"remote_host": "x.test"})],
-        *[("best_of", 50), ("store", True), ("guided_regex", "(a+)+")],
-        *[("top_k", "http://x.test"), ("top_k", {"api_base": "x"}), ("stop", {"api_base": "x"})],
-        *[("logit_bias", {"api_base": 1}), ("reasoning_effort", "http://x.test")],
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [
+    *dict.fromkeys(
+        ("api_base", "base_url", "api_key", "mock_response", "custom_llm_provider"), "x"
+    ).items(),
+    *[(name, {"X-A": "b"}) for name in ("headers", "extra_headers")],
+    *[(name, ["x"]) for name in ("fallbacks", "callbacks", "models")],
+    *[("extra_body", {"top_k": 1}), ("tools", []), ("plugins", [{"id": "web"}])],
+    *[("provider", {"order": ["x"]}), ("kv_transfer_params", {"remote_host": "x.test"})],
+    *[("best_of", 50), ("store", True), ("guided_regex", "(a+)+")],
+    *[("top_k", "http://x.test"), ("top_k", {"api_base": "x"}), ("stop", {"api_base": "x"})],
+    *[("logit_bias", {"api_base": 1}), ("reasoning_effort", "http://x.test")],
+])  # fmt: skip
 def test_a_field_that_may_say_where_a_request_goes_is_more_than_sampling(
     name: str, value: Any
 ) -> None:

@@ -70,18 +70,15 @@ def delimited(mark: str) -> str:
     return "\n".join(mark.join(map(str, row)) for row in (ROWS[0], *(r.values() for r in ROWS)))
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("tickets.jsonl", LINES),
-        ("tickets.json", json.dumps(ROWS, indent=1)),
-        ("tickets.tsv", delimited("\t")),
-        *(("tickets.csv", delimited(mark)) for mark in ",;\t|"),
-        # As Windows writes them: a byte order mark and CRLF do not matter.
-        ("tickets.csv", "\ufeff" + delimited(",").replace("\n", "\r\n") + "\r\n"),
-        ("tickets.jsonl", "\ufeff" + LINES.replace("\n", "\r\n")),
-    ],
-)
+@pytest.mark.parametrize(("name", "text"), [
+    ("tickets.jsonl", LINES),
+    ("tickets.json", json.dumps(ROWS, indent=1)),
+    ("tickets.tsv", delimited("\t")),
+    *(("tickets.csv", delimited(mark)) for mark in ",;\t|"),
+    # As Windows writes them: a byte order mark and CRLF do not matter.
+    ("tickets.csv", "\ufeff" + delimited(",").replace("\n", "\r\n") + "\r\n"),
+    ("tickets.jsonl", "\ufeff" + LINES.replace("\n", "\r\n")),
+])  # fmt: skip
 def test_every_file_gives_the_same(
     tmp_path: Path, from_list: Dataset, name: str, text: str
 ) -> None:
@@ -90,23 +87,20 @@ def test_every_file_gives_the_same(
     assert dataset.fingerprint() == from_list.fingerprint() and dataset.name == "tickets"
 
 
-@pytest.mark.parametrize(
-    ("lines", "columns", "first"),
-    [
-        (
-            ["question;answer, if any", "What, and why?;So, that."],
-            ("question", "answer, if any"),
-            ("What, and why?", "So, that."),
-        ),
-        (['"question; asked";answer', '"a;b";c,d'], ("question; asked", "answer"), ("a;b", "c,d")),
-        (
-            ["question,answer;note", "What; where?,So;yes"],
-            ("question", "answer;note"),
-            ("What; where?", "So;yes"),
-        ),
-        (["question", "What; where?"], ("question",), ("What; where?",)),
-    ],
-)
+@pytest.mark.parametrize(("lines", "columns", "first"), [
+    (
+        ["question;answer, if any", "What, and why?;So, that."],
+        ("question", "answer, if any"),
+        ("What, and why?", "So, that."),
+    ),
+    (['"question; asked";answer', '"a;b";c,d'], ("question; asked", "answer"), ("a;b", "c,d")),
+    (
+        ["question,answer;note", "What; where?,So;yes"],
+        ("question", "answer;note"),
+        ("What; where?", "So;yes"),
+    ),
+    (["question", "What; where?"], ("question",), ("What; where?",)),
+])  # fmt: skip
 def test_marks_inside_names_and_cells_are_text(
     tmp_path: Path, lines: list[str], columns: tuple[str, ...], first: tuple[str, ...]
 ) -> None:
@@ -436,24 +430,21 @@ def test_an_id_is_a_text_or_a_number_and_no_other_row_s(name: object, tmp_path: 
     refused(tmp_path, twice, target=None, id="key")
 
 
-@pytest.mark.parametrize(
-    ("chat", "match"),
-    [
-        ("hello", "not a list of chat messages"),
-        ([], "neither text nor a list of chat messages"),
-        ([{"role": "nurse", "content": "x"}], "must have a role, and content or tool calls"),
-        ([{"role": "user", "content": 5}], "must have a role, and content or tool calls"),
-        ([{"role": "user", "content": [{"type": "text"}]}], "must have a role, and content"),
-        ([{"role": "user", "content": ["hi"]}], "must have a role, and content or tool calls"),
-        ([{"role": "user"}], "must have a role, and content or tool calls"),
-        (["hi"], "must have a role, and content or tool calls"),
-        ([{"role": "user", "content": " "}], "the input is empty"),
-        (
-            [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}],
-            "ends with a message of role assistant",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("chat", "match"), [
+    ("hello", "not a list of chat messages"),
+    ([], "neither text nor a list of chat messages"),
+    ([{"role": "nurse", "content": "x"}], "must have a role, and content or tool calls"),
+    ([{"role": "user", "content": 5}], "must have a role, and content or tool calls"),
+    ([{"role": "user", "content": [{"type": "text"}]}], "must have a role, and content"),
+    ([{"role": "user", "content": ["hi"]}], "must have a role, and content or tool calls"),
+    ([{"role": "user"}], "must have a role, and content or tool calls"),
+    (["hi"], "must have a role, and content or tool calls"),
+    ([{"role": "user", "content": " "}], "the input is empty"),
+    (
+        [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}],
+        "ends with a message of role assistant",
+    ),
+])  # fmt: skip
 def test_chats(chat: object, match: str) -> None:
     rows = [{"chat": chat, "n": n} for n in range(3)]
     refused(rows, match, messages="chat", target=None)

@@ -22,15 +22,12 @@ from promptcodebook.tasks.rewards import make_reward, reward_kinds
 from tests.docs.blocks import DOCS, blocks_of, generator
 
 
-@pytest.mark.parametrize(
-    ("script", "written"),
-    [
-        ("generate_cli", "cli.md"),
-        ("generate_config", "config.md"),
-        ("generate_rewards", "reference/rewards.md"),
-        ("generate_verdict", "verdict.svg"),
-    ],
-)
+@pytest.mark.parametrize(("script", "written"), [
+    ("generate_cli", "cli.md"),
+    ("generate_config", "config.md"),
+    ("generate_rewards", "reference/rewards.md"),
+    ("generate_verdict", "verdict.svg"),
+])  # fmt: skip
 def test_what_is_generated_is_current(script: str, written: str) -> None:
     made = generator(script)
     expected = made.picture() if written.endswith("svg") else made.page()
@@ -173,15 +170,12 @@ def test_the_commands_that_pages_print_exist() -> None:
     assert faults == []
 
 
-@pytest.mark.parametrize(
-    ("line", "fault"),
-    [
-        ("train --nonesuch 3", "no option --nonesuch"),
-        ("trian", "no command trian"),
-        ("codebook melt last", "no command melt"),
-        ("codebook promote REF NAME@REF --why x", ""),
-    ],
-)
+@pytest.mark.parametrize(("line", "fault"), [
+    ("train --nonesuch 3", "no option --nonesuch"),
+    ("trian", "no command trian"),
+    ("codebook melt last", "no command melt"),
+    ("codebook promote REF NAME@REF --why x", ""),
+])  # fmt: skip
 def test_a_command_that_does_not_exist_is_told(line: str, fault: str) -> None:
     assert fault in fault_of(line.split()) and bool(fault) == bool(fault_of(line.split()))
 

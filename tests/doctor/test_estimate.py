@@ -117,14 +117,11 @@ def test_a_shortened_plan_comes_near_the_whole(task: str, epochs: int) -> None:
     assert near.total.tokens.expected == pytest.approx(whole.total.tokens.expected, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"update": {"mode": "online", "epochs": 200}},
-        {"update": {"steps_per_epoch": "all", "epochs": 30}, "validation": {"every": 7}},
-        {"validation": {"every": 500}, "update": {"epochs": 90}},
-    ],
-)
+@pytest.mark.parametrize("settings", [
+    {"update": {"mode": "online", "epochs": 200}},
+    {"update": {"steps_per_epoch": "all", "epochs": 30}, "validation": {"every": 7}},
+    {"validation": {"every": 500}, "update": {"epochs": 90}},
+])  # fmt: skip
 def test_a_shortened_plan_validates_as_often(settings: dict[str, Any]) -> None:
     plan = plan_of(**settings)
 

@@ -61,18 +61,15 @@ NO_TEMPERATURE = refusing("temperature", "temperature is not supported")
 TOO_LONG = says("1 2 3", usage={"prompt_tokens": 5, "completion_tokens": 400})
 
 
-@pytest.mark.parametrize(
-    ("step", "name", "level", "what", "next_step"),
-    [
-        (PLAIN, "structured output", "warn", "accepted and ignored", "nothing to do"),
-        (PLAIN, "usage", "warn", "estimate", "calls or time"),
-        (PLAIN, "prefix cache", "ok", "no cached tokens", ""),
-        (NO_FORMAT, "structured output", "warn", "refused", "nothing to do"),
-        (NO_TEMPERATURE, "sampling", "warn", "temperature", "to none"),
-        # A length cap that is ignored endangers budgets.
-        (TOO_LONG, "length cap", "warn", "400 tokens", "budget"),
-    ],
-)
+@pytest.mark.parametrize(("step", "name", "level", "what", "next_step"), [
+    (PLAIN, "structured output", "warn", "accepted and ignored", "nothing to do"),
+    (PLAIN, "usage", "warn", "estimate", "calls or time"),
+    (PLAIN, "prefix cache", "ok", "no cached tokens", ""),
+    (NO_FORMAT, "structured output", "warn", "refused", "nothing to do"),
+    (NO_TEMPERATURE, "sampling", "warn", "temperature", "to none"),
+    # A length cap that is ignored endangers budgets.
+    (TOO_LONG, "length cap", "warn", "400 tokens", "budget"),
+])  # fmt: skip
 async def test_what_a_plain_endpoint_lacks_is_named(
     server: Server, step: Step, name: str, level: str, what: str, next_step: str
 ):

@@ -35,6 +35,7 @@ from promptcodebook.experiments.studies import (
     residual_rows,
     scores,
 )
+from promptcodebook.experiments.variants import _spearman  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import History
 from promptcodebook.randomness import Draws
@@ -122,6 +123,13 @@ def test_exploration_reaches_what_stands_worst_and_without_it_s_entries_remain()
     assert active_after(Explore(), 4, ema, [0.0] * 400, 0) == set()
     assert collapse(16, 4, [0.0] * 400, 0) == 4
     assert collapse(16, 4, [0.3] * 400, 0) == 16
+
+
+def test_rank_correlation_looks_at_ranks_alone_and_at_nothing_that_is_constant() -> None:
+    same = [(1, 1), (1, 1), (2, 2), (3, 3)]
+    for pairs, rank in (([(1, 5), (2, 6), (30, 7)], 1), ([(1, 9), (2, 4), (3, 1)], -1), (same, 1)):
+        assert _spearman(pairs) == pytest.approx(rank)
+    assert _spearman([(2, 1), (2, 2), (2, 3)]) == 0.0
 
 
 def test_a_preset_that_an_experiment_does_not_have_is_refused() -> None:

@@ -91,6 +91,12 @@ def test_the_first_codebooks_hold_what_their_world_says() -> None:
     assert Rule("with a Python program") in rules_in("\n".join(first(named["theta-misled"])))
 
 
+def test_a_smaller_draw_of_messages_lies_in_a_larger_one() -> None:
+    small, large = one_topic(2, 0, 1), one_topic(4, 1, 3)
+    assert len(small.train) == 12
+    assert {e.id for e in small.train} < {e.id for e in large.train}
+
+
 def test_the_interval_over_seeds_is_students() -> None:
     found = over_seeds([0.1, 0.2, 0.3])
     assert found.mean == pytest.approx(0.2)

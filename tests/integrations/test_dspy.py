@@ -190,15 +190,12 @@ def test_a_model_that_is_gone_is_not_a_fault_of_the_program(tmp_path: Path) -> N
         compiled(question=QUESTION)
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        lambda gold, pred, trace, pred_name, pred_trace: {"score": 1, "feedback": "fine"},
-        lambda example, prediction, trace=None: float(
-            trace is None and "answer" in prediction and example.inputs().question != ""
-        ),
-    ],
-)
+@pytest.mark.parametrize("said", [
+    lambda gold, pred, trace, pred_name, pred_trace: {"score": 1, "feedback": "fine"},
+    lambda example, prediction, trace=None: float(
+        trace is None and "answer" in prediction and example.inputs().question != ""
+    ),
+])  # fmt: skip
 def test_metrics_of_every_form_of_dspys(tmp_path: Path, said: Any) -> None:
     compiled = compile(tmp_path, metric=said, trainset=rows(4), valset=rows(6)[4:])
     assert compiled.run is not None and compiled.run.best.score == 1.0

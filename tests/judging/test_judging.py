@@ -133,19 +133,16 @@ def right(shown: Mapping[str, str]) -> bool:
     return shown["answer"].split()[0] == shown["reference"]
 
 
-@pytest.mark.parametrize(
-    ("score", "decision", "why"),
-    [
-        (lambda s: 0.9 if right(s) else 0.2, "use it", "nothing that was tried sways it"),
-        (lambda s: 0.5, "do not trust it", "may be chance"),
-        (lambda s: len(s["answer"]) % 2 / 2, "do not trust it", "may be chance"),
-        (
-            lambda s: float(right(s) or (len(s["answer"]) > 8 and hash_of(s) % 2)),
-            "use it with its error in the interval",
-            "κ is below 0.8, or its lower end below 0.6; its error follows the answer's length",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("score", "decision", "why"), [
+    (lambda s: 0.9 if right(s) else 0.2, "use it", "nothing that was tried sways it"),
+    (lambda s: 0.5, "do not trust it", "may be chance"),
+    (lambda s: len(s["answer"]) % 2 / 2, "do not trust it", "may be chance"),
+    (
+        lambda s: float(right(s) or (len(s["answer"]) > 8 and hash_of(s) % 2)),
+        "use it with its error in the interval",
+        "κ is below 0.8, or its lower end below 0.6; its error follows the answer's length",
+    ),
+])  # fmt: skip
 def test_a_judge_is_trusted_as_far_as_it_agrees_with_people(
     score: Callable[[Mapping[str, str]], float],
     decision: str,

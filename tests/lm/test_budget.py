@@ -115,13 +115,10 @@ async def test_what_was_spent_before_counts_and_reservations_that_shrink_make_ro
     assert bill.started == 6
 
 
-@pytest.mark.parametrize(
-    ("error", "lost"),
-    [
-        *((ServerFault("cut"), True), (CallTimeout("late"), True), (OSError("yours"), True)),
-        *((EndpointDown("down"), False), (ConfigError("which model?"), False)),
-    ],
-)
+@pytest.mark.parametrize(("error", "lost"), [
+    *((ServerFault("cut"), True), (CallTimeout("late"), True), (OSError("yours"), True)),
+    *((EndpointDown("down"), False), (ConfigError("which model?"), False)),
+])  # fmt: skip
 async def test_an_attempt_that_fails_is_booked_at_the_most_it_can_have_cost(
     error: Exception, lost: bool
 ):
@@ -146,15 +143,12 @@ async def test_what_a_reply_can_have_taken_is_believed(usage: Usage):
     assert (tally, reply.estimated) == ({}, False)
 
 
-@pytest.mark.parametrize(
-    ("usage", "letters"),
-    [
-        (Usage(), 300), (Usage(1, 0, 0), 300), (Usage(1, 0, 7), 300), (Usage(1, 7, 0), 300),
-        (Usage(1, -7, 3), 300), (Usage(1, 7, -3), 300), (Usage(1, 10**9, 3), 300),
-        (Usage(1, 7, 10**9), 300), (Usage(1, 7, 3, 400), 300), (Usage(1, 7, 3, -1), 300),
-        (Usage(-1, 7, 3), 300), (Usage(1, 0, 7), 3), (Usage(1, 7, 3), 3000),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("usage", "letters"), [
+    (Usage(), 300), (Usage(1, 0, 0), 300), (Usage(1, 0, 7), 300), (Usage(1, 7, 0), 300),
+    (Usage(1, -7, 3), 300), (Usage(1, 7, -3), 300), (Usage(1, 10**9, 3), 300),
+    (Usage(1, 7, 10**9), 300), (Usage(1, 7, 3, 400), 300), (Usage(1, 7, 3, -1), 300),
+    (Usage(-1, 7, 3), 300), (Usage(1, 0, 7), 3), (Usage(1, 7, 3), 3000),
+])  # fmt: skip
 async def test_what_no_reply_can_have_taken_is_replaced_by_our_count(usage: Usage, letters: int):
     tally, ledger = Counts(), Ledger()
     reply = await Attempted(Bill(usage), gate(ledger), tally)(ask("x" * letters))
@@ -309,15 +303,12 @@ SPEC = "http://localhost:8000/v1#Qwen/Qwen3-8B"
 OWN = Price(prompt=1.0, completion=2.0)
 
 
-@pytest.mark.parametrize(
-    ("own", "model", "cost"),
-    [
-        ("", "openai/gpt-unheard-of", None), ("", "http://localhost/v1#gpt-4o", None),
-        ("", "no spec at all", None), ("", "simulated?load=0.1", 0.0), ("", "smollm2", 0.0),
-        ("simulated", "simulated?load=0.1", 3.0), ("smollm2", "smollm2", 3.0), (SPEC, SPEC, 3.0),
-        ("Qwen/Qwen3-8B", SPEC, 3.0), ("openai/gpt-4o", "openai/gpt-4o", 3.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("own", "model", "cost"), [
+    ("", "openai/gpt-unheard-of", None), ("", "http://localhost/v1#gpt-4o", None),
+    ("", "no spec at all", None), ("", "simulated?load=0.1", 0.0), ("", "smollm2", 0.0),
+    ("simulated", "simulated?load=0.1", 3.0), ("smollm2", "smollm2", 3.0), (SPEC, SPEC, 3.0),
+    ("Qwen/Qwen3-8B", SPEC, 3.0), ("openai/gpt-4o", "openai/gpt-4o", 3.0),
+])  # fmt: skip
 def test_the_users_price_comes_first_then_the_listed_one(own: str, model: str, cost: float | None):
     usage = Usage(calls=1, prompt_tokens=1_000_000, completion_tokens=1_000_000)
     assert PriceTable({own: OWN} if own else None).cost(model, usage) == pytest.approx(cost)
@@ -354,15 +345,12 @@ async def reached(door: BudgetGate, most: int = 99) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("kept", [0, 2])
-@pytest.mark.parametrize(
-    ("limit", "each", "said"),
-    [
-        ("calls", 1, "{all} calls ({spent} made{kept})"),
-        ("tokens", EACH, "{all} tokens ({spent} spent; the next call may take up to {each}{kept})"),
-        ("usd", PRICE,
-         "${all:g} (${spent:.4f} spent; the next call may cost up to ${each:.4f}{kept})"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("limit", "each", "said"), [
+    ("calls", 1, "{all} calls ({spent} made{kept})"),
+    ("tokens", EACH, "{all} tokens ({spent} spent; the next call may take up to {each}{kept})"),
+    ("usd", PRICE,
+     "${all:g} (${spent:.4f} spent; the next call may cost up to ${each:.4f}{kept})"),
+])  # fmt: skip
 async def test_what_is_kept_back_is_spent_once_the_reserve_is_opened(
     limit: str, each: float, said: str, kept: int
 ):

@@ -150,21 +150,18 @@ async def test_a_request_is_paid_for_once_and_then_free(
     file.close()
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        ask("ho"),
-        ask(sample=1),
-        ask(model="http://elsewhere/v1#m"),
-        ask(sampling=Sampling(temperature=0.5)),
-        ask(sampling=Sampling(extra={"top_k": 2})),
-        ask(schema=Schema("s", {"type": "object"})),
-        ask(embeds=True),
-        Request("executor", (Message("system", "hi"),)),
-        Request("executor", (Message("user", "hi", {"role": "user", "name": "Eve"}),)),
-        seen("data:image/png;base64,BBBB"),
-    ],
-)
+@pytest.mark.parametrize("other", [
+    ask("ho"),
+    ask(sample=1),
+    ask(model="http://elsewhere/v1#m"),
+    ask(sampling=Sampling(temperature=0.5)),
+    ask(sampling=Sampling(extra={"top_k": 2})),
+    ask(schema=Schema("s", {"type": "object"})),
+    ask(embeds=True),
+    Request("executor", (Message("system", "hi"),)),
+    Request("executor", (Message("user", "hi", {"role": "user", "name": "Eve"}),)),
+    seen("data:image/png;base64,BBBB"),
+])  # fmt: skip
 async def test_whatever_decides_a_reply_is_in_the_key(make: Make, other: Request) -> None:
     cache = make()
     await cache(ask())
@@ -195,14 +192,11 @@ async def test_failures_and_cut_replies_are_never_kept(make: Make, model: Model)
     assert file_of(cache).stats()[0] == 1
 
 
-@pytest.mark.parametrize(
-    ("reply", "fields"),
-    [
-        (Reply("é \ud800 {x} \0 \U0001f600", usage=PAID), 5),  # as files of 0.1.0 have it
-        (Reply("", usage=PAID, vector=(0.5, -1.0)), 6),
-        (Reply("", usage=PAID, tool_calls=({"id": "c", "function": {"name": "f"}},)), 7),
-    ],
-)
+@pytest.mark.parametrize(("reply", "fields"), [
+    (Reply("é \ud800 {x} \0 \U0001f600", usage=PAID), 5),  # as files of 0.1.0 have it
+    (Reply("", usage=PAID, vector=(0.5, -1.0)), 6),
+    (Reply("", usage=PAID, tool_calls=({"id": "c", "function": {"name": "f"}},)), 7),
+])  # fmt: skip
 def test_a_reply_comes_back_as_it_was(path: Path, reply: Reply, fields: int) -> None:
     packed = pack_reply(reply, Packer())
     assert unpack_reply(packed) == reply and len(unpack(packed)) == fields
@@ -213,15 +207,12 @@ def test_a_reply_comes_back_as_it_was(path: Path, reply: Reply, fields: int) -> 
     file.close()
 
 
-@pytest.mark.parametrize(
-    ("change", "said", "opens"),
-    [
-        ("no folder", "cannot be written", False),
-        ("PRAGMA user_version = 9", "format 9", False),
-        ("scribble", "out of the way", False),
-        ("ALTER TABLE replies RENAME TO theirs", "no such table", True),
-    ],
-)
+@pytest.mark.parametrize(("change", "said", "opens"), [
+    ("no folder", "cannot be written", False),
+    ("PRAGMA user_version = 9", "format 9", False),
+    ("scribble", "out of the way", False),
+    ("ALTER TABLE replies RENAME TO theirs", "no such table", True),
+])  # fmt: skip
 async def test_a_cache_that_cannot_be_used_is_bypassed_left_alone_and_said_once(
     make: Make,
     tally: Counts,

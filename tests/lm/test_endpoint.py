@@ -206,17 +206,14 @@ async def test_odd_but_legal_replies_are_read(server: Server):
     assert replies[5].usage.cached_prompt_tokens == 6
 
 
-@pytest.mark.parametrize(
-    "usage",
-    [
-        {**USAGE, "prompt_tokens": -5},
-        {**USAGE, "prompt_tokens": True},
-        {**USAGE, "prompt_tokens": 10**30},
-        {**USAGE, "prompt_tokens": 1.5},
-        ["no", "usage"],
-        None,
-    ],
-)
+@pytest.mark.parametrize("usage", [
+    {**USAGE, "prompt_tokens": -5},
+    {**USAGE, "prompt_tokens": True},
+    {**USAGE, "prompt_tokens": 10**30},
+    {**USAGE, "prompt_tokens": 1.5},
+    ["no", "usage"],
+    None,
+])  # fmt: skip
 async def test_a_usage_that_cannot_be_is_estimated(server: Server, usage):
     server.script(says("12345678", usage=usage, message={"reasoning": "abcdef"}))
     [reply] = await answers(server, request())
@@ -255,15 +252,12 @@ async def test_max_completion_tokens_is_used_once_max_tokens_was_refused(server:
     assert server.bodies[-1]["max_completion_tokens"] == 9
 
 
-@pytest.mark.parametrize(
-    ("field", "said", "status"),
-    [
-        ("temperature", "Unsupported value: 'temperature' does not support 0.5 with this.", 400),
-        ("top_p", "`top_p` is not supported", 422),
-        ("seed", "Unknown parameter: seed", 400),
-        ("response_format", "json_schema is unsupported here", 422),
-    ],
-)
+@pytest.mark.parametrize(("field", "said", "status"), [
+    ("temperature", "Unsupported value: 'temperature' does not support 0.5 with this.", 400),
+    ("top_p", "`top_p` is not supported", 422),
+    ("seed", "Unknown parameter: seed", 400),
+    ("response_format", "json_schema is unsupported here", 422),
+])  # fmt: skip
 async def test_a_refused_field_is_left_out_from_then_on(
     server: Server, field: str, said: str, status: int
 ):
@@ -276,13 +270,10 @@ async def test_a_refused_field_is_left_out_from_then_on(
     assert set(server.bodies[0]) - set(server.bodies[2]) == {field}
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "The provided JSON schema contains features not supported by xgrammar.",
-        "Invalid schema for response_format 'RouteReply': 'uniqueItems' is not permitted.",
-    ],
-)
+@pytest.mark.parametrize("said", [
+    "The provided JSON schema contains features not supported by xgrammar.",
+    "Invalid schema for response_format 'RouteReply': 'uniqueItems' is not permitted.",
+])  # fmt: skip
 async def test_a_schema_is_kept_without_the_one_word_that_not_every_engine_knows(
     server: Server, said: str
 ):
@@ -306,13 +297,10 @@ async def test_a_validation_list_names_the_field_it_refuses(server: Server):
     assert (await answers(server, request()))[0].dropped == ("seed",)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("temperature", "temperature must be at most 2"),
-        ("max_tokens", "max_tokens is too large: 9. This model's context length is 4."),
-    ],
-)
+@pytest.mark.parametrize(("name", "said"), [
+    ("temperature", "temperature must be at most 2"),
+    ("max_tokens", "max_tokens is too large: 9. This model's context length is 4."),
+])  # fmt: skip
 async def test_a_refused_value_is_an_error_and_no_refused_field(
     server: Server, name: str, said: str
 ):
@@ -328,19 +316,16 @@ async def test_a_refused_value_is_an_error_and_no_refused_field(
 # What failures become
 
 
-@pytest.mark.parametrize(
-    ("step", "kind", "incident"),
-    [
-        (fails(429, headers={"Retry-After": "3"}), RateLimited, "rate_limited"),
-        (fails(429, "Credit to our users", headers={"Retry-After": "3"}), RateLimited,
-         "rate_limited"),
-        (fails(503, headers={"Retry-After": "3"}), RateLimited, "unavailable"),
-        *((fails(status), ServerFault, "server_error") for status in (500, 502, 408, 409, 425)),
-        (drops(), ServerFault, "dropped"),
-        (raw(b"<html>"), ServerFault, "malformed_body"),
-        (says(delay=5.0), CallTimeout, "timeout"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("step", "kind", "incident"), [
+    (fails(429, headers={"Retry-After": "3"}), RateLimited, "rate_limited"),
+    (fails(429, "Credit to our users", headers={"Retry-After": "3"}), RateLimited,
+     "rate_limited"),
+    (fails(503, headers={"Retry-After": "3"}), RateLimited, "unavailable"),
+    *((fails(status), ServerFault, "server_error") for status in (500, 502, 408, 409, 425)),
+    (drops(), ServerFault, "dropped"),
+    (raw(b"<html>"), ServerFault, "malformed_body"),
+    (says(delay=5.0), CallTimeout, "timeout"),
+])  # fmt: skip
 async def test_faults_of_the_server_can_be_tried_again(server: Server, step, kind, incident):
     error = await failure(server, step, timeout=0.5 if kind is CallTimeout else 20.0)
     assert type(error) is kind and error.retryable
@@ -349,34 +334,28 @@ async def test_faults_of_the_server_can_be_tried_again(server: Server, step, kin
     assert error.retry_after == (3.0 if kind is RateLimited else 0.0)
 
 
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("3", 3.0), ("-5", 0.0), ("0", 0.0), ("1e3", 1000.0), ("99999999999999999999", 1e20),
-        ("1e400", 0.0), ("inf", 0.0), ("nan", 0.0), ("1e", 0.0), ("\u0663", 3.0), (",", 0.0),
-        ("soon", 0.0), (None, 0.0), ("x" * 8000, 0.0), ("9" * 8000, 0.0),
-        ("Wed, 21 Oct 1970 07:28:00 GMT", 0.0), ("Thu, 01 Jan 1970 00:01:40 GMT", 90.0),
-        ("Thu, 01 Jan 1970 00:01:40 -0000", 90.0), ("Thu, 01 Jan 1970 00:01:40", 90.0),
-        ("Wed, 21 Oct 99999 07:28:00 GMT", 0.0), ("Wed, 99 Oct 2015 77:28:00 GMT", 0.0),
-        ("Fri, 31 Dec 9999 23:59:59 -9999", 0.0),
-        ("Wed, 21 Oct 2015 07:28:00 +99999999999999999999", 0.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "seconds"), [
+    ("3", 3.0), ("-5", 0.0), ("0", 0.0), ("1e3", 1000.0), ("99999999999999999999", 1e20),
+    ("1e400", 0.0), ("inf", 0.0), ("nan", 0.0), ("1e", 0.0), ("\u0663", 3.0), (",", 0.0),
+    ("soon", 0.0), (None, 0.0), ("x" * 8000, 0.0), ("9" * 8000, 0.0),
+    ("Wed, 21 Oct 1970 07:28:00 GMT", 0.0), ("Thu, 01 Jan 1970 00:01:40 GMT", 90.0),
+    ("Thu, 01 Jan 1970 00:01:40 -0000", 90.0), ("Thu, 01 Jan 1970 00:01:40", 90.0),
+    ("Wed, 21 Oct 99999 07:28:00 GMT", 0.0), ("Wed, 99 Oct 2015 77:28:00 GMT", 0.0),
+    ("Fri, 31 Dec 9999 23:59:59 -9999", 0.0),
+    ("Wed, 21 Oct 2015 07:28:00 +99999999999999999999", 0.0),
+])  # fmt: skip
 def test_a_retry_after_of_any_shape_is_read_or_ignored(value: str | None, seconds: float):
     now = 1e9 if value is not None and "1970 07" in value else 10.0
     assert read_retry_after(value, now=now) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [
-        (429, {"message": "You exceeded your quota", "type": "insufficient_quota"}),
-        (429, {"message": "Billing hard limit", "code": "billing_hard_limit_reached"}),
-        (402, {"message": "Insufficient Balance"}),
-        (403, {"message": "Insufficient credits to run this request"}),
-        (400, {"message": "Your credit balance is too low to access the API."}),
-    ],
-)
+@pytest.mark.parametrize(("status", "body"), [
+    (429, {"message": "You exceeded your quota", "type": "insufficient_quota"}),
+    (429, {"message": "Billing hard limit", "code": "billing_hard_limit_reached"}),
+    (402, {"message": "Insufficient Balance"}),
+    (403, {"message": "Insufficient credits to run this request"}),
+    (400, {"message": "Your credit balance is too low to access the API."}),
+])  # fmt: skip
 async def test_an_empty_account_is_told_as_one_and_asked_once(server: Server, status, body):
     step = raw(json.dumps({"error": body}).encode(), status)
     error = await failure(server, step, key="sk-1")
@@ -385,22 +364,19 @@ async def test_an_empty_account_is_told_as_one_and_asked_once(server: Server, st
     assert "concurrency" not in error.hint and "PCO_API_KEY" in error.hint
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ({"error": {"message": "bad input"}}, "bad input"),
-        ({"error": "bad input"}, "bad input"),
-        ({"message": "bad input"}, "bad input"),
-        ({"detail": "bad input"}, "bad input"),
-        ({"detail": [{"loc": ["body", "seed"], "msg": "bad input"}]}, "body.seed: bad input"),
-        ({"detail": [{"loc": [["deep"], 3], "msg": "bad input"}]}, "['deep'].3: bad input"),
-        ({"detail": [{"loc": 5, "msg": "bad"}, {"loc": None, "msg": "x"}, 7]}, "5: bad; None: x"),
-        ({"detail": [{"loc": {"a": 1}, "msg": "bad input"}]}, "{'a': 1}: bad input"),
-        ([{"a": "bad input"}], '[{"a": "bad input"}]'),
-        ({"error": "x" * 300}, "x" * 300),
-        ({"error": "too long " * 100}, ("too long " * 100)[:300] + "…"),
-    ],
-)
+@pytest.mark.parametrize(("body", "said"), [
+    ({"error": {"message": "bad input"}}, "bad input"),
+    ({"error": "bad input"}, "bad input"),
+    ({"message": "bad input"}, "bad input"),
+    ({"detail": "bad input"}, "bad input"),
+    ({"detail": [{"loc": ["body", "seed"], "msg": "bad input"}]}, "body.seed: bad input"),
+    ({"detail": [{"loc": [["deep"], 3], "msg": "bad input"}]}, "['deep'].3: bad input"),
+    ({"detail": [{"loc": 5, "msg": "bad"}, {"loc": None, "msg": "x"}, 7]}, "5: bad; None: x"),
+    ({"detail": [{"loc": {"a": 1}, "msg": "bad input"}]}, "{'a': 1}: bad input"),
+    ([{"a": "bad input"}], '[{"a": "bad input"}]'),
+    ({"error": "x" * 300}, "x" * 300),
+    ({"error": "too long " * 100}, ("too long " * 100)[:300] + "…"),
+])  # fmt: skip
 async def test_a_refusal_of_any_shape_is_quoted_in_short(server: Server, body: Any, said: str):
     error = await failure(server, raw(json.dumps(body).encode(), 400))
     assert isinstance(error, RequestRefused) and not error.retryable

@@ -10,26 +10,23 @@ from promptcodebook.lm.spec import missing_key, parse_spec, require_keys
 OURS, OPENAI = ("PCO_API_KEY",), ("OPENAI_API_KEY",)
 
 
-@pytest.mark.parametrize(
-    ("text", "environment", "url", "model", "keys"),
-    [
-        ("http://h:80/v1#Qwen/Qwen3:x", {}, "http://h:80/v1", "Qwen/Qwen3:x", OURS),
-        ("https://host/v1/", {}, "https://host/v1", "", OURS),
-        ("https://host/v1/chat/completions#m", {}, "https://host/v1", "m", OURS),
-        ("openai/gpt-4o", {}, "https://api.openai.com/v1", "gpt-4o", OPENAI),
-        ("openai/x", {"OPENAI_BASE_URL": "http://proxy:1/v1/"}, "http://proxy:1/v1", "x", OPENAI),
-        ("https://api.openai.com/v1#x", {}, "https://api.openai.com/v1", "x", OURS + OPENAI),
-        ("https://api.openai.com.evil.example/v1#x", {}, "https://api.openai.com.evil.example/v1",
-         "x", OURS),
-        ("litellm/anthropic/claude", {}, "", "anthropic/claude", ()),
-        ("anthropic/claude-x", {}, "https://api.anthropic.com", "claude-x", ("ANTHROPIC_API_KEY",)),
-        ("anthropic/x", {"ANTHROPIC_BASE_URL": "http://proxy:1/"}, "http://proxy:1", "x",
-         ("ANTHROPIC_API_KEY",)),
-        ("gemini/x", {"GOOGLE_GEMINI_BASE_URL": "http://proxy:1"}, "http://proxy:1", "x",
-         ("GEMINI_API_KEY", "GOOGLE_API_KEY")),
-        *((text, {}, "", text, ()) for text in ("smollm2", "x.GGUF", "hf:Qwen/Qwen3-0.6B")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "environment", "url", "model", "keys"), [
+    ("http://h:80/v1#Qwen/Qwen3:x", {}, "http://h:80/v1", "Qwen/Qwen3:x", OURS),
+    ("https://host/v1/", {}, "https://host/v1", "", OURS),
+    ("https://host/v1/chat/completions#m", {}, "https://host/v1", "m", OURS),
+    ("openai/gpt-4o", {}, "https://api.openai.com/v1", "gpt-4o", OPENAI),
+    ("openai/x", {"OPENAI_BASE_URL": "http://proxy:1/v1/"}, "http://proxy:1/v1", "x", OPENAI),
+    ("https://api.openai.com/v1#x", {}, "https://api.openai.com/v1", "x", OURS + OPENAI),
+    ("https://api.openai.com.evil.example/v1#x", {}, "https://api.openai.com.evil.example/v1",
+     "x", OURS),
+    ("litellm/anthropic/claude", {}, "", "anthropic/claude", ()),
+    ("anthropic/claude-x", {}, "https://api.anthropic.com", "claude-x", ("ANTHROPIC_API_KEY",)),
+    ("anthropic/x", {"ANTHROPIC_BASE_URL": "http://proxy:1/"}, "http://proxy:1", "x",
+     ("ANTHROPIC_API_KEY",)),
+    ("gemini/x", {"GOOGLE_GEMINI_BASE_URL": "http://proxy:1"}, "http://proxy:1", "x",
+     ("GEMINI_API_KEY", "GOOGLE_API_KEY")),
+    *((text, {}, "", text, ()) for text in ("smollm2", "x.GGUF", "hf:Qwen/Qwen3-0.6B")),
+])  # fmt: skip
 def test_a_spec_names_address_model_and_keys(
     text: str, environment: dict[str, str], url: str, model: str, keys: tuple[str, ...]
 ):
@@ -38,33 +35,30 @@ def test_a_spec_names_address_model_and_keys(
     assert (spec.base_url, spec.model, spec.key_names) == (url, model, keys)
 
 
-@pytest.mark.parametrize(
-    ("text", "said", "hint"),
-    [
-        ("", "no model", "openai/NAME"),
-        ("opnai/gpt", "did you mean 'openai'", "openai/NAME"),
-        ("simulatd", "did you mean 'simulated'", "simulated"),
-        ("smolm2", "did you mean 'smollm2'", "smollm2"),
-        ("openai/", "names no model", "openai/NAME"),
-        ("localhost:8000/v1#m", "lacks http://", "http://localhost:8000/v1#m"),
-        ("ftp://host/v1#m", "cannot read the address", "http://"),
-        ("http://host:port/v1#m", "malformed", "http://"),
-        ("http://:80#m", "cannot read the address", "http://"),
-        ("simulated?load", "'load'", "load=0.1"),
-        ("openai", "unknown model 'openai'", "openai/NAME"),
-        ("gemini/", "names no model", "gemini/NAME"),
-        ("gpt-4o", "did you mean 'openai/gpt-4o'?", "openai/NAME"),
-        ("o3", "did you mean 'openai/o3'?", "openai/NAME"),
-        ("Claude-Opus-5", "did you mean 'anthropic/Claude-Opus-5'?", "anthropic/NAME"),
-        ("google/gemini-2.5-pro", "did you mean 'gemini/gemini-2.5-pro'?", "gemini/NAME"),
-        ("mistral-large-latest", "did you mean 'litellm/mistral/mistral-large-latest'?", "litellm"),
-        ("deepseek-chat", "did you mean 'litellm/deepseek/deepseek-chat'?", "litellm/PROVIDER"),
-        ("azure/gpt-4o", "did you mean 'litellm/azure/gpt-4o'?", "litellm/PROVIDER/NAME"),
-        ("bedrock/anthropic.claude", "did you mean 'litellm/bedrock/anthropic.claude'?", "litellm"),
-        ("Qwen/Qwen3-8B", "did you mean 'http://localhost:8000/v1#Qwen/Qwen3-8B'?", "http://"),
-        ("llama3.3", "did you mean 'http://localhost:8000/v1#llama3.3'?", "http://host"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said", "hint"), [
+    ("", "no model", "openai/NAME"),
+    ("opnai/gpt", "did you mean 'openai'", "openai/NAME"),
+    ("simulatd", "did you mean 'simulated'", "simulated"),
+    ("smolm2", "did you mean 'smollm2'", "smollm2"),
+    ("openai/", "names no model", "openai/NAME"),
+    ("localhost:8000/v1#m", "lacks http://", "http://localhost:8000/v1#m"),
+    ("ftp://host/v1#m", "cannot read the address", "http://"),
+    ("http://host:port/v1#m", "malformed", "http://"),
+    ("http://:80#m", "cannot read the address", "http://"),
+    ("simulated?load", "'load'", "load=0.1"),
+    ("openai", "unknown model 'openai'", "openai/NAME"),
+    ("gemini/", "names no model", "gemini/NAME"),
+    ("gpt-4o", "did you mean 'openai/gpt-4o'?", "openai/NAME"),
+    ("o3", "did you mean 'openai/o3'?", "openai/NAME"),
+    ("Claude-Opus-5", "did you mean 'anthropic/Claude-Opus-5'?", "anthropic/NAME"),
+    ("google/gemini-2.5-pro", "did you mean 'gemini/gemini-2.5-pro'?", "gemini/NAME"),
+    ("mistral-large-latest", "did you mean 'litellm/mistral/mistral-large-latest'?", "litellm"),
+    ("deepseek-chat", "did you mean 'litellm/deepseek/deepseek-chat'?", "litellm/PROVIDER"),
+    ("azure/gpt-4o", "did you mean 'litellm/azure/gpt-4o'?", "litellm/PROVIDER/NAME"),
+    ("bedrock/anthropic.claude", "did you mean 'litellm/bedrock/anthropic.claude'?", "litellm"),
+    ("Qwen/Qwen3-8B", "did you mean 'http://localhost:8000/v1#Qwen/Qwen3-8B'?", "http://"),
+    ("llama3.3", "did you mean 'http://localhost:8000/v1#llama3.3'?", "http://host"),
+])  # fmt: skip
 def test_a_wrong_spec_says_what_is_wrong_and_what_to_write(text: str, said: str, hint: str):
     with pytest.raises(ConfigError) as caught:
         parse_spec(text, {})
@@ -72,20 +66,17 @@ def test_a_wrong_spec_says_what_is_wrong_and_what_to_write(text: str, said: str,
     assert hint in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "http://user:hunter2@host/v1#m",
-        "https://hunter2@host/v1#m",
-        "http://host/v1?key=hunter2#m",
-        "ftp://user:hunter2@host/v1#m",
-        "http://user:hunter2@host:port/v1#m",
-        "user:hunter2@host:8000/v1#m",
-        "user:hunter2@host",
-        "http:/user:hunter2@host/v1#m",
-        "hunter2@host:8000/v1",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "http://user:hunter2@host/v1#m",
+    "https://hunter2@host/v1#m",
+    "http://host/v1?key=hunter2#m",
+    "ftp://user:hunter2@host/v1#m",
+    "http://user:hunter2@host:port/v1#m",
+    "user:hunter2@host:8000/v1#m",
+    "user:hunter2@host",
+    "http:/user:hunter2@host/v1#m",
+    "hunter2@host:8000/v1",
+])  # fmt: skip
 def test_credentials_in_an_address_are_refused_and_not_repeated(text: str):
     with pytest.raises(ConfigError) as caught:
         parse_spec(text, {})
@@ -98,18 +89,15 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(text: str):
 # A provider that answers nobody without a key is told of before a call, or a run, is begun.
 
 
-@pytest.mark.parametrize(
-    ("spec", "variable"),
-    [
-        ("openai/gpt-x", "OPENAI_API_KEY"),
-        ("https://api.openai.com/v1#gpt-x", "PCO_API_KEY"),
-        ("https://openrouter.ai/api/v1#some/model", "PCO_API_KEY"),
-        ("litellm/anthropic/claude", "ANTHROPIC_API_KEY"),
-        ("litellm/gemini/flash", "GEMINI_API_KEY"),
-        ("anthropic/claude", "ANTHROPIC_API_KEY"),
-        ("gemini/flash", "GOOGLE_API_KEY"),
-    ],
-)
+@pytest.mark.parametrize(("spec", "variable"), [
+    ("openai/gpt-x", "OPENAI_API_KEY"),
+    ("https://api.openai.com/v1#gpt-x", "PCO_API_KEY"),
+    ("https://openrouter.ai/api/v1#some/model", "PCO_API_KEY"),
+    ("litellm/anthropic/claude", "ANTHROPIC_API_KEY"),
+    ("litellm/gemini/flash", "GEMINI_API_KEY"),
+    ("anthropic/claude", "ANTHROPIC_API_KEY"),
+    ("gemini/flash", "GOOGLE_API_KEY"),
+])  # fmt: skip
 def test_the_variable_to_export_is_named_until_it_is_set(spec: str, variable: str) -> None:
     with pytest.raises(ConfigError, match="needs a key") as caught:
         require_keys({"simulated": {}, spec: {}}, {})
@@ -120,22 +108,19 @@ def test_the_variable_to_export_is_named_until_it_is_set(spec: str, variable: st
     require_keys({spec: {}}, {variable: "k"})
 
 
-@pytest.mark.parametrize(
-    ("spec", "headers", "environment", "missing"),
-    [
-        ("litellm/gemini/flash", [], {"GOOGLE_API_KEY": "k"}, ()),  # any of the variables will do
-        ("https://api.openai.com/v1#x", [], {"OPENAI_API_KEY": "k"}, ()),
-        ("https://api.x.ai/v1#m", ["$PCO_OTHER"], {}, ()),  # a key in a header is a key
-        ("https://api.x.ai/v1#m", ["2024-01-01"], {}, ("PCO_API_KEY",)),
-        ("openai/m", [], {"OPENAI_BASE_URL": "http://localhost:8000/v1"}, ()),
-        ("simulated", [], {}, ()),
-        ("http://localhost:8000/v1#m", [], {}, ()),
-        ("https://models.example.org/v1#m", [], {}, ()),
-        ("https://api.openai.com.example.org/v1#m", [], {}, ()),
-        ("litellm/ollama/small", [], {}, ()),
-        ("litellm/some-model", [], {}, ()),
-    ],
-)
+@pytest.mark.parametrize(("spec", "headers", "environment", "missing"), [
+    ("litellm/gemini/flash", [], {"GOOGLE_API_KEY": "k"}, ()),  # any of the variables will do
+    ("https://api.openai.com/v1#x", [], {"OPENAI_API_KEY": "k"}, ()),
+    ("https://api.x.ai/v1#m", ["$PCO_OTHER"], {}, ()),  # a key in a header is a key
+    ("https://api.x.ai/v1#m", ["2024-01-01"], {}, ("PCO_API_KEY",)),
+    ("openai/m", [], {"OPENAI_BASE_URL": "http://localhost:8000/v1"}, ()),
+    ("simulated", [], {}, ()),
+    ("http://localhost:8000/v1#m", [], {}, ()),
+    ("https://models.example.org/v1#m", [], {}, ()),
+    ("https://api.openai.com.example.org/v1#m", [], {}, ()),
+    ("litellm/ollama/small", [], {}, ()),
+    ("litellm/some-model", [], {}, ()),
+])  # fmt: skip
 def test_who_may_do_without_a_key_is_not_asked_for_one(
     spec: str, headers: list[str], environment: dict[str, str], missing: tuple[str, ...]
 ) -> None:

@@ -55,16 +55,13 @@ async def test_every_incident_is_counted_and_made_good(server: Server, tally: Co
     assert server.calls == 5
 
 
-@pytest.mark.parametrize(
-    ("step", "kind", "counted", "calls"),
-    [
-        (fails(429), RateLimited, {"rate_limited": 3}, 3),
-        (fails(502), ServerFault, {"server_error": 3}, 3),
-        (drops(), ServerFault, {"dropped": 3}, 3),
-        (says(delay=1.0), CallTimeout, {"timeout": 3}, 3),
-        (fails(401), AuthRefused, {}, 1),
-    ],
-)
+@pytest.mark.parametrize(("step", "kind", "counted", "calls"), [
+    (fails(429), RateLimited, {"rate_limited": 3}, 3),
+    (fails(502), ServerFault, {"server_error": 3}, 3),
+    (drops(), ServerFault, {"dropped": 3}, 3),
+    (says(delay=1.0), CallTimeout, {"timeout": 3}, 3),
+    (fails(401), AuthRefused, {}, 1),
+])  # fmt: skip
 async def test_retries_end_and_what_will_not_get_better_has_none(
     server: Server, tally: Counts, step, kind, counted: dict[str, int], calls: int
 ):
@@ -149,13 +146,10 @@ async def test_headers_are_sent_and_their_keys_come_from_the_environment(
     assert "hush" not in said and "PCO_ID" in said
 
 
-@pytest.mark.parametrize(
-    ("headers", "said"),
-    [
-        ({"api-key": "$MISSING"}, "MISSING, which is not set"),
-        ({"a": "$SET", "b": "$B"}, "'b' takes its key from B, which is not set"),
-    ],
-)
+@pytest.mark.parametrize(("headers", "said"), [
+    ({"api-key": "$MISSING"}, "MISSING, which is not set"),
+    ({"a": "$SET", "b": "$B"}, "'b' takes its key from B, which is not set"),
+])  # fmt: skip
 async def test_a_key_that_cannot_be_found_is_said_before_any_call(
     tally: Counts, headers: dict[str, str], said: str
 ):

@@ -64,60 +64,48 @@ def extract(text: str, shape: type[structured.T], *, cut: bool = False) -> Extra
 # What is found in a text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(GOOD, f"  {GOOD}\n", f"```json\n{GOOD}\n```", f"```\n{GOOD}```"),
-        f"<think>maybe {{1}}</think>\n{GOOD}",
-        f"<think>a</think><think>b</think>```json\n{GOOD}\n```",
-        f"so I think it is {{fine}}</think>{GOOD}",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    *(GOOD, f"  {GOOD}\n", f"```json\n{GOOD}\n```", f"```\n{GOOD}```"),
+    f"<think>maybe {{1}}</think>\n{GOOD}",
+    f"<think>a</think><think>b</think>```json\n{GOOD}\n```",
+    f"so I think it is {{fine}}</think>{GOOD}",
+])  # fmt: skip
 def test_thoughts_and_fences_are_no_fault(text: str):
     assert extract(text, Verdict) == Extraction(VERDICT, strict=True)
     value = Verdict(score=0.5, feedback="close </think> first")
     assert extract(value.model_dump_json(), Verdict) == Extraction(value, strict=True)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(f"Sure! {GOOD} Hope that helps.", f'{{"result": {GOOD}}}', f"[{GOOD}]"),
-        f'First {{"score": 0.1}}, no, rather {GOOD}',
-        f'{GOOD}\nAs in {{"example": 1}}',
-        f"Set notation {{a, b}} aside: {GOOD}",
-        f"```json\n{GOOD}\n```\nThat is my verdict.",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    *(f"Sure! {GOOD} Hope that helps.", f'{{"result": {GOOD}}}', f"[{GOOD}]"),
+    f'First {{"score": 0.1}}, no, rather {GOOD}',
+    f'{GOOD}\nAs in {{"example": 1}}',
+    f"Set notation {{a, b}} aside: {GOOD}",
+    f"```json\n{GOOD}\n```\nThat is my verdict.",
+])  # fmt: skip
 def test_the_last_valid_object_counts(text: str):
     assert extract(text, Verdict) == Extraction(VERDICT)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{'score': 0.5, 'feedback': 'cite {x}'}",
-        '{"score": 0.5, "feedback": "cite {x}",}',
-        '{score: 0.5, feedback: "cite {x}"}',
-        '```json\n{"score": 0.5, "feedback": "cite {x}"\n```',
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "{'score': 0.5, 'feedback': 'cite {x}'}",
+    '{"score": 0.5, "feedback": "cite {x}",}',
+    '{score: 0.5, feedback: "cite {x}"}',
+    '```json\n{"score": 0.5, "feedback": "cite {x}"\n```',
+])  # fmt: skip
 def test_broken_json_is_repaired_but_not_where_it_was_cut(text: str):
     assert extract(text, Verdict) == Extraction(VERDICT, repaired=True)
     assert extract(text, Verdict, cut=True).value is None
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("", "not valid JSON"),
-        ("I cannot do that.", "not valid JSON"),
-        ("<think>never ends " + GOOD, "not valid JSON"),
-        ('{"score": 7}', "score: Input should be less than or equal to 1"),
-        ('{"feedback": "x"}', "score: Field required"),
-        ('{"score": ' + "1" * 9000 + "}", "not valid JSON"),
-    ],
-)
+@pytest.mark.parametrize(("text", "fault"), [
+    ("", "not valid JSON"),
+    ("I cannot do that.", "not valid JSON"),
+    ("<think>never ends " + GOOD, "not valid JSON"),
+    ('{"score": 7}', "score: Input should be less than or equal to 1"),
+    ('{"feedback": "x"}', "score: Field required"),
+    ('{"score": ' + "1" * 9000 + "}", "not valid JSON"),
+])  # fmt: skip
 def test_what_holds_no_value_says_why(text: str, fault: str):
     found = extract(text, Verdict)
     assert found.value is None and fault in found.fault
@@ -205,21 +193,18 @@ def too_high(value: Verdict) -> str | None:
     return f"score {value.score} is above 0.6" if value.score > 0.6 else None
 
 
-@pytest.mark.parametrize(
-    ("replies", "score", "counts"),
-    [
-        ([GOOD], 0.5, {}),
-        (["{'score': 0.5}"], 0.5, {"malformed": 1, "repaired": 1}),
-        ([f"Sure: {GOOD}"], 0.5, {"malformed": 1}),
-        (["no", GOOD], 0.5, {"malformed": 1, "reasked": 1}),
-        ([CUT, GOOD], 0.5, {"truncated": 1, "reasked": 1}),
-        ([Reply(GOOD + " and furthermo", finish="length")], 0.5, {"malformed": 1}),
-        ([HIGH, GOOD], 0.5, {"faulty": 1, "reasked": 1}),
-        ([HIGH, '{"score": 0.8}'], 0.8, {"faulty": 2, "reasked": 1}),
-        ([HIGH, "nonsense"], 0.9, {"faulty": 1, "malformed": 1, "reasked": 1}),
-        ([HIGH, RequestRefused("context too long")], 0.9, {"faulty": 1, "reasked": 1}),
-    ],
-)
+@pytest.mark.parametrize(("replies", "score", "counts"), [
+    ([GOOD], 0.5, {}),
+    (["{'score': 0.5}"], 0.5, {"malformed": 1, "repaired": 1}),
+    ([f"Sure: {GOOD}"], 0.5, {"malformed": 1}),
+    (["no", GOOD], 0.5, {"malformed": 1, "reasked": 1}),
+    ([CUT, GOOD], 0.5, {"truncated": 1, "reasked": 1}),
+    ([Reply(GOOD + " and furthermo", finish="length")], 0.5, {"malformed": 1}),
+    ([HIGH, GOOD], 0.5, {"faulty": 1, "reasked": 1}),
+    ([HIGH, '{"score": 0.8}'], 0.8, {"faulty": 2, "reasked": 1}),
+    ([HIGH, "nonsense"], 0.9, {"faulty": 1, "malformed": 1, "reasked": 1}),
+    ([HIGH, RequestRefused("context too long")], 0.9, {"faulty": 1, "reasked": 1}),
+])  # fmt: skip
 async def test_what_replies_come_to(
     replies: list[Scripted], score: float, counts: dict[str, int], tally: Counts
 ):
@@ -235,15 +220,12 @@ async def test_what_replies_come_to(
     assert tally == counts
 
 
-@pytest.mark.parametrize(
-    ("replies", "kind", "said", "hint", "counts"),
-    [
-        (["no", '{"score": 3}'], ParseError, "less than or equal to 1", "pco doctor",
-         {"malformed": 2, "reasked": 1, "parse_failed": 1}),
-        ([CUT, CUT], TruncatedReply, "cut at its length cap twice", "roles.critic.max_tokens",
-         {"truncated": 2, "reasked": 1}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("replies", "kind", "said", "hint", "counts"), [
+    (["no", '{"score": 3}'], ParseError, "less than or equal to 1", "pco doctor",
+     {"malformed": 2, "reasked": 1, "parse_failed": 1}),
+    ([CUT, CUT], TruncatedReply, "cut at its length cap twice", "roles.critic.max_tokens",
+     {"truncated": 2, "reasked": 1}),
+])  # fmt: skip
 async def test_replies_without_a_value_end_in_an_error_that_says_what_they_took(
     replies: list[Scripted], kind: type[LMError], said: str, hint: str, counts: Any, tally: Counts
 ):
@@ -256,16 +238,13 @@ async def test_replies_without_a_value_end_in_an_error_that_says_what_they_took(
     assert tally == counts
 
 
-@pytest.mark.parametrize(
-    ("first", "quoted", "complaint"),
-    [
-        (HIGH, HIGH, "score 0.9 is above 0.6"),
-        (CUT, CUT.text, "it was cut at its length limit"),
-        ("<think>hm</think>no idea", "no idea", "not valid JSON"),
-        ("", "(empty)", "not valid JSON"),
-        ("x" * 9000, "x" * 4000, "not valid JSON"),
-    ],
-)
+@pytest.mark.parametrize(("first", "quoted", "complaint"), [
+    (HIGH, HIGH, "score 0.9 is above 0.6"),
+    (CUT, CUT.text, "it was cut at its length limit"),
+    ("<think>hm</think>no idea", "no idea", "not valid JSON"),
+    ("", "(empty)", "not valid JSON"),
+    ("x" * 9000, "x" * 4000, "not valid JSON"),
+])  # fmt: skip
 async def test_the_re_ask_quotes_reply_and_fault_under_a_sample_of_its_own(
     first: Scripted, quoted: str, complaint: str, tally: Counts
 ):
@@ -314,13 +293,10 @@ def too_long(text: str) -> str | None:
     return "it has more than two words" if len(text.split()) > 2 else None
 
 
-@pytest.mark.parametrize(
-    ("reply", "complaint", "counted"),
-    [
-        ("one two three", "it has more than two words", "faulty"),
-        (Reply("one", finish="length"), "it was cut at its length limit", "truncated"),
-    ],
-)
+@pytest.mark.parametrize(("reply", "complaint", "counted"), [
+    ("one two three", "it has more than two words", "faulty"),
+    (Reply("one", finish="length"), "it was cut at its length limit", "truncated"),
+])  # fmt: skip
 async def test_a_text_at_fault_is_asked_for_once_more(
     reply: str | Reply, complaint: str, counted: str, tally: Counts
 ):
@@ -371,33 +347,27 @@ def test_no_value_of_one_field_makes_the_reply_unreadable(value: object):
     assert all(text for text in read_by_name(value).values())
 
 
-@pytest.mark.parametrize(
-    ("written", "picks"),
-    [
-        (["3", "[5]", "c7", "Instinct 2", 1.0], [3, 5, 7, 2, 1]),
-        (["3: Count words", {"index": 4}, {"id": "5", "why": "x"}], [3, 4, 5]),
-        ("3, 5 and 7", [3, 5, 7]),
-        ({"3": "why", "5": "why"}, [3, 5]),
-        (4, [4]),
-        ([None, True, 1.5, "none", "1.5", [], 10**400], []),
-        ("-1", [-1]),
-        (None, []),
-    ],
-)
+@pytest.mark.parametrize(("written", "picks"), [
+    (["3", "[5]", "c7", "Instinct 2", 1.0], [3, 5, 7, 2, 1]),
+    (["3: Count words", {"index": 4}, {"id": "5", "why": "x"}], [3, 4, 5]),
+    ("3, 5 and 7", [3, 5, 7]),
+    ({"3": "why", "5": "why"}, [3, 5]),
+    (4, [4]),
+    ([None, True, 1.5, "none", "1.5", [], 10**400], []),
+    ("-1", [-1]),
+    (None, []),
+])  # fmt: skip
 def test_indices_are_read_however_they_are_written(written: object, picks: list[int]):
     assert read(picks=written).picks == picks
 
 
-@pytest.mark.parametrize(
-    ("written", "text"),
-    [
-        (None, ""), ("  ", ""), ("None.", ""), ("n/a", ""), ("no errors", ""), (False, ""),
-        ([], ""),
-        ("No issues found.", ""), ("None of the words fit.", "None of the words fit."),
-        ("no", ""), ("Say no.", "Say no."), (0.5, "0.5"), (["a", None, "b"], "a b"),
-        ({"format": "wrong", "tone": ""}, "format: wrong"), (10**400, ""), ("x" * 5000, "x" * 4000),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("written", "text"), [
+    (None, ""), ("  ", ""), ("None.", ""), ("n/a", ""), ("no errors", ""), (False, ""),
+    ([], ""),
+    ("No issues found.", ""), ("None of the words fit.", "None of the words fit."),
+    ("no", ""), ("Say no.", "Say no."), (0.5, "0.5"), (["a", None, "b"], "a b"),
+    ({"format": "wrong", "tone": ""}, "format: wrong"), (10**400, ""), ("x" * 5000, "x" * 4000),
+])  # fmt: skip
 def test_texts_are_read_however_they_are_written(written: object, text: str):
     assert read(text=written).text == text
 
@@ -414,15 +384,12 @@ def test_a_deep_or_wide_value_is_cut():
     )
 
 
-@pytest.mark.parametrize(
-    ("written", "number"),
-    [
-        (0.7, 0.7), ("0.7", 0.7), (" .7 ", 0.7), ("0,7", 0.7), ("7/10", 0.7), ("7 / 10", 0.7),
-        ("7 out of 10", 0.7), ("70%", 0.7), ("70 %", 0.7), (7, 7.0), ("-1", -1.0), (True, None),
-        ("high", None), ("", None), (None, None), ("1/0", None), ("1 2", None), (10**400, None),
-        ("0.7 or 0.8", None), ("1,234,5", None), ([0.7], None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("written", "number"), [
+    (0.7, 0.7), ("0.7", 0.7), (" .7 ", 0.7), ("0,7", 0.7), ("7/10", 0.7), ("7 / 10", 0.7),
+    ("7 out of 10", 0.7), ("70%", 0.7), ("70 %", 0.7), (7, 7.0), ("-1", -1.0), (True, None),
+    ("high", None), ("", None), (None, None), ("1/0", None), ("1 2", None), (10**400, None),
+    ("0.7 or 0.8", None), ("1,234,5", None), ([0.7], None),
+])  # fmt: skip
 def test_a_number_is_read_where_it_is_unambiguous(written: object, number: float | None):
     text = json.dumps({"score": written})
     if number is None:

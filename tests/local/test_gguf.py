@@ -43,16 +43,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"general.architecture": "qwen2"}, "its general.architecture is qwen2, not llama"),
-        ({"tokenizer.ggml.pre": "qwen2"}, "its tokenizer.ggml.pre is qwen2, not gpt-2 or smollm"),
-        ({"tokenizer.ggml.pre": None}, "its tokenizer.ggml.pre is None"),
-        ({}, "it has no llama.attention.head_count_kv"),
-        ({"llama.attention.head_count_kv": 1}, "it has no tokenizer.ggml.tokens"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "said"), [
+    ({"general.architecture": "qwen2"}, "its general.architecture is qwen2, not llama"),
+    ({"tokenizer.ggml.pre": "qwen2"}, "its tokenizer.ggml.pre is qwen2, not gpt-2 or smollm"),
+    ({"tokenizer.ggml.pre": None}, "its tokenizer.ggml.pre is None"),
+    ({}, "it has no llama.attention.head_count_kv"),
+    ({"llama.attention.head_count_kv": 1}, "it has no tokenizer.ggml.tokens"),
+])  # fmt: skip
 def test_what_is_not_known_is_refused(
     tmp_path: Path, cache: Path, changed: Mapping[str, Any], said: str
 ) -> None:

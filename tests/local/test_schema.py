@@ -242,27 +242,24 @@ def test_references_are_followed() -> None:
     assert found == {'{"x":true}', '{"x":false}'}
 
 
-@pytest.mark.parametrize(
-    ("schema", "said"),
-    [
-        ({"type": "string", "pattern": "a+"}, "'pattern' (at its root)"),
-        ({"type": "object", "properties": {"a": {"format": "date"}}}, "'format' (at /a)"),
-        ({"oneOf": [{"type": "null"}]}, "'oneOf'"),
-        ({"allOf": [{"type": "null"}, {"type": "string"}]}, "'allOf' of 2"),
-        ({"type": "integer", "multipleOf": 3}, "'multipleOf'"),
-        ({"type": "integer", "minimum": 2, "maximum": 1}, "no whole number"),
-        ({"type": "array", "uniqueItems": True, "items": {"type": "string"}}, "'uniqueItems'"),
-        ({"type": "array", "minItems": 3, "maxItems": 1}, "at least 3 items and at most 1"),
-        ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, "refers to itself"),
-        ({"$ref": "#/$defs/B"}, "there is no #/$defs/B"),
-        ({"$ref": "http://x/y"}, "which is not in it"),
-        ({"type": "object", "required": ["z"]}, "'z' is required"),
-        ({"type": "date"}, "the type 'date'"),
-        ({"enum": []}, "an 'enum' without a value"),
-        ({"enum": [1], "minimum": 3}, "'minimum' beside 'enum'"),
-        ({"type": "object", "properties": {"a": False}}, "no schema that anything satisfies"),
-    ],
-)
+@pytest.mark.parametrize(("schema", "said"), [
+    ({"type": "string", "pattern": "a+"}, "'pattern' (at its root)"),
+    ({"type": "object", "properties": {"a": {"format": "date"}}}, "'format' (at /a)"),
+    ({"oneOf": [{"type": "null"}]}, "'oneOf'"),
+    ({"allOf": [{"type": "null"}, {"type": "string"}]}, "'allOf' of 2"),
+    ({"type": "integer", "multipleOf": 3}, "'multipleOf'"),
+    ({"type": "integer", "minimum": 2, "maximum": 1}, "no whole number"),
+    ({"type": "array", "uniqueItems": True, "items": {"type": "string"}}, "'uniqueItems'"),
+    ({"type": "array", "minItems": 3, "maxItems": 1}, "at least 3 items and at most 1"),
+    ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, "refers to itself"),
+    ({"$ref": "#/$defs/B"}, "there is no #/$defs/B"),
+    ({"$ref": "http://x/y"}, "which is not in it"),
+    ({"type": "object", "required": ["z"]}, "'z' is required"),
+    ({"type": "date"}, "the type 'date'"),
+    ({"enum": []}, "an 'enum' without a value"),
+    ({"enum": [1], "minimum": 3}, "'minimum' beside 'enum'"),
+    ({"type": "object", "properties": {"a": False}}, "no schema that anything satisfies"),
+])  # fmt: skip
 def test_what_cannot_be_enforced_is_refused_by_name(schema: Any, said: str) -> None:
     with pytest.raises(RequestRefused) as caught:
         schema_ebnf(schema)

@@ -322,14 +322,11 @@ WORDY = book(
 )
 
 
-@pytest.mark.parametrize(
-    ("advice", "carrier"),
-    [
-        ("The sentences must be counted.", 1),  # shares sentence and count with c1
-        ("Cite a source for all claims.", 3),  # shares nothing: c3 is the emptier one
-        ("Words.", 3),  # one word in common is chance
-    ],
-)
+@pytest.mark.parametrize(("advice", "carrier"), [
+    ("The sentences must be counted.", 1),  # shares sentence and count with c1
+    ("Cite a source for all claims.", 3),  # shares nothing: c3 is the emptier one
+    ("Words.", 3),  # one word in common is chance
+])  # fmt: skip
 def test_advice_that_stands_in_no_instinct_goes_to_the_nearest_or_emptiest(
     advice: str, carrier: int
 ):
@@ -354,16 +351,13 @@ def test_advice_goes_to_an_instinct_that_may_be_rewritten_and_ties_to_the_lowest
     assert blamed({"missing": "one", "1": "two"}, book("a", "b c", "d", "e f"))[0] == {1: "one two"}
 
 
-@pytest.mark.parametrize(
-    ("severity", "read"),
-    [
-        ({"rendering": 7}, {"generator": 1.0}),
-        ({"rendering": -1, "routing": "0.5"}, {"generator": 0.0, "encoder": 0.5}),
-        ({"rendering_errors": "7/10", "Instinct": "70 %"}, {"generator": 0.7, "codebook": 0.7}),
-        ({"rendering": 0.5, "routing": "high"}, {}),
-        ("high", {}), (None, {}), ([0.5], {}), ({"other": 1}, {}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("severity", "read"), [
+    ({"rendering": 7}, {"generator": 1.0}),
+    ({"rendering": -1, "routing": "0.5"}, {"generator": 0.0, "encoder": 0.5}),
+    ({"rendering_errors": "7/10", "Instinct": "70 %"}, {"generator": 0.7, "codebook": 0.7}),
+    ({"rendering": 0.5, "routing": "high"}, {}),
+    ("high", {}), (None, {}), ([0.5], {}), ({"other": 1}, {}),
+])  # fmt: skip
 def test_a_severity_is_held_to_its_range_and_never_invented(severity: object, read):
     text = json.dumps({"rendering_errors": "r", "severity": severity})
     reply = AttributionReply.model_validate_json(text)

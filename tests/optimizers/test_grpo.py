@@ -166,17 +166,14 @@ async def two_steps(prompt: pco.Prompt, example: pco.Example, lm: pco.Chat) -> s
 two_steps.stages = ("plan", "say")  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("more", "said", "next_"),
-    [
-        ({"lm": "http://127.0.0.1:1/v1#some"}, "weights that lie on this machine", "--lm hf:"),
-        ({"roles": {"executor": {"temperature": 0.0}}}, "temperature 0", "roles.executor.temp"),
-        ({"roles": {"executor": {"max_tokens": None}}}, "length cap", "roles.executor.max_tok"),
-        ({"roles": {"executor": {"extra": {"stop": "x"}}}}, "without stop", "roles.executor.ext"),
-        ({"executor": two_calls}, "ask the executor once", 'optimizer = "gepa"'),
-        ({"executor": two_steps}, "programs of a single call", 'optimizer = "gepa"'),
-    ],
-)
+@pytest.mark.parametrize(("more", "said", "next_"), [
+    ({"lm": "http://127.0.0.1:1/v1#some"}, "weights that lie on this machine", "--lm hf:"),
+    ({"roles": {"executor": {"temperature": 0.0}}}, "temperature 0", "roles.executor.temp"),
+    ({"roles": {"executor": {"max_tokens": None}}}, "length cap", "roles.executor.max_tok"),
+    ({"roles": {"executor": {"extra": {"stop": "x"}}}}, "without stop", "roles.executor.ext"),
+    ({"executor": two_calls}, "ask the executor once", 'optimizer = "gepa"'),
+    ({"executor": two_steps}, "programs of a single call", 'optimizer = "gepa"'),
+])  # fmt: skip
 def test_what_cannot_be_trained_is_refused_before_anything_is_paid(
     tmp_path: Path, more: dict[str, Any], said: str, next_: str
 ) -> None:

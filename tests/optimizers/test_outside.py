@@ -407,17 +407,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(folder)
 
 
-@pytest.mark.parametrize(
-    ("name", "source", "said"),
-    [
-        ("unmet", f"{MODULE}\nimport not_there\n", "ModuleNotFoundError: .*'not_there'"),
-        (
-            "untitled",
-            MODULE.replace('    table = "asking"\n', ""),
-            'AskSettings needs a line table = "',
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "source", "said"), [
+    ("unmet", f"{MODULE}\nimport not_there\n", "ModuleNotFoundError: .*'not_there'"),
+    (
+        "untitled",
+        MODULE.replace('    table = "asking"\n', ""),
+        'AskSettings needs a line table = "',
+    ),
+])  # fmt: skip
 def test_one_that_cannot_be_loaded_says_which_package_to_mend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str, said: str
 ) -> None:

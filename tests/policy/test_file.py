@@ -164,20 +164,17 @@ def test_digests_stay_what_they_were_when_versions_and_batches_recorded_them() -
     assert file_of().digest == today
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"select": 0}, "select: "),
-        ({"select": 5}, r"S = 5\) is larger than the codebook \(K = 4\)"),
-        ({"compose": "both"}, "compose: "),
-        ({"format": "promptcodebook policy 3"}, "format: "),
-        ({"colour": "red"}, "colour: "),
-        ({"templates": "default"}, "templates: "),
-        ({"codebook": [{"text": ""}] * 4}, r"codebook\.0\.text: "),
-        ({"codebook": [{"text": "a", "mood": 1}] * 4}, r"codebook\.0\.mood: "),
-        ({"sampling": {"executor": {"model": "m"}}}, r"sampling\.executor\.model: "),
-    ],
-)
+@pytest.mark.parametrize(("changed", "said"), [
+    ({"select": 0}, "select: "),
+    ({"select": 5}, r"S = 5\) is larger than the codebook \(K = 4\)"),
+    ({"compose": "both"}, "compose: "),
+    ({"format": "promptcodebook policy 3"}, "format: "),
+    ({"colour": "red"}, "colour: "),
+    ({"templates": "default"}, "templates: "),
+    ({"codebook": [{"text": ""}] * 4}, r"codebook\.0\.text: "),
+    ({"codebook": [{"text": "a", "mood": 1}] * 4}, r"codebook\.0\.mood: "),
+    ({"sampling": {"executor": {"model": "m"}}}, r"sampling\.executor\.model: "),
+])  # fmt: skip
 def test_a_file_that_is_none_is_refused_with_the_place(
     changed: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
@@ -342,23 +339,20 @@ def test_a_ranking_comes_back_from_its_file_as_it_was(ranking: Ranking) -> None:
     assert lengths <= {BUCKETS, SIZE, 3}, "a row is one text of numbers"
 
 
-@pytest.mark.parametrize(
-    ("edit", "fault"),
-    [
-        ({"rarity": "1.0 2.0"}, f"rarity has {BUCKETS} numbers, each row of weights {SIZE}"),
-        ({"weights": ()}, "rarity has"),
-        ({"weights": (*StoredRanking.of(BOTH).weights[:2], "1")}, "rarity has"),
-        ({"spread": "1 2"}, "not as many numbers in center as in spread"),
-        ({"bias": (0.5, -0.25, 0.125, 0.0)}, "not as many numbers in bias as rows of weights"),
-        ({"weights": StoredRanking.of(BOTH).weights[:2]}, "not as many numbers in bias"),
-        ({"rarity": "many"}, "could not convert"),
-        ({"weights": ("1.5 2",)}, "invalid literal"),
-        ({"words": 1.01}, "less than or equal to 1"),
-        ({"words": -0.01}, "greater than or equal to 0"),
-        ({"kind": "other"}, "'outcomes' or 'distilled'"),
-        ({"address": "http://theirs.test"}, "Extra inputs are not permitted"),
-    ],
-)
+@pytest.mark.parametrize(("edit", "fault"), [
+    ({"rarity": "1.0 2.0"}, f"rarity has {BUCKETS} numbers, each row of weights {SIZE}"),
+    ({"weights": ()}, "rarity has"),
+    ({"weights": (*StoredRanking.of(BOTH).weights[:2], "1")}, "rarity has"),
+    ({"spread": "1 2"}, "not as many numbers in center as in spread"),
+    ({"bias": (0.5, -0.25, 0.125, 0.0)}, "not as many numbers in bias as rows of weights"),
+    ({"weights": StoredRanking.of(BOTH).weights[:2]}, "not as many numbers in bias"),
+    ({"rarity": "many"}, "could not convert"),
+    ({"weights": ("1.5 2",)}, "invalid literal"),
+    ({"words": 1.01}, "less than or equal to 1"),
+    ({"words": -0.01}, "greater than or equal to 0"),
+    ({"kind": "other"}, "'outcomes' or 'distilled'"),
+    ({"address": "http://theirs.test"}, "Extra inputs are not permitted"),
+])  # fmt: skip
 def test_a_ranking_that_does_not_fit_together_is_refused(edit: dict[str, Any], fault: str) -> None:
     tree = {**StoredRanking.of(BOTH).model_dump(), **edit}
     with pytest.raises(ValidationError, match=fault):

@@ -84,15 +84,12 @@ def test_prompt_answer_and_explanation_are_of_one_policy() -> None:
 # --- inputs ---
 
 
-@pytest.mark.parametrize(
-    ("column", "columns", "text"),
-    [
-        ("question", {"question": "How far?"}, "How far?"),
-        ("question", {"question": 12, "more": "x"}, "12"),
-        ("{question} ({unit})", {"question": "How far?", "unit": 7}, "How far? (7)"),
-        ("{a} column", {"{a} column": "its own name", "a": "x"}, "its own name"),
-    ],
-)
+@pytest.mark.parametrize(("column", "columns", "text"), [
+    ("question", {"question": "How far?"}, "How far?"),
+    ("question", {"question": 12, "more": "x"}, "12"),
+    ("{question} ({unit})", {"question": "How far?", "unit": 7}, "How far? (7)"),
+    ("{a} column", {"{a} column": "its own name", "a": "x"}, "its own name"),
+])  # fmt: skip
 def test_a_mapping_is_read_as_the_training_data_was(
     column: str, columns: Mapping[str, object], text: str
 ) -> None:
@@ -104,16 +101,13 @@ def test_a_mapping_is_read_as_the_training_data_was(
     assert lm.history[len(asked) :] == asked, "the same requests, samples and all"
 
 
-@pytest.mark.parametrize(
-    ("column", "given", "said", "hint"),
-    [
-        ("question", {"questoin": "x"}, "no column 'question'.*did you mean 'questoin'",
-         "the policy reads 'question'"),
-        ("{question}: {a}", {"a": "x"}, "no column 'question'\nnext", "reads '{question}: {a}'"),
-        ("question", {"question": None}, "'question' is null", "reads 'question'"),
-        ("question", b"bytes", "^an input is a text, a mapping", "prompt({'column': '...'})"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("column", "given", "said", "hint"), [
+    ("question", {"questoin": "x"}, "no column 'question'.*did you mean 'questoin'",
+     "the policy reads 'question'"),
+    ("{question}: {a}", {"a": "x"}, "no column 'question'\nnext", "reads '{question}: {a}'"),
+    ("question", {"question": None}, "'question' is null", "reads 'question'"),
+    ("question", b"bytes", "^an input is a text, a mapping", "prompt({'column': '...'})"),
+])  # fmt: skip
 def test_what_is_no_input_is_named(column: str, given: Any, said: str, hint: str) -> None:
     policy, _ = policy_of(file_of(column=column))
     with pytest.raises(DataError, match=said) as error:
@@ -255,18 +249,15 @@ class Agent:
         return prompt
 
 
-@pytest.mark.parametrize(
-    ("executor", "judged_with", "warned"),
-    [
-        (one, "", False),
-        (one, "one", False),
-        (one, "agent.py:one", False),
-        (one, "agent.py:other", True),
-        (Agent().run, "Agent.run", False),
-        (Agent().run, "agents.py:run", False),
-        (Agent().run, "Other.run", True),
-    ],
-)
+@pytest.mark.parametrize(("executor", "judged_with", "warned"), [
+    (one, "", False),
+    (one, "one", False),
+    (one, "agent.py:one", False),
+    (one, "agent.py:other", True),
+    (Agent().run, "Agent.run", False),
+    (Agent().run, "agents.py:run", False),
+    (Agent().run, "Other.run", True),
+])  # fmt: skip
 def test_another_program_than_the_judged_one_is_warned_of(
     tmp_path: Path, executor: Any, judged_with: str, warned: bool
 ) -> None:
@@ -308,32 +299,29 @@ CHOSEN = ((2, COUNT), (5, CITE), (9, POLITE))
 SHORT, RHYMED = "Answer every question shortly", "Answer every question in rhymes"
 
 
-@pytest.mark.parametrize(
-    ("prompt", "chosen", "labels"),
-    [
-        (f"You work for a shop.\n\n{COUNT}\n{CITE}\n{POLITE}\n\nAnswer in JSON.", CHOSEN,
-         ["base", "c2", "c5", "c9", "format"]),
-        ("You are a clerk of the returns desk. Always cite the deciding paragraph of our policy, "
-         "stay polite with every customer; and counting the words of the answer comes last.",
-         CHOSEN, ["generator", "~c5", "~c9", "~c2"]),
-        # Words that all instincts have say nothing of any, and one shared word is a coincidence.
-        (f"Answer every question. {RHYMED}.", ((0, SHORT), (1, RHYMED)), ["generator", "c1"]),
-        ("Please take great care of yourself.", ((0, SHORT), (1, RHYMED)), ["generator"]),
-        ("The customers wait.", CHOSEN, ["generator"]),
-        # An instinct within another is not found inside it.
-        ("Cite the law and the date\nCite the law",
-         ((0, "Cite the law"), (1, "Cite the law and the date")), ["c1", "c0"]),
-        # Scripts without blanks are compared by pairs of letters.
-        ("请务必引用政策的段落。先数一数回答的字数。",
-         ((0, "回答前请先数一数字数"), (1, "请引用政策中的段落")), ["~c1", "~c0"]),
-        # Every stage may begin with the base prompt.
-        (f"draft: You work for a shop.\n\n{COUNT}\n\ncheck: You work for a shop.\n\n{CITE}",
-         CHOSEN, ["generator", "base", "c2", "generator", "base", "c5"]),
-        ("", CHOSEN, []),
-        ("You work for a shop.", (), ["base"]),
-        ("no b " * 5000, ((0, "no"),), ["c0", "generator"] * 5000),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("prompt", "chosen", "labels"), [
+    (f"You work for a shop.\n\n{COUNT}\n{CITE}\n{POLITE}\n\nAnswer in JSON.", CHOSEN,
+     ["base", "c2", "c5", "c9", "format"]),
+    ("You are a clerk of the returns desk. Always cite the deciding paragraph of our policy, "
+     "stay polite with every customer; and counting the words of the answer comes last.",
+     CHOSEN, ["generator", "~c5", "~c9", "~c2"]),
+    # Words that all instincts have say nothing of any, and one shared word is a coincidence.
+    (f"Answer every question. {RHYMED}.", ((0, SHORT), (1, RHYMED)), ["generator", "c1"]),
+    ("Please take great care of yourself.", ((0, SHORT), (1, RHYMED)), ["generator"]),
+    ("The customers wait.", CHOSEN, ["generator"]),
+    # An instinct within another is not found inside it.
+    ("Cite the law and the date\nCite the law",
+     ((0, "Cite the law"), (1, "Cite the law and the date")), ["c1", "c0"]),
+    # Scripts without blanks are compared by pairs of letters.
+    ("请务必引用政策的段落。先数一数回答的字数。",
+     ((0, "回答前请先数一数字数"), (1, "请引用政策中的段落")), ["~c1", "~c0"]),
+    # Every stage may begin with the base prompt.
+    (f"draft: You work for a shop.\n\n{COUNT}\n\ncheck: You work for a shop.\n\n{CITE}",
+     CHOSEN, ["generator", "base", "c2", "generator", "base", "c5"]),
+    ("", CHOSEN, []),
+    ("You work for a shop.", (), ["base"]),
+    ("no b " * 5000, ((0, "no"),), ["c0", "generator"] * 5000),
+])  # fmt: skip
 def test_a_piece_of_a_prompt_has_its_source_exact_where_it_can_be(
     prompt: str, chosen: tuple[tuple[int, str], ...], labels: list[str]
 ) -> None:

@@ -33,6 +33,7 @@ from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Evaluation, Rollout
 from tests.method.build import book, config
 from tests.store.conftest import parameters, step
+from tests.store.edit import edit_header
 
 THEIRS = "http://theirs.test:9/v1#m"
 SMALL: dict[str, Any] = {"size": 2, "select": 1, "lm": "simulated"}
@@ -70,17 +71,14 @@ def validated(step: int, score: float, scope: Any = "subset") -> Validated:
 BETTER_FIRST = (*TRAINED, validated(0, 0.75), validated(1, 0.5))
 
 
-@pytest.mark.parametrize(
-    ("events", "keep", "best"),
-    [
-        ((BEGUN,), "best_val", Best(None, -1, "")),
-        (TRAINED, "best_val", Best(None, 1, "")),
-        (BETTER_FIRST, "best_val", Best(0.75, 0, "subset")),
-        (BETTER_FIRST, "last", Best(None, 1, "")),
-        ((*TRAINED, validated(-1, 0.75), validated(1, 0.5)), "best_val", Best(0.75, -1, "subset")),
-        ((*BETTER_FIRST, validated(1, 0.5, "full")), "best_val", Best(0.5, 1, "full")),
-    ],
-)
+@pytest.mark.parametrize(("events", "keep", "best"), [
+    ((BEGUN,), "best_val", Best(None, -1, "")),
+    (TRAINED, "best_val", Best(None, 1, "")),
+    (BETTER_FIRST, "best_val", Best(0.75, 0, "subset")),
+    (BETTER_FIRST, "last", Best(None, 1, "")),
+    ((*TRAINED, validated(-1, 0.75), validated(1, 0.5)), "best_val", Best(0.75, -1, "subset")),
+    ((*BETTER_FIRST, validated(1, 0.5, "full")), "best_val", Best(0.5, 1, "full")),
+])  # fmt: skip
 def test_a_run_stands_for_its_best_validated_state_or_its_last(
     tmp_path: Path, events: tuple[Event, ...], keep: str, best: Best
 ) -> None:
@@ -204,23 +202,29 @@ def test_a_run_of_version_01_says_less(tmp_path: Path) -> None:
 ROWS = "".join(f'{{"q": "q{i}", "a": "b"}}\n' for i in range(12))
 
 
+def test_a_run_is_trusted_where_it_bears_the_mark_or_was_said_to_be(tmp_path: Path) -> None:
+    path = store(tmp_path)
+    assert resolve(tmp_path, "r1").trusted
+    edit_header(path / "run.sqlite", lambda text: text.replace("r1", "r2"), sealed=False)
+    found = resolve(tmp_path, str(path))
+    assert (found.name, found.trusted, found.ref) == ("r2", False, str(path))
+    assert resolve(tmp_path, str(path), trust=True).trusted
+
+
 # --- what it still needs ---
 
 
-@pytest.mark.parametrize(
-    ("settings", "program", "objects"),
-    [
-        (None, "agent", ()),
-        ({}, "", ("data", "reward")),
-        ({}, SINGLE_CALL, ("data", "reward")),
-        ({"lm": OWN_LM}, "agent", ("data", "reward", "executor", "lm")),
-        ({"executor": "a.py:run"}, "agent", ("data", "reward")),
-        ({"data": {"path": "d.jsonl"}, "reward": "r.py:f"}, "", ()),
-        ({"data": {"train": "d.jsonl"}, "reward": {"exact": 1.0}}, "agent", ("executor",)),
-        ({"data": {"test": "d.jsonl"}, "lm": "simulated"}, "", ("data", "reward")),
-        ({"task": "constraints", "lm": OWN_LM}, "agent", ()),
-    ],
-)
+@pytest.mark.parametrize(("settings", "program", "objects"), [
+    (None, "agent", ()),
+    ({}, "", ("data", "reward")),
+    ({}, SINGLE_CALL, ("data", "reward")),
+    ({"lm": OWN_LM}, "agent", ("data", "reward", "executor", "lm")),
+    ({"executor": "a.py:run"}, "agent", ("data", "reward")),
+    ({"data": {"path": "d.jsonl"}, "reward": "r.py:f"}, "", ()),
+    ({"data": {"train": "d.jsonl"}, "reward": {"exact": 1.0}}, "agent", ("executor",)),
+    ({"data": {"test": "d.jsonl"}, "lm": "simulated"}, "", ("data", "reward")),
+    ({"task": "constraints", "lm": OWN_LM}, "agent", ()),
+])  # fmt: skip
 def test_what_only_the_program_of_a_run_had_is_named(
     settings: dict[str, Any] | None, program: str, objects: tuple[str, ...]
 ) -> None:
@@ -281,36 +285,33 @@ def typed(**encoder: Any) -> dict[str, Any]:
     return {"lm": STRANGER, "roles": {"encoder": encoder}}
 
 
-@pytest.mark.parametrize(
-    ("stored", "above", "would"),
-    [
-        # Code is run only if it was typed, or a task takes its place.
-        (FILES, {}, "run evil.py:score, evil.py:run"),
-        (FILES, {"reward": "mine.py:score"}, "run evil.py:run"),
-        (FILES, {"executor": "mine.py:run"}, "run evil.py:score"),
-        (FILES, {"reward": "mine.py:score", "executor": "mine.py:run"}, ""),
-        (FILES, {"task": "constraints"}, ""),
-        ({**FILES, "reward": "exact", "executor": ""}, {}, ""),
-        ({"lm": "simulated", "reward": SUM}, {}, "run a.py:f, b.py:g"),
-        # An address is called only if it was typed; a model of this process has none.
-        *(({"lm": lm}, {}, "") for lm in ("", "own", "smollm2", "simulated", "simulated?seed=3")),
-        ({"lm": "own", "roles": {"critic": {"model": STRANGER}}}, {}, f"call {STRANGER}"),
-        (TWO, {}, f"call {OTHER}, {STRANGER}"),
-        (TWO, {"lm": MINE}, f"call {OTHER}"),
-        (TWO, {"lm": MINE, "roles": {"encoder": {"model": MINE}}}, ""),
-        (TWO, {"roles": {"encoder": {"model": MINE}}}, f"call {STRANGER}"),
-        (TWO, {"roles": {"encoder": {"temperature": 0.5}}}, f"call {OTHER}, {STRANGER}"),
-        (TWO, {"lm": STRANGER, "roles": {"critic": {"model": OTHER}}}, ""),
-        # No variable goes along that was not typed, not even to an address that was.
-        (SENT, {}, f"call {STRANGER} (with $PCO_LOOT, $PCO_BODY)"),
-        (SENT, {"lm": MINE}, ""),
-        (SENT, {"lm": STRANGER}, f"call {STRANGER} (with $PCO_LOOT, $PCO_BODY)"),
-        (SENT, typed(headers={"X-Loot": "$PCO_MINE"}), f"call {STRANGER} (with $PCO_BODY)"),
-        (SENT, typed(headers={"X-Else": "$PCO_A"}), f"call {STRANGER} (with $PCO_LOOT, $PCO_BODY)"),
-        (SENT, typed(extra={"api_key": "$PCO_MINE"}), f"call {STRANGER} (with $PCO_LOOT)"),
-        ({**FILES, "lm": STRANGER}, {}, f"run evil.py:score, evil.py:run and call {STRANGER}"),
-    ],
-)
+@pytest.mark.parametrize(("stored", "above", "would"), [
+    # Code is run only if it was typed, or a task takes its place.
+    (FILES, {}, "run evil.py:score, evil.py:run"),
+    (FILES, {"reward": "mine.py:score"}, "run evil.py:run"),
+    (FILES, {"executor": "mine.py:run"}, "run evil.py:score"),
+    (FILES, {"reward": "mine.py:score", "executor": "mine.py:run"}, ""),
+    (FILES, {"task": "constraints"}, ""),
+    ({**FILES, "reward": "exact", "executor": ""}, {}, ""),
+    ({"lm": "simulated", "reward": SUM}, {}, "run a.py:f, b.py:g"),
+    # An address is called only if it was typed; a model of this process has none.
+    *(({"lm": lm}, {}, "") for lm in ("", "own", "smollm2", "simulated", "simulated?seed=3")),
+    ({"lm": "own", "roles": {"critic": {"model": STRANGER}}}, {}, f"call {STRANGER}"),
+    (TWO, {}, f"call {OTHER}, {STRANGER}"),
+    (TWO, {"lm": MINE}, f"call {OTHER}"),
+    (TWO, {"lm": MINE, "roles": {"encoder": {"model": MINE}}}, ""),
+    (TWO, {"roles": {"encoder": {"model": MINE}}}, f"call {STRANGER}"),
+    (TWO, {"roles": {"encoder": {"temperature": 0.5}}}, f"call {OTHER}, {STRANGER}"),
+    (TWO, {"lm": STRANGER, "roles": {"critic": {"model": OTHER}}}, ""),
+    # No variable goes along that was not typed, not even to an address that was.
+    (SENT, {}, f"call {STRANGER} (with $PCO_LOOT, $PCO_BODY)"),
+    (SENT, {"lm": MINE}, ""),
+    (SENT, {"lm": STRANGER}, f"call {STRANGER} (with $PCO_LOOT, $PCO_BODY)"),
+    (SENT, typed(headers={"X-Loot": "$PCO_MINE"}), f"call {STRANGER} (with $PCO_BODY)"),
+    (SENT, typed(headers={"X-Else": "$PCO_A"}), f"call {STRANGER} (with $PCO_LOOT, $PCO_BODY)"),
+    (SENT, typed(extra={"api_key": "$PCO_MINE"}), f"call {STRANGER} (with $PCO_LOOT)"),
+    ({**FILES, "lm": STRANGER}, {}, f"run evil.py:score, evil.py:run and call {STRANGER}"),
+])  # fmt: skip
 def test_only_what_was_typed_is_run_and_called_without_trust(
     stored: Mapping[str, Any], above: dict[str, Any], would: str
 ) -> None:

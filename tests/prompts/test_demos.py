@@ -94,13 +94,10 @@ def test_what_shares_words_with_a_held_out_input_is_no_demonstration(tmp_path: P
     assert not any(HEAD in text for text in run.codebook.texts)
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"config": {"router": {"kind": "encoder"}}}, "learns from outcomes"),
-        ({"update": {"pool": "pool.txt"}}, "update.pool names another source"),
-    ],
-)
+@pytest.mark.parametrize(("change", "match"), [
+    ({"config": {"router": {"kind": "encoder"}}}, "learns from outcomes"),
+    ({"update": {"pool": "pool.txt"}}, "update.pool names another source"),
+])  # fmt: skip
 def test_what_cannot_have_demonstrations_is_refused(
     tmp_path: Path, change: dict[str, Any], match: str
 ) -> None:

@@ -70,15 +70,12 @@ def test_rules_that_are_of_use_are_found_and_stay(tried: tuple[pco.Run, Scripted
     assert sum(text in IDLE for text in gone) > sum(text in RULES for text in gone)
 
 
-@pytest.mark.parametrize(
-    ("uses", "tries", "leave"),
-    [
-        ([0.3, 0.0, 0.1, 0.29], [20, 20, 20, 20], [1, 2]),
-        ([0.3, 0.0, 0.1, 0.29], [20, 20, 15, 20], [1]),
-        ([0.0, 0.0, 0.0, 0.0], [20, 20, 20, 20], [0, 1, 2]),
-        ([0.1, 0.1, 0.1, 0.1], [20, 20, 20, 20], []),
-    ],
-)
+@pytest.mark.parametrize(("uses", "tries", "leave"), [
+    ([0.3, 0.0, 0.1, 0.29], [20, 20, 20, 20], [1, 2]),
+    ([0.3, 0.0, 0.1, 0.29], [20, 20, 15, 20], [1]),
+    ([0.0, 0.0, 0.0, 0.0], [20, 20, 20, 20], [0, 1, 2]),
+    ([0.1, 0.1, 0.1, 0.1], [20, 20, 20, 20], []),
+])  # fmt: skip
 def test_who_leaves_was_tried_and_is_of_little_use_beside_the_best(
     uses: list[float], tries: list[int], leave: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,18 +51,15 @@ def settings(folder: Path) -> dict[str, Any]:
     return tomllib.loads((folder / "pco.toml").read_text("utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("name", "columns", "reward"),
-    [
-        ("mine.csv", {"label": lambda n: KINDS[n % 3]}, "normalised"),
-        ("mine.jsonl", {"note": "seen", "team": lambda n: KINDS[n % 3]}, "normalised"),
-        ("mine.csv", {"total": lambda n: n * 1.5}, "numeric"),
-        ("mine.csv", {"answer": lambda n: f"form {n}"}, "contains"),
-        ("mine.csv", {"summary": lambda n: f"Somebody wrote {n} lines on it."}, "f1"),
-        ("mine.jsonl", {"output": lambda n: {"item": f"mug {n}", "count": n}}, "sum"),
-        ("mine.csv", {}, "judge"),
-    ],
-)
+@pytest.mark.parametrize(("name", "columns", "reward"), [
+    ("mine.csv", {"label": lambda n: KINDS[n % 3]}, "normalised"),
+    ("mine.jsonl", {"note": "seen", "team": lambda n: KINDS[n % 3]}, "normalised"),
+    ("mine.csv", {"total": lambda n: n * 1.5}, "numeric"),
+    ("mine.csv", {"answer": lambda n: f"form {n}"}, "contains"),
+    ("mine.csv", {"summary": lambda n: f"Somebody wrote {n} lines on it."}, "f1"),
+    ("mine.jsonl", {"output": lambda n: {"item": f"mug {n}", "count": n}}, "sum"),
+    ("mine.csv", {}, "judge"),
+])  # fmt: skip
 def test_the_reward_fits_the_references(
     tmp_path: Path, name: str, columns: Mapping[str, Any], reward: str
 ) -> None:

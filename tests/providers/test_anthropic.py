@@ -194,27 +194,24 @@ async def test_the_whole_prompt_is_counted_and_each_part_has_its_price(
     ), "a budget allows for the most"
 
 
-@pytest.mark.parametrize(
-    ("answer", "kind", "said", "wait"),
-    [
-        (refuses(529, "overloaded_error", "Overloaded"), RateLimited, "Overloaded", 0.0),
-        (refuses(429, "rate_limit_error", "slow", **{"retry-after": "7"}), RateLimited, "slow", 7),
-        (refuses(401, "authentication_error", "invalid x-api-key"), AuthRefused, "invalid", 0.0),
-        (refuses(403, "permission_error", "not yours"), AuthRefused, "not yours", 0.0),
-        (refuses(404, "not_found_error", "model: claude-x"), ModelNotFound, "claude-x", 0.0),
-        (refuses(400, "invalid_request_error", "max_tokens: too large"), RequestRefused, "max", 0),
-        (refuses(400, "invalid_request_error", "Your credit balance is too low to access"),
-         NoCredit, "no credit", 0.0),
-        (refuses(413, "request_too_large", "too large"), RequestRefused, "too large", 0.0),
-        (refuses(500, "api_error", "oops"), ServerFault, "oops", 0.0),
-        (Answer("<html>", 502), ServerFault, "502", 0.0),
-        (Answer("<html>"), ServerFault, "not a chat completion", 0.0),
-        (Answer({}, 307, {"Location": "http://127.0.0.1:1/"}), RequestRefused, "redirects", 0.0),
-        (Answer(drops=True), ServerFault, "broke the connection", 0.0),
-        (Answer(hangs=True), CallTimeout, "in time", 0.0),
-        (says(stop="refusal"), ReplyWithheld, "withheld the reply (refusal)", 0.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("answer", "kind", "said", "wait"), [
+    (refuses(529, "overloaded_error", "Overloaded"), RateLimited, "Overloaded", 0.0),
+    (refuses(429, "rate_limit_error", "slow", **{"retry-after": "7"}), RateLimited, "slow", 7),
+    (refuses(401, "authentication_error", "invalid x-api-key"), AuthRefused, "invalid", 0.0),
+    (refuses(403, "permission_error", "not yours"), AuthRefused, "not yours", 0.0),
+    (refuses(404, "not_found_error", "model: claude-x"), ModelNotFound, "claude-x", 0.0),
+    (refuses(400, "invalid_request_error", "max_tokens: too large"), RequestRefused, "max", 0),
+    (refuses(400, "invalid_request_error", "Your credit balance is too low to access"),
+     NoCredit, "no credit", 0.0),
+    (refuses(413, "request_too_large", "too large"), RequestRefused, "too large", 0.0),
+    (refuses(500, "api_error", "oops"), ServerFault, "oops", 0.0),
+    (Answer("<html>", 502), ServerFault, "502", 0.0),
+    (Answer("<html>"), ServerFault, "not a chat completion", 0.0),
+    (Answer({}, 307, {"Location": "http://127.0.0.1:1/"}), RequestRefused, "redirects", 0.0),
+    (Answer(drops=True), ServerFault, "broke the connection", 0.0),
+    (Answer(hangs=True), CallTimeout, "in time", 0.0),
+    (says(stop="refusal"), ReplyWithheld, "withheld the reply (refusal)", 0.0),
+])  # fmt: skip
 async def test_each_failure_becomes_ours_and_none_shows_the_key(
     site: Site, claude: Provider, answer: Answer, kind: type[LMError], said: str, wait: float
 ) -> None:

@@ -157,27 +157,24 @@ WAIT = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5
 UNKNOWN = "models/gem-x is not found for API version v1beta"
 
 
-@pytest.mark.parametrize(
-    ("answer", "kind", "said", "wait"),
-    [
-        (google_refuses(429, "RESOURCE_EXHAUSTED", "quota", WAIT), RateLimited, "quota", 34.5),
-        (google_refuses(503, "UNAVAILABLE", "overloaded"), RateLimited, "overloaded", 0.0),
-        (google_refuses(400, "INVALID_ARGUMENT", "key not valid", INFO), AuthRefused, "key", 0.0),
-        (google_refuses(403, "PERMISSION_DENIED", "not yours"), AuthRefused, "not yours", 0.0),
-        (google_refuses(404, "NOT_FOUND", UNKNOWN), ModelNotFound, "gem-x", 0.0),
-        (google_refuses(400, "INVALID_ARGUMENT", "bad value"), RequestRefused, "bad value", 0.0),
-        (google_refuses(500, "INTERNAL", "oops"), ServerFault, "oops", 0.0),
-        (google_refuses(504, "DEADLINE_EXCEEDED", "late"), ServerFault, "late", 0.0),
-        (Answer("<html>", 502), ServerFault, "502", 0.0),
-        (Answer("<html>"), ServerFault, "not a chat completion", 0.0),
-        (Answer({}, 307, {"Location": "http://127.0.0.1:1/"}), RequestRefused, "redirects", 0.0),
-        (Answer(drops=True), ServerFault, "broke the connection", 0.0),
-        (Answer(hangs=True), CallTimeout, "in time", 0.0),
-        (blocks("PROHIBITED_CONTENT"), ReplyWithheld, "(prompt: PROHIBITED_CONTENT)", 0.0),
-        (generates(finish="SAFETY"), ReplyWithheld, "withheld the reply (SAFETY)", 0.0),
-        (generates(finish="RECITATION"), ReplyWithheld, "(RECITATION)", 0.0),
-    ],
-)
+@pytest.mark.parametrize(("answer", "kind", "said", "wait"), [
+    (google_refuses(429, "RESOURCE_EXHAUSTED", "quota", WAIT), RateLimited, "quota", 34.5),
+    (google_refuses(503, "UNAVAILABLE", "overloaded"), RateLimited, "overloaded", 0.0),
+    (google_refuses(400, "INVALID_ARGUMENT", "key not valid", INFO), AuthRefused, "key", 0.0),
+    (google_refuses(403, "PERMISSION_DENIED", "not yours"), AuthRefused, "not yours", 0.0),
+    (google_refuses(404, "NOT_FOUND", UNKNOWN), ModelNotFound, "gem-x", 0.0),
+    (google_refuses(400, "INVALID_ARGUMENT", "bad value"), RequestRefused, "bad value", 0.0),
+    (google_refuses(500, "INTERNAL", "oops"), ServerFault, "oops", 0.0),
+    (google_refuses(504, "DEADLINE_EXCEEDED", "late"), ServerFault, "late", 0.0),
+    (Answer("<html>", 502), ServerFault, "502", 0.0),
+    (Answer("<html>"), ServerFault, "not a chat completion", 0.0),
+    (Answer({}, 307, {"Location": "http://127.0.0.1:1/"}), RequestRefused, "redirects", 0.0),
+    (Answer(drops=True), ServerFault, "broke the connection", 0.0),
+    (Answer(hangs=True), CallTimeout, "in time", 0.0),
+    (blocks("PROHIBITED_CONTENT"), ReplyWithheld, "(prompt: PROHIBITED_CONTENT)", 0.0),
+    (generates(finish="SAFETY"), ReplyWithheld, "withheld the reply (SAFETY)", 0.0),
+    (generates(finish="RECITATION"), ReplyWithheld, "(RECITATION)", 0.0),
+])  # fmt: skip
 async def test_each_failure_becomes_ours_and_none_shows_the_key(
     site: Site, gemini: Provider, answer: Answer, kind: type[LMError], said: str, wait: float
 ) -> None:

@@ -114,13 +114,10 @@ async def test_no_data_sets_a_keyword_of_the_library_itself(library, name: str):
     assert sys.modules["litellm"].seen == []
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        *(("timeout", CallTimeout), ("429", RateLimited), ("500", ServerFault)),
-        *(("401", AuthRefused), ("broken", ServerFault), ("down", EndpointDown)),
-    ],
-)
+@pytest.mark.parametrize(("text", "kind"), [
+    *(("timeout", CallTimeout), ("429", RateLimited), ("500", ServerFault)),
+    *(("401", AuthRefused), ("broken", ServerFault), ("down", EndpointDown)),
+])  # fmt: skip
 async def test_its_errors_become_ours_without_what_they_hold(library, text: str, kind: type):
     with pytest.raises(kind) as caught:
         await model()(ask(text))

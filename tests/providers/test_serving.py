@@ -35,13 +35,10 @@ ASKED = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "see
 STREAM = [BEGUN, *block(0, {**TEXT, "text": ""}, {"type": "text_delta", "text": "hello"})]
 
 
-@pytest.mark.parametrize(
-    ("text", "whole", "streamed"),
-    [
-        ("anthropic/x", says("hello"), streams(*STREAM, *ended("end_turn"))),
-        ("gemini/x", generates("hello"), google_streams(["hel"], ["lo"])),
-    ],
-)
+@pytest.mark.parametrize(("text", "whole", "streamed"), [
+    ("anthropic/x", says("hello"), streams(*STREAM, *ended("end_turn"))),
+    ("gemini/x", generates("hello"), google_streams(["hel"], ["lo"])),
+])  # fmt: skip
 async def test_pco_serve_passes_requests_on_to_it(
     site: Site, text: str, whole: Scripted, streamed: Scripted
 ) -> None:
@@ -107,14 +104,11 @@ async def test_doctor_examines_it(site: Site, text: str, monkeypatch: pytest.Mon
     assert ("seed" in found["sampling"].what and anthropic) or not anthropic
 
 
-@pytest.mark.parametrize(
-    ("text", "module", "extra"),
-    [
-        ("anthropic/x", "anthropic", "anthropic"),
-        ("gemini/x", "google.genai", "gemini"),
-        ("litellm/p/x", "litellm", "litellm"),
-    ],
-)
+@pytest.mark.parametrize(("text", "module", "extra"), [
+    ("anthropic/x", "anthropic", "anthropic"),
+    ("gemini/x", "google.genai", "gemini"),
+    ("litellm/p/x", "litellm", "litellm"),
+])  # fmt: skip
 def test_without_its_library_the_extra_is_named(
     text: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,21 +128,18 @@ LITELLMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "ours", "theirs"),
-    [
-        ("openai/gpt-4o-mini", (0.15, 0.6, 0.075, 0.5), (0.15, 0.6, 0.075, 0.5)),
-        ("openai/gpt-4o-mini-2024-07-18", (0.15, 0.6, 0.075, 0.5), (0.15, 0.6, 0.075, 0.5)),
-        ("https://api.openai.com/v1#gpt-4o", (2.5, 10.0, 1.25, 0.5), (2.5, 10.0, 1.25, 0.5)),
-        ("https://elsewhere.example/v1#gpt-4o", None, None),
-        ("anthropic/claude-haiku-4-5-20251001", (1.0, 5.0, 0.1, 1.25), (9.0, 10.0, 0.1, 2.0)),
-        ("litellm/anthropic/claude-haiku-4-5", (1.0, 5.0, 0.1, 1.25), (9.0, 10.0, 0.1, 2.0)),
-        ("openai/claude-haiku-4-5", None, None),
-        ("gemini/gemini-2.5-flash", (0.3, 2.5, 0.03), (0.3, 2.5, 0.03)),
-        ("litellm/azure/gpt-4o", None, (3.0, 4.0)),
-        ("openai/gpt-new", None, None),
-    ],
-)
+@pytest.mark.parametrize(("text", "ours", "theirs"), [
+    ("openai/gpt-4o-mini", (0.15, 0.6, 0.075, 0.5), (0.15, 0.6, 0.075, 0.5)),
+    ("openai/gpt-4o-mini-2024-07-18", (0.15, 0.6, 0.075, 0.5), (0.15, 0.6, 0.075, 0.5)),
+    ("https://api.openai.com/v1#gpt-4o", (2.5, 10.0, 1.25, 0.5), (2.5, 10.0, 1.25, 0.5)),
+    ("https://elsewhere.example/v1#gpt-4o", None, None),
+    ("anthropic/claude-haiku-4-5-20251001", (1.0, 5.0, 0.1, 1.25), (9.0, 10.0, 0.1, 2.0)),
+    ("litellm/anthropic/claude-haiku-4-5", (1.0, 5.0, 0.1, 1.25), (9.0, 10.0, 0.1, 2.0)),
+    ("openai/claude-haiku-4-5", None, None),
+    ("gemini/gemini-2.5-flash", (0.3, 2.5, 0.03), (0.3, 2.5, 0.03)),
+    ("litellm/azure/gpt-4o", None, (3.0, 4.0)),
+    ("openai/gpt-new", None, None),
+])  # fmt: skip
 def test_litellms_list_comes_before_ours_and_what_is_in_neither_is_unknown(
     text: str, ours: Any, theirs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,17 +64,14 @@ ROLES_WITH_HEADERS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("config", "simulated", "model"),
-    [
-        ({"lm": "simulated"}, True, "simulated"),
-        ({"lm": f"{SERVED}simulated?load=0.2"}, True, "simulated"),
-        ({"lm": f"{SERVED}m", "roles": {"judge": {"model": "simulated"}}}, True, f"{SERVED}m"),
-        ({"lm": f"{SERVED}not-simulated"}, False, f"{SERVED}not-simulated"),
-        ({"lm": "http://user:hush@a/v1#m", "roles": ROLES_WITH_HEADERS}, False, "http://a/v1#m"),
-        ({"lm": "own", "roles": {}}, False, "your own model"),
-    ],
-)
+@pytest.mark.parametrize(("config", "simulated", "model"), [
+    ({"lm": "simulated"}, True, "simulated"),
+    ({"lm": f"{SERVED}simulated?load=0.2"}, True, "simulated"),
+    ({"lm": f"{SERVED}m", "roles": {"judge": {"model": "simulated"}}}, True, f"{SERVED}m"),
+    ({"lm": f"{SERVED}not-simulated"}, False, f"{SERVED}not-simulated"),
+    ({"lm": "http://user:hush@a/v1#m", "roles": ROLES_WITH_HEADERS}, False, "http://a/v1#m"),
+    ({"lm": "own", "roles": {}}, False, "your own model"),
+])  # fmt: skip
 def test_figures_are_marked_where_any_model_is_simulated_and_no_secret_is_shown(
     write: Write, config: dict[str, Any], simulated: bool, model: str
 ) -> None:

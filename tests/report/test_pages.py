@@ -68,15 +68,12 @@ def test_no_template_lets_a_value_run_or_lead_out_of_the_page(name: str) -> None
         assert raw in ("style", "script")  # our own files, which Python marks as markup
 
 
-@pytest.mark.parametrize(
-    ("parts", "query", "path"),
-    [
-        (("run", "a b/..", 3), {}, "/run/a%20b%2F../3"),
-        (("javascript:x", "//evil\\"), {}, "/javascript%3Ax/%2F%2Fevil%5C"),
-        ((), {"page": "2"}, "/?page=2"),
-        (("a\x00\ud800",), {"q": "&x"}, "/a%20%3F?q=%26x"),
-    ],
-)
+@pytest.mark.parametrize(("parts", "query", "path"), [
+    (("run", "a b/..", 3), {}, "/run/a%20b%2F../3"),
+    (("javascript:x", "//evil\\"), {}, "/javascript%3Ax/%2F%2Fevil%5C"),
+    ((), {"page": "2"}, "/?page=2"),
+    (("a\x00\ud800",), {"q": "&x"}, "/a%20%3F?q=%26x"),
+])  # fmt: skip
 def test_an_address_stays_on_this_server(parts: Any, query: dict[str, str], path: str) -> None:
     assert address(*parts, **query) == path
 

@@ -320,18 +320,15 @@ def test_the_fixed_prompts_are_shown_in_full_but_those_of_private_data(write: Wr
     assert "Be <brief>." in flat(section(present, PromptsSection))
 
 
-@pytest.mark.parametrize(
-    ("deploy", "said"),
-    [
-        ("learned", "Deploy the learned policy gain 30.0 more right answers in 100 than"),
-        ("learned", "type pco serve RUN"),
-        ("concat", "type pco prompt RUN --row concat"),
-        ("x; rm -rf ~", "type pco report RUN"),
-        ("best_fixed", "type pco prompt RUN --row best_fixed"),
-        ("untrained", 'type pco prompt RUN --row untrained "an input"'),
-        ("", "type pco report RUN"),
-    ],
-)
+@pytest.mark.parametrize(("deploy", "said"), [
+    ("learned", "Deploy the learned policy gain 30.0 more right answers in 100 than"),
+    ("learned", "type pco serve RUN"),
+    ("concat", "type pco prompt RUN --row concat"),
+    ("x; rm -rf ~", "type pco report RUN"),
+    ("best_fixed", "type pco prompt RUN --row best_fixed"),
+    ("untrained", 'type pco prompt RUN --row untrained "an input"'),
+    ("", "type pco report RUN"),
+])  # fmt: skip
 def test_what_to_type_follows_the_verdict(write: Write, deploy: str, said: str) -> None:
     store = write(ScriptedRun(steps=2, hostile="", simulated=False))
     concluded = store.outline().conclusion

@@ -88,17 +88,14 @@ async def maintain(at: State, recent: Sequence[Trace], *replies: Scripted, **tre
 # --- what is found
 
 
-@pytest.mark.parametrize(
-    ("text", "things"),
-    [
-        (BAG, 3),
-        ("Count words. Name sources. Be formal.", 0),  # two words make no directive
-        ("Count the words and name the sources as well as dates of them", 3),
-        ("List every requirement of the input before answering, and check each at the end.", 2),
-        ("Keep order, headings or list marks where they help.", 1),
-        ("Handle brandy in sandy bands with care", 1),
-    ],
-)
+@pytest.mark.parametrize(("text", "things"), [
+    (BAG, 3),
+    ("Count words. Name sources. Be formal.", 0),  # two words make no directive
+    ("Count the words and name the sources as well as dates of them", 3),
+    ("List every requirement of the input before answering, and check each at the end.", 2),
+    ("Keep order, headings or list marks where they help.", 1),
+    ("Handle brandy in sandy bands with care", 1),
+])  # fmt: skip
 def test_things_are_counted_between_stops_and_joining_words(text: str, things: int):
     """No shipped instinct is taken for a grab-bag."""
     assert count_things(text) == things

@@ -21,11 +21,13 @@ from promptcodebook.errors import (
     ConfigError,
     DataError,
     Interrupted,
+    RunNotTrusted,
 )
 from promptcodebook.intervals import Interval, paired_interval
 from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.run import RunStore
 from tests.run.test_optimize import data, reward, train
+from tests.store.edit import edit_header
 
 
 @pytest.fixture(scope="module")
@@ -95,24 +97,21 @@ def test_another_reward_split_and_row_are_taken(run: pco.Run) -> None:
     assert "row='concat'" in repr(concat)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"row": "lerned"}, "unknown row 'lerned'.*did you mean 'learned'"),
-        ({"split": "tset"}, "tset"),
-        ({"n": 0}, "cannot evaluate 0"),
-        ({"data": []}, "data is of type list"),
-        ({"budget": 5}, "budget is of type int"),
-        ({"roles": []}, "roles is of type list"),
-        ({"config": "pco.toml"}, "config is of type str"),
-        ({"n": "x"}, "n is of type str"),
-        ({"samples": 1.5}, "samples is of type float"),
-        ({"row": None}, "row is of type NoneType"),
-        ({"split": None}, "split is of type NoneType"),
-        ({"runs_dir": None}, "runs_dir is of type NoneType"),
-        ({"reward": pco.rewards.exact}, r"ready-made.*call it: exact\(\)"),
-    ],
-)
+@pytest.mark.parametrize(("given", "said"), [
+    ({"row": "lerned"}, "unknown row 'lerned'.*did you mean 'learned'"),
+    ({"split": "tset"}, "tset"),
+    ({"n": 0}, "cannot evaluate 0"),
+    ({"data": []}, "data is of type list"),
+    ({"budget": 5}, "budget is of type int"),
+    ({"roles": []}, "roles is of type list"),
+    ({"config": "pco.toml"}, "config is of type str"),
+    ({"n": "x"}, "n is of type str"),
+    ({"samples": 1.5}, "samples is of type float"),
+    ({"row": None}, "row is of type NoneType"),
+    ({"split": None}, "split is of type NoneType"),
+    ({"runs_dir": None}, "runs_dir is of type NoneType"),
+    ({"reward": pco.rewards.exact}, r"ready-made.*call it: exact\(\)"),
+])  # fmt: skip
 def test_what_is_wrong_is_named(run: pco.Run, given: dict[str, object], said: str) -> None:
     with pytest.raises((ConfigError, DataError)) as caught:
         pco.evaluate(run, **given)  # type: ignore[arg-type]
@@ -337,3 +336,21 @@ def test_no_model_is_needed_to_read_a_run_but_to_use_its_policy(tmp_path: Path) 
     with pytest.raises(ConfigError, match="took data, reward as objects"):
         pco.evaluate(again)
     assert pco.evaluate(again, data(), reward, n=2).score.n == 2
+
+
+def test_a_run_of_somebody_else_may_be_read_and_calls_nobody(run: pco.Run, tmp_path: Path) -> None:
+    copy = tmp_path / run.id
+    shutil.copytree(run.path, copy)
+    theirs = "http://127.0.0.1:9/v1#theirs"
+    edit_header(
+        copy / "run.sqlite",
+        lambda text: text.replace('"lm": "simulated"', f'"lm": "{theirs}"'),
+        sealed=False,
+    )
+    loaded = pco.load_run(copy)
+    assert loaded.verdict == run.verdict and loaded.codebook == run.codebook
+    with pytest.raises(RunNotTrusted, match=theirs) as refused:
+        _ = loaded.policy
+    assert "trust=True" in refused.value.hint
+    assert pco.load_run(copy, trust=True).policy.config.lm == theirs
+    assert pco.load_run(copy, lm="simulated").policy.config.lm == "simulated"

@@ -257,17 +257,14 @@ def test_one_process_measures_at_a_time(own: pco.Run) -> None:
     assert pco.effect(own, GOOD, reward=worth, lm=planted(own), n=1).n == 1
 
 
-@pytest.mark.parametrize(
-    ("k", "given", "said"),
-    [
-        (8, {}, "no instinct 8: it has 8"),
-        (-1, {}, "no instinct -1"),
-        ("a", {}, "k is of type str"),
-        (0, {"split": "vla"}, "vla"),
-        (0, {"n": 0}, "cannot evaluate 0"),
-        (0, {"budget": 5}, "budget is of type int"),
-    ],
-)
+@pytest.mark.parametrize(("k", "given", "said"), [
+    (8, {}, "no instinct 8: it has 8"),
+    (-1, {}, "no instinct -1"),
+    ("a", {}, "k is of type str"),
+    (0, {"split": "vla"}, "vla"),
+    (0, {"n": 0}, "cannot evaluate 0"),
+    (0, {"budget": 5}, "budget is of type int"),
+])  # fmt: skip
 def test_what_is_wrong_is_named(own: pco.Run, k: int, given: dict[str, object], said: str) -> None:
     with pytest.raises((ConfigError, DataError), match=said) as caught:
         pco.effect(own, k, **given)  # type: ignore[arg-type]

@@ -164,19 +164,16 @@ async def test_an_agent_may_offer_tools_itself_and_see_the_calls(tmp_path: Path)
     assert request.messages[1].wire["content"] == [{"type": "text", "text": example.input}]
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "sent"),
-    [
-        ("tools", json.dumps(TOOLS), TOOLS),  # as a CSV cell has it
-        ("response_format", FORM, FORM),
-        ("response_format", "", None),
-        ("tools", None, None),
-        ("tools", "look_up", DataError),
-        ("tools", {"look_up": 1}, DataError),
-        ("tools", [{"headers": {"api_key": "$PCO_API_KEY"}}], DataError),
-        ("response_format", ["json"], DataError),
-    ],
-)
+@pytest.mark.parametrize(("column", "value", "sent"), [
+    ("tools", json.dumps(TOOLS), TOOLS),  # as a CSV cell has it
+    ("response_format", FORM, FORM),
+    ("response_format", "", None),
+    ("tools", None, None),
+    ("tools", "look_up", DataError),
+    ("tools", {"look_up": 1}, DataError),
+    ("tools", [{"headers": {"api_key": "$PCO_API_KEY"}}], DataError),
+    ("response_format", ["json"], DataError),
+])  # fmt: skip
 def test_a_column_is_sent_in_openais_shape_or_refused(
     column: str, value: object, sent: Any
 ) -> None:
@@ -196,13 +193,10 @@ def test_fields_of_all_rows_are_settings_of_the_executor_alone() -> None:
         load_config({"roles": {"critic": {"extra": {"response_format": FORM}}}})
 
 
-@pytest.mark.parametrize(
-    ("calls", "said"),
-    [
-        ([CALL, CALL], 'so\nlook_up({"n": 3})\nlook_up({"n": 3})'),
-        *((calls, "so") for calls in (None, 3, [3], "look_up", [{"function": None}])),
-    ],
-)
+@pytest.mark.parametrize(("calls", "said"), [
+    ([CALL, CALL], 'so\nlook_up({"n": 3})\nlook_up({"n": 3})'),
+    *((calls, "so") for calls in (None, 3, [3], "look_up", [{"function": None}])),
+])  # fmt: skip
 def test_an_output_is_shown_with_its_tool_calls(calls: object, said: str) -> None:
     """A field of that name may be the agent's own."""
     assert Rollout("x", output="so", fields={"tool_calls": calls}).said == said

@@ -196,23 +196,20 @@ def test_a_reward_that_fails_now_and_then_is_recorded_and_the_run_goes_on(tmp_pa
     assert any(row.failed for row in run.conclusion.rows)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("data", rows()),
-        ("data", "tickets.jsonl"),
-        ("reward", 3),
-        ("reward", "exakt"),
-        ("reward", {"kind": "contains", "txt": "x"}),
-        ("lm", 3),
-        ("executor", 3),
-        ("budget", 5),
-        ("budget", 0),
-        ("config", "pco.toml"),
-        ("roles", {"critic": 3}),
-        ("roles", ["critic"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [
+    ("data", rows()),
+    ("data", "tickets.jsonl"),
+    ("reward", 3),
+    ("reward", "exakt"),
+    ("reward", {"kind": "contains", "txt": "x"}),
+    ("lm", 3),
+    ("executor", 3),
+    ("budget", 5),
+    ("budget", 0),
+    ("config", "pco.toml"),
+    ("roles", {"critic": 3}),
+    ("roles", ["critic"]),
+])  # fmt: skip
 def test_an_argument_of_the_wrong_type_is_named_before_anything_is_paid(
     tmp_path: Path, name: str, value: Any
 ) -> None:

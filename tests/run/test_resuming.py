@@ -171,15 +171,12 @@ def test_headers_of_the_old_address_are_not_kept_for_the_new(plan: Plan) -> None
     assert resumed.header.config["roles"]["critic"]["headers"] == {}
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("http://a:1/v1#m", "http://a:1/v1#other"),
-        ("http://a:1/v1", "http://b:2/v1"),
-        ("http://a:1/v1#m", "simulated"),
-        ("litellm/x/m", "http://a:1/v1#x/m"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new"), [
+    ("http://a:1/v1#m", "http://a:1/v1#other"),
+    ("http://a:1/v1", "http://b:2/v1"),
+    ("http://a:1/v1#m", "simulated"),
+    ("litellm/x/m", "http://a:1/v1#x/m"),
+])  # fmt: skip
 def test_another_model_is_another_run(old: str, new: str) -> None:
     with pytest.raises(RunChanged, match="lm: "):
         resume_with(header_of(plan_of(old)), RunState(), plan_of(new), "r1", edited=False)
@@ -194,14 +191,11 @@ def test_one_role_may_move_alone() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("ended", "key", "value"),
-    [
-        ("finished", "update.epochs", {"update": {"epochs": 80}}),
-        ("early_stop", "validation.patience", {"validation": {"patience": 99}}),
-        ("target", "validation.target_score", {"validation": {"target_score": 0.9}}),
-    ],
-)
+@pytest.mark.parametrize(("ended", "key", "value"), [
+    ("finished", "update.epochs", {"update": {"epochs": 80}}),
+    ("early_stop", "validation.patience", {"validation": {"patience": 99}}),
+    ("target", "validation.target_score", {"validation": {"target_score": 0.9}}),
+])  # fmt: skip
 def test_what_ended_a_run_is_what_must_be_raised(
     ended: Any, key: str, value: dict[str, Any]
 ) -> None:

@@ -28,18 +28,15 @@ async def trial(reward: Any, rows: list[dict[str, str]] = ROWS, **more: Any) -> 
     return await try_reward(plan_run(config, Sources(data=data, reward=function, **more)))
 
 
-@pytest.mark.parametrize(
-    ("reward", "said"),
-    [
-        (lambda e, o: None, "'NoneType'"),
-        (lambda e, o: 1.0 if e.target in o else None, "'NoneType'"),
-        (lambda e, o: "good", "'str'"),
-        (lambda e, o: math.nan, "returned nan"),
-        (lambda e, o: 5, "outside its range 0..1"),
-        (lambda e, o: e.fields["titel"], "KeyError: 'titel'"),
-        (lambda e, o: undefined_name, "NameError"),  # type: ignore[name-defined]  # noqa: F821
-    ],
-)
+@pytest.mark.parametrize(("reward", "said"), [
+    (lambda e, o: None, "'NoneType'"),
+    (lambda e, o: 1.0 if e.target in o else None, "'NoneType'"),
+    (lambda e, o: "good", "'str'"),
+    (lambda e, o: math.nan, "returned nan"),
+    (lambda e, o: 5, "outside its range 0..1"),
+    (lambda e, o: e.fields["titel"], "KeyError: 'titel'"),
+    (lambda e, o: undefined_name, "NameError"),  # type: ignore[name-defined]  # noqa: F821
+])  # fmt: skip
 async def test_one_that_cannot_be_used_is_refused_with_what_to_do(
     reward: Callable[..., Any], said: str
 ) -> None:
@@ -167,14 +164,11 @@ def test_a_ready_made_reward_is_stored_so_that_others_can_evaluate(
     assert header is not None and header.config["reward"] == reward
 
 
-@pytest.mark.parametrize(
-    ("name", "function"),
-    [
-        ("reward", lambda output: 1.0),
-        ("reward", lambda e, o: (yield)),
-        ("executor", lambda prompt, lm: ""),
-    ],
-)
+@pytest.mark.parametrize(("name", "function"), [
+    ("reward", lambda output: 1.0),
+    ("reward", lambda e, o: (yield)),
+    ("executor", lambda prompt, lm: ""),
+])  # fmt: skip
 def test_what_takes_other_arguments_or_yields_is_refused_at_once(
     tmp_path: Path, name: str, function: Any
 ) -> None:

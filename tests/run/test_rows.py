@@ -378,17 +378,14 @@ LAST = {"validation": {"every": 0, "subset": 8}, "keep": "last"}
 DULLED = {**COMPOSED, "init": {**INIT, "instincts": DULL}}
 
 
-@pytest.mark.parametrize(
-    ("splits", "lm", "settings", "prompt"),
-    [
-        pytest.param(("ABCD" * 2, "A" * 8, "D" * 24), obey, {}, "say A", id="by validation"),
-        pytest.param(("AABBCCDD", "C" * 8, "C" * 24), obey, LAST, "say C", id="of the last batch"),
-        pytest.param(("BBBBBBCA", "", "C" * 24), obey, {}, "say B", id="by training"),
-        pytest.param(
-            ("B" * 8, "", "C" * 24), composed, DULLED, "Kindly say B.", id="by training, composed"
-        ),
-    ],
-)
+@pytest.mark.parametrize(("splits", "lm", "settings", "prompt"), [
+    pytest.param(("ABCD" * 2, "A" * 8, "D" * 24), obey, {}, "say A", id="by validation"),
+    pytest.param(("AABBCCDD", "C" * 8, "C" * 24), obey, LAST, "say C", id="of the last batch"),
+    pytest.param(("BBBBBBCA", "", "C" * 24), obey, {}, "say B", id="by training"),
+    pytest.param(
+        ("B" * 8, "", "C" * 24), composed, DULLED, "Kindly say B.", id="by training, composed"
+    ),
+])  # fmt: skip
 def test_the_test_split_has_no_part_in_what_is_chosen(
     tmp_path: Path, splits: Splits, lm: Any, settings: dict[str, Any], prompt: str
 ) -> None:

@@ -176,22 +176,19 @@ async def test_what_is_validated_is_the_state_whose_training_examples_earned_mos
     assert len([v for v in run.heard if len(v.evaluation.rollouts) == 4]) == 1
 
 
-@pytest.mark.parametrize(
-    ("scores", "earning", "harmful", "settings", "look"),
-    [
-        # What the states beside one earned counts by half, a step further away by a quarter.
-        ((0.0, 0.0, 0.8, 0.0, 0.0, 0.7, 0.7, 0.7, 0.0, 0.0), 2, "", {}, 5),
-        # In online mode a batch's worth of steps is one: two lucky examples do not outweigh eight.
-        ((0.2, 0.2, 1.0, 1.0, 0.2, 0.2, 0.2, *[0.65] * 8, *[0.2] * 10), 2, "",
-         {"every": 6, "update": {"mode": "online", "batch_size": 4}}, 8),
-        # Of states that earned the same, the latest.
-        ([0.7] * 7, 3, "", {"every": 6}, 4),
-        # Where the last state is kept, the last.
-        ((0.4, 0.3, 0.9, 0.1, 0.2), 2, "", {"every": 4, "keep": "last"}, 3),
-        # None that a verdict called harmful.
-        ((0.4, 0.5, 0.9, 0.1, 0.1), 2, "0.9", {"every": 4}, 0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("scores", "earning", "harmful", "settings", "look"), [
+    # What the states beside one earned counts by half, a step further away by a quarter.
+    ((0.0, 0.0, 0.8, 0.0, 0.0, 0.7, 0.7, 0.7, 0.0, 0.0), 2, "", {}, 5),
+    # In online mode a batch's worth of steps is one: two lucky examples do not outweigh eight.
+    ((0.2, 0.2, 1.0, 1.0, 0.2, 0.2, 0.2, *[0.65] * 8, *[0.2] * 10), 2, "",
+     {"every": 6, "update": {"mode": "online", "batch_size": 4}}, 8),
+    # Of states that earned the same, the latest.
+    ([0.7] * 7, 3, "", {"every": 6}, 4),
+    # Where the last state is kept, the last.
+    ((0.4, 0.3, 0.9, 0.1, 0.2), 2, "", {"every": 4, "keep": "last"}, 3),
+    # None that a verdict called harmful.
+    ((0.4, 0.5, 0.9, 0.1, 0.1), 2, "0.9", {"every": 4}, 0),
+])  # fmt: skip
 async def test_the_state_that_is_looked_at(
     make: Make, scores: Sequence[float], earning: int, harmful: str, settings: Any, look: int
 ):
@@ -251,18 +248,15 @@ async def test_it_stops_early_without_gain_or_at_the_target(make: Make):
         assert run.selection.enough(2) == ended, "a harmful state reaches no target"
 
 
-@pytest.mark.parametrize(
-    ("update", "every", "planned", "patience"),
-    [
-        ({"epochs": 50}, 10, 5, 3),
-        ({"epochs": 8}, 4, 2, 2),
-        ({"epochs": 9}, 3, 3, 2),
-        ({"epochs": 500}, 10, 50, 5),
-        ({"epochs": 3, "steps_per_epoch": "all", "batch_size": 1}, 2, 3, 2),
-        ({"epochs": 10, "mode": "online", "batch_size": 2}, 2, 5, 3),
-        ({"epochs": 50}, 0, 0, 2),
-    ],
-)
+@pytest.mark.parametrize(("update", "every", "planned", "patience"), [
+    ({"epochs": 50}, 10, 5, 3),
+    ({"epochs": 8}, 4, 2, 2),
+    ({"epochs": 9}, 3, 3, 2),
+    ({"epochs": 500}, 10, 50, 5),
+    ({"epochs": 3, "steps_per_epoch": "all", "batch_size": 1}, 2, 3, 2),
+    ({"epochs": 10, "mode": "online", "batch_size": 2}, 2, 5, 3),
+    ({"epochs": 50}, 0, 0, 2),
+])  # fmt: skip
 def test_patience_follows_the_planned_validations(
     make: Make, update: dict[str, Any], every: int, planned: int,
     patience: int,

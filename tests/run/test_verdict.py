@@ -118,32 +118,29 @@ NO_LOSS = " The difference is +0.", ", n = 40); it gains +0."
 NO_GAIN = "So training shows no gain."
 
 
-@pytest.mark.parametrize(
-    ("levels", "deploy", "start", "said"),
-    [
-        # A cheaper row that is not clearly worse is named instead; by its mean alone the second
-        # policy would be worth its routing.
-        ((0.3, 0.69, 0.4, 0.7), "concat", AT_ONE, NO_LOSS),
-        ((0.3, 0.695, 0.4, 0.7), "concat", AT_ONE, NO_LOSS),
-        ((0.3, 0.85, 0.4, 0.7), "concat", "Not worth the routing: the concat prompt is better than",
-         (" the learned prompt, at 1 call", ": deploy that. The difference is -0.", "gains +0.")),
-        # What equals the untrained policy at its cost has gained nothing.
-        ((0.3, 0.4, 0.7, 0.7), "untrained", "No clear difference from the untrained prompt, at 3",
-         (" calls per query against 3", NO_GAIN)),
-        ((0.3, 0.4, 0.705, 0.7), "untrained", "No clear difference", (NO_GAIN,)),
-        ((0.3, 0.4, 0.85, 0.7), "untrained", "Not worth the routing",
-         ("the untrained prompt is better than the learned prompt",)),
-        # Without a gain the sentence says what to deploy.
-        ((0.5, 0.4, 0.4, 0.5), "present", "Not worth deploying yet: ",
-         ("yet: no clear gain over the present prompt, +0.", "), at 3 calls")),
-        ((0.7, 0.4, 0.4, 0.5), "present", "Not worth deploying: the learned prompt is worse than",
-         (" the present prompt",)),
-        ((0.5, 0.8, 0.4, 0.5), "concat", "Not worth deploying yet: ",
-         ("). The concat prompt gains +0.",)),
-        ((0.5, 0.8, 0.4, 0.3), "concat", "Not worth deploying: ",
-         ("is worse than the present prompt, -0.",)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("levels", "deploy", "start", "said"), [
+    # A cheaper row that is not clearly worse is named instead; by its mean alone the second
+    # policy would be worth its routing.
+    ((0.3, 0.69, 0.4, 0.7), "concat", AT_ONE, NO_LOSS),
+    ((0.3, 0.695, 0.4, 0.7), "concat", AT_ONE, NO_LOSS),
+    ((0.3, 0.85, 0.4, 0.7), "concat", "Not worth the routing: the concat prompt is better than",
+     (" the learned prompt, at 1 call", ": deploy that. The difference is -0.", "gains +0.")),
+    # What equals the untrained policy at its cost has gained nothing.
+    ((0.3, 0.4, 0.7, 0.7), "untrained", "No clear difference from the untrained prompt, at 3",
+     (" calls per query against 3", NO_GAIN)),
+    ((0.3, 0.4, 0.705, 0.7), "untrained", "No clear difference", (NO_GAIN,)),
+    ((0.3, 0.4, 0.85, 0.7), "untrained", "Not worth the routing",
+     ("the untrained prompt is better than the learned prompt",)),
+    # Without a gain the sentence says what to deploy.
+    ((0.5, 0.4, 0.4, 0.5), "present", "Not worth deploying yet: ",
+     ("yet: no clear gain over the present prompt, +0.", "), at 3 calls")),
+    ((0.7, 0.4, 0.4, 0.5), "present", "Not worth deploying: the learned prompt is worse than",
+     (" the present prompt",)),
+    ((0.5, 0.8, 0.4, 0.5), "concat", "Not worth deploying yet: ",
+     ("). The concat prompt gains +0.",)),
+    ((0.5, 0.8, 0.4, 0.3), "concat", "Not worth deploying: ",
+     ("is worse than the present prompt, -0.",)),
+])  # fmt: skip
 def test_what_is_not_worth_deploying_is_told_from_what_is(
     levels: tuple[float, ...], deploy: str, start: str, said: tuple[str, ...]
 ) -> None:

@@ -38,24 +38,21 @@ from tests.serve.test_proxy import streams
 LOCAL = "http://localhost:3000"
 
 
-@pytest.mark.parametrize(
-    ("headers", "expected"),
-    [
-        ({"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, 403),
-        ({"Origin": "http://localhost.evil.example"}, 403),
-        ({"Origin": "http://127.0.0.1@evil.example"}, 403),
-        ({"Origin": "null"}, 403),
-        ({"Origin": "http://[::1"}, 403),
-        ({"Origin": ""}, 403),
-        ({"Sec-Fetch-Site": "cross-site"}, 403),
-        ({"Origin": LOCAL, "Sec-Fetch-Site": "Cross-Site"}, 403),
-        ({"Host": "evil.example"}, 403),
-        ({"Origin": LOCAL, "Sec-Fetch-Site": "same-origin"}, 200),
-        ({"Origin": "http://127.0.0.1:8080"}, 200),
-        ({"Origin": "http://[::1]:8080"}, 200),
-        ({"Sec-Fetch-Site": "none"}, 200),
-    ],
-)
+@pytest.mark.parametrize(("headers", "expected"), [
+    ({"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, 403),
+    ({"Origin": "http://localhost.evil.example"}, 403),
+    ({"Origin": "http://127.0.0.1@evil.example"}, 403),
+    ({"Origin": "null"}, 403),
+    ({"Origin": "http://[::1"}, 403),
+    ({"Origin": ""}, 403),
+    ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ({"Origin": LOCAL, "Sec-Fetch-Site": "Cross-Site"}, 403),
+    ({"Host": "evil.example"}, 403),
+    ({"Origin": LOCAL, "Sec-Fetch-Site": "same-origin"}, 200),
+    ({"Origin": "http://127.0.0.1:8080"}, 200),
+    ({"Origin": "http://[::1]:8080"}, 200),
+    ({"Sec-Fetch-Site": "none"}, 200),
+])  # fmt: skip
 async def test_without_a_key_no_page_of_another_site_may_ask_and_with_one_any(
     headers: dict[str, str], expected: int
 ) -> None:
@@ -190,13 +187,10 @@ def test_keys_come_from_both_places_but_no_file_that_anybody_may_write_to(tmp_pa
     assert list(read_keys("", path)) == ["desk-4711-key", "shop-4711-key"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "# none\n", "short\n", "a key of words\n", "schlüssel-12\n"),
-        *("key-4711-x 9fingers\n", "key-4711-x 30min\n"),
-    ],
-)
+@pytest.mark.parametrize("text", [
+    *("", "# none\n", "short\n", "a key of words\n", "schlüssel-12\n"),
+    *("key-4711-x 9fingers\n", "key-4711-x 30min\n"),
+])  # fmt: skip
 def test_a_file_without_keys_is_refused_and_not_quoted(tmp_path: Path, text: str) -> None:
     path = tmp_path / "keys"
     path.write_text(text)

@@ -75,31 +75,28 @@ def test_fields_that_are_null_are_not_set() -> None:
     assert read({"messages": HELLO, **caps}).request.sampling.max_tokens == 5
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("messages", []),
-        ("messages", "Hello."),
-        ("messages", ["Hello."]),
-        ("messages", [{"role": "wizard", "content": "x"}]),
-        ("messages", [{"role": "user", "content": 3}]),
-        ("temperature", "hot"),
-        ("temperature", True),
-        ("temperature", float("inf")),
-        ("max_tokens", 0),
-        ("max_tokens", 1.5),
-        ("max_completion_tokens", "many"),
-        ("seed", 1.5),
-        ("n", 0),
-        ("stream", "yes"),
-        ("stream_options", []),
-        ("stop", 3),
-        ("stop", ["END", 3]),
-        ("response_format", "json"),
-        ("response_format", {"type": "json_schema"}),
-        ("response_format", {"type": "json_schema", "json_schema": {"schema": []}}),
-    ],
-)
+@pytest.mark.parametrize(("field", "value"), [
+    ("messages", []),
+    ("messages", "Hello."),
+    ("messages", ["Hello."]),
+    ("messages", [{"role": "wizard", "content": "x"}]),
+    ("messages", [{"role": "user", "content": 3}]),
+    ("temperature", "hot"),
+    ("temperature", True),
+    ("temperature", float("inf")),
+    ("max_tokens", 0),
+    ("max_tokens", 1.5),
+    ("max_completion_tokens", "many"),
+    ("seed", 1.5),
+    ("n", 0),
+    ("stream", "yes"),
+    ("stream_options", []),
+    ("stop", 3),
+    ("stop", ["END", 3]),
+    ("response_format", "json"),
+    ("response_format", {"type": "json_schema"}),
+    ("response_format", {"type": "json_schema", "json_schema": {"schema": []}}),
+])  # fmt: skip
 def test_a_refusal_names_the_field_at_fault(field: str, value: object) -> None:
     with pytest.raises(Refusal) as caught:
         read({"messages": HELLO, field: value})
@@ -130,15 +127,12 @@ def test_any_body_is_read_or_refused(body: dict[str, Any]) -> None:
                 assert refusal.status == 400 and str(refusal)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b'{"x": [' + b"[]," * 300_000 + b"0]}",
-        b'{"x": [' + b'"",' * 300_000 + b"0]}",
-        b'{"x": ["\\\\",' + b"{}," * 300_000 + b'""]}',
-        b'{"x": ["\\"",' + b"0," * 300_000 + b"0]}",
-    ],
-)
+@pytest.mark.parametrize("data", [
+    b'{"x": [' + b"[]," * 300_000 + b"0]}",
+    b'{"x": [' + b'"",' * 300_000 + b"0]}",
+    b'{"x": ["\\\\",' + b"{}," * 300_000 + b'""]}',
+    b'{"x": ["\\"",' + b"0," * 300_000 + b"0]}",
+])  # fmt: skip
 def test_a_body_of_too_many_values_is_refused_before_it_is_read(
     data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

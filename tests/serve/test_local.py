@@ -189,26 +189,23 @@ async def test_logprobs_are_told_whole_and_in_a_stream() -> None:
         assert tokens == ["Count", "to", "two.", "(2)"]
 
 
-@pytest.mark.parametrize(
-    ("body", "param", "says"),
-    [
-        ({"messages": []}, "messages", "at least one"),
-        ({"temperature": 2.5}, "temperature", "between 0 and 2"),
-        ({"top_p": -0.1}, "top_p", "between 0 and 1"),
-        ({"max_tokens": 0}, "max_tokens", "at least 1"),
-        ({"n": 33}, "n", "at most 32"),
-        ({"stop": [""]}, "stop", "none of them empty"),
-        ({"presence_penalty": 3}, "presence_penalty", "between -2 and 2"),
-        ({"top_logprobs": 2}, "top_logprobs", "needs logprobs"),
-        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "at most 20"),
-        ({"tools": [{"type": "function"}]}, "tools", "not supported"),
-        ({"logit_bias": {"5": 1}}, "logit_bias", "not supported"),
-        ({"temprature": 1}, "temprature", "unrecognized request argument"),
-        ({"response_format": {"type": "json_schema"}}, "response_format", "must be an object"),
-        ({"response_format": {"type": "yaml"}}, "response_format", "text, json_object"),
-        ({"stream": "yes"}, "stream", "true or false"),
-    ],
-)
+@pytest.mark.parametrize(("body", "param", "says"), [
+    ({"messages": []}, "messages", "at least one"),
+    ({"temperature": 2.5}, "temperature", "between 0 and 2"),
+    ({"top_p": -0.1}, "top_p", "between 0 and 1"),
+    ({"max_tokens": 0}, "max_tokens", "at least 1"),
+    ({"n": 33}, "n", "at most 32"),
+    ({"stop": [""]}, "stop", "none of them empty"),
+    ({"presence_penalty": 3}, "presence_penalty", "between -2 and 2"),
+    ({"top_logprobs": 2}, "top_logprobs", "needs logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "at most 20"),
+    ({"tools": [{"type": "function"}]}, "tools", "not supported"),
+    ({"logit_bias": {"5": 1}}, "logit_bias", "not supported"),
+    ({"temprature": 1}, "temprature", "unrecognized request argument"),
+    ({"response_format": {"type": "json_schema"}}, "response_format", "must be an object"),
+    ({"response_format": {"type": "yaml"}}, "response_format", "text, json_object"),
+    ({"stream": "yes"}, "stream", "true or false"),
+])  # fmt: skip
 async def test_what_cannot_be_obeyed_is_refused_and_the_field_named(
     body: dict[str, Any], param: str, says: str
 ) -> None:

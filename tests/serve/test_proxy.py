@@ -84,18 +84,15 @@ OWN: list[dict[str, Any]] = [
 """What a caller begins with."""
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, [*OWN, {"role": "developer", "content": "P"}]),
-        ({"first": True}, [{"role": "developer", "content": "P"}, *OWN]),
-        (
-            {"joined": True},
-            [OWN[0], {**OWN[1], "content": [*OWN[1]["content"], {"type": "text", "text": "P"}]}],
-        ),
-        ({"joined": True, "first": True}, [{**OWN[0], "content": "P\n\nBe kind."}, OWN[1]]),
-    ],
-)
+@pytest.mark.parametrize(("options", "expected"), [
+    ({}, [*OWN, {"role": "developer", "content": "P"}]),
+    ({"first": True}, [{"role": "developer", "content": "P"}, *OWN]),
+    (
+        {"joined": True},
+        [OWN[0], {**OWN[1], "content": [*OWN[1]["content"], {"type": "text", "text": "P"}]}],
+    ),
+    ({"joined": True, "first": True}, [{**OWN[0], "content": "P\n\nBe kind."}, OWN[1]]),
+])  # fmt: skip
 async def test_the_prompt_is_behind_what_the_caller_always_says_or_where_it_is_wanted(
     options: dict[str, Any], expected: Any
 ) -> None:
@@ -151,13 +148,10 @@ async def test_a_conversation_that_keeps_its_prompt_repeats_nine_tenths_of_it() 
     assert shares[" True"] < shares[" False"] < 0.8 < 0.9 <= shares["conversation False"], shares
 
 
-@pytest.mark.parametrize(
-    ("sticky", "names"),
-    [
-        ("user", lambda who: {"json": {"user": who}}),
-        ("header:X-Session", lambda who: {"json": {}, "headers": {"x-session": who}}),
-    ],
-)
+@pytest.mark.parametrize(("sticky", "names"), [
+    ("user", lambda who: {"json": {"user": who}}),
+    ("header:X-Session", lambda who: {"json": {}, "headers": {"x-session": who}}),
+])  # fmt: skip
 async def test_a_conversation_that_is_named_keeps_its_prompt_and_shares_it_with_no_other_caller(
     sticky: str, names: Any
 ) -> None:
@@ -291,19 +285,16 @@ print(json.dumps(told | {{"tokens": chunks[-1].usage.total_tokens}}))
 """
 
 
-@pytest.mark.parametrize(
-    ("step", "status", "words"),
-    [
-        (fails(429, "slow down", headers={"Retry-After": "7"}), 429, "slow down"),
-        (fails(400, "bad temperature"), 400, "bad temperature"),
-        (fails(503, "busy"), 503, "busy"),
-        (fails(401, f"wrong key {UPSTREAM_KEY}"), 502, "refused this server"),
-        (drops(), 502, "broke off"),
-        (raw(b"x" * 1_100_000), 502, "too large"),
-        (pours(b"x" * 1000, 2000), 502, "too large"),
-        (says(delay=30.0), 504, "in time"),
-    ],
-)
+@pytest.mark.parametrize(("step", "status", "words"), [
+    (fails(429, "slow down", headers={"Retry-After": "7"}), 429, "slow down"),
+    (fails(400, "bad temperature"), 400, "bad temperature"),
+    (fails(503, "busy"), 503, "busy"),
+    (fails(401, f"wrong key {UPSTREAM_KEY}"), 502, "refused this server"),
+    (drops(), 502, "broke off"),
+    (raw(b"x" * 1_100_000), 502, "too large"),
+    (pours(b"x" * 1000, 2000), 502, "too large"),
+    (says(delay=30.0), 504, "in time"),
+])  # fmt: skip
 async def test_a_fault_upstream_gets_its_status(step: Step, status: int, words: str) -> None:
     async with up(setup=Setup(timeout=2.0)) as served:
         served.upstream.script(step)

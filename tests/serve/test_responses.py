@@ -225,17 +225,14 @@ async def test_refusals_and_log_probabilities_are_told_too() -> None:
         assert served.upstream.bodies[0]["logprobs"] is True
 
 
-@pytest.mark.parametrize(
-    ("step", "status", "words"),
-    [
-        (fails(429, "slow down", headers={"Retry-After": "7"}), 429, "slow down"),
-        (raw(b"{}"), 502, "no chat completion"),
-        (raw(b'{"choices": []}'), 502, "no chat completion"),
-        (raw(b'{"choices": [{"message": {"content": 5}}]}'), 502, "no chat completion"),
-        (raw(b'{"error": {"message": "out of memory"}}'), 502, "out of memory"),
-        (drops(), 502, "broke off"),
-    ],
-)
+@pytest.mark.parametrize(("step", "status", "words"), [
+    (fails(429, "slow down", headers={"Retry-After": "7"}), 429, "slow down"),
+    (raw(b"{}"), 502, "no chat completion"),
+    (raw(b'{"choices": []}'), 502, "no chat completion"),
+    (raw(b'{"choices": [{"message": {"content": 5}}]}'), 502, "no chat completion"),
+    (raw(b'{"error": {"message": "out of memory"}}'), 502, "out of memory"),
+    (drops(), 502, "broke off"),
+])  # fmt: skip
 async def test_a_fault_of_the_model_gets_its_status(step: Step, status: int, words: str) -> None:
     async with up() as served:
         served.upstream.script(step)
@@ -243,15 +240,12 @@ async def test_a_fault_of_the_model_gets_its_status(step: Step, status: int, wor
     assert found == status and words in body["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("step", "words"),
-    [
-        (streams(b'data: {"choices": [{"delta": {"content": "o"}}]}\n\n', breaks=True), "broke"),
-        (speaks({"content": "o"}, finish=None), "broke off"),
-        (streams(b'data: {"error": {"message": "out of memory"}}\n\n'), "out of memory"),
-        (streams(b"data: {half\n\n"), "no chat completion"),
-    ],
-)
+@pytest.mark.parametrize(("step", "words"), [
+    (streams(b'data: {"choices": [{"delta": {"content": "o"}}]}\n\n', breaks=True), "broke"),
+    (speaks({"content": "o"}, finish=None), "broke off"),
+    (streams(b'data: {"error": {"message": "out of memory"}}\n\n'), "out of memory"),
+    (streams(b"data: {half\n\n"), "no chat completion"),
+])  # fmt: skip
 async def test_a_stream_that_goes_wrong_ends_in_a_response_that_failed(
     step: Step, words: str
 ) -> None:
@@ -263,28 +257,25 @@ async def test_a_stream_that_goes_wrong_ends_in_a_response_that_failed(
     assert words in last["response"]["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("body", "param", "words"),
-    [
-        ({"input": []}, "input", "at least one item"),
-        ({"input": [{"role": "tool", "content": "x"}]}, "input", "role of a message"),
-        ({"input": [{"role": "user", "content": 5}]}, "input", "a list of parts"),
-        ({"input": [{"role": "user", "content": [5]}]}, "input", "nothing that a chat model"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
-         "input", "'input_image' is nothing"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input", "'item_reference'"),
-        ({"input": [{"type": "function_call", "call_id": "c"}]}, "input", "name of an item"),
-        ({"tools": [{"type": "web_search"}]}, "tools", "functions alone"),
-        ({"tool_choice": {"type": "web_search"}}, "tool_choice", "functions alone"),
-        ({"text": {"format": {"type": "grammar"}}}, "text", "json_schema"),
-        ({"max_output_tokens": 0}, "max_output_tokens", "at least 1"),
-        ({"store": True}, "store", "stores no responses"),
-        ({"previous_response_id": "r"}, "previous_response_id", "the whole conversation as input"),
-        ({"conversation": "c"}, "conversation", "stores no responses"),
-        ({"background": True}, "background", "leave background out"),
-        ({"prompt": {"id": "p"}}, "prompt", "instructions and input"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("body", "param", "words"), [
+    ({"input": []}, "input", "at least one item"),
+    ({"input": [{"role": "tool", "content": "x"}]}, "input", "role of a message"),
+    ({"input": [{"role": "user", "content": 5}]}, "input", "a list of parts"),
+    ({"input": [{"role": "user", "content": [5]}]}, "input", "nothing that a chat model"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
+     "input", "'input_image' is nothing"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "input", "'item_reference'"),
+    ({"input": [{"type": "function_call", "call_id": "c"}]}, "input", "name of an item"),
+    ({"tools": [{"type": "web_search"}]}, "tools", "functions alone"),
+    ({"tool_choice": {"type": "web_search"}}, "tool_choice", "functions alone"),
+    ({"text": {"format": {"type": "grammar"}}}, "text", "json_schema"),
+    ({"max_output_tokens": 0}, "max_output_tokens", "at least 1"),
+    ({"store": True}, "store", "stores no responses"),
+    ({"previous_response_id": "r"}, "previous_response_id", "the whole conversation as input"),
+    ({"conversation": "c"}, "conversation", "stores no responses"),
+    ({"background": True}, "background", "leave background out"),
+    ({"prompt": {"id": "p"}}, "prompt", "instructions and input"),
+])  # fmt: skip
 async def test_what_a_chat_model_cannot_do_is_refused_in_a_sentence(
     body: dict[str, Any], param: str, words: str
 ) -> None:

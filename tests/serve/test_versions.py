@@ -254,15 +254,12 @@ async def test_both_may_fail_and_no_text_needs_no_model() -> None:
     assert composed.fallbacks == ("input:empty",) and composed.prompt and not lm.history
 
 
-@pytest.mark.parametrize(
-    ("file", "mode"),
-    [
-        (three_call(), "three-call"),
-        (file_of(compose="verbatim"), "two-call"),
-        (file_of(ranking=RANKING), "two-call"),
-        (one_call(), "one-call"),
-    ],
-)
+@pytest.mark.parametrize(("file", "mode"), [
+    (three_call(), "three-call"),
+    (file_of(compose="verbatim"), "two-call"),
+    (file_of(ranking=RANKING), "two-call"),
+    (one_call(), "one-call"),
+])  # fmt: skip
 async def test_the_mode_says_how_many_calls_an_answer_takes(file: PolicyFile, mode: str) -> None:
     made, lm = composing(file)
     composed = await made.compose("Where is it?")

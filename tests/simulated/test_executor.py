@@ -139,17 +139,14 @@ def always(chance: int) -> str:
     return f"able={chance}&unable={chance}&floor={chance}&ceiling={chance}&load=0&judge_noise=0"
 
 
-@pytest.mark.parametrize(
-    ("task", "digests"),
-    [
-        ("hotpotqa", ("74bee73295aa", "b87cf6f5c4f3", "0fbfe5b2e980")),
-        ("hover", ("ed1b0927ba31", "a88f058a9ee5", "a88f058a9ee5")),
-        ("pupa", ("c9970883efd2", "616d764e54e0", "a3a3e906a8ce")),
-        ("ifbench", ("cc17e429704a", "cc17e429704a", "cc17e429704a")),
-        ("aime", ("86966df5571e", "6e073aed8474", "438db50ef2bf")),
-        ("livebench_math", ("d07fd376ef39", "53c570626e19", "f48fbb0a5e21")),
-    ],
-)
+@pytest.mark.parametrize(("task", "digests"), [
+    ("hotpotqa", ("74bee73295aa", "b87cf6f5c4f3", "0fbfe5b2e980")),
+    ("hover", ("ed1b0927ba31", "a88f058a9ee5", "a88f058a9ee5")),
+    ("pupa", ("c9970883efd2", "616d764e54e0", "a3a3e906a8ce")),
+    ("ifbench", ("cc17e429704a", "cc17e429704a", "cc17e429704a")),
+    ("aime", ("86966df5571e", "6e073aed8474", "438db50ef2bf")),
+    ("livebench_math", ("d07fd376ef39", "53c570626e19", "f48fbb0a5e21")),
+])  # fmt: skip
 async def test_what_every_stage_says_follows_its_outcome(
     task: str, digests: tuple[str, str, str]
 ) -> None:

@@ -53,16 +53,13 @@ def test_a_list_of_cue_words_is_no_order(skills: Skills) -> None:
         assert skills.orders(text) == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "obeyed", "passed_over"),
-    [
-        ("Put a title in double angle brackets.", ("Give it a title.", "Hello."), ()),
-        ("When a title is asked for, put one title on top.", ("Give it a title.",), ("Hello.",)),
-        ("Put a title on top if a title is asked for.", ("Give it a title.",), ("Hello.",)),
-        ("Write the bullets as asked.", ("Use 4 bullets in total.",), ("Hello.",)),
-        ("If it is about gardens, put a title on top.", ("Describe gardens.",), ("Hello.",)),
-    ],
-)
+@pytest.mark.parametrize(("text", "obeyed", "passed_over"), [
+    ("Put a title in double angle brackets.", ("Give it a title.", "Hello."), ()),
+    ("When a title is asked for, put one title on top.", ("Give it a title.",), ("Hello.",)),
+    ("Put a title on top if a title is asked for.", ("Give it a title.",), ("Hello.",)),
+    ("Write the bullets as asked.", ("Use 4 bullets in total.",), ("Hello.",)),
+    ("If it is about gardens, put a title on top.", ("Describe gardens.",), ("Hello.",)),
+])  # fmt: skip
 def test_a_condition_decides_where_an_order_is_obeyed(
     skills: Skills, text: str, obeyed: tuple[str, ...], passed_over: tuple[str, ...]
 ) -> None:

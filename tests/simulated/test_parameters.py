@@ -35,24 +35,33 @@ def test_a_spec_sets_every_kind_of_parameter() -> None:
     assert found.faults == dict(zip(FAULTS, (0.1, 0.05, 0.05, 0.05, 0.02, 0.05), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("params", "said"),
-    [
-        ({"laod": "0.1"}, "did you mean 'load'"),
-        ({"load": "much"}, "must be a number"),
-        ({"load": "-1"}, "must be a number"),
-        ({"world": "1.5"}, "must be a number"),
-        ({"capacity": "nan"}, "must be a number"),
-        ({"faults": "404:0.1"}, "unknown fault"),
-        ({"faults": "429:0.9,500:0.2"}, "more than 1"),
-        ({"latency": "uniform:0.3"}, "cannot read the latency"),
-        ({"latency": "gamma:1,2"}, "cannot read the latency"),
-    ],
-)
+@pytest.mark.parametrize(("params", "said"), [
+    ({"laod": "0.1"}, "did you mean 'load'"),
+    ({"load": "much"}, "must be a number"),
+    ({"load": "-1"}, "must be a number"),
+    ({"world": "1.5"}, "must be a number"),
+    ({"capacity": "nan"}, "must be a number"),
+    ({"faults": "404:0.1"}, "unknown fault"),
+    ({"faults": "429:0.9,500:0.2"}, "more than 1"),
+    ({"latency": "uniform:0.3"}, "cannot read the latency"),
+    ({"latency": "gamma:1,2"}, "cannot read the latency"),
+])  # fmt: skip
 def test_what_it_cannot_read_is_refused_with_a_hint(params: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
         SimulatedSettings.from_params(params)
     assert caught.value.hint
+
+
+def test_latencies_follow_their_distribution_and_their_own_seed() -> None:
+    keys = [str(k).encode() for k in range(2000)]
+    uniform = [Latency("uniform", 0.1, 0.3).seconds(k) for k in keys]
+    assert 0.1 <= min(uniform) < 0.11
+    assert 0.29 < max(uniform) <= 0.3
+    skewed = sorted(Latency("lognormal", 0.1, 0.5).seconds(k) for k in keys)
+    assert skewed[1000] == pytest.approx(0.1, rel=0.1)
+    assert skewed[1682] == pytest.approx(0.1 * 2.718281828**0.5, rel=0.1)
+    shuffled = [Latency("uniform", 0.1, 0.3, seed=1).seconds(k) for k in keys]
+    assert sorted(range(50), key=uniform.__getitem__) != sorted(range(50), key=shuffled.__getitem__)
 
 
 def test_every_parameter_can_be_set_and_is_listed_with_what_it_means() -> None:

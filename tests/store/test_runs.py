@@ -104,16 +104,13 @@ def test_a_name_that_could_not_be_typed_is_refused(name: str) -> None:
         assert check_run_name(typed) == typed
 
 
-@pytest.mark.parametrize(
-    ("ref", "said"),
-    [
-        ("alpah", r"did you mean 'alpha'\?"),
-        ("beta", "more than one run: beta-1, beta-2"),
-        ("notes", "no run 'notes'"),
-        ("", "no run ''"),
-        ("./notes", "no run at ./notes"),
-    ],
-)
+@pytest.mark.parametrize(("ref", "said"), [
+    ("alpah", r"did you mean 'alpha'\?"),
+    ("beta", "more than one run: beta-1, beta-2"),
+    ("notes", "no run 'notes'"),
+    ("", "no run ''"),
+    ("./notes", "no run at ./notes"),
+])  # fmt: skip
 def test_what_cannot_be_found_is_explained(runs: Path, ref: str, said: str) -> None:
     with pytest.raises(RunNotFound, match=said) as caught:
         find_run(runs, ref)
@@ -342,17 +339,14 @@ def test_what_to_spend_and_how_fast_may_change() -> None:
     assert differences(load_config({}).model_dump(), load_config(free).model_dump()) == ()
 
 
-@pytest.mark.parametrize(
-    "kept",
-    [
-        {"roles": {"critic": {"temperature": 0.25}}},
-        {"roles": {"executor": {"model": "simulated?world=2"}}},
-        {"data": {"input": "question"}},
-        {"data": {"split_seed": 5}},
-        {"validation": {"every": 3}},
-        {"keep": "last"},
-    ],
-)
+@pytest.mark.parametrize("kept", [
+    {"roles": {"critic": {"temperature": 0.25}}},
+    {"roles": {"executor": {"model": "simulated?world=2"}}},
+    {"data": {"input": "question"}},
+    {"data": {"split_seed": 5}},
+    {"validation": {"every": 3}},
+    {"keep": "last"},
+])  # fmt: skip
 def test_what_decides_the_replies_or_the_policy_may_not(kept: dict[str, object]) -> None:
     """Nor is the key beside one that may change taken for it."""
     old = load_config({}).model_dump()

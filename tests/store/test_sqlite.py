@@ -155,16 +155,13 @@ def test_what_would_unpack_to_more_than_memory_holds_is_not_unpacked() -> None:
         pack([[]] * 4_000_001)
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "CREATE VIEW v AS SELECT 1",
-        "CREATE TRIGGER g AFTER INSERT ON t BEGIN SELECT 1; END",
-        "CREATE VIRTUAL TABLE v USING fts5(x)",
-        "CREATE TABLE g (x, y AS (x + 1))",
-        "CREATE TABLE g (x, y AS (x + 1) STORED)",
-    ],
-)
+@pytest.mark.parametrize("statement", [
+    "CREATE VIEW v AS SELECT 1",
+    "CREATE TRIGGER g AFTER INSERT ON t BEGIN SELECT 1; END",
+    "CREATE VIRTUAL TABLE v USING fts5(x)",
+    "CREATE TABLE g (x, y AS (x + 1))",
+    "CREATE TABLE g (x, y AS (x + 1) STORED)",
+])  # fmt: skip
 def test_a_file_with_more_than_plain_tables_is_not_read(path: Path, statement: str) -> None:
     connect(path, LAYOUT, write=True).close()
     with contextlib.closing(sqlite3.connect(path)) as db, db:

@@ -16,21 +16,18 @@ from promptcodebook.types import Example, Output, Prompt
 from tests.tasks.shared import Shelf, vectors
 
 
-@pytest.mark.parametrize(
-    ("prediction", "gold", "equal"),
-    [
-        ("The Harbour.", "harbour", True),
-        ("twenty-one", "twentyone", True),
-        ("twenty one", "twenty-one", False),
-        ("banana", "bnn", False),
-        ("an", "", True),
-        ("the", "a", True),
-        ("“Harbour”", "Harbour", False),
-        ("1914–1918", "1914-1918", False),
-        ("  north \n pier ", "North Pier", True),
-        ("yes", "no", False),
-    ],
-)
+@pytest.mark.parametrize(("prediction", "gold", "equal"), [
+    ("The Harbour.", "harbour", True),
+    ("twenty-one", "twentyone", True),
+    ("twenty one", "twenty-one", False),
+    ("banana", "bnn", False),
+    ("an", "", True),
+    ("the", "a", True),
+    ("“Harbour”", "Harbour", False),
+    ("1914–1918", "1914-1918", False),
+    ("  north \n pier ", "North Pier", True),
+    ("yes", "no", False),
+])  # fmt: skip
 def test_exact_match(prediction: str, gold: str, equal: bool) -> None:
     assert exact_match(prediction, gold) is equal
     assert exact_match(gold, prediction) is equal
@@ -89,18 +86,15 @@ def test_a_right_answer_with_all_pages() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("answer", "retrieved", "said"),
-    [
-        ("barge", [("Skerry Light", "Ruth Calloway"), ()], "(query2) had nothing left to find."),
-        ("Marle", [("Marle",)], "is wrong; the right answer is 'a barge'. Hop 1"),
-        ("Marle", [("Marle",)], "(search with the question) found none of the pages still needed"),
-        ("Marle", [("Skerry Light",)], "found 'Skerry Light'; still missing: 'Ruth Calloway'."),
-        ("Marle", [("Skerry Light",)], "Never retrieved: 'Ruth Calloway'."),
-        ("a long red barge", [], "only the bare answer counts"),
-        (" ", [], "There is no answer; the right one is 'a barge'."),
-    ],
-)
+@pytest.mark.parametrize(("answer", "retrieved", "said"), [
+    ("barge", [("Skerry Light", "Ruth Calloway"), ()], "(query2) had nothing left to find."),
+    ("Marle", [("Marle",)], "is wrong; the right answer is 'a barge'. Hop 1"),
+    ("Marle", [("Marle",)], "(search with the question) found none of the pages still needed"),
+    ("Marle", [("Skerry Light",)], "found 'Skerry Light'; still missing: 'Ruth Calloway'."),
+    ("Marle", [("Skerry Light",)], "Never retrieved: 'Ruth Calloway'."),
+    ("a long red barge", [], "only the bare answer counts"),
+    (" ", [], "There is no answer; the right one is 'a barge'."),
+])  # fmt: skip
 def test_feedback_says_what_is_wrong(
     answer: str, retrieved: list[tuple[str, ...]], said: str
 ) -> None:
@@ -215,3 +209,8 @@ async def test_a_blank_query_searches_for_nothing() -> None:
     assert len(shelf.asked) == 1
     assert retrieved_titles(output)[1] == ()
     assert "(none found)" in lm.history[2].messages[-1].content
+
+
+def test_odd_titles_are_passed_over() -> None:
+    for held, titles in ((4, ()), ([["a", 1, None], "b", ["c"]], (("a",), ("c",)))):
+        assert retrieved_titles(Output("x", fields={"retrieved": held})) == titles

@@ -204,18 +204,15 @@ def test_plain_is_english_without_a_mark() -> None:
     assert "one_sentence" not in MARKS
 
 
-@pytest.mark.parametrize(
-    ("text", "language"),
-    [
-        (PLAIN, "english"),
-        ("Wir haben das Paket und werden es Ihnen bitte schicken.", "german"),
-        ("Non è possibile, ma la lampada che ho è nella casa.", "italian"),
-        ("De kat zit op het dak en wij kunnen niet naar huis.", "dutch"),
-        ("Lamp lamp lamp lamp", ""),
-        ("the and", ""),
-        ("", ""),
-        ("12 34 !!", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "language"), [
+    (PLAIN, "english"),
+    ("Wir haben das Paket und werden es Ihnen bitte schicken.", "german"),
+    ("Non è possibile, ma la lampada che ho è nella casa.", "italian"),
+    ("De kat zit op het dak en wij kunnen niet naar huis.", "dutch"),
+    ("Lamp lamp lamp lamp", ""),
+    ("the and", ""),
+    ("", ""),
+    ("12 34 !!", ""),
+])  # fmt: skip
 def test_guess_language(text: str, language: str) -> None:
     assert guess_language(text) == language

@@ -94,17 +94,14 @@ def found(label: str, *hops: tuple[str, ...]) -> Output:
 ALL = (("Mill", "Barn"), ("River",), ("Hill",))
 
 
-@pytest.mark.parametrize(
-    ("output", "both", "pages"),
-    [
-        (found("SUPPORTED", *ALL), 1.0, 1.0),
-        (found("NOT_SUPPORTED", *ALL), 0.0, 1.0),
-        (found("undecided", *ALL), 0.0, 1.0),
-        (found("SUPPORTED", *ALL[:2]), 0.0, 0.0),
-        (Output("SUPPORTED"), 0.0, 0.0),
-        (Output(""), 0.0, 0.0),
-    ],
-)
+@pytest.mark.parametrize(("output", "both", "pages"), [
+    (found("SUPPORTED", *ALL), 1.0, 1.0),
+    (found("NOT_SUPPORTED", *ALL), 0.0, 1.0),
+    (found("undecided", *ALL), 0.0, 1.0),
+    (found("SUPPORTED", *ALL[:2]), 0.0, 0.0),
+    (Output("SUPPORTED"), 0.0, 0.0),
+    (Output(""), 0.0, 0.0),
+])  # fmt: skip
 def test_pages_and_label_beside_pages_alone(output: Output, both: float, pages: float) -> None:
     assert reward(CLAIM, output).value == both
     assert retrieval_reward(CLAIM, output).value == pages

@@ -103,14 +103,11 @@ def test_an_unknown_id_names_the_nearest() -> None:
         check("count:numbr", {"N": 1}, "", "1")
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "said"),
-    [
-        ({"N": None}, "the kwargs of count:numbers: the field 'N': Field required"),
-        *(({"N": n}, "'N': Input should be a valid integer") for n in ("2", True, 2.5, math.nan)),
-        ({"N": 2, "word": "salt"}, "the field 'word': Extra inputs are not permitted"),
-    ],
-)
+@pytest.mark.parametrize(("kwargs", "said"), [
+    ({"N": None}, "the kwargs of count:numbers: the field 'N': Field required"),
+    *(({"N": n}, "'N': Input should be a valid integer") for n in ("2", True, 2.5, math.nan)),
+    ({"N": 2, "word": "salt"}, "the field 'word': Extra inputs are not permitted"),
+])  # fmt: skip
 def test_kwargs_that_do_not_fit(kwargs: dict[str, object], said: str) -> None:
     with pytest.raises(DataError, match=said) as caught:
         check("count:numbers", kwargs, "", "1")
@@ -207,18 +204,15 @@ def test_what_is_strictly_met_is_loosely_met(response: str, language: Language) 
     assert found.strict == singly
 
 
-@pytest.mark.parametrize(
-    ("instruction_id", "response"),
-    [
-        ("detectable_content:number_placeholders", "[" * 100_000),
-        ("detectable_format:title", "<<" * 50_000),
-        ("detectable_format:number_bullet_lists", "x" + "\n" * 100_000 + "x"),
-        ("detectable_format:json_format", "[" * 100_000),
-        ("format:line_indent", "a\n" + "\n" * 100_000),
-        ("custom:mcq_count_length", "Question 1" + "\n" * 100_000 + "x"),
-        ("custom:csv_special_character", 'ProductID,Category,Brand,Price,Stock\n"' + "a" * 200_000),
-    ],
-)
+@pytest.mark.parametrize(("instruction_id", "response"), [
+    ("detectable_content:number_placeholders", "[" * 100_000),
+    ("detectable_format:title", "<<" * 50_000),
+    ("detectable_format:number_bullet_lists", "x" + "\n" * 100_000 + "x"),
+    ("detectable_format:json_format", "[" * 100_000),
+    ("format:line_indent", "a\n" + "\n" * 100_000),
+    ("custom:mcq_count_length", "Question 1" + "\n" * 100_000 + "x"),
+    ("custom:csv_special_character", 'ProductID,Category,Brand,Price,Stock\n"' + "a" * 200_000),
+])  # fmt: skip
 def test_texts_that_defeat_naive_expressions(instruction_id: str, response: str) -> None:
     begun = time.monotonic()
     check(instruction_id, fitting(instruction_id), "", response)
@@ -294,13 +288,10 @@ async def test_without_constraints_nothing_is_checked_on_the_way() -> None:
         ConstraintReward(Language())(bare, made.text)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        *(("The keel holds", 1.0), ("The keel, too", 0.5), ("Sails, masts", 0.0), ("", 0.0)),
-        ("Well, here it is:\nA keel holds", 1.0),  # kept without the first line
-    ],
-)
+@pytest.mark.parametrize(("text", "value"), [
+    *(("The keel holds", 1.0), ("The keel, too", 0.5), ("Sails, masts", 0.0), ("", 0.0)),
+    ("Well, here it is:\nA keel holds", 1.0),  # kept without the first line
+])  # fmt: skip
 def test_the_reward_is_the_share_kept_and_names_both_kinds(text: str, value: float) -> None:
     score = ConstraintReward(Language())(TWO, text)
     assert score.value == value
@@ -309,15 +300,12 @@ def test_the_reward_is_the_share_kept_and_names_both_kinds(text: str, value: flo
     assert unkept.count("\n- ") == round(2 * (1 - value))
 
 
-@pytest.mark.parametrize(
-    ("constraint", "package"),
-    [
-        ("words:odd_even_syllables", "syllapy"),
-        ("format:emoji", "nltk"),
-        ("change_case:english_capital", "langdetect.detector_factory"),
-        ("change_case:english_lowercase", "langdetect.detector_factory"),
-    ],
-)
+@pytest.mark.parametrize(("constraint", "package"), [
+    ("words:odd_even_syllables", "syllapy"),
+    ("format:emoji", "nltk"),
+    ("change_case:english_capital", "langdetect.detector_factory"),
+    ("change_case:english_lowercase", "langdetect.detector_factory"),
+])  # fmt: skip
 def test_a_package_that_some_constraint_needs_is_missed_before_a_call_is_paid(
     constraint: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,20 +78,17 @@ async def test_texts_are_data(text: str) -> None:
     assert user.content == wanted and said["answer"] == "Paris"
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "Reasoning: because\nAnswer: Paris",
-        "**Reasoning:** because\n\n**Answer:** Paris",
-        "**reasoning**: because\n**ANSWER**: Paris",
-        "reasoning: because\n**Final answer:** Paris",
-        "## Reasoning\nbecause\n\n## Answer\nParis\n",
-        "[[ ## reasoning ## ]]\nbecause\n\n[[ ## answer ## ]]\nParis",
-        "<reasoning>\nbecause\n</reasoning>\n<answer>\nParis\n</answer>",
-        '{"reasoning": "because", "answer": "Paris"}',
-        '```json\n{"Reasoning": "because", "Answer": " Paris "}\n```',
-    ],
-)
+@pytest.mark.parametrize("reply", [
+    "Reasoning: because\nAnswer: Paris",
+    "**Reasoning:** because\n\n**Answer:** Paris",
+    "**reasoning**: because\n**ANSWER**: Paris",
+    "reasoning: because\n**Final answer:** Paris",
+    "## Reasoning\nbecause\n\n## Answer\nParis\n",
+    "[[ ## reasoning ## ]]\nbecause\n\n[[ ## answer ## ]]\nParis",
+    "<reasoning>\nbecause\n</reasoning>\n<answer>\nParis\n</answer>",
+    '{"reasoning": "because", "answer": "Paris"}',
+    '```json\n{"Reasoning": "because", "Answer": " Paris "}\n```',
+])  # fmt: skip
 def test_labels_in_many_dresses(reply: str) -> None:
     assert read_outputs(reply, ("answer",)) == {"reasoning": "because", "answer": "Paris"}
 
@@ -99,23 +96,20 @@ def test_labels_in_many_dresses(reply: str) -> None:
 BODY = "  one\n    two\n\nResponse: not a label\n**bold**"
 
 
-@pytest.mark.parametrize(
-    ("text", "cut", "expected"),
-    [
-        ("Paris", False, {"answer": "Paris"}),
-        ("Paris", False, {"answer": "", "city": ""}),
-        ('{"other": 1}', False, {"answer": '{"other": 1}'}),
-        ('{"answer": null}', False, {"answer": ""}),
-        ('{"answer": 42, "titles": ["A", "Ä"]}', False, {"answer": "42", "titles": '["A", "Ä"]'}),
-        ("reasoning: so Paris", False, {"answer": "so Paris"}),
-        ("reasoning: so Par", True, {"answer": ""}),
-        ("answer: Par", True, {"answer": "Par"}),
-        ("answer: **Paris**", False, {"answer": "**Paris**"}),
-        ("**Final Answer:** A\nmy-q: Q {x}", False, {"final_answer": "A", "my_q": "Q {x}"}),
-        ("my q: Q", False, {"final_answer": "", "my_q": "Q"}),
-        (f"reasoning: r\nresponse:\n{BODY}\n", False, {"response": BODY}),
-    ],
-)
+@pytest.mark.parametrize(("text", "cut", "expected"), [
+    ("Paris", False, {"answer": "Paris"}),
+    ("Paris", False, {"answer": "", "city": ""}),
+    ('{"other": 1}', False, {"answer": '{"other": 1}'}),
+    ('{"answer": null}', False, {"answer": ""}),
+    ('{"answer": 42, "titles": ["A", "Ä"]}', False, {"answer": "42", "titles": '["A", "Ä"]'}),
+    ("reasoning: so Paris", False, {"answer": "so Paris"}),
+    ("reasoning: so Par", True, {"answer": ""}),
+    ("answer: Par", True, {"answer": "Par"}),
+    ("answer: **Paris**", False, {"answer": "**Paris**"}),
+    ("**Final Answer:** A\nmy-q: Q {x}", False, {"final_answer": "A", "my_q": "Q {x}"}),
+    ("my q: Q", False, {"final_answer": "", "my_q": "Q"}),
+    (f"reasoning: r\nresponse:\n{BODY}\n", False, {"response": BODY}),
+])  # fmt: skip
 def test_what_a_reply_gives(text: str, cut: bool, expected: dict[str, str]) -> None:
     read = read_outputs(text, tuple(expected), cut)
     assert read == {"reasoning": read["reasoning"], **expected}

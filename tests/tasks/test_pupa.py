@@ -26,6 +26,7 @@ from promptcodebook.tasks.pupa.task import (
     JudgeReward,
     Papillon,
     Wall,
+    kind_of,
     load_pupa,
     request_of,
     stand_in,
@@ -47,18 +48,15 @@ def test_score_and_overall() -> None:
     assert [combine(True, True, *each).leakage for each in impossible] == [1.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("text", "units", "found"),
-    [
-        ("A note for MIRA  Solberg\nin Tarnvik.", ["mira solberg", "tarnvik"], 2),
-        ("A note for a customer.", ["mira solberg", "tarnvik"], 0),
-        *(("He also called Al.", ["al"], 1), ("He also called.", ["al"], 0)),
-        ("mira", ["mira", ""], 1),
-        ("東京都に住む", ["東京"], 1),
-        ("cafe\u0301 norden", ["café norden"], 1),
-        *(("c++ (v2)", ["c++"], 1), ("", ["mira"], 0)),
-    ],
-)
+@pytest.mark.parametrize(("text", "units", "found"), [
+    ("A note for MIRA  Solberg\nin Tarnvik.", ["mira solberg", "tarnvik"], 2),
+    ("A note for a customer.", ["mira solberg", "tarnvik"], 0),
+    *(("He also called Al.", ["al"], 1), ("He also called.", ["al"], 0)),
+    ("mira", ["mira", ""], 1),
+    ("東京都に住む", ["東京"], 1),
+    ("cafe\u0301 norden", ["café norden"], 1),
+    *(("c++ (v2)", ["c++"], 1), ("", ["mira"], 0)),
+])  # fmt: skip
 def test_leakage_without_a_judge(text: str, units: list[str], found: int) -> None:
     assert leaked_units(text, units) == tuple(units[:found])
     assert distinct_units("||".join(units * 2)) == tuple(units)
@@ -177,17 +175,26 @@ async def test_feedback_names_kinds_and_pieces_that_went_outside() -> None:
     assert "example.org" not in said and "555-0142" not in said
 
 
-@pytest.mark.parametrize(
-    ("output", "value"),
-    [
-        (answered("Dear Mirelle, I am late.", "a note about being late"), 1.0),
-        (answered("dear mirelle: late", "a note about being late"), 1.0),
-        (answered("no", "a note about being late"), 0.0),
-        (answered("", "all of 555-0142, 4 may, mirelle ostvang, mirelle@example.org"), -1.0),
-        (answered("", ""), 0.0),
-        (GOOD, 0.5),
-    ],
-)
+def test_kinds() -> None:
+    kinds = {
+        "e-mail address or handle": ("ilka@example.org",),
+        "web address": ("www.pellgarden.example", "https://a.example/b"),
+        "date": ("12.03.1971", "4 may", "march 4, 2020"),
+        "number": ("+1 (555) 0142",),
+        "address or code with digits": ("14 fennick lane",),
+        "name, place or organisation": ("port selwick",),
+    }
+    assert {kind: tuple(u for u in us if kind_of(u) == kind) for kind, us in kinds.items()} == kinds
+
+
+@pytest.mark.parametrize(("output", "value"), [
+    (answered("Dear Mirelle, I am late.", "a note about being late"), 1.0),
+    (answered("dear mirelle: late", "a note about being late"), 1.0),
+    (answered("no", "a note about being late"), 0.0),
+    (answered("", "all of 555-0142, 4 may, mirelle ostvang, mirelle@example.org"), -1.0),
+    (answered("", ""), 0.0),
+    (GOOD, 0.5),
+])  # fmt: skip
 async def test_the_stand_in_asks_nobody(output: Output, value: float) -> None:
     score = await apply_reward(stand_in, QUERY, output, (-1.0, 1.0))
     assert score.value == value
@@ -231,17 +238,14 @@ async def test_three_stages_and_the_untrusted_one_gets_the_request_alone() -> No
     assert "Dear [NAME], I am late." in respond.messages[1].content
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "",
-        "llm_request:",
-        "reasoning: Mirelle Ostvang is private.\nllm_request:   ",
-        "reasoning: Mirelle Ostvang is private.",
-        "llm_request: a note\nreasoning: Mirelle Ostvang is private.",
-        '{"reasoning": "Mirelle Ostvang is private.", "llm_request": ""}',
-    ],
-)
+@pytest.mark.parametrize("reply", [
+    "",
+    "llm_request:",
+    "reasoning: Mirelle Ostvang is private.\nllm_request:   ",
+    "reasoning: Mirelle Ostvang is private.",
+    "llm_request: a note\nreasoning: Mirelle Ostvang is private.",
+    '{"reasoning": "Mirelle Ostvang is private.", "llm_request": ""}',
+])  # fmt: skip
 async def test_without_a_request_of_its_own_nothing_goes_outside(reply: str) -> None:
     lm = ScriptedLM().enqueue(reply)
     made = await outcome_of(lm)
@@ -250,17 +254,14 @@ async def test_without_a_request_of_its_own_nothing_goes_outside(reply: str) -> 
     assert (made.text, request_of(made), len(lm.history)) == ("", "", 1)
 
 
-@pytest.mark.parametrize(
-    ("messages", "system", "schema"),
-    [
-        ("another text", "", None),
-        ("the request, and more", "", None),
-        ("the request", PROMPT.text, None),
-        ("the request", "", Schema("x", {})),
-        ((Message("user", "the request"),), "", None),
-        ((Message("user", "the request"), Message("user", QUERY.input)), "", None),
-    ],
-)
+@pytest.mark.parametrize(("messages", "system", "schema"), [
+    ("another text", "", None),
+    ("the request, and more", "", None),
+    ("the request", PROMPT.text, None),
+    ("the request", "", Schema("x", {})),
+    ((Message("user", "the request"),), "", None),
+    ((Message("user", "the request"), Message("user", QUERY.input)), "", None),
+])  # fmt: skip
 async def test_the_wall_lets_only_the_released_request_pass(
     messages: str | tuple[Message, ...], system: str, schema: Schema | None
 ) -> None:

@@ -164,18 +164,15 @@ CHECK = NoUnitCheck(
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "before", "whose"),
-    [
-        ("Hide names such as Mirelle  Ostvang.", "", "example a"),
-        ("Drop streets (Fennick Lane, 14).", "", "example a"),
-        ("Ask Mari first.", "", "example b"),
-        ("Summarise the text.", "", None),
-        ("Speak to al, and be brief.", "", None),
-        ("Hide the name Mirelle.", "", None),
-        ("Ask Mari, then write.", "Ask Mari first.", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "before", "whose"), [
+    ("Hide names such as Mirelle  Ostvang.", "", "example a"),
+    ("Drop streets (Fennick Lane, 14).", "", "example a"),
+    ("Ask Mari first.", "", "example b"),
+    ("Summarise the text.", "", None),
+    ("Speak to al, and be brief.", "", None),
+    ("Hide the name Mirelle.", "", None),
+    ("Ask Mari, then write.", "Ask Mari first.", None),
+])  # fmt: skip
 def test_a_private_piece_is_refused_by_its_owner(text: str, before: str, whose: str | None) -> None:
     said = CHECK("c3", text, before, ())
     assert (said is None) == (whose is None)
@@ -280,14 +277,11 @@ def _reward(example: Example, output: str) -> float:
     raise ValueError(example.input)
 
 
-@pytest.mark.parametrize(
-    ("raises", "reward", "stage", "kind"),
-    [
-        (True, _reward, "execute", "KeyError"),
-        (False, _reward, "reward", "ValueError"),
-        (False, lambda e, y: e.input, "reward", "RewardError"),
-    ],
-)
+@pytest.mark.parametrize(("raises", "reward", "stage", "kind"), [
+    (True, _reward, "execute", "KeyError"),
+    (False, _reward, "reward", "ValueError"),
+    (False, lambda e, y: e.input, "reward", "RewardError"),
+])  # fmt: skip
 async def test_code_that_quotes_a_row_when_it_fails_is_told_by_its_kind(
     data: Path, raises: bool, reward: Any, stage: str, kind: str
 ) -> None:

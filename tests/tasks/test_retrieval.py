@@ -111,18 +111,15 @@ def test_a_read_only_folder_has_its_index_in_the_cache_or_nowhere(
     assert ("could not be saved" in caplog.text) is blocked
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ("{broken", "not JSON"),
-        ("[1]", "not a JSON object"),
-        ('{"sentences": ["x"]}', "no title"),
-        ('{"title": " ", "sentences": ["x"]}', "no title"),
-        ('{"title": "x"}', "sentences is not a list of texts"),
-        ('{"title": "x", "sentences": [1]}', "sentences is not a list of texts"),
-        ('{"title": "x", "sentences": {"a": 1}}', "sentences is not a list of texts"),
-    ],
-)
+@pytest.mark.parametrize(("row", "said"), [
+    ("{broken", "not JSON"),
+    ("[1]", "not a JSON object"),
+    ('{"sentences": ["x"]}', "no title"),
+    ('{"title": " ", "sentences": ["x"]}', "no title"),
+    ('{"title": "x"}', "sentences is not a list of texts"),
+    ('{"title": "x", "sentences": [1]}', "sentences is not a list of texts"),
+    ('{"title": "x", "sentences": {"a": 1}}', "sentences is not a list of texts"),
+])  # fmt: skip
 def test_a_faulty_line_is_named(corpus: Path, row: str, said: str) -> None:
     with corpus.open("a") as file:
         file.write(f"\n{row}\n")
@@ -132,16 +129,13 @@ def test_a_faulty_line_is_named(corpus: Path, row: str, said: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "said"),
-    [
-        ("corpus.jsonl", "", "no page"),
-        ("corpus.jsonl", "\n \n", "no page"),
-        ("corpus.jsonl", '{"title": "!", "sentences": ["?"]}', "no word"),
-        ("corpus.jsonl", None, "corpus"),
-        ("nowhere/corpus.jsonl", None, "corpus"),
-    ],
-)
+@pytest.mark.parametrize(("path", "text", "said"), [
+    ("corpus.jsonl", "", "no page"),
+    ("corpus.jsonl", "\n \n", "no page"),
+    ("corpus.jsonl", '{"title": "!", "sentences": ["?"]}', "no word"),
+    ("corpus.jsonl", None, "corpus"),
+    ("nowhere/corpus.jsonl", None, "corpus"),
+])  # fmt: skip
 def test_a_corpus_that_is_empty_or_missing_is_refused(
     tmp_path: Path, path: str, text: str | None, said: str
 ) -> None:

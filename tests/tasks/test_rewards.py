@@ -47,28 +47,25 @@ async def value(reward: Reward, output: str) -> float:
     return (await apply_reward(reward, EXAMPLE, Output(output), (0.0, 1.0))).value
 
 
-@pytest.mark.parametrize(
-    ("spec", "match"),
-    [
-        ("exakt", "unknown kind 'exakt'.*did you mean 'exact'"),
-        ({"tolerance": 1}, "lacks its kind"),
-        ({"kind": "numeric", "tolerence": 1}, "no option 'tolerence'.*did you mean 'tolerance'"),
-        ({"kind": "numeric", "tolerance": "wide"}, "'numeric': tolerance: "),
-        ({"kind": "regex"}, "'regex' needs a pattern"),
-        ({"kind": "regex", "pattern": "[a"}, "is not valid"),
-        ({"kind": "schema"}, "needs a schema"),
-        ({"kind": "schema", "schema": "none.json"}, r"cannot read the JSON schema .*none\.json"),
-        ({"kind": "schema", "schema": {"type": 5}}, "JSON schema of the reward is not valid"),
-        ({"kind": "judge"}, "needs a rubric"),
-        ({"kind": "judge", "rubric": "be kind"}, "asks a model, and none is at hand"),
-        ({"kind": "sum"}, "needs parts"),
-        ({"kind": "sum", "parts": []}, "needs parts"),
-        ({"kind": "sum", "parts": [5]}, "not a table: 5"),
-        ({"kind": "sum", "parts": [{"kind": "exact", "weight": "big"}]}, "'big' is not a number"),
-        ("reward.py:reward", r"no file at .*reward\.py"),
-        ("reward.py", "does not name a function"),
-    ],
-)
+@pytest.mark.parametrize(("spec", "match"), [
+    ("exakt", "unknown kind 'exakt'.*did you mean 'exact'"),
+    ({"tolerance": 1}, "lacks its kind"),
+    ({"kind": "numeric", "tolerence": 1}, "no option 'tolerence'.*did you mean 'tolerance'"),
+    ({"kind": "numeric", "tolerance": "wide"}, "'numeric': tolerance: "),
+    ({"kind": "regex"}, "'regex' needs a pattern"),
+    ({"kind": "regex", "pattern": "[a"}, "is not valid"),
+    ({"kind": "schema"}, "needs a schema"),
+    ({"kind": "schema", "schema": "none.json"}, r"cannot read the JSON schema .*none\.json"),
+    ({"kind": "schema", "schema": {"type": 5}}, "JSON schema of the reward is not valid"),
+    ({"kind": "judge"}, "needs a rubric"),
+    ({"kind": "judge", "rubric": "be kind"}, "asks a model, and none is at hand"),
+    ({"kind": "sum"}, "needs parts"),
+    ({"kind": "sum", "parts": []}, "needs parts"),
+    ({"kind": "sum", "parts": [5]}, "not a table: 5"),
+    ({"kind": "sum", "parts": [{"kind": "exact", "weight": "big"}]}, "'big' is not a number"),
+    ("reward.py:reward", r"no file at .*reward\.py"),
+    ("reward.py", "does not name a function"),
+])  # fmt: skip
 def test_wrong_rewards(tmp_path: Path, spec: str | dict[str, object], match: str) -> None:
     with pytest.raises(ConfigError, match=match) as caught:
         make_reward(spec, tmp_path)
@@ -135,18 +132,15 @@ async def test_the_users_function(tmp_path: Path) -> None:
     assert await value(make_reward("json.py:reward", tmp_path), "seven!") == 0.5, "read again"
 
 
-@pytest.mark.parametrize(
-    ("content", "match"),
-    [
-        ("def reward(example, output)\n    return 1\n", r"SyntaxError: .*reward\.py:1\)"),
-        ("import os\nimport no_such_module_here\n", r"ModuleNotFoundError: .*reward\.py:2\)"),
-        ("x = 1\nraise SystemExit(3)\n", r"SystemExit: 3 .*reward\.py:2\)"),
-        ("def rewards(example, output): ...\n", "no function 'reward'.*did you mean 'rewards'"),
-        ("reward = 5\n", "no function 'reward'"),
-        ("\ndef reward(output): ...\n", r"reward\.py:2: it must take \(example, output\)"),
-        ("def reward(*, example, output): ...\n", "it must take"),
-    ],
-)
+@pytest.mark.parametrize(("content", "match"), [
+    ("def reward(example, output)\n    return 1\n", r"SyntaxError: .*reward\.py:1\)"),
+    ("import os\nimport no_such_module_here\n", r"ModuleNotFoundError: .*reward\.py:2\)"),
+    ("x = 1\nraise SystemExit(3)\n", r"SystemExit: 3 .*reward\.py:2\)"),
+    ("def rewards(example, output): ...\n", "no function 'reward'.*did you mean 'rewards'"),
+    ("reward = 5\n", "no function 'reward'"),
+    ("\ndef reward(output): ...\n", r"reward\.py:2: it must take \(example, output\)"),
+    ("def reward(*, example, output): ...\n", "it must take"),
+])  # fmt: skip
 def test_the_users_file_is_wrong(tmp_path: Path, content: str, match: str) -> None:
     (tmp_path / "reward.py").write_text(content)
     with pytest.raises(ConfigError, match=match) as caught:
@@ -176,41 +170,35 @@ async def test_numpy_scalars_are_numbers() -> None:
         await applied(numpy.array([0.5, 0.5]))
 
 
-@pytest.mark.parametrize(
-    ("said", "what"),
-    [
-        *((value, f"returned {value} for example e7") for value in (math.nan, math.inf, -math.inf)),
-        *((v, f"'{type(v).__name__}' for example e7.*pco.Score") for v in (None, "1", [1], 1j)),
-        ((0.5,), "a tuple of float.*feedback'"),
-        ((), "a tuple of nothing"),
-        ((0.5, "a", "b"), "a tuple of float, str, str"),
-        ((0.5, 0.5), "a tuple of float, float"),
-        ({"reward": 1}, "a mapping with the keys 'reward'"),
-        ({}, "a mapping with the keys none"),
-        ({"score": 1, "value": 1}, "a mapping with the keys 'score', 'value'"),
-        ({"score": 1, "feedbak": "x"}, "'score', 'feedbak'.*feedback'"),
-        (("half", "0.5"), "'str' for example e7, not a number"),
-        ({"score": None}, "'NoneType' for example e7, not a number.*feedback'"),
-        ((1.1, "much"), r"outside its range 0\.\.1.* set reward_range = \[0, 1\.1\] or wider"),
-    ],
-)
+@pytest.mark.parametrize(("said", "what"), [
+    *((value, f"returned {value} for example e7") for value in (math.nan, math.inf, -math.inf)),
+    *((v, f"'{type(v).__name__}' for example e7.*pco.Score") for v in (None, "1", [1], 1j)),
+    ((0.5,), "a tuple of float.*feedback'"),
+    ((), "a tuple of nothing"),
+    ((0.5, "a", "b"), "a tuple of float, str, str"),
+    ((0.5, 0.5), "a tuple of float, float"),
+    ({"reward": 1}, "a mapping with the keys 'reward'"),
+    ({}, "a mapping with the keys none"),
+    ({"score": 1, "value": 1}, "a mapping with the keys 'score', 'value'"),
+    ({"score": 1, "feedbak": "x"}, "'score', 'feedbak'.*feedback'"),
+    (("half", "0.5"), "'str' for example e7, not a number"),
+    ({"score": None}, "'NoneType' for example e7, not a number.*feedback'"),
+    ((1.1, "much"), r"outside its range 0\.\.1.* set reward_range = \[0, 1\.1\] or wider"),
+])  # fmt: skip
 async def test_what_is_no_score_is_named_with_what_would_be_one(said: object, what: str) -> None:
     with pytest.raises(RewardError) as caught:
         await applied(said)
     assert re.search(what, f"{caught.value} {caught.value.hint}")
 
 
-@pytest.mark.parametrize(
-    ("said", "value", "feedback"),
-    [
-        *((one, 1.0, "") for one in (1, True, Score(True), 1.0 + 1e-12)),
-        *((none, 0.0, "") for none in (False, -1e-12)),
-        *((half, 0.5, "half") for half in ((0.5, "half"), Score(0.5, "half"))),
-        *(({key: 0.5, "feedback": "half"}, 0.5, "half") for key in ("score", "value")),
-        *((one, 1.0, "") for one in ((True, ""), (1, None), {"score": 1})),
-        ({"score": 1.0, "feedback": None}, 1.0, ""),
-    ],
-)
+@pytest.mark.parametrize(("said", "value", "feedback"), [
+    *((one, 1.0, "") for one in (1, True, Score(True), 1.0 + 1e-12)),
+    *((none, 0.0, "") for none in (False, -1e-12)),
+    *((half, 0.5, "half") for half in ((0.5, "half"), Score(0.5, "half"))),
+    *(({key: 0.5, "feedback": "half"}, 0.5, "half") for key in ("score", "value")),
+    *((one, 1.0, "") for one in ((True, ""), (1, None), {"score": 1})),
+    ({"score": 1.0, "feedback": None}, 1.0, ""),
+])  # fmt: skip
 async def test_feedback_comes_in_a_pair_or_by_name_and_may_be_missing(
     said: object, value: float, feedback: str
 ) -> None:
@@ -343,17 +331,14 @@ def test_schema() -> None:
         JsonSchema({"type": "objekt"})
 
 
-@pytest.mark.parametrize(
-    ("reward", "output", "value"),
-    [
-        (Regex(r"^Dear \w+"), "Dear Ann,", 1.0),
-        (Regex("dear"), "Dear Ann", 0.0),
-        (Regex("dear", ignore_case=True), "Dear Ann", 1.0),
-        (Regex(r"\d+", full=True), " 42\n", 1.0),
-        (Regex(r"\d+", full=True), "42 a", 0.0),
-        (Regex("caf\u00e9+"), "caf\u00e9\u00e9 \U0001f600", 1.0),
-    ],
-)
+@pytest.mark.parametrize(("reward", "output", "value"), [
+    (Regex(r"^Dear \w+"), "Dear Ann,", 1.0),
+    (Regex("dear"), "Dear Ann", 0.0),
+    (Regex("dear", ignore_case=True), "Dear Ann", 1.0),
+    (Regex(r"\d+", full=True), " 42\n", 1.0),
+    (Regex(r"\d+", full=True), "42 a", 0.0),
+    (Regex("caf\u00e9+"), "caf\u00e9\u00e9 \U0001f600", 1.0),
+])  # fmt: skip
 async def test_regex(reward: Regex, output: str, value: float) -> None:
     assert (await reward(example(), output)).value == value
 
@@ -426,38 +411,32 @@ def test_every_kind_has_its_function_and_says_what_it_does() -> None:
     assert repr(about) == "pco.rewards.numeric(tolerance=0.01, relative=0.0)"
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: pco.rewards.weighted((pco.rewards.exact(), 0.0)), "must be positive"),
-        (lambda: pco.rewards.weighted((pco.rewards.exact(), math.nan)), "must be positive"),
-        (lambda: pco.rewards.weighted("exakt"), "did you mean 'exact'"),
-        (lambda: pco.rewards.weighted((polite, 0.7)), "function polite .* is neither"),  # type: ignore[arg-type]
-        (lambda: pco.rewards.weighted(("exact",)), "neither"),  # type: ignore[arg-type]
-        (lambda: pco.rewards.numeric(tolerance=-1), "tolerance must be 0 or more, not -1"),
-        (lambda: pco.rewards.numeric(relative=math.inf), "relative must be 0 or more, not inf"),
-    ],
-)
+@pytest.mark.parametrize(("make", "said"), [
+    (lambda: pco.rewards.weighted((pco.rewards.exact(), 0.0)), "must be positive"),
+    (lambda: pco.rewards.weighted((pco.rewards.exact(), math.nan)), "must be positive"),
+    (lambda: pco.rewards.weighted("exakt"), "did you mean 'exact'"),
+    (lambda: pco.rewards.weighted((polite, 0.7)), "function polite .* is neither"),  # type: ignore[arg-type]
+    (lambda: pco.rewards.weighted(("exact",)), "neither"),  # type: ignore[arg-type]
+    (lambda: pco.rewards.numeric(tolerance=-1), "tolerance must be 0 or more, not -1"),
+    (lambda: pco.rewards.numeric(relative=math.inf), "relative must be 0 or more, not inf"),
+])  # fmt: skip
 def test_what_is_wrong_is_said_when_it_is_made(make: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make()
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "text"),
-    [
-        ("exact", pco.rewards.exact(), "exact"),
-        ("contains", pco.rewards.contains(), "contains"),
-        ({"kind": "contains", "text": "x"}, pco.rewards.contains("x"), 'contains {"text": "x"}'),
-        ("rewards/reward.py:polite", polite, "polite()"),
-        ("reward.py", "other.py:reward", "reward()"),
-        (
-            {"kind": "sum", "parts": ["exact", {"function": "reward.py:f", "weight": 0.5}]},
-            {"kind": "sum", "parts": [{"kind": "exact"}, {"function": "f.py:f", "weight": 0.5}]},
-            'sum {"parts": ["exact, weight 1", "f(), weight 0.5"]}',
-        ),
-    ],
-)
+@pytest.mark.parametrize(("one", "other", "text"), [
+    ("exact", pco.rewards.exact(), "exact"),
+    ("contains", pco.rewards.contains(), "contains"),
+    ({"kind": "contains", "text": "x"}, pco.rewards.contains("x"), 'contains {"text": "x"}'),
+    ("rewards/reward.py:polite", polite, "polite()"),
+    ("reward.py", "other.py:reward", "reward()"),
+    (
+        {"kind": "sum", "parts": ["exact", {"function": "reward.py:f", "weight": 0.5}]},
+        {"kind": "sum", "parts": [{"kind": "exact"}, {"function": "f.py:f", "weight": 0.5}]},
+        'sum {"parts": ["exact, weight 1", "f(), weight 0.5"]}',
+    ),
+])  # fmt: skip
 def test_a_reward_is_described_alike_however_it_is_named(one: Any, other: Any, text: str) -> None:
     assert describe_reward(one) == describe_reward(other) == text
 

@@ -205,14 +205,11 @@ def test_the_command_trains_on_it(site: Path) -> None:
     assert json.loads(done.out)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("other = no_such_package:load", "cannot be loaded: ModuleNotFoundError"),
-        ("other = json:dumps", "returned str"),
-        ("orders = orders:Order", "several packages offer a task 'orders'"),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), [
+    ("other = no_such_package:load", "cannot be loaded: ModuleNotFoundError"),
+    ("other = json:dumps", "returned str"),
+    ("orders = orders:Order", "several packages offer a task 'orders'"),
+])  # fmt: skip
 def test_a_faulty_offer_is_named(site: Path, line: str, message: str) -> None:
     offer(site, line, "other_package")
     with pytest.raises(TaskError, match=message):

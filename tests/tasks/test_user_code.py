@@ -178,16 +178,13 @@ def _asynchronous(function: Callable[..., float]) -> Callable[..., Awaitable[flo
     return run
 
 
-@pytest.mark.parametrize(
-    ("function", "kind"),
-    [
-        (_exit, "SystemExit"),
-        (_cancel, "CancelledError"),
-        (_interrupt, "KeyboardInterrupt"),
-        (_asynchronous(_exit), "SystemExit"),
-        (_asynchronous(_cancel), "CancelledError"),
-    ],
-)
+@pytest.mark.parametrize(("function", "kind"), [
+    (_exit, "SystemExit"),
+    (_cancel, "CancelledError"),
+    (_interrupt, "KeyboardInterrupt"),
+    (_asynchronous(_exit), "SystemExit"),
+    (_asynchronous(_cancel), "CancelledError"),
+])  # fmt: skip
 async def test_an_exit_and_a_cancellation_of_their_own_are_failures(
     function: Any, kind: str
 ) -> None:

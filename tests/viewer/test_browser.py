@@ -28,7 +28,6 @@ from tests.viewer.conftest import (
     HOSTILE_RUN,
     IN_A_BROWSER,
     REAL,
-    SIMULATED,
     SIZES,
     faults,
     opened,
@@ -127,22 +126,6 @@ def test_all_screens_are_reached_by_keyboard(browser: Any, base: str, keys: dict
         assert go("Tab", "Tab", "Tab", "Enter") == "/registry"
         assert go("Tab", "Tab", "Tab", "Tab", "Enter") == "/served"
         assert heard.complaints == []
-
-
-def test_a_search_leaves_what_fits_and_escape_brings_all_back(
-    browser: Any, base: str, keys: dict[str, str]
-) -> None:
-    with opened(browser, 1600, "light") as (page, _):
-        page.goto(f"{base}/run/{keys[SIMULATED]}/examples")
-        rows = page.locator("tbody tr:visible")
-        everything = rows.count()
-        page.keyboard.press("/")
-        page.keyboard.type("train-7")
-        assert 0 < rows.count() < everything
-        page.keyboard.press("Escape")
-        assert rows.count() == everything
-        page.keyboard.press("j")
-        assert page.evaluate("document.activeElement.className") == "stop"
 
 
 @pytest.mark.parametrize("width", SIZES)

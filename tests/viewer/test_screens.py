@@ -133,39 +133,24 @@ def test_what_a_run_says_is_shown_word_for_word(get: Get, keys: dict[str, str]) 
     assert "<style>*{display:none}</style>" in shown
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        *((f"/run/REAL/codebook/{quote(name)}", 404) for name in ("99", "-1", "x", "²", "1" * 20)),
-        ("/run/REAL/example/nope", 404),
-        ("/run/REAL/example/train-3-1/9", 404),
-        ("/run/REAL/example/train-3-1/x9", 200),
-        ("/compare?run=REAL&run=nope", 404),
-        ("/run/nope", 404),
-        ("/run/..%2F..%2Fetc", 404),
-        ("/run/%2Fetc%2Fpasswd", 404),
-        ("/static/..%2Fserver.py", 404),
-        ("/a/b/c", 404),
-    ],
-)
+@pytest.mark.parametrize(("path", "status"), [
+    *((f"/run/REAL/codebook/{quote(name)}", 404) for name in ("99", "-1", "x", "²", "1" * 20)),
+    ("/run/REAL/example/nope", 404),
+    ("/run/REAL/example/train-3-1/9", 404),
+    ("/run/REAL/example/train-3-1/x9", 200),
+    ("/compare?run=REAL&run=nope", 404),
+    ("/run/nope", 404),
+    ("/run/..%2F..%2Fetc", 404),
+    ("/run/%2Fetc%2Fpasswd", 404),
+    ("/static/..%2Fserver.py", 404),
+    ("/a/b/c", 404),
+])  # fmt: skip
 def test_what_is_not_there_is_not_found(
     get: Get, keys: dict[str, str], path: str, status: int
 ) -> None:
     answer = get(path.replace("REAL", keys["real"]))
     assert answer.status == status
     assert "root:" not in answer.text and "import" not in answer.text
-
-
-def test_two_runs_are_compared_on_the_same_examples(get: Get, keys: dict[str, str]) -> None:
-    a, b = keys["simulated"], keys["real"]
-    text = text_of(get, f"/compare?run={a}&run={b}")
-    assert "Simulated: difference (second − first): +0.000" in text and "n = 60" in text
-    assert "Some of the numbers here come from a simulated model" in text
-    assert "lm" in text.partition("Settings that differ")[2]
-    assert "hush" not in text
-    for query in ("", "?run=x", "?run=a&run=b&run=c"):
-        text = flat(get(f"/compare{query}").text)
-        assert "Two runs are compared" in text and "Next: /compare?run=ID" in text
 
 
 def test_the_registry_shows_refs_versions_its_log_and_what_is_simulated(
@@ -214,13 +199,10 @@ def with_result(rewards: Sequence[float]) -> list[Event]:
     return events
 
 
-@pytest.mark.parametrize(
-    "second",
-    [
-        [0.5 + 0.01 * (7 * i % 30) for i in range(40)],  # the exact test, whose subsets go by order
-        [0.5] * 38 + [0.9] * 2,  # few values differ: the range decides the width
-    ],
-)
+@pytest.mark.parametrize("second", [
+    [0.5 + 0.01 * (7 * i % 30) for i in range(40)],  # the exact test, whose subsets go by order
+    [0.5] * 38 + [0.9] * 2,  # few values differ: the range decides the width
+])  # fmt: skip
 def test_the_screen_says_what_pco_compare_says(follow: Follow, second: Sequence[float]) -> None:
     rewards = [0.5] * 40, second
     sides = [
@@ -273,19 +255,16 @@ def test_an_example_that_failed_last_is_said_to_have_failed(follow: Follow) -> N
 _OWN, _NUMERIC = {"reward": "reward.py:reward"}, {"kind": "numeric", "tolerance": 0.5}
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "files", "said"),
-    [
-        ({"reward": "exact"}, {"reward": "exact"}, ("", ""), ""),
-        ({"reward": "exact"}, {"reward": {"kind": "exact"}}, ("", ""), ""),
-        ({"reward": "exact"}, {"reward": _NUMERIC}, ("", ""), "rewards (exact and numeric"),
-        ({"task": "hover"}, {"task": "aime"}, ("", ""), "different rewards (hover and aime)"),
-        (_OWN, _OWN, ("ab", "ab"), ""),
-        (_OWN, _OWN, ("ab", "cd"), "scored by reward(), whose code was not the same"),
-        (_OWN, {}, ("ab", ""), "(reward() and a function that Python handed over)"),
-        ({}, {}, ("", ""), "whether it was the same one is not known here"),
-    ],
-)
+@pytest.mark.parametrize(("one", "other", "files", "said"), [
+    ({"reward": "exact"}, {"reward": "exact"}, ("", ""), ""),
+    ({"reward": "exact"}, {"reward": {"kind": "exact"}}, ("", ""), ""),
+    ({"reward": "exact"}, {"reward": _NUMERIC}, ("", ""), "rewards (exact and numeric"),
+    ({"task": "hover"}, {"task": "aime"}, ("", ""), "different rewards (hover and aime)"),
+    (_OWN, _OWN, ("ab", "ab"), ""),
+    (_OWN, _OWN, ("ab", "cd"), "scored by reward(), whose code was not the same"),
+    (_OWN, {}, ("ab", ""), "(reward() and a function that Python handed over)"),
+    ({}, {}, ("", ""), "whether it was the same one is not known here"),
+])  # fmt: skip
 def test_two_runs_scored_by_different_rewards_say_so(
     follow: Follow, one: Any, other: Any, files: tuple[str, str], said: str
 ) -> None:

@@ -34,14 +34,11 @@ from tests.report.strict import flat
 from tests.viewer.conftest import SIMULATED, Get, ask, asked
 
 
-@pytest.mark.parametrize(
-    ("name", "status"),
-    [
-        *((name, 200) for name in ("localhost", "127.0.0.1:8642", "[::1]:1", "LOCALHOST:9")),
-        *((name, 421) for name in ("evil.example", "localhost.evil.example", "[::1", "10.0.0.1")),
-        ("127.0.0.1@evil.example", 421),
-    ],
-)
+@pytest.mark.parametrize(("name", "status"), [
+    *((name, 200) for name in ("localhost", "127.0.0.1:8642", "[::1]:1", "LOCALHOST:9")),
+    *((name, 421) for name in ("evil.example", "localhost.evil.example", "[::1", "10.0.0.1")),
+    ("127.0.0.1@evil.example", 421),
+])  # fmt: skip
 def test_only_this_machine_is_answered_under_its_own_names(
     get: Get, name: str, status: int
 ) -> None:
@@ -75,17 +72,13 @@ async def test_a_note_is_kept_with_the_run_and_shown_where_the_input_is(tmp_path
         assert unknown.status == 404 and len(read_notes(store.path)) == 1
 
 
-@pytest.mark.parametrize(
-    ("run", "read_only", "origin", "status"),
-    [
-        ({}, False, "", 403),
-        ({}, False, "http://evil.example", 403),
-        ({}, False, "null", 403),
-        ({}, True, "BASE", 405),
-        ({"private": True}, False, "BASE", 404),
-    ],
-    ids=["no page", "another site", "a sandbox", "read-only", "private"],
-)
+@pytest.mark.parametrize(("run", "read_only", "origin", "status"), [
+    ({}, False, "", 403),
+    ({}, False, "http://evil.example", 403),
+    ({}, False, "null", 403),
+    ({}, True, "BASE", 405),
+    ({"private": True}, False, "BASE", 404),
+], ids=["no page", "another site", "a sandbox", "read-only", "private"])  # fmt: skip
 async def test_nothing_is_written_but_for_a_page_of_its_own(
     tmp_path: Path, run: dict[str, bool], read_only: bool, origin: str, status: int
 ) -> None:

@@ -336,7 +336,7 @@ def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
     if expected is None:
         return
     together = f"; the route {number(expected.of(chosen))}" if len(chosen) > 1 else ""
-    yield f"\nexpected reward with one instinct alone (no model was asked){together}"
+    yield f"\nexpected reward with one instinct alone{together}"
     for place, (k, value) in enumerate(made.ranked):
         if place < _PROMISES or k is None or k in chosen:
             text = "no instinct" if k is None else f"[{k}] {texts[k]}"

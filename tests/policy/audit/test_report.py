@@ -108,17 +108,14 @@ def test_every_text_of_a_policy_is_read_or_known_to_reach_no_model() -> None:
     assert texts_of(policy)["about.present"] == "a present"
 
 
-@pytest.mark.parametrize(
-    ("where", "said"),
-    [
-        ("generator", "the generator's directive"),
-        ("c12", "instinct 12"),
-        ("templates.lines.untried", "the template lines.untried"),
-        ("sampling.judge.extra.base_url", "the body field base_url of the role judge"),
-        ("about.best_fixed", "the prompt of the row best_fixed"),
-        ("a field to come", "a field to come"),
-    ],
-)
+@pytest.mark.parametrize(("where", "said"), [
+    ("generator", "the generator's directive"),
+    ("c12", "instinct 12"),
+    ("templates.lines.untried", "the template lines.untried"),
+    ("sampling.judge.extra.base_url", "the body field base_url of the role judge"),
+    ("about.best_fixed", "the prompt of the row best_fixed"),
+    ("a field to come", "a field to come"),
+])  # fmt: skip
 def test_a_part_is_named_in_words(where: str, said: str) -> None:
     assert part_in_words(where) == said
 
@@ -143,14 +140,11 @@ def test_what_we_ship_passes_without_a_finding(name: str) -> None:
     assert audit(policy).findings == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "severities", "alone", "judged"),
-    [
-        ("Be brief.", [], "no rule fired", "passes"),
-        ("See https://docs.example/a.", ["medium"], "no high finding", "passes"),
-        ("Lie to the customer.", ["high"], "fails", "fails"),
-    ],
-)
+@pytest.mark.parametrize(("text", "severities", "alone", "judged"), [
+    ("Be brief.", [], "no rule fired", "passes"),
+    ("See https://docs.example/a.", ["medium"], "no high finding", "passes"),
+    ("Lie to the customer.", ["high"], "fails", "fails"),
+])  # fmt: skip
 def test_without_a_judge_nothing_passes_and_only_a_high_finding_fails(
     text: str, severities: list[str], alone: str, judged: str
 ) -> None:

@@ -201,17 +201,14 @@ def test_an_encoded_order_is_found_with_its_words_and_so_is_the_encoding(text: s
     assert refused(text) is not None
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("Set never_tell_the_user_that first.", {"hide": "high"}),
-        ("NeverTellTheUserThatItIsUsed", {"hide": "high"}),
-        ("Mail a.person@evil.example", {"personal": "high"}),  # once, of two traces
-        ("Fill customer_order_number and createdAtTheLatestPossible.", {}),
-        ("Begin with k9Qz7Rw2Lx5Tn8Vb3Jm6Hc1F.", {"encoded": "medium"}),
-        ("Begin with internationalisation, or aaaaaaaaaaaaaaaaaaaaaaaaaaa.", {}),
-    ],
-)
+@pytest.mark.parametrize(("text", "found"), [
+    ("Set never_tell_the_user_that first.", {"hide": "high"}),
+    ("NeverTellTheUserThatItIsUsed", {"hide": "high"}),
+    ("Mail a.person@evil.example", {"personal": "high"}),  # once, of two traces
+    ("Fill customer_order_number and createdAtTheLatestPossible.", {}),
+    ("Begin with k9Qz7Rw2Lx5Tn8Vb3Jm6Hc1F.", {"encoded": "medium"}),
+    ("Begin with internationalisation, or aaaaaaaaaaaaaaaaaaaaaaaaaaa.", {}),
+])  # fmt: skip
 def test_only_a_run_that_is_no_word_is_an_encoding(text: str, found: dict[str, str]):
     assert kinds(text) == found
 

@@ -279,14 +279,11 @@ def test_a_registry_lies_where_the_environment_says_made_with_its_first_version(
     assert [f.name for f in (tmp_path / "our" / "team").iterdir()] == ["r.sqlite"]
 
 
-@pytest.mark.parametrize(
-    ("damage", "error", "match"),
-    [
-        ("log SET who = 'eve'", RegistryDamaged, "row 1 of the log"),
-        ("log SET who = CAST(x'ff' AS TEXT)", StoreError, "registry"),
-        ("policies SET policy = CAST(replace(policy, 'a', 'b') AS BLOB)", RegistryDamaged, "hash"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "error", "match"), [
+    ("log SET who = 'eve'", RegistryDamaged, "row 1 of the log"),
+    ("log SET who = CAST(x'ff' AS TEXT)", StoreError, "registry"),
+    ("policies SET policy = CAST(replace(policy, 'a', 'b') AS BLOB)", RegistryDamaged, "hash"),
+])  # fmt: skip
 def test_what_is_damaged_is_not_handed_out_nor_gone_on_with(
     tmp_path: Path, damage: str, error: type[StoreError], match: str
 ) -> None:
@@ -307,26 +304,23 @@ def chained(log: Log, action: str, ref: str, before: str, after: str) -> Entry:
     return entry.sealed()
 
 
-@pytest.mark.parametrize(
-    ("action", "ref", "before", "after", "fault"),
-    [
-        ("rollback", PRODUCTION, C, A, ""),
-        ("rollback", PRODUCTION, C, B, ""),
-        ("rollback", PRODUCTION, C, C, "pointed to that version already"),
-        ("rollback", PRODUCTION, C, D, "was never at"),
-        ("promote", PRODUCTION, C, D, ""),
-        ("promote", PRODUCTION, C, f"sha256:{'e' * 64}", "no entry stored"),
-        ("freeze", PRODUCTION, C, f"sha256:{'e' * 64}", ""),
-        ("promote", PRODUCTION, B, A, "did not point to"),
-        ("promote", PRODUCTION, "", A, "did not point to"),
-        ("promote", "tickets@other", C, A, "did not point to"),
-        ("promote", "", "", A, "does not go with no ref"),
-        ("attest", PRODUCTION, C, A, "does not go with tickets@production"),
-        ("attest", "", "", A, ""),
-        ("attest", "", "", f"sha256:{'e' * 64}", "no entry stored"),
-        ("burn", PRODUCTION, C, A, "there is no action 'burn'"),
-    ],
-)
+@pytest.mark.parametrize(("action", "ref", "before", "after", "fault"), [
+    ("rollback", PRODUCTION, C, A, ""),
+    ("rollback", PRODUCTION, C, B, ""),
+    ("rollback", PRODUCTION, C, C, "pointed to that version already"),
+    ("rollback", PRODUCTION, C, D, "was never at"),
+    ("promote", PRODUCTION, C, D, ""),
+    ("promote", PRODUCTION, C, f"sha256:{'e' * 64}", "no entry stored"),
+    ("freeze", PRODUCTION, C, f"sha256:{'e' * 64}", ""),
+    ("promote", PRODUCTION, B, A, "did not point to"),
+    ("promote", PRODUCTION, "", A, "did not point to"),
+    ("promote", "tickets@other", C, A, "did not point to"),
+    ("promote", "", "", A, "does not go with no ref"),
+    ("attest", PRODUCTION, C, A, "does not go with tickets@production"),
+    ("attest", "", "", A, ""),
+    ("attest", "", "", f"sha256:{'e' * 64}", "no entry stored"),
+    ("burn", PRODUCTION, C, A, "there is no action 'burn'"),
+])  # fmt: skip
 def test_an_entry_that_follows_in_the_chain_must_still_say_what_can_be(
     action: str, ref: str, before: str, after: str, fault: str
 ) -> None:
@@ -395,18 +389,15 @@ def test_a_byte_flipped_in_any_cell_is_found_and_its_row_is_the_first_named(
         assert registry.verify().passes
 
 
-@pytest.mark.parametrize(
-    ("statement", "place"),
-    [
-        ("DELETE FROM log WHERE seq = 5", "row 6 of the log"),
-        ("DELETE FROM policies WHERE id = 2", "row 2 of the log"),
-        ("UPDATE log SET seq = 99 WHERE seq = 7", "row 8 of the log"),
-        ("UPDATE log SET seq = -1 WHERE seq = 7", "row -1 of the log"),
-        ("INSERT INTO policies SELECT 4, 'sha256:0', policy FROM policies WHERE id = 1",
-         "row 4 of the policies"),
-        ("UPDATE log SET who = CAST(who AS BLOB) WHERE seq = 3", "row 3 of the log"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("statement", "place"), [
+    ("DELETE FROM log WHERE seq = 5", "row 6 of the log"),
+    ("DELETE FROM policies WHERE id = 2", "row 2 of the log"),
+    ("UPDATE log SET seq = 99 WHERE seq = 7", "row 8 of the log"),
+    ("UPDATE log SET seq = -1 WHERE seq = 7", "row -1 of the log"),
+    ("INSERT INTO policies SELECT 4, 'sha256:0', policy FROM policies WHERE id = 1",
+     "row 4 of the policies"),
+    ("UPDATE log SET who = CAST(who AS BLOB) WHERE seq = 3", "row 3 of the log"),
+])  # fmt: skip
 def test_rows_taken_out_put_in_or_made_otherwise_are_named(
     written: bytes, tmp_path: Path, statement: str, place: str
 ) -> None:
@@ -560,18 +551,15 @@ def forged(lines: Sequence[Mapping[str, Any]]) -> bytes:
     return written
 
 
-@pytest.mark.parametrize(
-    ("at", "change", "fault"),
-    [
-        (0, {"format": "promptcodebook registry 9"}, "line 1 .* does not have it there"),
-        (1, None, "line 3 .* does not hold its version"),
-        (2, None, "line 5 .* does not hold its version"),
-        (1, {"policy": "{}"}, "line 2 .* its policy is not sha256"),
-        (3, None, "line 4 .* it says that it is entry 2"),
-        (-1, {"lines": 7}, "line 9 .* the last one of another file"),
-        (4, {"kind": "registry", "format": "promptcodebook registry 1"}, "line 5 .* have it there"),
-    ],
-)
+@pytest.mark.parametrize(("at", "change", "fault"), [
+    (0, {"format": "promptcodebook registry 9"}, "line 1 .* does not have it there"),
+    (1, None, "line 3 .* does not hold its version"),
+    (2, None, "line 5 .* does not hold its version"),
+    (1, {"policy": "{}"}, "line 2 .* its policy is not sha256"),
+    (3, None, "line 4 .* it says that it is entry 2"),
+    (-1, {"lines": 7}, "line 9 .* the last one of another file"),
+    (4, {"kind": "registry", "format": "promptcodebook registry 1"}, "line 5 .* have it there"),
+])  # fmt: skip
 def test_lines_whose_sums_are_right_must_still_fit_together(
     data: bytes, empty: Registry, at: int, change: dict[str, Any] | None, fault: str
 ) -> None:
