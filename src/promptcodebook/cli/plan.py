@@ -309,5 +309,7 @@ def _estimate_text(made: Estimate, to_win: str) -> str:
         rows.append({"role": role, "calls": calls, "tokens": tokens, "cost": cost, **time})
     lines += [columns(rows), "", *(wrap_text(said, "- ") for said in made.assumptions)]
     if total.seconds is None:
-        lines.append("- the time needs that of a call, which pco doctor shows: --seconds-per-call 2")
+        lines.append(
+            "- the time needs that of a call, as pco doctor shows it: --seconds-per-call 2"
+        )
     return "\n".join([*lines, "next: pco train, with --budget to be sure"])
