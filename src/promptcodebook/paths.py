@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-BENCH = "bench"  # the folder below that of the runs in which each suite has one of its own
+BENCH = "bench"  # the folder below that of the runs in which experiments have theirs
 _SECRET, _SECRET_BYTES = "secret", 32
 
 

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from promptcodebook.errors import ConfigError
 from promptcodebook.online.canary import Judge
-from promptcodebook.online.log import INSERT, Served, SqliteLog, row_of
+from promptcodebook.online.log import INSERT, Logged, Served, SqliteLog, row_of
 from promptcodebook.online.sequences import Tally, difference
 from promptcodebook.online.status import Status, drift_of, facts, status_of, tree_of
 from promptcodebook.registry.log import SqliteStorage
@@ -408,19 +408,24 @@ def served(n: int, at: float, text: str, route: tuple[int, ...] = (1,)) -> Serve
 
 
 def test_drift_names_what_moved_and_nothing_where_all_is_as_before() -> None:
-    def window(begins: float, texts: tuple[str, ...], route: tuple[int, ...]) -> list[Any]:
-        from promptcodebook.online.log import Logged
-
+    def window(
+        begins: float, texts: tuple[str, ...], route: tuple[int, ...], nth: int = 2
+    ) -> list[Logged]:
+        """Each nth request failed."""
         rows = [served(n, begins + n, texts[n % len(texts)], route) for n in range(300)]
-        return [Logged(each, n % 2, "", n) for n, each in enumerate(rows)]
+        return [Logged(each, float(n % nth > 0), "", n) for n, each in enumerate(rows)]
 
     usual = ("Where is my parcel?", "My refund is late.", "I cannot log in today.")
     before = window(0.0, usual, (1, 2))
     assert drift_of([*before, *window(1000.0, usual, (1, 2))], 1000.0, 1900.0) == []
-    after = window(1000.0, ("Jakie warunki ma umowa kredytowa?",), (1, 3))
+    assert drift_of(before, 1000.0, 1900.0) == [], "nothing came since"
+    after = window(1000.0, ("Jakie warunki ma umowa kredytowa?",), (1, 3), nth=9)
     found = {each.name: each for each in drift_of([*before, *after], 1000.0, 1900.0)}
-    assert set(found) == {"novelty", "instinct 2", "instinct 3"}
+    assert set(found) == {"reward", "novelty", "instinct 2", "instinct 3"}
     assert found["novelty"].before < found["novelty"].after
+    assert (found["instinct 2"].before, found["instinct 2"].after) == (1.0, 0.0)
+    low, high = found["reward"].ends
+    assert 0 < low < 266 / 300 - 0.5 < high
     status = Status(PRODUCTION, 60.0, 0, 0, 0, None, {}, {}, 0, 0, None, None, [found["novelty"]])
     assert ("drift of novelty", f"{found['novelty'].before:.3f}") == (
         (last := facts(status)[-1])[0], last[1][:5]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from bench.canary import ALLOWED, HARM, Job, at, counted, ended, world
@@ -27,7 +25,6 @@ GOOD, FAIR, BAD = Tally.share(850, 1_000), Tally.share(6_300, 9_000), Tally.shar
         (BAD, -0.12, "wait", "anything from"),  # worse, but perhaps by less than is granted
         (Tally.share(700, 1_000), 0.0, "wait", "anything from"),
         (Tally.share(700, 1_000), -0.1, "promote", "above the margin of -0.1"),
-        (Tally(), 0.0, "wait", "no feedback on the canary"),
     ],
 )
 def test_what_rewards_decide(canary: Tally, margin: float, action: str, why: str) -> None:
@@ -69,33 +66,10 @@ def test_a_guard_sees_no_more_than_the_whole() -> None:
     assert guard_tally("seconds", [15.0, 600.0]).mean == pytest.approx(0.75)
 
 
-def test_a_decision_is_figures_for_a_log() -> None:
-    figures = json.loads(json.dumps(decide(GOOD, FAIR, {"failed": (Tally(), Tally())}).figures()))
-    assert figures["action"] == "promote" and figures["rewards"] == [1_000, 9_000]
-    assert figures["low"] < 0.15 < figures["high"] and figures["harm"] == {"failed": -1.0}
-    assert figures["means"] == pytest.approx([0.85, 0.7])
-
-
 def test_a_margin_is_a_difference_of_rewards() -> None:
     with pytest.raises(ConfigError, match=r"a margin of 2 .*") as failure:
         decide(GOOD, FAIR, {}, 2.0)
     assert "--margin" in failure.value.hint
-
-
-def test_drift_names_what_moved_and_nothing_else() -> None:
-    before = Window(
-        Tally.share(700, 1_000), 1_000, {"Cite": 500, "Ask": 300}, Tally.of([0.2] * 1_000)
-    )
-    assert drift(before, before) == []
-    assert drift(before, Window()) == []
-    after = Window(
-        Tally.share(550, 1_000), 1_000, {"Ask": 310, "New": 200}, Tally.of([0.5] * 1_000)
-    )
-    found = {finding.name: finding for finding in drift(before, after)}
-    assert set(found) == {"reward", "novelty", "instinct Cite", "instinct New"}
-    assert (found["instinct Cite"].before, found["instinct Cite"].after) == (0.5, 0.0)
-    assert found["reward"].ends[0] < -0.15 < found["reward"].ends[1] < 0
-    assert found["novelty"].ends[0] > 0
 
 
 def test_among_many_instincts_more_is_asked_of_each() -> None:

@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from promptcodebook.errors import DataError
 from promptcodebook.online.sequences import (
     MEANS,
-    MeanSequence,
     Tally,
     difference,
     interval,
@@ -79,15 +78,6 @@ def test_intervals_agree_with_confseqs_and_are_about_as_tight(kind: str) -> None
         assert ours[1] - ours[0] <= most + 1e-9
 
 
-@given(batches)
-def test_an_interval_never_widens(given_batches: list[list[float]]) -> None:
-    sequence, low, high = MeanSequence(), 0.0, 1.0
-    for batch in given_batches:
-        ends = sequence.update(batch)
-        assert low <= ends[0] <= ends[1] <= high
-        low, high = ends
-
-
 @given(batches, st.randoms(use_true_random=False))
 def test_neither_order_nor_batches_change_a_tally(
     given_batches: list[list[float]], draw: random.Random
@@ -101,29 +91,21 @@ def test_neither_order_nor_batches_change_a_tally(
 
 @given(st.floats(0, 1), st.integers(1, 2_000))
 def test_the_mean_of_equal_values_lies_inside(value: float, n: int) -> None:
-    sequence = MeanSequence()
-    low, high = sequence.update([value] * n)
+    tally = Tally.of([value] * n)
+    low, high = interval(tally)
     assert low <= value + 1e-9 and value - 1e-9 <= high
-    assert sequence.tally.n == n and sequence.tally.mean == pytest.approx(value)
+    assert tally.n == n and tally.mean == pytest.approx(value)
 
 
 @pytest.mark.parametrize("wrong", [math.nan, -0.01, 1.01, math.inf])
 def test_what_is_no_value_from_0_to_1_is_refused(wrong: float) -> None:
-    sequence = MeanSequence()
     with pytest.raises(DataError, match="no value from 0 to 1"):
-        sequence.update([0.5, wrong])
-    assert sequence.tally == Tally(), "nothing of the batch is counted"
-
-
-def test_a_mean_that_moved_leaves_the_last_interval() -> None:
-    sequence = MeanSequence()
-    before = sequence.update([1.0] * 500)
-    assert sequence.update([0.0] * 2_000) == before
+        Tally.of([0.5, wrong])
 
 
 def test_a_hundred_thousand_values_take_less_than_a_second() -> None:
     values, start = stream("0/1", 100_000), time.process_time()
-    low, high = MeanSequence().update(values)
+    low, high = interval(Tally.of(values))
     assert time.process_time() - start < 1 and 0.69 < low < high < 0.71
 
 

@@ -126,13 +126,6 @@ def test_data_of_one_s_own_come_to_a_verdict_as_printed(shell: Shell) -> None:
     assert re.search(r"^(Deploy|Do not deploy|Undecided): ", done.stdout, re.M)
 
 
-def test_the_quick_suite_runs_as_printed(shell: Shell) -> None:
-    [block] = blocks("docs/experiments.md", "The benchmarks by themselves")
-    [line] = [line for line in block.splitlines() if line.startswith("pco bench")]
-    assert "suite quick: 6 finished, 0 failed" in shell.run(line).stdout
-    assert "6 finished" in shell.run(line).stdout.replace("skipped", "")
-
-
 def test_every_file_of_the_package_is_in_the_wheel(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)

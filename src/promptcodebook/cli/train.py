@@ -1,37 +1,33 @@
-"""`pco train`: learn a codebook, see it happen, end with a verdict. `pco bench`: the same for every
-benchmark with a few settings; `pco reproduce main` is the paper's table."""
+"""`pco train`: learn a codebook, see it happen, end with a verdict."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.assemble import Sources
 from promptcodebook.cli import command
-from promptcodebook.cli.command import Json, Plain, columns, note, options, show, wrap_text
-from promptcodebook.cli.runs import write_run_report
-from promptcodebook.config import TYPED, Config, load_config, load_typed, merge
-from promptcodebook.errors import ConfigError, MissingExtra, PcoError, Stop, did_you_mean
-from promptcodebook.lm.spec import require_keys
-from promptcodebook.lm.stack import local_models, specs_of
+from promptcodebook.cli.command import Json, Plain, note, options, show, wrap_text
+from promptcodebook.config import Config, load_typed, merge
+from promptcodebook.errors import PcoError
 from promptcodebook.optimizers.fixed import UNTRAINED
-from promptcodebook.paths import BENCH, run_reference, runs_dir
+from promptcodebook.paths import run_reference, runs_dir
 from promptcodebook.policy.file import CONCAT, MEASURED, PRESENT
 from promptcodebook.policy.references import POLICY, require_trust
 from promptcodebook.progress import watch_run
 from promptcodebook.run.opening import Where, file_digest, open_run
-from promptcodebook.run.optimize import BENCHMARKS, CellState, Run, finish, load_run, run_once
+from promptcodebook.run.optimize import Run, finish
 from promptcodebook.store.run import RunStore
-from promptcodebook.store.runs import RunSummary, find_run, list_runs
+from promptcodebook.store.runs import find_run
 from promptcodebook.sync import run_sync
-from promptcodebook.units import count_text, lost_text
+from promptcodebook.units import lost_text
 
 app = command.command_group()
 
@@ -151,151 +147,4 @@ def verdict_json(run: Run) -> dict[str, Any]:
         "settings": dict(run.settings),
         "tallies": dict(run.tallies),
         "policy": str(policy) if policy.is_file() else None,
-    }
-
-
-_SUITES: Mapping[str, Mapping[str, Any]] = {
-    "quick": {
-        "preset": "quick",
-        "update": {"epochs": 3, "batch_size": 8},
-        "validation": {"every": 3, "subset": 16, "finalists": 1},
-    },
-    "paper": {"preset": "paper"},
-}
-"""Settings that all benchmarks share: whether everything runs, and the paper's Table 6."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A finished run of one benchmark."""
-
-    run: Run
-    summary: RunSummary
-    state: CellState
-
-    def as_json(self) -> dict[str, Any]:
-        run = self.run
-        return {
-            "task": self.summary.task,
-            "run": run.id,
-            "path": str(run.path),
-            "report": str(run.path / "report.html"),
-            "state": self.state,
-            "simulated": run.simulated,
-            "updates": self.summary.step + 1,
-            "calls": self.summary.usage.calls,
-            "verdict": run.verdict,
-            "rows": list(run.conclusion.table.as_json()) if run.conclusion else [],
-        }
-
-
-@app.command()
-def bench(
-    suite: Annotated[str, typer.Argument(help="quick or paper.")],
-    only: list[str] | None = typer.Option(
-        None, "--task", help="Only this benchmark (may be repeated)."
-    ),
-    data: command.DataDir = None,
-    lm: command.Model = None,
-    budget: command.Budget = None,
-    seed: command.Seed = None,
-    out: Path | None = typer.Option(
-        None, help="Folder of the suite's runs; default: RUNS/bench/SUITE."
-    ),
-    sets: command.Sets = None,
-    plain: Plain = False,
-    as_json: Json = False,
-) -> int:
-    """Train, evaluate and report on each benchmark; a table at the end.
-
-    Without --lm (or PCO_LM) the simulated model takes its place, which proves that everything
-    runs, not that anything is good. A finished cell is skipped and a stopped one resumed: run the
-    same command again. --budget is for each cell."""
-    known = [("suite", suite, tuple(_SUITES)), *(("task", name, BENCHMARKS) for name in only or ())]
-    for what, name, names in known:
-        if name not in names:
-            message = f"pco bench has no {what} {name!r}{did_you_mean(name, names)}"
-            raise ConfigError(message, hint=f"choose from {', '.join(names)}")
-    flags = command.flag_layer(None, data, lm=lm, seed=seed, budget=budget or None)
-    typed = command.environment_layer(), flags, command.set_layer(sets or ())
-    layers = {"lm": "simulated"}, _SUITES[suite], *typed
-    tasks = [task for task in BENCHMARKS if not only or task in only]
-    configs = [load_config(*layers, {"task": task}, where=TYPED) for task in tasks]
-    done, failed, stop = list[Cell](), dict[str, str](), None
-    local = local_models()
-    try:
-        for config in configs:
-            # What the user has to mend before any run begins: a key that is not set, a package that
-            # a benchmark needs. What is wrong with one task alone waits for it.
-            require_keys(specs_of(config))
-            try:
-                plan_run(config, Sources()).require_training()
-            except PcoError as error:
-                if isinstance(error, MissingExtra):
-                    raise
-        for config in configs:
-            note(f"{config.task}:")
-            try:
-                folder = out or runs_dir() / BENCH / suite
-                done.append(_run(config, Sources(local=local), folder, plain=plain))
-            except Stop as stopped:
-                stop = stopped
-                break
-            except PcoError as error:
-                failed[config.task] = f"{error}{f' (next: {error.hint})' if error.hint else ''}"
-                note(f"{config.task}: failed: {failed[config.task]}")
-    finally:
-        if local is not None:
-            run_sync(local.close())
-    tree = {"suite": suite, "cells": [cell.as_json() for cell in done], "failed": failed}
-    show(lambda: tree, lambda: suite_text(suite, done, failed), as_json=as_json)
-    if stop is not None:
-        note(f"pco: stopped: {stop}\n  next: the same command resumes it")
-        return stop.exit_code
-    return 1 if failed else 0
-
-
-def _run(config: Config, sources: Sources, folder: Path, *, plain: bool) -> Cell:
-    with watch_run(plain=plain) as view:
-        path, state = run_once(config, sources, Where(folder, command=_as_typed()), view)
-    report = path / "report.html"
-    if state == "skipped":
-        note(f"{config.task}: finished before, skipped")
-    if state != "skipped" or not report.is_file():
-        write_run_report(path, report)
-    summary = next(each for each in list_runs(folder) if each.path.name == path.name)
-    return Cell(load_run(path), summary, state)
-
-
-def suite_text(suite: str, done: Sequence[Cell], failed: Mapping[str, str]) -> str:
-    """What became of a suite: rewards with 95 % intervals on the test split, then the runs."""
-    lines = [f"suite {suite}: {len(done)} finished, {len(failed)} failed"]
-    if done:
-        scores, runs = zip(*map(_cells, done), strict=True)
-        lines += ["", columns(scores), "", columns(runs), ""]
-        lines += [f"report: {cell.run.path / 'report.html'}" for cell in done]
-    lines += [f"failed  {task}: {message}" for task, message in failed.items()]
-    if any(cell.run.simulated for cell in done):
-        lines += ["", "Rows marked simulated show that everything runs, not that it is any good."]
-    return "\n".join(lines)
-
-
-def _cells(cell: Cell) -> tuple[dict[str, str], dict[str, str]]:
-    rows, run = list(cell.run.rows.values()), cell.run
-    first, last = (rows[0], rows[-1]) if rows else (None, None)
-    gain = last.gain if last else None
-    scores = {
-        "task": cell.summary.task,
-        "n": str(last.score.n) if last else "-",
-        "failed": str(last.failed) if last else "-",
-        "base (95 %)": first.score.text(level="", between=command.BETWEEN) if first else "-",
-        "trained (95 %)": last.score.text(level="", between=command.BETWEEN) if last else "-",
-    }
-    return scores, {
-        "task": cell.summary.task,
-        "model": "simulated" if run.simulated else "real",
-        "gain (95 %)": gain.text(signed=True, level="", between=command.BETWEEN) if gain else "-",
-        "updates": str(cell.summary.step + 1),
-        "calls": count_text(cell.summary.usage.calls),
-        "cell": cell.state,
     }

@@ -42,9 +42,9 @@ from promptcodebook.experiments.page import (
 )
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.method.policy import FixedPrompt
-from promptcodebook.run.optimize import BENCHMARKS
 from promptcodebook.units import plural
 
+BENCHMARKS = ("aime", "hotpotqa", "hover", "ifbench", "livebench_math", "pupa")
 FLOOR = 50  # test examples that tell whether a model leaves the floor of a benchmark
 _LOOKS = 3  # of ours at its validation: before training, half way and at its end
 _DRAWN = {"updater": {"temperature": 1.0, "max_tokens": 1024}}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from promptcodebook.online.decisions import Decision, decide, guard_tally
 from promptcodebook.online.log import Served, ServedLog
@@ -94,7 +95,7 @@ class Judge:
         self.decision = made = judging.decide()
         if made.action == "wait":
             return ""
-        promoted, figures = made.action == "promote", made.figures()
+        promoted, figures = made.action == "promote", asdict(made)
         why = f"{made.why} ({said_of(made)})"
         if self._registry.end_canary(canary, promoted, why, figures) is None:
             return ""

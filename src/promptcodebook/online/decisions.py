@@ -4,8 +4,8 @@ Both may be asked after every request: the intervals beneath hold at all moments
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from promptcodebook.errors import ConfigError
 from promptcodebook.online.sequences import Ends, Tally, difference
@@ -37,10 +37,6 @@ class Decision:
     rewards: tuple[int, int]
     means: tuple[float | None, float | None]
     harm: Mapping[str, float]
-
-    def figures(self) -> dict[str, Any]:
-        """As JSON, for a log."""
-        return asdict(self)
 
 
 def decide(

@@ -84,26 +84,8 @@ class Tally:
         return total / self.n if self.n else None
 
 
-class MeanSequence:
-    """The interval of one mean while values arrive. It never widens, and at any number of looks
-    each end errs in at most alpha / 2 of cases."""
-
-    def __init__(self, alpha: float = 0.05) -> None:
-        self.alpha, self.tally = alpha, Tally()
-        self.low, self.high = 0.0, 1.0
-
-    def update(self, values: Iterable[float]) -> Ends:
-        """Both ends after these values. DataError as of `Tally.of`."""
-        self.tally += Tally.of(values)
-        low, high = interval(self.tally, self.alpha)
-        low, high = max(low, self.low), min(high, self.high)
-        if low <= high:  # else the mean has moved, and no one value fits all that was seen
-            self.low, self.high = low, high
-        return self.low, self.high
-
-
 def interval(tally: Tally, alpha: float = 0.05) -> Ends:
-    """Of one mean, from these values alone."""
+    """Of one mean. At any number of looks each end errs in at most alpha / 2 of cases."""
     need, (rises, falls) = math.log(2 / alpha), _doubts(tally)
     return float((rises >= need).sum()) / MEANS, 1 - float((falls >= need).sum()) / MEANS
 

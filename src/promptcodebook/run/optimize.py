@@ -395,8 +395,6 @@ def _read(store: RunStore) -> Run:
 
 
 CellState = Literal["ran", "resumed", "skipped"]
-BENCHMARKS = ("aime", "hotpotqa", "hover", "ifbench", "livebench_math", "pupa")
-"""Those of the paper; other tasks, ours or installed, are in no suite."""
 
 
 def run_once(
