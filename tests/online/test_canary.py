@@ -433,6 +433,19 @@ def test_drift_names_what_moved_and_nothing_where_all_is_as_before() -> None:
     assert tree_of(status)["canary"] is None
 
 
+def test_among_many_instincts_more_is_asked_of_each() -> None:
+    def found(others: int) -> list[str]:
+        """Instinct 1 moves from 30 % to 41 % of requests, beside others that stay at 10 %."""
+        rows = [
+            served(n, at + n, "", (*[1] * (n < first), *range(2 + n % 10, 2 + others, 10)))
+            for at, first in ((0.0, 300), (1000.0, 410))
+            for n in range(1000)
+        ]
+        return [each.name for each in drift_of(list(map(Logged, rows)), 1000.0, 1999.0)]
+
+    assert (found(0), found(500)) == (["instinct 1"], [])
+
+
 def test_a_log_of_nothing_has_a_status(tmp_path: Path) -> None:
     registry, _, _ = registry_in(tmp_path)
     log = SqliteLog(tmp_path / "requests.sqlite")

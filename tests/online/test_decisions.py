@@ -1,4 +1,4 @@
-"""A canary is promoted, rolled back or left alone, and drift is named."""
+"""A canary is promoted, rolled back or left alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from bench.canary import ALLOWED, HARM, Job, at, counted, ended, world
 from promptcodebook.errors import ConfigError
-from promptcodebook.online.decisions import Window, decide, drift, guard_tally
+from promptcodebook.online.decisions import decide, guard_tally
 from promptcodebook.online.sequences import Tally
 
 GOOD, FAIR, BAD = Tally.share(850, 1_000), Tally.share(6_300, 9_000), Tally.share(550, 1_000)
@@ -70,16 +70,6 @@ def test_a_margin_is_a_difference_of_rewards() -> None:
     with pytest.raises(ConfigError, match=r"a margin of 2 .*") as failure:
         decide(GOOD, FAIR, {}, 2.0)
     assert "--margin" in failure.value.hint
-
-
-def test_among_many_instincts_more_is_asked_of_each() -> None:
-    others = {f"other {i}": 100 for i in range(500)}
-
-    def found(more: dict[str, int]) -> list[str]:
-        windows = (Window(requests=1_000, instincts={"Ask": n, **more}) for n in (300, 410))
-        return [finding.name for finding in drift(*windows)]
-
-    assert (found({}), found(others)) == (["instinct Ask"], [])
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,10 @@ async def test_a_blamed_instinct_is_rewritten_and_what_was_logged_before_still_t
     with served(teacher("If it is about a price, say D.")) as server:
         done = await learn(server, "--requests", "10")
         assert f"c{rule}\n  If it is about a price, say [-C-]{{+D+}}." in done.out
-        assert "the critic read 10 logged requests: " in done.out and "cost unknown" in done.out
+        assert (
+            "the critic read 10 logged requests (0 failed): " in done.out
+            and "cost unknown" in done.out
+        )
         assert "1 text is new, which no request was served" in done.out
         assert "by the routes alone, with the old texts: not enough logged" in done.out
         assert 10 <= len(server.bodies) <= 21, "10 critiques and their blame, and the rewrite"
@@ -121,6 +124,9 @@ def test_requests_of_older_texts_count_less_and_judge_nothing(world: World) -> N
     made = world.file.model_copy(update={"codebook": tuple(entries)}).with_about(learned=learned)
     assert learn_all(made, world.trained, rows, {"v": 1}, LONG).worth.requests == 30
     assert learn_all(made, world.trained, rows, {"v": 0}, LONG).worth.requests == 15
+    composed = made.with_about(learned={"rewritten": [{"generator": "Compose."}]})
+    unknown = learn_all(composed, world.trained, rows, {"v": 0}, LONG)
+    assert "not enough logged" in unknown.text() and unknown.as_json()["worth"]["gain"] is None
     # Its users gave nothing for the old text: that says less of the new one.
     new, old = (refit(made, world.trained, rows, LONG, {"v": n})[0].bias for n in (1, 0))
     assert new[1 + rule] < old[1 + rule] - 0.02

@@ -1,14 +1,14 @@
-"""What a canary's figures say: promote it, roll it back or wait. And whether what is served drifts.
-Both may be asked after every request: the intervals beneath hold at all moments at once."""
+"""What a canary's figures say: promote it, roll it back or wait. It may be asked after every
+request: the intervals beneath hold at all moments at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from promptcodebook.errors import ConfigError
-from promptcodebook.online.sequences import Ends, Tally, difference
+from promptcodebook.online.sequences import Tally, difference
 
 Action = Literal["promote", "roll back", "wait"]
 REWARD_ALPHA, GUARD_ALPHA = 0.035, 0.005
@@ -16,7 +16,6 @@ REWARD_ALPHA, GUARD_ALPHA = 0.035, 0.005
 FULL = {"failed": 1.0, "seconds": 30.0, "tokens": 16_000.0}
 """Per request: what counts as 1, the most that a guard sees."""
 ALLOWED = 0.02  # how much worse a guard's mean may be, as a share of its `FULL`
-DRIFT_ALPHA = 0.05
 
 
 def guard_tally(name: str, values: Iterable[float]) -> Tally:
@@ -76,42 +75,3 @@ def _harm_text(name: str, least: float) -> str:
     if name == "failed":
         return f"{least:.1%} more of its requests fail, or worse"
     return f"a request takes {least * FULL[name]:,.3g} {name} more, or worse"
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """What was served in a span of time: rewards, how many of `requests` used each instinct, and
-    how new each input was, from 0 to 1."""
-
-    rewards: Tally = Tally()
-    requests: int = 0
-    instincts: Mapping[str, int] = field(default_factory=dict[str, int])
-    novelty: Tally = Tally()
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A mean that moved; `ends` bound by how much."""
-
-    name: str
-    before: float
-    after: float
-    ends: Ends
-
-
-def drift(before: Window, after: Window) -> list[Finding]:
-    """What differs, by name: "reward", "novelty" or an instinct as "instinct NAME". A window that
-    grows may be judged at any moment: of all names together, one is wrong in at most 5 %."""
-    pairs = {"reward": (before.rewards, after.rewards), "novelty": (before.novelty, after.novelty)}
-    alphas = dict.fromkeys(pairs, DRIFT_ALPHA / 3)
-    used = sorted({*before.instincts, *after.instincts})
-    for each in used:
-        name, windows = f"instinct {each}", (before, after)
-        shares = [Tally.share(w.instincts.get(each, 0), w.requests) for w in windows]
-        pairs[name], alphas[name] = (shares[0], shares[1]), DRIFT_ALPHA / 3 / len(used)
-    findings: list[Finding] = []
-    for name, (then, now) in pairs.items():
-        ends = difference(now, then, alphas[name])
-        if (ends[0] > 0 or ends[1] < 0) and then.mean is not None and now.mean is not None:
-            findings.append(Finding(name, then.mean, now.mean, ends))
-    return findings

@@ -127,7 +127,9 @@ class Learned:
         return "\n".join([fitted, *([f"left out: {left}"] if left else []), worth])
 
     def as_json(self) -> dict[str, Any]:
-        worth = {**asdict(self.worth), "known": self.worth.known}
+        worth: dict[str, Any] = {**asdict(self.worth), "known": self.worth.known}
+        if not self.worth.requests:
+            worth |= dict.fromkeys(("new", "today", "gain"))
         counts = {"logged": self.logged, "training": self.training}
         return {**counts, "left_out": dict(self.left_out), "worth": worth}
 
@@ -141,7 +143,7 @@ def require_router(file: PolicyFile) -> Ranking:
 
 
 def rewritings(file: PolicyFile) -> Sequence[Mapping[str, str]]:
-    """For each rewriting from logged requests, the texts before it of what it changed, by index."""
+    """For each rewriting from logged requests, the texts before it: by index, and 'generator'."""
     learned = cast("Mapping[str, Any]", file.about.get("learned") or {})
     return learned.get("rewritten", ())
 
@@ -151,8 +153,8 @@ def texts_at(file: PolicyFile, number: int) -> tuple[list[str], list[int]]:
     texts, since = list(file.parameters.codebook.texts), [0] * len(file.codebook)
     for before in reversed(rewritings(file)[number:]):
         for k, text in before.items():
-            texts[int(k)] = text
-            since[int(k)] += 1
+            if k != "generator":
+                texts[int(k)], since[int(k)] = text, since[int(k)] + 1
     return texts, since
 
 
@@ -269,8 +271,12 @@ def learn(
     kept, left = sort_out(file, logged, versions)
     split = len(kept) - max(1, int(len(kept) * HELD_OUT))
     early = refit(file, trained, kept[:split], half_life, versions)[0]
-    since = {name: texts_at(file, number)[1] for name, number in versions.items()}
-    held = [e for e in kept[split:] if not any(since[e.served.version][k] for k in e.served.route)]
+    changed = {name: set[str]().union(*rewritings(file)[n:]) for name, n in versions.items()}
+    held = [
+        each
+        for each in kept[split:]
+        if changed[each.served.version].isdisjoint(("generator", *map(str, each.served.route)))
+    ]
     worth, before, file = estimate(file, early, held), file.parameters, rewritten or file
     ranking, training, new = refit(file, trained, kept, half_life, versions)
     uses = Counter(k for each in kept for k in each.served.route)
@@ -316,7 +322,10 @@ def refit(
 
 def estimate(file: PolicyFile, ranking: Ranking, held: Sequence[Logged]) -> Worth:
     """What the routes of a ranking are worth, and those of the file's router, by requests that the
-    ranking was not fitted to."""
+    ranking was not fitted to; by none it may be anything."""
+    if not held:
+        some = Interval(0.5, 0.0, 1.0, 0)
+        return Worth(some, some, Interval(0.0, -1.0, 1.0, 0), 0, 0, 0.0)
     today, texts = require_router(file), file.parameters.codebook.texts
     rankers = Ranker(ranking, texts), Ranker(today, texts)
     vocabulary = Vocabulary(today.rarity, today.center, today.spread, today.words)

@@ -31,11 +31,12 @@ from promptcodebook.units import cost_text, plural
 @dataclass(frozen=True, slots=True)
 class Rewritten:
     """The policy with its new texts, and what became of each text that was blamed, by `requests`
-    that the critic read."""
+    that the critic was asked about; of `failed` ones it has no verdict, or no blame."""
 
     file: PolicyFile
     rewrites: tuple[Rewrite, ...]
     requests: int
+    failed: int
     paid: Usage
     simulated: bool = False
 
@@ -46,7 +47,7 @@ class Rewritten:
     def text(self) -> str:
         """What can be said of their worth, and what they cost."""
         asked = f"{'simulated model: ' * self.simulated}the critic read "
-        asked += f"{plural(self.requests, 'logged request')}: "
+        asked += f"{plural(self.requests, 'logged request')} ({self.failed} failed): "
         asked += f"{plural(self.paid.calls, 'call')}, {cost_text(self.paid.cost)}"
         if not self.kept:
             return f"{asked}\nno text was rewritten"
@@ -65,7 +66,8 @@ class Rewritten:
         )
         rewrites = [dict(zip(names, row, strict=True)) for row in rows]
         spent = {"calls": self.paid.calls, "usd": self.paid.cost}
-        return {"requests_read": self.requests, "rewrites": rewrites, "spent": spent}
+        counts = {"requests_read": self.requests, "failed": self.failed}
+        return {**counts, "rewrites": rewrites, "spent": spent}
 
 
 def reason_of(rewrite: Rewrite) -> str:
@@ -131,7 +133,8 @@ async def rewrite(
         for _, example, rollout in runs
     )
     failures = [trace.failure for trace in traces if trace.failure is not None]
-    if len(failures) * 2 > len(traces):
+    counts = len(traces), len(failures)
+    if counts[1] * 2 > counts[0]:
         raise too_many_failures(failures, traces, "reading logged requests: ")
     pending = collect_gradients(state.parameters, traces, config)
     rewrites = await updater.rewrite_all(pending, number)
@@ -147,9 +150,9 @@ async def rewrite(
     made = file.model_copy(update={"codebook": codebook, "generator": parameters.generator})
     kept = [each for each in rewrites if each.kept]
     if kept:
-        before = {str(r.variable): r.before for r in kept if isinstance(r.variable, int)}
+        before = {str(r.variable): r.before for r in kept}
         known: Any = file.about.get("learned") or {}
         known = {**known, "rewritten": [*rewritings(file), before]}
         made = made.with_about(learned=known)
     models = assembled.models
-    return Rewritten(made, rewrites, len(traces), models.ledger.total, models.simulated)
+    return Rewritten(made, rewrites, *counts, models.ledger.total, models.simulated)

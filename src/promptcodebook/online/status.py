@@ -9,13 +9,24 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from promptcodebook.online.canary import Judging, failed, said_of
-from promptcodebook.online.decisions import Decision, Finding, Window, drift
+from promptcodebook.online.decisions import Decision
 from promptcodebook.online.log import Logged, ServedLog
-from promptcodebook.online.sequences import Tally
+from promptcodebook.online.sequences import Ends, Tally, difference
 from promptcodebook.registry.registry import Canary, Registry
 from promptcodebook.units import duration, number, percent, plural
 
+_DRIFT_ALPHA = 0.05
 _LEARNED = 2000  # Requests of the window before that say which words and letters are usual.
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A mean that moved; `ends` bound by how much."""
+
+    name: str
+    before: float
+    after: float
+    ends: Ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +76,17 @@ def status_of(log: ServedLog, registry: Registry, ref: str, seconds: float) -> S
 
 
 def drift_of(found: Sequence[Logged], seconds: float, now: float) -> list[Finding]:
-    """What differs since the last multiple of `seconds` (since 1970) from the window before. That
-    window grows: one that moved with each look would be another window, and test, each time.
+    """What differs since the last multiple of `seconds` (since 1970) from the window before:
+    "reward", "novelty" or an instinct as "instinct NUMBER". That window grows: one that moved with
+    each look would be another test each time. Of all names together, one is wrong in at most 5 %.
 
     An input is new as far as its words and letters are rare in every second request of the window
     before. The other ones are what it is compared with."""
     begins = now - now % seconds
-    before, after = (
+    before, after = windows = [
         [each for each in found if at <= each.served.time < at + seconds]
         for at in (begins - seconds, begins)
-    )
+    ]
     usual, others = before[::2][-_LEARNED:], before[1::2]
     seen = Counter(bucket for each in usual for bucket in each.served.features)
 
@@ -82,15 +94,25 @@ def drift_of(found: Sequence[Logged], seconds: float, now: float) -> list[Findin
         features = logged.served.features
         return 1 - sum(seen[each] for each in features) / (len(features) * len(usual))
 
-    def window(requests: Sequence[Logged], new: Sequence[Logged]) -> Window:
-        return Window(
-            Tally.of(each.reward for each in requests if each.reward is not None),
-            len(requests),
-            Counter(str(k) for each in requests for k in each.served.route),
-            Tally.of(novelty(each) for each in new if usual and each.served.features),
-        )
-
-    return drift(window(before, others), window(after, after))
+    tallies = {
+        "reward": [Tally.of(r for each in w if (r := each.reward) is not None) for w in windows],
+        "novelty": [
+            Tally.of(novelty(each) for each in new if usual and each.served.features)
+            for new in (others, after)
+        ],
+    }
+    alphas = dict.fromkeys(tallies, _DRIFT_ALPHA / 3)
+    uses = [Counter(k for each in window for k in each.served.route) for window in windows]
+    used = sorted({*uses[0], *uses[1]})
+    for k in used:
+        shares = [Tally.share(of[k], len(window)) for of, window in zip(uses, windows, strict=True)]
+        tallies[f"instinct {k}"], alphas[f"instinct {k}"] = shares, _DRIFT_ALPHA / 3 / len(used)
+    findings: list[Finding] = []
+    for name, (then, since) in tallies.items():
+        ends = difference(since, then, alphas[name])
+        if (ends[0] > 0 or ends[1] < 0) and then.mean is not None and since.mean is not None:
+            findings.append(Finding(name, then.mean, since.mean, ends))
+    return findings
 
 
 def tree_of(status: Status) -> dict[str, Any]:
