@@ -18,14 +18,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.figures import Figure, shown
+from bench.figures import Figure, clustered_interval, shown
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
 from promptcodebook.intervals import Interval
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
-from promptcodebook.simulated.cli import clustered_interval
 from promptcodebook.store.run import RunStore
 
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "5"))

@@ -47,14 +47,13 @@ import aiohttp
 
 import promptcodebook as pco
 from bench.controls import KEPT, kinds_of, shown_interval
-from bench.figures import Figure, shown
+from bench.figures import Figure, clustered_interval, shown
 from promptcodebook.assemble import Sources
 from promptcodebook.config import load_config
 from promptcodebook.experiments.operators import run_broken
 from promptcodebook.intervals import Interval
 from promptcodebook.run.opening import Where
 from promptcodebook.run.optimize import run_once
-from promptcodebook.simulated.cli import clustered_interval
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.constraints.task import draw_constraints, reward
 from promptcodebook.types import Example

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.figures import Figure, shown
+from bench.figures import Figure, clustered_interval, shown
 from promptcodebook.assemble import Sources
 from promptcodebook.config import load_config
 from promptcodebook.data import Dataset
@@ -40,7 +40,6 @@ from promptcodebook.intervals import Interval
 from promptcodebook.randomness import keyed_int
 from promptcodebook.run.opening import Where
 from promptcodebook.run.optimize import run_once
-from promptcodebook.simulated.cli import clustered_interval
 from promptcodebook.store.events import Concluded
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.constraints.checks import KINDS

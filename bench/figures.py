@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from promptcodebook.errors import MissingExtra, PcoError
+from promptcodebook.intervals import SIDE, Interval
+from promptcodebook.randomness import keyed_random
 
 LACKING = 2
 """The exit code of a bench that needs an extra which is not installed."""
@@ -63,3 +65,22 @@ def shown(measure: Callable[[], Sequence[Figure]], about: str) -> int:
         rows = [{**asdict(each), "met": each.met} for each in figures]
         given.json.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", "utf-8")
     return 0 if all(each.met for each in figures) else 1
+
+
+def clustered_interval(
+    groups: Sequence[Sequence[float]], seed: int = 0, resamples: int = 2000
+) -> Interval:
+    """The mean over groups (worlds, runs) of equal weight, which covers another draw of groups as
+    well: groups are drawn with replacement, then values within each."""
+    if not groups or not all(groups):
+        raise ValueError("no values to take an interval of")
+    draw = keyed_random(seed, "clustered", len(groups))
+
+    def resampled() -> float:
+        chosen = draw.choices(groups, k=len(groups))
+        return sum(sum(draw.choices(g, k=len(g))) / len(g) for g in chosen) / len(groups)
+
+    mean = sum(sum(g) / len(g) for g in groups) / len(groups)
+    means = sorted(resampled() for _ in range(resamples))
+    low, high = means[int(SIDE * resamples)], means[int((1 - SIDE) * resamples) - 1]
+    return Interval(mean, low, high, sum(map(len, groups)))

@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 import promptcodebook as pco
-from bench.figures import Figure, shown
+from bench.figures import Figure, clustered_interval, shown
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.data import Dataset
 from promptcodebook.lm.stack import Endpoints
@@ -50,7 +50,6 @@ from promptcodebook.local.lm import LocalModels
 from promptcodebook.method.state import State
 from promptcodebook.prompts.pool import Pool
 from promptcodebook.randomness import keyed_int, keyed_random
-from promptcodebook.simulated.cli import clustered_interval
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.constraints import task as constraints
 from promptcodebook.tasks.houserules import task as houserules

@@ -8,9 +8,9 @@ import statistics
 
 import pytest
 
+from bench.figures import clustered_interval
 from promptcodebook.experiments.experiment import crossed_interval, crossed_ratio
 from promptcodebook.intervals import mean_interval, paired_interval
-from promptcodebook.simulated.cli import clustered_interval
 from promptcodebook.viewer.codebook import unpaired_interval
 
 

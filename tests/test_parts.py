@@ -44,7 +44,7 @@ COMMANDS = {
     "judge": {"judge calibrate labels.csv": "judge"},
 }
 """By part, commands that need it, and the extra that each says to install."""
-ROOMS = ("config", "data", "lm", "method", "routing", "store")
+ROOMS = ("config", "data", "method", "routing", "store")
 """Rooms of core's tests that are fast enough to run in a copy."""
 IMPORTS = """
 import importlib, pkgutil, sys

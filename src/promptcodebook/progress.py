@@ -19,7 +19,7 @@ from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.paths import run_reference
 from promptcodebook.text import printable
 from promptcodebook.types import Evaluation, Step
-from promptcodebook.units import duration, number, percent, spent_parts
+from promptcodebook.units import duration, number, percent, plural, spent_parts
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -233,7 +233,7 @@ class Lines(Watcher):
         view, label, stream = self.view, "[simulated] " if self.view.simulated else "", self._stream
         match event:
             case Began(run_id, path, steps, first, size):
-                planned = f"step {first + 1} of {steps}" if first else f"{steps} steps"
+                planned = f"step {first + 1} of {steps}" if first else plural(steps, "step")
                 if first >= steps:  # only the verdict is missing
                     planned = f"all {steps} steps are done"
                 ours = f"{planned}, K = {size}, " if steps else ""

@@ -76,12 +76,12 @@ async def looks(url: str, key: str, example: pco.Example) -> str:
     return await ask(url, key, [{"type": "text", "text": example.input}, PICTURE])
 
 
-def learn(runs: Path, lm: Any, agent: Any = shop, **more: Any) -> pco.Run:
+def learn(runs: Path, lm: Any, agent: Any = shop, epochs: int = 6, **more: Any) -> pco.Run:
     config = {
         "preset": "small",
         "size": 6,
         "init": {"kind": "from_prompt", "prompt": PROMPT},
-        "update": {"epochs": 6},
+        "update": {"epochs": epochs},
         "verdict_examples": 20,
     }
     executor = pco.Agent(function=agent, present=PROMPT)
@@ -110,10 +110,10 @@ def test_an_image_arrives_unchanged_is_journaled_once_and_a_run_with_it_resumes(
     tmp_path: Path,
 ) -> None:
     asked, again = (ScriptedLM().reply_with(obey) for _ in range(2))
-    whole = learn(tmp_path / "whole", asked, agent=looks)
-    cut = learn(tmp_path / "cut", again, agent=looks, budget="90calls")
+    whole = learn(tmp_path / "whole", asked, looks, 2)
+    cut = learn(tmp_path / "cut", again, looks, 2, budget="90calls")
     assert cut.ended == "budget" and 0 < len(again.history) < len(asked.history)
-    resumed = learn(tmp_path / "cut", again, agent=looks, budget="100000calls", resume=cut.id)
+    resumed = learn(tmp_path / "cut", again, looks, 2, budget="100000calls", resume=cut.id)
     keys = {request_key(request) for request in again.history}
     assert len(keys) == len(again.history), "no reply was asked for twice"
     files = [(run.path / "policy.json").read_bytes() for run in (whole, resumed)]

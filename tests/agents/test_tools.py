@@ -175,7 +175,7 @@ def test_a_tool_s_description_is_learned_and_has_a_row_of_its_own(
 
 def test_tools_stay_as_they_are_unless_they_are_to_be_learned(tmp_path: Path) -> None:
     lm = ScriptedLM().reply_with(lambda r: "x" if r.role == "updater" else model(r))
-    run = learn(tmp_path, lm)
+    run = learn(tmp_path, lm, verdict_examples=4)
     assert "without_tools" not in run.rows
     assert not any(text.startswith("tool:") for text in run.codebook.texts)
     said = [r.sampling.extra["tools"] for r in lm.history if r.role == "executor"]

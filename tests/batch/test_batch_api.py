@@ -41,6 +41,7 @@ data = {path = "data.jsonl", input = "question", target = "answer", split = "spl
 @pytest.fixture
 def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
     monkeypatch.setenv("PCO_API_KEY", "sk-test")
+    monkeypatch.setattr("promptcodebook.batch.provider._FIRST_S", 0.2)
     made = Provider()
     with served(made.server):
         yield made

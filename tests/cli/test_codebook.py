@@ -198,6 +198,18 @@ def test_a_policy_without_one_says_so(trained: Path, run_id: str) -> None:
         )
 
 
+def test_other_rows_are_evaluated_by_name(trained: Path, run_id: str) -> None:
+    none = pco("eval", run_id, "--n", "6", "--row", "none", "--json", cwd=trained)
+    assert none.code == 0, none.err
+    assert none.json["row"] == "none" and {e["route"] for e in none.json["examples"]} == {None}
+    learned = pco("eval", run_id, "--n", "6", "--json", cwd=trained).json
+    assert learned["row"] == "learned" and all(e["route"] for e in learned["examples"])
+    said = pco("eval", run_id, "--n", "6", "--row", "concat", cwd=trained)
+    assert re.search(r"^row +concat$", said.out, re.M)
+    pco("eval", run_id, "--row", "oracle", cwd=trained).error(2, "does not know the right")
+    pco("eval", run_id, "--row", "orakel", cwd=trained).error(2, "oracle")
+
+
 def test_distill_tells_what_it_asks_and_what_it_found(trained: Path, run_id: str) -> None:
     """On the simulated model: fresh routes, agreement, the difference, and a policy to use."""
     said = pco("distill", run_id, "--fresh", "4", "--n", "6", cwd=trained)

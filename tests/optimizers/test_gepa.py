@@ -85,6 +85,15 @@ def test_it_validates_on_the_examples_that_ours_validates_on(tmp_path: Path, nam
     assert not others & {r.messages[-1].content for r in lm.history}
 
 
+def test_a_budget_stops_it_and_the_best_so_far_is_judged(tmp_path: Path) -> None:
+    lm = model()
+    config = {"budget": {"calls": 90, "reserve_for_verdict": 0.4}}
+    run = learn(tmp_path, "gepa", lm, config=config)
+    assert run.ended == "budget" and [*run.rows] == ["present", "gepa"]
+    assert total(run) == len(lm.history) <= 90
+    assert run.settings["max_metric_calls"] == 10 * 6 * 16, "the budget is what ends it"
+
+
 def test_a_finished_run_may_take_more_rollouts(tmp_path: Path) -> None:
     more = {"gepa": {"rollouts": 90}}
     whole = learn(tmp_path, "gepa", name="whole", config=more)

@@ -98,15 +98,6 @@ def test_the_kept_state_and_the_policy_file_agree_after_a_longer_training(tmp_pa
     assert resolve(tmp_path / "runs", longer.id).file.codebook == file.codebook
 
 
-def test_a_finished_run_as_it_is_has_nothing_to_resume(tmp_path: Path) -> None:
-    run = train(tmp_path, config=epochs(2))
-    with pytest.raises(RunChanged, match="is finished: there is nothing to resume") as caught:
-        train(tmp_path, config=epochs(2), resume=run.id)
-    assert "config={'update': {'epochs': MORE}}" in caught.value.hint
-    with pytest.raises(RunChanged, match=r"update\.epochs: 2 → 1"):
-        train(tmp_path, config=epochs(1), resume=run.id)
-
-
 def test_patience_begins_anew_where_a_run_is_made_longer(tmp_path: Path) -> None:
     """Its last validations brought no gain, and more was asked for all the same."""
     idle = {"validation": {"every": 1, "subset": 3, "finalists": 1, "patience": 2}}

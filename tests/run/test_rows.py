@@ -13,7 +13,6 @@ import promptcodebook as pco
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Chat, Request
 from promptcodebook.config import load_config
-from promptcodebook.errors import PolicyError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import load_templates
@@ -100,19 +99,6 @@ def test_concat_is_the_kept_codebook_and_the_output_format(tmp_path: Path) -> No
     prompt = run.rows["concat"].prompt
     assert prompt == "Before all.\n\n" + "\n".join(run.codebook.texts)
     assert run.rows["present"].prompt == "Before all.\n\nYou are terse."
-
-
-def test_a_saved_policy_has_the_rows_with_one_prompt_and_says_what_the_others_are(
-    tmp_path: Path,
-) -> None:
-    run = train(tmp_path, scripted())
-    run.policy.save(tmp_path / "saved.json")
-    loaded = pco.load_policy(tmp_path / "saved.json", lm="simulated")
-    for row in ("present", "concat"):
-        assert loaded.row(row).prompt == run.rows[row].prompt
-    assert run.rows["learned"].prompt is None
-    with pytest.raises(PolicyError, match="each input gets another"):
-        loaded.row("learned")
 
 
 def test_learned_is_routed_with_the_trained_statistics_and_untrained_without(
@@ -392,13 +378,3 @@ def test_the_test_split_has_no_part_in_what_is_chosen(
     """Where the kept policy was not validated, its last batch has the prompts; they are measured on
     the validation split all the same, and on training inputs where there is none."""
     assert learn(tmp_path, splits, lm, **settings).rows["best_fixed"].prompt == prompt
-
-
-def test_the_prompt_can_be_had_from_the_run_and_from_its_policy(tmp_path: Path) -> None:
-    run = learn(tmp_path, ALIKE)
-    assert resolve(tmp_path, run.id).file.fixed_prompt("best_fixed").text == "say B"
-    run.policy.save(tmp_path / "saved.json")
-    files = (tmp_path / "saved.json", run.path / "policy.json")
-    saved, written = (pco.load_policy(file, lm="simulated") for file in files)
-    assert [p.row("best_fixed").prompt for p in (run.policy, saved, written)] == ["say B"] * 3
-    assert written.file.digest == saved.file.digest

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -243,46 +241,6 @@ async def test_a_stream_that_breaks_off_ends_in_an_error() -> None:
     assert first == 'data: {"a": 1}'
     error = json.loads(rest.strip().removeprefix("data: "))
     assert error["error"]["type"] == "upstream_error" and "half" not in rest
-
-
-@pytest.mark.slow
-async def test_litellm_reads_a_stream_and_its_usage() -> None:
-    """In a process of its own: litellm reads its environment as it is imported."""
-
-    def piece(delta: dict[str, Any] | None, finish: str | None = None, **more: Any) -> bytes:
-        choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
-        head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-        return b"data: " + json.dumps({**head, "choices": choices, **more}).encode() + b"\n\n"
-
-    usage = {"prompt_tokens": 40, "completion_tokens": 3, "total_tokens": 43}
-    said = [piece({"role": "assistant", "content": text}) for text in ("It ", "is ", "due.")]
-    async with up() as served:
-        served.upstream.script(
-            streams(*said, piece({}, "stop"), piece(None, usage=usage), b"data: [DONE]\n\n")
-        )
-        asking = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-W", "ignore", "-c", LITELLM, f"{served.url}/v1"),
-            env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
-            stdout=asyncio.subprocess.PIPE,
-        )
-        out, _ = await asking.communicate()
-        [sent] = served.upstream.bodies
-    assert json.loads(out) == {"text": "It is due.", "pieces": 3, "finish": "stop", "tokens": 43}
-    assert sent["stream"] and sent["messages"][-1]["content"] == LATE
-    assert sent["messages"][0]["role"] == "system" and sent["model"] == "m"
-
-
-LITELLM = f"""
-import json, sys, litellm
-said = {SAID!r}
-given = dict(model="openai/pco/tickets", api_base=sys.argv[1], api_key="none", messages=said)
-usage = {{"include_usage": True}}
-chunks = list(litellm.completion(**given, stream=True, stream_options=usage))
-texts = [c.choices[0].delta.content for c in chunks if c.choices and c.choices[0].delta.content]
-ends = [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason]
-told = {{"text": "".join(texts), "pieces": len(texts), "finish": ends[-1]}}
-print(json.dumps(told | {{"tokens": chunks[-1].usage.total_tokens}}))
-"""
 
 
 @pytest.mark.parametrize(("step", "status", "words"), [

@@ -124,9 +124,8 @@ class Vocabulary:
     def weighed(self, buckets: Iterable[int]) -> Features:
         """The same by buckets."""
         found = sorted(buckets)
-        kinds = [
-            k for k in ([b for b in found if b < _HALF], [b for b in found if b >= _HALF]) if k
-        ]
+        halves = [b for b in found if b < _HALF], [b for b in found if b >= _HALF]
+        kinds = [half for half in halves if half]
         features: dict[int, float] = {}
         for kind in kinds:
             values = [self.rarity[b] for b in kind]
