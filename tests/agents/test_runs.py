@@ -90,6 +90,7 @@ def learn(runs: Path, lm: Any, agent: Any = shop, epochs: int = 6, **more: Any) 
     )
 
 
+@pytest.mark.slow
 def test_an_agent_learns_who_gets_what_and_its_run_resumes_byte_equal(tmp_path: Path) -> None:
     lm = ScriptedLM().reply_with(obey)
     whole = learn(tmp_path / "whole", lm)

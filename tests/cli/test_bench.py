@@ -26,7 +26,6 @@ from tests.store.edit import edit_header
 def test_what_was_mistyped(tmp_path: Path) -> None:
     for typed, said in (
         (("reproduce", "abblation"), "did you mean 'ablation'"),
-        (("bench", "abblation"), "did you mean 'ablation'"),
         (("reproduce", "small-real-model", "--preset", "paper"), "--preset quick or default"),
     ):
         pco(*typed, cwd=tmp_path).error(2, said)

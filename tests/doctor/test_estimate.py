@@ -152,7 +152,7 @@ def test_the_least_leaves_out_the_composed_prompts_that_may_copy_an_input(select
 
 def test_an_early_stop_lowers_the_low_alone() -> None:
     patient, hasty = (
-        plan_of(update={"epochs": 8}, validation={"every": 2, "patience": n}) for n in (9, 1)
+        plan_of(update={"epochs": 4}, validation={"every": 1, "patience": n}) for n in (9, 1)
     )
     before, after = estimate_plan(patient).total.calls, estimate_plan(hasty).total.calls
     assert after.low < 0.7 * before.low

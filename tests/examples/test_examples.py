@@ -98,6 +98,7 @@ def test_an_example_does_what_its_page_says(
     run_example(copy / name, "simulated", monkeypatch)
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_from_its_first_cell_to_its_last(copy: Path) -> None:
     pytest.importorskip("pandas")
     run_notebook(copy / "first-run.ipynb", "simulated")

@@ -66,6 +66,7 @@ def _measured(folder: Path, lm: Storyteller, order: Order = ORDER) -> tuple[Meas
         return measured, markdown(order.experiment.page(measured))
 
 
+@pytest.mark.slow
 def test_stopped_anywhere_it_goes_on_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     whole = Storyteller()
     measured, page = _measured(tmp_path / "whole", whole)

@@ -211,7 +211,7 @@ def test_a_reached_budget_leaves_room_for_its_verdict(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("calls", "every", "samples", "kept"), [
     *((300, 0, 1, 60), (1200, 0, 1, 143), (1500, 4, 1, 224), (15, 0, 1, 3)),
-    (3500, 4, 3, 673),
+    pytest.param(3500, 4, 3, 673, marks=pytest.mark.slow),
 ], ids=["a fifth", "measured", "measured, finalists too", "unmeasured", "their means"])  # fmt: skip
 def test_what_is_kept_back_is_what_was_measured_and_a_fifth_at_the_most(
     tmp_path: Path, calls: int, every: int, samples: int, kept: int
