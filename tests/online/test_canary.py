@@ -64,7 +64,8 @@ class Trial:
         """Begins a canary, which the server then has taken up and found to have no feedback."""
         plan: dict[str, Any] = {"share": share, "margin": margin, "split": split}
         self.registry.promote(self.new, self.ref, gate=open_gate, canary=plan)
-        while self.served.proxy.live.canary != self.canary:  # noqa: ASYNC110
+        begun = self.canary
+        while self.served.proxy.live.canary != begun:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         await self.ready("no feedback")
 

@@ -141,14 +141,14 @@ async def test_a_canary_is_split_judged_and_rolled_back_from_the_server(
     judge = Judge(open_registry(url, "pco serve"), ref, log)
     setup = Setup(
         source=RegistrySource(registry, ref),
-        options={"online": Online(ref, log, judge=judge, judge_s=0.1)},
+        options={"online": Online(ref, log, judge=judge, judge_s=1.0)},
     )
     async with up(setup=setup) as served:
         trial = Trial(served, registry, today, new, ref)
         await trial.begin()
         assert {(await trial.prompted())[1] for _ in range(20)} == {today, new}
-        await trial.rewarded(lambda version, n: float(version == new))
-        while trial.canary is not None:  # noqa: ASYNC110
+        await trial.rewarded(lambda version, n: float(version == new), 20)
+        while await asyncio.to_thread(lambda: trial.canary):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         last = registry.history(ref)[-1]
         assert (last.action, last.who, last.after) == ("promote", "pco serve", new)
