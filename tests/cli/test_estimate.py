@@ -114,15 +114,3 @@ def test_it_asks_no_model_and_says_what_it_does_not_know(folder: Path) -> None:
     text = pco("estimate", *nobody, cwd=folder).out
     assert "updates; model http://127.0.0.1:9/v1#m" in text
     assert "unknown" in text and "no price is known for http://127.0.0.1:9/v1#m" in text
-
-
-def test_the_time_of_a_call_can_be_measured(folder: Path) -> None:
-    server = Server()
-    server.default = says("a hundred words", delay=0.05)
-    with served(server):
-        measured = estimated(folder, *TINY, "--lm", server.spec, "--probe")
-    assert server.calls == 3
-    given = estimated(folder, *TINY, "--seconds-per-call", "0.05")["total"]["seconds"]
-    assert measured["total"]["seconds"]["expected"] > 0.9 * given["expected"]
-    result = pco("estimate", *TINY, "--probe", "--seconds-per-call", "1", cwd=folder)
-    result.error(2, "--seconds-per-call")

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from promptcodebook.config import load_config
+from promptcodebook.online.log import served_name
 from promptcodebook.policy.references import Reference
-from promptcodebook.serve.cli import length_field, served_name
+from promptcodebook.serve.cli import length_field
 from promptcodebook.serve.spending import find_record
 from tests.cli.invoked import pco, running, served
 from tests.lm.server import Server, says

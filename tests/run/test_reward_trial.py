@@ -15,7 +15,6 @@ import promptcodebook as pco
 from promptcodebook.assemble import RewardTrial, Sources, plan_run, try_reward
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError
-from promptcodebook.tasks.user_code import check_function
 
 ROWS = [{"input": f"question {n}", "target": f"answer {n}"} for n in range(8)]
 NO_REFERENCE = [{"input": f"question {n}"} for n in range(8)]
@@ -165,45 +164,12 @@ def test_a_ready_made_reward_is_stored_so_that_others_can_evaluate(
     assert header is not None and header.config["reward"] == reward
 
 
-def forgetful(example: pco.Example, output: str) -> None:
-    len(output)
-
-
-async def asked_and_forgot(prompt: str, example: pco.Example, lm: pco.Chat) -> None:
-    await lm(example.input, system=prompt)
-
-
-def _within(lock: Any, value: Any) -> Any:
-    with lock:
-        return value
-
-
-def _maybe(example: Any, output: Any) -> Any:
-    if output:
-        return 1.0
-    return None
-
-
-async def _awaits(prompt: Any, example: Any, lm: Any) -> Any:
-    async with lm:
-        return await lm(prompt)
-
-
-@pytest.mark.parametrize(
-    ("function", "count"), [(_within, 2), (_maybe, 2), (_awaits, 3), (len, 1), (str.upper, 1)]
-)
-def test_what_may_return_something_is_not_said_to_return_nothing(function: Any, count: int) -> None:
-    check_function(function, ["a", "b", "c"][:count], "here")
-
-
 @pytest.mark.parametrize(("name", "function"), [
     ("reward", lambda output: 1.0),
     ("reward", lambda e, o: (yield)),
     ("executor", lambda prompt, lm: ""),
-    ("reward", forgetful),
-    ("executor", asked_and_forgot),
 ])  # fmt: skip
-def test_what_takes_other_arguments_yields_or_returns_nothing_is_refused_at_once(
+def test_what_takes_other_arguments_or_yields_is_refused_at_once(
     tmp_path: Path, name: str, function: Any
 ) -> None:
     given: dict[str, Any] = {"reward": lambda e, o: 1.0, name: function}

@@ -14,16 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from promptcodebook.data.table import (
-    PARQUET_ROWS,
-    Record,
-    csv_records,
-    import_parquet,
-    jsonl_records,
-    open_parquet,
-    parquet_columns,
-    parquet_records,
-)
+from promptcodebook.data import table as tabular
 from promptcodebook.errors import DataError, PcoError
 from promptcodebook.paths import whole_file
 from promptcodebook.sqlite import store_os_error
@@ -43,15 +34,15 @@ class Source:
     count: int
     mark: str
 
-    def rows(self, after: int = 0, *, exact: bool = False) -> Iterator[Record]:
+    def rows(self, after: int = 0, *, exact: bool = False) -> Iterator[tabular.Record]:
         """The rows behind the first `after`. Cells have CRLF as LF unless `exact`. DataError."""
         return islice(_records(self.path, self.kind, exact), after, None)
 
 
-def _records(path: Path, kind: Kind, exact: bool = False) -> Iterator[Record]:
+def _records(path: Path, kind: Kind, exact: bool = False) -> Iterator[tabular.Record]:
     if kind in ("jsonl", "parquet"):
-        return jsonl_records(path) if kind == "jsonl" else parquet_records(path)
-    cells = csv_records(path, "\t" if kind == "tsv" else "", exact=exact)
+        return tabular.jsonl_records(path) if kind == "jsonl" else tabular.parquet_records(path)
+    cells = tabular.csv_records(path, "\t" if kind == "tsv" else "", exact=exact)
     return islice(cells, 1, None)  # behind the header
 
 
@@ -68,8 +59,8 @@ def survey(path: Path) -> Source:
     """Reads the file once. DataError where it cannot be read or is empty; MissingExtra."""
     kind = kind_of(path)
     if kind == "parquet":
-        columns = parquet_columns(path)
-        with open_parquet(path) as file:
+        columns = tabular.parquet_columns(path)
+        with tabular.open_parquet(path) as file:
             count = int(file.metadata.num_rows)
     else:
         found, count = dict[str, None](), 0
@@ -176,7 +167,7 @@ def _cell(value: object) -> str:
 
 
 def _write_parquet(part: Path, source: Source, results: Iterable[Result], prefix: str) -> None:
-    arrow, parquet = import_parquet()
+    arrow, parquet = tabular.import_parquet()
     types = (arrow.string(), arrow.list_(arrow.int64()), arrow.string())
     remaining, writer = iter(results), None
     try:
@@ -200,14 +191,14 @@ def _utf8(value: object) -> object:
 def _tables(arrow: Any, source: Source) -> Iterator[Any]:
     """IN in pieces: of Parquet with its types, of text with types that fit all of it."""
     if source.kind == "parquet":
-        with open_parquet(source.path) as file:
-            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
+        with tabular.open_parquet(source.path) as file:
+            for batch in file.iter_batches(batch_size=tabular.PARQUET_ROWS):
                 yield arrow.Table.from_batches([batch])
         return
 
     def tables(schema: Any) -> Iterator[Any]:
         rows = source.rows()
-        while piece := list(islice(rows, PARQUET_ROWS)):
+        while piece := list(islice(rows, tabular.PARQUET_ROWS)):
             clean = [{c: _utf8(row.values.get(c)) for c in source.columns} for row in piece]
             yield arrow.Table.from_pylist(clean, schema=schema)
 

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from promptcodebook import errors
 from promptcodebook.assemble import Sources
 from promptcodebook.batch.checkpoint import Checkpoint, checkpoint_of
 from promptcodebook.batch.rows import (
@@ -28,18 +29,6 @@ from promptcodebook.batch.rows import (
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.data.table import Record, parse_input_template
-from promptcodebook.errors import (
-    BudgetReached,
-    ConfigError,
-    DataError,
-    Interrupted,
-    PcoError,
-    RunChanged,
-    Stop,
-    StoreError,
-    TooManyFailures,
-    did_you_mean,
-)
 from promptcodebook.lm.stack import Outer
 from promptcodebook.method.failures import gather_all
 from promptcodebook.policy.file import PolicyFile
@@ -105,12 +94,12 @@ class Batch:
         kind_of(order.target)
         if order.target.exists() and order.source.exists() and order.target.samefile(order.source):
             said = f"{order.target} is IN: its rows would be overwritten"
-            raise ConfigError(said, hint="name another OUT")
+            raise errors.ConfigError(said, hint="name another OUT")
         source = survey(order.source)
         if taken := [name for name in added_names(order.prefix) if name in source.columns]:
             said = f"{source.path} has a column {taken[0]!r}, and the output adds one of that name"
             hint = "--prefix pco_ puts pco_ before the names of the added columns"
-            raise ConfigError(said, hint=hint)
+            raise errors.ConfigError(said, hint=hint)
         _require_columns(source, file)
         folder = checkpoint_of(order.target)
         old = _old_output(order, source, folder)
@@ -128,7 +117,7 @@ class Batch:
             checkpoint.close()
             begun = "to ask the failed rows of another OUT again" if old else "with --retry"
             hint = f"repeat the first command; or {order.again} --restart discards the paid answers"
-            raise RunChanged(f"{folder} holds a batch that was begun {begun}", hint=hint)
+            raise errors.RunChanged(f"{folder} holds a batch that was begun {begun}", hint=hint)
         self.order, self.source, self.checkpoint = order, source, checkpoint
         self.resumed = checkpoint.count
 
@@ -167,9 +156,9 @@ class Batch:
             if checkpoint.count < self.source.count:
                 answered = checkpoint.count > checkpoint.failed
                 await answer_rows(policy, self.rows(), keep, at_once, answered=answered)
-        except (Stop, StoreError) as error:
-            more = " --budget MORE" if isinstance(error, BudgetReached) else ""
-            ours = type(error) in (BudgetReached, Interrupted)
+        except (errors.Stop, errors.StoreError) as error:
+            more = " --budget MORE" if isinstance(error, errors.BudgetReached) else ""
+            ours = type(error) in (errors.BudgetReached, errors.Interrupted)
             if ours or not error.hint:
                 error.hint = f"{again}{more} continues from here"
             raise
@@ -179,14 +168,14 @@ class Batch:
 
     def interrupt(self) -> None:
         if self._policy is not None:
-            self._policy.stop(Interrupted("interrupted by the user"))
+            self._policy.stop(errors.Interrupted("interrupted by the user"))
 
     def conclude(self, *, simulated: bool) -> Summary:
         """Writes OUT and removes the checkpoint. DataError: IN is another file now."""
         if file_mark(self.source.path) != self.source.mark:
             said, again = "was changed while its batch was running", self.order.again
             hint = f"restore it, then {again}; or {again} --restart"
-            raise DataError(f"{self.source.path} {said}", hint=hint)
+            raise errors.DataError(f"{self.source.path} {said}", hint=hint)
         made, order = self.checkpoint, self.order
         first = next((r.error for r in made.results() if r.error is not None), "")
         write_output(order.target, self.source, made.results(), order.prefix)
@@ -208,10 +197,10 @@ def _require_columns(source: Source, file: PolicyFile) -> None:
     missing = [name for name in named if name not in source.columns]
     if missing:
         there = ", ".join(map(repr, source.columns))
-        meant = did_you_mean(missing[0], source.columns)
+        meant = errors.did_you_mean(missing[0], source.columns)
         said = f"no column {missing[0]!r}{meant}, which the policy reads; its columns are {there}"
         hint = 'name the column, or a template of several: --input "{title}: {body}"'
-        raise DataError(f"{source.path} has {said}", hint=hint)
+        raise errors.DataError(f"{source.path} has {said}", hint=hint)
 
 
 def _old_output(order: Order, source: Source, folder: Path) -> str:
@@ -220,11 +209,11 @@ def _old_output(order: Order, source: Source, folder: Path) -> str:
     if not order.retry:
         if there and not resumed and not order.restart:
             hint = f"{order.again} --retry asks its failed rows again; --restart discards it"
-            raise ConfigError(f"{order.target} is there already", hint=hint)
+            raise errors.ConfigError(f"{order.target} is there already", hint=hint)
         return ""
     if not there:
         said = f"{order.target} is not there, so it has no failed rows to ask again"
-        raise ConfigError(said, hint=order.again.replace(" --retry", ""))
+        raise errors.ConfigError(said, hint=order.again.replace(" --retry", ""))
     if not resumed:  # its rows are checked before anything is paid for
         for _ in read_results(order.target, source, order.prefix):
             pass
@@ -268,11 +257,11 @@ async def answer_rows(
                     try:
                         rollout = await policy.arun(record.values)
                         landed = _Landed(Result.of(rollout), asked=True, failure=rollout.failure)
-                    except DataError as error:  # the row's own fault: no model was asked
+                    except errors.DataError as error:  # the row's own fault: no model was asked
                         landed = _Landed(Result(error=f"{type(error).__name__}: {error}"))
                 for _ in range(order.land(number, landed)):
                     room.release()
-        except PcoError as error:
+        except errors.PcoError as error:
             policy.stop(error)  # no other row is worth another call
             raise
         finally:
@@ -329,9 +318,9 @@ class _Order:
         if ready:
             self._keep([each.result for each in ready])
 
-    def _hopeless(self) -> TooManyFailures:
+    def _hopeless(self) -> errors.TooManyFailures:
         first, *more = self._failures()
         rows = f"{len(more) + 1} rows" if more else "row"
         said = f"the last {rows} asked failed, so the batch stops before the rest does too; the "
         said += f"first, at {first.stage}: {first.kind}: {first.message}"
-        return TooManyFailures(said, hint=first.hint or "pco doctor")
+        return errors.TooManyFailures(said, hint=first.hint or "pco doctor")

@@ -18,16 +18,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from promptcodebook.errors import (
-    ConfigError,
-    MissingExtra,
-    PcoError,
-    Stop,
-    did_you_mean,
-    import_part,
-    message_of,
-    registered,
-)
+from promptcodebook import errors
 from promptcodebook.signals import stop_signals
 from promptcodebook.text import printable
 
@@ -51,9 +42,9 @@ class _Lazy(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in commands():
-            if "." not in cmd_name and registered(COMMAND_GROUP).select(name=cmd_name):
+            if "." not in cmd_name and errors.registered(COMMAND_GROUP).select(name=cmd_name):
                 return outer_command(cmd_name, "")  # of a plug-in
-            ctx.fail(f"no command {cmd_name!r}{did_you_mean(cmd_name, commands())}")
+            ctx.fail(f"no command {cmd_name!r}{errors.did_you_mean(cmd_name, commands())}")
         home, _ = commands()[cmd_name]
         if home.startswith("["):
             return outer_command(cmd_name, home.strip("[]"))
@@ -72,8 +63,8 @@ def outer_command(path: str, extra: str) -> Any:
     typed = f"pco {path.replace('.', ' ')}"
     holder, name = command_group(), path.rpartition(".")[2]
     try:
-        made = import_part(COMMAND_GROUP, path, typed, extra)
-    except MissingExtra as missing:
+        made = errors.import_part(COMMAND_GROUP, path, typed, extra)
+    except errors.MissingExtra as missing:
         error = missing
 
         def absent(_: list[str] | None = typer.Argument(None, hidden=True)) -> None:
@@ -118,7 +109,7 @@ def guard() -> int:
             code = command(prog_name="pco", standalone_mode=False)
         sys.stdout.flush()  # a reader that is gone shows here, not at interpreter exit
         return code if isinstance(code, int) else 0
-    except PcoError as error:
+    except errors.PcoError as error:
         _print_error(error)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -135,7 +126,7 @@ def guard() -> int:
         if os.environ.get("PCO_TRACEBACK"):
             raise
         print(
-            f"pco: internal error: {type(error).__name__}: {message_of(error)}\n"
+            f"pco: internal error: {type(error).__name__}: {errors.message_of(error)}\n"
             "  next: run it again with PCO_TRACEBACK=1 and report what it shows",
             file=sys.stderr,
         )
@@ -150,11 +141,11 @@ def _print_usage(error: Any) -> int:
         context = getattr(error, "ctx", None)
         place = context.command_path if context is not None else "pco"
         text = message[:1].lower() + message[1:].rstrip(".")
-        _print_error(ConfigError(text, hint=f"{place} --help"))
+        _print_error(errors.ConfigError(text, hint=f"{place} --help"))
     return int(error.exit_code)
 
 
-def _print_error(error: PcoError) -> None:
+def _print_error(error: errors.PcoError) -> None:
     if "--json" in sys.argv:
         body = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
         if error.run is not None:
@@ -162,7 +153,7 @@ def _print_error(error: PcoError) -> None:
 
             body |= verdict_json(error.run)
         print(json.dumps(body, ensure_ascii=False, default=str))
-    word = "stopped" if isinstance(error, Stop) else "error"
+    word = "stopped" if isinstance(error, errors.Stop) else "error"
     print(f"pco: {word}: {printable(str(error))}", file=sys.stderr)
     if error.hint:
         print(f"  next: {printable(error.hint)}", file=sys.stderr)

@@ -24,7 +24,7 @@ from promptcodebook.data.dataset import DataCheck
 from promptcodebook.doctor.checkup import checkup
 from promptcodebook.doctor.probe import Section
 from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean, import_part
-from promptcodebook.estimation.estimate import Estimate, estimate_plan, measure
+from promptcodebook.estimation.estimate import Estimate, estimate_plan
 from promptcodebook.lm.stack import specs_of
 from promptcodebook.method.templates import copy_templates, load_templates, template_sets
 from promptcodebook.paths import runs_dir
@@ -274,20 +274,16 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
 def estimate(
     wanted: command.Wanted,
     seconds_per_call: float | None = typer.Option(None, min=0.0, help="How long a call takes."),
-    probe: bool = typer.Option(
-        False, "--probe", help="Measure it: three short calls to each model."
-    ),
     as_json: Json = False,
 ) -> None:
-    """Low, expected and high, from a dry run of the plan; no model is asked, unless by --probe.
+    """Low, expected and high, from a dry run of the plan; no model is asked.
 
-    An unknown price is shown as unknown, not as 0. The time needs to know how long a call takes."""
-    if probe and seconds_per_call is not None:
-        raise ConfigError("--probe measures what --seconds-per-call gives", hint="leave one out")
+    An unknown price is shown as unknown, not as 0. The time needs to know how long a call takes,
+    which `pco doctor` shows."""
     settings, base = wanted.gather()
     plan = plan_run(settings, Sources(base)).require_training()
     given = dict.fromkeys(specs_of(plan.config), seconds_per_call) if seconds_per_call else {}
-    made, to_win = estimate_plan(plan, run_sync(measure(plan)) if probe else given), ""
+    made, to_win = estimate_plan(plan, given), ""
     with suppress(MissingExtra):
         to_win = import_part(COMMAND_GROUP, "estimate.headroom", "pco headroom", "start")(plan)
     shares = (*made.roles, made.total)
@@ -313,5 +309,7 @@ def _estimate_text(made: Estimate, to_win: str) -> str:
         rows.append({"role": role, "calls": calls, "tokens": tokens, "cost": cost, **time})
     lines += [columns(rows), "", *(wrap_text(said, "- ") for said in made.assumptions)]
     if total.seconds is None:
-        lines.append("- the time needs that of a call: --seconds-per-call 2, or --probe")
+        lines.append(
+            "- the time needs that of a call, as pco doctor shows it: --seconds-per-call 2"
+        )
     return "\n".join([*lines, "next: pco train, with --budget to be sure"])

@@ -22,16 +22,7 @@ from pydantic import BaseModel, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from promptcodebook.config.schema import (
-    TRAINING,
-    Budget,
-    Config,
-    OptimizerSettings,
-    Price,
-    RoleSettings,
-    default_roles,
-    preset,
-)
+from promptcodebook.config import schema
 from promptcodebook.config.secrets import without_secrets
 from promptcodebook.errors import ConfigError, did_you_mean, plug_in, registered
 
@@ -41,7 +32,7 @@ _QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")
 """Faults of numbers and choices: their value may be shown, it is no secret."""
 
 
-def optimizer_settings(name: str | None = None) -> Mapping[str, type[OptimizerSettings]]:
+def optimizer_settings(name: str | None = None) -> Mapping[str, type[schema.OptimizerSettings]]:
     """The settings models of the installed optimizers, or of one, by name. One that cannot be
     imported has none: `make_optimizer` says why."""
     found = registered("promptcodebook.optimizers")
@@ -51,45 +42,45 @@ def optimizer_settings(name: str | None = None) -> Mapping[str, type[OptimizerSe
 
 
 @cache
-def _settings_of(entry: EntryPoint) -> type[OptimizerSettings] | None:
+def _settings_of(entry: EntryPoint) -> type[schema.OptimizerSettings] | None:
     with suppress(Exception):
         model = getattr(entry.load(), "settings", None)
-        if isinstance(model, type) and issubclass(model, OptimizerSettings):
+        if isinstance(model, type) and issubclass(model, schema.OptimizerSettings):
             return model
     return None
 
 
 def training_keys() -> tuple[str, ...]:
     """Keys and groups that decide nothing of what a trained policy answers."""
-    return (*TRAINING, *dict.fromkeys(m.table for m in optimizer_settings().values()))
+    return (*schema.TRAINING, *dict.fromkeys(m.table for m in optimizer_settings().values()))
 
 
-def full_config() -> type[Config]:
+def full_config() -> type[schema.Config]:
     """`Config` with a field for each table of the installed optimizers."""
     return _config_with(tuple(dict.fromkeys(optimizer_settings().values())))
 
 
 @cache
-def _config_with(tables: tuple[type[OptimizerSettings], ...]) -> type[Config]:
+def _config_with(tables: tuple[type[schema.OptimizerSettings], ...]) -> type[schema.Config]:
     fields: dict[str, Any] = {model.table: (model, model()) for model in tables}
-    return create_model("Config", __base__=Config, __doc__=Config.__doc__, **fields)
+    return create_model("Config", __base__=schema.Config, __doc__=schema.Config.__doc__, **fields)
 
 
 def comparable(*trees: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """Stored settings, each with every key that another has or that is newer than it."""
-    own, where = Config.model_fields.keys(), "the stored configuration"
+    own, where = schema.Config.model_fields.keys(), "the stored configuration"
     tables = {key: dict[str, Any]() for tree in trees for key in tree.keys() - own}
     return tuple(load_config(tables, tree, where=where).model_dump(mode="json") for tree in trees)
 
 
 def default_tree(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The default of every key, and of the keys that `settings` have of installed optimizers."""
-    foreign = settings.keys() - Config.model_fields.keys()
+    foreign = settings.keys() - schema.Config.model_fields.keys()
     every = optimizer_settings().values() if foreign else ()
     return load_config({m.table: {} for m in every if m.table in foreign}).model_dump(mode="json")
 
 
-def text_updates_remark(config: Config) -> str:
+def text_updates_remark(config: schema.Config) -> str:
     """In a sentence, whether texts are rewritten and why; '' unless the preset is small."""
     if config.preset != "small":
         return ""
@@ -125,7 +116,7 @@ def _table(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
-def load_config(*layers: Mapping[str, Any], where: str = "the configuration") -> Config:
+def load_config(*layers: Mapping[str, Any], where: str = "the configuration") -> schema.Config:
     """Defaults < preset < layers, checked. Raises ConfigError naming key, place and next step. A
     layer that sends a role to another address takes away the headers, and the secrets in the body,
     that layers below gave for the old one."""
@@ -141,8 +132,12 @@ def load_config(*layers: Mapping[str, Any], where: str = "the configuration") ->
                     settings["extra"] = without_secrets(settings["extra"])  # type: ignore[index]
         merged = merge(below, layer)
     tree = merge(
-        {"roles": {role: settings.model_dump() for role, settings in default_roles().items()}},
-        preset(str(merged.get("preset", "default"))),
+        {
+            "roles": {
+                role: settings.model_dump() for role, settings in schema.default_roles().items()
+            }
+        },
+        schema.preset(str(merged.get("preset", "default"))),
         merged,
     )
     executor = _spec(merged, "executor")
@@ -154,7 +149,7 @@ def load_config(*layers: Mapping[str, Any], where: str = "the configuration") ->
     name = str(tree.get("optimizer", "pco"))
     own = optimizer_settings(name).values() if name != "pco" else ()
     tables = {model.table: model for model in own}
-    if tree.keys() - Config.model_fields.keys() - tables.keys():
+    if tree.keys() - schema.Config.model_fields.keys() - tables.keys():
         tables |= {m.table: m for m in optimizer_settings().values() if m.table in tree}
     try:
         return _config_with(tuple(tables[name] for name in sorted(tables))).model_validate(tree)
@@ -166,7 +161,7 @@ def load_config(*layers: Mapping[str, Any], where: str = "the configuration") ->
 
 def load_typed(
     *layers: Mapping[str, Any], typed: Mapping[str, Any], where: str, typed_where: str = TYPED
-) -> Config:
+) -> schema.Config:
     """`load_config` of what was `typed` over the layers of `where`; an error names the one."""
     try:
         return load_config(*layers, typed, where=typed_where)
@@ -201,7 +196,7 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        model: type[BaseModel] = RoleSettings if "roles" in first["loc"] else full_config()
+        model: type[BaseModel] = schema.RoleSettings if "roles" in first["loc"] else full_config()
         for part in first["loc"][:-1]:
             model = _group_of(model.model_fields.get(str(part))) or model
         known = list(model.model_fields)
@@ -232,7 +227,7 @@ _AMOUNT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]+|\$)\s*")
 _MOST_DIGITS = 30  # of a number in a budget: with a few hundred it is no float any more
 
 
-def parse_budget(text: str) -> Budget:
+def parse_budget(text: str) -> schema.Budget:
     """'5usd', '2Mtok', '300ktok', '1000calls', '30min'; several joined by '+' or ','."""
     fields: dict[str, Any] = {}
     for part in re.split(r"[+,]", text):
@@ -243,7 +238,7 @@ def parse_budget(text: str) -> Budget:
         what, one = _UNITS[match[2]]
         amount = float(match[1]) * one
         fields[what] = int(amount) if isinstance(one, int) else amount
-    return Budget(**fields)
+    return schema.Budget(**fields)
 
 
 def role_layers(roles: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -277,8 +272,8 @@ class Key:
 
 
 _MANY: Mapping[str, tuple[str, type[BaseModel]]] = {
-    "roles": ("ROLE", RoleSettings),
-    "prices": ("MODEL", Price),
+    "roles": ("ROLE", schema.RoleSettings),
+    "prices": ("MODEL", schema.Price),
 }
 """Groups of which there is one for each name, and what replaces the name."""
 _TYPES: Mapping[Any, str] = {
@@ -292,7 +287,7 @@ def describe() -> tuple[Key, ...]:
     """Every key, those at the top first, then group by group as `Config` names them."""
     top: list[Key] = []
     below: list[Key] = []
-    lines = _lines(Config)
+    lines = _lines(schema.Config)
     for name, field in full_config().model_fields.items():
         place, group = _MANY.get(name, ("", _group_of(field)))
         if group is None:
@@ -333,7 +328,7 @@ def _first_paragraph(docstring: str) -> str:
 def _key(key: str, field: FieldInfo, line: str) -> Key:
     roles: dict[str, list[str]] = {}
     if key.startswith("roles."):
-        for role, settings in default_roles().items():
+        for role, settings in schema.default_roles().items():
             value = _show(getattr(settings, key.rpartition(".")[2]))
             roles.setdefault(value, []).append(role)
     else:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from promptcodebook.data import table as tabular
 from promptcodebook.data.dataset import (
     SPLITS,
     Dataset,
@@ -16,33 +17,19 @@ from promptcodebook.data.dataset import (
     leaks,
     split_name,
 )
-from promptcodebook.data.table import (
-    Columns,
-    Record,
-    Table,
-    check_header,
-    numbered,
-    plain,
-    read_csv,
-    read_examples,
-    read_json,
-    read_jsonl,
-    read_parquet,
-    table_of,
-)
 from promptcodebook.errors import DataError, did_you_mean, import_extra
 from promptcodebook.types import Example
 
 if TYPE_CHECKING:
     from promptcodebook.config.schema import DataSettings
 
-_READERS: dict[str, Callable[[Path], Table]] = {
-    ".jsonl": read_jsonl,
-    ".ndjson": read_jsonl,
-    ".json": read_json,
-    ".csv": read_csv,
-    ".tsv": lambda path: read_csv(path, "\t"),
-    ".parquet": read_parquet,
+_READERS: dict[str, Callable[[Path], tabular.Table]] = {
+    ".jsonl": tabular.read_jsonl,
+    ".ndjson": tabular.read_jsonl,
+    ".json": tabular.read_json,
+    ".csv": tabular.read_csv,
+    ".tsv": lambda path: tabular.read_csv(path, "\t"),
+    ".parquet": tabular.read_parquet,
 }
 
 
@@ -67,14 +54,14 @@ def load(  # noqa: PLR0913 - the public face: keywords read better than an optio
     '{title}\\n{body}'; `messages`: a column of chat messages instead. `target=None`: there are no
     references. `split` names a column of given splits; splits that are not given are drawn with
     `seed` by `fractions`. `allow_overlap` lets an input be in two splits."""
-    columns = Columns(input, target, messages or None, id or None, split or None)
+    columns = tabular.Columns(input, target, messages or None, id or None, split or None)
     parts = tuple(float(share) for share in fractions)
     if len(parts) != 3 or not all(part > 0 for part in parts) or abs(sum(parts) - 1) > 1e-6:
         what = f"fractions must be three positive shares that sum to 1, not {tuple(fractions)}"
         raise DataError(what, hint="of train, val and test, such as fractions = [0.5, 0.25, 0.25]")
     shares: dict[Split, float] = dict(zip(SPLITS, parts, strict=True))
     tables = read_source(source)
-    if isinstance(tables, Table):
+    if isinstance(tables, tabular.Table):
         given, title = _from_one(tables, columns), tables.name
         name = name or Path(title).stem
     else:
@@ -120,11 +107,11 @@ def load_settings(settings: DataSettings, base: Path, *, allow_overlap: bool = F
 
 
 def _from_one(
-    table: Table, columns: Columns
+    table: tabular.Table, columns: tabular.Columns
 ) -> tuple[Example, ...] | dict[Split, tuple[Example, ...]]:
     if not table.rows:
         raise DataError(f"{table.name} is empty", hint="give it at least three examples")
-    examples = read_examples(table, columns, {})
+    examples = tabular.read_examples(table, columns, {})
     if columns.split is None:
         return examples
     given = dict[Split, list[Example]]()
@@ -135,18 +122,20 @@ def _from_one(
 
 
 def _from_splits(
-    tables: Mapping[Split, Table], columns: Columns
+    tables: Mapping[Split, tabular.Table], columns: tabular.Columns
 ) -> dict[Split, tuple[Example, ...]]:
     if columns.split is not None:
         what = f"split={columns.split!r} names a column, but the splits are separate sources"
         raise DataError(what, hint="leave split out")
     seen = dict[str, str]()
     # In this order, whatever that in the source, so that ids do not depend on it.
-    given: dict[Split, Table] = {split: tables[split] for split in SPLITS if split in tables}
-    return {s: read_examples(t, columns, seen) if t.rows else () for s, t in given.items()}
+    given: dict[Split, tabular.Table] = {
+        split: tables[split] for split in SPLITS if split in tables
+    }
+    return {s: tabular.read_examples(t, columns, seen) if t.rows else () for s, t in given.items()}
 
 
-def read_source(source: object) -> Table | dict[Split, Table]:
+def read_source(source: object) -> tabular.Table | dict[Split, tabular.Table]:
     """Reads a path (a file, or a folder of train/val/test files), frame, dataset, list of dicts, or
     a mapping of splits to any. DataError for anything else, and for what cannot be read."""
     if isinstance(source, str | os.PathLike):
@@ -157,7 +146,7 @@ def read_source(source: object) -> Table | dict[Split, Table]:
     return _read_object(source, "data")
 
 
-def _read_file(path: Path) -> Table:
+def _read_file(path: Path) -> tabular.Table:
     if not path.exists():
         near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DataError(f"no file at {path}{did_you_mean(path.name, near)}", hint="check the path")
@@ -168,7 +157,7 @@ def _read_file(path: Path) -> Table:
     return reader(path)
 
 
-def _read_folder(path: Path) -> Table | dict[Split, Table]:
+def _read_folder(path: Path) -> tabular.Table | dict[Split, tabular.Table]:
     if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
         # Written by `save_to_disk` of a Dataset or a DatasetDict.
         datasets = import_extra("datasets", f"reading the dataset folder {path.name}", "datasets")
@@ -188,8 +177,8 @@ def _read_folder(path: Path) -> Table | dict[Split, Table]:
     return {split: _read_file(file) for split, file in files.items()}
 
 
-def _read_splits(source: Mapping[object, object]) -> dict[Split, Table]:
-    tables = dict[Split, Table]()
+def _read_splits(source: Mapping[object, object]) -> dict[Split, tabular.Table]:
+    tables = dict[Split, tabular.Table]()
     for key, part in source.items():
         split = split_name(key, "the mapping of splits")
         if split in tables:
@@ -203,30 +192,32 @@ def _read_splits(source: Mapping[object, object]) -> dict[Split, Table]:
     return tables
 
 
-def _read_object(source: object, name: str) -> Table:
+def _read_object(source: object, name: str) -> tabular.Table:
     # Recognised by the names of their classes, so that neither library is imported.
     kinds = {(kind.__module__.split(".")[0], kind.__name__) for kind in type(source).__mro__}
     if ("pandas", "DataFrame") in kinds:
         frame: Any = source
-        header = check_header(frame.columns, name)
+        header = tabular.check_header(frame.columns, name)
         frame = frame.astype(object).where(frame.notna(), None)  # NaN, NaT and NA are missing
         rows = frame.itertuples(index=False, name=None)
-        return numbered(name, header, (dict(zip(header, row, strict=True)) for row in rows))
+        return tabular.numbered(name, header, (dict(zip(header, row, strict=True)) for row in rows))
     if kinds & {("datasets", "Dataset"), ("datasets", "IterableDataset")}:
         dataset: Any = source
         found = cast("list[Mapping[str, object]]", list(dataset))
-        header = check_header(dataset.column_names or list(found[0] if found else ()), name)
-        return numbered(name, header, found)
+        header = tabular.check_header(dataset.column_names or list(found[0] if found else ()), name)
+        return tabular.numbered(name, header, found)
     if not isinstance(source, Sequence) or isinstance(source, str | bytes):
         hint = "hand in a path, a list of dicts, a pandas DataFrame or a datasets.Dataset"
         raise DataError(f"cannot read data from {type(source).__name__!r}", hint=hint)
-    records = list[Record]()
+    records = list[tabular.Record]()
     for number, record in enumerate(cast("Sequence[object]", source)):
         where = f"{name}[{number}]"
         if not isinstance(record, Mapping):
             hint = 'write e.g. [{"input": "...", "target": "..."}]'
             raise DataError(f"{where} is {type(record).__name__!r}, not a dict", hint=hint)
         pairs = cast("Mapping[object, object]", record).items()
-        check_header((column for column, _ in pairs), where)
-        records.append(Record(where, {str(column): plain(value) for column, value in pairs}))
-    return table_of(name, records)
+        tabular.check_header((column for column, _ in pairs), where)
+        records.append(
+            tabular.Record(where, {str(column): tabular.plain(value) for column, value in pairs})
+        )
+    return tabular.table_of(name, records)

@@ -12,17 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from promptcodebook.assemble import (
-    NO_DATA,
-    Assembled,
-    Plan,
-    RewardTrial,
-    Sources,
-    plan_run,
-    simulated_model,
-    try_agent,
-    try_reward,
-)
+from promptcodebook import assemble as assembly
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config
 from promptcodebook.config.loading import text_updates_remark
@@ -52,10 +42,10 @@ _LEAST_DISK = 500 * 10**6  # bytes of free disk below which a run may not fit
 async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[Section]:
     """Section by section, as they are done. A fault is a Finding, never an error."""
     # One engine for the probe and the rehearsal.
-    here, plan, usable, tried = local_models(), None, True, RewardTrial()
+    here, plan, usable, tried = local_models(), None, True, assembly.RewardTrial()
     try:
         try:
-            plan = plan_run(config, Sources(base, local=here)).require_training()
+            plan = assembly.plan_run(config, assembly.Sources(base, local=here)).require_training()
         except PcoError as error:
             yield Section("task", (_failure_finding("task", error),))
         else:
@@ -87,7 +77,7 @@ def _failure_finding(name: str, error: PcoError) -> Finding:
     return Finding(name, "fail", str(error), error.hint)
 
 
-def _settled(plan: Plan) -> list[Finding]:
+def _settled(plan: assembly.Plan) -> list[Finding]:
     """Also whether the user's templates say whose stage a prompt is, and test is large enough."""
     config, stages, judged = plan.config, plan.prompt_stages, len(plan.judged)
     parts = f"task {plan.task.name}, K = {config.size}, S = {config.select}"
@@ -107,7 +97,7 @@ def _settled(plan: Plan) -> list[Finding]:
     return findings
 
 
-def _data(plan: Plan) -> Finding:
+def _data(plan: assembly.Plan) -> Finding:
     report = examine(plan.dataset)
     counts = ", ".join(f"{n} {split}" for split, n in report.counts.items())
     warnings = report.warnings()
@@ -118,7 +108,7 @@ def _data(plan: Plan) -> Finding:
     return Finding("data", "warn", what, _data_check(plan))
 
 
-def _data_check(plan: Plan) -> str:
+def _data_check(plan: assembly.Plan) -> str:
     data = plan.config.data
     words = ["pco", "data", "check", os.path.relpath(plan.sources.base / data.path)]
     for name in ("input", "target", "messages", "split"):
@@ -127,20 +117,20 @@ def _data_check(plan: Plan) -> str:
     return shlex.join(words) if data.path else "look at the rows"
 
 
-async def _agent(plan: Plan) -> list[Finding]:
+async def _agent(plan: assembly.Plan) -> list[Finding]:
     try:
-        tried = await try_agent(plan)
+        tried = await assembly.try_agent(plan)
     except PcoError as error:
         return [_failure_finding("agent", error)]
     said = "its prompt has a place, by a run on made-up replies"
     return [Finding("agent", "ok", said)] if tried else []
 
 
-async def _reward(plan: Plan) -> tuple[Finding, RewardTrial]:
+async def _reward(plan: assembly.Plan) -> tuple[Finding, assembly.RewardTrial]:
     try:
-        trial = await try_reward(plan)
+        trial = await assembly.try_reward(plan)
     except PcoError as error:
-        return _failure_finding("reward", error), RewardTrial()
+        return _failure_finding("reward", error), assembly.RewardTrial()
     what = "not tried: it asks the judge, or reads an agent's output"
     if trial.scores:
         said = (f"{score.value:g} for {kind}" for kind, score in trial.scores if score is not None)
@@ -153,7 +143,7 @@ async def _reward(plan: Plan) -> tuple[Finding, RewardTrial]:
 async def _model(
     spec: str,
     headers: Mapping[str, str],
-    plan: Plan | None,
+    plan: assembly.Plan | None,
     config: Config,
     here: LocalModels | None,
 ) -> Section:
@@ -161,12 +151,12 @@ async def _model(
     title, key = f"{spec} ({', '.join(roles)})", _key_variable(spec, headers)
     if key is not None and key.level == "fail":
         return Section(title, (key,))
-    dataset = plan.dataset if plan is not None else NO_DATA
+    dataset = plan.dataset if plan is not None else assembly.NO_DATA
     seen = await probe(
         spec,
         timeout=min(30.0, config.timeout),
         headers=headers,
-        simulated=lambda parsed: simulated_model(config.task, dataset, parsed),
+        simulated=lambda parsed: assembly.simulated_model(config.task, dataset, parsed),
         local=None if here is None else here.connect,
     )
     # In this process nothing is served side by side: how calls at once compare says nothing.
@@ -263,7 +253,7 @@ _PARTS = {
 """Which part it was, by the stage at which a chain broke."""
 
 
-async def rehearse(plan: Plan, tried: RewardTrial) -> tuple[Section, ...]:
+async def rehearse(plan: assembly.Plan, tried: assembly.RewardTrial) -> tuple[Section, ...]:
     """What each part made of the first training example, and which roles its model can carry (not
     of a simulated one); about twelve calls. `tried` is what the reward gave other answers."""
     title, counts = "one example, from route to gradients", Counts()
@@ -298,7 +288,7 @@ async def rehearse(plan: Plan, tried: RewardTrial) -> tuple[Section, ...]:
     return Section(title, tuple(found)), *([weighed] if carried else [])
 
 
-def _forward(trace: Trace, plan: Plan, tried: RewardTrial) -> list[Finding]:
+def _forward(trace: Trace, plan: assembly.Plan, tried: assembly.RewardTrial) -> list[Finding]:
     config, rollout, findings = plan.config, trace.rollout, list[Finding]()
     route = rollout.route
     if config.learns_routes:
@@ -376,7 +366,7 @@ _TEACHERS: tuple[Role, ...] = ("critic", "attribution", "updater", "judge")
 class Rehearsed:
     """What the rehearsal leaves: the parts, the state it began from, its trace and its counts."""
 
-    assembled: Assembled
+    assembled: assembly.Assembled
     learner: Learner
     state: State
     trace: Trace

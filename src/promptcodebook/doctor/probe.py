@@ -8,15 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from promptcodebook import errors
 from promptcodebook.calls import LM, Message, Request, Sampling, Schema
-from promptcodebook.errors import (
-    AuthRefused,
-    ConfigError,
-    EndpointDown,
-    LMError,
-    MissingExtra,
-    did_you_mean,
-)
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
 from promptcodebook.lm.structured import strip_think
@@ -86,9 +79,11 @@ async def probe(
         if spec.kind == "simulated" and simulated is not None:
             return Section(spec_text, tuple(await _by_calls(simulated(spec))))
         if spec.kind in ("simulated", "local"):
-            raise ConfigError("there is no address to look at", hint="pco lm serve simulated")
+            raise errors.ConfigError(
+                "there is no address to look at", hint="pco lm serve simulated"
+            )
         endpoint = Endpoint(spec, access, timeout=timeout)
-    except (ConfigError, ImportError) as error:
+    except (errors.ConfigError, ImportError) as error:
         hint = str(getattr(error, "hint", ""))
         return Section(spec_text, (Finding("spec", "fail", str(error), hint),))
     async with endpoint:
@@ -110,12 +105,12 @@ async def _address(endpoint: Endpoint, spec: Spec, key: ApiKey | None) -> list[F
     begun, model = time.perf_counter(), spec.model
     try:
         listed = await endpoint.models()
-    except EndpointDown as error:
+    except errors.EndpointDown as error:
         return [Finding("address", "fail", str(error), "start the server, or correct --lm")]
-    except AuthRefused as error:
+    except errors.AuthRefused as error:
         reached = Finding("address", "ok", f"{spec.base_url} answers")
         return [reached, Finding("key", "fail", str(error), error.hint)]
-    except LMError as error:
+    except errors.LMError as error:
         # Some servers have no list; the calls will tell whether the address is right.
         if not model:
             return [Finding("address", "fail", str(error), "add #MODEL to the spec")]
@@ -123,7 +118,7 @@ async def _address(endpoint: Endpoint, spec: Spec, key: ApiKey | None) -> list[F
         return [unlisted, Finding("key", "ok", accepted)]
     took, names = time.perf_counter() - begun, ", ".join(listed[:12]) or "none"
     # Aliases and adapters are often served without being listed: the call decides.
-    what = f"{model} is not listed{did_you_mean(model, listed)}"
+    what = f"{model} is not listed{errors.did_you_mean(model, listed)}"
     found = Finding("model", "warn", what, f"listed are: {names}")
     if model in listed:
         found = Finding("model", "ok", f"{model} is listed")
@@ -139,7 +134,7 @@ async def _by_calls(lm: LM) -> list[Finding]:
     begun = time.perf_counter()
     try:
         first = await lm(_ask("Reply with the single word: hello", cap=64))
-    except (LMError, ConfigError) as error:
+    except (errors.LMError, errors.ConfigError) as error:
         return [Finding("call", "fail", str(error), error.hint)]
     took = time.perf_counter() - begun
     usage = Finding("usage", "ok", "token counts are reported")
@@ -151,7 +146,7 @@ async def _by_calls(lm: LM) -> list[Finding]:
         try:
             what, *step = await trial(lm)
             findings.append(Finding(name, "warn" if step else "ok", what, *step))
-        except LMError as error:
+        except errors.LMError as error:
             what = f"could not be found out: {error}"
             findings.append(Finding(name, "warn", what, error.hint))
     return findings
@@ -161,7 +156,7 @@ async def _by_weights(lm: LM) -> list[Finding]:
     begun = time.perf_counter()
     try:  # its first reply is made when it has been loaded
         await lm(_ask("Reply with the single word: hello", cap=1))
-    except (LMError, ConfigError, MissingExtra) as error:
+    except (errors.LMError, errors.ConfigError, errors.MissingExtra) as error:
         return [Finding("weights", "fail", str(error), error.hint)]
     took = time.perf_counter() - begun
     findings = [Finding("weights", "ok", f"found, and loaded in {took:.1f} s")]

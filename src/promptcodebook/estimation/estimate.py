@@ -5,15 +5,12 @@ writes and how its tokenizer counts err independently; log errors add as squares
 from __future__ import annotations
 
 import math
-import statistics
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack
 
 from promptcodebook.assemble import Plan, plan_run
-from promptcodebook.calls import LM, ROLES, Message, Request, Role, Usage
-from promptcodebook.config import Budget
+from promptcodebook.calls import LM, ROLES, Role, Usage
 from promptcodebook.config.loading import text_updates_remark
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import ConfigError
@@ -50,7 +47,6 @@ OTHER_REPLIES = 2.5  # the factor by which a model may write more or less than i
 OTHER_PROMPTS = 1.25  # how far prompts follow, which hold earlier replies beside what is given
 STRAGGLERS = (1.0, 1.3, 2.0)
 """A round of calls takes as long as its slowest: this many times the mean call."""
-PROBES = 3  # calls by which the time of one is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,25 +281,6 @@ class _Sums:
             )
             for work, straggling in zip(self._works, STRAGGLERS, strict=True)
         )
-
-
-async def measure(plan: Plan) -> dict[str, float]:
-    """Seconds that a call to each model takes, by a few short ones. Raises LMError."""
-    config = plan.config.model_copy(update={"budget": Budget(), "cache": False})
-    models = replace(plan, config=config).connect().models
-    asked = (Message("user", "Write about a hundred words about the sea."),)
-    took: dict[str, float] = {}
-    try:
-        for spec in specs_of(config):
-            times: list[float] = []
-            for sample in range(PROBES):
-                begun = time.perf_counter()
-                await models.lm(Request("generator", asked, sample=sample, model=spec))
-                times.append(time.perf_counter() - begun)
-            took[spec] = statistics.median(times)
-    finally:
-        await models.close()
-    return took
 
 
 def _assumptions(plan: Plan, scale: Scale, made: Estimate) -> Iterator[str]:

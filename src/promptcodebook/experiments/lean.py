@@ -12,23 +12,7 @@ from typing import Any
 
 from promptcodebook.assemble import Sources
 from promptcodebook.config import merge
-from promptcodebook.experiments.experiment import (
-    LEARNED,
-    Experiment,
-    Measured,
-    Order,
-    Rewards,
-    crossed_interval,
-    difference,
-    lab_words,
-    made_by,
-    missing,
-    runs_of,
-    said,
-    score,
-    stopped,
-    trained,
-)
+from promptcodebook.experiments import experiment as shared
 from promptcodebook.experiments.lab import Cell, Lab, Result
 from promptcodebook.experiments.page import Block, Page, Table, read_table, shown
 from promptcodebook.experiments.teacher import Manner, Teacher
@@ -45,7 +29,7 @@ def _halves(spec: str) -> tuple[str, ...]:
     return ("model", "simulated") if is_local(spec) else ("model",)
 
 
-def _cells(order: Order, spec: str) -> Sequence[Cell]:
+def _cells(order: shared.Order, spec: str) -> Sequence[Cell]:
     """What decides the question comes first; the others take half of the simulated worlds."""
     listed, found = read_table("lean"), list[Cell]()
     first = [name for name, arm in listed["arms"].items() if not arm.get("capped")]
@@ -55,7 +39,7 @@ def _cells(order: Order, spec: str) -> Sequence[Cell]:
                 times = listed[half]["each"] if names is first else 1
                 for name in names if seed < times * order.seeds else ():
                     settings = _settings(order, spec, half, name, seed)
-                    cell = trained(f"{half}/{name}/{seed}", settings, _SOURCES[half])
+                    cell = shared.trained(f"{half}/{name}/{seed}", settings, _SOURCES[half])
                     found.append(replace(cell, measure=partial(_kept, cell)))
     return found
 
@@ -81,7 +65,7 @@ _SOURCES: Mapping[str, Callable[[Lab], Sources | None]] = {
 }
 
 
-def _settings(order: Order, spec: str, half: str, name: str, seed: int) -> dict[str, Any]:
+def _settings(order: shared.Order, spec: str, half: str, name: str, seed: int) -> dict[str, Any]:
     listed = read_table("lean")
     own, arm = listed[half], listed["arms"][name]
     layers: list[dict[str, Any]] = [{"task": own["task"], "seed": seed}, arm["settings"]]
@@ -114,10 +98,10 @@ class _Arm:
     row: str
 
     @property
-    def rewards(self) -> Rewards:
+    def rewards(self) -> shared.Rewards:
         return [run["rows"][self.row]["rewards"] for run in self.own]
 
-    def of_default(self, row: str) -> Rewards:
+    def of_default(self, row: str) -> shared.Rewards:
         return [run["rows"][row]["rewards"] for run in self.default]
 
     @property
@@ -138,36 +122,37 @@ class _Arm:
             for mine, theirs, calls in zip(self.rewards, first, self.calls, strict=True)
         ]
         most = 1000 / min(self.calls)
-        over = difference(self.rewards, self.of_default(LEARNED))
+        over = shared.difference(self.rewards, self.of_default(shared.LEARNED))
         return [
             self.title,
-            shown(score(self.rewards)),
-            shown(difference(self.rewards, first), signed=True),
+            shown(shared.score(self.rewards)),
+            shown(shared.difference(self.rewards, first), signed=True),
             f"{min(self.gains):+.3f}",
             "" if self.own == self.default else shown(over, signed=True),
             f"{fmean(self.calls):,.0f}",
-            shown(crossed_interval(by_calls, bounds=(-most, most)), signed=True),
+            shown(shared.crossed_interval(by_calls, bounds=(-most, most)), signed=True),
             str(len(self.own)),
         ]
 
 
-def _arms(measured: Measured, half: str) -> tuple[dict[str, _Arm], list[str]]:
+def _arms(measured: shared.Measured, half: str) -> tuple[dict[str, _Arm], list[str]]:
     found: dict[str, _Arm] = {}
     dropped: list[str] = []
     results = measured.results
     for name, listed in read_table("lean")["arms"].items():
-        row, title = listed.get("row", LEARNED), listed["title"]
+        row, title = listed.get("row", shared.LEARNED), listed["title"]
         pairs = [
             (mine, theirs)
-            for seed in range(len(runs_of(results, f"{half}/default")))
+            for seed in range(len(shared.runs_of(results, f"{half}/default")))
             if row in (mine := results.get(f"{half}/{name}/{seed}", {"rows": {}}))["rows"]
-            and LEARNED in (theirs := results.get(f"{half}/default/{seed}", {"rows": {}}))["rows"]
+            and shared.LEARNED
+            in (theirs := results.get(f"{half}/default/{seed}", {"rows": {}}))["rows"]
         ]
         tried = sorted(mine["search"].get("tried", 0) for mine, _ in pairs)
         if listed.get("searches") and pairs:
             search = f"tried {tried[0]} to {tried[-1]} prompts a run"
             if tried[0] < 2:
-                dropped.append(said("main", "left_out", title=title, search=search))
+                dropped.append(shared.said("main", "left_out", title=title, search=search))
                 continue
             title = f"{title} ({search})"
         if pairs:
@@ -176,9 +161,9 @@ def _arms(measured: Measured, half: str) -> tuple[dict[str, _Arm], list[str]]:
     return found, dropped
 
 
-def _half(measured: Measured, half: str) -> list[Block]:
+def _half(measured: shared.Measured, half: str) -> list[Block]:
     arms, dropped = _arms(measured, half)
-    blocks: list[Block] = [said("lean", half)]
+    blocks: list[Block] = [shared.said("lean", half)]
     head = ["method", "reward (95 %)", "gain over untrained", "least gain", "minus `default`"]
     head += ["training calls", "gain per 1,000 calls", "runs"]
     blocks.append(Table(f"{half}-gain", head, [arm.line() for arm in arms.values()]))
@@ -188,18 +173,20 @@ def _half(measured: Measured, half: str) -> list[Block]:
         rows = [_calls(arm) for name, arm in arms.items() if name in ("lean", "default", "short")]
         head = ["method", "rollouts and validation", *_ROLES, "training calls"]
         blocks.append(Table(f"{half}-calls", head, rows, "Calls of a run in training, by role"))
-    runs = {arm: runs_of(measured.results, f"{half}/{arm}") for arm in read_table("lean")["arms"]}
-    return [*blocks, *stopped(runs)]
+    runs = {
+        arm: shared.runs_of(measured.results, f"{half}/{arm}") for arm in read_table("lean")["arms"]
+    }
+    return [*blocks, *shared.stopped(runs)]
 
 
 def _decided(lean: _Arm) -> str:
     """Whether it is not worse at the share of calls that was set before."""
     margin, most = (read_table("lean")["set"][key] for key in ("margin", "share"))
-    over = difference(lean.rewards, lean.of_default(LEARNED))
+    over = shared.difference(lean.rewards, lean.of_default(shared.LEARNED))
     share = sum(lean.calls) / sum(run["training"]["calls"] for run in lean.default)
     met = "met" if over.low > -margin and share <= most else "not met"
     words = {"over": shown(over, signed=True), "share": share, "most": most, "margin": margin}
-    return said("lean", "decided", met=met, **words)
+    return shared.said("lean", "decided", met=met, **words)
 
 
 def _calls(arm: _Arm) -> list[str]:
@@ -208,14 +195,16 @@ def _calls(arm: _Arm) -> list[str]:
     return [arm.title, *(f"{n:,.0f}" for n in (whole - sum(taught), *taught, whole))]
 
 
-def _page(measured: Measured) -> Page:
-    words = lab_words(measured, None, "examples")
-    blocks = [*made_by(measured), said("lean", "head", **words)]
+def _page(measured: shared.Measured) -> Page:
+    words = shared.lab_words(measured, None, "examples")
+    blocks = [*shared.made_by(measured), shared.said("lean", "head", **words)]
     if measured.lab.simulated:
-        blocks.insert(0, said("shared", "simulated"))
+        blocks.insert(0, shared.said("shared", "simulated"))
     for half in _halves(measured.lab.spec):
-        blocks += [f"## {said('lean', f'{half}_title')}", *_half(measured, half)]
-    return Page(said("title", "lean"), [*blocks, *missing(measured)])
+        blocks += [f"## {shared.said('lean', f'{half}_title')}", *_half(measured, half)]
+    return Page(shared.said("title", "lean"), [*blocks, *shared.missing(measured)])
 
 
-LEAN = Experiment("lean", "", _cells, _page, seeds=10, presets=("quick", "default"), folder="lean")
+LEAN = shared.Experiment(
+    "lean", "", _cells, _page, seeds=10, presets=("quick", "default"), folder="lean"
+)

@@ -13,6 +13,7 @@ from typing import Any
 from promptcodebook.assemble import Assembled
 from promptcodebook.config import load_config, merge
 from promptcodebook.errors import DataError
+from promptcodebook.experiments import page as pages
 from promptcodebook.experiments.experiment import (
     Experiment,
     Measured,
@@ -30,16 +31,6 @@ from promptcodebook.experiments.experiment import (
     trained,
 )
 from promptcodebook.experiments.lab import Cell, Judged, Lab, Result, row_json
-from promptcodebook.experiments.page import (
-    Bars,
-    Block,
-    Page,
-    Table,
-    as_printed,
-    published,
-    read_table,
-    shown,
-)
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.units import plural
@@ -65,7 +56,7 @@ def methods(spec: str = "") -> Mapping[str, Method]:
     """In the order of the table; those that the model of a spec can run."""
     trains = not spec or (is_local(spec) and all(map(find_spec, ("trl", "peft"))))
     made: dict[str, Method] = {}
-    for name, each in read_table("methods")["methods"].items():
+    for name, each in pages.read_table("methods")["methods"].items():
         if name == "grpo" and not trains:
             continue
         own: dict[str, Any] = {"row": name, "settings": {}, **each}
@@ -86,14 +77,14 @@ def tasks_of(order: Order, spec: str) -> tuple[str, ...]:
 
 
 def _budgets(order: Order) -> Mapping[str, tuple[int, int]]:
-    return read_table("methods")["budgets"][order.preset]
+    return pages.read_table("methods")["budgets"][order.preset]
 
 
 def cells_of(order: Order, spec: str) -> Sequence[Cell]:
     floors: list[Cell] = []
     cells: list[Cell] = []
     for task in tasks_of(order, spec):
-        few = read_table("methods")["validating"][order.preset]
+        few = pages.read_table("methods")["validating"][order.preset]
         whole = base(replace(order, task=task), spec, task)
         settings = merge(whole, {"validation": {"subset": few, "finalists": 1}})
         floor = _floor(f"{task}/floor", {**settings, "verdict_examples": FLOOR})
@@ -183,7 +174,7 @@ class _Lines:
 
     lines: Sequence[_Line]
     tasks: Sequence[str]
-    left_out: Sequence[Block]
+    left_out: Sequence[pages.Block]
 
 
 def _lines(measured: Measured, kind: str) -> _Lines:
@@ -193,7 +184,7 @@ def _lines(measured: Measured, kind: str) -> _Lines:
         found = {task: runs_of(measured.results, f"{task}/{name}-{kind}") for task in tasks}
         return {task: [run for run in runs if run["rows"]] for task, runs in found.items()}
 
-    fixed = read_table("methods")["fixed"]
+    fixed = pages.read_table("methods")["fixed"]
     lines = [_Line(title, row, of("pco"), paid=False) for row, title in fixed.items()]
     unpacked = "zero-shot on the weights that GRPO begins with"
     lines.append(_Line(unpacked, "converted", of("grpo"), paid=False))
@@ -220,7 +211,7 @@ def _lines(measured: Measured, kind: str) -> _Lines:
     return _Lines(lines, there, ["\n".join(dropped)] if dropped else [])
 
 
-def _main_page(measured: Measured) -> Page:
+def _main_page(measured: Measured) -> pages.Page:
     spec = measured.lab.spec
     tasks = tasks_of(measured.order, spec)
     floors: list[list[str]] = []
@@ -229,10 +220,10 @@ def _main_page(measured: Measured) -> Page:
         if result is not None:
             taking = "yes" if _leaves(result) else "no: the interval touches 0"
             taking = taking if task in BENCHMARKS else "yes, in any case"
-            floors.append([task, shown(score([result["row"]["rewards"]])), taking])
+            floors.append([task, pages.shown(score([result["row"]["rewards"]])), taking])
     title = f"Up to {FLOOR} test examples without any optimizing"
-    blocks: list[Block] = judged_by_words(tasks[1:], spec)
-    blocks.append(Table("floor", ["task", "zero-shot (95 %)", "takes part"], floors, title))
+    blocks: list[pages.Block] = judged_by_words(tasks[1:], spec)
+    blocks.append(pages.Table("floor", ["task", "zero-shot (95 %)", "takes part"], floors, title))
     for kind, (training, _) in _budgets(measured.order).items():
         found = _lines(measured, kind)
         if found.lines:
@@ -242,15 +233,17 @@ def _main_page(measured: Measured) -> Page:
     # The paper's own Table 1, apart from ours.
     blocks += [said("main", "note"), grpo, "## The paper's own figures"]
     for executor in ("Qwen3-8B", "LLaMA-3.1-8B"):
-        values = published("Table 1", executor)
+        values = pages.published("Table 1", executor)
         metrics = {v.column: v.metric for v in reversed(values)}
-        columns, rows = as_printed(values)
+        columns, rows = pages.as_printed(values)
         head = ["method", *(f"{c} ({metrics[c]})" for c in columns)]
-        blocks.append(Table(f"paper-{executor}", head, rows, f"The paper, {executor}, in percent"))
+        blocks.append(
+            pages.Table(f"paper-{executor}", head, rows, f"The paper, {executor}, in percent")
+        )
     return framed(measured, tasks[0], blocks)
 
 
-def _rewards_table(found: _Lines, kind: str) -> Table:
+def _rewards_table(found: _Lines, kind: str) -> pages.Table:
     """Rewards by task, their mean where a method has all, and what it has over PCO's."""
     head = ["method", *(f"{task} (95 %)" for task in found.tasks), "mean", "mean minus PCO"]
     head += [f"{what} in training and choosing" for what in ("tokens", "calls")]
@@ -267,18 +260,18 @@ def _rewards_table(found: _Lines, kind: str) -> Table:
             if len(pairs) == 1:
                 shared = min(len(own[0]), len(theirs[0]))
                 gain = difference(own[0][:shared], theirs[0][:shared])
-                over = shown(gain, signed=True)
+                over = pages.shown(gain, signed=True)
         made = [run for task in found.tasks for run in line.made(task)]
         spent = [
             f"{fmean(run['training'][what] for run in made):,.0f}" if line.paid else "0"
             for what in ("tokens", "calls")
         ]
-        cells = [shown(score(each)) if each else "" for each in own]
+        cells = [pages.shown(score(each)) if each else "" for each in own]
         rows.append([line.title, *cells, mean, over, *spent])
-    return Table(f"main-{kind}", head, rows)
+    return pages.Table(f"main-{kind}", head, rows)
 
 
-def _failed(measured: Measured, kind: str) -> list[Block]:
+def _failed(measured: Measured, kind: str) -> list[pages.Block]:
     """Optimizers that failed by themselves, and runs that ended before their own row was judged."""
     tasks = tasks_of(measured.order, measured.lab.spec)
     runs: dict[str, list[Result]] = {}
@@ -297,25 +290,25 @@ def _failed(measured: Measured, kind: str) -> list[Block]:
     return [*(["\n".join(lines)] if lines else []), *stopped(runs)]
 
 
-def _length_page(measured: Measured) -> Page:
+def _length_page(measured: Measured) -> pages.Page:
     found = _lines(measured, list(_budgets(measured.order))[-1])
-    blocks: list[Block] = []
+    blocks: list[pages.Block] = []
     if found.lines:
         series: dict[str, list[float | None]] = {}
         for line in found.lines:
             longest = [_lengths(line, task)[:1] for task in found.tasks]
             series[line.title] = [float(each[0]) if each else None for each in longest]
         title = "Longest prompt of the executor"
-        blocks.append(Bars("longest", title, "", "tokens", list(found.tasks), series))
+        blocks.append(pages.Bars("longest", title, "", "tokens", list(found.tasks), series))
     for task in found.tasks:
         lengths = [(line.title, _lengths(line, task)) for line in found.lines]
         rows = [[title, *own] for title, own in lengths if own]
         head = ["method", "longest prompt", "sum over calls", "tokens a query", "calls a query"]
-        blocks.append(Table(f"lengths-{task}", head, rows, f"Tokens on {task}"))
-    paper = [v for v in published("Figure 4a") if v.metric == "longest_prompt"]
-    columns, rows = as_printed(paper)
+        blocks.append(pages.Table(f"lengths-{task}", head, rows, f"Tokens on {task}"))
+    paper = [v for v in pages.published("Figure 4a") if v.metric == "longest_prompt"]
+    columns, rows = pages.as_printed(paper)
     title = "The paper, tokens (Figure 4a)"
-    blocks += [*found.left_out, Table("paper-lengths", ["method", *columns], rows, title)]
+    blocks += [*found.left_out, pages.Table("paper-lengths", ["method", *columns], rows, title)]
     return framed(measured, tasks_of(measured.order, measured.lab.spec)[0], blocks)
 
 
@@ -334,7 +327,7 @@ def _lengths(line: _Line, task: str) -> list[str]:
     ]
 
 
-def _cost_page(measured: Measured) -> Page:
+def _cost_page(measured: Measured) -> pages.Page:
     tasks = tasks_of(measured.order, measured.lab.spec)
     blocks = judged_by_words(tasks[1:], measured.lab.spec)
     found = _lines(measured, list(_budgets(measured.order))[-1])
@@ -348,14 +341,14 @@ def _cost_page(measured: Measured) -> Page:
             if not own:
                 continue
             training = "0"
-            if line.row not in read_table("methods")["fixed"]:
+            if line.row not in pages.read_table("methods")["fixed"]:
                 training = f"{fmean(run['training']['tokens'] for run in made):,.0f}"
             judged = [tokens(run, line.row) * len(run["rows"][line.row]["rewards"]) for run in made]
             seconds, calls = (fmean(each[what] for each in own) for what in ("seconds", "calls"))
             taken = [training, f"{fmean(judged):,.0f}", f"{seconds:.2f}", f"{calls:.1f}"]
-            rows.append([line.title, *taken, shown(score(line.rewards(task)))])
-        blocks.append(Table(f"cost-{task}", head, rows))
-    printed = "; ".join(f"{v.row} {v.column}: {v.printed}" for v in published("Table 5"))
+            rows.append([line.title, *taken, pages.shown(score(line.rewards(task)))])
+        blocks.append(pages.Table(f"cost-{task}", head, rows))
+    printed = "; ".join(f"{v.row} {v.column}: {v.printed}" for v in pages.published("Table 5"))
     paper = f"The paper, HotpotQA, one A100: {printed}."
     return framed(measured, tasks[0], [*blocks, *found.left_out, said("main", "seconds"), paper])
 

@@ -19,15 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from promptcodebook import errors
 from promptcodebook.cluster import join_cluster, machine_name, require_version
-from promptcodebook.errors import (
-    ConfigError,
-    Interrupted,
-    MissingExtra,
-    PcoError,
-    Stop,
-    did_you_mean,
-)
 from promptcodebook.experiments.experiment import Experiment, Measured, Order
 from promptcodebook.experiments.lab import Cell, Lab, Result, open_lab
 from promptcodebook.experiments.page import draw, latex, markdown, plain, read_table
@@ -35,7 +28,7 @@ from promptcodebook.paths import cache_folder
 from promptcodebook.signals import stop_signals
 from promptcodebook.units import duration
 
-Outcome = Result | PcoError  # of a cell: its result, or why it failed
+Outcome = Result | errors.PcoError  # of a cell: its result, or why it failed
 _LOOK_UP_S = 0.2
 
 
@@ -57,7 +50,7 @@ class Progress:
 
     def end(self, cell: Cell, outcome: Outcome) -> None:
         self.ended += 1
-        if isinstance(outcome, PcoError):
+        if isinstance(outcome, errors.PcoError):
             self.tell(f"{cell.name} failed: {outcome}")
         done = self.known + self.ended
         if left := self.total - done:
@@ -92,9 +85,9 @@ class Threads:
     def _attempt(self, cell: Cell) -> Outcome:
         try:
             return cell.measure(self.lab)
-        except Stop:
+        except errors.Stop:
             raise
-        except PcoError as error:
+        except errors.PcoError as error:
             return error
 
 
@@ -130,7 +123,7 @@ def keep_busy(
                             stop = why
                             interrupt()
             except KeyboardInterrupt:
-                stop = stop or Interrupted("interrupted by the user")
+                stop = stop or errors.Interrupted("interrupted by the user")
                 interrupt()
             if stop is not None:
                 waiting.clear()
@@ -178,9 +171,9 @@ class OnRay:
                         outcome.set_result(_unpacked(reply.result(), self.lab.folder))
                         return
                     if interrupted:
-                        raise Interrupted("interrupted by the user")
+                        raise errors.Interrupted("interrupted by the user")
                     why = (str(error).strip() or type(error).__name__).splitlines()[0]
-                    outcome.set_result(PcoError(f"its task on the cluster was lost: {why}"))
+                    outcome.set_result(errors.PcoError(f"its task on the cluster was lost: {why}"))
                 except BaseException as error:
                     outcome.set_exception(error)
 
@@ -235,7 +228,7 @@ def measure_job(job: str) -> bytes:
                 if result is not None and lab.read(cells[name]) is None:
                     lab.keep(cells[name], result)
             answer: dict[str, Any] = {"result": cells[asked["cell"]].measure(lab)}
-    except PcoError as error:
+    except errors.PcoError as error:
         answer = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
     if away and "result" in answer:
         with tarfile.open(fileobj=packed, mode="w:gz") as archive:
@@ -249,9 +242,9 @@ def _unpacked(answer: bytes, folder: Path) -> Outcome:
     line, _, runs = answer.partition(b"\n")
     told = json.loads(line)
     if told.get("error") in _STOPS:
-        raise Interrupted(told["message"])
+        raise errors.Interrupted(told["message"])
     if "error" in told:
-        return PcoError(told["message"], hint=told["hint"])
+        return errors.PcoError(told["message"], hint=told["hint"])
     if runs:
         with tarfile.open(fileobj=io.BytesIO(runs)) as archive:
             new = [m for m in archive if not (folder / Path(m.name).parts[0]).exists()]
@@ -268,8 +261,9 @@ def experiment_named(name: str) -> Experiment:
     """ConfigError for an unknown one."""
     homes = read_table("pages")["home"]
     if name not in homes:
-        said = f"there is nothing to reproduce under the name {name!r}{did_you_mean(name, homes)}"
-        raise ConfigError(said, hint=f"pco reproduce {' | '.join(homes)}")
+        near = errors.did_you_mean(name, homes)
+        said = f"there is nothing to reproduce under the name {name!r}{near}"
+        raise errors.ConfigError(said, hint=f"pco reproduce {' | '.join(homes)}")
     module, _, variable = homes[name].partition(":")
     return getattr(import_module(f"promptcodebook.experiments.{module}"), variable)
 
@@ -277,10 +271,9 @@ def experiment_named(name: str) -> Experiment:
 def require_preset(experiment: Experiment, preset: str) -> None:
     """ConfigError for one that the experiment does not have."""
     if preset not in experiment.presets:
-        raise ConfigError(
-            f"{experiment.name} has no preset {preset!r}{did_you_mean(preset, experiment.presets)}",
-            hint=f"--preset {' or '.join(experiment.presets)}",
-        )
+        near = errors.did_you_mean(preset, experiment.presets)
+        said = f"{experiment.name} has no preset {preset!r}{near}"
+        raise errors.ConfigError(said, hint=f"--preset {' or '.join(experiment.presets)}")
 
 
 def measure(
@@ -293,19 +286,19 @@ def measure(
     failed: dict[str, str] = {}
 
     def keep(cell: Cell, outcome: Outcome) -> None:
-        if isinstance(outcome, PcoError):
+        if isinstance(outcome, errors.PcoError):
             failed[cell.name] = str(outcome)
             return
         lab.keep(cell, outcome)
         found[cell.name] = outcome
 
-    stop: Stop | None = None
+    stop: errors.Stop | None = None
     left = [cell for cell in cells if cell.name not in found]
     try:
         if left:
             progress = Progress(len(cells), len(cells) - len(left), tell, keep)
             (workers or Threads(lab).measure)(left, progress)
-    except Stop as reached:
+    except errors.Stop as reached:
         stop = reached
     results = {cell.name: found[cell.name] for cell in cells if cell.name in found}
     missing = {c.name: failed.get(c.name, "") for c in cells if c.name not in found}
@@ -323,7 +316,7 @@ def write_page(out: Path, measured: Measured) -> Path:
     try:
         for figure in page.figures:
             draw(figure, folder)
-    except MissingExtra as missing:
+    except errors.MissingExtra as missing:
         undrawn = f"not drawn ({missing.hint})"
     kept = {
         "experiment": name,

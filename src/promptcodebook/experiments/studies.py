@@ -15,6 +15,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
 from promptcodebook.config.schema import Explore
 from promptcodebook.errors import LMError
+from promptcodebook.experiments import page as pages
 from promptcodebook.experiments.experiment import (
     Experiment,
     Measured,
@@ -30,26 +31,10 @@ from promptcodebook.experiments.experiment import (
     variants,
 )
 from promptcodebook.experiments.lab import Cell, Judged, Lab, Result, row_json
-from promptcodebook.experiments.page import (
-    Block,
-    Page,
-    Table,
-    as_printed,
-    published,
-    read_table,
-    shown,
-)
 from promptcodebook.incidents import no_tally
+from promptcodebook.method import policy as policies
 from promptcodebook.method.critic import Attribution, Critic, History
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.policy import (
-    FixedPrompt,
-    Prompter,
-    epsilon_at,
-    explored_route,
-    join_instincts,
-    join_prompts,
-)
 from promptcodebook.method.state import State, utilisation_bound
 from promptcodebook.optimizers.fixed import OraclePrompt
 from promptcodebook.optimizers.pco import initialise
@@ -99,8 +84,8 @@ class _Broken:
 
     async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
         codebook, route = self.made(example)
-        text = "" if self.fault == "composition" else join_instincts(codebook, route)
-        return route, Prompt(join_prompts(self.base_prompt, text)), Usage()
+        text = "" if self.fault == "composition" else policies.join_instincts(codebook, route)
+        return route, Prompt(policies.join_prompts(self.base_prompt, text)), Usage()
 
     def made(self, example: Example) -> tuple[Codebook, Route]:
         """The codebook as it was for this example, and its route."""
@@ -229,7 +214,7 @@ def _attribution_cells(order: Order, spec: str) -> Sequence[Cell]:
     return [Cell("attribution", {**settings, "traces": wanted}, measure)]
 
 
-def _attribution_page(measured: Measured) -> Page:
+def _attribution_page(measured: Measured) -> pages.Page:
     result = measured.results.get("attribution")
     if result is None:
         return framed(measured, "hotpotqa", [])
@@ -238,13 +223,13 @@ def _attribution_page(measured: Measured) -> Page:
     channels = [*LOCI.values(), None]
     rows = [[f, str(traces[f]), *(str(count[f, channel]) for channel in channels)] for f in LOCI]
     head = ["broken", "traces", *(f"blamed: {channel or 'no one'}" for channel in channels)]
-    confusion = Table("blame", head, rows)
-    columns, printed = as_printed(published("Table 10"))
+    confusion = pages.Table("blame", head, rows)
+    columns, printed = pages.as_printed(pages.published("Table 10"))
     rows = list[list[str]]()
     for (fault, values), (_, *theirs) in zip(scores(found).items(), printed, strict=True):
         rows.append([fault, *(f"{value:.2f}" for value in values), *theirs])
     head = ["broken", "precision", "recall", "F1", *(f"paper: {column}" for column in columns)]
-    table = Table("attribution", head, rows)
+    table = pages.Table("attribution", head, rows)
     return framed(measured, "hotpotqa", [confusion, table, said("attribution", "chance")])
 
 
@@ -286,10 +271,10 @@ def _gap(lab: Lab, settings: Mapping[str, Any]) -> Result:
         right = task.oracle
         every = {line for example in task.dataset.test for line in right(example).splitlines()}
         rules = [text for text in task.seeds if text in every]
-        ways: dict[str, Prompter] = {
-            f"rule {k + 1} for all": FixedPrompt(rule) for k, rule in enumerate(rules)
+        ways: dict[str, policies.Prompter] = {
+            f"rule {k + 1} for all": policies.FixedPrompt(rule) for k, rule in enumerate(rules)
         }
-        ways["all rules in one prompt"] = FixedPrompt("\n".join(rules))
+        ways["all rules in one prompt"] = policies.FixedPrompt("\n".join(rules))
         ways["each message its own rule"] = OraclePrompt(right, "")
         return ways, [e for e in assembled.plan.judged if len(right(e).splitlines()) == 1]
 
@@ -305,7 +290,7 @@ def active_after(
     active: set[int] = set()
     for epsilon in steps:
         if draw.random() < epsilon:
-            active.update(explored_route(ema, select, explore, draw).indices)
+            active.update(policies.explored_route(ema, select, explore, draw).indices)
     return active
 
 
@@ -315,7 +300,7 @@ def collapse(size: int, select: int, steps: Sequence[float], world: int) -> int:
     ema, active = [0.0] * size, set[int]()
     for epsilon in steps:
         if draw.random() < epsilon:
-            chosen = explored_route(ema, select, explore, draw).indices
+            chosen = policies.explored_route(ema, select, explore, draw).indices
         else:
             chosen = tuple(sorted(range(size), key=lambda k: (-ema[k], k))[:select])
         reward = float(draw.random() < 0.5)
@@ -325,31 +310,33 @@ def collapse(size: int, select: int, steps: Sequence[float], world: int) -> int:
     return len(active)
 
 
-def _reach(measured: Measured) -> list[Block]:
+def _reach(measured: Measured) -> list[pages.Block]:
     rows: list[list[str]] = []
     for k, s in ((4, 1), (16, 1), (16, 4), (32, 4), (16, 6)):
         up_to = sum(math.comb(k, n) for n in range(1, s + 1))
         rows.append([str(k), str(s), f"{math.comb(k, s):,}", f"{up_to:,}"])
-    blocks: list[Block] = [
+    blocks: list[pages.Block] = [
         "## Theorem 1: how many prompts a codebook can make",
-        Table("expressivity", ["K", "S", "routes of exactly S", "routes of 1 to S"], rows),
+        pages.Table("expressivity", ["K", "S", "routes of exactly S", "routes of 1 to S"], rows),
         said("theory", "expressivity"),
         "## Theorem 2: the reward gap",
     ]
     result = measured.results.get("reward-gap")
     if result is not None:
         rewards = {name: row["rewards"] for name, row in result["rows"].items()}
-        rows = [[name, shown(score([each]))] for name, each in rewards.items()]
+        rows = [[name, pages.shown(score([each]))] for name, each in rewards.items()]
         blocks.append(said("theory", "gap", task=GAP, n=len(next(iter(rewards.values())))))
-        blocks.append(Table("reward-gap", ["prompt", "reward (95 %)"], rows))
+        blocks.append(pages.Table("reward-gap", ["prompt", "reward (95 %)"], rows))
     return [*blocks, said("theory", "fixed")]
 
 
 def _steps(size: int, explore: Explore, epochs: int = 50) -> list[float]:
-    return [epsilon_at(epoch, explore, epochs) for epoch in range(epochs) for _ in range(size)]
+    return [
+        policies.epsilon_at(epoch, explore, epochs) for epoch in range(epochs) for _ in range(size)
+    ]
 
 
-def _exploring() -> list[Block]:
+def _exploring() -> list[pages.Block]:
     explore, rows = Explore(), list[list[str]]()
     for size, select, batch in ((16, 4, 1), (16, 4, 4), (32, 4, 1), (16, 1, 1)):
         steps = _steps(batch, explore)
@@ -373,10 +360,10 @@ def _exploring() -> list[Block]:
     return [
         "## Theorem 3: exploration reaches every entry",
         said("theory", "utilisation", worlds=WORLDS),
-        Table("utilisation", head, rows),
+        pages.Table("utilisation", head, rows),
         said("theory", "ranges"),
         "## Proposition 4: collapse without exploration",
-        Table("collapse", ["K", "S", "ever selected, ε = 0", "with ε-greedy"], fallen),
+        pages.Table("collapse", ["K", "S", "ever selected, ε = 0", "with ε-greedy"], fallen),
         said("theory", "collapse"),
     ]
 
@@ -395,14 +382,14 @@ def residual_rows(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return rows
 
 
-def _additivity(measured: Measured) -> list[Block]:
+def _additivity(measured: Measured) -> list[pages.Block]:
     runs = runs_of(measured.results, "pco")
     rows = residual_rows([each for run in runs for each in run["residuals"]])
-    blocks: list[Block] = ["## Theorem 5: does the blame add up?", *stopped({"pco": runs})]
+    blocks: list[pages.Block] = ["## Theorem 5: does the blame add up?", *stopped({"pco": runs})]
     if not rows:
         return [*blocks, said("theory", "no_residual")]
     head = ["Σ over", "traces", "mean δ", "mean size", "largest size"]
-    blocks += [said("theory", "residual"), Table("additivity", head, rows)]
+    blocks += [said("theory", "residual"), pages.Table("additivity", head, rows)]
     return [*blocks, said("theory", "few", few=_FEW), said("theory", "rho")]
 
 
@@ -465,7 +452,7 @@ def _pays_cells(order: Order, spec: str) -> Sequence[Cell]:
         return Cell(name, settings, lambda lab: _judged(lab, base, place, most))
 
     # The first of each axis is where the others start from.
-    places = read_table("places")["quick" if order.preset == "quick" else "places"]
+    places = pages.read_table("places")["quick" if order.preset == "quick" else "places"]
     return [cell(name, Setting(**own)) for name, own in places.items()]
 
 
@@ -475,7 +462,7 @@ def _judged(lab: Lab, base: Mapping[str, Any], place: Setting, most: int | None)
     def judged(assembled: Assembled) -> Judged:
         general = assembled.plan.templates.text("instincts").splitlines()
         filler = (general * (place.filled // len(general) + 1))[: place.filled]
-        one = FixedPrompt("\n".join([*filler, *place.rules(None)]))
+        one = policies.FixedPrompt("\n".join([*filler, *place.rules(None)]))
         own = OraclePrompt(lambda e: "\n".join([*filler, *place.rules(e)]), "")
         return {"one": one, "own": own}, place.examples(most)
 
@@ -490,10 +477,10 @@ def _judged(lab: Lab, base: Mapping[str, Any], place: Setting, most: int | None)
     return found
 
 
-def _pays_page(measured: Measured) -> Page:
+def _pays_page(measured: Measured) -> pages.Page:
     head = ["messages", "one prompt (95 %)", "own prompt (95 %)", "own - one"]
     head += ["tokens, one", "tokens, own", "pays"]
-    blocks: list[Block] = []
+    blocks: list[pages.Block] = []
     for axis in ("topics", "needed", "common", "filled"):
         rows: list[list[str]] = []
         for name, result in measured.results.items():
@@ -503,12 +490,12 @@ def _pays_page(measured: Measured) -> Page:
             one, own = result["one"], result["own"]
             gain = difference([own["rewards"]], [one["rewards"]])
             pays = "yes" if gain.low > 0 else "no" if gain.high < LITTLE else "not clear"
-            found = [shown(score([way["rewards"]])) for way in (one, own)]
+            found = [pages.shown(score([way["rewards"]])) for way in (one, own)]
             tokens = [f"{way['prompt_tokens']:.0f}" for way in (one, own)]
             seen = str(len(own["rewards"]))
-            rows.append([value, seen, *found, shown(gain, signed=True), *tokens, pays])
+            rows.append([value, seen, *found, pages.shown(gain, signed=True), *tokens, pays])
         if rows:
-            blocks.append(Table(axis, [axis, *head], rows, said("pays", axis)))
+            blocks.append(pages.Table(axis, [axis, *head], rows, said("pays", axis)))
     return framed(measured, TASK, [*blocks, said("pays", "verdict", little=LITTLE)])
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import entry_points, version
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from promptcodebook.calls import LM, Reply, Request, Usage
@@ -25,6 +25,9 @@ from promptcodebook.lm.budget import BudgetGate
 from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.lm.wire import told_usage
 from promptcodebook.progress import Began, StepDone
+
+if TYPE_CHECKING:
+    from promptcodebook.serve.upstream import Answer
 
 _WHAT = 'telemetry = ["otel"]'
 _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -48,19 +51,6 @@ _PROVIDERS: Mapping[str, str] = {
 }
 """By host, by litellm's name, or by kind of spec."""
 _FLUSH_MS = 5_000
-
-
-class Answered(Protocol):
-    """A served answer: its status, body, and what it says of its usage."""
-
-    @property
-    def status(self) -> int: ...
-
-    @property
-    def body(self) -> bytes: ...
-
-    @property
-    def usage(self) -> object: ...
 
 
 class Otel:
@@ -129,7 +119,7 @@ class Otel:
             yield lambda status: self._ended(span, status)
 
     @contextmanager
-    def call(self, body: Mapping[str, Any], _: int) -> Generator[Callable[[Answered], None]]:
+    def call(self, body: Mapping[str, Any], _: int) -> Generator[Callable[[Answer], None]]:
         """A call of the served model with this body; it hears the answer."""
         spec = _spec_of(self._executor)
         names = "temperature", "top_p", "max_tokens", "seed", "stream"
@@ -142,7 +132,7 @@ class Otel:
                 said = [(str(turn["role"]), turn.get("content")) for turn in turns]
                 span.set_attribute("gen_ai.input.messages", _messages(said))
 
-            def told(answer: Answered) -> None:
+            def told(answer: Answer) -> None:
                 self._ended(span, answer.status)
                 self._answered(span, told_usage(answer.usage))
 

@@ -24,18 +24,7 @@ from promptcodebook.data.load import read_source
 from promptcodebook.data.table import Record, cell_text
 from promptcodebook.errors import DataError
 from promptcodebook.intervals import Bounds, Interval, mean_interval
-from promptcodebook.judging.figures import (
-    ALMOST_PERFECT,
-    CLEARLY_GOOD,
-    ENOUGH,
-    FAIR,
-    FEW,
-    MANY,
-    Threshold,
-    best_threshold,
-    cohen_kappa,
-    partial_correlation,
-)
+from promptcodebook.judging import figures
 from promptcodebook.lm.structured import Ask, LenientText, ReplyShape
 from promptcodebook.method.failures import attempt, gather_all
 from promptcodebook.tasks.rewards import apply_reward
@@ -225,7 +214,7 @@ class Calibration:
     turned: Interval | None
     first_place: Interval | None
     length: Interval | None
-    threshold: Threshold
+    threshold: figures.Threshold
     format: str = FORMAT
 
 
@@ -268,13 +257,15 @@ def calibrate(
         failures=failed,
         blank=labels.blank,
         agreement=mean_interval([fmean(p == judged for p in given) for given, judged in rated]),
-        kappa=cohen_kappa(rated, len(levels)),
-        people=cohen_kappa(both, len(levels)) if both else None,
+        kappa=figures.cohen_kappa(rated, len(levels)),
+        people=figures.cohen_kappa(both, len(levels)) if both else None,
         noise=noise,
         turned=turned,
         first_place=mean_interval([fmean(m[1]) for _, m in known]) if judging.rubric else None,
-        length=partial_correlation(errors, [item.length for item, _ in known], people),
-        threshold=best_threshold([v[0] for v in values], [p >= middle for p in people], bounds),
+        length=figures.partial_correlation(errors, [item.length for item, _ in known], people),
+        threshold=figures.best_threshold(
+            [v[0] for v in values], [p >= middle for p in people], bounds
+        ),
     )
     decision, why = decide(made)
     return replace(made, decision=decision, why=why)
@@ -285,21 +276,22 @@ def decide(made: Calibration) -> tuple[str, str]:
     kappa, lost = made.kappa, len(made.failures) / (len(made.failures) + made.judged)
     unjudged = f"{lost:.0%} of the answers could not be judged"
     refusals = {
-        f"it takes {ENOUGH} judged answers to tell": made.judged < ENOUGH,
-        unjudged: lost > MANY,
+        f"it takes {figures.ENOUGH} judged answers to tell": made.judged < figures.ENOUGH,
+        unjudged: lost > figures.MANY,
         "people and judge say the same of every answer": kappa is None,
         "its agreement with people may be chance": kappa is not None and kappa.low <= 0,
-        f"κ is below {FAIR:g}": kappa is not None and kappa.mean < FAIR,
+        f"κ is below {figures.FAIR:g}": kappa is not None and kappa.mean < figures.FAIR,
     }
     why = next((why for why, holds in refusals.items() if holds), "")
     if why or kappa is None:
         return "do not trust it", why
-    sure = kappa.mean >= ALMOST_PERFECT and kappa.low >= CLEARLY_GOOD
+    sure = kappa.mean >= figures.ALMOST_PERFECT and kappa.low >= figures.CLEARLY_GOOD
     length, place = made.length, made.first_place
+    limits = figures.ALMOST_PERFECT, figures.CLEARLY_GOOD
     doubts = {
-        f"κ is below {ALMOST_PERFECT:g}, or its lower end below {CLEARLY_GOOD:g}": not sure,
-        unjudged: lost > FEW,
-        "repeats turn its decisions": made.turned is not None and made.turned.mean > FEW,
+        "κ is below {:g}, or its lower end below {:g}".format(*limits): not sure,
+        unjudged: lost > figures.FEW,
+        "repeats turn its decisions": made.turned is not None and made.turned.mean > figures.FEW,
         "its error follows the answer's length": length and not length.low <= 0 <= length.high,
         "it prefers one place": place and not place.low <= 0.5 <= place.high,
     }

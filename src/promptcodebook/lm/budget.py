@@ -11,19 +11,10 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from typing import Protocol
 
+from promptcodebook import errors
 from promptcodebook.calls import LM, Limits, Reply, Request, Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.config.schema import Price
-from promptcodebook.errors import (
-    BudgetReached,
-    ConfigError,
-    LMError,
-    MissingExtra,
-    PcoError,
-    Stop,
-    StoreError,
-    import_part,
-)
 from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.limit import Line, StopSignal
 from promptcodebook.lm.spec import MODELS, parse_spec
@@ -96,15 +87,15 @@ class PriceTable:
     def _listed(self, model: str) -> Price | None:
         try:
             spec = parse_spec(model, {})
-        except PcoError:
+        except errors.PcoError:
             return None
         name = "simulated" if spec.kind == "simulated" else spec.model
         if name in self._extra:
             return self._extra[name]
         if spec.kind in ("simulated", "local"):
             return _FREE
-        with suppress(MissingExtra):
-            return import_part(MODELS, "prices", "a listed price", "litellm")(spec)
+        with suppress(errors.MissingExtra):
+            return errors.import_part(MODELS, "prices", "a listed price", "litellm")(spec)
         return None
 
     def cost(self, model: str, usage: Usage, written: int = 0) -> float | None:
@@ -129,7 +120,7 @@ class PriceTable:
         for model in models:
             if self.price(model) is None:
                 said = f"a money budget needs a price, and none is known for {model!r}"
-                raise ConfigError(said, hint=f"in pco.toml: {price_lines(model)}")
+                raise errors.ConfigError(said, hint=f"in pco.toml: {price_lines(model)}")
 
 
 def price_lines(model: str) -> str:
@@ -182,9 +173,11 @@ class BudgetGate:
         self.prices.require(models)
         if self.ledger.total.cost is None:
             said = "a money budget cannot be kept: earlier calls of this run have no known price"
-            raise ConfigError(said, hint="give the budget in tokens or calls, or start a new run")
+            raise errors.ConfigError(
+                said, hint="give the budget in tokens or calls, or start a new run"
+            )
 
-    def stop(self, reason: Stop) -> None:
+    def stop(self, reason: errors.Stop) -> None:
         """No new call starts from now on. Calls in flight finish."""
         self._asked = True
         self.stop_signal.give(reason)
@@ -195,11 +188,13 @@ class BudgetGate:
         counts = astuple(own)[:4] if isinstance(own, Usage) else ("",)  # pyright: ignore[reportUnnecessaryIsInstance]
         if not all(isinstance(n, int) and n >= 0 for n in counts):
             hint = "pco.Usage(calls=1, prompt_tokens=..., completion_tokens=..., cost=...)"
-            raise ConfigError(f"the executor reported the usage {own!r}", hint=hint)
+            raise errors.ConfigError(f"the executor reported the usage {own!r}", hint=hint)
         usage = replace(own, calls=own.calls or int(own.tokens > 0), cost=own.cost or None)
         if self._limits.usd is not None and usage.cost is None:
             said = "a money budget cannot be kept: the executor reports calls without their cost"
-            raise ConfigError(said, hint="report it in USD, or give the budget in tokens or calls")
+            raise errors.ConfigError(
+                said, hint="report it in USD, or give the budget in tokens or calls"
+            )
         self.ledger.end(self.ledger.begin("executor", usage), usage)
         if not self._in_flight and (passed := self._limit_passed(Usage())):
             self._end(passed)
@@ -231,7 +226,7 @@ class BudgetGate:
         if cap is None and (limits.tokens is not None or limits.usd is not None):
             said = f"role {request.role} has no length cap"
             hint = f"set roles.{request.role}.max_tokens in pco.toml"
-            raise ConfigError(f"{said}, so no budget of tokens or money can hold", hint=hint)
+            raise errors.ConfigError(f"{said}, so no budget of tokens or money can hold", hint=hint)
         if limits.usd is not None:
             self.prices.require([request.model])
         prompt = prompt_bound(request)
@@ -310,7 +305,7 @@ class BudgetGate:
     def _end(self, what: str) -> None:
         reason = f"the budget is reached: {what}"
         hint = "pco train --resume RUN --budget MORE continues from here"
-        self.stop_signal.give(BudgetReached(reason, hint=hint))
+        self.stop_signal.give(errors.BudgetReached(reason, hint=hint))
 
 
 def _priced(most: Usage) -> Usage:
@@ -346,7 +341,7 @@ class Attempted:
         await self._gate.enter(most)
         try:
             return await self._attempt(request, most)
-        except StoreError as error:
+        except errors.StoreError as error:
             self._gate.stop_signal.give(error)  # what is asked for from now on could not be booked
             raise
         finally:
@@ -357,12 +352,12 @@ class Attempted:
         attempt = ledger.begin(request.role, most)
         try:
             reply = await self._inner(request)
-        except LMError as error:
+        except errors.LMError as error:
             cost = self._gate.prices.cost(request.model, error.usage)
             known = replace(error.usage, cost=cost) if error.usage.calls else Usage(int(error.sent))
             ledger.end(attempt, most if error.lost else known, lost=error.lost)
             raise
-        except PcoError:  # a wrong setting: nothing was sent
+        except errors.PcoError:  # a wrong setting: nothing was sent
             ledger.end(attempt, Usage())
             raise
         except BaseException:  # a cancelled call may have been paid for

@@ -11,18 +11,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
-from promptcodebook.cli.command import (
-    ConfigOption,
-    DataDir,
-    Json,
-    TaskName,
-    command_group,
-    emit,
-    flag_layer,
-    gather_settings,
-    note,
-)
 from promptcodebook.errors import ConfigError, import_part
 from promptcodebook.serve.cli import listen
 
@@ -31,7 +21,7 @@ if TYPE_CHECKING:
     from promptcodebook.local.server import Terms
     from promptcodebook.serve.admission import Address
 
-lm = command_group("Serve a model of this machine, or the simulated one, over HTTP.")
+lm = command.command_group("Serve a model of this machine, or the simulated one, over HTTP.")
 
 
 @lm.command()
@@ -51,9 +41,9 @@ def serve(
         None, min=1, help="Completions at a time, waiting ones too; more get a 429 [256]."
     ),
     four_bit: bool = typer.Option(False, "--4bit", help="Load a hf: model in 4 bits (NF4)."),
-    task: TaskName = None,
-    data: DataDir = None,
-    config: ConfigOption = None,
+    task: command.TaskName = None,
+    data: command.DataDir = None,
+    config: command.ConfigOption = None,
     latency: str | None = typer.Option(
         None, help="Simulated: 0.2, uniform:0.05-0.3 or lognormal:0.1,0.5 seconds."
     ),
@@ -62,7 +52,7 @@ def serve(
     ),
     load: str | None = typer.Option(None, help="Simulated: what a hundred words of prompt cost."),
     world: str | None = typer.Option(None, help="Simulated: which world, so what inputs need."),
-    as_json: Json = False,
+    as_json: command.Json = False,
 ) -> None:
     """Serve until Ctrl-C. The first line on stdout is the spec to use as --lm.
 
@@ -88,12 +78,12 @@ def serve(
     given = {name: value for name, value in typed.items() if value is not None}
     spec = parse_spec(model, {})
     spec = replace(spec, params={**spec.params, **given})
-    site = open_site(spec, *gather_settings(config, flag_layer(task, data)), key)
+    site = open_site(spec, *command.gather_settings(config, command.flag_layer(task, data)), key)
 
     def ready(address: Address) -> None:
         _tell(f"{address.base_url}#simulated", address, as_json)
         stats = f"{address.base_url.removesuffix('/v1')}/stats"
-        note(f"the simulated model is listening; Ctrl-C ends it; counts: {stats}")
+        command.note(f"the simulated model is listening; Ctrl-C ends it; counts: {stats}")
 
     hint = "pco lm serve simulated --port 0"
     listen(partial(site.serve, host, port, ready), host, port, hint)
@@ -123,11 +113,13 @@ def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> Non
 
     async def serve() -> None:
         async with LocalServer(terms).serving(load) as (address, loading):
-            note(f"loading {weights.name}; {address.base_url} answers 503 until it is ready")
+            command.note(
+                f"loading {weights.name}; {address.base_url} answers 503 until it is ready"
+            )
             engine = await loading
             _tell(f"{address.base_url}#{engine.model}", address, as_json)
             counts = f"{address.base_url.removesuffix('/v1')}/metrics"
-            note(f"{engine.model} is listening; Ctrl-C ends it; counts: {counts}")
+            command.note(f"{engine.model} is listening; Ctrl-C ends it; counts: {counts}")
             await asyncio.Event().wait()
 
     listen(serve, terms.host, terms.port, f"pco lm serve {model} --port 0")
@@ -136,7 +128,7 @@ def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> Non
 def _tell(spec: str, address: Address, as_json: bool) -> None:
     """The spec on stdout, at once: a script may wait for it."""
     if as_json:
-        emit({"spec": spec, "host": address.host, "port": address.port})
+        command.emit({"spec": spec, "host": address.host, "port": address.port})
         sys.stdout.flush()
     else:
         print(spec, flush=True)

@@ -27,16 +27,7 @@ from typing import Any, Literal, NamedTuple
 from promptcodebook.calls import Message
 from promptcodebook.errors import PcoError, RequestRefused, ServerFault, import_extra
 from promptcodebook.lm.spec import SMOLLM2
-from promptcodebook.local.engine import (
-    Caller,
-    Embedding,
-    Generation,
-    Job,
-    Load,
-    TokenLogprob,
-    Weights,
-    last_of,
-)
+from promptcodebook.local import engine as engines
 from promptcodebook.local.gguf import GgufHeader, read_gguf
 from promptcodebook.local.schema import Grammar, schema_ebnf
 
@@ -62,8 +53,8 @@ class Place:
     prompt: Any
     prompt_tokens: int
     settings: Any
-    job: Job
-    caller: Caller
+    job: engines.Job
+    caller: engines.Caller
     streams: bool
     grammar: Grammar | None = None
     cached: bool = True  # whether the prefix cache holds all of the prompt that it ever will
@@ -107,11 +98,11 @@ class Batch:
         return tokenizer
 
     @property
-    def load(self) -> Load:
+    def load(self) -> engines.Load:
         with self._change:
             waiting, running = len(self._new), len(self._running)
         places = min(running, AT_ONCE)
-        return Load(places, waiting + running - places)
+        return engines.Load(places, waiting + running - places)
 
     def add(self, place: Place) -> None:
         with self._change:
@@ -262,10 +253,12 @@ class Batch:
             if place.job.logprobs is not None:
                 pairs = zip(place.tokens, place.logprobs, strict=False)
                 told = ((self._decode([t]), value) for t, value in pairs if t != self.end)
-                logprobs = tuple(TokenLogprob(*each) for each in told)
+                logprobs = tuple(engines.TokenLogprob(*each) for each in told)
             text, count = self._decode(place.tokens), len(place.tokens)
             finish: Literal["stop", "length"] = "length" if reason == "LENGTH" else "stop"
-            place.caller.tell(Generation(text, finish, place.prompt_tokens, count, None, logprobs))
+            place.caller.tell(
+                engines.Generation(text, finish, place.prompt_tokens, count, None, logprobs)
+            )
 
     def _decode(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens)) if tokens else ""
@@ -290,7 +283,7 @@ class HiddenStates:
 
     def embed(
         self, texts: Sequence[str], encode: Callable[[str], list[int]]
-    ) -> Sequence[Embedding]:
+    ) -> Sequence[engines.Embedding]:
         """RequestRefused: an empty or too long text, or an unusual model; MissingExtra."""
         with self._turn:
             return [self._embedding(encode(text)) for text in texts]
@@ -299,7 +292,7 @@ class HiddenStates:
         with self._turn:
             self._graph = None
 
-    def _embedding(self, tokens: list[int]) -> Embedding:
+    def _embedding(self, tokens: list[int]) -> engines.Embedding:
         numpy = import_extra("numpy", _WHAT, SMOLLM2)
         twice = 2 * len(tokens)
         if not 0 < twice <= self._context_length:
@@ -318,7 +311,7 @@ class HiddenStates:
             }
         )[0][0, len(tokens) :]
         mean = states.astype(numpy.float64).mean(0)
-        return Embedding(tuple((mean / numpy.linalg.norm(mean)).tolist()), twice)
+        return engines.Embedding(tuple((mean / numpy.linalg.norm(mean)).tolist()), twice)
 
     def _load(self) -> Any:
         openvino = import_extra("openvino", _WHAT, SMOLLM2)
@@ -352,7 +345,7 @@ _SEEDS = 2**31
 _LONGEST = 10**7
 
 
-def load_openvino(weights: Weights) -> OpenVinoEngine:
+def load_openvino(weights: engines.Weights) -> OpenVinoEngine:
     """Loads a GGUF file; takes seconds. MissingExtra, ConfigError."""
     genai = import_extra("openvino_genai", f"the model {weights.name}", SMOLLM2)
     header = read_gguf(weights.source)
@@ -398,17 +391,19 @@ class OpenVinoEngine:
         self.context_length = header.context_length
 
     @property
-    def load(self) -> Load:
+    def load(self) -> engines.Load:
         return self._batch.load
 
-    async def generate(self, job: Job) -> Generation:
-        return await last_of(self._pieces(job, streams=False))
+    async def generate(self, job: engines.Job) -> engines.Generation:
+        return await engines.last_of(self._pieces(job, streams=False))
 
-    def stream(self, job: Job) -> AsyncIterator[str | Generation]:
+    def stream(self, job: engines.Job) -> AsyncIterator[str | engines.Generation]:
         return self._pieces(job, streams=True)
 
-    async def _pieces(self, job: Job, *, streams: bool) -> AsyncGenerator[str | Generation]:
-        caller = Caller()
+    async def _pieces(
+        self, job: engines.Job, *, streams: bool
+    ) -> AsyncGenerator[str | engines.Generation]:
+        caller = engines.Caller()
         place = self._place(job, caller, streams=streams)
         self._batch.add(place)
         try:
@@ -417,14 +412,14 @@ class OpenVinoEngine:
         finally:
             self._batch.remove(place)
 
-    async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]:
+    async def embed(self, texts: Sequence[str]) -> Sequence[engines.Embedding]:
         return await asyncio.to_thread(self._states.embed, texts, self._encode)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._batch.close)
         await asyncio.to_thread(self._states.close)
 
-    def _place(self, job: Job, caller: Caller, *, streams: bool) -> Place:
+    def _place(self, job: engines.Job, caller: engines.Caller, *, streams: bool) -> Place:
         tokens = self._prompt(job.messages)
         room = self.context_length - len(tokens)
         if room <= 0:
@@ -439,7 +434,7 @@ class OpenVinoEngine:
         cached = len(tokens) % _BLOCK > 1
         return Place(prompt, len(tokens), settings, job, caller, streams, grammar, cached)
 
-    def _settings(self, job: Job, room: int, grammar: Grammar | None) -> Any:
+    def _settings(self, job: engines.Job, room: int, grammar: Grammar | None) -> Any:
         if job.logprobs:
             said = "this engine tells a token's log-probability, and no alternatives to it"
             hint = "ask for logprobs without top_logprobs"

@@ -15,16 +15,7 @@ from random import Random
 from typing import Any, Literal
 
 from promptcodebook.errors import ConfigError, RequestRefused, ServerFault, import_extra
-from promptcodebook.local.engine import (
-    Caller,
-    Embedding,
-    Generation,
-    Job,
-    Load,
-    TokenLogprob,
-    Weights,
-    last_of,
-)
+from promptcodebook.local import engine as engines
 from promptcodebook.local.schema import schema_ebnf
 from promptcodebook.randomness import keyed_random
 
@@ -89,18 +80,18 @@ class Text:
 class Row:
     """One job under way. `grammar` None = no schema; `done` may be set from anywhere."""
 
-    job: Job
+    job: engines.Job
     prompt: Sequence[int]
     cap: int
     text: Text
     grammar: Any
-    caller: Caller
+    caller: engines.Caller
     streamed: bool
     random: Random
     done: bool = False
     written: int = 0
     seen: Counter[int] = field(default_factory=Counter[int])
-    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
+    logprobs: list[engines.TokenLogprob] = field(default_factory=list[engines.TokenLogprob])
 
     def take(self, token: int, ends: frozenset[int]) -> None:
         """The next token of the reply."""
@@ -130,7 +121,7 @@ class Row:
             self.caller.tell(rest)
         told = None if self.job.logprobs is None else tuple(self.logprobs)
         self.caller.tell(
-            Generation(self.text.told, reason, len(self.prompt), self.written, None, told)
+            engines.Generation(self.text.told, reason, len(self.prompt), self.written, None, told)
         )
         self.done = True
 
@@ -168,7 +159,7 @@ class Rows:
                 pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
                 top = tuple((decode([each]), value) for each, value in pairs)
                 logprob = told[index][token].item()
-                row.logprobs.append(TokenLogprob(decode([token]), logprob, top))
+                row.logprobs.append(engines.TokenLogprob(decode([token]), logprob, top))
             try:
                 row.take(token, self._ends)
             except ServerFault as error:
@@ -233,7 +224,7 @@ _SETTLE_S = 0.004  # how long the first job waits for others that come at the sa
 _log = logging.getLogger(__name__)
 
 
-def load_transformers(weights: Weights, *, four_bit: bool = False) -> TransformersEngine:
+def load_transformers(weights: engines.Weights, *, four_bit: bool = False) -> TransformersEngine:
     """A model from its folder, or by its name from the hub and its cache on this machine. Raises
     MissingExtra, and ConfigError for a model that is not there or is not for chats."""
     source = weights.source
@@ -309,17 +300,17 @@ class TransformersEngine:
         self._thread.start()
 
     @property
-    def load(self) -> Load:
+    def load(self) -> engines.Load:
         with self._changed:
-            return Load(sum(not row.done for row in self._batch), len(self._waiting))
+            return engines.Load(sum(not row.done for row in self._batch), len(self._waiting))
 
-    async def generate(self, job: Job) -> Generation:
-        return await last_of(self._pieces(job, streamed=False))
+    async def generate(self, job: engines.Job) -> engines.Generation:
+        return await engines.last_of(self._pieces(job, streamed=False))
 
-    def stream(self, job: Job) -> AsyncIterator[str | Generation]:
+    def stream(self, job: engines.Job) -> AsyncIterator[str | engines.Generation]:
         return self._pieces(job, streamed=True)
 
-    async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]:
+    async def embed(self, texts: Sequence[str]) -> Sequence[engines.Embedding]:
         """The mean of a text's last hidden states, at length 1: likeness, not trained for."""
         return [await asyncio.to_thread(self._embedding, text) for text in texts]
 
@@ -332,7 +323,9 @@ class TransformersEngine:
         await asyncio.to_thread(self._thread.join)
         self._model = None
 
-    async def _pieces(self, job: Job, *, streamed: bool) -> AsyncGenerator[str | Generation, None]:
+    async def _pieces(
+        self, job: engines.Job, *, streamed: bool
+    ) -> AsyncGenerator[str | engines.Generation, None]:
         grammar = None
         if job.schema is not None:
             # The first time it may take a second.
@@ -346,7 +339,7 @@ class TransformersEngine:
         room = self._room(len(prompt))
         cap = room if job.max_tokens is None else min(room, job.max_tokens)
         text = Text(self._tokenizer, job.stop)
-        caller = Caller()
+        caller = engines.Caller()
         random = keyed_random(job.seed, "tokens")
         row = Row(job, prompt, cap, text, grammar, caller, streamed, random)
         with self._changed:
@@ -429,7 +422,7 @@ class TransformersEngine:
                 stopping_criteria=self._library.StoppingCriteriaList([batch.finished]),
             )
 
-    def _embedding(self, text: str) -> Embedding:
+    def _embedding(self, text: str) -> engines.Embedding:
         torch = self._torch
         ids: list[int] = self._tokenizer(text)["input_ids"]
         self._room(len(ids))
@@ -437,4 +430,4 @@ class TransformersEngine:
             batch = torch.tensor([ids], device=self._model.device)
             states = self._model(batch, output_hidden_states=True).hidden_states[-1]
         vector = torch.nn.functional.normalize(states[0].float().mean(0), dim=0)
-        return Embedding(tuple(vector.tolist()), len(ids))
+        return engines.Embedding(tuple(vector.tolist()), len(ids))

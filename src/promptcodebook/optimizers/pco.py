@@ -16,19 +16,12 @@ from promptcodebook.config import Config
 from promptcodebook.data import sample
 from promptcodebook.errors import ConfigError, import_part
 from promptcodebook.incidents import Incident
+from promptcodebook.method import update as updates
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import Composer, Deployed, FixedPrompt, join_prompts
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.train import BatchHooks, Credit, Learner, train
-from promptcodebook.method.update import (
-    AllChecks,
-    LengthCheck,
-    NoLeakCheck,
-    Rerun,
-    Updater,
-    near_copy,
-)
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import (
     best_fixed_row,
@@ -117,7 +110,7 @@ def build_learner(assembled: Assembled) -> Learner:
     train, trial = assembled.dataset.train, assembled.trial()
     composer = assembled.composer(assembled.plan.prompt_stages)
     router = make_router(config, train, composer, models.lm)
-    credit, updater = make_rewriting(assembled, config, [NoLeakCheck(train)])
+    credit, updater = make_rewriting(assembled, config, [updates.NoLeakCheck(train)])
     upkeep: BatchHooks = Upkeep(updater, router, min(config.update.batch_size, len(train)))
     if config.update.pool or config.instinct.kind == "demo":
         made = import_part("promptcodebook.hooks", "pool", "a pool of instincts", "router")
@@ -129,27 +122,29 @@ def build_learner(assembled: Assembled) -> Learner:
         trial=trial,
         credit=credit,
         updater=updater,
-        rerun=Rerun(config, composer, trial, router, train, credit.judge),
+        rerun=updates.Rerun(config, composer, trial, router, train, credit.judge),
         upkeep=upkeep,
     )
 
 
 def make_rewriting(
     assembled: Assembled, config: Config, copies: Iterable[Check]
-) -> tuple[Credit, Updater]:
+) -> tuple[Credit, updates.Updater]:
     """Who blames texts, and who rewrites them; `copies` refuse what repeats data."""
     models, safe = assembled.models, config.critic.safety
     # What every rewrite must pass (method decision 11); hidden letters, markers, addresses and
     # secrets are refused even where `critic.safety` is off.
     checks: list[tuple[Check, Incident | None]] = [
-        (LengthCheck(config.update), Incident.REWRITES_LONG),
-        (near_copy, Incident.REWRITES_COPYING),
+        (updates.LengthCheck(config.update), Incident.REWRITES_LONG),
+        (updates.near_copy, Incident.REWRITES_COPYING),
         (safety_check if safe else trace_check, Incident.REWRITES_UNSAFE),
         *((check, Incident.REWRITES_LEAKING) for check in copies),
         *((check, None) for check in assembled.task.checks),
     ]
     parts = models.ask, assembled.plan.templates, models.tally
-    updater = Updater(*parts[:2], config, AllChecks(checks, models.tally), models.tally)
+    updater = updates.Updater(
+        *parts[:2], config, updates.AllChecks(checks, models.tally), models.tally
+    )
     critic = Critic(*parts, SafetyClause.read() if safe else None)
     return Credit(critic, Attribution(*parts), config, order_check, models.tally), updater
 

@@ -12,21 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from promptcodebook import errors
 from promptcodebook.assemble import OWN_LM, Assembled, plan_data
 from promptcodebook.calls import ROLES
 from promptcodebook.config import Config, load_config, load_typed
 from promptcodebook.config.secrets import beyond_sampling, secret_variables, without_secrets
 from promptcodebook.data import Dataset
-from promptcodebook.errors import (
-    ConfigError,
-    DataError,
-    PolicyError,
-    RunNotFound,
-    RunNotTrusted,
-    StoreError,
-    TaskError,
-    import_part,
-)
 from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.lm.stack import simulated_here
 from promptcodebook.method.policy import Deployed
@@ -66,7 +57,7 @@ def require_trust(
     acts = {"run": code, "call": addresses, "send": fields}
     if would := [f"{act} {', '.join(what)}" for act, what in acts.items() if what]:
         own = "" if code or fields else ", or name a model of yours: --lm SPEC"
-        raise RunNotTrusted(
+        raise errors.RunNotTrusted(
             f"the run {header.id} does not bear your mark (somebody else made it, on another "
             f"machine, or by version 0.1), and it would {' and '.join(would)}",
             hint=f"pco runs show {ref or header.id} --json shows its settings; if you trust them, "
@@ -200,7 +191,7 @@ def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
         header, trusted = store.header, store.ours or trust
         file, typed, text = _file(store, state), run_reference(store.path), ""
         # What was read, compared and hashed elsewhere is then the same bytes.
-        with suppress(OSError, UnicodeDecodeError, PolicyError):
+        with suppress(OSError, UnicodeDecodeError, errors.PolicyError):
             written = (store.path / POLICY).read_bytes().decode()
             text = written if parse_policy_file(written, POLICY).digest == file.digest else ""
         return Reference(header.id, file, header, best, trusted, typed, text or file.text())
@@ -222,7 +213,9 @@ Versions = Callable[[str], StoredVersion]
 
 def stored_version(ref: str) -> StoredVersion:
     """What a ref of the registry means. RefNotFound, or MissingExtra: no registry is installed."""
-    find: Versions = import_part("promptcodebook.versions", "registry", f"the ref {ref}", "serve")
+    find: Versions = errors.import_part(
+        "promptcodebook.versions", "registry", f"the ref {ref}", "serve"
+    )
     return find(ref)
 
 
@@ -256,12 +249,12 @@ def run_behind(runs_dir: Path, ref: str) -> Path:
     else:
         return find_run(runs_dir, ref)
     if not (isinstance(run, str) and run):
-        raise RunNotFound(f"{ref} does not say which run it came from", hint=show)
+        raise errors.RunNotFound(f"{ref} does not say which run it came from", hint=show)
     try:
         return find_run(runs_dir, run)
-    except RunNotFound:
+    except errors.RunNotFound:
         message = f"{ref} came from the run {run}, which is not in {runs_dir}"
-        raise RunNotFound(message, hint=f"PCO_RUNS=FOLDER names another; {show}") from None
+        raise errors.RunNotFound(message, hint=f"PCO_RUNS=FOLDER names another; {show}") from None
 
 
 def first_policy(runs_dir: Path, ref: str) -> PolicyFile:
@@ -277,7 +270,7 @@ def kept_state(store: RunStore) -> tuple[State, Best]:
     outline = store.outline()
     if outline.parameters is None:
         message = f"the run {store.header.id} stopped before its first codebook was written"
-        raise StoreError(message, hint=f"pco train --resume {run_reference(store.path)}")
+        raise errors.StoreError(message, hint=f"pco train --resume {run_reference(store.path)}")
     last = store.header.config.get("keep") == "last"
     marks = [m for m in outline.validations if m.score is not None and not last]
     marks.sort(key=lambda m: (m.scope != "full", -(m.score or 0.0), m.step))
@@ -365,6 +358,6 @@ def stored_examples(header: Header) -> dict[str, Example]:
     """The run's examples by id, if any. It reads files that the run names: ask first."""
     try:
         data = stored_dataset(header)
-    except (ConfigError, DataError, TaskError):
+    except (errors.ConfigError, errors.DataError, errors.TaskError):
         return {}
     return {example.id: example for _, examples in data.items() for example in examples}

@@ -15,14 +15,7 @@ from importlib import resources
 from typing import Any, Literal
 
 from promptcodebook.method.update import NoLeakCheck
-from promptcodebook.policy.decoding import (
-    LOOK_ALIKES,
-    decodings,
-    fold,
-    foreign,
-    is_invisible,
-    random_runs,
-)
+from promptcodebook.policy import decoding
 from promptcodebook.types import Variable
 
 Severity = Literal["high", "medium", "low"]
@@ -50,7 +43,7 @@ def scan(text: str, where: str = "", copies: NoLeakCheck | None = None) -> list[
     """All that the rules find in a text; `copies` = compared with training data too."""
     found = {(each.kind, each.start): each for each in reversed(_orders(text))}
     findings = [replace(each, where=where) for each in (*_traces(text), *found.values())]
-    if (unread := foreign(text)) is not None:
+    if (unread := decoding.foreign(text)) is not None:
         reason = "it is in a language or script, or in none, that the rules cannot read"
         quote = excerpt(text[slice(*unread)])
         findings.append(Finding(where, "unreadable", "medium", *unread, quote, reason))
@@ -152,7 +145,7 @@ def _orders(text: str) -> tuple[Finding, ...]:
         Finding("", order.name, "high", start, end, excerpt(text[start:end]), order.reason)
         for order, start, end in _plain_orders(text)
     ]
-    for each in decodings(text):
+    for each in decoding.decodings(text):
         for order, start, end in _plain_orders(each.said):
             quote, reason = excerpt(each.said[start:end]), f"{order.reason}, in {each.how}"
             found.append(Finding("", order.name, "high", each.start, each.end, quote, reason))
@@ -160,7 +153,7 @@ def _orders(text: str) -> tuple[Finding, ...]:
 
 
 def _plain_orders(text: str) -> Iterator[tuple[Order, int, int]]:
-    folded, disarmed = fold(text), _patterns()["disarmed"]
+    folded, disarmed = decoding.fold(text), _patterns()["disarmed"]
     for order in orders():
         for match in order.phrase.finditer(folded.text):
             before = folded.text[max(0, match.start() - _CLAUSE) : match.start()]
@@ -209,7 +202,7 @@ def _invisible(text: str) -> _Found:
         # A (non-)joiner between two characters beyond ASCII is part of an emoji or of a script.
         around = text[start - 1 : start] + text[end : end + 1]
         native = len(around) == 2 and not any(c.isascii() for c in around)
-        if is_invisible(char) and not (char in "\u200c\u200d" and native):
+        if decoding.is_invisible(char) and not (char in "\u200c\u200d" and native):
             yield (start, end), "high"
 
 
@@ -218,12 +211,12 @@ def _look_alikes(text: str) -> _Found:
     in a text that is Latin for the rest, and letters styled in Unicode."""
     if text.isascii():
         return
-    native = any(_is_cyrillic(c) and c not in LOOK_ALIKES for c in text)
+    native = any(_is_cyrillic(c) and c not in decoding.LOOK_ALIKES for c in text)
     for match in re.finditer(r"[^\W\d_]+", text):
         word = match.group()
         latin = any(c.isascii() for c in word)
         stray = not native and all(_is_cyrillic(c) for c in word)
-        if (latin or stray) and any(c in LOOK_ALIKES for c in word):
+        if (latin or stray) and any(c in decoding.LOOK_ALIKES for c in word):
             yield match.span(), "high"
         elif any(_is_styled(c) for c in word):
             yield match.span(), "medium"
@@ -297,9 +290,9 @@ def _addresses(text: str) -> _Found:
 
 def _encoded(text: str) -> _Found:
     """What is English only once it is decoded, and runs that are neither words nor decoded."""
-    decoded = [each for each in decodings(text) if not each.usual]
+    decoded = [each for each in decoding.decodings(text) if not each.usual]
     spans = [(each.start, each.end) for each in decoded]
-    for span in dict.fromkeys([*spans, *random_runs(text, decoded)]):
+    for span in dict.fromkeys([*spans, *decoding.random_runs(text, decoded)]):
         yield span, "medium"
 
 

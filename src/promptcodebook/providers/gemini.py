@@ -11,24 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from promptcodebook.providers.library import (
-    Library,
-    Refused,
-    Tree,
-    arguments_of,
-    call_of,
-    chunk_of,
-    completion_of,
-    fault,
-    head_of,
-    inline_of,
-    parts_of,
-    said_of,
-    stops_of,
-    tree_of,
-    usage_chunk_of,
-    usage_of,
-)
+from promptcodebook.providers import library
 
 _FINISH = {"STOP": "stop", "MAX_TOKENS": "length", "": "stop"}
 """All other reasons, such as SAFETY, mean that the reply was withheld."""
@@ -59,7 +42,7 @@ class _Client:
         return self.aio.models
 
 
-class Gemini(Library):
+class Gemini(library.Library):
     module, extra = "google.genai", "gemini"
 
     def open_client(self) -> Any:
@@ -82,7 +65,7 @@ class Gemini(Library):
     async def close_client(self, client: Any) -> None:
         await client.session.close()
 
-    async def complete(self, client: Any, asked: Tree) -> Tree:
+    async def complete(self, client: Any, asked: library.Tree) -> library.Tree:
         answer = await client.models.generate_content(**asked)
         text, thoughts, calls = _written(answer, 0)
         if (ending := _ending(answer)) is None:
@@ -90,16 +73,16 @@ class Gemini(Library):
         finish, reason = ending
         if finish == "stop" and calls:
             finish = "tool_calls"
-        own = head_of(answer.response_id or "", self.model)
-        said, usage = said_of(text, thoughts, calls), _usage(answer.usage_metadata)
-        return completion_of(own, said, finish, reason, usage)
+        own = library.head_of(answer.response_id or "", self.model)
+        said, usage = library.said_of(text, thoughts, calls), _usage(answer.usage_metadata)
+        return library.completion_of(own, said, finish, reason, usage)
 
-    async def stream(self, client: Any, asked: Tree) -> AsyncGenerator[Tree, None]:
-        own, usage, begun = head_of("", self.model), None, 0
+    async def stream(self, client: Any, asked: library.Tree) -> AsyncGenerator[library.Tree, None]:
+        own, usage, begun = library.head_of("", self.model), None, 0
         finish, reason = "stop", "STOP"
         async for answer in await client.models.generate_content_stream(**asked):
             text, thoughts, calls = _written(answer, begun)
-            delta: Tree = {"content": text} if text else {}
+            delta: library.Tree = {"content": text} if text else {}
             if thoughts:
                 delta["reasoning_content"] = thoughts
             if calls:
@@ -107,22 +90,25 @@ class Gemini(Library):
                 begun += len(calls)
             finish, reason = _ending(answer) or (finish, reason)
             usage = answer.usage_metadata or usage
-            yield chunk_of(own, {"role": "assistant", **delta})
+            yield library.chunk_of(own, {"role": "assistant", **delta})
         if finish == "stop" and begun:
             finish = "tool_calls"
-        yield chunk_of(own, {}, finish, reason)
-        yield usage_chunk_of(own, _usage(usage))
+        yield library.chunk_of(own, {}, finish, reason)
+        yield library.usage_chunk_of(own, _usage(usage))
 
-    async def embed(self, client: Any, body: Tree) -> Tree:
+    async def embed(self, client: Any, body: library.Tree) -> library.Tree:
         answer = await client.models.embed_content(model=self.model, contents=body["input"])
         return {"data": [{"embedding": each.values} for each in answer.embeddings]}
 
-    def refusal(self, error: Exception) -> Refused | None:
+    def refusal(self, error: Exception) -> library.Refused | None:
         if not isinstance(error, self.library.errors.APIError):
             return None
         failed: Any = error
-        told = tree_of(tree_of(failed.details).get("error"))
-        details, status = [tree_of(each) for each in told.get("details") or ()], int(failed.code)
+        told = library.tree_of(library.tree_of(failed.details).get("error"))
+        details, status = (
+            [library.tree_of(each) for each in told.get("details") or ()],
+            int(failed.code),
+        )
         # A wrong key is answered with 400.
         if any(each.get("reason") == "API_KEY_INVALID" for each in details):
             status = 401
@@ -132,7 +118,7 @@ class Gemini(Library):
         code = "model_not_found" if status == 404 and "models/" in str(failed.message) else ""
         said = str(failed.message or kind or "nothing more")
         headers = {} if wait is None else {"Retry-After": wait}
-        return status, fault(said, kind=kind, code=code), headers
+        return status, library.fault(said, kind=kind, code=code), headers
 
     async def names(self, client: Any) -> Sequence[str]:
         listed = await client.models.list(config={"page_size": 1000})
@@ -141,27 +127,27 @@ class Gemini(Library):
     async def count(self, client: Any, text: str) -> int:
         return (await client.models.count_tokens(model=self.model, contents=text)).total_tokens
 
-    def request(self, body: Tree) -> Tree:
+    def request(self, body: library.Tree) -> library.Tree:
         """The keywords of the client's `generate_content`."""
         system, contents = _conversation(body["messages"])
-        config: Tree = {
+        config: library.Tree = {
             word: body[name] for name, word in _SAME.items() if body.get(name) is not None
         }
         if system:
             config["system_instruction"] = {"parts": system}
-        if stops := stops_of(body):
+        if stops := library.stops_of(body):
             config["stop_sequences"] = stops
-        tools: list[Tree] = body.get("tools") or []
+        tools: list[library.Tree] = body.get("tools") or []
         if tools:
             declared = [_declaration(each) for each in tools if each.get("type") == "function"]
             own = [each for each in tools if each.get("type") != "function"]
             config["tools"] = [*([{"function_declarations": declared}] if declared else []), *own]
         if choice := body.get("tool_choice"):
-            calling: Tree = {"mode": _CHOICES.get(str(choice), "ANY")}
-            if only := tree_of(tree_of(choice).get("function")).get("name"):
+            calling: library.Tree = {"mode": _CHOICES.get(str(choice), "ANY")}
+            if only := library.tree_of(library.tree_of(choice).get("function")).get("name"):
                 calling["allowed_function_names"] = [only]
             config["tool_config"] = {"function_calling_config": calling}
-        shape: Tree = body.get("response_format") or {}
+        shape: library.Tree = body.get("response_format") or {}
         if shape.get("type") in ("json_schema", "json_object"):
             config["response_mime_type"] = "application/json"
         if shape.get("type") == "json_schema":
@@ -176,12 +162,14 @@ class Gemini(Library):
         return {"model": self.model, "contents": contents, "config": made}
 
 
-def _conversation(messages: Sequence[Tree]) -> tuple[list[Tree], list[Tree]]:
-    system: list[Tree] = []
-    turns: list[Tree] = []
+def _conversation(
+    messages: Sequence[library.Tree],
+) -> tuple[list[library.Tree], list[library.Tree]]:
+    system: list[library.Tree] = []
+    turns: list[library.Tree] = []
     names: dict[str, str] = {}
     for message in messages:
-        role, parts = message["role"], [_part(part) for part in parts_of(message)]
+        role, parts = message["role"], [_part(part) for part in library.parts_of(message)]
         match role:
             case "system" | "developer":
                 system += parts
@@ -193,7 +181,7 @@ def _conversation(messages: Sequence[Tree]) -> tuple[list[Tree], list[Tree]]:
                 parts = [{"function_response": {"name": name, "response": said}}]
                 role = "user"
             case "assistant":
-                calls: list[Tree] = message.get("tool_calls") or []
+                calls: list[library.Tree] = message.get("tool_calls") or []
                 for call in calls:
                     names[call["id"]] = call["function"]["name"]
                     parts.append(_call_part(call))
@@ -209,7 +197,7 @@ def _conversation(messages: Sequence[Tree]) -> tuple[list[Tree], list[Tree]]:
     return system, turns
 
 
-def _part(part: Tree) -> Tree:
+def _part(part: library.Tree) -> library.Tree:
     match part.get("type"):
         case "text":
             return {"text": part["text"]}
@@ -224,20 +212,22 @@ def _part(part: Tree) -> Tree:
             return part  # Google's own
 
 
-def _media(url: str, kind: str) -> Tree:
-    if (inline := inline_of(url)) is None:
+def _media(url: str, kind: str) -> library.Tree:
+    if (inline := library.inline_of(url)) is None:
         return {"file_data": {"file_uri": url, "mime_type": kind}}
     return {"inline_data": {"mime_type": inline[0], "data": inline[1]}}
 
 
-def _call_part(call: Tree) -> Tree:
-    signed = tree_of(tree_of(call.get("extra_content")).get("google")).get("thought_signature")
+def _call_part(call: library.Tree) -> library.Tree:
+    signed = library.tree_of(library.tree_of(call.get("extra_content")).get("google")).get(
+        "thought_signature"
+    )
     signature = base64.b64decode(signed) if signed else _UNSIGNED
-    called = {"name": call["function"]["name"], "args": arguments_of(call)}
+    called = {"name": call["function"]["name"], "args": library.arguments_of(call)}
     return {"function_call": called, "thought_signature": signature}
 
 
-def _declaration(tool: Tree) -> Tree:
+def _declaration(tool: library.Tree) -> library.Tree:
     function = tool["function"]
     made = {"name": function["name"], "description": function.get("description") or ""}
     if schema := function.get("parameters"):
@@ -245,16 +235,16 @@ def _declaration(tool: Tree) -> Tree:
     return made
 
 
-def _written(answer: Any, begun: int) -> tuple[str, str, list[Tree]]:
+def _written(answer: Any, begun: int) -> tuple[str, str, list[library.Tree]]:
     """Text, thoughts and tool calls; `begun` = how many calls came before."""
     text, thoughts = "", ""
-    calls: list[Tree] = []
+    calls: list[library.Tree] = []
     content: Any = answer.candidates[0].content if answer.candidates else None
     for part in (content and content.parts) or ():
         if part.function_call is not None:
             called = part.function_call
             name = called.id or f"call_{begun + len(calls)}_{called.name}"
-            call = call_of(name, called.name, json.dumps(called.args or {}))
+            call = library.call_of(name, called.name, json.dumps(called.args or {}))
             if part.thought_signature:  # to be sent back with the call's result
                 signature = base64.b64encode(part.thought_signature).decode("ascii")
                 call["extra_content"] = {"google": {"thought_signature": signature}}
@@ -281,10 +271,10 @@ def _word(value: Any) -> str:
     return str(getattr(value, "value", value) or "")
 
 
-def _usage(counts: Any) -> Tree | None:
+def _usage(counts: Any) -> library.Tree | None:
     """Thoughts are paid for as replies are."""
     if counts is None:
         return None
     prompt = (counts.prompt_token_count or 0) + (counts.tool_use_prompt_token_count or 0)
     written = (counts.candidates_token_count or 0) + (counts.thoughts_token_count or 0)
-    return usage_of(prompt, written, counts.cached_content_token_count or 0)
+    return library.usage_of(prompt, written, counts.cached_content_token_count or 0)

@@ -32,15 +32,8 @@ from promptcodebook.lm.spec import any_simulated
 from promptcodebook.method.templates import load_templates
 from promptcodebook.paths import runs_dir, write_whole
 from promptcodebook.policy.references import Reference, resolve, stored_dataset
+from promptcodebook.registry import registry as registering
 from promptcodebook.registry.log import Entry, check_ref, version_of
-from promptcodebook.registry.registry import (
-    AUDIT,
-    AuditGate,
-    Facts,
-    export_lines,
-    import_lines,
-    open_registry,
-)
 from promptcodebook.store.header import has_simulated
 from promptcodebook.sync import run_sync
 from promptcodebook.types import Example
@@ -56,7 +49,7 @@ _MovingRef = Annotated[str, typer.Argument(metavar="NAME@REF", help="E.g. ticket
 
 def list_versions(as_json: Json = False) -> None:
     """Where every ref points, and the versions that there are."""
-    with open_registry() as registry:
+    with registering.open_registry() as registry:
         refs, versions = registry.refs(), registry.versions()
     if as_json:
         emit({"refs": refs, "versions": [asdict(version) for version in versions]})
@@ -101,7 +94,7 @@ def freeze(
             entries[k] = entries[k].model_copy(update={"frozen": True})
         text = file.model_copy(update={"codebook": tuple(entries)}).text()
     facts = replace(_facts_of(reference), parent=reference.version)
-    with open_registry(who=who) as registry:
+    with registering.open_registry(who=who) as registry:
         version = registry.freeze(text, name, facts, why)
         if as_json:
             emit(asdict(version))
@@ -144,11 +137,11 @@ def promote(
     name = check_ref(ref).partition("@")[0]
     tried = _canary_of(canary, margin, split) if canary else None
     reference = resolve(runs_dir(), source)
-    with open_registry(who=who) as registry:
+    with registering.open_registry(who=who) as registry:
         version = reference.version
         if not version:
             version = registry.freeze(reference.text, name, _facts_of(reference), why).version
-        gate = AuditGate(registry.attestations, without_judge)
+        gate = registering.AuditGate(registry.attestations, without_judge)
         entry = registry.promote(version, ref, why, override, gate, tried)
         _show_move(ref, entry, version, as_json)
 
@@ -167,13 +160,13 @@ def _canary_of(share: str, margin: float, split: str) -> dict[str, JsonValue]:
     return {"share": part, "margin": margin, "split": split}
 
 
-def _facts_of(reference: Reference) -> Facts:
+def _facts_of(reference: Reference) -> registering.Facts:
     header, best, about = reference.header, reference.best, reference.file.about
     if header is not None and best is not None:
         known = best.step + 1, best.score, header.settings, dict(header.fingerprints)
-        return Facts("", header.id, *known, written_by=header.version)
+        return registering.Facts("", header.id, *known, written_by=header.version)
     run, score, data = (about.get(key) for key in ("run", "score", "data"))
-    return Facts(
+    return registering.Facts(
         run=run if isinstance(run, str) else "",
         score=float(score) if isinstance(score, int | float) else None,
         data=cast("dict[str, Any]", data) if isinstance(data, dict) else {},
@@ -192,7 +185,7 @@ def rollback(
 
     Where a canary is under way and `--to` names no version, the canary ends and the ref stays.
     """
-    with open_registry(who=who) as registry:
+    with registering.open_registry(who=who) as registry:
         entry = registry.rollback(ref, to, why)
         _show_move(ref, entry, entry.after, as_json)
 
@@ -211,8 +204,8 @@ def import_file(
     except OSError as error:
         message = f"cannot read {file}: {error.strerror}"
         raise ConfigError(message, hint="pco codebook export -o FILE") from error
-    with open_registry(who=who) as registry:
-        taken = import_lines(registry, io.BytesIO(data), name)
+    with registering.open_registry(who=who) as registry:
+        taken = registering.import_lines(registry, io.BytesIO(data), name)
     if as_json:
         emit(asdict(taken))
     else:
@@ -227,7 +220,7 @@ def verify(
     """Recompute every hash and follow the chain; name the first bad row and exit 1.
 
     Note the head that it prints: a chain cannot show that its last entries were removed."""
-    with open_registry() as registry:
+    with registering.open_registry() as registry:
         found, place = registry.verify(head), registry.storage.place
     if as_json:
         emit({"passes": found.passes, **asdict(found)})
@@ -244,8 +237,8 @@ def verify(
 
 def export_registry(refs: Sequence[str], output: Path | None, as_json: bool) -> None:
     """Writes the whole registry, or single versions of it without the log, as JSON lines."""
-    with open_registry() as registry:
-        lines = list(export_lines(registry, refs))
+    with registering.open_registry() as registry:
+        lines = list(registering.export_lines(registry, refs))
     if output is None:
         sys.stdout.writelines(lines)
         return
@@ -271,7 +264,7 @@ def write_files(texts: Mapping[Path, str], folder: Path | None = None) -> None:
 
 
 def show_log(ref: str, as_json: bool) -> None:
-    with open_registry() as registry:
+    with registering.open_registry() as registry:
         if ref and not ref.endswith("@"):
             registry.resolve(ref)  # says what there is instead
         entries = registry.history(ref)
@@ -352,10 +345,10 @@ def audit(
     # Kept beside the version that these bytes are, where the registry has it.
     version = version_of(reference.text.encode())
     found = json.loads(json.dumps(report.to_json()))  # as the log gives it back
-    with open_registry(who=who) as registry:
+    with registering.open_registry(who=who) as registry:
         if version in registry.storage.read().versions:
-            if found not in registry.attestations(version, AUDIT)[-1:]:
-                entry = registry.attest(version, AUDIT, found)
+            if found not in registry.attestations(version, registering.AUDIT)[-1:]:
+                entry = registry.attest(version, registering.AUDIT, found)
                 if ended := entry.canary:
                     note(f"{ended['ref']}: the canary {version[:_SHORT]} ended, and the ref stays")
         elif not report.fails:

@@ -21,14 +21,7 @@ from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from promptcodebook.errors import (
-    ConfigError,
-    PcoError,
-    RefNotFound,
-    RegistryDamaged,
-    StoreError,
-    did_you_mean,
-)
+from promptcodebook import errors
 from promptcodebook.paths import data_folder, tighten
 from promptcodebook.policy.references import REF, VERSION, WORD
 from promptcodebook.sqlite import Layout, connect, roll_back, store_error, store_os_error
@@ -110,7 +103,7 @@ def check_name(name: str) -> str:
     """The name of a codebook. Raises ConfigError."""
     if not re.fullmatch(WORD, name):
         hint = "up to 60 letters, digits, '-', '_' and '.', such as tickets"
-        raise ConfigError(f"a codebook cannot be called {name!r}", hint=hint)
+        raise errors.ConfigError(f"a codebook cannot be called {name!r}", hint=hint)
     return name
 
 
@@ -119,10 +112,10 @@ def check_ref(ref: str) -> str:
     match = REF.fullmatch(ref)
     if match is None or _NUMBERED.fullmatch(match[2]):
         hint = "a codebook, '@' and a word, such as tickets@production; not a number like v1"
-        raise ConfigError(f"{ref!r} is no ref", hint=hint)
+        raise errors.ConfigError(f"{ref!r} is no ref", hint=hint)
     if match[2].lower() == LATEST:
         message = f"{ref} points to the newest version and is not moved by hand"
-        raise ConfigError(message, hint=f"take another word, such as {match[1]}@production")
+        raise errors.ConfigError(message, hint=f"take another word, such as {match[1]}@production")
     return ref
 
 
@@ -219,14 +212,14 @@ class Log:
         if not VERSION.fullmatch(text):
             if (version := self.at(text)) is not None:
                 return version
-            message = f"no ref {text!r} in the registry{did_you_mean(text, self._history)}"
-            raise RefNotFound(message, hint="pco codebook list shows the refs")
+            message = f"no ref {text!r} in the registry{errors.did_you_mean(text, self._history)}"
+            raise errors.RefNotFound(message, hint="pco codebook list shows the refs")
         found = [version for version in self.versions if version.startswith(text)]
         if len(found) == 1:
             return found[0]
         several = f"{len(found)} versions begin with {text}" if found else f"no version {text}"
         hint = "give more digits" if found else "pco codebook list shows what there is"
-        raise RefNotFound(f"{several} in the registry", hint=hint)
+        raise errors.RefNotFound(f"{several} in the registry", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +327,7 @@ class SqliteStorage:
                 self._log = Log()  # it may hold what was not committed
                 if isinstance(error, Broken):
                     said = f"the registry {self.place} does not take this: {error}"
-                    raise StoreError(said) from None
+                    raise errors.StoreError(said) from None
                 if isinstance(error, _UNREADABLE):
                     raise self._fault(error) from error
                 raise
@@ -366,11 +359,11 @@ class SqliteStorage:
                 faults += [*_log_faults(db, log), *_policy_faults(db, log)]
                 said = [text for (text,) in db.execute("PRAGMA integrity_check") if text != "ok"]
                 faults += [Fault("the file", " ".join(text.split())) for text in said]
-        except (PcoError, *_UNREADABLE) as error:
+        except (errors.PcoError, *_UNREADABLE) as error:
             faults.append(Fault("the file", str(error)))
         return log, faults
 
-    def _fault(self, error: Exception) -> StoreError:
+    def _fault(self, error: Exception) -> errors.StoreError:
         if isinstance(error, sqlite3.Error):
             return store_error(error, self._path, _LAYOUT.what)
         return damaged(self.place, str(error))
@@ -398,8 +391,8 @@ class SqliteStorage:
                     raise self._fault(error) from error
 
 
-def damaged(place: str, fault: str) -> RegistryDamaged:
-    return RegistryDamaged(f"the registry {place} is damaged: {fault}", hint=VERIFY)
+def damaged(place: str, fault: str) -> errors.RegistryDamaged:
+    return errors.RegistryDamaged(f"the registry {place} is damaged: {fault}", hint=VERIFY)
 
 
 def _log_faults(db: sqlite3.Connection, log: Log) -> list[Fault]:

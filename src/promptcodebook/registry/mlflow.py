@@ -14,16 +14,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from promptcodebook.errors import ConfigError, RegistryDamaged, StoreError, import_extra
-from promptcodebook.registry.log import (
-    LATEST,
-    Broken,
-    Entry,
-    Fault,
-    Log,
-    Propose,
-    canonical,
-    version_of,
-)
+from promptcodebook.registry import log as logs
 
 _MARK, _VERSION, _ENTRY = "pco.codebook", "pco.version", "pco.log."
 """Tags: of a prompt that is a codebook, of a version's hash, and of an entry of the log."""
@@ -49,12 +40,12 @@ class MlflowStorage:
         self._client: Any = library.MlflowClient(tracking_uri=url, registry_uri=url)
         self.place = url
 
-    def read(self) -> Log:
+    def read(self) -> logs.Log:
         return self._read()[0]
 
     def poll(self, ref: str) -> str | None:
         name, _, word = ref.partition("@")
-        if word == LATEST:
+        if word == logs.LATEST:
             return self.read().at(ref)
         found = self._ask(self._client.get_prompt_version_by_alias, name, word)
         return None if found is None else found.tags.get(_VERSION)
@@ -63,11 +54,11 @@ class MlflowStorage:
         texts = (text for of, text in self._read()[1].values() if of == version)
         return next(texts).encode("utf-8", "surrogatepass")
 
-    def append(self, propose: Propose) -> tuple[Entry, ...]:
+    def append(self, propose: logs.Propose) -> tuple[logs.Entry, ...]:
         log, stored = self._read()
         proposal = propose(log)
         for entry in proposal.entries:
-            tag = f"{_ENTRY}{entry.hash[:16]}", canonical(asdict(entry))
+            tag = f"{_ENTRY}{entry.hash[:16]}", logs.canonical(asdict(entry))
             name, _, word = str(entry.canary.get("ref", entry.ref)).partition("@")
             if entry.action in ("freeze", "import"):
                 text, tags = proposal.policies[entry.after], dict([tag, (_VERSION, entry.after)])
@@ -91,20 +82,22 @@ class MlflowStorage:
                 self._ask(self._client.set_prompt_alias, name, word, max(own)[1])
         return proposal.entries
 
-    def check(self) -> tuple[Log, list[Fault]]:
+    def check(self) -> tuple[logs.Log, list[logs.Fault]]:
         try:
             log, stored = self._read()
         except RegistryDamaged as error:
-            return Log(), [Fault(self.place, str(error))]
+            return logs.Log(), [logs.Fault(self.place, str(error))]
         return log, [
-            Fault(f"version {number} of the prompt {name}", f"its text is not that of {version}")
+            logs.Fault(
+                f"version {number} of the prompt {name}", f"its text is not that of {version}"
+            )
             for (name, number), (version, text) in stored.items()
-            if version_of(text.encode("utf-8", "surrogatepass")) != version
+            if logs.version_of(text.encode("utf-8", "surrogatepass")) != version
         ]
 
-    def _read(self) -> tuple[Log, dict[tuple[str, int], tuple[str, str]]]:
+    def _read(self) -> tuple[logs.Log, dict[tuple[str, int], tuple[str, str]]]:
         """The log, and each prompt's name and number with the version and the text there."""
-        entries = list[Entry]()
+        entries = list[logs.Entry]()
         stored = dict[tuple[str, int], tuple[str, str]]()
         aliases = dict[str, tuple[str, int]]()
         for prompt in self._pages(self._client.search_registered_models, filter_string=_OURS):
@@ -117,12 +110,12 @@ class MlflowStorage:
         at = {ref: stored[place][0] for ref, place in aliases.items() if place in stored}
         return _log(entries, at), stored
 
-    def _entries(self, found: Any) -> Iterator[Entry]:
+    def _entries(self, found: Any) -> Iterator[logs.Entry]:
         for key, text in found.tags.items():
             if key.startswith(_ENTRY):
                 try:
-                    entry = Entry.of(json.loads(text))
-                except (Broken, ValueError, TypeError, RecursionError):
+                    entry = logs.Entry.of(json.loads(text))
+                except (logs.Broken, ValueError, TypeError, RecursionError):
                     raise RegistryDamaged(
                         f"the registry {self.place} is damaged: the tag {key} of version "
                         f"{found.version} of the prompt {found.name} is no entry of a log",
@@ -160,12 +153,12 @@ class MlflowStorage:
         )
 
 
-def _log(entries: list[Entry], at: dict[str, str]) -> Log:
+def _log(entries: list[logs.Entry], at: dict[str, str]) -> logs.Log:
     """The entries in order of time, chained. Aliases decide what refs are `at`: a ref without one
     does not exist, and a move that no entry names is logged as MLflow's."""
-    log = Log()
+    log = logs.Log()
 
-    def follow(entry: Entry) -> None:
+    def follow(entry: logs.Entry) -> None:
         chained = replace(entry, seq=log.next, before=log.at(entry.ref) or "", previous=log.head)
         log.follow(chained.sealed())
 

@@ -16,15 +16,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from promptcodebook import errors
 from promptcodebook.audit.report import AuditReport, Finding, kind_in_words, part_in_words
-from promptcodebook.errors import (
-    ConfigError,
-    PolicyError,
-    PromotionRefused,
-    RefNotFound,
-    RegistryDamaged,
-    StoreError,
-)
 from promptcodebook.paths import registry_location
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
 from promptcodebook.policy.references import StoredVersion
@@ -100,14 +93,14 @@ class AuditGate:
     def __call__(self, version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
         reports: list[AuditReport] = []
         for tree in self.attestations(version.version, AUDIT):
-            with suppress(PolicyError):  # one in another version's form counts as no audit
+            with suppress(errors.PolicyError):  # one in another version's form counts as no audit
                 reports.append(AuditReport.from_json(tree))
         reports = [report for report in reports if report.policy == policy.digest]
         short, stays = version.version[:19], f"{ref} does not move"
         audit = f"pco codebook audit {short}"
         if not reports:
             hint = f"{audit}, then promote it; or --override REASON"
-            raise PromotionRefused(f"{short} was never audited, and {stays}", hint=hint)
+            raise errors.PromotionRefused(f"{short} was never audited, and {stays}", hint=hint)
         for place, report in enumerate(reports):
             if report.fails and not any(later.undoes(report) for later in reports[place + 1 :]):
                 worst, *others = report.of("high")
@@ -120,13 +113,13 @@ class AuditGate:
                     hint = f"if {report.judge} is too weak to judge, say so in the log: --override "
                     hint += "REASON; what another model finds does not undo it"
                 said = f"{short} failed its audit{judge}: {found}; {stays}"
-                raise PromotionRefused(said, hint=hint)
+                raise errors.PromotionRefused(said, hint=hint)
         audited: list[JsonValue] = []
         audited += dict.fromkeys(r.judge or "rules" for r in reports if not r.fails)
         if any(report.passes for report in reports):
             return {"audited": audited}
         if not self.without_judge:
-            raise PromotionRefused(
+            raise errors.PromotionRefused(
                 f"no model judged {short}, the rules alone miss most harm in prose, and {stays}",
                 hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge goes by the rules",
             )
@@ -238,7 +231,7 @@ class Registry:
         def passed() -> Mapping[str, JsonValue]:
             try:
                 return dict(audits(version, self.policy(version.version), ref))
-            except PromotionRefused as error:
+            except errors.PromotionRefused as error:
                 if not (reason := printable(override).strip()):
                     raise
                 return {"override": reason, "refused": str(error)}
@@ -272,13 +265,13 @@ class Registry:
             version = log.resolve(to) if to else earlier[-1] if earlier else ""
             if not version:
                 hint = f"pco codebook promote VERSION {ref}"
-                raise RefNotFound(f"{ref} has no version before {now}", hint=hint)
+                raise errors.RefNotFound(f"{ref} has no version before {now}", hint=hint)
             if version == now:
                 hint = f"pco codebook log {ref}"
-                raise PolicyError(f"{ref} points to {version} already", hint=hint)
+                raise errors.PolicyError(f"{ref} points to {version} already", hint=hint)
             if version not in earlier:
                 message = f"{ref} was not at {version} before it came to {now}"
-                raise PolicyError(message, hint=f"pco codebook promote {version} {ref}")
+                raise errors.PolicyError(message, hint=f"pco codebook promote {version} {ref}")
             return Proposal((self._entry(log, "rollback", ref, version, why, {}),))
 
         return self.storage.append(propose)[-1]
@@ -290,7 +283,7 @@ class Registry:
         ends the version's canaries. The last entry that this made."""
         high: Sequence[Finding] = ()
         if topic == AUDIT:
-            with suppress(PolicyError):
+            with suppress(errors.PolicyError):
                 high = AuditReport.from_json(facts).of("high")
 
         def propose(log: Log) -> Proposal:
@@ -413,7 +406,9 @@ class Registry:
     ) -> Entry:
         for reason in (why, str(facts.get("override", ""))):
             if len(reason) > _MOST_WORDS:
-                raise ConfigError(f"a reason of {len(reason)} characters is too long for the log")
+                raise errors.ConfigError(
+                    f"a reason of {len(reason)} characters is too long for the log"
+                )
         plain = json.loads(json.dumps(facts, default=str), parse_constant=lambda _: None)
         return Entry(
             seq=log.next,
@@ -528,7 +523,7 @@ def import_lines(registry: Registry, lines: Iterable[bytes], name: str = "") -> 
         entries = sum(entry is not None for entry in stored)
     elif not theirs.entries:
         hint = "name the codebook that they belong to: pco codebook import FILE --name NAME"
-        raise StoreError("the file holds single versions and no log", hint=hint)
+        raise errors.StoreError("the file holds single versions and no log", hint=hint)
     else:
         for version, tree in versions.items():
             parse_policy_file(tree["policy"], version)
@@ -536,7 +531,7 @@ def import_lines(registry: Registry, lines: Iterable[bytes], name: str = "") -> 
         def propose(log: Log) -> Proposal:
             shared = min(len(log.entries), len(theirs.entries))
             if log.entries[:shared] != theirs.entries[:shared]:
-                raise StoreError(
+                raise errors.StoreError(
                     f"the registry {registry.storage.place} has a log of its own, which this one "
                     "does not continue",
                     hint="take the versions alone: pco codebook import FILE --name NAME",
@@ -568,7 +563,7 @@ def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, dict[str, Any]], Log]
     except (Broken, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         fault = error if isinstance(error, Broken) else "it is no line of an exported registry"
         message = f"line {number} of the file: {fault}; nothing was taken in"
-        raise RegistryDamaged(message, hint="export it again, or get another copy") from None
+        raise errors.RegistryDamaged(message, hint="export it again, or get another copy") from None
     return versions, log
 
 

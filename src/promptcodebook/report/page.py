@@ -15,15 +15,8 @@ from promptcodebook.calls import ROLES, Limits, Usage
 from promptcodebook.errors import DiskFull, import_part
 from promptcodebook.incidents import Incident
 from promptcodebook.paths import write_whole
+from promptcodebook.report import context as contexts
 from promptcodebook.report import history, traces, training, verdict
-from promptcodebook.report.context import (
-    Context,
-    Section,
-    facts,
-    render_sections,
-    step_name,
-    without_credentials,
-)
 from promptcodebook.report.pages import digest, read_script, read_style, render
 from promptcodebook.report.private import withhold
 from promptcodebook.sqlite import store_os_error
@@ -57,7 +50,7 @@ def render_report(store: RunStore, known: Known = None, theory: bool = False) ->
     """The report as a page. Of a run on private data (`Header.private`) it shows lengths in the
     place of texts. MissingExtra where the `theory` is not installed."""
     private = store.header.private
-    context = Context.of(store, {} if private else known or {})
+    context = contexts.Context.of(store, {} if private else known or {})
     sections = [
         verdict.VerdictSection(context),
         verdict.JudgedSection(context),
@@ -80,9 +73,9 @@ def render_report(store: RunStore, known: Known = None, theory: bool = False) ->
     page = render(
         "report/templates/report.html.jinja",
         context=context,
-        facts=facts(context),
+        facts=contexts.facts(context),
         sections=sections,
-        body=render_sections(sections, events),
+        body=contexts.render_sections(sections, events),
         style=Markup(style),
         script=Markup(script),
         allowed=(digest(style), digest(script)),
@@ -90,10 +83,10 @@ def render_report(store: RunStore, known: Known = None, theory: bool = False) ->
     return str(page)
 
 
-class IncidentsSection(Section):
+class IncidentsSection(contexts.Section):
     title, anchor = "Incidents", "incidents"
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: contexts.Context) -> None:
         super().__init__(context)
         self._failures: Counter[tuple[str, str, str]] = Counter()
         self._first: tuple[str, Failure] | None = None
@@ -102,11 +95,13 @@ class IncidentsSection(Section):
     def add(self, event: Event) -> None:
         match event:
             case Stepped(step):
-                self._add("training", step_name(step.index), step.traces)
+                self._add("training", contexts.step_name(step.index), step.traces)
             case Broke(step, traces):
-                self._add("training", f"{step_name(step)}, which broke", traces)
+                self._add("training", f"{contexts.step_name(step)}, which broke", traces)
             case Validated(step, _, evaluation):
-                self._add("validation", f"validation, {step_name(step)}", evaluation.rollouts)
+                self._add(
+                    "validation", f"validation, {contexts.step_name(step)}", evaluation.rollouts
+                )
             case Compared(evaluation):
                 self._add("test", f"judging {evaluation.name}", evaluation.rollouts)
             case _:
@@ -136,7 +131,7 @@ class IncidentsSection(Section):
         }
 
 
-class SpendSection(Section):
+class SpendSection(contexts.Section):
     """Everything paid in all sessions. An unknown price is shown as unknown, never as 0."""
 
     title, anchor = "Usage and cost", "cost"
@@ -150,7 +145,7 @@ class SpendSection(Section):
         }
 
 
-class SettingsSection(Section):
+class SettingsSection(contexts.Section):
     title, anchor = "Settings", "settings"
 
     def values(self) -> Mapping[str, Any]:
@@ -171,4 +166,4 @@ def value_text(value: object) -> str:
     if value is None:
         return "none"
     text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return shorten(without_credentials(text), _VALUE)
+    return shorten(contexts.without_credentials(text), _VALUE)

@@ -16,19 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from promptcodebook import errors
 from promptcodebook.assemble import Plan, Sources, plan_run, try_agent, try_reward
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config, load_config, merge
 from promptcodebook.config.loading import comparable, optimizer_settings
-from promptcodebook.errors import (
-    BudgetReached,
-    ConfigError,
-    Interrupted,
-    PcoError,
-    RunChanged,
-    Stop,
-    TooManyFailures,
-)
 from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.spec import parse_spec, require_keys
@@ -155,7 +147,7 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
     try:
         header = store.header
         if not header.resumable:
-            raise RunChanged(
+            raise errors.RunChanged(
                 f"the run {header.id} was begun by version {header.version}, which this version "
                 "cannot resume",
                 hint=f"start a new run; what it learned can be used: pco codebook show {header.id}",
@@ -165,7 +157,9 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
             listener(Note(f"the last session was killed with calls in flight; {booked}"))
         if where.name not in ("", header.name):
             said = f"the run {header.id} was not begun under the name {where.name!r}"
-            raise ConfigError(said, hint="a run keeps its name: leave the name out when you resume")
+            raise errors.ConfigError(
+                said, hint="a run keeps its name: leave the name out when you resume"
+            )
         ref = header.id if header.command == IN_PYTHON else run_reference(path)
         resumption = resume_with(header, store.outline(), plan, ref, edited=where.edited)
         if changes := resumption.changes:
@@ -185,12 +179,12 @@ class Session:
     def __init__(self, problem: Problem, optimizer: Optimizer) -> None:
         self.assembled, self.store = problem.assembled, problem.store
         self.ended: EndReason | None = None
-        self.stop: Stop | None = None
+        self.stop: errors.Stop | None = None
         self._problem, self._optimizer = problem, optimizer
 
     def interrupt(self) -> None:
         """No new call starts; calls in flight finish and are kept (Ctrl-C)."""
-        self.assembled.models.budget.stop(Interrupted("interrupted by the user"))
+        self.assembled.models.budget.stop(errors.Interrupted("interrupted by the user"))
         self._problem.tell(
             Note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
         )
@@ -199,17 +193,17 @@ class Session:
         """Optimizes and judges. A Stop is kept; any other error is stored and raised."""
         try:
             await self._run()
-        except Stop as stop:
+        except errors.Stop as stop:
             self._keep_policy()
             self._stopped(stop)
-        except PcoError as error:
+        except errors.PcoError as error:
             self.ended, missing = "failed", ""
-            with suppress(PcoError):  # what went wrong may be the disk
+            with suppress(errors.PcoError):  # what went wrong may be the disk
                 self._keep_policy()
                 done = plural(self.store.outline().step + 1, "update")
                 why = f"the run failed after {done} ({type(error).__name__})"
                 missing = self._unjudged(why)
-            if isinstance(error, TooManyFailures):
+            if isinstance(error, errors.TooManyFailures):
                 self.store.append(Broke(self.store.outline().step + 1, error.traces))
                 error.hint = (
                     f"{error.hint}; then continue with: {self._resume_hint()} "
@@ -245,8 +239,8 @@ class Session:
         store.append(Ended(result.ended))
         self.ended = result.ended
 
-    def _stopped(self, stop: Stop) -> None:
-        reached = isinstance(stop, BudgetReached)
+    def _stopped(self, stop: errors.Stop) -> None:
+        reached = isinstance(stop, errors.BudgetReached)
         stop.hint = self._resume_hint(more=reached)
         judged = self.store.outline().conclusion is not None
         self.ended, self.stop = "budget" if reached else "interrupted", stop
@@ -335,7 +329,7 @@ def resume_with(
     changed = [name for name, mark in marks.items() if header.files.get(name, mark) != mark]
     # After a failure an edit is expected: its message asks for it.
     if changed and not edited and state.ended != "failed":
-        raise RunChanged(
+        raise errors.RunChanged(
             f"{', '.join(changed)} changed since the run {header.id} started",
             hint=f"put it back, or use it as it is now: pco train --resume {ref} --edited",
         )
@@ -372,7 +366,7 @@ def _moved(
     other = dict.fromkeys((old, new) for old, new in specs if old != new)
     try:
         parsed = [[parse_spec(spec) for spec in pair] for pair in other]
-    except ConfigError:
+    except errors.ConfigError:
         return (), now
     served = all(spec.kind in ("http", "openai") for pair in parsed for spec in pair)
     if not other or not served or any(a.model != b.model or not a.model for a, b in parsed):
@@ -424,7 +418,7 @@ def _require_unfinished(
     elif name == "pco":
         again = "--set init.kind=file --set init.path=RUN/policy.json"
         hint += f"; or start a new run from its policy: {again}"
-    raise RunChanged(f"the run {header.id} {why}: there is nothing to resume", hint=hint)
+    raise errors.RunChanged(f"the run {header.id} {why}: there is nothing to resume", hint=hint)
 
 
 def code_files(plan: Plan) -> dict[str, str]:

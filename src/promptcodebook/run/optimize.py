@@ -14,21 +14,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
+from promptcodebook import errors
 from promptcodebook.assemble import OWN_LM, Plan, Sources, plan_run
 from promptcodebook.calls import LM, Role, Usage
 from promptcodebook.config import Budget, Config, load_config, role_layers
 from promptcodebook.data import Dataset
-from promptcodebook.errors import (
-    BudgetReached,
-    ConfigError,
-    Interrupted,
-    MissingExtra,
-    PcoError,
-    PolicyError,
-    Stop,
-    did_you_mean,
-    import_extra,
-)
 from promptcodebook.lm.stack import Supplies, uses_simulated
 from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.policy.file import PolicyFile
@@ -77,7 +67,7 @@ class Run:
     tallies: Mapping[str, int]
     learned: Policy | Callable[[], Policy] | None
     conclusion: Conclusion | None = None
-    stop: Stop | None = None
+    stop: errors.Stop | None = None
     name: str = ""
     lost: Usage = Usage()
     budget: Budget = Budget()
@@ -113,7 +103,7 @@ class Run:
 
     def _required(self, found: _T | None) -> _T:
         if found is None:
-            raise PolicyError(
+            raise errors.PolicyError(
                 "this run's optimizer leaves no policy, or it stopped before its first codebook",
                 hint="its prompts are in the rows of its verdict: run.rows[...].prompt",
             )
@@ -148,7 +138,7 @@ class Run:
     @property
     def history(self) -> Any:
         """What each update came to, as a pandas DataFrame (`HISTORY`). MissingExtra."""
-        pandas = import_extra("pandas", "run.history", "pandas")
+        pandas = errors.import_extra("pandas", "run.history", "pandas")
         with closing(RunStore.open(self.path)) as store:
             return pandas.DataFrame(list(_updates(store)), columns=HISTORY)
 
@@ -156,7 +146,7 @@ class Run:
     def rollouts(self) -> Any:
         """Every rollout on record, of training, validation and the verdict's rows, as a pandas
         DataFrame (`ROLLOUTS`); without texts where the data are private. MissingExtra."""
-        pandas = import_extra("pandas", "run.rollouts", "pandas")
+        pandas = errors.import_extra("pandas", "run.rollouts", "pandas")
         with closing(RunStore.open(self.path)) as store:
             hidden = dict.fromkeys(_TEXTS if store.header.private else ())
             rows = [{**row, **hidden} for row in _rollouts(store)]
@@ -207,7 +197,7 @@ def check_keywords(verb: str, given: Mapping[str, Any], known: type) -> dict[str
     """The settings of `config`. TypeError: a keyword that `known` lacks; ConfigError."""
     names, config, kinds = known.__annotations__, given.get("config"), (Config, Mapping)
     for name in given.keys() - names.keys():
-        raise TypeError(f"{verb}: unknown keyword {name!r}{did_you_mean(name, names)}")
+        raise TypeError(f"{verb}: unknown keyword {name!r}{errors.did_you_mean(name, names)}")
     require_type(verb, "config", config, kinds, "a Config or a mapping such as read_toml gives")
     require_type(verb, "roles", given.get("roles"), (Mapping,), _ROLES)
     require_type(verb, "budget", given.get("budget"), (str,), "a text such as '5usd' or '2Mtok'")
@@ -300,7 +290,7 @@ def sources_of(
     if getattr(function, "__module__", "") == ready_made.__name__:
         called = f"{getattr(function, '__name__', '')}()"
         said = f"{verb}: the reward is what makes a ready-made one"
-        raise ConfigError(said, hint=f"call it: {called}")
+        raise errors.ConfigError(said, hint=f"call it: {called}")
     if function is not None:
         check_function(function, ("example", "output"), f"{verb}: the reward")
     if callable(executor):
@@ -314,7 +304,7 @@ def require_type(
     """Raises ConfigError for what is not of these kinds, nor None where it is `optional`."""
     if not isinstance(given, kinds) and not (optional and given is None):
         said = f"{verb}: {name} is of type {type(given).__name__}"
-        raise ConfigError(said, hint=f"{name} must be {what}")
+        raise errors.ConfigError(said, hint=f"{name} must be {what}")
 
 
 def _where(runs_dir: str | Path, resume: str, name: str) -> Where:
@@ -338,11 +328,11 @@ async def finish(session: Session) -> Run:
         if run.stop is not None and store.header.command == IN_PYTHON:
             _log.warning("%s; resume with: %s", run.stop, run.stop.hint)
         return run
-    except PcoError as error:
-        if isinstance(error, ConfigError | MissingExtra):
+    except errors.PcoError as error:
+        if isinstance(error, errors.ConfigError | errors.MissingExtra):
             empty = store.outline().parameters is None and not store.usage()
         if session.ended == "failed" and not empty:
-            with suppress(PcoError):  # what went wrong may be the disk
+            with suppress(errors.PcoError):  # what went wrong may be the disk
                 error.run = _result(session)
         raise
     finally:
@@ -370,7 +360,9 @@ def _result(session: Session) -> Run:
 def _read(store: RunStore) -> Run:
     state, header = store.outline(), store.header
     concluded = state.conclusion
-    stop = {"budget": BudgetReached, "interrupted": Interrupted}.get(state.ended or "")
+    stop = {"budget": errors.BudgetReached, "interrupted": errors.Interrupted}.get(
+        state.ended or ""
+    )
     config = load_config(header.settings, where=f"the run {header.id}")
     return Run(
         id=header.id,
@@ -419,7 +411,7 @@ def run_once(
     where = replace(where, resume=None if begun is None else begun.path)
     session = open_run(config, sources, where, listener)
     run = run_sync(finish(session), session.interrupt, relay)
-    if run.stop is not None and not (at_budget and isinstance(run.stop, BudgetReached)):
+    if run.stop is not None and not (at_budget and isinstance(run.stop, errors.BudgetReached)):
         raise run.stop
     return run.path, "ran" if begun is None else "resumed"
 
@@ -436,7 +428,7 @@ def fitting_runs(
             continue
         try:
             own = load_config(header.settings, where="the stored configuration").budget
-        except ConfigError as error:
+        except errors.ConfigError as error:
             tell(Note(f"the run {header.id} is left out: {error}"))
             continue
         if budget in (None, own) and not differences(*settings_then_and_now(header, plan)):
@@ -484,7 +476,7 @@ def load_run(  # noqa: PLR0913 - what a run may have taken as objects
         header = reference.header
         assert header is not None, "a run has one"
         if header.settings.get("lm") == OWN_LM and not spec:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"the run {header.id} was made with an LM object, which is not here",
                 hint=f"pco.load_run({header.id!r}, lm=...), with the object or a model's spec",
             )

@@ -20,17 +20,10 @@ from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoEr
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.method.failures import too_many_failures
 from promptcodebook.method.policy import Deployed
+from promptcodebook.policy import references
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy
-from promptcodebook.policy.references import (
-    Reference,
-    deployed_of,
-    require_trust,
-    resolve,
-    run_behind,
-    stages_of,
-    without_models,
-)
+from promptcodebook.policy.references import resolve
 from promptcodebook.run.optimize import Run, check_keywords, require_type, sources_of
 from promptcodebook.store.journal import until_done
 from promptcodebook.store.run import Recorded, RunStore
@@ -141,10 +134,10 @@ class Given:
         with until_done(self.verb, *asked, self.above, self.sources.lm) as supplies:
             yield replace(self, supplies=supplies)
 
-    def keeps_own(self, reference: Reference) -> bool:
+    def keeps_own(self, reference: references.Reference) -> bool:
         return reference.header is not None and not self.named and "task" not in self.above
 
-    def settings(self, reference: Reference) -> tuple[Config, Path]:
+    def settings(self, reference: references.Reference) -> tuple[Config, Path]:
         """The configuration that a policy is used under, and the folder that its paths start from.
         A run brings its own, unless a task or other settings are named, and its models, unless
         others are given, but not its budget. Raises ConfigError, and RunNotTrusted where what a run
@@ -167,13 +160,15 @@ class Given:
                     f"PCO_LM is not used: {reference.name} has a model of its own, {own['lm']} "
                     "(or give --lm)"
                 )
-            shell, below = without_models(shell), without_models(below)
+            shell, below = references.without_models(shell), references.without_models(below)
             above = above if keeps else merge(own, above)
         if self.sources.lm is not None:
             above = {**above, "lm": OWN_LM}
         above = merge(shell, above)
         if keeps and reference.header is not None:
-            require_trust(reference.header, above, trusted=reference.trusted, ref=reference.ref)
+            references.require_trust(
+                reference.header, above, trusted=reference.trusted, ref=reference.ref
+            )
             below = reference.header.settings
         budget = {"budget": self.budget} if self.budget else {}
         afresh = {"cache": False} if self.afresh else {}
@@ -189,11 +184,11 @@ class Given:
     def recorded(self, ref: str) -> Recorded | None:
         """What the run behind a REF was answered, where it is here and may be used."""
         with suppress(PcoError):
-            run = run_behind(self.runs_dir, ref)
+            run = references.run_behind(self.runs_dir, ref)
             with closing(RunStore.open(run)) as store:
                 return Recorded(run) if (store.ours or self.trust) and not self.afresh else None
 
-    def require_objects(self, reference: Reference) -> None:
+    def require_objects(self, reference: references.Reference) -> None:
         """Raises ConfigError for a run whose data, reward, agent or model are missing objects."""
         given = merge(self.environment, self.above)
         names = reference.objects if self.keeps_own(reference) else ()
@@ -212,7 +207,7 @@ class Given:
 class Subject:
     """A policy in use. `run` = its run's folder, or None; `own` = under its run's settings."""
 
-    reference: Reference
+    reference: references.Reference
     assembled: Assembled
     run: Path | None = None
     own: bool = False
@@ -235,7 +230,7 @@ class Subject:
             again = {name: getattr(policy.sources, name) for name in lacking}
             given = replace(given, sources=replace(used, **again))
         if isinstance(policy, Policy):
-            reference = Reference("policy", policy.file)
+            reference = references.Reference("policy", policy.file)
             below = given.below()[0] if given.named else policy.config.model_dump()
             base = policy.sources.base
             given = replace(given, below=lambda: (below, base), environment={})
@@ -258,7 +253,7 @@ class Subject:
 
     @property
     def deployed(self) -> Deployed:
-        return deployed_of(self.file, self.assembled)
+        return references.deployed_of(self.file, self.assembled)
 
     @property
     def answering_calls(self) -> int:
@@ -266,7 +261,7 @@ class Subject:
         answering = max(1, len(self.assembled.task.program.stages))
         if self.file.compose != "generator":
             return answering
-        return answering + max(1, len(stages_of(self.file, self.assembled)))
+        return answering + max(1, len(references.stages_of(self.file, self.assembled)))
 
     @property
     def remarks(self) -> tuple[str, ...]:

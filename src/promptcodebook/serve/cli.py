@@ -24,16 +24,9 @@ from promptcodebook.errors import ConfigError, PcoError, import_part, require_mo
 from promptcodebook.lm.budget import Ledger, PriceTable
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import LISTENERS, Supplies
+from promptcodebook.online import log as logs
 from promptcodebook.online.canary import Judge
 from promptcodebook.online.exploring import Explorer, barred
-from promptcodebook.online.log import (
-    is_request_id,
-    logged_name,
-    open_log,
-    records_path,
-    seconds_of,
-    served_name,
-)
 from promptcodebook.online.status import status_of, told, tree_of
 from promptcodebook.paths import runs_dir
 from promptcodebook.policy.policy import deploy
@@ -140,8 +133,8 @@ def serve(
 
     `pco serve status` says what each served ref did: rewards, routes, its canary, and drift."""
     if ref == "status":
-        window_s = seconds_of(window)
-        with closing(open_log()) as log, open_registry() as registry:
+        window_s = logs.seconds_of(window)
+        with closing(logs.open_log()) as log, open_registry() as registry:
             found = [status_of(log, registry, each, window_s) for each in log.refs()]
         command.show(lambda: list(map(tree_of, found)), lambda: told(found), as_json=as_json)
         return
@@ -150,7 +143,7 @@ def serve(
         raise ConfigError(said, hint="--sticky conversation, or --sticky header:X-Session-Id")
     if feedback := feedback or explore > 0:
         require_modules(("numpy",), "judging canaries and drift", "serve")
-    kept_s = seconds_of(keep)
+    kept_s = logs.seconds_of(keep)
     known = admission.read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
     admission.require_keys(known, host, f"pco serve {ref}")
     allowed = admission.budgets_of(known, daily_budget)
@@ -158,7 +151,7 @@ def serve(
     typed = command.Typed(config, None, None, lm, None, sets, trust)
     patience = versions.Patience(route_timeout, compose_timeout, kept)
     limits = admission.Limits(in_flight=concurrency, body_mb=max_body, rate=rate)
-    called = name or served_name(reference)
+    called = name or logs.served_name(reference)
 
     async def run() -> None:
         settings, _ = command.settings_for(reference, typed)
@@ -201,7 +194,7 @@ def serve(
             live,
             upstream,
             admission.Admission(admission.Callers(known), limits),
-            spending.Records(records_path(), records) if records else None,
+            spending.Records(logs.records_path(), records) if records else None,
             budgets,
             names=tuple(serve_as or ()),
             conversation=reads == "conversation",
@@ -211,8 +204,8 @@ def serve(
             texts=log_inputs,
             tracing=tracing,
             online=Online(
-                logged_name(ref, reference),
-                log := open_log(),
+                logs.logged_name(ref, reference),
+                log := logs.open_log(),
                 kept_s,
                 texts=log_inputs,
                 explores=explore > 0,
@@ -262,7 +255,7 @@ def _budgets(allowed: Mapping[str, Budget], settings: Config) -> spending.Spendi
             said = f"role {role} has no length cap, so no budget of tokens or money can hold"
             raise ConfigError(said, hint=f"set roles.{role}.max_tokens in pco.toml")
     models, prices = [settings.model_of(role) for role in roles], PriceTable(settings.prices)
-    path, length = records_path(), caps["executor"] or 0
+    path, length = logs.records_path(), caps["executor"] or 0
     return spending.Spending(path, allowed, prices, models, length)
 
 
@@ -296,14 +289,14 @@ def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int,
 
 def explain_request(request_id: str, *, as_json: bool) -> None:
     """What a request was prompted with."""
-    if not is_request_id(request_id):
+    if not logs.is_request_id(request_id):
         said = f"no input was given to explain {request_id} with"
         hint = f'pco explain {request_id} "an input"'
         if request_id.startswith("req-"):
             said = f"{request_id} is not the whole id of a request"
             hint = "the answer's header x-request-id has all of it"
         raise ConfigError(said, hint=hint)
-    record = spending.find_record(records_path(), request_id)
+    record = spending.find_record(logs.records_path(), request_id)
     if as_json:
         command.emit(asdict(record))
         return

@@ -20,14 +20,7 @@ from promptcodebook.lm.spec import Spec
 from promptcodebook.randomness import keyed_int
 from promptcodebook.serve.completions import descriptions
 from promptcodebook.simulated import author, critic, executor
-from promptcodebook.simulated.mind import (
-    ChatRequest,
-    Kind,
-    Mind,
-    Understood,
-    from_request,
-    understand,
-)
+from promptcodebook.simulated import mind as minds
 from promptcodebook.simulated.orders import cut_tokens, tokens
 from promptcodebook.simulated.world import FAULTS, Fault, SimulatedSettings, World
 
@@ -35,7 +28,7 @@ NAME = "simulated"
 DELAY = "delay"
 """As the model of a request: one fixed text after the latency, for load tests; nothing is read."""
 _FIXED = "This fixed text comes from the simulated server."
-_ROLES: Mapping[Kind, Callable[[Mind], str]] = {
+_ROLES: Mapping[minds.Kind, Callable[[minds.Mind], str]] = {
     "route": author.route,
     "compose": author.compose,
     "improve": author.improve,
@@ -131,9 +124,9 @@ class Stats:
         return {"model": NAME, **counted}
 
 
-def answer(asked: Understood, world: World, settings: SimulatedSettings) -> str:
+def answer(asked: minds.Understood, world: World, settings: SimulatedSettings) -> str:
     """The full text the simulated model says to a request. Pure."""
-    return _ROLES[asked.kind](Mind(asked, world, settings))
+    return _ROLES[asked.kind](minds.Mind(asked, world, settings))
 
 
 class SimulatedLM:
@@ -165,7 +158,7 @@ class SimulatedLM:
                 role=request.role,
                 model=request.model,
             )
-        asked = replace(from_request(request), json_mode=json_mode)
+        asked = replace(minds.from_request(request), json_mode=json_mode)
         tools = descriptions(request.sampling.extra.get("tools"))
         tool = next(iter(tools), "") if self.settings.heeds_tools else ""
         if tool:
@@ -190,7 +183,7 @@ class SimulatedLM:
             )
         return replace(said, usage=replace(said.usage, latency_s=time.perf_counter() - started))
 
-    async def _said(self, request: ChatRequest) -> Reply:
+    async def _said(self, request: minds.ChatRequest) -> Reply:
         """The reply, ready `latency` after the request came: thinking counts as part of it."""
         arrived = time.perf_counter()
         # What tells two requests apart: messages, sampling, seed, and the schema's keys.
@@ -198,7 +191,7 @@ class SimulatedLM:
         sampling = (request.temperature, request.max_tokens, request.sample)
         parts = repr((request.digest.hex(), *sampling, schema)).encode(errors="replace")
         key = hashlib.sha256(parts).digest()[:16]
-        asked = understand(request, self.world)
+        asked = minds.understand(request, self.world)
         wants_json = asked.shape.json and asked.kind not in ("execute", "compose", "improve")
         fault = self._plan.strike(key, is_json=wants_json, is_route=asked.kind == "route")
         text, cut = _spoiled(fault, answer(asked, self.world, self.settings), key)

@@ -20,16 +20,7 @@ from promptcodebook.config import Config
 from promptcodebook.errors import LMError, RateLimited
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import Spec
-from promptcodebook.serve.admission import (
-    Address,
-    Admission,
-    Callers,
-    Limits,
-    Paths,
-    Visit,
-    json_response,
-    showing,
-)
+from promptcodebook.serve import admission
 from promptcodebook.serve.completions import ChatCall, Completion, Refusal, call_of
 from promptcodebook.simulated.model import SimulatedLM, simulated_model
 
@@ -48,17 +39,21 @@ class Site:
 
     def __init__(self, lm: SimulatedLM, key: str = "") -> None:
         self._lm = lm
-        self._admission = Admission(Callers((key,)), Limits(drain_s=1.0))
+        self._admission = admission.Admission(
+            admission.Callers((key,)), admission.Limits(drain_s=1.0)
+        )
         self._numbers = itertools.count(1)
 
-    async def serve(self, host: str, port: int, ready: Callable[[Address], None]) -> None:
+    async def serve(self, host: str, port: int, ready: Callable[[admission.Address], None]) -> None:
         """Serves until cancelled; `ready` gets the address. OSError when the port is taken."""
         async with self.serving(host, port) as address:
             ready(address)
             await asyncio.Event().wait()
 
     @asynccontextmanager
-    async def serving(self, host: str = "127.0.0.1", port: int = 0) -> AsyncGenerator[Address]:
+    async def serving(
+        self, host: str = "127.0.0.1", port: int = 0
+    ) -> AsyncGenerator[admission.Address]:
         """The server, listening while the block runs. Raises OSError when the port is taken."""
         owned = {"object": "model", "created": 0, "owned_by": "simulated"}
         models = {"object": "list", "data": [{"id": name, **owned} for name in _MODELS]}
@@ -68,18 +63,18 @@ class Site:
             self._lm.stats.reset()
             return self._lm.stats.as_dict()
 
-        paths: Paths = {
+        paths: admission.Paths = {
             "/v1/chat/completions": ("POST", self._chat),
-            "/v1/models": ("GET", showing(lambda: models)),
-            "/healthz": ("GET", showing(lambda: health)),
-            "/health": ("GET", showing(lambda: health)),
-            "/stats": ("GET", showing(self._lm.stats.as_dict)),
-            "/stats/reset": ("POST", showing(reset)),
+            "/v1/models": ("GET", admission.showing(lambda: models)),
+            "/healthz": ("GET", admission.showing(lambda: health)),
+            "/health": ("GET", admission.showing(lambda: health)),
+            "/stats": ("GET", admission.showing(self._lm.stats.as_dict)),
+            "/stats/reset": ("POST", admission.showing(reset)),
         }
         async with self._admission.listening(paths, None, host, port) as address:
             yield address
 
-    async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+    async def _chat(self, request: web.BaseRequest, visit: admission.Visit) -> web.StreamResponse:
         call = call_of(await self._admission.read(request, visit))
         name = call.request.model or "simulated"
         if name not in _MODELS:
@@ -108,7 +103,7 @@ class Site:
         completion = Completion(f"simulated-{next(self._numbers)}", name)
         if call.stream:
             return await self._stream(request, call, completion, reply)
-        return json_response(completion.body(reply), visit)
+        return admission.json_response(completion.body(reply), visit)
 
     async def _stream(
         self, request: web.BaseRequest, call: ChatCall, completion: Completion, reply: Reply

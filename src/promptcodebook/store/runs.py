@@ -20,15 +20,7 @@ from promptcodebook.errors import RunNotFound, StoreError, did_you_mean
 from promptcodebook.intervals import Interval
 from promptcodebook.paths import BENCH, cache_folder, write_whole
 from promptcodebook.sqlite import store_os_error
-from promptcodebook.store.lock import (
-    ATTEMPTS,
-    EFFECTS,
-    FILE,
-    LOCK_FILES,
-    RunLock,
-    holder,
-    lock_effects,
-)
+from promptcodebook.store import lock as locks
 
 if TYPE_CHECKING:
     from promptcodebook.store.events import EndReason
@@ -71,7 +63,7 @@ class RunSummary:
 _FORM = 4  # counts what a kept summary holds: those of an earlier form are made again
 _FIGURES = ("gain", "score")
 _LIST = "pco runs list"
-_WATCHED = (FILE, f"{FILE}-wal", ATTEMPTS, *LOCK_FILES)
+_WATCHED = (locks.FILE, f"{locks.FILE}-wal", locks.ATTEMPTS, *locks.LOCK_FILES)
 """A writer signs the lock as soon as it has it: an unchanged file means that no process wrote."""
 _MISFITS = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError),
@@ -135,7 +127,7 @@ def _summary(path: Path, kept: Any) -> tuple[RunSummary, Any]:
             return RunSummary(**told, path=path, writer=None), kept
     from promptcodebook.store.run import RunStore
 
-    writer = holder(path)
+    writer = locks.holder(path)
     with closing(RunStore.open(path)) as store:
         state = store.outline()
         verdict = state.conclusion
@@ -178,14 +170,14 @@ def file_marks(path: Path) -> list[list[int] | None]:
 def run_folders(runs_dir: Path) -> list[Path]:
     """The folders of runs: those of `runs_dir`, and those of its suites."""
     names = os.listdir(runs_dir) if runs_dir.is_dir() else ()
-    alone = [runs_dir / name for name in names if os.path.exists(f"{runs_dir}/{name}/{FILE}")]
-    return sorted([*alone, *(file.parent for file in runs_dir.glob(f"{BENCH}/*/*/{FILE}"))])
+    alone = [runs_dir / name for name in names if os.path.exists(f"{runs_dir}/{name}/{locks.FILE}")]
+    return sorted([*alone, *(file.parent for file in runs_dir.glob(f"{BENCH}/*/*/{locks.FILE}"))])
 
 
 def find_run(runs_dir: Path, ref: str) -> Path:
     """By id or its unique beginning, path, 'last', or name (the latest). RunNotFound."""
     if "/" in ref or ref in (".", ".."):
-        if (Path(ref) / FILE).is_file():
+        if (Path(ref) / locks.FILE).is_file():
             return Path(ref)
         raise RunNotFound(f"there is no run at {ref}", hint=_LIST)
     folders = run_folders(runs_dir)
@@ -214,17 +206,17 @@ def find_run(runs_dir: Path, ref: str) -> Path:
 
 def remove_run(path: Path) -> None:
     """Deletes a run's folder. RunBusy while it is written or measured, RunNotFound for no run's."""
-    if not (path / FILE).is_file():
+    if not (path / locks.FILE).is_file():
         raise RunNotFound(f"there is no run at {path}", hint=_LIST)
     if path.is_symlink():  # what lies at its other end may be another run
         raise StoreError(f"{path} is a link to a run, and only runs are removed", hint=f"rm {path}")
-    if (path / EFFECTS).is_dir():
-        lock_effects(path).release()
-    lock = RunLock(path)
+    if (path / locks.EFFECTS).is_dir():
+        locks.lock_effects(path).release()
+    lock = locks.RunLock(path)
     try:
         with contextlib.ExitStack() as held:
             held.callback(lock.release)
-            for file in path.glob(f"{FILE}*"):
+            for file in path.glob(f"{locks.FILE}*"):
                 file.unlink()
         shutil.rmtree(path)  # without the lock: Windows deletes no file that is open
     except OSError as error:

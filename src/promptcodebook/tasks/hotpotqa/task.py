@@ -10,17 +10,10 @@ from typing import Annotated
 from pydantic import Field, StrictInt, StrictStr
 
 from promptcodebook.calls import Chat
+from promptcodebook.tasks import retrieval
 from promptcodebook.tasks.home import BenchmarkRow, Filled, home_of, read_dataset, read_texts
 from promptcodebook.tasks.hotpotqa.score import reward
 from promptcodebook.tasks.program import read_modules
-from promptcodebook.tasks.retrieval import (
-    HopProgram,
-    Hops,
-    Retriever,
-    Search,
-    corpus_of,
-    open_retriever,
-)
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt
 
@@ -30,14 +23,14 @@ _FOLDER = Path(__file__).parent
 MODULES = read_modules(_FOLDER)
 
 
-class HotpotProgram(HopProgram):
+class HotpotProgram(retrieval.HopProgram):
     """The program; y is the answer."""
 
     name = "hotpotqa"
     stages = tuple(MODULES)
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        hops = Hops(lm, prompt, {"question": example.input}, MODULES, self.search)
+        hops = retrieval.Hops(lm, prompt, {"question": example.input}, MODULES, self.search)
         first = await hops.find(example.input, PASSAGES)
         summary1 = await hops.module("summarize1", passages=first)
         query2 = await hops.module("query2", summary_1=summary1)
@@ -60,7 +53,7 @@ class HotpotRow(BenchmarkRow):
     type: object = None
     level: object = None
 
-    def example(self, retriever: Retriever) -> Example:
+    def example(self, retriever: retrieval.Retriever) -> Example:
         """`facts`: the supporting sentences that the corpus has (the public data has slips)."""
         facts = list[str]()
         for title, number in self.supporting_facts:
@@ -81,11 +74,11 @@ def load_hotpotqa(data_dir: Path | None = None) -> Task:
     home = home_of("hotpotqa", data_dir)
     # The package's own folder is not ours to write to, and its few pages are indexed at once.
     keep = home.folder != _FOLDER / "examples"
-    retriever = open_retriever(corpus_of("hotpotqa", home.folder), keep=keep)
+    retriever = retrieval.open_retriever(retrieval.corpus_of("hotpotqa", home.folder), keep=keep)
     return Task(
         name="hotpotqa",
         dataset=read_dataset(home, "hotpotqa", HotpotRow, lambda row: row.example(retriever)),
         reward=asks_nobody(reward),
-        program=HotpotProgram(Search(retriever)),
+        program=HotpotProgram(retrieval.Search(retriever)),
         **read_texts(_FOLDER, pages=len(retriever), origin=home.origin),
     )

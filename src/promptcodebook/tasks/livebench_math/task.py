@@ -13,15 +13,7 @@ from pydantic import model_validator
 
 from promptcodebook.errors import DataError, require_modules
 from promptcodebook.tasks.home import BenchmarkRow, Filled, home_of, read_dataset, read_texts
-from promptcodebook.tasks.livebench_math.score import (
-    ALGEBRA,
-    MathScore,
-    kind_of,
-    math_score,
-    option_value,
-    read_letter,
-    without_thoughts,
-)
+from promptcodebook.tasks.livebench_math import score as scoring
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Score
@@ -52,7 +44,7 @@ class MathRow(BenchmarkRow):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        form, words = _GOLD[kind_of(self.subtask)]
+        form, words = _GOLD[scoring.kind_of(self.subtask)]
         if not form.fullmatch(self.ground_truth):
             said = f"the ground_truth of a {self.subtask} row must be {words}"
             raise DataError(said, hint="correct it in the data file")
@@ -70,8 +62,8 @@ def load_livebench_math(data_dir: Path | None = None) -> Task:
 
     def require() -> None:
         asked = (str(e.fields["subtask"]) for _, split in dataset.items() for e in split)
-        if "amps" in map(kind_of, asked):
-            require_modules(ALGEBRA, "comparing mathematical answers", "bench")
+        if "amps" in map(scoring.kind_of, asked):
+            require_modules(scoring.ALGEBRA, "comparing mathematical answers", "bench")
 
     return Task(
         name="livebench_math",
@@ -87,23 +79,23 @@ async def reward(example: Example, output: str) -> Score:
     """The public score; the feedback says what is wrong and what the right answer is."""
     gold, subtask = example.target or "", str(example.fields["subtask"])
     # In a thread: comparing formulas may wait for the worker process for seconds.
-    scored = await asyncio.to_thread(math_score, example.input, gold, subtask, output)
+    scored = await asyncio.to_thread(scoring.math_score, example.input, gold, subtask, output)
     return Score(scored.score, feedback(example.input, gold, output, scored))
 
 
-def feedback(question: str, gold: str, answer: str, scored: MathScore) -> str:
+def feedback(question: str, gold: str, answer: str, scored: scoring.MathScore) -> str:
     """One short paragraph on `answer`, as `scored` says it was read."""
     if scored.score == 1.0:
         return f"Right: the answer is {_short(gold)} (read from: {scored.path})."
-    return _WRONG[scored.kind](question, gold, without_thoughts(answer), scored)
+    return _WRONG[scored.kind](question, gold, scoring.without_thoughts(answer), scored)
 
 
-def _choice(question: str, gold: str, answer: str, scored: MathScore) -> str:
-    value = option_value(question, gold)
+def _choice(question: str, gold: str, answer: str, scored: scoring.MathScore) -> str:
+    value = scoring.option_value(question, gold)
     named = f"{gold}, which is {_short(value)}" if value != "FAILURE" else gold
-    letter = read_letter(answer)
+    letter = scoring.read_letter(answer)
     if letter and letter != gold:
-        other = option_value(question, letter)
+        other = scoring.option_value(question, letter)
         meant = "" if other == "FAILURE" else f" ({_short(other)})"
         return f"Wrong: the answer chose {letter}{meant}; the right choice is {named}."
     return (
@@ -112,7 +104,7 @@ def _choice(question: str, gold: str, answer: str, scored: MathScore) -> str:
     )
 
 
-def _aime(question: str, gold: str, answer: str, scored: MathScore) -> str:
+def _aime(question: str, gold: str, answer: str, scored: scoring.MathScore) -> str:
     if gold in answer:
         return (
             f"The right answer {gold} occurs, but not at the end: the three digits must be the "
@@ -127,7 +119,7 @@ def _aime(question: str, gold: str, answer: str, scored: MathScore) -> str:
     return f"Wrong: the right answer is {gold}, as the last part of the response."
 
 
-def _rearrangement(question: str, gold: str, answer: str, scored: MathScore) -> str:
+def _rearrangement(question: str, gold: str, answer: str, scored: scoring.MathScore) -> str:
     order = [int(piece) for piece in gold.split(",")]
     right = f"The right order is {', '.join(map(str, order))}."
     if not scored.path:
@@ -148,7 +140,7 @@ def _rearrangement(question: str, gold: str, answer: str, scored: MathScore) -> 
     return " ".join([*parts, f"Wrong places: {shown}."] if wrong else parts)
 
 
-def _amps(question: str, gold: str, answer: str, scored: MathScore) -> str:
+def _amps(question: str, gold: str, answer: str, scored: scoring.MathScore) -> str:
     right = f"The right answer is {_short(gold)}."
     if not scored.read:
         return (
@@ -167,7 +159,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + " …"
 
 
-_WRONG: dict[str, Callable[[str, str, str, MathScore], str]] = {
+_WRONG: dict[str, Callable[[str, str, str, scoring.MathScore], str]] = {
     "choice": _choice,
     "aime": _aime,
     "rearrangement": _rearrangement,
