@@ -18,7 +18,7 @@ import promptcodebook as pco
 from promptcodebook.errors import ConfigError, DataError, PolicyError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.online.exploring import Explorer
-from promptcodebook.online.learning import Learned, Trained, estimate, learn, read_training
+from promptcodebook.online.learning import Learned, Trained, dated, estimate, learn, read_training
 from promptcodebook.online.log import Feedback, Logged, Served, SqliteLog
 from promptcodebook.policy.file import PolicyFile, read_policy_file
 from promptcodebook.registry.log import version_of
@@ -209,6 +209,9 @@ def test_old_feedback_fades(world: World) -> None:
         for n, each in enumerate(logs)
     ]
     fades = learn(world.file, world.trained, turned, {"v": 0}, 40.0)
+    ahead = replace(turned[-1], served=replace(turned[-1].served, id="req-ahead", time=1e9))
+    same = learn(world.file, world.trained, dated([*turned, ahead], 600.0), {"v": 0}, 40.0)
+    assert abs(world.earns(same.file) - world.earns(fades.file)) <= 0.05
     stays = learn(world.file, world.trained, turned, {"v": 0}, LONG)
     assert world.earns(fades.file) <= 0.1 < 0.5 <= world.earns(stays.file)
 

@@ -39,8 +39,8 @@ def blind(request: Request) -> str:
     return topic(asked) if PHRASES[topic(asked)][0] in asked else "?"
 
 
-def learn(place: Path, model: Any = follow, epochs: int = 24, **more: Any) -> pco.Run:
-    config = {
+def settings(epochs: int = 24, **more: Any) -> dict[str, Any]:
+    return {
         "preset": "small",
         "size": 4,
         "select": 1,
@@ -49,6 +49,11 @@ def learn(place: Path, model: Any = follow, epochs: int = 24, **more: Any) -> pc
         "instinct": {"kind": "demo"},
         **more.pop("config", {}),
     }
+
+
+def learn(place: Path, model: Any = follow, epochs: int = 24, **more: Any) -> pco.Run:
+    parts = {name: more.pop(name) for name in ("update", "config") if name in more}
+    config = settings(epochs, **parts)
     return pco.optimize(
         more.pop("data", None) or data(),
         right,
@@ -69,6 +74,10 @@ def test_demonstrations_are_training_examples_and_go_to_inputs_like_them(tmp_pat
         assert {r.origin for step in store.steps() for r in step.rewrites} == {"pool"}
     without = run.rows["without_demos"]
     assert without.reference and without.score.mean < run.rows["learned"].score.mean - 0.2
+    made = pco.estimate(data(), right, "simulated", config=settings())
+    [share] = [share for share in made.roles if share.role == "executor"]
+    assert share.calls.low <= run.usage["executor"].calls <= share.calls.high
+    assert share.calls.expected == run.usage["executor"].calls
 
 
 def test_a_model_that_learns_nothing_from_examples_gains_nothing(tmp_path: Path) -> None:

@@ -177,6 +177,8 @@ def estimate_plan(
         return [scale.up(await dry_run(stand_in, manner), manner.tidied) for manner in MANNERS]
 
     little, usual, much = run_sync(dry_runs())
+    if plan.config.instinct.kind == "demo":  # A dry run finds no answer to show: its row is added.
+        usual, much = (_with_row(plan, works) for works in (usual, much))
     sums = _Sums(plan, _with_tried(plan, little, usual, much), seconds or {})
     roles = tuple(sums.share(role, [role]) for role in sums.roles)
     simulated = any_simulated(share.model for share in roles)
@@ -203,6 +205,14 @@ def _with_tried(plan: Plan, little: DryWork, usual: DryWork, much: DryWork) -> l
     found = usual.get(key, Work()).calls - much.get(key, Work()).calls
     more = once + max(0.0, found)
     return [change(little, -once * (len(examples) - 1)), usual, change(much, more)]
+
+
+def _with_row(plan: Plan, works: DryWork) -> DryWork:
+    """With one more row of the verdict."""
+    key: tuple[str, Role] = ("judging", "executor")
+    work = works.get(key, Work())
+    calls = len(plan.judged) * max(1, len(plan.task.program.stages))
+    return {**works, key: work + work.times(calls / work.calls)} if work.calls else works
 
 
 class _Sums:

@@ -145,7 +145,7 @@ def learn(
     behind = run_behind(runs_dir(), run or ref)
     with closing(open_log()) as log:
         start = 0.0 if lasts is None else time.time() - lasts
-        logged = log.logged(logged_name(ref, reference), start)
+        logged = learning.dated(log.logged(logged_name(ref, reference), start), time.time())
     versions = learning.versions_of(reference, {each.served.version for each in logged})
     given = command.Typed(None, None, None, lm, budget, sets, trust).given("pco learn")
     with until_done("pco learn", ref, given.above) as supplies:

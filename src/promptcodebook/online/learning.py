@@ -257,6 +257,14 @@ def sort_out(
     return kept, dict(left)
 
 
+def dated(logged: Iterable[Logged], now: float) -> list[Logged]:
+    """The requests, those of a clock that was ahead as of now: else all others would be old."""
+    return [
+        replace(each, served=replace(each.served, time=now)) if each.served.time > now else each
+        for each in logged
+    ]
+
+
 def learn(
     file: PolicyFile,
     trained: Trained,
