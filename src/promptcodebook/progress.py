@@ -121,6 +121,7 @@ class RunView:
     solved: float | None = None
     counts: tuple[int, ...] = ()
     seconds: tuple[float, ...] = ()
+    validation: float | None = None
     best: tuple[int, float] | None = None
     failed: int = 0
     phase: Phase | None = None
@@ -180,8 +181,11 @@ def advance(view: RunView, event: ProgressEvent, now: float) -> RunView:
                 failed=view.failed + broken,
                 phase=None,
             )
-        case ValidationDone(step, evaluation, best) if evaluation.score is not None:
-            return replace(view, best=(step, evaluation.score) if best else view.best, phase=None)
+        case ValidationDone(step, evaluation, best, finalist) if evaluation.score is not None:
+            view = replace(view, phase=None)
+            if not finalist:
+                view = replace(view, validation=evaluation.score)
+            return replace(view, best=(step, evaluation.score)) if best else view
         case Spent(usage, tallies, lost, limits):
             return replace(view, usage=usage, tallies=tallies, lost=lost, limits=limits)
         case _:

@@ -51,13 +51,12 @@ SCREENS = {
     "biography": "/run/{simulated}/codebook/2",
     "examples": "/run/{simulated}/examples",
     "failures": "/run/{real}#test",
-    "theory": "/run/{simulated}/theory",
     "example": "/run/{simulated}/example/train-3-1/4",
     "compare": "/compare?run={simulated}&run={real}",
     "registry": "/registry",
     "served": "/served/tickets@production",
 }
-_HOSTILE = ("", "/codebook", "/codebook/2", "/codebook/encoder", "/examples", "/theory",
+_HOSTILE = ("", "/codebook", "/codebook/2", "/codebook/encoder", "/examples",
             "/example/train-3-1", "/example/test-5/test")  # fmt: skip
 
 

@@ -116,7 +116,6 @@ def report(
         "run that it came from."
     ),
     output: Path | None = typer.Option(None, "--output", "-o", help="Where; else RUN/report.html."),
-    theory: bool = typer.Option(False, "--theory", help="With the method's symbols and theorems."),
     trust: command.Trust = False,
     as_json: Json = False,
 ) -> None:
@@ -124,7 +123,7 @@ def report(
     network."""
     path = run_behind(runs_dir(), ref)
     target = output or path / "report.html"
-    run_id = write_run_report(path, target, trust=trust, theory=theory)
+    run_id = write_run_report(path, target, trust=trust)
     show(lambda: {"run": run_id, "report": str(target)}, lambda: str(target), as_json=as_json)
 
 
@@ -134,7 +133,6 @@ def write_run_report(
     known: Mapping[str, Example] | None = None,
     *,
     trust: bool = False,
-    theory: bool = False,
 ) -> str:
     """The run at `path` as one HTML file; returns its id. None of its examples `known` reads them
     from its data, if this user made it or trusts it: the files that it names may be anybody's."""
@@ -145,7 +143,7 @@ def write_run_report(
             note("the inputs are left out: the run does not have your mark (--trust reads them)")
             known = {}
         known = stored_examples(store.header) if known is None else known
-        write_report(store, target, known, theory=theory)
+        write_report(store, target, known)
         return store.header.id
 
 

@@ -13,23 +13,8 @@ from typing import Any
 from promptcodebook.assemble import Assembled
 from promptcodebook.config import load_config, merge
 from promptcodebook.errors import DataError
+from promptcodebook.experiments import experiment as common
 from promptcodebook.experiments import page as pages
-from promptcodebook.experiments.experiment import (
-    Experiment,
-    Measured,
-    Order,
-    base,
-    difference,
-    framed,
-    judged_by_words,
-    rewards,
-    runs_of,
-    said,
-    score,
-    stopped,
-    tokens,
-    trained,
-)
 from promptcodebook.experiments.lab import Cell, Judged, Lab, Result, row_json
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.method.policy import FixedPrompt
@@ -66,7 +51,7 @@ def methods(spec: str = "") -> Mapping[str, Method]:
     return made
 
 
-def tasks_of(order: Order, spec: str) -> tuple[str, ...]:
+def tasks_of(order: common.Order, spec: str) -> tuple[str, ...]:
     if order.task:
         return (order.task,)
     kind = parse_spec(spec).kind
@@ -76,16 +61,16 @@ def tasks_of(order: Order, spec: str) -> tuple[str, ...]:
     return ours if order.preset == "quick" else (*ours, *BENCHMARKS)
 
 
-def _budgets(order: Order) -> Mapping[str, tuple[int, int]]:
+def _budgets(order: common.Order) -> Mapping[str, tuple[int, int]]:
     return pages.read_table("methods")["budgets"][order.preset]
 
 
-def cells_of(order: Order, spec: str) -> Sequence[Cell]:
+def cells_of(order: common.Order, spec: str) -> Sequence[Cell]:
     floors: list[Cell] = []
     cells: list[Cell] = []
     for task in tasks_of(order, spec):
         few = pages.read_table("methods")["validating"][order.preset]
-        whole = base(replace(order, task=task), spec, task)
+        whole = common.base(replace(order, task=task), spec, task)
         settings = merge(whole, {"validation": {"subset": few, "finalists": 1}})
         floor = _floor(f"{task}/floor", {**settings, "verdict_examples": FLOOR})
         floors.append(floor)
@@ -108,7 +93,7 @@ def _floor(name: str, settings: Mapping[str, Any]) -> Cell:
     return Cell(name, settings, measure)
 
 
-def _run(order: Order, settings: Mapping[str, Any], name: str, kind: str, seed: int) -> Cell:
+def _run(order: common.Order, settings: Mapping[str, Any], name: str, kind: str, seed: int) -> Cell:
     (training, judging), method = _budgets(order)[kind], methods()[name]
     # As a share: rounded down, it leaves for training what is meant for training.
     kept = (judging + 0.5) / (training + judging)
@@ -130,7 +115,7 @@ def _run(order: Order, settings: Mapping[str, Any], name: str, kind: str, seed: 
             every = max(1, count // 2)
             epochs = {"update": {"epochs": count // every * every}, "validation": {"every": every}}
     task = settings["task"]
-    made = trained(f"{task}/{name}-{kind}/{seed}", merge(own, epochs))
+    made = common.trained(f"{task}/{name}-{kind}/{seed}", merge(own, epochs))
     # What both ask is asked once, if one comes after the other.
     first = (f"{task}/gepa-{kind}/{seed}",) if name == "gepa-merge" else ()
     return replace(made, after=first)
@@ -149,7 +134,7 @@ def _above(floor: Cell, cell: Cell) -> Cell:
 
 
 def _leaves(floor: Result) -> bool:
-    return score([floor["row"]["rewards"]]).low > 0
+    return common.score([floor["row"]["rewards"]]).low > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +147,7 @@ class _Line:
     paid: bool = True  # trained
 
     def rewards(self, task: str) -> Sequence[Sequence[float]]:
-        return rewards(self.runs[task], self.row)
+        return common.rewards(self.runs[task], self.row)
 
     def made(self, task: str) -> list[Result]:
         return [run for run in self.runs[task] if self.row in run["rows"]]
@@ -177,11 +162,11 @@ class _Lines:
     left_out: Sequence[pages.Block]
 
 
-def _lines(measured: Measured, kind: str) -> _Lines:
+def _lines(measured: common.Measured, kind: str) -> _Lines:
     tasks = tasks_of(measured.order, measured.lab.spec)
 
     def of(name: str) -> dict[str, list[Result]]:
-        found = {task: runs_of(measured.results, f"{task}/{name}-{kind}") for task in tasks}
+        found = {task: common.runs_of(measured.results, f"{task}/{name}-{kind}") for task in tasks}
         return {task: [run for run in runs if run["rows"]] for task, runs in found.items()}
 
     fixed = pages.read_table("methods")["fixed"]
@@ -202,7 +187,7 @@ def _lines(measured: Measured, kind: str) -> _Lines:
             search = f"tried {each} {prompts} a run, "
             search += f"{cut} of {plural(replies, 'reply', 'replies')} cut"
             if tried[0] < 2:
-                dropped.append(said("main", "left_out", title=title, search=search))
+                dropped.append(common.said("main", "left_out", title=title, search=search))
                 continue
             title = f"{title} ({search})"
         lines.append(_Line(title, method.row, runs))
@@ -211,7 +196,7 @@ def _lines(measured: Measured, kind: str) -> _Lines:
     return _Lines(lines, there, ["\n".join(dropped)] if dropped else [])
 
 
-def _main_page(measured: Measured) -> pages.Page:
+def _main_page(measured: common.Measured) -> pages.Page:
     spec = measured.lab.spec
     tasks = tasks_of(measured.order, spec)
     floors: list[list[str]] = []
@@ -220,18 +205,18 @@ def _main_page(measured: Measured) -> pages.Page:
         if result is not None:
             taking = "yes" if _leaves(result) else "no: the interval touches 0"
             taking = taking if task in BENCHMARKS else "yes, in any case"
-            floors.append([task, pages.shown(score([result["row"]["rewards"]])), taking])
+            floors.append([task, pages.shown(common.score([result["row"]["rewards"]])), taking])
     title = f"Up to {FLOOR} test examples without any optimizing"
-    blocks: list[pages.Block] = judged_by_words(tasks[1:], spec)
+    blocks: list[pages.Block] = common.judged_by_words(tasks[1:], spec)
     blocks.append(pages.Table("floor", ["task", "zero-shot (95 %)", "takes part"], floors, title))
     for kind, (training, _) in _budgets(measured.order).items():
         found = _lines(measured, kind)
         if found.lines:
             blocks.append(f"## At equal {kind}: at most {training:,} for training")
             blocks += [_rewards_table(found, kind), *found.left_out, *_failed(measured, kind)]
-    grpo = said("main", "engines" if "grpo" in methods(spec) else "no_grpo")
+    grpo = common.said("main", "engines" if "grpo" in methods(spec) else "no_grpo")
     # The paper's own Table 1, apart from ours.
-    blocks += [said("main", "note"), grpo, "## The paper's own figures"]
+    blocks += [common.said("main", "note"), grpo, "## The paper's own figures"]
     for executor in ("Qwen3-8B", "LLaMA-3.1-8B"):
         values = pages.published("Table 1", executor)
         metrics = {v.column: v.metric for v in reversed(values)}
@@ -240,7 +225,7 @@ def _main_page(measured: Measured) -> pages.Page:
         blocks.append(
             pages.Table(f"paper-{executor}", head, rows, f"The paper, {executor}, in percent")
         )
-    return framed(measured, tasks[0], blocks)
+    return common.framed(measured, tasks[0], blocks)
 
 
 def _rewards_table(found: _Lines, kind: str) -> pages.Table:
@@ -252,32 +237,32 @@ def _rewards_table(found: _Lines, kind: str) -> pages.Table:
     rows: list[list[str]] = []
     for line in found.lines:
         own = list(map(line.rewards, found.tasks))
-        mean = f"{fmean(score(each).mean for each in own):.3f}" if all(own) else ""
+        mean = f"{fmean(common.score(each).mean for each in own):.3f}" if all(own) else ""
         over = ""
         if all(own) and theirs and all(theirs) and line is not pco:
             pairs = list(zip(own, theirs, strict=True))
-            over = f"{fmean(score(a).mean - score(b).mean for a, b in pairs):+.3f}"
+            over = f"{fmean(common.score(a).mean - common.score(b).mean for a, b in pairs):+.3f}"
             if len(pairs) == 1:
                 shared = min(len(own[0]), len(theirs[0]))
-                gain = difference(own[0][:shared], theirs[0][:shared])
+                gain = common.difference(own[0][:shared], theirs[0][:shared])
                 over = pages.shown(gain, signed=True)
         made = [run for task in found.tasks for run in line.made(task)]
         spent = [
             f"{fmean(run['training'][what] for run in made):,.0f}" if line.paid else "0"
             for what in ("tokens", "calls")
         ]
-        cells = [pages.shown(score(each)) if each else "" for each in own]
+        cells = [pages.shown(common.score(each)) if each else "" for each in own]
         rows.append([line.title, *cells, mean, over, *spent])
     return pages.Table(f"main-{kind}", head, rows)
 
 
-def _failed(measured: Measured, kind: str) -> list[pages.Block]:
+def _failed(measured: common.Measured, kind: str) -> list[pages.Block]:
     """Optimizers that failed by themselves, and runs that ended before their own row was judged."""
     tasks = tasks_of(measured.order, measured.lab.spec)
     runs: dict[str, list[Result]] = {}
     lines: list[str] = []
     for name, method in methods().items():
-        found = [runs_of(measured.results, f"{task}/{name}-{kind}") for task in tasks]
+        found = [common.runs_of(measured.results, f"{task}/{name}-{kind}") for task in tasks]
         runs[name] = [run for each in found for run in each]
         made = [run for run in runs[name] if run["rows"] and not run["stopped"]]
         failed = {run["verdict"] for run in made if "failed" in run.get("verdict", "")}
@@ -286,11 +271,11 @@ def _failed(measured: Measured, kind: str) -> list[pages.Block]:
         if unjudged:
             ended = ", ".join(sorted({run["ended"] for run in unjudged}))
             counts = {"unjudged": len(unjudged), "runs": plural(len(made), "run")}
-            lines.append(said("main", "unjudged", title=method.title, ended=ended, **counts))
-    return [*(["\n".join(lines)] if lines else []), *stopped(runs)]
+            lines.append(common.said("main", "unjudged", title=method.title, ended=ended, **counts))
+    return [*(["\n".join(lines)] if lines else []), *common.stopped(runs)]
 
 
-def _length_page(measured: Measured) -> pages.Page:
+def _length_page(measured: common.Measured) -> pages.Page:
     found = _lines(measured, list(_budgets(measured.order))[-1])
     blocks: list[pages.Block] = []
     if found.lines:
@@ -309,7 +294,7 @@ def _length_page(measured: Measured) -> pages.Page:
     columns, rows = pages.as_printed(paper)
     title = "The paper, tokens (Figure 4a)"
     blocks += [*found.left_out, pages.Table("paper-lengths", ["method", *columns], rows, title)]
-    return framed(measured, tasks_of(measured.order, measured.lab.spec)[0], blocks)
+    return common.framed(measured, tasks_of(measured.order, measured.lab.spec)[0], blocks)
 
 
 def _lengths(line: _Line, task: str) -> list[str]:
@@ -322,14 +307,14 @@ def _lengths(line: _Line, task: str) -> list[str]:
     return [
         f"{fmean(each['longest_prompt'] for each in own):.0f}",
         f"{fmean(each['total_prompt'] for each in own):.0f}",
-        f"{fmean(tokens(run, line.row) for run in made):.0f}",
+        f"{fmean(common.tokens(run, line.row) for run in made):.0f}",
         f"{fmean(each['calls'] for each in own):.1f}",
     ]
 
 
-def _cost_page(measured: Measured) -> pages.Page:
+def _cost_page(measured: common.Measured) -> pages.Page:
     tasks = tasks_of(measured.order, measured.lab.spec)
-    blocks = judged_by_words(tasks[1:], measured.lab.spec)
+    blocks = common.judged_by_words(tasks[1:], measured.lab.spec)
     found = _lines(measured, list(_budgets(measured.order))[-1])
     head = ["method", "tokens in training and choosing", "tokens for the test split"]
     head += ["seconds a query", "calls a query", "reward (95 %)"]
@@ -343,16 +328,20 @@ def _cost_page(measured: Measured) -> pages.Page:
             training = "0"
             if line.row not in pages.read_table("methods")["fixed"]:
                 training = f"{fmean(run['training']['tokens'] for run in made):,.0f}"
-            judged = [tokens(run, line.row) * len(run["rows"][line.row]["rewards"]) for run in made]
+            judged = [
+                common.tokens(run, line.row) * len(run["rows"][line.row]["rewards"]) for run in made
+            ]
             seconds, calls = (fmean(each[what] for each in own) for what in ("seconds", "calls"))
             taken = [training, f"{fmean(judged):,.0f}", f"{seconds:.2f}", f"{calls:.1f}"]
-            rows.append([line.title, *taken, pages.shown(score(line.rewards(task)))])
+            rows.append([line.title, *taken, pages.shown(common.score(line.rewards(task)))])
         blocks.append(pages.Table(f"cost-{task}", head, rows))
     printed = "; ".join(f"{v.row} {v.column}: {v.printed}" for v in pages.published("Table 5"))
     paper = f"The paper, HotpotQA, one A100: {printed}."
-    return framed(measured, tasks[0], [*blocks, *found.left_out, said("main", "seconds"), paper])
+    return common.framed(
+        measured, tasks[0], [*blocks, *found.left_out, common.said("main", "seconds"), paper]
+    )
 
 
-MAIN = Experiment("main", "Table 1", cells_of, _main_page)
-PROMPT_LENGTH = Experiment("prompt-length", "Figure 4a", cells_of, _length_page)
-COST = Experiment("cost", "Table 5", cells_of, _cost_page)
+MAIN = common.Experiment("main", "Table 1", cells_of, _main_page)
+PROMPT_LENGTH = common.Experiment("prompt-length", "Figure 4a", cells_of, _length_page)
+COST = common.Experiment("cost", "Table 5", cells_of, _cost_page)

@@ -10,18 +10,7 @@ from typing import Any
 
 from promptcodebook.config import load_config, merge
 from promptcodebook.errors import TooManyFailures
-from promptcodebook.experiments.experiment import (
-    Experiment,
-    Measured,
-    difference,
-    lab_words,
-    missing,
-    rewards,
-    runs_of,
-    said,
-    score,
-    share,
-)
+from promptcodebook.experiments import experiment as shared
 from promptcodebook.experiments.lab import Cell, Lab, Result, read_training, row_json
 from promptcodebook.experiments.page import Block, Page, Table, read_table, shown
 from promptcodebook.optimizers.fixed import OraclePrompt
@@ -156,28 +145,28 @@ Results = Mapping[str, Result]
 _GOAL = 0.8  # share of the right rules' gain that was aimed at
 
 
-def _page(measured: Measured) -> Page:
+def _page(measured: shared.Measured) -> Page:
     results, order = measured.results, measured.order
     scale = scale_of(order.preset)
-    words = lab_words(measured, scale.get("test"), "messages")
+    words = shared.lab_words(measured, scale.get("test"), "messages")
     update = scale["run"]["update"]
     parts = [
         "A generated page: every figure and every judgement on it comes from",
         "```\n"
         f"pco reproduce small-real-model --preset {order.preset} --seeds {order.seeds} "
         f"--lm {measured.lab.spec}\n```",
-        said("small", "head", steps=update["epochs"], batch=update["batch_size"], **words),
+        shared.said("small", "head", steps=update["epochs"], batch=update["batch_size"], **words),
         *_headline(results),
         *_lengths(results),
         *_curves(results),
         *_sweeps(results),
-        *missing(measured),
+        *shared.missing(measured),
     ]
     return Page("What routing does on a small real model", parts)
 
 
 def _headline(results: Results) -> list[Block]:
-    runs, read = runs_of(results, "route", "-"), runs_of(results, "embed", "-")
+    runs, read = shared.runs_of(results, "route", "-"), shared.runs_of(results, "embed", "-")
 
     def verdicts(runs: Sequence[Result]) -> str:
         lines = [f"- seed {seed}: {run['verdict']}" for seed, run in enumerate(runs)]
@@ -187,12 +176,14 @@ def _headline(results: Results) -> list[Block]:
     if runs:
         parts += [*_judged_blocks("routed", runs), verdicts(runs)]
     if read:
-        parts += ["### With embeddings", said("small", "embeddings")]
+        parts += ["### With embeddings", shared.said("small", "embeddings")]
         parts += _judged_blocks("embeddings", read)
         both = min(len(runs), len(read))  # the seeds that have both
         if both:
-            learned = rewards(read[: len(runs)], "learned")
-            gain = shown(difference(learned, rewards(runs, "learned")[:both]), signed=True)
+            learned = shared.rewards(read[: len(runs)], "learned")
+            gain = shown(
+                shared.difference(learned, shared.rewards(runs, "learned")[:both]), signed=True
+            )
             what = "Learned with embeddings - learned by words"
             parts.append(f"{what}, {plural(both, 'seed')}: {gain}.")
         parts.append(verdicts(read))
@@ -209,7 +200,7 @@ def _judged_blocks(title: str, runs: Sequence[Result]) -> list[Block]:
     rows = [
         [
             titles[name],
-            shown(score(rewards(runs, name))),
+            shown(shared.score(shared.rewards(runs, name))),
             f"{mean(name, 'calls'):.1f}",
             f"{mean(name, 'prompt_tokens') + mean(name, 'completion_tokens'):.0f}",
             f"{mean(name, 'seconds'):.2f}",
@@ -218,34 +209,42 @@ def _judged_blocks(title: str, runs: Sequence[Result]) -> list[Block]:
     ]
     n, seeds = len(runs[0]["rows"][names[0]]["rewards"]), plural(len(runs), "seed")
     head = ["prompt", "reward (95 %)", "calls", "tokens", "seconds"]
-    words = said("small", "judged", n=n, seeds=seeds, rollouts=runs[0]["rollouts"])
+    words = shared.said("small", "judged", n=n, seeds=seeds, rollouts=runs[0]["rollouts"])
     return [words, Table(title, head, rows), *_gains(title, runs, set(names))]
 
 
 def _gains(title: str, runs: Sequence[Result], names: set[str]) -> list[Block]:
     pairs = [("learned", other) for other in ("best_single", "present", "concat", "none")]
     pairs = [p for p in (*pairs, ("oracle", "none"), ("oracle", "learned")) if set(p) <= names]
-    gains = {pair: difference(rewards(runs, pair[0]), rewards(runs, pair[1])) for pair in pairs}
+    gains = {
+        pair: shared.difference(shared.rewards(runs, pair[0]), shared.rewards(runs, pair[1]))
+        for pair in pairs
+    }
     rows = [[f"{a} - {b}", shown(gain, signed=True)] for (a, b), gain in gains.items()]
     parts: list[Block] = [Table(f"{title}-differences", ["paired difference", "95 %"], rows)]
     if not {"learned", "none", "oracle", "best_single", "present"} <= names:
         return parts
 
-    learned, oracle, none = (rewards(runs, name) for name in ("learned", "oracle", "none"))
-    part, met = share(learned, oracle, none), {True: "**met**", False: "**not met**"}
+    learned, oracle, none = (shared.rewards(runs, name) for name in ("learned", "oracle", "none"))
+    part, met = shared.share(learned, oracle, none), {True: "**met**", False: "**not met**"}
     mean, low, high = map(percent, (part.mean, part.low, part.high))
     above = " and above ".join(
         f"{name.replace('_', ' ')} {met[gains['learned', name].low > 0]}"
         for name in ("best_single", "present")
     )
-    goals = said("small", "goals", above=above, goal=percent(_GOAL), met=met[part.mean >= _GOAL])
-    return [*parts, said("small", "share", mean=mean, low=low, high=high), goals]
+    goals = shared.said(
+        "small", "goals", above=above, goal=percent(_GOAL), met=met[part.mean >= _GOAL]
+    )
+    return [*parts, shared.said("small", "share", mean=mean, low=low, high=high), goals]
 
 
 def _against(row: Result, first: Result) -> list[str]:
     """Its reward, and the difference to the first row ('' of that one)."""
     own, base = [row["rewards"]], [first["rewards"]]
-    return [shown(score(own)), "" if row is first else shown(difference(own, base), signed=True)]
+    return [
+        shown(shared.score(own)),
+        "" if row is first else shown(shared.difference(own, base), signed=True),
+    ]
 
 
 def _lengths(results: Results) -> list[Block]:
@@ -256,15 +255,15 @@ def _lengths(results: Results) -> list[Block]:
     first = rows[min(rows)]
     table = [[str(n), *_against(r, first), f"{r['prompt_tokens']:.0f}"] for n, r in rows.items()]
     head = ["rules", "reward (95 %)", f"against {min(rows)}", "prompt tokens"]
-    words = said("small", "lengths", n=len(first["rewards"]))
+    words = shared.said("small", "lengths", n=len(first["rewards"]))
     return ["## 2. What a long prompt costs", words, Table("lengths", head, table)]
 
 
 def _curves(results: Results) -> list[Block]:
-    learned, asked = runs_of(results, "curve", "-"), runs_of(results, "encoder", "-")
+    learned, asked = shared.runs_of(results, "curve", "-"), shared.runs_of(results, "encoder", "-")
     if not (learned or asked):
         return []
-    single = rewards(runs_of(results, "route", "-"), "best_single")
+    single = shared.rewards(shared.runs_of(results, "route", "-"), "best_single")
     head = ["training rollouts", "learned router", "minus best single", "LLM encoder"]
     rows: list[list[str]] = []
     for point in sorted({int(p) for run in (*learned, *asked) for p in run["points"]}):
@@ -272,16 +271,16 @@ def _curves(results: Results) -> list[Block]:
             [run["points"][str(point)]["rewards"] for run in runs if str(point) in run["points"]]
             for runs in (learned, asked)
         ]
-        ours, theirs = (shown(score(each)) if each else "" for each in at)
+        ours, theirs = (shown(shared.score(each)) if each else "" for each in at)
         over = at[0] and len(single) == len(at[0])
-        minus = shown(difference(at[0], single), signed=True) if over else ""
+        minus = shown(shared.difference(at[0], single), signed=True) if over else ""
         rows.append([str(point), ours, minus, theirs])
-    text = said("small", "curve", seeds=plural(len(learned), "seed"))
-    text += said("small", "encoder", seeds=plural(len(asked), "seed")) if asked else "."
+    text = shared.said("small", "curve", seeds=plural(len(learned), "seed"))
+    text += shared.said("small", "encoder", seeds=plural(len(asked), "seed")) if asked else "."
     shares = [row["fallbacks"] for run in asked for row in run["points"].values()]
     known = [share for share in shares if share is not None]
     if known:
-        text += said("small", "fallen", share=percent(sum(known) / len(known)))
+        text += shared.said("small", "fallen", share=percent(sum(known) / len(known)))
     return ["## 3. Learning curve", text, Table("curve", head, rows)]
 
 
@@ -290,16 +289,16 @@ def _sweeps(results: Results) -> list[Block]:
     for letter, axis in (("S", "select"), ("K", "size")):
         found = {n.rpartition("-")[2]: r for n, r in results.items() if n.startswith(f"{axis}-")}
         if found:
-            parts += [said("small", axis), _compared(letter, found)]
+            parts += [shared.said("small", axis), _compared(letter, found)]
     parts = ["## 4. S, K, and text updates", *parts] if parts else []
     names = read_table("variants")["texts"]
     rows = {name: results[f"texts-{name}"] for name in names if f"texts-{name}" in results}
     if rows:
-        parts += [said("small", "texts"), _compared("text updates", rows)]
+        parts += [shared.said("small", "texts"), _compared("text updates", rows)]
     updating = [result for name, result in rows.items() if name != "off"]
     # Where no variant kept a rewrite, the rules of acceptance cannot be compared.
     if updating and not any(result["rewrites"] for result in updating):
-        parts.append(said("small", "no_rewrite"))
+        parts.append(shared.said("small", "no_rewrite"))
     stopped = [f"- {name}: {r['stopped']}" for name, r in rows.items() if r["stopped"]]
     return [*parts, "Stopped before that:\n\n" + "\n".join(stopped)] if stopped else parts
 
@@ -318,7 +317,7 @@ def _compared(head: str, rows: Results) -> Table:
     return Table(head.replace(" ", "-"), columns, table)
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = shared.Experiment(
     name="small-real-model",
     paper="",
     cells=lambda order, spec: cells(scale_of(order.preset), order.seeds, spec),

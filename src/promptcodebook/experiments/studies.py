@@ -15,21 +15,8 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
 from promptcodebook.config.schema import Explore
 from promptcodebook.errors import LMError
+from promptcodebook.experiments import experiment as shared
 from promptcodebook.experiments import page as pages
-from promptcodebook.experiments.experiment import (
-    Experiment,
-    Measured,
-    Order,
-    base,
-    difference,
-    framed,
-    runs_of,
-    said,
-    scale_of,
-    score,
-    stopped,
-    variants,
-)
 from promptcodebook.experiments.lab import Cell, Judged, Lab, Result, row_json
 from promptcodebook.incidents import no_tally
 from promptcodebook.method import policy as policies
@@ -200,8 +187,8 @@ async def _right_routes(assembled: Assembled, state: State) -> dict[str, tuple[i
     return dict(await gather_all(map(routed, assembled.dataset.train)))
 
 
-def _attribution_cells(order: Order, spec: str) -> Sequence[Cell]:
-    settings = base(order, spec, "hotpotqa")
+def _attribution_cells(order: shared.Order, spec: str) -> Sequence[Cell]:
+    settings = shared.base(order, spec, "hotpotqa")
     wanted = {"quick": 4, "default": 20}.get(order.preset, 50)
 
     def measure(lab: Lab) -> Result:
@@ -214,10 +201,10 @@ def _attribution_cells(order: Order, spec: str) -> Sequence[Cell]:
     return [Cell("attribution", {**settings, "traces": wanted}, measure)]
 
 
-def _attribution_page(measured: Measured) -> pages.Page:
+def _attribution_page(measured: shared.Measured) -> pages.Page:
     result = measured.results.get("attribution")
     if result is None:
-        return framed(measured, "hotpotqa", [])
+        return shared.framed(measured, "hotpotqa", [])
     found = [(fault, channel or None) for fault, channel in result["blamed"]]
     count, traces = Counter(found), Counter(fault for fault, _ in found)
     channels = [*LOCI.values(), None]
@@ -230,10 +217,12 @@ def _attribution_page(measured: Measured) -> pages.Page:
         rows.append([fault, *(f"{value:.2f}" for value in values), *theirs])
     head = ["broken", "precision", "recall", "F1", *(f"paper: {column}" for column in columns)]
     table = pages.Table("attribution", head, rows)
-    return framed(measured, "hotpotqa", [confusion, table, said("attribution", "chance")])
+    return shared.framed(
+        measured, "hotpotqa", [confusion, table, shared.said("attribution", "chance")]
+    )
 
 
-ATTRIBUTION = Experiment(
+ATTRIBUTION = shared.Experiment(
     *("attribution", "Tables 9 and 10", _attribution_cells, _attribution_page),
     seeds=1,
     lm_quick="simulated",
@@ -249,16 +238,16 @@ GAP = "houserules_six"
 WORLDS = 100  # repetitions of what is drawn
 
 
-def _theory_cells(order: Order, spec: str) -> Sequence[Cell]:
+def _theory_cells(order: shared.Order, spec: str) -> Sequence[Cell]:
     settings: dict[str, Any] = {
         "task": GAP,
         "lm": spec,
         "roles": {"executor": {"temperature": 0.0, "max_tokens": 64}},
-        "verdict_examples": scale_of(order.preset)["verdict_examples"],
+        "verdict_examples": shared.scale_of(order.preset)["verdict_examples"],
     }
     return [
         Cell("reward-gap", settings, lambda lab: _gap(lab, settings)),
-        *variants(order, base(order, spec, "ifbench"), {"pco": {}}),
+        *shared.variants(order, shared.base(order, spec, "ifbench"), {"pco": {}}),
     ]
 
 
@@ -310,7 +299,7 @@ def collapse(size: int, select: int, steps: Sequence[float], world: int) -> int:
     return len(active)
 
 
-def _reach(measured: Measured) -> list[pages.Block]:
+def _reach(measured: shared.Measured) -> list[pages.Block]:
     rows: list[list[str]] = []
     for k, s in ((4, 1), (16, 1), (16, 4), (32, 4), (16, 6)):
         up_to = sum(math.comb(k, n) for n in range(1, s + 1))
@@ -318,16 +307,16 @@ def _reach(measured: Measured) -> list[pages.Block]:
     blocks: list[pages.Block] = [
         "## Theorem 1: how many prompts a codebook can make",
         pages.Table("expressivity", ["K", "S", "routes of exactly S", "routes of 1 to S"], rows),
-        said("theory", "expressivity"),
+        shared.said("theory", "expressivity"),
         "## Theorem 2: the reward gap",
     ]
     result = measured.results.get("reward-gap")
     if result is not None:
         rewards = {name: row["rewards"] for name, row in result["rows"].items()}
-        rows = [[name, pages.shown(score([each]))] for name, each in rewards.items()]
-        blocks.append(said("theory", "gap", task=GAP, n=len(next(iter(rewards.values())))))
+        rows = [[name, pages.shown(shared.score([each]))] for name, each in rewards.items()]
+        blocks.append(shared.said("theory", "gap", task=GAP, n=len(next(iter(rewards.values())))))
         blocks.append(pages.Table("reward-gap", ["prompt", "reward (95 %)"], rows))
-    return [*blocks, said("theory", "fixed")]
+    return [*blocks, shared.said("theory", "fixed")]
 
 
 def _steps(size: int, explore: Explore, epochs: int = 50) -> list[float]:
@@ -359,12 +348,12 @@ def _exploring() -> list[pages.Block]:
         fallen.append([str(size), str(select), f"{fmean(without):.1f}", f"{fmean(with_):.1f}"])
     return [
         "## Theorem 3: exploration reaches every entry",
-        said("theory", "utilisation", worlds=WORLDS),
+        shared.said("theory", "utilisation", worlds=WORLDS),
         pages.Table("utilisation", head, rows),
-        said("theory", "ranges"),
+        shared.said("theory", "ranges"),
         "## Proposition 4: collapse without exploration",
         pages.Table("collapse", ["K", "S", "ever selected, ε = 0", "with ε-greedy"], fallen),
-        said("theory", "collapse"),
+        shared.said("theory", "collapse"),
     ]
 
 
@@ -382,20 +371,23 @@ def residual_rows(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return rows
 
 
-def _additivity(measured: Measured) -> list[pages.Block]:
-    runs = runs_of(measured.results, "pco")
+def _additivity(measured: shared.Measured) -> list[pages.Block]:
+    runs = shared.runs_of(measured.results, "pco")
     rows = residual_rows([each for run in runs for each in run["residuals"]])
-    blocks: list[pages.Block] = ["## Theorem 5: does the blame add up?", *stopped({"pco": runs})]
+    blocks: list[pages.Block] = [
+        "## Theorem 5: does the blame add up?",
+        *shared.stopped({"pco": runs}),
+    ]
     if not rows:
-        return [*blocks, said("theory", "no_residual")]
+        return [*blocks, shared.said("theory", "no_residual")]
     head = ["Σ over", "traces", "mean δ", "mean size", "largest size"]
-    blocks += [said("theory", "residual"), pages.Table("additivity", head, rows)]
-    return [*blocks, said("theory", "few", few=_FEW), said("theory", "rho")]
+    blocks += [shared.said("theory", "residual"), pages.Table("additivity", head, rows)]
+    return [*blocks, shared.said("theory", "few", few=_FEW), shared.said("theory", "rho")]
 
 
-THEORY = Experiment(
+THEORY = shared.Experiment(
     *("theory", "Theorems 1-3, 5 and Proposition 4", _theory_cells),
-    lambda of: framed(of, "ifbench", [*_reach(of), *_exploring(), *_additivity(of)]),
+    lambda of: shared.framed(of, "ifbench", [*_reach(of), *_exploring(), *_additivity(of)]),
     seeds=1,
 )
 
@@ -442,7 +434,7 @@ class Setting:
         return fitting[:: max(1, len(fitting) // most)][:most] if most else fitting
 
 
-def _pays_cells(order: Order, spec: str) -> Sequence[Cell]:
+def _pays_cells(order: shared.Order, spec: str) -> Sequence[Cell]:
     most = {"quick": 8, "default": 96}.get(order.preset)
     executor = {"temperature": 0.0, "max_tokens": 64}
     base = {"task": TASK, "lm": spec, "roles": {"executor": executor}}
@@ -477,7 +469,7 @@ def _judged(lab: Lab, base: Mapping[str, Any], place: Setting, most: int | None)
     return found
 
 
-def _pays_page(measured: Measured) -> pages.Page:
+def _pays_page(measured: shared.Measured) -> pages.Page:
     head = ["messages", "one prompt (95 %)", "own prompt (95 %)", "own - one"]
     head += ["tokens, one", "tokens, own", "pays"]
     blocks: list[pages.Block] = []
@@ -488,15 +480,15 @@ def _pays_page(measured: Measured) -> pages.Page:
             if on != axis:
                 continue
             one, own = result["one"], result["own"]
-            gain = difference([own["rewards"]], [one["rewards"]])
+            gain = shared.difference([own["rewards"]], [one["rewards"]])
             pays = "yes" if gain.low > 0 else "no" if gain.high < LITTLE else "not clear"
-            found = [pages.shown(score([way["rewards"]])) for way in (one, own)]
+            found = [pages.shown(shared.score([way["rewards"]])) for way in (one, own)]
             tokens = [f"{way['prompt_tokens']:.0f}" for way in (one, own)]
             seen = str(len(own["rewards"]))
             rows.append([value, seen, *found, pages.shown(gain, signed=True), *tokens, pays])
         if rows:
-            blocks.append(pages.Table(axis, [axis, *head], rows, said("pays", axis)))
-    return framed(measured, TASK, [*blocks, said("pays", "verdict", little=LITTLE)])
+            blocks.append(pages.Table(axis, [axis, *head], rows, shared.said("pays", axis)))
+    return shared.framed(measured, TASK, [*blocks, shared.said("pays", "verdict", little=LITTLE)])
 
 
-WHEN_IT_PAYS = Experiment("when-it-pays", "", _pays_cells, _pays_page, seeds=1)
+WHEN_IT_PAYS = shared.Experiment("when-it-pays", "", _pays_cells, _pays_page, seeds=1)

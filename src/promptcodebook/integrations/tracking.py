@@ -135,7 +135,7 @@ def _figures(view: RunView) -> Iterator[tuple[str, float]]:
     figures = {
         "reward": view.reward,
         "epsilon": view.epsilon,
-        "validation": view.validations[-1][1] if view.validations else None,
+        "validation": view.validation,
         "best_validation": best[1] if best is not None else None,
         "failed": view.failed,
         "calls": spent.calls,

@@ -7,25 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from promptcodebook.providers.library import (
-    Declined,
-    Library,
-    Refused,
-    Tree,
-    arguments_of,
-    call_of,
-    chunk_of,
-    completion_of,
-    fault,
-    head_of,
-    inline_of,
-    parts_of,
-    said_of,
-    stops_of,
-    tree_of,
-    usage_chunk_of,
-    usage_of,
-)
+from promptcodebook.providers import library
 
 _LENGTH = 8192  # tokens of a reply where a request names no length, since Anthropic wants one
 _FINISH = {
@@ -45,7 +27,7 @@ _OURS = (
 _MARK = {"type": "ephemeral"}
 
 
-class Anthropic(Library):
+class Anthropic(library.Library):
     module = extra = "anthropic"
 
     def open_client(self) -> Any:
@@ -65,11 +47,11 @@ class Anthropic(Library):
     async def close_client(self, client: Any) -> None:
         await client.close()
 
-    async def complete(self, client: Any, asked: Tree) -> Tree:
+    async def complete(self, client: Any, asked: library.Tree) -> library.Tree:
         message = await client.messages.create(**asked)
         text, thoughts = "", ""
-        calls: list[Tree] = []
-        kept: list[Tree] = []
+        calls: list[library.Tree] = []
+        kept: list[library.Tree] = []
         for block in message.content:
             match block.type:
                 case "text":
@@ -78,50 +60,61 @@ class Anthropic(Library):
                     thoughts += getattr(block, "thinking", "")
                     kept.append(block.model_dump(exclude_none=True))
                 case "tool_use":
-                    calls.append(call_of(block.id, block.name, json.dumps(block.input)))
+                    calls.append(library.call_of(block.id, block.name, json.dumps(block.input)))
                 case _:
                     pass  # what the provider's own tools did
-        said = said_of(text, thoughts, calls)
+        said = library.said_of(text, thoughts, calls)
         if calls and kept:
             said["thinking_blocks"] = kept  # to be sent back with the results of the calls
         reason = message.stop_reason or "end_turn"
         usage = _usage(message.usage, message.usage.output_tokens)
-        own = head_of(message.id, self.model)
-        return completion_of(own, said, _FINISH.get(reason, "content_filter"), reason, usage)
+        own = library.head_of(message.id, self.model)
+        return library.completion_of(
+            own, said, _FINISH.get(reason, "content_filter"), reason, usage
+        )
 
-    async def stream(self, client: Any, asked: Tree) -> AsyncGenerator[Tree, None]:
-        own, counts, calls, reason = head_of("", self.model), None, -1, "end_turn"
+    async def stream(self, client: Any, asked: library.Tree) -> AsyncGenerator[library.Tree, None]:
+        own, counts, calls, reason = library.head_of("", self.model), None, -1, "end_turn"
         events = await client.messages.create(**asked, stream=True)
         async with events:
             async for event in events:
                 match event.type:
                     case "message_start":
-                        own, counts = head_of(event.message.id, self.model), event.message.usage
-                        yield chunk_of(own, {"role": "assistant", "content": ""})
+                        own, counts = (
+                            library.head_of(event.message.id, self.model),
+                            event.message.usage,
+                        )
+                        yield library.chunk_of(own, {"role": "assistant", "content": ""})
                     case "content_block_start" if event.content_block.type == "tool_use":
                         calls += 1
                         block = event.content_block
-                        begun = {"index": calls, **call_of(block.id, block.name, "")}
-                        yield chunk_of(own, {"tool_calls": [begun]})
+                        begun = {"index": calls, **library.call_of(block.id, block.name, "")}
+                        yield library.chunk_of(own, {"tool_calls": [begun]})
                     case "content_block_delta":
                         if delta := _delta(event.delta, calls):
-                            yield chunk_of(own, delta)
+                            yield library.chunk_of(own, delta)
                     case "message_delta":
                         reason = event.delta.stop_reason or reason
                         written = event.usage.output_tokens
-                        yield chunk_of(own, {}, _FINISH.get(reason, "content_filter"), reason)
-                        yield usage_chunk_of(own, _usage(counts, written))
+                        yield library.chunk_of(
+                            own, {}, _FINISH.get(reason, "content_filter"), reason
+                        )
+                        yield library.usage_chunk_of(own, _usage(counts, written))
                     case _:
                         pass
 
-    def refusal(self, error: Exception) -> Refused | None:
+    def refusal(self, error: Exception) -> library.Refused | None:
         if not isinstance(error, self.library.APIStatusError):
             return None
         failed: Any = error
-        told = tree_of(tree_of(failed.body).get("error"))
+        told = library.tree_of(library.tree_of(failed.body).get("error"))
         message, kind = str(told.get("message") or failed.message), str(told.get("type") or "")
         code = "model_not_found" if kind == "not_found_error" else ""
-        return failed.status_code, fault(message, kind=kind, code=code), failed.response.headers
+        return (
+            failed.status_code,
+            library.fault(message, kind=kind, code=code),
+            failed.response.headers,
+        )
 
     async def names(self, client: Any) -> Sequence[str]:
         return [model.id async for model in client.models.list(limit=1000)]
@@ -131,23 +124,23 @@ class Anthropic(Library):
         counted = await client.messages.count_tokens(model=self.model, messages=messages)
         return counted.input_tokens
 
-    def request(self, body: Tree) -> Tree:
+    def request(self, body: library.Tree) -> library.Tree:
         """The keywords of the client's `messages.create`."""
         system, turns = _conversation(body["messages"])
-        asked: Tree = {
+        asked: library.Tree = {
             "model": self.model,
             "max_tokens": body.get("max_completion_tokens") or body.get("max_tokens") or _LENGTH,
             "messages": turns,
         }
         if system:
             asked["system"] = system
-        if stops := stops_of(body):
+        if stops := library.stops_of(body):
             asked["stop_sequences"] = stops
         if tools := body.get("tools"):
             asked["tools"] = [_tool(each) for each in tools]
         if choice := _tool_choice(body):
             asked["tool_choice"] = choice
-        shape: Tree = body.get("response_format") or {}
+        shape: library.Tree = body.get("response_format") or {}
         if shape.get("type") == "json_schema":
             schema = self.library.transform_schema(shape["json_schema"]["schema"])
             asked["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
@@ -164,13 +157,15 @@ class Anthropic(Library):
         return {**asked, "extra_body": others or None}
 
 
-def _conversation(messages: Sequence[Tree]) -> tuple[list[Tree], list[Tree]]:
+def _conversation(
+    messages: Sequence[library.Tree],
+) -> tuple[list[library.Tree], list[library.Tree]]:
     """System blocks, the first message's end marked for the cache, and turns, the last too."""
-    system: list[Tree] = []
-    turns: list[Tree] = []
+    system: list[library.Tree] = []
+    turns: list[library.Tree] = []
     for message in messages:
         role: str = message["role"]
-        blocks = [_block(part) for part in parts_of(message)]
+        blocks = [_block(part) for part in library.parts_of(message)]
         match role:
             case "system" | "developer":
                 if blocks and not system:
@@ -181,12 +176,14 @@ def _conversation(messages: Sequence[Tree]) -> tuple[list[Tree], list[Tree]]:
                 result = {"type": "tool_result", "tool_use_id": message.get("tool_call_id", "")}
                 role, blocks = "user", [{**result, "content": blocks}]
             case "assistant":
-                calls: list[Tree] = message.get("tool_calls") or []
-                thoughts: list[Tree] = message.get("thinking_blocks") or []
+                calls: list[library.Tree] = message.get("tool_calls") or []
+                thoughts: list[library.Tree] = message.get("thinking_blocks") or []
                 blocks = [*thoughts, *blocks]
                 for call in calls:
                     named = {"id": call["id"], "name": call["function"]["name"]}
-                    blocks.append({"type": "tool_use", **named, "input": arguments_of(call)})
+                    blocks.append(
+                        {"type": "tool_use", **named, "input": library.arguments_of(call)}
+                    )
             case _:
                 pass
         if turns and turns[-1]["role"] == role:
@@ -200,13 +197,13 @@ def _conversation(messages: Sequence[Tree]) -> tuple[list[Tree], list[Tree]]:
     return system, turns
 
 
-def _mark(blocks: list[Tree]) -> None:
+def _mark(blocks: list[library.Tree]) -> None:
     """Marks the last block, unless the caller has set marks of its own."""
     if blocks and not any("cache_control" in block for block in blocks):
         blocks[-1] = {**blocks[-1], "cache_control": _MARK}
 
 
-def _block(part: Tree) -> Tree:
+def _block(part: library.Tree) -> library.Tree:
     """A part of a message; one that OpenAI does not know is Anthropic's own already."""
     match part.get("type"):
         case "image_url":
@@ -214,18 +211,18 @@ def _block(part: Tree) -> Tree:
         case "file" if "file_data" in part.get("file", {}):
             return {"type": "document", "source": _source(part["file"]["file_data"])}
         case "input_audio":
-            raise Declined("Claude reads text, images and PDF files, and no audio")
+            raise library.Declined("Claude reads text, images and PDF files, and no audio")
         case _:
             return part
 
 
-def _source(url: str) -> Tree:
-    if (inline := inline_of(url)) is None:
+def _source(url: str) -> library.Tree:
+    if (inline := library.inline_of(url)) is None:
         return {"type": "url", "url": url}
     return {"type": "base64", "media_type": inline[0], "data": inline[1]}
 
 
-def _tool(tool: Tree) -> Tree:
+def _tool(tool: library.Tree) -> library.Tree:
     if tool.get("type") != "function":
         return tool  # one that runs at the provider
     function = tool["function"]
@@ -234,10 +231,10 @@ def _tool(tool: Tree) -> Tree:
     return {"name": function["name"], **about, "input_schema": schema}
 
 
-def _tool_choice(body: Tree) -> Tree | None:
+def _tool_choice(body: library.Tree) -> library.Tree | None:
     choice: Any = body.get("tool_choice")
-    if only := tree_of(tree_of(choice).get("function")).get("name"):
-        made: Tree = {"type": "tool", "name": only}
+    if only := library.tree_of(library.tree_of(choice).get("function")).get("name"):
+        made: library.Tree = {"type": "tool", "name": only}
     elif choice in ("auto", "none", "required"):
         made = {"type": "any" if choice == "required" else choice}
     else:
@@ -247,7 +244,7 @@ def _tool_choice(body: Tree) -> Tree | None:
     return made if choice else None
 
 
-def _delta(delta: Any, calls: int) -> Tree | None:
+def _delta(delta: Any, calls: int) -> library.Tree | None:
     match delta.type:
         case "text_delta":
             return {"content": delta.text}
@@ -260,7 +257,7 @@ def _delta(delta: Any, calls: int) -> Tree | None:
             return None
 
 
-def _usage(counts: Any, completion: int) -> Tree:
+def _usage(counts: Any, completion: int) -> library.Tree:
     """Anthropic counts what was read from its cache, and written into it, apart."""
     read, written = counts.cache_read_input_tokens or 0, counts.cache_creation_input_tokens or 0
-    return usage_of(counts.input_tokens + read + written, completion, read, written)
+    return library.usage_of(counts.input_tokens + read + written, completion, read, written)

@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from promptcodebook.calls import ROLES, Limits, Usage
-from promptcodebook.errors import DiskFull, import_part
+from promptcodebook.errors import DiskFull
 from promptcodebook.incidents import Incident
 from promptcodebook.paths import write_whole
 from promptcodebook.report import context as contexts
@@ -34,9 +34,9 @@ HIDDEN = ("roles.*.headers",)  # Headers may hold secrets, which a report must n
 Known = Mapping[str, Example] | None  # Examples by their ids; of a run that has none at hand, None.
 
 
-def write_report(store: RunStore, target: Path, known: Known = None, theory: bool = False) -> None:
+def write_report(store: RunStore, target: Path, known: Known = None) -> None:
     """Writes the report to `target`, all of it or nothing. Raises StoreError and DiskFull."""
-    text = render_report(store, known, theory)
+    text = render_report(store, known)
     try:
         write_whole(target, text)
     except OSError as error:
@@ -46,9 +46,9 @@ def write_report(store: RunStore, target: Path, known: Known = None, theory: boo
         raise fault from error
 
 
-def render_report(store: RunStore, known: Known = None, theory: bool = False) -> str:
+def render_report(store: RunStore, known: Known = None) -> str:
     """The report as a page. Of a run on private data (`Header.private`) it shows lengths in the
-    place of texts. MissingExtra where the `theory` is not installed."""
+    place of texts."""
     private = store.header.private
     context = contexts.Context.of(store, {} if private else known or {})
     sections = [
@@ -65,9 +65,6 @@ def render_report(store: RunStore, known: Known = None, theory: bool = False) ->
         SpendSection(context),
         SettingsSection(context),
     ]
-    if theory:
-        part = import_part("promptcodebook.screens", "theory", "the theory of a run", "bench")
-        sections.append(part.TheorySection(context))
     events = (withhold(e) if private else e for e in store.events(full=True))
     style, script = read_style(), read_script()
     page = render(

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from promptcodebook.errors import import_part
 from promptcodebook.paths import BENCH
 from promptcodebook.policy.references import stored_examples
 from promptcodebook.report import history, page, training, verdict
@@ -30,7 +29,7 @@ from promptcodebook.types import Evaluation, Example, Step
 from promptcodebook.units import duration, plural
 from promptcodebook.viewer.page import ALL_SIMULATED, Screen
 
-_TABS = ("Codebook", "Examples", "Theory")
+_TABS = ("Codebook", "Examples")
 _MOST_OPEN = 8  # runs kept open; the one viewed longest ago is closed
 _AT_REST = "-e"  # how the mark of an idle run ends, which no process writes
 GONE = f"gone{_AT_REST}"  # The mark of a run that does not exist.
@@ -232,14 +231,6 @@ def run_screen(followed: FollowedRun) -> Screen:
         sections=render_sections(sections, with_tests(followed, look)),
     )
     return screen_of(look, context.header.name or context.header.id, body)
-
-
-def theory_screen(followed: FollowedRun) -> Screen:
-    """The method's symbols and theorems for this run. MissingExtra where that part is not there."""
-    part = import_part("promptcodebook.screens", "theory", "the theory of a run", "bench")
-    look = followed.look()
-    body = render_sections([part.TheorySection(look.context)], look.events)
-    return screen_of(look, "Theory", body)
 
 
 def time_left(context: Context) -> str:

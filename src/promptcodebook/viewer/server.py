@@ -25,17 +25,9 @@ from promptcodebook.errors import PcoError
 from promptcodebook.report.pages import address, read_script, read_style
 from promptcodebook.store.lock import holder
 from promptcodebook.text import printable
+from promptcodebook.viewer import following
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen, measured_mark
 from promptcodebook.viewer.examples import compare_screen, example_screen, examples_screen
-from promptcodebook.viewer.following import (
-    GONE,
-    FollowedRun,
-    OpenRuns,
-    add_note,
-    rests,
-    run_screen,
-    theory_screen,
-)
 from promptcodebook.viewer.lists import Runs, Versions, Wanted
 from promptcodebook.viewer.page import Screen, missing, page_of
 from promptcodebook.viewer.served import ServedRefs
@@ -69,14 +61,14 @@ _NOTED = {"label": 60, "note": 4000}  # What a form may say of a test input, and
 _log = logging.getLogger(__name__)
 
 _Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_OfRun = Callable[[FollowedRun, web.Request], Screen]
+_OfRun = Callable[[following.FollowedRun, web.Request], Screen]
 
 
 class Site:
     """What is shown: the runs below one folder."""
 
     def __init__(self, runs_dir: Path, *, trust: bool = False, read_only: bool = False) -> None:
-        self.open_runs = OpenRuns(runs_dir, trust=trust, read_only=read_only)
+        self.open_runs = following.OpenRuns(runs_dir, trust=trust, read_only=read_only)
         self._runs, self._read_only = Runs(runs_dir), read_only
         self._versions, self._served = Versions(), ServedRefs()
 
@@ -97,7 +89,7 @@ class Site:
         add("/served/{ref}", _shown(lambda r: self._served.screen(r.match_info["ref"])))
         add("/static/{name}", _static)
         add("/live/runs", _told(lambda _: self._runs.mark(), _POLL_ALL_S))
-        add("/live/run/{run}", _told(partial(self._run_mark, FollowedRun.mark)))
+        add("/live/run/{run}", _told(partial(self._run_mark, following.FollowedRun.mark)))
         add("/live/registry", _told(lambda _: self._versions.mark()))
         add("/live/served", _told(lambda _: self._served.mark()))
         add("/live/served/{ref}", _told(lambda r: self._served.mark(r.match_info["ref"])))
@@ -122,7 +114,7 @@ class Site:
                 known = next((own for own in ids if printable(own) == name), None)
                 if followed is None or known is None:
                     raise web.HTTPNotFound
-                add_note(followed.path, known, **note)
+                following.add_note(followed.path, known, **note)
 
         await asyncio.to_thread(keep)
         return _seen_at(address("run", key) + "#test")
@@ -146,9 +138,9 @@ class Site:
         with self.open_runs.reading(key) as followed:
             return self._no_run(key) if followed is None else make(followed, request)
 
-    def _run_mark(self, mark: Callable[[FollowedRun], str], request: web.Request) -> str:
+    def _run_mark(self, mark: Callable[[following.FollowedRun], str], request: web.Request) -> str:
         with self.open_runs.reading(request.match_info["run"]) as followed:
-            return mark(followed) if followed is not None else GONE
+            return mark(followed) if followed is not None else following.GONE
 
     def _no_run(self, key: str) -> Screen:
         return missing(f"There is no run {key} in {self.open_runs.runs_dir}.", "pco runs list")
@@ -205,7 +197,7 @@ def _told(mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer
                 elif waited >= _BEAT_S:  # a reader that is gone is found out
                     waited = 0.0
                     await response.write(b": still here\n\n")
-                if rests(now):
+                if following.rests(now):
                     await response.write(_AT_REST)
                     return response
                 await asyncio.sleep(every)
@@ -221,10 +213,9 @@ def _seen_at(place: str) -> web.Response:
 
 
 _RUN_SCREENS: Mapping[str, _OfRun] = {
-    "/run/{run}": lambda run, _: run_screen(run),
+    "/run/{run}": lambda run, _: following.run_screen(run),
     "/run/{run}/codebook": lambda run, _: codebook_screen(run),
     "/run/{run}/examples": lambda run, _: examples_screen(run),
-    "/run/{run}/theory": lambda run, _: theory_screen(run),
     "/run/{run}/codebook/{text}": lambda run, r: biography_screen(run, r.match_info["text"]),
     "/run/{run}/example/{name}": lambda run, r: example_screen(run, r.match_info["name"]),
     "/run/{run}/example/{name}/{at}": lambda run, r: example_screen(
