@@ -182,10 +182,9 @@ def advance(view: RunView, event: ProgressEvent, now: float) -> RunView:
                 phase=None,
             )
         case ValidationDone(step, evaluation, best, finalist) if evaluation.score is not None:
-            view = replace(view, phase=None)
-            if not finalist:
-                view = replace(view, validation=evaluation.score)
-            return replace(view, best=(step, evaluation.score)) if best else view
+            last = view.validation if finalist else evaluation.score
+            won = (step, evaluation.score) if best else view.best
+            return replace(view, validation=last, best=won, phase=None)
         case Spent(usage, tallies, lost, limits):
             return replace(view, usage=usage, tallies=tallies, lost=lost, limits=limits)
         case _:

@@ -54,7 +54,7 @@ def train(
         file = command.toml_path(wanted.config)
     else:
         settings, base = _stored_settings(path, resume or "", wanted, trust)
-    where = Where(runs_dir(), path, _as_typed(), name, edited, file)
+    where = Where(runs_dir(), path, shlex.join(["pco", *sys.argv[1:]]), name, edited, file)
     try:
         with watch_run(plain=plain) as view:
             opened = open_run(settings, Sources(base), where, view)
@@ -68,10 +68,6 @@ def train(
         note(f"pco: stopped: {run.stop}\n  next: {run.stop.hint}")
         return run.stop.exit_code
     return 0
-
-
-def _as_typed() -> str:
-    return shlex.join(["pco", *sys.argv[1:]])
 
 
 def _stored_settings(

@@ -178,7 +178,10 @@ def estimate_plan(
 
     little, usual, much = run_sync(dry_runs())
     if plan.config.instinct.kind == "demo":  # A dry run finds no answer to show: its row is added.
-        usual, much = (_with_row(plan, works) for works in (usual, much))
+        key: tuple[str, Role] = ("judging", "executor")
+        row = len(plan.judged) * max(1, len(plan.task.program.stages))
+        added = ((each, each.get(key, Work())) for each in (usual, much))
+        usual, much = ({**each, key: w + w.times(row / max(1.0, w.calls))} for each, w in added)
     sums = _Sums(plan, _with_tried(plan, little, usual, much), seconds or {})
     roles = tuple(sums.share(role, [role]) for role in sums.roles)
     simulated = any_simulated(share.model for share in roles)
@@ -205,14 +208,6 @@ def _with_tried(plan: Plan, little: DryWork, usual: DryWork, much: DryWork) -> l
     found = usual.get(key, Work()).calls - much.get(key, Work()).calls
     more = once + max(0.0, found)
     return [change(little, -once * (len(examples) - 1)), usual, change(much, more)]
-
-
-def _with_row(plan: Plan, works: DryWork) -> DryWork:
-    """With one more row of the verdict."""
-    key: tuple[str, Role] = ("judging", "executor")
-    work = works.get(key, Work())
-    calls = len(plan.judged) * max(1, len(plan.task.program.stages))
-    return {**works, key: work + work.times(calls / work.calls)} if work.calls else works
 
 
 class _Sums:

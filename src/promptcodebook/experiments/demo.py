@@ -7,22 +7,30 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from promptcodebook.assemble import Sources, plan_run
 from promptcodebook.cli.command import emit, headline_text, note, verdict_text, wrap_text
+from promptcodebook.cli.runs import write_run_report
+from promptcodebook.config import Config, load_config
+from promptcodebook.data import sample
 from promptcodebook.errors import MissingExtra, require_modules
+from promptcodebook.experiments.lab import read_training
+from promptcodebook.experiments.page import read_table
+from promptcodebook.local.engine import require_model
 from promptcodebook.paths import runs_dir
-from promptcodebook.text import shorten
+from promptcodebook.progress import watch_run
+from promptcodebook.run.opening import Where, open_run
+from promptcodebook.run.optimize import Run, finish, fitting_runs
+from promptcodebook.run.verdict import Row, VerdictTable
+from promptcodebook.store.run import RunStore
+from promptcodebook.sync import run_sync
+from promptcodebook.tasks.houserules.task import SIX, present_prompt
+from promptcodebook.text import sentences_of, shorten
+from promptcodebook.types import Example, Rollout
 from promptcodebook.units import number
 
-if TYPE_CHECKING:
-    from promptcodebook.assemble import Sources
-    from promptcodebook.config import Config
-    from promptcodebook.run.optimize import Run
-    from promptcodebook.run.verdict import Row
-    from promptcodebook.types import Example, Rollout
-
-_Sample = tuple[str, list[str], "Rollout", "Rollout"]
+_Sample = tuple[str, list[str], Rollout, Rollout]
 """A message, its route, and what became of it with the present prompt and with that route."""
 NAME = "demo"  # the runs' name, by which `pco report demo` finds the latest
 MODEL = "smollm2"
@@ -31,40 +39,26 @@ _LONGEST = 400  # characters of a reply that are shown
 _FIGURES = ("reward", "gain", "calls", "tokens", "seconds")
 
 
-def _said() -> Mapping[str, Any]:
-    from promptcodebook.experiments.page import read_table
-
-    return read_table("demo")
-
-
 def demo_config() -> Config:
     """The demo's run: the present prompt taken apart, and routes over its sentences."""
-    from promptcodebook.config import load_config
-    from promptcodebook.tasks.houserules.task import SIX, present_prompt
-    from promptcodebook.text import sentences_of
-
     prompt = present_prompt(SIX)
     init = {"kind": "from_prompt", "prompt": prompt}
-    settings = {**_said()["run"], "lm": MODEL, "size": len(sentences_of(prompt)), "init": init}
-    return load_config(settings, where="the demo")
+    own = {"lm": MODEL, "size": len(sentences_of(prompt)), "init": init}
+    return load_config({**read_table("demo")["run"], **own}, where="the demo")
 
 
 def missing_model() -> MissingExtra | None:
     """Why the demo cannot run here, with what to type for it in its hint; None where it can."""
-    from promptcodebook.local.engine import require_model
-
     try:
         require_model(MODEL)
         require_modules(("numpy", "threadpoolctl"), "learning routes from outcomes", "router")
+        return None
     except MissingExtra as error:
         return error
-    return None
 
 
 def demonstrate(*, plain: bool, as_json: bool) -> int:
     """The demo on the model of this machine; its exit code. MissingExtra where it cannot run."""
-    from promptcodebook.assemble import Sources
-
     if (missing := missing_model()) is not None:
         raise missing
     return show(demo_config(), Sources(), plain=plain, as_json=as_json)
@@ -72,14 +66,7 @@ def demonstrate(*, plain: bool, as_json: bool) -> int:
 
 def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int:
     """Runs a demo, or resumes one of these settings that was stopped, and prints the result."""
-    from promptcodebook.assemble import plan_run
-    from promptcodebook.cli.runs import write_run_report
-    from promptcodebook.progress import watch_run
-    from promptcodebook.run.opening import Where, open_run
-    from promptcodebook.run.optimize import finish, fitting_runs
-    from promptcodebook.sync import run_sync
-
-    note(wrap_text(" ".join(_said()["about"].split()), "") + "\n")
+    note(wrap_text(" ".join(read_table("demo")["about"].split()), "") + "\n")
     plan = plan_run(config, sources)
     stopped = [r for r in fitting_runs(runs_dir(), plan) if r.name == NAME and r.resumable]
     where = Where(runs_dir(), stopped[-1].path if stopped else None, "pco demo", NAME)
@@ -101,9 +88,6 @@ def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int
 
 
 def _samples(run: Run, examples: Mapping[str, Example]) -> list[_Sample]:
-    from promptcodebook.data import sample
-    from promptcodebook.store.run import RunStore
-
     with closing(RunStore.open(run.path)) as store:
         judged = store.test_evaluations()
         rows = {row.name: {r.example_id: r for r in row.rollouts} for row in judged}
@@ -119,12 +103,10 @@ def _samples(run: Run, examples: Mapping[str, Example]) -> list[_Sample]:
 
 
 def _rows(run: Run) -> list[Row]:
-    return [run.rows[name] for name in _said()["titles"] if name in run.rows]
+    return [run.rows[name] for name in read_table("demo")["titles"] if name in run.rows]
 
 
 def _as_text(run: Run, report: Path, samples: Sequence[_Sample]) -> str:
-    from promptcodebook.run.verdict import VerdictTable
-
     def reply(rollout: Rollout) -> str:
         reward = number(rollout.reward, missing="failed")
         return f"[{reward}] {shorten(rollout.output, _LONGEST)}"
@@ -138,7 +120,7 @@ def _as_text(run: Run, report: Path, samples: Sequence[_Sample]) -> str:
             "learned": reply(learned),
         }
         told.append("\n".join(wrap_text(text, f"{name:<10}") for name, text in lines.items()))
-    rows, page = _rows(run), _said()
+    rows, page = _rows(run), read_table("demo")
     table = VerdictTable(rows, titles=page["titles"]).only(*_FIGURES)
     parts = [
         wrap_text(page["head"].format(n=rows[0].score.n if rows else 0), ""),
@@ -153,8 +135,6 @@ def _as_text(run: Run, report: Path, samples: Sequence[_Sample]) -> str:
 
 
 def _as_json(run: Run, report: Path, samples: Sequence[_Sample]) -> dict[str, Any]:
-    from promptcodebook.experiments.lab import read_training
-
     def reply(each: Rollout) -> dict[str, Any]:
         return {"reply": each.output, "reward": each.reward, "feedback": each.feedback}
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -78,16 +77,6 @@ class Misblaming(Around):
         return replace(found, encoder=theta, generator=phi, codebook=book)
 
 
-class Rotating(Around):
-    """The encoder's blame goes to the generator, that to the first instinct, an instinct's to θ."""
-
-    async def split(self, history: History, verdict: Verdict, draws: Draws) -> Gradients:
-        found = await self._inner.split(history, verdict, draws)
-        book = {history.route.indices[0]: found.generator} if found.generator else {}
-        theta = " ".join(found.codebook.values())
-        return replace(found, encoder=theta, generator=found.encoder, codebook=book)
-
-
 class Mishearing(Around):
     """Our attribution, which is given what the critic said of the example before."""
 
@@ -96,20 +85,6 @@ class Mishearing(Around):
     async def split(self, history: History, verdict: Verdict, draws: Draws) -> Gradients:
         before, self._before = self._before or verdict, verdict
         return await self._inner.split(history, before, draws)
-
-
-class Swapping(Around):
-    """Our attribution with the gradients of the example before, at this one's instincts."""
-
-    _before: Gradients | None = None
-
-    async def split(self, history: History, verdict: Verdict, draws: Draws) -> Gradients:
-        found = await self._inner.split(history, verdict, draws)
-        before, self._before = self._before or found, found
-        laid: dict[int, str] = {}
-        for k, text in zip(cycle(history.route.indices), before.codebook.values(), strict=False):
-            laid[k] = f"{laid[k]} {text}" if k in laid else text
-        return replace(found, encoder=before.encoder, generator=before.generator, codebook=laid)
 
 
 class Silent(Critic):
@@ -227,9 +202,7 @@ OPERATORS: Mapping[str, Operator] = {
     "blame-constant": _laid("constant"),
     "blame-all": _laid("all"),
     "blame-lowest": _laid("lowest"),
-    "channels-rotated": _blames(Rotating),
     "feedback-swapped": _blames(Mishearing),
-    "gradients-swapped": _blames(Swapping),
     "critic-silent": _silent,
     "scores-random": lambda parts: replace(parts, credit=_as(RandomScores, parts.credit)),
     "updater-identity": _fixed("encoder", "generator", "codebook", "critic"),

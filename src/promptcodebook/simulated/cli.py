@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from dataclasses import asdict
 from typing import Any
 
 import typer
 
-from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.assemble import Sources
 from promptcodebook.cli.command import Plain, emit, note, verdict_text, wrap_text
 from promptcodebook.cli.runs import write_run_report
 from promptcodebook.config import load_config
@@ -55,8 +53,8 @@ def demo(
             demonstrate = import_part(COMMAND_GROUP, "demo.real", "the demo", "bench")
             return demonstrate(plain=plain, as_json=as_json)
         except MissingExtra as missing:
-            next_step = f"  next: {missing.hint}\nthe simulated tour instead:"
-            note(f"no real model here: {missing}\n{next_step}")
+            note(f"no real model here: {missing}\n  next: {missing.hint}")
+            note("the simulated tour instead:")
     config = load_config(_SETTINGS, where="the demo")
     with watch_run(plain=plain) as view:
         opened = open_run(config, Sources(), Where(runs_dir(), command="pco demo"), view)
@@ -65,23 +63,19 @@ def demo(
         note(f"pco: stopped: {run.stop}\n  next: {run.stop.hint}")
         return run.stop.exit_code
     report, rows = run.path / "report.html", list(run.rows.values())
-    splits = plan_run(config, Sources()).dataset.items()
+    splits = opened.assembled.dataset.items()
     write_run_report(run.path, report, {e.id: e for _, split in splits for e in split})
     if as_json:
         emit({"simulated": True, "run": run.id, "rows": [asdict(row) for row in rows]})
         return None
     table = VerdictTable(rows, titles=_TITLES, head="simulated")
-    pco = "pco"
-    if not shutil.which("pco"):  # `make demo` puts it where no search path leads
-        as_module = sys.argv[0].endswith("__main__.py")
-        pco = "python -m promptcodebook.cli" if as_module else sys.argv[0]
     print(
         f"\nsimulated model: held-out test split, {rows[0].score.n} examples, 95 % intervals\n\n"
         f"{verdict_text(table.only('reward', 'gain', 'calls', 'tokens', 'longest prompt'))}\n\n"
         f"{wrap_text(run.verdict, '')}\nreport: {report}\n\n"
         "All figures above are simulated. Look closer:\n"
-        f"  {pco} codebook show {run.id}\n"
-        f'  {pco} explain {run.id} "Describe a rainy market in exactly 3 sentences."\n'
-        f"Your own data and model: {pco} init mytask"
+        f"  pco codebook show {run.id}\n"
+        f'  pco explain {run.id} "Describe a rainy market in exactly 3 sentences."\n'
+        "Your own data and model: pco init mytask"
     )
     return None

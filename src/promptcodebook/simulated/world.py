@@ -280,9 +280,3 @@ def _instructions(example: Example) -> Iterable[Mapping[str, object]]:
         ours = {"kind": name, **same.get(name, {})}
         renamed = {to: values.get(of) for to, of in ours.items() if to != "kind"}
         yield {"kind": ours["kind"], **renamed}
-
-
-def oracle_prompt(world: World, example: Example) -> str:
-    """For one input just the orders it needs: what the best possible prompt would say."""
-    needs = sorted(world.problem(example.input).needs)
-    return " ".join(world.skills.say(k, None) for k in needs)
