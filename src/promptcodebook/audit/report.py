@@ -324,7 +324,7 @@ def _sorted(findings: Sequence[Finding], texts: Mapping[str, str]) -> tuple[Find
 
 _UNREAD = ("format", "program", "compose", "router", "sampling", "about")
 """Fields of a policy that no model reads, and two that are read in part."""
-_FACTS = ("data", "run", "version", "score", "distilled")
+_FACTS = ("data", "run", "version", "score", "distilled", "learned")
 """What a policy says about itself that is no prompt."""
 _FIRST = ("encoder", "generator", "codebook")
 
