@@ -157,11 +157,6 @@ def utilisation(counts: Sequence[int]) -> float:
     return sum(n > 0 for n in counts) / len(counts) if counts else 0.0
 
 
-def has_collapsed(counts: Sequence[int]) -> bool:
-    """Definition 2: fewer than K/2 entries ever active."""
-    return sum(n > 0 for n in counts) < len(counts) / 2
-
-
 def average_success(counts: Sequence[int], success: Sequence[float]) -> float:
     """Success weighted by selection."""
     total = sum(counts)
