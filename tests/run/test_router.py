@@ -21,10 +21,9 @@ from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.randomness import keyed_random
 from promptcodebook.routing.ranking import Ranker
-from promptcodebook.serve.proxy import input_of
-from promptcodebook.serve.versions import Composing
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.houserules.task import RULES, load_houserules, present_prompt
+from tests.serve.proxied import Setup, up
 from tests.tasks.test_houserules import KEPT, PLAIN
 
 from .topics import PHRASES, SMALL, chance, data, learn, obey, right, shuffled
@@ -275,14 +274,14 @@ async def test_what_only_an_image_tells_is_learned_where_images_are_embedded(
     run.policy.save(tmp_path / "policy.json")
     file = read_policy_file(tmp_path / "policy.json")
     assert file.router is not None and file.router.images is images
-    policy = deploy(file, file.settings({"lm": "own", "cache": False}), Sources(lm=lm))
-    composing, shown = Composing(policy, "v"), [e.messages[0].wire for e in pictures().test[:4]]
-    asked = [input_of([wire]) for wire in shown]
-    assert {text for text, _ in asked} == {"this one\n[image]"}
-    made = [(await composing.compose(text, media=media)).prompt for text, media in asked]
-    assert len(set(made)) == (4 if images else 1)
-    again = await composing.compose(*asked[0][:1], media=asked[0][1])
-    assert again.cached == "input" and again.prompt == made[0]
+    async with up(file, Setup(lm=ScriptedLM().reply_with(looks))) as proxy:
+        routes = []
+        for example in (*pictures().test[:4], pictures().test[0]):
+            asked = {"model": "pco/tickets", "messages": [example.messages[0].wire]}
+            _, _, headers = await proxy.ask(json=asked)
+            routes.append((headers["x-pco-route"], headers["x-pco-cache"]))
+    assert len({route for route, _ in routes}) == (4 if images else 1)
+    assert routes[-1] == (routes[0][0], "input"), "the same image again is known"
 
 
 async def test_doctor_embeds_an_image_and_names_a_model_that_does_not() -> None:
