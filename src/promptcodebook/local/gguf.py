@@ -1,9 +1,8 @@
 """What a GGUF file says of its model; and the model unpacked to bf16, to train it.
 
-`transformers` reads the weights. The tokenizer is made here: theirs cuts "½" from a word and not
-from a number. A model that is read almost right trains to almost nothing, so tokenizers other than
-byte-level BPE over text that is split as for GPT-2 or SmolLM are refused.
-
+`transformers` reads the weights. The tokenizer is made here: theirs does not take "½" for a digit,
+as the engine does. A model that is read almost right trains to almost nothing. So a tokenizer is
+refused unless it is byte-level BPE over text that is split as for GPT-2 or SmolLM.
 
 Source: the GGUF specification, version 3 (ggml, docs/gguf.md)."""
 
