@@ -69,6 +69,13 @@ def test_what_is_not_known_is_refused(
     assert not [each for each in (cache / "models").iterdir() if each.is_dir()]
 
 
+def test_a_damaged_file_is_to_be_downloaded_again(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "small.gguf").write_bytes(b"GGUF\x03")
+    with pytest.raises(ConfigError, match="cannot be read as a GGUF file") as caught:
+        convert_gguf(find_weights(str(tmp_path / "small.gguf")))
+    assert caught.value.hint == "download it again"
+
+
 def as_llama_cpp(weights: Mapping[str, Any], heads: int) -> dict[str, Any]:
     """By llama.cpp's names, its way: the rows of queries and keys are kept by pairs."""
     outside = {

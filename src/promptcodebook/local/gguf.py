@@ -133,8 +133,9 @@ def convert_gguf(weights: Weights) -> Path:
             return folder
         part = folder.with_name(f"{name}.part")
         shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
+        fields = _read(file)
         try:
-            tokenizer = _tokenizer(_read(file), library)
+            tokenizer = _tokenizer(fields, library)
             transformers = library("transformers")
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 str(file.parent),
