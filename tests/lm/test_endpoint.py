@@ -167,7 +167,8 @@ async def test_an_image_is_embedded_as_a_chat_and_a_refusal_says_what_to_set(ser
     server.extra_routes[:] = [("/v1/embeddings", refuses)]
     await server.start()
     error = await failure(server, asked=shown)
-    assert "makes no embeddings of images (HTTP 422)" in str(error)
+    assert isinstance(error, RequestRefused) and error.role == "encoder"
+    assert "answered 422: input: field required" in str(error)
     assert error.hint.startswith("router.images = false")
     assert "images" not in str(await failure(server, asked=READ))
 

@@ -286,11 +286,8 @@ class Endpoint:
 
     async def _refusal(self, status: int, body: wire.ErrorBody, request: Request) -> LMError:
         names_model = "model" in body.all.lower()
-        images = request.embeds and bool(request.messages[0].media)
-        where = _NO_SUCH_PLACE if not images else (*_NO_SUCH_PLACE, *_NO_SUCH_FORM)
-        if request.embeds and status in where and not names_model:
-            of = " of images" if images else ""
-            what = f"{self._where.base_url} makes no embeddings{of} (HTTP {status})"
+        if request.embeds and status in _NO_SUCH_PLACE and not names_model:
+            what = f"{self._where.base_url} makes no embeddings (HTTP {status})"
             return wire.no_embeddings(what, replace(request, model=self._where.model))
         if body.code == "model_not_found" or (status == 404 and names_model):
             try:
@@ -300,6 +297,9 @@ class Endpoint:
             error: LMError = wire.missing_model(self._where, known)
         else:
             error = wire.refusal_of(status, body, self._where)
+            images = request.embeds and bool(request.messages[0].media)
+            if images and status in _NO_SUCH_FORM and isinstance(error, RequestRefused):
+                error.hint = wire.no_embeddings("", request).hint
         error.role = request.role
         return error
 
