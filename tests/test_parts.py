@@ -1,9 +1,8 @@
-"""Core without each outer part: a copy of the package in which that part is deleted.
+"""Core without each outer folder: a copy of the package in which that folder is deleted.
 
-Once for each part: every module of core is imported, and a training from `pco.toml` to the policy's
+Once for each: every module of core is imported, and a training from `pco.toml` to the policy's
 prompt passes through config, data, models, method, store, verdict, policy and CLI. The tests of
-core's inner rooms run in a copy without any part.
-The contract in `pyproject.toml` names the parts.
+core's inner rooms run in a copy without any of them.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.house import outer_parts
 from tests.cli.invoked import served
 from tests.lm.server import Server
 
@@ -35,15 +35,27 @@ COMMANDS = {
         "codebook show tickets@production": "serve",
         "explain req-20260101-000000000000": "serve",
     },
-    "local": {"lm serve smollm2": "local", "eval last --lm smollm2": "local"},
-    "providers": {"eval last --lm litellm/ollama/x": "litellm"},
-    "paper": {"reproduce table1": "bench", "data fetch aime": "bench"},
-    "sim": {"demo --simulated": "simulated", "eval last --lm simulated": "simulated"},
-    "integrations": {"route prompts": "router"},
-    "start": {"init --from data.jsonl": "start", "headroom": "start"},
-    "judge": {"judge calibrate labels.csv": "judge"},
+    "models": {
+        "lm serve smollm2": "local",
+        "eval last --lm smollm2": "local",
+        "eval last --lm litellm/ollama/x": "litellm",
+    },
+    "paper": {
+        "reproduce table1": "bench",
+        "data fetch aime": "bench",
+        "demo --simulated": "simulated",
+        "eval last --lm simulated": "simulated",
+    },
+    "tools": {
+        "init --from data.jsonl": "start",
+        "headroom": "start",
+        "route prompts": "router",
+        "judge calibrate labels.csv": "judge",
+    },
+    "integrations": {},
 }
-"""By part, commands that need it, and the extra that each says to install."""
+"""By outer folder, commands that need it, and the extra that each says to install."""
+OUTER = [f"promptcodebook.{part}" for part in COMMANDS]
 ROOMS = ("config", "data", "method", "routing", "store")
 """Rooms of core's tests that are fast enough to run in a copy."""
 IMPORTS = """
@@ -70,21 +82,12 @@ target = "answer"
 """
 
 
-def parts() -> dict[str, list[str]]:
-    """The modules of each part, by the comment above them in the contract."""
-    text = (ROOT / "pyproject.toml").read_text("utf-8")
-    listed = text.partition("protected_modules = [")[2].partition("]")[0]
-    blocks = re.findall(r"# (\w+)\n([^#]+)", listed)
-    return {part: re.findall(r'"([\w.]+)"', modules) for part, modules in blocks}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("part", COMMANDS)
 def test_core_does_not_notice_that_a_part_is_deleted(part: str, tmp_path: Path) -> None:
-    assert list(parts()) == list(COMMANDS)
+    assert sorted(outer_parts(ROOT)) == sorted(OUTER)
     copy_without(tmp_path, part)
-    outer = [module for modules in parts().values() for module in modules]
-    python(tmp_path, "-c", IMPORTS, *outer)
+    python(tmp_path, "-c", IMPORTS, *OUTER)
     listed = pco(tmp_path, "--help")
     assert re.search(r"^  serve +A policy behind", listed.stdout, re.M), listed.stderr
     assert "  audit " in pco(tmp_path, "codebook", "--help").stdout
@@ -96,7 +99,7 @@ def test_core_does_not_notice_that_a_part_is_deleted(part: str, tmp_path: Path) 
         trained = pco(tmp_path, "train", "--lm", server.spec, "--json", "--plain")
         assert trained.returncode == 0, trained.stderr
         if part == "paper":  # the viewer does without its screen Paper
-            python(tmp_path, "-c", "import promptcodebook.viewer.server")
+            python(tmp_path, "-c", "import promptcodebook.deploy.viewer.server")
         explained = pco(tmp_path, "explain", "last", "Is 7 a number?", "--lm", server.spec)
         for command, extra in COMMANDS[part].items():
             said = pco(tmp_path, *command.split()).stderr
@@ -108,8 +111,7 @@ def test_core_does_not_notice_that_a_part_is_deleted(part: str, tmp_path: Path) 
 @pytest.mark.slow
 def test_core_s_own_tests_pass_where_every_part_is_deleted(tmp_path: Path) -> None:
     copy_without(tmp_path, *COMMANDS)
-    words = [module for modules in parts().values() for module in modules]
-    words += ['"simulated', '"constraints']
+    words = [*OUTER, '"simulated', '"constraints']
     files = [file for room in ROOMS for file in sorted((ROOT / "tests" / room).glob("test_*.py"))]
     free = [
         str(file) for file in files if not any(word in file.read_text("utf-8") for word in words)
@@ -123,9 +125,8 @@ def test_core_s_own_tests_pass_where_every_part_is_deleted(tmp_path: Path) -> No
 def copy_without(folder: Path, *gone: str) -> None:
     """The package in `folder`, without the modules of these parts."""
     shutil.copytree(ROOT / "src" / "promptcodebook", folder / "promptcodebook")
-    for module in (module for part in gone for module in parts()[part]):
-        path = folder.joinpath(*module.split("."))
-        shutil.rmtree(path) if path.is_dir() else path.with_suffix(".py").unlink()
+    for part in gone:
+        shutil.rmtree(folder / "promptcodebook" / part)
 
 
 def pco(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:

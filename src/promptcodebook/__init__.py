@@ -13,16 +13,17 @@ import importlib
 
 TYPE_CHECKING = False  # `typing` takes longer to import than all else here
 if TYPE_CHECKING:
-    from promptcodebook.agents.agent import Agent
     from promptcodebook.calls import LM, Chat, Message, Reply, Request, Usage
     from promptcodebook.config import Config
     from promptcodebook.data import Dataset, load
+    from promptcodebook.deploy.agents.agent import Agent
+    from promptcodebook.deploy.audit.report import audit
+    from promptcodebook.deploy.online.log import feedback
+    from promptcodebook.deploy.registry.registry import AuditGate, Registry, open_registry
     from promptcodebook.errors import PcoError
     from promptcodebook.estimation.estimate import Estimate, estimate
     from promptcodebook.lm.scripted import ScriptedLM
-    from promptcodebook.online.log import feedback
     from promptcodebook.policy.policy import Explanation, Policy, Response, load_policy
-    from promptcodebook.registry.registry import Registry, open_registry
     from promptcodebook.run.evaluation import (
         Assessment,
         Comparison,
@@ -41,6 +42,7 @@ __all__ = [
     "LM",
     "Agent",
     "Assessment",
+    "AuditGate",
     "Chat",
     "Codebook",
     "Comparison",
@@ -70,6 +72,7 @@ __all__ = [
     "aeffect",
     "aevaluate",
     "aoptimize",
+    "audit",
     "compare",
     "distill",
     "effect",
@@ -85,26 +88,24 @@ __all__ = [
 ]
 
 _HOMES = {
-    "agents": "Agent",
     "calls": "LM Chat Message Reply Request Usage",
     "config": "Config",
     "data": "Dataset load",
+    "deploy.agents": "Agent",
+    "deploy.audit.report": "audit",
+    "deploy.online.log": "feedback",
+    "deploy.registry.registry": "AuditGate Registry open_registry",
     "errors": "PcoError",
     "estimation.estimate": "Estimate estimate",
     "lm.scripted": "ScriptedLM",
-    "online.log": "feedback",
     "policy.policy": "Explanation Policy Response load_policy",
-    "registry.registry": "Registry open_registry",
     "run.evaluation": "Assessment Comparison acompare aevaluate compare evaluate",
     "run.measuring": "Distillation aeffect distill effect",
     "run.optimize": "Run aoptimize load_run optimize",
     "store.effects": "Effect",
 }
 """Where the names come from; all others are of `types`."""
-_OUTER = (
-    *("promptcodebook.registry", "promptcodebook.agents", "promptcodebook.online"),
-    "aiohttp",
-)
+_OUTER = ("promptcodebook.deploy", "aiohttp")
 
 
 def __getattr__(name: str) -> object:

@@ -182,7 +182,8 @@ def test_a_command_that_does_not_exist_is_told(line: str, fault: str) -> None:
 
 # The pages speak of what ships: every ready-made task is described and placed in the method.
 
-TASKS = sorted(f.parent.name for f in Path(promptcodebook.__file__).parent.glob("tasks/*/task.py"))
+PACKAGE = Path(promptcodebook.__file__).parent
+TASKS = sorted(file.parent.name for file in PACKAGE.glob("paper/tasks/*/task.py"))
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -192,7 +193,7 @@ def test_every_task_has_its_page_and_its_place_in_the_method(name: str) -> None:
         assert part in page, f"docs/tasks/{name}.md lacks {part!r}"
     assert "\n## Score" in page or "\n## Metric" in page
     assert f"--task {name}" in page
-    assert f"`tasks/{name}/" in (DOCS / "method.md").read_text("utf-8")
+    assert f"`paper/tasks/{name}/" in (DOCS / "method.md").read_text("utf-8")
 
 
 def test_the_functions_that_the_pages_name_exist() -> None:

@@ -15,12 +15,13 @@ from promptcodebook.calls import Chat, Message, Reply
 from promptcodebook.errors import ConfigError, DataError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
+from promptcodebook.paper import tasks as benchmarks
 from promptcodebook.tasks import load_task, task_names
 from promptcodebook.tasks.home import BenchmarkRow, read_rows
 from promptcodebook.tasks.program import SingleCall, make_program
 from promptcodebook.types import Example, Output, Prompt
 from tests.cli.invoked import pco
-from tests.tasks.shared import shared
+from tests.paper.tasks.shared import shared
 
 REAL = {
     "aime": [45, 45, 20],
@@ -87,7 +88,7 @@ FAULTS: dict[str, list[tuple[dict[str, object] | str, str]]] = {
 @pytest.fixture
 def folder(tmp_path: Path, name: str) -> Path:
     """A data folder that holds what ships as examples."""
-    shipped = Path(tasks.__file__).parent / name / "examples"
+    shipped = Path(benchmarks.__file__).parent / name / "examples"
     return Path(shutil.copytree(shipped, tmp_path / "data" / name))
 
 

@@ -13,10 +13,10 @@ from typing import Annotated, ClassVar, TypedDict, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo
 
+from promptcodebook.base.paths import cache_folder
 from promptcodebook.data import SPLITS, Dataset, Split
 from promptcodebook.data.table import read_jsonl
 from promptcodebook.errors import DataError, TaskError
-from promptcodebook.paths import cache_folder
 from promptcodebook.types import Example
 
 RECORD = "origin.json"
@@ -89,8 +89,12 @@ def read_texts(folder: Path, **facts: object) -> TaskTexts:
     }
 
 
-def home_of(name: str, data_dir: Path | None = None) -> Home:
-    """`data_dir` if given, else the public copy if it was fetched, else our own examples."""
+def home_of(package: Path, data_dir: Path | None = None) -> Home:
+    """`data_dir` if given, else the public copy if it was fetched, else our own examples.
+
+    `package` is the benchmark's folder of code: it has the benchmark's name, and holds `examples/`.
+    """
+    name = package.name
     for folder in () if data_dir is None else (data_dir / name, data_dir):
         missing = [s for s in SPLITS if not (folder / f"{s}.jsonl").is_file()]
         if not missing:
@@ -113,7 +117,7 @@ def home_of(name: str, data_dir: Path | None = None) -> Home:
         "a few examples of our own that ship with the package, too few to measure anything; for "
         f"the benchmark's data give --data DIR, or type: pco data fetch {name}"
     )
-    return Home(Path(__file__).parent / name / "examples", origin, own=True)
+    return Home(package / "examples", origin, own=True)
 
 
 def kept_record(folder: Path) -> dict[str, dict[str, str]]:
