@@ -276,6 +276,8 @@ def json_decoder(
 
 
 _STRICT = json_decoder()
+LENIENT_JSON = json_decoder(odd_numbers=True)
+"""For what servers answer: a stray NaN must not cost the reply."""
 _TOO_DEEP = "nested too deeply"
 
 

@@ -68,6 +68,9 @@ time.sleep(600)
     subprocess.Popen([sys.executable, "-c", lasting, *sys.argv[2:]])
     while not pathlib.Path(sys.argv[2]).exists():
         time.sleep(0.01)
+if mode == "deep":
+    sys.stdout.write("[" * 200_000)
+    sys.exit(0)
 if mode == "crashes":
     sys.exit("it has no idea")
 if mode == "floods":

@@ -18,6 +18,7 @@ import openai
 import pytest
 
 import promptcodebook as pco
+from promptcodebook.agents.agent import answer_of
 from promptcodebook.agents.endpoint import turns_of
 from promptcodebook.calls import Reply, Request, Usage, read_message
 from promptcodebook.errors import ConfigError, ExecutorError, LMError
@@ -433,6 +434,7 @@ async def test_an_agent_that_reads_no_row_is_found_or_its_question_is_replaced()
     [
         (process("works", present="Another prompt."), "in none of its 1 calls"),
         (process("silent"), "it made no call"),
+        (process("deep"), "it made no call"),
         (process("crashes"), r"fails before it asks its model \(the agent ended with status 1"),
     ],
 )
@@ -444,6 +446,25 @@ async def test_a_prompt_without_a_place_is_found_before_anything_is_paid(
     assert ("OPENAI_BASE_URL" if "none of" not in match else "{{pco}}") in (caught.value.hint or "")
     await process("works").check(EXAMPLE)
     await process("twice").check(EXAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("line", "outcome"),
+    [
+        ("[" * 200_000, "[" * 200_000),
+        ("1" * 400, "1" * 400),
+        ('{"output": "P", "fields": {"x": NaN}}', "NaN is not JSON"),
+        ('{"output": "P", "fields": {"x": 1e999}}', "1e999 is not JSON"),
+        ('{"output": "P", "fields": {"x": ' + '{"a":' * 200_000, "nested too deeply"),
+        ('{"output": "P", "fields": {"x": ' + "[" * 500 + "]" * 500 + "}}", "nested too deeply"),
+    ],
+    ids=range(6),
+)  # fmt: skip
+def test_a_line_that_no_run_can_keep_is_text_or_a_failed_rollout(line: str, outcome: str) -> None:
+    try:
+        assert answer_of(line).text == outcome
+    except ExecutorError as error:
+        assert outcome in str(error)
 
 
 def test_an_agent_has_a_command_or_a_function() -> None:

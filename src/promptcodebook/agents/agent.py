@@ -18,7 +18,7 @@ from typing import Any, cast
 from promptcodebook.agents.endpoint import Endpoint, Places, dry
 from promptcodebook.calls import Chat
 from promptcodebook.errors import ConfigError, ExecutorError, PcoError
-from promptcodebook.text import place_in
+from promptcodebook.text import parse_json, place_in
 from promptcodebook.types import Example, Output, Prompt
 
 AgentFunction = Callable[[str, str, Example], Awaitable[str | Output]]
@@ -28,6 +28,7 @@ _GRACE_S, _LOOK_S = 1.0, 0.01  # from the request to end to the kill; between tw
 _DRY = "a dry run"
 _AS_IS = "Call it as its description says."  # of a tool of which nothing is learned yet
 _VARIABLE = re.compile(r'"([A-Z][A-Z0-9_]+)"')
+_LINE = 'print the answer as the last line, or {"output": ..., "fields": {...}}'
 _UNHEARD = "its model must be one of OpenAI's: OPENAI_BASE_URL and OPENAI_API_KEY lead here"
 _HINT = "put {{pco}} into the agent's system prompt, or give the prompt that it has: --present FILE"
 
@@ -290,13 +291,16 @@ def answer_of(said: str) -> Output:
     """The last line that an agent printed: a text, or a JSON object with `output` and `fields`."""
     last = said.rpartition("\n")[2].strip()
     if not last:
-        hint = 'print the answer as the last line, or {"output": ..., "fields": {...}}'
-        raise ExecutorError("the agent printed no answer", hint=hint)
+        raise ExecutorError("the agent printed no answer", hint=_LINE)
     try:
-        tree = cast("dict[str, Any]", json.loads(last))
+        tree: Any = parse_json(last)
         text, fields = tree["output"], cast("dict[str, Any]", tree.get("fields") or {})
-    except (ValueError, TypeError, LookupError, AttributeError):
+    except (json.JSONDecodeError, TypeError, LookupError, AttributeError):
         return Output(last)
+    except ValueError as error:
+        if not last.startswith("{"):
+            return Output(last)
+        raise ExecutorError(f"the agent's last line cannot be kept: {error}", hint=_LINE) from None
     return Output(text if isinstance(text, str) else json.dumps(text), fields=fields)
 
 

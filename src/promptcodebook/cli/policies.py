@@ -3,7 +3,6 @@ encoder, `pco explain` says why, and `pco prompt` prints the prompt alone."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -32,7 +31,7 @@ from promptcodebook.run.subject import Subject
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.sync import run_sync
-from promptcodebook.text import printable, shorten
+from promptcodebook.text import parse_json, printable, shorten
 from promptcodebook.types import Example, Rollout, Stage, variable_name
 from promptcodebook.units import cost_text, number, percent
 
@@ -297,7 +296,7 @@ def _columns(given: str, template: str) -> str | dict[str, Any]:
     if not given.lstrip().startswith("{"):
         return given
     try:
-        columns: dict[str, Any] = json.loads(given)
+        columns: dict[str, Any] = parse_json(given)
     except ValueError as error:
         if not several:
             return given

@@ -25,6 +25,7 @@ from promptcodebook.lm import wire
 from promptcodebook.lm.limit import PerLoop
 from promptcodebook.lm.spec import MODELS, Credentials, Spec, providers
 from promptcodebook.lm.wire import MOST_BYTES, Malformed, ModelAddress, Quirks, fault_of
+from promptcodebook.text import LENIENT_JSON, parse_json
 
 _log = logging.getLogger(__name__)
 # Servers close idle connections after 5 s or more; a POST on one just closed is a lost call.
@@ -310,11 +311,11 @@ class Endpoint:
         if status != 200:
             raise wire.refusal_of(status, wire.read_error_body(answer), self._where)
         try:
-            listed = json.loads(answer)["data"]
+            listed = parse_json(answer, LENIENT_JSON)["data"]
             # Errors quote them: they are cut, and do not hold our key.
             names = (self._where.scrub(str(each["id"])) for each in listed[:_MOST_MODELS])
             return tuple(name[:_LONGEST_NAME] for name in names)
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             raise fault_of(Incident.MALFORMED_BODY, self._where) from None
 
     async def count_tokens(self, text: str) -> int | None:
@@ -325,9 +326,9 @@ class Endpoint:
         data = json.dumps(body).encode("ascii")
         try:
             status, answer, _ = await self._transport.send("POST", url, self._where, data)
-            tree = json.loads(answer)
+            tree = parse_json(answer, LENIENT_JSON)
             count = tree["count"] if "count" in tree else len(tree["tokens"])
-        except (LMError, ValueError, KeyError, TypeError, RecursionError):
+        except (LMError, ValueError, KeyError, TypeError):
             return None
         return count if status == 200 and isinstance(count, int) else None
 

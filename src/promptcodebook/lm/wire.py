@@ -21,6 +21,7 @@ from promptcodebook.calls import Reply, Request, Schema, Usage, in_words, rewrit
 from promptcodebook.errors import LMError, RequestRefused, did_you_mean
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import ApiKey, providers
+from promptcodebook.text import LENIENT_JSON, parse_json
 
 MOST_BYTES = 8_000_000
 """What the body of a reply may have by default; no chat completion comes near it."""
@@ -136,8 +137,8 @@ def is_strict(node: object) -> bool:
 def read_reply(data: bytes, request: Request, seconds: float) -> Reply:
     """The reply in a 200's body; raises Malformed. `seconds` is the call's latency."""
     try:
-        tree = json.loads(data)
-    except (ValueError, RecursionError):
+        tree = parse_json(data, LENIENT_JSON)
+    except ValueError:
         raise Malformed("it is not JSON") from None
     return read_tree(tree, request, seconds)
 
@@ -305,8 +306,8 @@ def read_error_body(data: bytes) -> ErrorBody:
     """The error in a body, in any of the shapes that servers use; else the body as text."""
     text = data[:20_000].decode("utf-8", "replace")
     try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError):
+        tree = parse_json(text, LENIENT_JSON)
+    except ValueError:
         return ErrorBody(text)
     if not isinstance(tree, dict):
         return ErrorBody(text)

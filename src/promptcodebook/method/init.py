@@ -6,7 +6,6 @@ does not print, are ours. A short list is filled up from the set's general insti
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,7 +21,7 @@ from promptcodebook.lm.structured import Ask, LenientTexts, ReplyShape
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
 from promptcodebook.method.templates import TemplateSet
-from promptcodebook.text import place_in, sentences_of, strip_wrapping, words_of
+from promptcodebook.text import parse_json, place_in, sentences_of, strip_wrapping, words_of
 from promptcodebook.types import Codebook, Instinct, Parameters
 
 
@@ -82,7 +81,7 @@ class Earlier:
         if init.kind != "file":
             return Earlier()
         try:
-            tree = json.loads(path.read_text("utf-8"))
+            tree = parse_json(path.read_text("utf-8"))
             book = _Book.model_validate({"codebook": tree} if isinstance(tree, list) else tree)
         except (OSError, ValueError) as error:
             what = f"cannot read a codebook from {path}: {str(error).splitlines()[0]}"

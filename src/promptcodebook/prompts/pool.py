@@ -7,7 +7,6 @@ changed says which candidates are next, so a resumed run ends alike. Each passes
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -25,6 +24,7 @@ from promptcodebook.policy.scan import safety_check, trace_check
 from promptcodebook.routing.ranking import Ranker, chosen
 from promptcodebook.routing.router import OutcomeRouter
 from promptcodebook.routing.upkeep import tidied
+from promptcodebook.text import parse_json
 from promptcodebook.types import Example, Rewrite, Trace, variable_name
 
 _EVERY, _TRIES = 2, 16
@@ -39,7 +39,7 @@ def read_pool(path: Path) -> tuple[str, ...]:
     hint = "write one sentence on each line, or a JSON list of texts"
     try:
         text = path.read_text("utf-8")
-        listed: list[Any] = json.loads(text) if text.lstrip()[:1] == "[" else text.splitlines()
+        listed: list[Any] = parse_json(text) if text.lstrip()[:1] == "[" else text.splitlines()
         found = tuple(dict.fromkeys(line.strip() for line in listed if line.strip()))
     except (OSError, ValueError, AttributeError) as error:
         what = f"update.pool: cannot read {path}: {str(error).splitlines()[0]}"

@@ -29,6 +29,7 @@ from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.run.verdict import ENOUGH, verdict_remark
 from promptcodebook.tasks.rewards import reward_factory
+from promptcodebook.text import parse_json
 from promptcodebook.units import plural
 
 _LABELS = 20  # different references at most that count as labels
@@ -100,7 +101,7 @@ def _is_number(text: str) -> bool:
 def _as_object(value: object) -> dict[str, object]:
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
-            value = json.loads(value)
+            value = parse_json(value)
     return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 

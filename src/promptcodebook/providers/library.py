@@ -17,6 +17,7 @@ from promptcodebook.lm.endpoint import OpenReply
 from promptcodebook.lm.limit import PerLoop
 from promptcodebook.lm.spec import Credentials, Spec
 from promptcodebook.lm.wire import ModelAddress, fault_of
+from promptcodebook.text import parse_json
 
 Tree = dict[str, Any]
 Refused = tuple[int, Tree, Mapping[str, str]]
@@ -283,7 +284,7 @@ def parts_of(message: Mapping[str, Any]) -> list[Tree]:
 def arguments_of(call: Mapping[str, Any]) -> Tree:
     """A tool call's arguments. Raises Declined where they are no object."""
     try:
-        tree: object = json.loads(call["function"].get("arguments") or "{}")
+        tree: object = parse_json(call["function"].get("arguments") or "{}")
     except ValueError:
         tree = None
     if not isinstance(tree, dict):

@@ -6,7 +6,6 @@ no transactions: of two who move a ref at once, the last one wins."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 from promptcodebook.errors import ConfigError, RegistryDamaged, StoreError, import_extra
 from promptcodebook.registry import log as logs
+from promptcodebook.text import parse_json
 
 _MARK, _VERSION, _ENTRY = "pco.codebook", "pco.version", "pco.log."
 """Tags: of a prompt that is a codebook, of a version's hash, and of an entry of the log."""
@@ -114,8 +114,8 @@ class MlflowStorage:
         for key, text in found.tags.items():
             if key.startswith(_ENTRY):
                 try:
-                    entry = logs.Entry.of(json.loads(text))
-                except (logs.Broken, ValueError, TypeError, RecursionError):
+                    entry = logs.Entry.of(parse_json(text))
+                except (logs.Broken, ValueError, TypeError):
                     raise RegistryDamaged(
                         f"the registry {self.place} is damaged: the tag {key} of version "
                         f"{found.version} of the prompt {found.name} is no entry of a log",

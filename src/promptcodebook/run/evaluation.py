@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +21,7 @@ from promptcodebook.run.optimize import require_type
 from promptcodebook.run.subject import AnyPolicy, Asked, Examined, Given, Subject, require_answers
 from promptcodebook.run.verdict import Row, Terms, VerdictTable, row_of
 from promptcodebook.sync import run_sync
-from promptcodebook.text import shown_table
+from promptcodebook.text import parse_json, shown_table
 from promptcodebook.types import Evaluation, Example, Reward
 
 LEARNED = "learned"  # name of the row that is the policy itself
@@ -165,7 +164,7 @@ class Side:
         if not isinstance(given, str | Path):
             return None
         try:
-            tree = json.loads(Path(given).read_text("utf-8"))
+            tree = parse_json(Path(given).read_text("utf-8"))
             low, high = tree.get("reward_range", (0.0, 1.0))
             return cls(
                 name=Path(given).name,

@@ -25,7 +25,7 @@ from promptcodebook.tasks.user_code import (
     load_function,
     place_of,
 )
-from promptcodebook.text import strip_fence
+from promptcodebook.text import parse_json, strip_fence
 from promptcodebook.types import Example, Executor, Output, Program, Prompt, Stage
 
 _REASONING = "reasoning"
@@ -177,8 +177,8 @@ def _json_fields(text: str) -> dict[str, object]:
     if not body.startswith("{"):
         return {}
     try:
-        fields = cast("dict[str, object]", json.loads(body))
-    except (ValueError, RecursionError):
+        fields = cast("dict[str, object]", parse_json(body))
+    except ValueError:
         return {}
     return {key.strip().lower().replace(" ", "_"): given for key, given in fields.items()}
 
@@ -215,7 +215,7 @@ def body_fields(example: Example) -> dict[str, object]:
     for name, kind in (("tools", list), ("response_format", dict)):
         value: Any = example.fields.get(name) or None
         with suppress(ValueError):
-            value = json.loads(value) if isinstance(value, str) else value
+            value = parse_json(value) if isinstance(value, str) else value
         if value is not None:
             found[name] = value
             if not isinstance(value, kind) or secret_variables(found):
