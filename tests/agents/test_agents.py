@@ -439,6 +439,11 @@ async def test_a_rollout_sees_nothing_of_another() -> None:
                     f"{url}/chat/completions", data=body, headers=headers
                 ) as made:
                     assert made.status == 400 and made.headers["x-should-retry"] == "false"
+            broken = {"Authorization": f"Bearer {key}", "Content-Encoding": "gzip"}
+            async with session.post(
+                f"{url}/chat/completions", data=b"no gzip", headers=broken
+            ) as made:
+                assert made.status == 415
             large = json.dumps({"messages": turns("{{pco}}", "x" * 20_000_000)})  # names no model
             headers = {"Authorization": f"Bearer {key}"}
             async with session.post(

@@ -137,7 +137,9 @@ class Endpoint:
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=_LARGEST)
         app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=0.1, auto_decompress=False
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -156,6 +158,8 @@ class Endpoint:
             return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
         if not known or request.method != "POST" or path not in ("chat/completions", "responses"):
             return _refused(Refusal("not found", status=404))
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            return _refused(Refusal("the body must not be compressed", status=415))
         try:
             body = dict(parse_body(await request.read()))
             answer = await (self._chat(body) if path[0] == "c" else self._respond(body))
