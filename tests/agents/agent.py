@@ -70,8 +70,8 @@ if mode == "lines":
         sys.stdout.flush()
         if "later" in how and number == 1:
             time.sleep(0.3)
+            pathlib.Path(how[-1]).write_text("")  # before it: the line may be its end
             warn()
-            pathlib.Path(how[-1]).write_text("")
     sys.exit(0)
 row = json.loads(sys.stdin.readline())
 if mode == "hangs":

@@ -333,6 +333,13 @@ class _Child:
         if self.tether >= 0:
             os.close(self.tether)
             self.tether = -1
+        try:
+            await self._gone()
+        except asyncio.CancelledError:  # the loop ends, and must not leave a process behind
+            await self._gone()
+            raise
+
+    async def _gone(self) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.status(), 10 * _GRACE_S)
 
