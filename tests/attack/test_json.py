@@ -11,15 +11,15 @@ import pytest
 import promptcodebook as pco
 from promptcodebook.cli.policies import _columns
 from promptcodebook.config.schema import Init
+from promptcodebook.deploy.http.completions import Refusal, parse_body
 from promptcodebook.errors import ConfigError, DataError, RewardError
 from promptcodebook.method.init import Earlier
-from promptcodebook.prompts.pool import read_pool
-from promptcodebook.proposal import Column
-from promptcodebook.providers.library import Declined, arguments_of
+from promptcodebook.models.providers.library import Declined, arguments_of
 from promptcodebook.run.evaluation import Side
-from promptcodebook.serve.completions import Refusal, parse_body
 from promptcodebook.tasks.program import body_fields
 from promptcodebook.tasks.rewards import apply_reward, make_reward
+from promptcodebook.tools.prompts.pool import read_pool
+from promptcodebook.tools.proposal import Column
 from promptcodebook.types import Output
 
 LISTS, OBJECTS = "[" * 200_000, '{"a":' * 200_000

@@ -19,9 +19,9 @@ from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, cast
 
+from promptcodebook.base.text import json_decoder, parse_json
 from promptcodebook.calls import Message, read_message
 from promptcodebook.errors import DataError, did_you_mean, import_extra
-from promptcodebook.text import json_decoder, parse_json
 from promptcodebook.types import Example
 
 _HEAD = 1 << 20  # characters of a CSV file by which its delimiter is found

@@ -18,14 +18,14 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from promptcodebook.base.incidents import Incident
+from promptcodebook.base.text import LENIENT_JSON, parse_json
 from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.errors import ConfigError, LMError, RequestRefused, import_part
-from promptcodebook.incidents import Incident
 from promptcodebook.lm import wire
 from promptcodebook.lm.limit import PerLoop
 from promptcodebook.lm.spec import MODELS, Credentials, Spec, providers
 from promptcodebook.lm.wire import MOST_BYTES, Malformed, ModelAddress, Quirks, fault_of
-from promptcodebook.text import LENIENT_JSON, parse_json
 
 _log = logging.getLogger(__name__)
 # Servers close idle connections after 5 s or more; a POST on one just closed is a lost call.

@@ -13,9 +13,10 @@ from typing import Any, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from promptcodebook.base.incidents import no_tally
+from promptcodebook.base.text import parse_json
 from promptcodebook.calls import Message, Request
 from promptcodebook.errors import ConfigError, PcoError, RewardError, did_you_mean, message_of
-from promptcodebook.incidents import no_tally
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask, LenientNumber, LenientText, ReplyShape
 from promptcodebook.tasks.rewards.ready import READY
@@ -28,7 +29,6 @@ from promptcodebook.tasks.user_code import (
     load_function,
     place_of,
 )
-from promptcodebook.text import parse_json
 from promptcodebook.types import Example, Output, Reward, Score
 
 _SLACK = 1e-9  # sums of floats may miss the end of the range by a rounding error
