@@ -3,7 +3,6 @@ encoder, `pco explain` says why, and `pco prompt` prints the prompt alone."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -16,7 +15,7 @@ import typer
 from promptcodebook.assemble import Sources
 from promptcodebook.base.paths import runs_dir
 from promptcodebook.base.sync import run_sync
-from promptcodebook.base.text import printable, shorten
+from promptcodebook.base.text import parse_json, printable, shorten
 from promptcodebook.base.units import cost_text, number, percent
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
@@ -297,7 +296,7 @@ def _columns(given: str, template: str) -> str | dict[str, Any]:
     if not given.lstrip().startswith("{"):
         return given
     try:
-        columns: dict[str, Any] = json.loads(given)
+        columns: dict[str, Any] = parse_json(given)
     except ValueError as error:
         if not several:
             return given

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from itertools import count, islice
 from json.encoder import encode_basestring
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
+from promptcodebook.base.text import json_decoder, parse_json
 from promptcodebook.calls import Message, read_message
 from promptcodebook.errors import DataError, did_you_mean, import_extra
 from promptcodebook.types import Example
@@ -182,14 +183,13 @@ def _delimiter_of(text: str) -> str:
 
 def _parse_json(text: str, where: str) -> object:
     try:
-        return _JSON.decode(text)
+        return parse_json(text, _JSON)
     except json.JSONDecodeError as error:
         place = where if error.lineno == 1 else f"{where}:{error.lineno}"
         what = f"not valid JSON at character {error.colno}: {error.msg}"
         raise _fault(place, what, "correct that line") from None
-    except (ValueError, RecursionError) as error:
-        what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise _fault(where, what, "correct that line") from None
+    except ValueError as error:
+        raise _fault(where, str(error), "correct that line") from None
 
 
 def _unique_columns(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -201,12 +201,7 @@ def _unique_columns(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return record
 
 
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not JSON; write null")
-
-
-# Made once: `json.loads` with these would make one for every row.
-_JSON = json.JSONDecoder(object_pairs_hook=_unique_columns, parse_constant=_refuse_constant)
+_JSON = json_decoder(_unique_columns)
 
 
 def _require_object(value: object, where: str) -> dict[str, object]:
@@ -381,7 +376,7 @@ def _read_chat(value: object, column: str, where: str) -> Example:
     """Chat messages in OpenAI's shape, or their JSON, as an Example that has only its input."""
     if isinstance(value, str):
         with suppress(ValueError):
-            value = json.loads(value)
+            value = parse_json(value)
     if not isinstance(value, list) or not value:
         hint = 'write a text, or e.g. [{"role": "user", "content": "..."}]'
         other = "not" if isinstance(value, str) else "neither text nor"

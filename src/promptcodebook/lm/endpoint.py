@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from promptcodebook.base.incidents import Incident
+from promptcodebook.base.text import LENIENT_JSON, parse_json
 from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.errors import ConfigError, LMError, RequestRefused, import_part
 from promptcodebook.lm import wire
@@ -310,11 +311,11 @@ class Endpoint:
         if status != 200:
             raise wire.refusal_of(status, wire.read_error_body(answer), self._where)
         try:
-            listed = json.loads(answer)["data"]
+            listed = parse_json(answer, LENIENT_JSON)["data"]
             # Errors quote them: they are cut, and do not hold our key.
             names = (self._where.scrub(str(each["id"])) for each in listed[:_MOST_MODELS])
             return tuple(name[:_LONGEST_NAME] for name in names)
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             raise fault_of(Incident.MALFORMED_BODY, self._where) from None
 
     async def count_tokens(self, text: str) -> int | None:
@@ -325,9 +326,9 @@ class Endpoint:
         data = json.dumps(body).encode("ascii")
         try:
             status, answer, _ = await self._transport.send("POST", url, self._where, data)
-            tree = json.loads(answer)
+            tree = parse_json(answer, LENIENT_JSON)
             count = tree["count"] if "count" in tree else len(tree["tokens"])
-        except (LMError, ValueError, KeyError, TypeError, RecursionError):
+        except (LMError, ValueError, KeyError, TypeError):
             return None
         return count if status == 200 and isinstance(count, int) else None
 

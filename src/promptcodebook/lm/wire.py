@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from promptcodebook import errors
 from promptcodebook.base.incidents import Incident
+from promptcodebook.base.text import LENIENT_JSON, parse_json
 from promptcodebook.calls import Reply, Request, Schema, Usage, in_words, rewritten
 from promptcodebook.errors import LMError, RequestRefused, did_you_mean
 from promptcodebook.lm.spec import ApiKey, providers
@@ -136,8 +137,8 @@ def is_strict(node: object) -> bool:
 def read_reply(data: bytes, request: Request, seconds: float) -> Reply:
     """The reply in a 200's body; raises Malformed. `seconds` is the call's latency."""
     try:
-        tree = json.loads(data)
-    except (ValueError, RecursionError):
+        tree = parse_json(data, LENIENT_JSON)
+    except ValueError:
         raise Malformed("it is not JSON") from None
     return read_tree(tree, request, seconds)
 
@@ -305,8 +306,8 @@ def read_error_body(data: bytes) -> ErrorBody:
     """The error in a body, in any of the shapes that servers use; else the body as text."""
     text = data[:20_000].decode("utf-8", "replace")
     try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError):
+        tree = parse_json(text, LENIENT_JSON)
+    except ValueError:
         return ErrorBody(text)
     if not isinstance(tree, dict):
         return ErrorBody(text)

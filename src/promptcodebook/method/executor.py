@@ -161,7 +161,7 @@ class Trial:
             raise TypeError(f"the executor returned fields of type {kind}, not a mapping")
         try:
             kept = json.loads(json.dumps(dict(output.fields), allow_nan=False))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise TypeError(f"the executor returned fields that are not JSON: {error}") from None
         return replace(output, fields=kept)
 

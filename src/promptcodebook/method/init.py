@@ -6,7 +6,6 @@ does not print, are ours. A short list is filled up from the set's general insti
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from pydantic import AliasChoices, BaseModel, Field
 
-from promptcodebook.base.text import place_in, sentences_of, strip_wrapping, words_of
+from promptcodebook.base.text import parse_json, place_in, sentences_of, strip_wrapping, words_of
 from promptcodebook.calls import Request, Schema
 from promptcodebook.config import Config
 from promptcodebook.config.schema import Init
@@ -82,7 +81,7 @@ class Earlier:
         if init.kind != "file":
             return Earlier()
         try:
-            tree = json.loads(path.read_text("utf-8"))
+            tree = parse_json(path.read_text("utf-8"))
             book = _Book.model_validate({"codebook": tree} if isinstance(tree, list) else tree)
         except (OSError, ValueError) as error:
             what = f"cannot read a codebook from {path}: {str(error).splitlines()[0]}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +11,7 @@ from typing import Any, Literal, Unpack
 from promptcodebook.assemble import Assembled
 from promptcodebook.base.intervals import Bounds, Interval, mean_interval, paired_interval
 from promptcodebook.base.sync import run_sync
-from promptcodebook.base.text import shown_table
+from promptcodebook.base.text import parse_json, shown_table
 from promptcodebook.calls import LM
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import ConfigError, DataError, did_you_mean
@@ -165,7 +164,7 @@ class Side:
         if not isinstance(given, str | Path):
             return None
         try:
-            tree = json.loads(Path(given).read_text("utf-8"))
+            tree = parse_json(Path(given).read_text("utf-8"))
             low, high = tree.get("reward_range", (0.0, 1.0))
             return cls(
                 name=Path(given).name,

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from promptcodebook.base.text import strip_fence
+from promptcodebook.base.text import parse_json, strip_fence
 from promptcodebook.calls import Chat, Reply, Role
 from promptcodebook.config.secrets import secret_variables
 from promptcodebook.errors import DataError, ExecutorError, import_part
@@ -177,8 +177,8 @@ def _json_fields(text: str) -> dict[str, object]:
     if not body.startswith("{"):
         return {}
     try:
-        fields = cast("dict[str, object]", json.loads(body))
-    except (ValueError, RecursionError):
+        fields = cast("dict[str, object]", parse_json(body))
+    except ValueError:
         return {}
     return {key.strip().lower().replace(" ", "_"): given for key, given in fields.items()}
 
@@ -215,7 +215,7 @@ def body_fields(example: Example) -> dict[str, object]:
     for name, kind in (("tools", list), ("response_format", dict)):
         value: Any = example.fields.get(name) or None
         with suppress(ValueError):
-            value = json.loads(value) if isinstance(value, str) else value
+            value = parse_json(value) if isinstance(value, str) else value
         if value is not None:
             found[name] = value
             if not isinstance(value, kind) or secret_variables(found):

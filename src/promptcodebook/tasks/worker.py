@@ -131,6 +131,7 @@ class _Process:
                 line = child.stdout.readline()
         finally:
             timer.cancel()
+            timer.join()  # one that has just expired must not kill the next call's process
         if late.is_set() or not line.endswith(b"\n"):
             self.end()
         if line.endswith(b"\n"):

@@ -36,24 +36,61 @@ def ask(content, system=SYSTEM, url="", key=""):
 
 
 mode = sys.argv[1]
+if mode == "escapes":  # a daemon, as they are made: a child of a child, in a session of its own
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.fork() or os.setsid() or os.fork():
+        os._exit(0)
+    pathlib.Path(sys.argv[2]).write_text(str(os.getpid()))
+    time.sleep(600)
 if mode == "lines":
-    for line in sys.stdin:
+    # What a library prints, and when: "banner", "before" or "after" an answer, "later", "next".
+    how = sys.argv[2:]
+
+    def warn():
+        sys.stdout.write("warning: this is deprecated\n")
+        sys.stdout.flush()
+
+    if "banner" in how:
+        warn()
+    for number, line in enumerate(sys.stdin):
         asked = json.loads(line)
         row = asked["example"]
+        if "next" in how and number == 2:
+            warn()
         if row["input"] == "crash":
             sys.exit(3)
         said = ask(row["input"], url=asked["base_url"], key=asked["api_key"])
-        sys.stdout.write(json.dumps({"output": said, "fields": {"pid": os.getpid()}}) + "\n")
+        if "before" in how and number == 1:
+            warn()
+        named = {"id": asked["id"]} if "echo" in how else {}
+        answer = {**named, "output": said, "fields": {"pid": os.getpid()}}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        if "after" in how and number == 1:
+            warn()
         sys.stdout.flush()
+        if "later" in how and number == 1:
+            time.sleep(0.3)
+            pathlib.Path(how[-1]).write_text("")  # before it: the line may be its end
+            warn()
     sys.exit(0)
 row = json.loads(sys.stdin.readline())
 if mode == "hangs":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    pathlib.Path(sys.argv[2]).write_text("begun")
+    begun = pathlib.Path(sys.argv[2])
+    begun = begun / row["id"] if begun.is_dir() else begun
+    escape = [sys.executable, __file__, "escapes", str(begun) + "-child"]
+    subprocess.Popen(escape, start_new_session=True, stdin=subprocess.DEVNULL)
+    begun.write_text(str(os.getpid()))
     time.sleep(600)
-if mode == "forks":
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+if mode in ("forks", "leads"):
+    session = mode == "leads"
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    child = subprocess.Popen(sleep, start_new_session=session)
     pathlib.Path(sys.argv[2]).write_text(str(child.pid))
+if mode == "daemons":
+    subprocess.Popen([sys.executable, __file__, "escapes", sys.argv[2]])
+    while not pathlib.Path(sys.argv[2]).exists():
+        time.sleep(0.01)
 if mode == "leaves":  # a child that takes a moment to end
     lasting = """
 import pathlib, signal, sys, time
@@ -68,6 +105,9 @@ time.sleep(600)
     subprocess.Popen([sys.executable, "-c", lasting, *sys.argv[2:]])
     while not pathlib.Path(sys.argv[2]).exists():
         time.sleep(0.01)
+if mode == "deep":
+    sys.stdout.write("[" * 200_000)
+    sys.exit(0)
 if mode == "crashes":
     sys.exit("it has no idea")
 if mode == "floods":

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -19,6 +20,7 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.calls import Reply, Request, Usage, read_message
+from promptcodebook.deploy.agents.agent import answer_of
 from promptcodebook.deploy.agents.endpoint import turns_of
 from promptcodebook.errors import ConfigError, ExecutorError, LMError
 from promptcodebook.lm.scripted import ScriptedLM
@@ -31,6 +33,9 @@ EXAMPLE = pco.Example("e1", "Where is my parcel?", "P", fields={"day": "Monday",
 LARGE = f"data:image/jpeg;base64,{'/9j/' * 50_000}"
 PNG = "data:image/png;base64,iVBORw0KGgo="
 TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+NESTED: Any = {}
+for _ in range(200):
+    NESTED = {"a": NESTED}
 MALFORMED = (
     b"{",
     b"[]",
@@ -228,15 +233,44 @@ async def test_what_is_no_rollout_fails_with_a_sentence(agent: pco.Agent, match:
         await answer(agent, lm)
 
 
-async def test_a_flood_leaves_the_answer_and_a_child_is_not_left_behind(tmp_path: Path) -> None:
-    lm = ScriptedLM().reply_with(lambda request: "P")
-    assert (await answer(process("floods"), lm)).text == "P"
+async def test_a_flood_leaves_the_answer() -> None:
+    assert (await answer(process("floods"), ScriptedLM().enqueue("P"))).text == "P"
+
+
+@pytest.mark.parametrize("how", ["forks", "leads", "daemons"])
+async def test_no_child_outlives_its_rollout(how: str, tmp_path: Path) -> None:
+    """Also one that leads a session of its own, and a child of a child that ignores a request."""
     pid = tmp_path / "pid"
-    assert (await answer(process("forks", str(pid)), lm)).text == "P"
-    until = time.monotonic() + 60
-    while is_alive(int(pid.read_text())):
-        assert time.monotonic() < until, "the child is alive"
-        await asyncio.sleep(0.05)
+    assert (await answer(process(how, str(pid)), ScriptedLM().enqueue("P"))).text == "P"
+    assert not is_alive(int(pid.read_text()))
+
+
+_RUN = f"""
+import asyncio, sys
+import promptcodebook as pco
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.executor import BoundChat
+from promptcodebook.types import Prompt
+
+async def main():
+    command = [sys.executable, {str(SCRIPT)!r}, "hangs", sys.argv[1]]
+    agent, prompt = pco.Agent(command=command, present="x"), Prompt("Say P.")
+    chat = BoundChat(ScriptedLM(), lambda purpose: 0, prompt=prompt)
+    rows = [pco.Example(f"e{{i}}", "x", None) for i in range(4)]
+    await asyncio.gather(*(agent(prompt, row, chat) for row in rows))
+
+asyncio.run(main())
+"""
+
+
+def test_no_agent_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
+    run = subprocess.Popen([sys.executable, "-c", _RUN, str(tmp_path)])
+    files = [tmp_path / f"e{i}{child}" for i in range(4) for child in ("", "-child")]
+    wait_until(lambda: all(file.exists() and file.read_text() for file in files))
+    run.kill()
+    run.wait()
+    pids = [int(file.read_text()) for file in files]
+    wait_until(lambda: not any(map(is_alive, pids)))
 
 
 async def test_a_child_whose_parent_is_gone_has_time_to_end(tmp_path: Path) -> None:
@@ -251,6 +285,13 @@ def test_an_agent_forgets_the_loops_that_have_ended() -> None:
     for _ in range(3):
         asyncio.run(answer(agent, lm))
     assert len(agent._free) == 1
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def is_alive(pid: int) -> bool:
@@ -276,6 +317,49 @@ async def test_a_process_that_reads_lines_serves_many_rollouts(
     while is_alive(pid):
         assert time.monotonic() < until, "nothing ends it"
         await asyncio.sleep(0.05)
+
+
+async def rollouts(agent: pco.Agent, count: int = 6) -> list[pco.Output | ExecutorError]:
+    """Of questions that are their own answers, one after the other."""
+    prompt, lm = (
+        Prompt("Say P."),
+        ScriptedLM().reply_with(lambda request: request.messages[-1].content),
+    )
+    made = list[pco.Output | ExecutorError]()
+    for k in range(count):
+        chat = BoundChat(lm, lambda purpose: 0, prompt=prompt)
+        try:
+            made.append(await agent(prompt, pco.Example(f"e{k}", f"question {k}", None), chat))
+        except ExecutorError as error:
+            made.append(error)
+        if "later" in agent.command and k == 1:
+            await asyncio.to_thread(wait_until, Path(agent.command[-1]).exists)
+    return made
+
+
+@pytest.mark.parametrize("when", ["before", "after", "next", "later"])
+async def test_a_line_too_many_is_a_failed_rollout_and_never_another_s_answer(
+    when: str, tmp_path: Path
+) -> None:
+    made = await rollouts(process("lines", when, str(tmp_path / "printed"), lines=True))
+    failed = [k for k, each in enumerate(made) if isinstance(each, ExecutorError)]
+    assert 1 <= len(failed) <= 3, made
+    for k, each in enumerate(made):
+        if isinstance(each, ExecutorError):
+            assert "printed a line too many" in str(each) and "id" in (each.hint or "")
+        else:
+            assert each.text == f"question {k}"
+    assert len({each.fields["pid"] for each in made if not isinstance(each, ExecutorError)}) > 1
+
+
+@pytest.mark.parametrize("when", ["banner", "before", "after", "next", "later"])
+async def test_an_agent_that_echoes_the_id_may_print_what_it_likes(
+    when: str, tmp_path: Path
+) -> None:
+    made = await rollouts(process("lines", "echo", when, str(tmp_path / "printed"), lines=True))
+    outputs = [each for each in made if not isinstance(each, ExecutorError)]
+    assert [each.text for each in outputs] == [f"question {k}" for k in range(6)]
+    assert len({each.fields["pid"] for each in outputs}) == 1
 
 
 def test_a_process_that_reads_lines_ends_with_the_event_loop_that_started_it() -> None:
@@ -313,6 +397,24 @@ async def test_a_loop_ends_at_its_cap_and_nothing_is_asked_after_it() -> None:
     assert len(lm.history) == 3
 
 
+@pytest.mark.parametrize(
+    ("agent", "match"),
+    [
+        (in_process(act("{{pco}}", n=10**9)), "asks its model more than 50 times"),
+        (in_process(act("{{pco}}" * 20_000)), "in one request twice"),
+        (in_process(act("".join(f"{{{{pco:s{k}}}}}" for k in range(20_000)))), "100 markers"),
+        (in_process(act("{{pco}}", "?" * 4_000_000), question="?"), "question .* too often"),
+        (in_process(act("{{pco}}", logit_bias=NESTED)), "nested too deeply"),
+    ],
+    ids=["n", "one marker", "many markers", "the question", "depth"],
+)
+async def test_what_a_request_may_ask_is_bounded_before_work(agent: pco.Agent, match: str) -> None:
+    lm = ScriptedLM().reply_with(lambda request: "P")
+    with pytest.raises((ExecutorError, openai.BadRequestError), match=match):
+        await answer(agent, lm)
+    assert not lm.history
+
+
 async def test_a_rollout_sees_nothing_of_another() -> None:
     """A wrong key, name or path is 404, and says nothing; so is what comes late."""
     seen = list[tuple[int, str]]()
@@ -337,6 +439,11 @@ async def test_a_rollout_sees_nothing_of_another() -> None:
                     f"{url}/chat/completions", data=body, headers=headers
                 ) as made:
                     assert made.status == 400 and made.headers["x-should-retry"] == "false"
+            broken = {"Authorization": f"Bearer {key}", "Content-Encoding": "gzip"}
+            async with session.post(
+                f"{url}/chat/completions", data=b"no gzip", headers=broken
+            ) as made:
+                assert made.status == 415
             large = json.dumps({"messages": turns("{{pco}}", "x" * 20_000_000)})  # names no model
             headers = {"Authorization": f"Bearer {key}"}
             async with session.post(
@@ -393,12 +500,16 @@ async def test_the_agent_sees_no_key_and_no_reference(monkeypatch: pytest.Monkey
     monkeypatch.setenv("PCO_API_KEY", "sk-secret")
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "sk-secret")
     monkeypatch.setenv("WEATHER_API_KEY", "its own")
-    output = await answer(process("works"), ScriptedLM().enqueue("P"))
+    for name in ("REPLICATE_API_TOKEN", "AWS_SECRET_ACCESS_KEY", "OLLAMA_API_KEY", "https_proxy"):
+        monkeypatch.setenv(name, "sk-secret")
+    output = await answer(process("works", env=["WEATHER_API_KEY"]), ScriptedLM().enqueue("P"))
     assert output.fields["row"] == {"id": "e1", "input": "Where is my parcel?", "day": "Monday"}
     env = output.fields["env"]
     assert isinstance(env, list) and {"WEATHER_API_KEY", "OPENAI_API_KEY"} <= {*env}
-    assert not {"ANTHROPIC_API_KEY", "PCO_API_KEY", "AZURE_OPENAI_API_KEY"} & {*env}
-    assert os.environ["PCO_API_KEY"] == "sk-secret"
+    assert not {name for name, value in os.environ.items() if value == "sk-secret"} & {*env}
+    for names in (["OPENAI_API_KEY"], ["A", "PCO_LM"], "WEATHER_API_KEY"):
+        with pytest.raises(ConfigError, match=r"executor\.env"):
+            process("works", env=names)
 
 
 async def test_an_agent_that_reads_no_row_is_found_or_its_question_is_replaced() -> None:
@@ -433,6 +544,7 @@ async def test_an_agent_that_reads_no_row_is_found_or_its_question_is_replaced()
     [
         (process("works", present="Another prompt."), "in none of its 1 calls"),
         (process("silent"), "it made no call"),
+        (process("deep"), "it made no call"),
         (process("crashes"), r"fails before it asks its model \(the agent ended with status 1"),
     ],
 )
@@ -444,6 +556,25 @@ async def test_a_prompt_without_a_place_is_found_before_anything_is_paid(
     assert ("OPENAI_BASE_URL" if "none of" not in match else "{{pco}}") in (caught.value.hint or "")
     await process("works").check(EXAMPLE)
     await process("twice").check(EXAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("line", "outcome"),
+    [
+        ("[" * 200_000, "[" * 200_000),
+        ("1" * 400, "1" * 400),
+        ('{"output": "P", "fields": {"x": NaN}}', "NaN is not JSON"),
+        ('{"output": "P", "fields": {"x": 1e999}}', "1e999 is not JSON"),
+        ('{"output": "P", "fields": {"x": ' + '{"a":' * 200_000, "nested too deeply"),
+        ('{"output": "P", "fields": {"x": ' + "[" * 500 + "]" * 500 + "}}", "nested too deeply"),
+    ],
+    ids=range(6),
+)  # fmt: skip
+def test_a_line_that_no_run_can_keep_is_text_or_a_failed_rollout(line: str, outcome: str) -> None:
+    try:
+        assert answer_of(line).text == outcome
+    except ExecutorError as error:
+        assert outcome in str(error)
 
 
 def test_an_agent_has_a_command_or_a_function() -> None:

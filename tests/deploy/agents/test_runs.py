@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shlex
@@ -126,6 +127,22 @@ def test_an_image_arrives_unchanged_is_journaled_once_and_a_run_with_it_resumes(
     assert rows == len(again.history), "a row for each request"
     kept = sum(file.stat().st_size for file in resumed.path.iterdir())
     assert kept < 5 * len(LARGE), "none of the rows holds the picture"
+
+
+def test_a_run_of_an_agent_that_never_asks_the_same_twice_resumes_and_pays_for_what_it_asks(
+    tmp_path: Path,
+) -> None:
+    counter = itertools.count()
+
+    async def restless(url: str, key: str, example: pco.Example) -> str:
+        return await ask(url, key, f"{example.input} [{next(counter)}]")
+
+    lm = ScriptedLM().reply_with(obey)
+    cut = learn(tmp_path, lm, restless, 2, budget="90calls")
+    assert cut.ended == "budget" and len(lm.history) <= 90
+    resumed = learn(tmp_path, lm, restless, 2, budget="100000calls", resume=cut.id)
+    assert resumed.ended == "finished"
+    assert resumed.usage["executor"].calls == len(lm.history), "each paid call is counted once"
 
 
 def rules() -> list[str]:

@@ -83,7 +83,6 @@ def test_fields_that_are_null_are_not_set() -> None:
     ("messages", [{"role": "user", "content": 3}]),
     ("temperature", "hot"),
     ("temperature", True),
-    ("temperature", float("inf")),
     ("max_tokens", 0),
     ("max_tokens", 1.5),
     ("max_completion_tokens", "many"),
@@ -104,7 +103,10 @@ def test_a_refusal_names_the_field_at_fault(field: str, value: object) -> None:
     assert error_body(caught.value)["error"]["param"] == caught.value.param == field
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b"\xff\xfe", b"[]", b"3", b"null"])
+@pytest.mark.parametrize("data", [
+    b"", b"{", b"[" * 100_000, b"\xff\xfe", b"[]", b"3", b"null", b'{"temperature": Infinity}',
+    b'{"n": 1e999}',
+])  # fmt: skip
 def test_what_is_no_json_object_is_refused(data: bytes) -> None:
     with pytest.raises(Refusal, match="the body is not"):
         parse_body(data)

@@ -6,16 +6,16 @@ import asyncio
 import contextlib
 import json
 import os
-import re
+import secrets
 import shlex
-import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import shutil
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
-from promptcodebook.base.text import place_in
+from promptcodebook.base.text import parse_json, place_in
 from promptcodebook.calls import Chat
 from promptcodebook.deploy.agents.endpoint import Endpoint, Places, dry
 from promptcodebook.errors import ConfigError, ExecutorError, PcoError
@@ -24,10 +24,17 @@ from promptcodebook.types import Example, Output, Prompt
 AgentFunction = Callable[[str, str, Example], Awaitable[str | Output]]
 _LARGEST = 2**20  # bytes of an agent's output that are kept: of a flood, the last ones
 _IDLE_S = 10.0  # a process that reads lines is ended after it has waited this long
-_GRACE_S, _LOOK_S = 1.0, 0.01  # from the request to end to the kill; between two looks at it
+_GRACE_S, _LOOK_S = 1.0, 0.01  # the supervisor kills what has not ended by then; between two looks
+_QUIET_S = 0.05  # for which a process that names no request must print no second line
 _DRY = "a dry run"
 _AS_IS = "Call it as its description says."  # of a tool of which nothing is learned yet
-_VARIABLE = re.compile(r'"([A-Z][A-Z0-9_]+)"')
+_VARIABLES = (
+    *("HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "NODE_EXTRA_CA_CERTS", "NODE_PATH"),
+    *("PATH", "PYTHONPATH", "REQUESTS_CA_BUNDLE", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE"),
+    *("SYSTEMROOT", "TEMP", "TERM", "TMP", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV"),
+)
+_OURS = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+_LINE = 'print the answer as the last line, or {"output": ..., "fields": {...}}'
 _UNHEARD = "its model must be one of OpenAI's: OPENAI_BASE_URL and OPENAI_API_KEY lead here"
 _HINT = "put {{pco}} into the agent's system prompt, or give the prompt that it has: --present FILE"
 
@@ -47,10 +54,15 @@ class Agent:
     `folder` is where the process runs.
 
     With `lines` a process serves many rollouts, one after the other: it reads a line for each,
-    `{"example": ..., "base_url": ..., "api_key": ...}`, and prints a line with the answer. It ends
+    `{"id": ..., "example": ..., "base_url": ..., "api_key": ...}`, and prints a line,
+    `{"id": ..., "output": ...}` with the same id. Other lines are passed over. Of a process that
+    leaves the id out, any line too many is a failed rollout, and the end of that process. It ends
     when its standard input does.
 
-    Raises ConfigError for both or neither of command and function."""
+    The process sees the variables of `environment` and those that `env` names.
+
+    Raises ConfigError for both or neither of command and function, and for an `env` that names
+    what leads to the run's own model."""
 
     command: str | Sequence[str] = ()
     function: AgentFunction | None = None
@@ -62,7 +74,9 @@ class Agent:
     workers: int = 16
     folder: Path = Path()
     lines: bool = False
-    _idle: dict[Any, asyncio.Task[None]] = field(default_factory=dict[Any, Any])
+    env: Sequence[str] = ()
+    _idle: dict[_Child, asyncio.Task[None]] = field(default_factory=dict[Any, Any])
+    _late: list[str] = field(default_factory=list[str])
     _seen: dict[str, str] = field(default_factory=dict[str, str])
     _free: dict[Any, asyncio.Semaphore] = field(default_factory=dict[Any, asyncio.Semaphore])
 
@@ -70,6 +84,10 @@ class Agent:
         if bool(self.command) == (self.function is not None):
             hint = 'Agent(command=["python", "agent.py"]), or Agent(function=run)'
             raise ConfigError("an agent needs a command or a function", hint=hint)
+        own = [each for each in self.env if each in _OURS or each.startswith("PCO_")]
+        if own or isinstance(self.env, str):
+            what = f"no agent may have {own[0]} of this process" if own else "env must be a list"
+            raise ConfigError(f"executor.env: {what}", hint='env = ["WEATHER_API_KEY"]')
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -153,62 +171,81 @@ class Agent:
                 task.cancel()
             await asyncio.wait({work, over})
 
-    async def _start(self, stderr: int, **own: str) -> asyncio.subprocess.Process:
+    async def _start(self, stderr: int, **own: str) -> _Child:
         command = shlex.split(self.command) if isinstance(self.command, str) else self.command
-        pipe = asyncio.subprocess.PIPE
+        env = {**environment(self.env), **own}
+        program = self.folder / command[0] if os.sep in command[0] else command[0]
+        if shutil.which(program, path=env.get("PATH")) is None:
+            what = f"the agent does not start: {shlex.join(command)}: no such program"
+            raise ExecutorError(what, hint="try the command by hand")
+        pipe, (read, tether) = asyncio.subprocess.PIPE, os.pipe()
+        supervisor = sys.executable, "-I", "-S", str(Path(__file__).with_name("supervise.py"))
         try:
-            return await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
+                *supervisor,
+                str(read),
                 *command,
                 stdin=pipe,
                 stdout=pipe,
                 stderr=stderr,
                 limit=_LARGEST,
                 cwd=self.folder,
-                env={**environment(), **own},
+                env=env,
                 start_new_session=True,
+                pass_fds=(read,),
             )
-        except OSError as error:
-            what = f"the agent does not start: {shlex.join(command)}: {error.strerror}"
-            raise ExecutorError(what, hint="try the command by hand") from None
+        except BaseException:
+            os.close(tether)
+            raise
+        finally:
+            os.close(read)
+        return _Child(process, tether)
 
     async def _by_line(self, endpoint: Endpoint, example: Example) -> Output:
         """A line to a process that waits for one, or to a new one."""
-        loop, process = asyncio.get_running_loop(), None
+        loop, child = asyncio.get_running_loop(), None
         for each, rest in list(self._idle.items()):
-            if rest.get_loop() is loop and each.returncode is None:
-                process = cast("asyncio.subprocess.Process", each)
-        if process is None:
-            process = await self._start(asyncio.subprocess.DEVNULL)
-        else:
-            self._idle.pop(process).cancel()
-        asked = {"example": shown(example), "base_url": endpoint.url, "api_key": endpoint.key}
-        assert process.stdin is not None and process.stdout is not None
+            if rest.get_loop() is loop and each.process.returncode is None:
+                child = each
+        if child is not None:
+            rest = self._idle.pop(child)
+            rest.cancel()
+            await asyncio.wait({rest})
         try:
-            process.stdin.write(json.dumps(asked, default=str).encode() + b"\n")
-            said = await process.stdout.readline()
-            if not said.endswith(b"\n"):
-                raise ExecutorError("the agent ended before it answered", hint="try it by hand")
-        except ValueError:  # the line is longer than the limit
-            await _end_group(process)
-            raise ExecutorError("the agent's line is too long", hint="print one answer") from None
+            if self._late:
+                raise _too_many(self._late.pop())
+            child = child or await self._start(asyncio.subprocess.DEVNULL)
+            output = await child.answer(endpoint, example)
         except BaseException:
-            await _end_group(process)
+            if child is not None:
+                await child.end()
             raise
-        self._idle[process] = loop.create_task(self._rest(process))
-        return answer_of(said.decode(errors="replace").strip())
+        if endpoint.placed:
+            self._idle[child] = loop.create_task(self._rest(child))
+        else:  # the rollout fails, and the process may say more
+            await child.end()
+        return output
 
-    async def _rest(self, process: asyncio.subprocess.Process) -> None:
-        """Ends a process that waited too long, or whose event loop ends: no other can use it."""
+    async def _rest(self, child: _Child) -> None:
+        """Ends a process that waited too long, that prints what it was not asked for, or whose
+        event loop ends: no other can use it."""
         try:
-            await asyncio.sleep(_IDLE_S)
+            with contextlib.suppress(TimeoutError, ExecutorError):
+                async with asyncio.timeout(_IDLE_S):
+                    line = await child.line()
+                    while line and child.echoes:
+                        line = await child.line()
+                    if line:
+                        self._late.append(line)
         finally:
-            if self._idle.get(process) is asyncio.current_task():
-                del self._idle[process]
-                await _end_group(process)
+            if self._idle.get(child) is asyncio.current_task():
+                del self._idle[child]
+                await child.end()
 
     async def _in_process(self, endpoint: Endpoint, example: Example) -> Output:
         own = {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": endpoint.key}
-        process = await self._start(asyncio.subprocess.PIPE, **own)
+        child = await self._start(asyncio.subprocess.PIPE, **own)
+        process = child.process
         ends = [asyncio.ensure_future(_end_of(s)) for s in (process.stdout, process.stderr)]
         try:
             assert process.stdin is not None
@@ -216,9 +253,9 @@ class Agent:
             with contextlib.suppress(ConnectionError):  # it may end without having read it
                 await process.stdin.drain()
                 process.stdin.close()
-            status = await _exit_of(process)
+            status = await child.status()
         finally:
-            await _end_group(process)
+            await child.end()
             # What a child of the agent's left behind may keep the pipes open.
             heard, _ = await asyncio.wait(ends, timeout=_GRACE_S)
             for each in ends:
@@ -232,6 +269,93 @@ class Agent:
             hint = cut if endpoint.truncated else "try it by hand"
             raise ExecutorError(f"{what}: {last}" if last else what, hint=hint)
         return answer_of(said)
+
+
+@dataclass(eq=False)
+class _Child:
+    """The agent's process, below its supervisor, which ends both when the `tether` closes."""
+
+    process: asyncio.subprocess.Process
+    tether: int
+    echoes: bool | None = None
+    """Whether its answers name their requests; None = it has not answered yet."""
+
+    async def answer(self, endpoint: Endpoint, example: Example) -> Output:
+        """The line that answers this request. ExecutorError where none does, or none for sure."""
+        name = secrets.token_hex(8)
+        asked = {"id": name, "example": shown(example)}
+        asked |= {"base_url": endpoint.url, "api_key": endpoint.key}
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(asked, default=str).encode() + b"\n")
+        early = unnamed = ""
+        while True:
+            # None comes to an agent that has not asked its model: it fails, but not for hours.
+            idle = _IDLE_S if early and not endpoint.calls else None
+            try:
+                async with asyncio.timeout(_QUIET_S if unnamed else idle):
+                    line = await self.line()
+            except TimeoutError:
+                if unnamed or not endpoint.calls:
+                    self.echoes = False
+                    return answer_of((unnamed or early).strip())
+                continue
+            if not line:
+                raise ExecutorError("the agent ended before it answered", hint="try it by hand")
+            if _id_of(line) == name:
+                self.echoes = True
+                return answer_of(line.strip())
+            if self.echoes:
+                continue
+            if self.echoes is None and not endpoint.calls:
+                early = line  # what libraries print when they start
+            elif unnamed or not endpoint.calls:  # an answer needs a call: it is of another request
+                raise _too_many(line)
+            else:
+                unnamed = line
+
+    async def line(self) -> str:
+        """The next line that it prints; "" = it has ended."""
+        assert self.process.stdout is not None
+        try:
+            line = await self.process.stdout.readline()
+        except ValueError:  # it is longer than the limit
+            raise ExecutorError("the agent's line is too long", hint="print one answer") from None
+        return line.decode(errors="replace") if line.endswith(b"\n") else ""
+
+    async def status(self) -> int:
+        """Its exit status. `process.wait` would wait for the ends of its pipes, too."""
+        while self.process.returncode is None:  # noqa: ASYNC110 - no event tells it alone
+            await asyncio.sleep(_LOOK_S)
+        return self.process.returncode
+
+    async def end(self) -> None:
+        """Ends the agent and all that it started: asked first, then killed."""
+        if self.tether >= 0:
+            os.close(self.tether)
+            self.tether = -1
+        try:
+            await self._gone()
+        except asyncio.CancelledError:  # the loop ends, and must not leave a process behind
+            await self._gone()
+            raise
+
+    async def _gone(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.status(), 10 * _GRACE_S)
+
+
+def _id_of(line: str) -> object:
+    try:
+        tree: Any = parse_json(line)
+        return tree.get("id")
+    except (ValueError, AttributeError):
+        return None
+
+
+def _too_many(line: str) -> ExecutorError:
+    what = f"the agent printed a line too many: {line.strip()[:80]!r}"
+    hint = 'print {"id": ..., "output": ...} with the id of the request, or answers alone'
+    return ExecutorError(what, hint=hint)
 
 
 async def _called(returned: Awaitable[str | Output]) -> Output:
@@ -267,52 +391,33 @@ async def _end_of(stream: asyncio.StreamReader | None) -> str:
     return kept.decode(errors="replace")
 
 
-async def _exit_of(process: asyncio.subprocess.Process) -> int:
-    """Its exit status. `process.wait` would wait for its children, too: they have its pipes."""
-    while process.returncode is None:  # noqa: ASYNC110 - no event tells it alone
-        await asyncio.sleep(_LOOK_S)
-    return process.returncode
-
-
-async def _end_group(process: asyncio.subprocess.Process) -> None:
-    """Ends the agent and all that it started: asked first, then killed."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGTERM)
-        for _ in range(round(_GRACE_S / _LOOK_S)):
-            await asyncio.sleep(_LOOK_S)
-            os.killpg(process.pid, 0)  # nothing but a look: it raises when all have ended
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(_exit_of(process), _GRACE_S)
-
-
 def answer_of(said: str) -> Output:
     """The last line that an agent printed: a text, or a JSON object with `output` and `fields`."""
     last = said.rpartition("\n")[2].strip()
     if not last:
-        hint = 'print the answer as the last line, or {"output": ..., "fields": {...}}'
-        raise ExecutorError("the agent printed no answer", hint=hint)
+        raise ExecutorError("the agent printed no answer", hint=_LINE)
     try:
-        tree = cast("dict[str, Any]", json.loads(last))
+        tree: Any = parse_json(last)
         text, fields = tree["output"], cast("dict[str, Any]", tree.get("fields") or {})
-    except (ValueError, TypeError, LookupError, AttributeError):
+    except (json.JSONDecodeError, TypeError, LookupError, AttributeError):
         return Output(last)
+    except ValueError as error:
+        if not last.startswith("{"):
+            return Output(last)
+        raise ExecutorError(f"the agent's last line cannot be kept: {error}", hint=_LINE) from None
     return Output(text if isinstance(text, str) else json.dumps(text), fields=fields)
 
 
-def environment() -> dict[str, str]:
-    """This process's, without the keys of models and without our own settings."""
-    keys = set[str]()
-    for package, name in (("lm", "providers"), ("config", "secrets")):
-        file = resources.files(f"promptcodebook.{package}").joinpath(f"{name}.toml")
-        keys.update(_VARIABLE.findall(file.read_text("utf-8")))
-    return {k: v for k, v in os.environ.items() if k not in keys and not k.startswith("PCO_")}
+def environment(more: Iterable[str] = ()) -> dict[str, str]:
+    """The variables of this process that a program needs to run, and `more`: no key is in them."""
+    known = {*_VARIABLES, *more}
+    return {k: v for k, v in os.environ.items() if k in known or k.startswith("LC_")}
 
 
 def agent_of(table: Mapping[str, Any], base: Path) -> Agent:
     """The Agent of a setting `executor = {command = ..., ...}`. ConfigError for an unknown key."""
     known = *("command", "present", "question", "seconds"), *("most_calls", "most_tokens")
-    known = *known, "workers", "lines"
+    known = *known, "workers", "lines", "env"
     if unknown := sorted(set(table) - {*known}):
         hint = f"known here: {', '.join(known)}"
         raise ConfigError(f"executor: unknown key {unknown[0]!r}", hint=hint)

@@ -43,6 +43,7 @@ _RUNS = {
 }
 """Fields of a request that the run decides, or that are nothing to a model."""
 _LARGEST, _SHOWN = 64 * 2**20, 300  # bytes of a request; letters of a description to a critic
+_MOST_MARKERS = 100  # of a request: each is replaced by a whole prompt
 _THUMB = 2**16  # characters of an image that a report shows; of a larger one it says what it is
 _DRAWN = re.compile("data:image/(png|jpeg|gif|webp);base64,")
 _FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
@@ -62,16 +63,21 @@ class Places:
         """The messages with the prompt, and the stages that have a place in them."""
         turned, stages = list(messages), list[str]()
         shown = [m.content for m in messages if m.role == "system"]
-        names = [mark[1] or "" for text in shown for mark in MARKER.finditer(text)]
-        if twice := [name for name in names if names.count(name) > 1]:
-            mark = "{{pco:" + twice[0] + "}}" if twice[0] else "{{pco}}"
-            raise Refusal(f"the marker {mark} is in one request twice: leave one of them")
+        names = set[str]()
+        for mark in (mark for text in shown for mark in MARKER.finditer(text)):
+            if (name := mark[1] or "") in names:
+                raise Refusal(f"the marker {mark[0]} is in one request twice: leave one of them")
+            names.add(name)
+            if len(names) > _MOST_MARKERS:
+                raise Refusal(f"a request may have {_MOST_MARKERS} markers at most")
         for at, message in enumerate(turned):
             if message.role == "system":
                 text, found = self._put(message.content, prompt)
                 stages += [stage for stage in found if stage not in stages]
                 turned[at] = Message("system", text) if found else message
             elif message.role == "user" and self.question in message.content and self.question:
+                if message.content.count(self.question) * len(self.input) > _LARGEST:
+                    raise Refusal("the question is in a message too often to put the input there")
                 turned[at] = read_message(rewritten(message.wire, self._ask))
         return turned, stages
 
@@ -131,7 +137,9 @@ class Endpoint:
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=_LARGEST)
         app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=0.1, auto_decompress=False
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -150,6 +158,8 @@ class Endpoint:
             return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
         if not known or request.method != "POST" or path not in ("chat/completions", "responses"):
             return _refused(Refusal("not found", status=404))
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            return _refused(Refusal("the body must not be compressed", status=415))
         try:
             body = dict(parse_body(await request.read()))
             answer = await (self._chat(body) if path[0] == "c" else self._respond(body))
@@ -183,6 +193,7 @@ class Endpoint:
             messages = [read_message(each) for each in body["messages"]]
         except ValueError as error:
             raise Refusal(str(error), param="messages") from None
+        self._admit(choices)
         messages, stages = self.places.put(messages, self.prompt)
         self.placed += bool(stages)
         extra = {k: v for k, v in body.items() if k not in _RUNS and v is not None}
@@ -190,7 +201,10 @@ class Endpoint:
             extra["tools"] = describe(extra["tools"], self._told)
             self.tools |= descriptions(extra["tools"])
         stage = " + ".join(stages) or "agent"
-        asked = (self._ask(messages, extra, stage) for _ in range(choices))
+        wire = json.dumps([[m.wire for m in messages], extra], sort_keys=True, default=str)
+        digest = hashlib.sha256(wire.encode("utf-8", "surrogatepass")).hexdigest()
+        purpose = f"{stage} {digest[:16]}"
+        asked = (self._ask(messages, extra, stage, purpose) for _ in range(choices))
         replies = await asyncio.gather(*asked)
         tree = completion(replies, f"{self.name}-{self.calls}", str(body.get("model") or MODEL))
         if body.get("stream"):
@@ -198,19 +212,21 @@ class Endpoint:
             return Answer(200, "text/event-stream", {}, pieces=pieces)
         return Answer(200, "application/json", {}, body=json.dumps(tree).encode())
 
-    async def _ask(self, messages: Sequence[Message], extra: _Tree, stage: str) -> Reply:
-        """One reply. What is asked again with the same content is another sample of it, so that a
-        resumed run finds each reply, in whatever order its agent asks."""
-        if self.calls >= self.most_calls:
+    def _admit(self, choices: int) -> None:
+        """Counts the calls of a request before any is made. Raises Refusal beyond a cap."""
+        if choices > self.most_calls - self.calls:
             self._end(f"the agent asks its model more than {self.most_calls} times", "most_calls")
         if self.tokens > self.most_tokens:
             self._end(f"the agent's calls take over {self.most_tokens:,} tokens", "most_tokens")
         if self.failure is not None:
             raise Refusal(f"this rollout is over: {self.failure}", status=429, kind="rollout_over")
-        self.calls += 1
-        wire = json.dumps([[m.wire for m in messages], extra], sort_keys=True, default=str)
-        digest = hashlib.sha256(wire.encode("utf-8", "surrogatepass")).hexdigest()
-        purpose = f"{stage} {digest[:16]}"
+        self.calls += choices
+
+    async def _ask(
+        self, messages: Sequence[Message], extra: _Tree, stage: str, purpose: str
+    ) -> Reply:
+        """One reply. What is asked again with the same content is another sample of it, so that a
+        resumed run finds each reply, in whatever order its agent asks."""
         try:
             reply = await self.lm(messages, purpose=purpose, extra=extra)
         except LMError as error:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError
 
-from promptcodebook.base.text import place_in
+from promptcodebook.base.text import parse_json, place_in
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
 
 _B = TypeVar("_B", bound=BaseModel)
@@ -181,10 +181,11 @@ def parse_body(data: bytes) -> Mapping[str, Any]:
     if len(data) > _MOST_VALUES and _has_too_many_values(data):
         raise Refusal(f"the body has more than {_MOST_VALUES:,} values in it", status=413)
     try:
-        # Of bytes it would guess the encoding.
-        tree: object = json.loads(data.decode("utf-8-sig", "surrogatepass"))
-    except (ValueError, RecursionError):
+        tree: object = parse_json(data)
+    except json.JSONDecodeError:
         raise Refusal("the body is not JSON") from None
+    except ValueError as error:
+        raise Refusal(f"the body is not JSON: {error}") from None
     if not isinstance(tree, dict):
         raise Refusal("the body is not an object")
     return cast("dict[str, Any]", tree)

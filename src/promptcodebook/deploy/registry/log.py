@@ -24,6 +24,7 @@ from typing import Any, Protocol, cast
 from promptcodebook import errors
 from promptcodebook.base.paths import data_folder, tighten
 from promptcodebook.base.sqlite import Layout, connect, roll_back, store_error, store_os_error
+from promptcodebook.base.text import parse_json
 from promptcodebook.policy.references import REF, VERSION, WORD
 
 LATEST = "latest"  # the ref of each codebook to its newest version; never promoted by hand
@@ -139,8 +140,8 @@ class Log:
         if entry.previous != self.head:
             raise Broken("it does not follow the entry before it: the chain is broken")
         try:
-            is_object = isinstance(json.loads(entry.facts), dict)
-        except (ValueError, RecursionError):
+            is_object = isinstance(parse_json(entry.facts), dict)
+        except ValueError:
             is_object = False
         if not is_object:
             raise Broken("its facts are no JSON object")

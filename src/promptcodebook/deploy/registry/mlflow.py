@@ -6,13 +6,13 @@ no transactions: of two who move a ref at once, the last one wins."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from promptcodebook.base.text import parse_json
 from promptcodebook.deploy.registry import log as logs
 from promptcodebook.errors import ConfigError, RegistryDamaged, StoreError, import_extra
 
@@ -114,8 +114,8 @@ class MlflowStorage:
         for key, text in found.tags.items():
             if key.startswith(_ENTRY):
                 try:
-                    entry = logs.Entry.of(json.loads(text))
-                except (logs.Broken, ValueError, TypeError, RecursionError):
+                    entry = logs.Entry.of(parse_json(text))
+                except (logs.Broken, ValueError, TypeError):
                     raise RegistryDamaged(
                         f"the registry {self.place} is damaged: the tag {key} of version "
                         f"{found.version} of the prompt {found.name} is no entry of a log",

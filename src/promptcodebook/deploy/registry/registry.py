@@ -18,7 +18,7 @@ from pydantic import JsonValue
 
 from promptcodebook import errors
 from promptcodebook.base.paths import registry_location
-from promptcodebook.base.text import printable
+from promptcodebook.base.text import parse_json, printable
 from promptcodebook.deploy.audit.report import AuditReport, Finding, kind_in_words, part_in_words
 from promptcodebook.deploy.registry.log import (
     CANARY,
@@ -551,7 +551,7 @@ def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, dict[str, Any]], Log]
         for number, line in enumerate(lines, 1):
             if ended:
                 raise Broken("it comes after the end")
-            tree = json.loads(line)
+            tree = parse_json(line)
             summed = _summed({key: tree[key] for key in tree if key != "sum"}, sum_)
             if f"{canonical(summed)}\n".encode() != line:
                 raise Broken("it is not as it was written: its hash differs")
@@ -560,7 +560,7 @@ def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, dict[str, Any]], Log]
         if not ended:
             number += 1
             raise Broken("it is missing: the file ends before its end")
-    except (Broken, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except (Broken, ValueError, TypeError, LookupError, AttributeError) as error:
         fault = error if isinstance(error, Broken) else "it is no line of an exported registry"
         message = f"line {number} of the file: {fault}; nothing was taken in"
         raise errors.RegistryDamaged(message, hint="export it again, or get another copy") from None

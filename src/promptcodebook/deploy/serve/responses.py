@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, Field, InstanceOf, WithJsonSchema
 
+from promptcodebook.base.text import LENIENT_JSON, parse_json
 from promptcodebook.deploy.http.completions import Refusal, Text, read_fields
 from promptcodebook.deploy.serve.upstream import Answer
 from promptcodebook.lm.wire import told_usage
@@ -235,7 +236,7 @@ class Response:
     def _hear(self, data: bytes) -> bytes:
         """The events of a chunk, or of a whole completion."""
         try:
-            tree: Any = json.loads(data)
+            tree: Any = parse_json(data, LENIENT_JSON)
             if "choices" not in tree and tree.get("error"):
                 said = str(tree["error"].get("message") or "the model failed")
                 raise Refusal(said, status=502, kind="upstream_error")
@@ -249,7 +250,7 @@ class Response:
                 if finish := choice.get("finish_reason"):
                     self._finish, self._over = finish, True
             return events
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        except (ValueError, TypeError, LookupError, AttributeError):
             raise _unreadable() from None
 
     def _choice(self, choice: _Tree, delta: _Tree) -> bytes:

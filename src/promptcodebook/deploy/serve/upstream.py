@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, Literal, cast
 
 from promptcodebook.base.incidents import Incident
+from promptcodebook.base.text import LENIENT_JSON, parse_json
 from promptcodebook.config import Config
 from promptcodebook.config.secrets import fill_secrets, secret_variables
 from promptcodebook.deploy.http.completions import Refusal
@@ -74,7 +75,7 @@ class _Watch:
 
     def _hear(self, data: bytes) -> bool:
         try:
-            tree: Any = json.loads(data)
+            tree: Any = parse_json(data, LENIENT_JSON)
             choices: Any = tree["choices"]
             if usage := tree.get("usage"):
                 self.told.update(usage)
@@ -92,7 +93,7 @@ class _Watch:
                     text = "the model's reply holds this server's own key, and was cut off there"
                     raise Refusal(text, status=502, kind="upstream_error")
                 self._said[index] = said[-self._most :]
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        except (ValueError, TypeError, LookupError, AttributeError):
             pass  # no event of ours: it says nothing
         return False
 
@@ -156,17 +157,25 @@ class Answer:
         """The text of its first choice as far as it came, cut at 20,000 characters; '' for none."""
         try:
             whole = self.pieces is None
-            text = json.loads(self.body)["choices"][0]["message"]["content"] if whole else ""
+            text = (
+                parse_json(self.body, LENIENT_JSON)["choices"][0]["message"]["content"]
+                if whole
+                else ""
+            )
             return ("".join(self.said) if not whole else text)[:_MOST_KEPT]
-        except (ValueError, TypeError, LookupError, RecursionError):
+        except (ValueError, TypeError, LookupError):
             return ""
 
     @property
     def usage(self) -> object:
         """What the reply says that it took; None or {} where it does not."""
         try:
-            return self.told if self.pieces is not None else json.loads(self.body)["usage"]
-        except (ValueError, TypeError, LookupError, RecursionError):
+            return (
+                self.told
+                if self.pieces is not None
+                else parse_json(self.body, LENIENT_JSON)["usage"]
+            )
+        except (ValueError, TypeError, LookupError):
             return None
 
 

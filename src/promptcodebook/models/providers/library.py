@@ -12,6 +12,7 @@ from contextlib import aclosing, suppress
 from typing import Any, cast
 
 from promptcodebook.base.incidents import Incident
+from promptcodebook.base.text import parse_json
 from promptcodebook.errors import LMError, PcoError, import_extra
 from promptcodebook.lm.endpoint import OpenReply
 from promptcodebook.lm.limit import PerLoop
@@ -283,7 +284,7 @@ def parts_of(message: Mapping[str, Any]) -> list[Tree]:
 def arguments_of(call: Mapping[str, Any]) -> Tree:
     """A tool call's arguments. Raises Declined where they are no object."""
     try:
-        tree: object = json.loads(call["function"].get("arguments") or "{}")
+        tree: object = parse_json(call["function"].get("arguments") or "{}")
     except ValueError:
         tree = None
     if not isinstance(tree, dict):

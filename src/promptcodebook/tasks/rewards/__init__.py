@@ -14,6 +14,7 @@ from typing import Any, cast
 from pydantic import Field, TypeAdapter, ValidationError
 
 from promptcodebook.base.incidents import no_tally
+from promptcodebook.base.text import parse_json
 from promptcodebook.calls import Message, Request
 from promptcodebook.errors import ConfigError, PcoError, RewardError, did_you_mean, message_of
 from promptcodebook.lm.scripted import ScriptedLM
@@ -111,7 +112,11 @@ def _score_of(returned: object, example: Example) -> Score:
             f"the reward returned {type(value).__name__!r} for example {example.id}, not a number",
             hint=_FORMS,
         )
-    return Score(float(value), "" if feedback is None else str(feedback))
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number beyond any float
+        number = math.inf
+    return Score(number, "" if feedback is None else str(feedback))
 
 
 STAND_IN = "stand-in"  # as `reward` of a ready-made task: its stand-in decides, without a judge
@@ -183,7 +188,7 @@ def _ready(kind: str, options: dict[str, object], base: Path) -> Reward:
     if kind == "schema" and isinstance(options.get("schema"), str):
         path = base / str(options["schema"])
         try:
-            options["schema"] = json.loads(path.read_text("utf-8"))
+            options["schema"] = parse_json(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             said = f"cannot read the JSON schema {path}: {error}"
             raise ConfigError(said, hint="check the path and the file") from None

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
-from promptcodebook.base.text import answer_words, quote, strip_fence
+from promptcodebook.base.text import answer_words, parse_json, quote, strip_fence
 from promptcodebook.errors import ConfigError, RewardError, import_extra
 from promptcodebook.tasks.worker import shared_worker
 from promptcodebook.types import Example, Score
@@ -189,7 +188,7 @@ class ValidJson:
 
     def __call__(self, example: Example, output: str) -> Score:
         try:
-            value = parsed_json(output, fenced=self.fenced)
+            value = parse_json(strip_fence(output) if self.fenced else output)
         except ValueError as error:
             return Score(0.0, f"The answer is not valid JSON: {error}.")
         if not self.keys:
@@ -200,18 +199,6 @@ class ValidJson:
         if missing:
             return Score(0.0, f"The JSON object lacks the keys {', '.join(missing)}.")
         return Score(1.0, "The answer is a JSON object with all keys.")
-
-
-def parsed_json(text: str, *, fenced: bool) -> object:
-    """The value that the text is the JSON of; ValueError says why it is not JSON."""
-
-    def refuse(word: str) -> NoReturn:
-        raise ValueError(f"{word} is not JSON")
-
-    try:
-        return json.loads(strip_fence(text) if fenced else text, parse_constant=refuse)
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
 
 
 _SHOWN = 5
@@ -239,7 +226,7 @@ class JsonSchema:
 
     def __call__(self, example: Example, output: str) -> Score:
         try:
-            value = parsed_json(output, fenced=self.fenced)
+            value = parse_json(strip_fence(output) if self.fenced else output)
         except ValueError as error:
             return Score(0.0, f"The answer is not valid JSON: {error}.")
         found = cast("Iterable[Any]", self._validator.iter_errors(value))

@@ -4,13 +4,13 @@ pickles, which may run code; both are refused, with what to write instead."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
+from promptcodebook.base.text import parse_json
 from promptcodebook.base.units import plural
 from promptcodebook.errors import ConfigError
 from promptcodebook.method.policy import join_prompts
@@ -43,7 +43,7 @@ def read_front(place: Path) -> Front:
         found, scores = _prompts_of(tree, path, component)
     except ConfigError:
         raise
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise _refusal(path, str(error).splitlines()[0]) from None
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise _refusal(path, f"its JSON lacks what it should have ({error})") from None
@@ -69,7 +69,7 @@ def _of_file(path: Path) -> Any:
         return [path.read_text("utf-8")]
     if path.suffix in (".bin", ".pkl", ".pickle"):
         raise _pickled(path)
-    return json.loads(path.read_text("utf-8"))
+    return parse_json(path.read_text("utf-8"))
 
 
 def _pickled(path: Path) -> ConfigError:

@@ -7,7 +7,6 @@ changed says which candidates are next, so a resumed run ends alike. Each passes
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from promptcodebook.assemble import Assembled
+from promptcodebook.base.text import parse_json
 from promptcodebook.errors import ConfigError
 from promptcodebook.method.policy import Made
 from promptcodebook.method.state import State
@@ -39,7 +39,7 @@ def read_pool(path: Path) -> tuple[str, ...]:
     hint = "write one sentence on each line, or a JSON list of texts"
     try:
         text = path.read_text("utf-8")
-        listed: list[Any] = json.loads(text) if text.lstrip()[:1] == "[" else text.splitlines()
+        listed: list[Any] = parse_json(text) if text.lstrip()[:1] == "[" else text.splitlines()
         found = tuple(dict.fromkeys(line.strip() for line in listed if line.strip()))
     except (OSError, ValueError, AttributeError) as error:
         what = f"update.pool: cannot read {path}: {str(error).splitlines()[0]}"

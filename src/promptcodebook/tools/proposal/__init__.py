@@ -21,6 +21,7 @@ from typing import Any, cast
 import jinja2
 import typer
 
+from promptcodebook.base.text import parse_json
 from promptcodebook.base.units import plural
 from promptcodebook.config import load_config
 from promptcodebook.data import load_settings
@@ -100,7 +101,7 @@ def _is_number(text: str) -> bool:
 def _as_object(value: object) -> dict[str, object]:
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
-            value = json.loads(value)
+            value = parse_json(value)
     return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
