@@ -93,7 +93,8 @@ class OutcomeModel:
         for name in self.inputs:
             features = self._features_of(name)
             total[list(features)] += list(features.values())
-        return dict(enumerate((total / max(1, len(self.inputs))).tolist()))
+        mean: list[float] = (total / max(1, len(self.inputs))).tolist()
+        return dict(enumerate(mean))
 
     def dense(self, rows: Sequence[Features]) -> Any:
         """A row φ for each."""
