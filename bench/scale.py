@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 
 from bench.figures import Figure, shown
-from promptcodebook.randomness import keyed_random
+from promptcodebook.base.randomness import keyed_random
 
 SIZES = [
     n for n in (1_000, 10_000, 100_000, 1_000_000) if n <= int(os.environ.get("PCO_ROWS", 1e6))

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from promptcodebook.base.intervals import mean_interval
 from promptcodebook.errors import import_extra
-from promptcodebook.intervals import mean_interval
 from promptcodebook.method.policy import OffPolicy
 from promptcodebook.routing.ranking import Features, Ranker, Vocabulary, chosen, whole_numbers
 from promptcodebook.types import Expected, Outcome, Ranking
