@@ -1,28 +1,32 @@
-"""Large folders: `pco data check` of 100,000 rows, and `pco runs list` of 1,000 finished runs.
+"""How commands grow with data: `pco data check`, `estimate`, `train`, `eval` and `report` at 1,000
+to 1,000,000 rows; and `pco runs list` of 1,000 finished runs.
 
-Whole processes, medians; the rows have 60 words each and are split into three, every thousandth is
-a near-copy in another split. The runs are copies of one on the simulated model; the first listing
-reads them, the others find them kept.
+Whole processes. A command's exponent is the slope of its processor seconds over the last tenfold:
+1 = linear. The model is simulated, and all sizes train, validate and judge on as many rows. Each
+row has 60 words; every thousandth is a near-copy in another split. The runs are copies of one; the
+first listing reads them, the others find them kept.
 
-    python -m bench.scale
+    python -m bench.scale            PCO_ROWS=100000 leaves the largest out
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from bench.figures import Figure, shown
 from promptcodebook.base.randomness import keyed_random
 
-ROWS = 100_000
+SIZES = [
+    n for n in (1_000, 10_000, 100_000, 1_000_000) if n <= int(os.environ.get("PCO_ROWS", 1e6))
+]
 EVERY = 1_000
 RUNS = 1_000
 REPEATS = 3
@@ -31,53 +35,73 @@ SPLITS = ("train", "val", "test")
 PEAK = (
     "import resource, sys; from promptcodebook.cli import main\n"
     "try: main()\n"
-    "finally: print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+    "finally:\n"
+    "    used = resource.getrusage(resource.RUSAGE_SELF)\n"
+    "    print('used', used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, file=sys.stderr)"
 )
+SETTINGS = """
+lm = "simulated"
+preset = "small"
+reward = "normalised"
+verdict_examples = 20
+data = { path = "rows.jsonl", split = "split" }
+update = { epochs = 3, batch_size = 8 }
+validation = { every = 2, subset = 20, examples = 30 }
+"""
+COMMANDS = {
+    "data check": ("data", "check", "rows.jsonl", "--split", "split", "--json"),
+    "estimate": ("estimate",),
+    "train": ("train",),
+    "eval": ("eval", "last", "--again", "--n", "20"),
+    "report": ("report", "last", "-o", "report.html"),
+}
 
 
-def write_rows(path: Path) -> None:
-    draw = keyed_random("rows")
+def write_rows(path: Path, count: int) -> None:
+    draw, words = keyed_random("rows"), list[str]()
     with path.open("w", encoding="utf-8") as file:
-        for number in range(ROWS):
-            if number % EVERY == 0:
-                words = draw.choices(WORDS, k=60)
-            elif number % EVERY == 1:
-                words = [*words[:30], "another", *words[31:]]  # pyright: ignore[reportPossiblyUnboundVariable]
-            else:
-                words = draw.choices(WORDS, k=60)
+        for number in range(count):
+            near = number % EVERY == 1
+            words = [*words[:30], "another", *words[31:]] if near else draw.choices(WORDS, k=60)
             row = {"input": " ".join(words), "target": str(number % 7), "split": SPLITS[number % 3]}
             file.write(json.dumps(row) + "\n")
 
 
-def timed(folder: Path, *typed: str) -> tuple[float, float, str]:
-    """Seconds and peak MB of one command, and what it printed."""
-    begun = time.perf_counter()
-    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+def used_by(folder: Path, *typed: str) -> tuple[float, float, str]:
+    """Processor seconds and peak MB of one command, and what it printed."""
     made = subprocess.run(
         [sys.executable, "-c", PEAK, *typed],
         cwd=folder,
-        env=environment,
+        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache")},
         capture_output=True,
         text=True,
         check=False,
     )
-    seconds = time.perf_counter() - begun
-    return seconds, int(made.stderr.rsplit("peak", 1)[1]) / 1024, made.stdout
+    seconds, peak = made.stderr.rsplit("used ", 1)[1].split()
+    assert made.returncode == 0, made.stderr
+    return float(seconds), float(peak), made.stdout
 
 
-def data_check(folder: Path) -> list[Figure]:
-    write_rows(folder / "rows.jsonl")
-    typed = ("data", "check", "rows.jsonl", "--split", "split", "--json")
-    made = [timed(folder, *typed) for _ in range(REPEATS)]
-    near = len(json.loads(made[0][2])["near"])
-    beside = f"{near} of {ROWS // EVERY} near-copies found"
-    return [
-        Figure(
-            f"data check of {ROWS:,} rows", statistics.median(s for s, _, _ in made), "s", 5.0,
-            beside=beside,
-        ),
-        Figure(f"data check of {ROWS:,} rows, peak", max(mb for _, mb, _ in made), "MB", 500.0),
-    ]  # fmt: skip
+def growth(folder: Path) -> list[Figure]:
+    used = {name: list[tuple[float, float, str]]() for name in COMMANDS}
+    for count in SIZES:
+        here = folder / str(count)
+        here.mkdir()
+        write_rows(here / "rows.jsonl", count)
+        (here / "pco.toml").write_text(SETTINGS, "utf-8")
+        for name, typed in COMMANDS.items():
+            used[name].append(used_by(here, *typed))
+            seconds, peak, _ = used[name][-1]
+            print(f"  {count:>9,} rows  {name:<11}{seconds:>8.1f} s{peak:>8.0f} MB", flush=True)
+        near = len(json.loads(used["data check"][-1][2])["near"])
+        assert near == count // EVERY, f"{near} near-copies found of {count // EVERY}"
+    figures: list[Figure] = []
+    for name, sizes in used.items():
+        (before, *_), (last, *_) = sizes[-2:]
+        figures.append(Figure(f"{name}: exponent of its time", math.log10(last / before), "", 1.1))
+        at = min(len(sizes) - 1, SIZES.index(100_000) if 100_000 in SIZES else 0)
+        figures.append(Figure(f"{name}: peak at {SIZES[at]:,} rows", sizes[at][1], "MB", 1000.0))
+    return figures
 
 
 def runs_list(folder: Path) -> list[Figure]:
@@ -86,11 +110,11 @@ def runs_list(folder: Path) -> list[Figure]:
         "verdict_examples = 20\n[update]\nepochs = 2\nbatch_size = 4\n",
         "utf-8",
     )
-    timed(folder, "train")
+    used_by(folder, "train")
     [run] = (folder / "runs").iterdir()
     for number in range(RUNS - 1):
         shutil.copytree(run, folder / "runs" / f"{run.name}-{number + 2}")
-    first, *others = [timed(folder, "runs", "list") for _ in range(REPEATS + 1)]
+    first, *others = [used_by(folder, "runs", "list") for _ in range(REPEATS + 1)]
     assert others[0][2].count(run.name) >= RUNS, "a run is missing"
     later = statistics.median(s for s, _, _ in others)
     beside = f"the first time {first[0]:.2f} s"
@@ -99,7 +123,7 @@ def runs_list(folder: Path) -> list[Figure]:
 
 def measure() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
-        return [*data_check(Path(folder)), *runs_list(Path(folder))]
+        return [*growth(Path(folder)), *runs_list(Path(folder))]
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ _UNITS = {
     "update.directive_words": "words",
     "validation.every": "batches",
     "validation.subset": "examples",
+    "validation.examples": "examples",
     "validation.finalists": "states",
     "validation.patience": "validations",
     "validation.target_score": "reward",

@@ -91,6 +91,16 @@ class Plan:
         """The test examples that the verdict is made on."""
         return sample(self.dataset.test, self.config.verdict_examples)
 
+    @cached_property
+    def validated(self) -> tuple[Example, ...]:
+        """The validation examples that the best states are chosen by."""
+        return sample(self.dataset.val, self.config.validation.examples)
+
+    @property
+    def compared(self) -> tuple[Example, ...]:
+        """The examples that one of several fixed prompts is chosen by."""
+        return sample(self.validated or self.dataset.train, self.config.validation.subset)
+
     @property
     def prompt_stages(self) -> tuple[str, ...]:
         """The stages of the program that get a prompt of their own. ConfigError: it names none."""

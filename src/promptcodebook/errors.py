@@ -18,7 +18,7 @@ from promptcodebook.base.incidents import Incident
 from promptcodebook.calls import Usage
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
+    from importlib.metadata import EntryPoint, EntryPoints
 
     from promptcodebook.types import Trace
 
@@ -99,15 +99,28 @@ def _registered(group: str, _path: tuple[str, ...]) -> EntryPoints:
     return entry_points(group=group)
 
 
+def entry_point(
+    group: str, name: str, fault: type[PcoError] = ConfigError, what: str = ""
+) -> EntryPoint | None:
+    """What a package registered under a name, None: none did. Raises `fault` where several did:
+    which one the search path has first would decide whose code runs."""
+    # An installation may list an entry point twice.
+    offered = {entry.value: entry for entry in registered(group).select(name=name)}
+    if len(offered) > 1:
+        listed = ", ".join(sorted(offered))
+        hint = "uninstall all but one, or rename it in its package's entry points"
+        raise fault(f"several packages offer {what}{name!r}: {listed}", hint=hint)
+    return next(iter(offered.values()), None)
+
+
 def plug_in(group: str, name: str, key: str, own: Iterable[str] = ()) -> Any:
     """What a package registered under the value of a setting. ConfigError: none did, and it is none
     of our `own`; or it cannot be loaded."""
-    entries = registered(group)
-    if name not in entries.names:
-        known = (*own, *sorted(entries.names))
+    entry = entry_point(group, name)
+    if entry is None:
+        known = (*own, *sorted(registered(group).names))
         hint = f"{key} = one of {', '.join(known)}"
         raise ConfigError(f"unknown {key} {name!r}{did_you_mean(name, known)}", hint=hint)
-    entry = entries[name]
     try:
         return entry.load()
     except PcoError:
@@ -121,12 +134,13 @@ def plug_in(group: str, name: str, key: str, own: Iterable[str] = ()) -> Any:
 
 def import_part(group: str, name: str, what: str, extra: str) -> Any:
     """What a part or a plug-in registered. MissingExtra: it is not installed; `what` needs it."""
-    entries = registered(group).select(name=name)
+    entry = entry_point(group, name)
+    if entry is None:
+        raise MissingExtra(what, extra)
     try:
-        return next(iter(entries)).load()
-    except (StopIteration, ModuleNotFoundError) as error:
-        own = "" if isinstance(error, StopIteration) else error.name or ""
-        if entries and not own.startswith("promptcodebook."):
+        return entry.load()
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("promptcodebook."):
             raise  # the part is there, and what it needs is not
         raise MissingExtra(what, extra) from error
 

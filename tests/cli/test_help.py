@@ -13,6 +13,7 @@ import pytest
 from promptcodebook.cli import app as tree
 from promptcodebook.lm.cache import ReplyCache
 from tests.cli.invoked import Terminal, pco
+from tests.optimizers.teachable import install_package
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -68,11 +69,8 @@ def test_what_is_interrupted_at_a_question_ends_in_order(
 
 
 def test_a_plug_in_brings_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = tmp_path / "theirs-1.0.dist-info"
-    info.mkdir()
-    info.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     entry = "[promptcodebook.commands]\ngreet = greeting_command:greet\n"
-    info.joinpath("entry_points.txt").write_text(entry)
+    install_package(tmp_path, "theirs", entry)
     code = 'def greet(name: str = "you") -> None:\n    print(f"hello {name[0]}{name[1:]}")\n'
     tmp_path.joinpath("greeting_command.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
@@ -80,6 +78,26 @@ def test_a_plug_in_brings_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     broken = pco("greet", "--name", "", cwd=tmp_path)
     assert broken.code == 1 and "pco: internal error: IndexError" in broken.err
     pco("greeet", cwd=tmp_path).error(2, "no command 'greeet'")
+
+
+def test_no_package_takes_the_place_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of ours nor of a third one's, whichever the search path has first."""
+    theirs = "[promptcodebook.commands]\ncodebook.audit = loud:run\ngreet = loud:run\n"
+    theirs += "[promptcodebook.optimizers]\npco = loud:run\n"
+    install_package(tmp_path, "theirs", theirs)
+    install_package(tmp_path, "others", "[promptcodebook.commands]\ngreet = os:getcwd\n")
+    tmp_path.joinpath("loud.py").write_text("raise SystemExit('was run')")
+    monkeypatch.syspath_prepend(tmp_path)
+    train = ("train", "--task", "houserules", "--lm", "simulated")
+    for typed, name in (
+        (("codebook", "audit", "x"), "codebook.audit"),
+        (("greet",), "greet"),
+        (train, "pco"),
+    ):
+        result = pco(*typed, cwd=tmp_path)
+        result.error(2, f"several packages offer {name!r}", "loud:run", "uninstall all but one")
 
 
 HELP = """

@@ -150,6 +150,16 @@ def test_the_least_leaves_out_the_composed_prompts_that_may_copy_an_input(select
     assert made.low == pytest.approx(0.85 * (made.expected - left_out), abs=1.0)
 
 
+def test_finalists_are_counted_on_the_examples_that_validate() -> None:
+    whole, few = (
+        dry(plan_of(validation={"every": 1, "examples": n, "subset": 4})) for n in (None, 6)
+    )
+    phase: tuple[str, Role] = ("validating", "executor")
+    val = len(plan_of().dataset.val)
+    finalists = (whole[phase].calls - few[phase].calls) / (val - 6)
+    assert finalists == pytest.approx(2, abs=0.1)
+
+
 def test_an_early_stop_lowers_the_low_alone() -> None:
     patient, hasty = (
         plan_of(update={"epochs": 4}, validation={"every": 1, "patience": n}) for n in (9, 1)

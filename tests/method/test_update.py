@@ -49,6 +49,7 @@ from tests.method.build import (
     said,
     talkative,
 )
+from tests.optimizers.teachable import install_package
 
 
 def trace(explored: bool = False, **gradients) -> Trace:
@@ -632,12 +633,8 @@ def test_a_rule_is_ours_or_an_installed_package_s(
 ) -> None:
     rule = "def rule(rerun, proposal): ...\n"
     (tmp_path / "gentle.py").write_text(rule.replace("rule", "plain") + "async " + rule)
-    info = tmp_path / "gentle-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gentle\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[promptcodebook.acceptance]\ngentle = gentle:rule\nplain = gentle:plain\n"
-    )
+    entries = "[promptcodebook.acceptance]\ngentle = gentle:rule\nplain = gentle:plain\n"
+    install_package(tmp_path, "gentle", entries)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert find_rule("gentle").__module__ == "gentle"
     with pytest.raises(ConfigError, match=r"accept 'gentel' \(did you mean 'gentle'\?\)") as error:

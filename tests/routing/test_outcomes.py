@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -197,6 +198,21 @@ def test_of_very_many_outcomes_the_latest_count(monkeypatch: pytest.MonkeyPatch)
     assert learned(outcomes) == latest != one_more
 
 
+def test_rows_without_outcomes_take_no_memory() -> None:
+    many = {f"x{i}": f"a question number {i}" for i in range(3000)}
+    outcomes = [outcome(f"x{i}", (i % 4,), float(i % 3 == 0)) for i in range(0, 3000, 100)]
+    tracemalloc.start()
+    try:
+        made = OutcomeModel(many)
+        ranking = made.fit(outcomes, (0,) * 4).ranking()
+        assert off_policy(made, TEXTS, outcomes, (0,) * 4, ONE) is not None
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert ranking.outcomes == 30
+    assert peak < 20e6, "as a table of all rows by all others took 170 MB"
+
+
 def test_sums_run_in_one_thread_whatever_the_number_of_cores() -> None:
     with model().one_thread():
         pools = [p for p in threadpoolctl.threadpool_info() if p["user_api"] == "blas"]
@@ -229,6 +245,11 @@ class Forecast:
 
     def features(self, example_id: str) -> Features:
         return {}
+
+    @property
+    def mean(self) -> Features:
+        read = [self.features(name) for name in self.inputs]
+        return {k: sum(f.get(k, 0.0) for f in read) / len(read) for f in read for k in f}
 
 
 def seen(i: int, indices: tuple[int, ...], reward: float, chance: float | None = 0.5) -> Outcome:

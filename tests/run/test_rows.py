@@ -22,6 +22,7 @@ from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.types import Example, Prompt
 from tests.method.build import routed, said, talkative
+from tests.optimizers.teachable import install_package
 
 SEEDS = ("rule zero", "rule one", "rule two", "rule three")
 SETTINGS: dict[str, Any] = {
@@ -346,12 +347,10 @@ async def test_of_private_data_no_composed_prompt_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though it would earn everything, and the instincts word for word nothing."""
-    info = tmp_path / "site" / "letters-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info.parent / "letters_task.py").write_text(PRIVATE_TASK)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: letters\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[promptcodebook.tasks]\nletters = letters_task:load\n")
-    monkeypatch.syspath_prepend(str(info.parent))
+    site = tmp_path / "site"
+    install_package(site, "letters", "[promptcodebook.tasks]\nletters = letters_task:load\n")
+    (site / "letters_task.py").write_text(PRIVATE_TASK)
+    monkeypatch.syspath_prepend(str(site))
     settings = {**LETTERED, **COMPOSED, "init": {**INIT, "instincts": DULL}}
     config = load_config({**settings, "lm": "own", "task": "letters"})
     sources = Sources(lm=ScriptedLM().reply_with(composed))

@@ -156,6 +156,17 @@ async def test_finalists_are_judged_on_the_whole_split(make: Make):
     assert [(v.step, v.best) for v in full] == [(1, True), (2, False)], "beside other finalists"
 
 
+async def test_a_large_split_is_validated_on_a_sample(make: Make):
+    """`validation.examples` of the split, whose subset is drawn from those."""
+    run = make(0.4, val=40, validation={**EVERY_STEP, "finalists": 1, "examples": 5})
+    await run.through(0.3, 0.9)
+    assert await run.kept() == 0.9
+    looks = [[r.example_id for r in v.evaluation.rollouts] for v in run.heard]
+    assert list(map(len, looks)) == [2, 2, 2, 5] and set(looks[0]) < set(looks[-1])
+    drawn = sorted(looks[-1], key=lambda name: int(name.removeprefix("x")))
+    assert drawn == looks[-1] != [f"x{n}" for n in range(10, 15)], "no head of the split, in order"
+
+
 async def test_it_validates_every_so_many_steps_and_never_at_zero(make: Make):
     """Decision 8."""
     run = make(0.4, validation={"every": 2, "subset": 2})

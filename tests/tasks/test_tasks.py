@@ -21,6 +21,7 @@ from promptcodebook.tasks.home import BenchmarkRow, read_rows
 from promptcodebook.tasks.program import SingleCall, make_program
 from promptcodebook.types import Example, Output, Prompt
 from tests.cli.invoked import pco
+from tests.optimizers.teachable import install_package
 from tests.paper.tasks.shared import shared
 
 REAL = {
@@ -185,10 +186,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offer(site: Path, line: str, name: str = "shop_bench") -> None:
-    info = site / f"{name}-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[promptcodebook.tasks]\n{line}\n")
+    install_package(site, name, f"[promptcodebook.tasks]\n{line}\n")
 
 
 @pytest.mark.usefixtures("site")

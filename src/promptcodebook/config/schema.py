@@ -167,7 +167,9 @@ class Validation(Group):
     subset: int = Field(default=60, ge=1)
     """Validation examples for each such look, the same ones each time."""
     finalists: int = Field(default=3, ge=1)
-    """How many of the best are measured on the whole validation split at the end."""
+    """How many of the best are measured on all validation examples at the end."""
+    examples: int | None = Field(default=None, ge=1)
+    """Examples of the validation split that are used, drawn by their ids; none = all."""
     patience: int | None = Field(default=None, ge=1)
     """Validations without gain that end training; none = three fifths of them, from 2 to 5."""
     target_score: float | None = None

@@ -419,8 +419,8 @@ def shorten_plan(plan: Plan) -> Plan:
         batches = times * every + (left > 0 and every > 1)
     if batches < whole:
         update = update.model_copy(update={"epochs": batches, "steps_per_epoch": 1})
-    val, test = _some(dataset.val), _some(plan.judged)
-    subset = math.ceil(validation.subset * len(val) / max(1, len(dataset.val)))
+    val, test = _some(plan.validated), _some(plan.judged)
+    subset = math.ceil(validation.subset * len(val) / max(1, len(plan.validated)))
     validation = validation.model_copy(update={"every": every, "subset": subset})
     return replace(
         plan,
@@ -445,7 +445,7 @@ class Scale:
     @classmethod
     def between(cls, plan: Plan, short: Plan) -> Scale:
         evaluated = {
-            "validating": _ratio(len(plan.dataset.val), len(short.dataset.val)),
+            "validating": _ratio(len(plan.validated), len(short.validated)),
             "judging": _ratio(len(plan.judged), len(short.judged)),
         }
         return cls(passes(plan), passes(short), evaluated)

@@ -15,7 +15,7 @@ from promptcodebook.base.text import shown_table, shown_text
 from promptcodebook.base.units import count_text, money
 from promptcodebook.calls import LM, ROLES, Role, Usage
 from promptcodebook.config.loading import text_updates_remark
-from promptcodebook.data import Dataset, sample
+from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError
 from promptcodebook.estimation.dry import (
     ANSWER,
@@ -196,7 +196,6 @@ def _with_tried(plan: Plan, little: DryWork, usual: DryWork, much: DryWork) -> l
     if not has_best_fixed(plan.config):
         return [little, usual, much]
     key: tuple[str, Role] = ("validating", "executor")
-    examples = sample(plan.dataset.val or plan.dataset.train, plan.config.validation.subset)
     once = SHORTLIST * max(1, len(plan.task.program.stages))
 
     def change(works: DryWork, calls: float) -> DryWork:
@@ -207,7 +206,7 @@ def _with_tried(plan: Plan, little: DryWork, usual: DryWork, much: DryWork) -> l
 
     found = usual.get(key, Work()).calls - much.get(key, Work()).calls
     more = once + max(0.0, found)
-    return [change(little, -once * (len(examples) - 1)), usual, change(much, more)]
+    return [change(little, -once * (len(plan.compared) - 1)), usual, change(much, more)]
 
 
 class _Sums:

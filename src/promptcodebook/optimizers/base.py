@@ -91,7 +91,7 @@ async def evaluate(
 
 def validation_subset(problem: Problem) -> tuple[Example, ...]:
     """The examples that every optimizer validates on: a seeded choice in the split's own order."""
-    config, whole = problem.assembled.config, problem.assembled.dataset.val
+    config, whole = problem.assembled.config, problem.assembled.plan.validated
     if len(whole) <= config.validation.subset:
         return whole
     draw = config.randomness.generator("validation subset")

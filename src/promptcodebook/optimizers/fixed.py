@@ -24,8 +24,9 @@ from promptcodebook.types import Example, Prompt, Rollout, Route
 UNTRAINED = "untrained"  # name of the row that a result is set beside to see what training did
 ORACLE = "oracle"  # name of the row with the right instructions for each input
 DEMO = "Answer like this. To:\n{}\nanswer:\n{}"  # an instinct that is a demonstration
-SHORTLIST = 3
-"""Instincts, and prompts, that are measured on the validation split to find the best one."""
+SHORTLIST, _RANKED = 3, 1000
+"""Instincts, and prompts, that are measured on validation to find the best one; and training
+examples by which instincts are ranked before."""
 
 
 class Present:
@@ -76,10 +77,8 @@ async def best_fixed_row(problem: Problem, policy: PolicyFile, state: State) -> 
     verbatim = join_instincts(policy.parameters.codebook, Route(tuple(sorted(most))))
     prompts = [join_prompts(policy.base_prompt, join_prompts(verbatim, form))]
     prompts += islice(_typical(problem, policy, rollouts, uses), SHORTLIST)
-    dataset = problem.assembled.dataset
-    examples = sample(dataset.val or dataset.train, config.validation.subset)
     unique = [Prompt.read(text, policy.stages) for text in dict.fromkeys(prompts)]
-    best = await best_prompt(problem, BEST_FIXED, unique, examples)
+    best = await best_prompt(problem, BEST_FIXED, unique, problem.assembled.plan.compared)
     title = "the best of its prompts, used for all inputs (best_fixed)"
     return Result(BEST_FIXED, title, FixedPrompt(best.text, best.stages))
 
@@ -115,13 +114,13 @@ async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
     assembled, book = problem.assembled, policy.parameters.codebook
     ranking, promise = policy.statistics.ranking, list(policy.statistics.standing)
     if ranking is not None:
-        inputs = assembled.dataset.train
+        inputs = sample(assembled.dataset.train, _RANKED)
         read = await gather_all(assembled.ranks.rank(book, ranking, each) for each in inputs)
         columns = zip(*(expected.marginal for _, expected, _ in read), strict=True)
         promise = [math.fsum(column) for column in columns]
     listed = sorted(range(len(book)), key=lambda k: (-promise[k], k))[:SHORTLIST]
     prompts = [Prompt(join_prompts(policy.base_prompt, book.texts[k])) for k in listed]
-    val = sample(assembled.dataset.val, assembled.config.validation.subset)
+    val = sample(assembled.plan.validated, assembled.config.validation.subset)
     best = await best_prompt(problem, BEST_SINGLE, prompts, val)
     return Result(BEST_SINGLE, "the best single instinct", FixedPrompt(best.text))
 

@@ -15,7 +15,6 @@ from promptcodebook.base.incidents import Incident
 from promptcodebook.base.randomness import Draws
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
-from promptcodebook.data import sample
 from promptcodebook.errors import ConfigError, import_part
 from promptcodebook.method import update as updates
 from promptcodebook.method.critic import Attribution, Critic
@@ -272,11 +271,11 @@ class BestSingle:
 
     async def optimize(self, problem: Problem) -> Result:
         state, policy = await _first(problem)
-        dataset, config = problem.assembled.dataset, problem.assembled.config
-        examples = sample(dataset.val or dataset.train, config.validation.subset)
+        plan = problem.assembled.plan
         texts = state.parameters.codebook.texts
-        prompts = dict.fromkeys(join_prompts(config.base_prompt, text) for text in texts)
-        best = (await best_prompt(problem, BEST_SINGLE, [*map(Prompt, prompts)], examples)).text
+        texts = dict.fromkeys(join_prompts(plan.config.base_prompt, text) for text in texts)
+        prompts = [Prompt(text) for text in texts]
+        best = (await best_prompt(problem, BEST_SINGLE, prompts, plan.compared)).text
         title, policy = "the best single instinct, untrained", policy.with_about(best_single=best)
         return Result(BEST_SINGLE, title, FixedPrompt(best), policy=policy)
 

@@ -31,7 +31,7 @@ _MARGIN = 1.1  # rollouts on test may take a little more than those on validatio
 def count_selection(problem: Problem) -> int:
     """Rollouts that choose among the states of our optimizer, and judge it beside its rivals."""
     config, plan = problem.assembled.config, problem.assembled.plan
-    val, subset = len(plan.dataset.val), config.validation.subset
+    val, subset = len(plan.validated), config.validation.subset
     chosen = config.validation.every > 0 and config.keep == "best_val"
     # One more finalist where the end lies between two looks.
     finals = (config.validation.finalists + 1) * val if chosen else 0
@@ -102,11 +102,11 @@ class Selection:
     """Validates promising states on a subset as the run goes, and on the whole split at its end."""
 
     def __init__(self, problem: Problem, composer: Composer) -> None:
-        config, dataset = problem.assembled.config, problem.assembled.dataset
+        config, plan = problem.assembled.config, problem.assembled.plan
         self._problem, self._store, self._composer = problem, problem.store, composer
         self._config, self._settings = config, config.validation
         self.reserve = VerdictReserve(problem, count_selection(problem))
-        self._examples = {"subset": validation_subset(problem), "full": dataset.val}
+        self._examples = {"subset": validation_subset(problem), "full": plan.validated}
         outline = self._store.outline()
         self._marks: list[Mark] = list(outline.validations)
         self._extended_at = outline.extended_at
@@ -117,7 +117,7 @@ class Selection:
         self._earned: list[tuple[float, int]] = []
         """By state, the untrained one first: what its training examples earned, and how many."""
         self._read = 0
-        self._steps = len(Schedule(dataset.train, config.update, config.randomness).updates())
+        self._steps = len(Schedule(plan.dataset.train, config.update, config.randomness).updates())
         # A resumed run keeps back as much as one that was never stopped.
         last = self._store.last_validation()
         if last is not None:

@@ -24,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 from promptcodebook.base.intervals import mean_interval
@@ -51,9 +52,9 @@ class Priors:
 
 
 class OutcomeModel:
-    """Fits outcomes of a fixed set of inputs: `dense` has a row φ(x) for each. Beside embeddings
-    (`vectors`) their spelling has the share `words`. Of `further` inputs only the buckets and the
-    embedding are known: they do not count in the vocabulary."""
+    """Fits outcomes of a fixed set of inputs. Beside embeddings (`vectors`) their spelling has the
+    share `words`. Of `further` inputs only the buckets and the embedding are known: they do not
+    count in the vocabulary. Features are made for the inputs that have outcomes, as needed."""
 
     def __init__(
         self,
@@ -69,26 +70,38 @@ class OutcomeModel:
             listed = [vectors[name] for name in inputs]
             self.vocabulary = self.vocabulary.with_vectors(listed, words)
         what = "a router that learns from outcomes"
-        self.numpy = np = import_extra("numpy", what, "router")
+        self.numpy = import_extra("numpy", what, "router")
         self._threads = import_extra("threadpoolctl", what, "router").ThreadpoolController()
-        self.row = {name: i for i, name in enumerate((*inputs, *(further or ())))}
-        self.dense = np.zeros((len(self.row), self.vocabulary.width))
-        self._features = [
-            self.vocabulary.features(text, () if vectors is None else vectors[name])
-            for name, text in inputs.items()
-        ]
-        self._features += [self.vocabulary.read(*each) for each in (further or {}).values()]
-        for i, features in enumerate(self._features):
-            self.dense[i, list(features)] = list(features.values())
-        with self.one_thread():
-            self.gram = self.dense @ self.dense.T
+        self._vectors, self._further = vectors, further or {}
+        # Of a hundred thousand rows a run visits a few hundred, most of them again and again.
+        self.features = lru_cache(maxsize=2 * MOST)(self._features_of)
 
     def one_thread(self) -> AbstractContextManager[object]:
         """Sums in one order, whatever the number of cores; and small systems, which more slow."""
         return self._threads.limit(limits=1, user_api="blas")
 
-    def features(self, example_id: str) -> Features:
-        return self._features[self.row[example_id]]
+    def _features_of(self, example_id: str) -> Features:
+        if example_id in self._further:
+            return self.vocabulary.read(*self._further[example_id])
+        vector = () if self._vectors is None else self._vectors[example_id]
+        return self.vocabulary.features(self.inputs[example_id], vector)
+
+    @cached_property
+    def mean(self) -> Features:
+        """The mean φ of all inputs: what a ranking promises there is its mean promise."""
+        total = self.numpy.zeros(self.vocabulary.width)
+        for name in self.inputs:
+            features = self._features_of(name)
+            total[list(features)] += list(features.values())
+        mean: list[float] = (total / max(1, len(self.inputs))).tolist()
+        return dict(enumerate(mean))
+
+    def dense(self, rows: Sequence[Features]) -> Any:
+        """A row φ for each."""
+        dense = self.numpy.zeros((len(rows), self.vocabulary.width))
+        for at, features in zip(dense, rows, strict=True):
+            at[list(features)] = list(features.values())
+        return dense
 
     def fit(self, outcomes: Sequence[Outcome], versions: Sequence[int]) -> Posterior:
         with self.one_thread():
@@ -104,7 +117,10 @@ class Posterior:
         self._model, self._np, self._outcomes = model, model.numpy, outcomes
         self._versions, self._size = tuple(versions), len(versions)
         np, p, n = model.numpy, model.priors, len(outcomes)
-        self._at = np.array([model.row[o.example_id] for o in outcomes], dtype=int)
+        names = list(dict.fromkeys(o.example_id for o in outcomes))
+        places = {name: at for at, name in enumerate(names)}
+        self._at = np.array([places[o.example_id] for o in outcomes], dtype=int)
+        self._dense = model.dense([model.features(name) for name in names])
         self._whole = np.array([0.0 if o.part else 1.0 for o in outcomes])
         self._like = np.array([sum(o.likeness) for o in outcomes])
         self._crowd = np.array([0.0 if o.part else max(0, len(o.indices) - 1) for o in outcomes])
@@ -119,7 +135,7 @@ class Posterior:
         total = float((weights * self._whole).sum())
         self._mean = float((weights * self._whole * rewards).sum() / total) if total else 0.5
         y = rewards - self._mean * self._whole
-        gram = model.gram[self._at][:, self._at]
+        gram = (self._dense @ self._dense.T)[self._at][:, self._at]
         whole = np.outer(self._whole, self._whole)
         prior = (p.level**2 + p.shared**2 * gram) * whole
         # How much two outcomes have instincts in common: 1 for each, less for older versions.
@@ -147,7 +163,7 @@ class Posterior:
         """The means as plain numbers."""
         np, p, model = self._np, self._model.priors, self._model
         current, dual = self._current(), self._dual
-        inputs = model.dense[self._at]
+        inputs = self._dense[self._at]
         with model.one_thread():
             own = p.own**2 * (current * dual[:, None]).T @ inputs
             shared = p.shared**2 * (self._whole * dual) @ inputs
@@ -173,11 +189,10 @@ class Posterior:
     def at(self, features: Features, likeness: Sequence[float]) -> Adding:
         """What each instinct adds at an input, whose likeness to their texts is given."""
         np, p, model = self._np, self._model.priors, self._model
-        vector = np.zeros(model.vocabulary.width)
-        vector[list(features)] = list(features.values())
+        [vector] = model.dense([features])
         like = np.array(likeness)
         with model.one_thread():
-            near = (model.dense @ vector)[self._at]
+            near = (self._dense @ vector)[self._at]
             cross = np.zeros((len(self._outcomes), self._size + 1))
             cross[:, :-1] = self._current() * (p.constant**2 + p.own**2 * near)[:, None]
             cross[:, :-1] += p.likeness**2 * np.outer(self._like, like)
@@ -251,12 +266,11 @@ def off_policy(
         if not others:
             return None
         ranker = Ranker(model.fit(others, versions).ranking(terms.least), texts)
-        expected = {name: ranker.of(model.features(name)) for name in model.inputs}
-        sums = [sum(each) for each in zip(*(e.marginal for e in expected.values()), strict=True)]
-        single = sums.index(max(sums))
+        overall = ranker.of(model.mean).marginal
+        single = overall.index(max(overall))
         for outcome in logged:
             if outcome.example_id in inside:
-                own = expected[outcome.example_id]
+                own = ranker.of(model.features(outcome.example_id))
                 route = chosen(own.marginal, own.more, terms.select, terms.least)
                 rivals = (route, (single,), ())
                 worth = tuple(_doubly_robust(outcome, own, each) for each in rivals)

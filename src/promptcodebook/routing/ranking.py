@@ -18,7 +18,7 @@ from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import chain
 from operator import add, itemgetter, mul
 from typing import Any
@@ -50,13 +50,18 @@ def _buckets(text: str) -> tuple[set[int], set[int]]:
     words = words_of(text)
     if len(words) > _MOST_WORDS:
         words = [*words[: _MOST_WORDS // 2], *words[-_MOST_WORDS // 2 :]]
-    runs = {
-        padded[at : at + length]
-        for padded in {f" {word} " for word in words}
-        for length in (4, 5)
-        for at in range(len(padded) - length + 1)
-    }
-    return {_hashed(word) for word in words}, {_HALF + _hashed(run) for run in runs}
+    places = [_places(word) for word in set(words)]
+    return {word for word, _ in places}, set(chain.from_iterable(runs for _, runs in places))
+
+
+# A large file of text has few words that are new, and hashing is most of what reading it takes.
+@lru_cache(maxsize=2**15)
+def _places(word: str) -> tuple[int, tuple[int, ...]]:
+    """Where a word falls, and where its runs of letters do."""
+    padded = f" {word} "
+    starts = ((at, length) for length in (4, 5) for at in range(len(padded) - length + 1))
+    runs = (_HALF + _hashed(padded[at : at + length]) for at, length in starts)
+    return _hashed(word), tuple(runs)
 
 
 def _hashed(gram: str) -> int:

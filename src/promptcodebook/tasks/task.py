@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promptcodebook.data import Dataset
-from promptcodebook.errors import PcoError, TaskError, did_you_mean, message_of, registered
+from promptcodebook.errors import (
+    PcoError,
+    TaskError,
+    did_you_mean,
+    entry_point,
+    message_of,
+    registered,
+)
 from promptcodebook.lm.structured import Ask
 from promptcodebook.types import Check, Example, Program, Reward
 
@@ -60,33 +67,26 @@ def load_task(name: str, data_dir: Path | None = None) -> Task:
     """A ready-made task with its data, from `data_dir`, else from $PCO_DATA, else as it ships.
     TaskError for an unknown name, for a package that cannot be loaded or that offers no Task, and
     for data that is not there (it says which file)."""
-    # An installation may list an entry point twice; two different ones would be ambiguous.
-    offered = {entry.value: entry for entry in registered(GROUP).select(name=name)}
-    if not offered:
+    entry = entry_point(GROUP, name, TaskError, "a task ")
+    if entry is None:
         known = task_names()
         raise TaskError(
             f"unknown task {name!r}{did_you_mean(name, known)}",
             hint=f"ready-made tasks: {', '.join(known)}; or your own data under [data]",
         )
-    if len(offered) > 1:
-        raise TaskError(
-            f"several packages offer a task {name!r}: {', '.join(sorted(offered))}",
-            hint="uninstall all but one, or rename a task in its package's entry points",
-        )
-    [(value, entry)] = offered.items()
     try:
         load = entry.load()
     except PcoError:
         raise
     except Exception as error:
         raise TaskError(
-            f"the task {name!r} ({value}) cannot be loaded: "
+            f"the task {name!r} ({entry.value}) cannot be loaded: "
             f"{type(error).__name__}: {message_of(error)}",
             hint=f"python -c 'import {entry.module}'",
         ) from error
     named = os.environ.get("PCO_DATA")
     task: object = load(data_dir or (Path(named) if named else None))
     if not isinstance(task, Task):
-        said = f"{value}, which offers the task {name!r}, returned {type(task).__name__}"
+        said = f"{entry.value}, which offers the task {name!r}, returned {type(task).__name__}"
         raise TaskError(said, hint="it must return a promptcodebook.tasks.Task")
     return task

@@ -79,6 +79,25 @@ def test_the_reward_fits_the_references(
     assert shown in result.out and shown in (tmp_path / "pco.toml").read_text()
 
 
+@pytest.mark.parametrize("folds", [(), ("train", "val", "test")], ids=["drawn", "given"])
+def test_a_large_file_is_validated_and_judged_on_a_sample(
+    tmp_path: Path, folds: Sequence[str]
+) -> None:
+    data = rows(1800, message=lambda n: f"Message {n}", label=lambda n: KINDS[n % 3])
+    data = [{**row, "fold": folds[n % 3]} if folds else row for n, row in enumerate(data)]
+    write(tmp_path / "mine.jsonl", data)
+    result = propose(tmp_path, "--yes", name="mine.jsonl")
+    assert result.code == 0, result.err
+    made = settings(tmp_path)
+    assert (made["verdict_examples"], made["validation"]["examples"]) == (300, 150)
+    assert "judged  on 300 of the test rows; the best states on 150 of val" in result.out
+    write(tmp_path / "few.csv", rows(90, label=lambda n: KINDS[n % 3]))
+    result = propose(tmp_path, "few", "--yes", name="few.csv")
+    made = settings(tmp_path / "few")
+    assert "verdict_examples" not in made and "validation" not in made
+    assert "judged" not in result.out
+
+
 def test_a_model_as_small_as_smollm2_can_say_a_label_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,8 @@ from promptcodebook.tasks.rewards import reward_factory
 
 _LABELS = 20  # different references at most that count as labels
 _SHORT = 4  # words of a short reference at most
+_TEST, _VALIDATION = 300, 150
+"""Rows that a verdict needs, and the choice between states: more cost more than they tell."""
 _WHY = {
     "normalised": "the answer must be the reference, whatever its case and punctuation",
     "numeric": "the last number of the answer must be the reference",
@@ -152,6 +154,8 @@ def propose(
     data = load_config(tomllib.loads(text)).data
     dataset = load_settings(data.model_copy(update={"path": str(source.resolve())}), folder)
     counts = ", ".join(f"{len(examples)} {name}" for name, examples in dataset.items())
+    values["judged"] = _TEST if len(dataset.test) > _TEST else None
+    values["validated"] = _VALIDATION if len(dataset.val) > _VALIDATION else None
     kinds = f"{len(labels)} labels: {', '.join(labels)}" if labels else f"{of.words:g} words"
     said = [
         f"{source.name}: {plural(len(rows), 'row')}",
@@ -161,6 +165,9 @@ def propose(
         f"splits  {counts}, {'drawn' if values['fractions'] else 'as given'}",
         f"model   {lm}",
     ]
+    if values["judged"] or values["validated"]:
+        test, val = values["judged"] or len(dataset.test), values["validated"] or len(dataset.val)
+        said.append(f"judged  on {test} of the test rows; the best states on {val} of val")
     said += [f"warn    {remark}" for remark in filter(None, [verdict_remark(len(dataset.test))])]
     return {"pco.toml": _render({**values, "counts": counts})}, "\n".join(said)
 
