@@ -233,14 +233,37 @@ async def test_three_calls_as_in_the_paper_and_one_for_an_input_that_is_known() 
     assert counts['pco_prompts_total{cached="input",mode="three-call"}'] == 1
 
 
-async def test_a_stream_that_breaks_off_ends_in_an_error() -> None:
+def ends(reason: str) -> bytes:
+    return b'data: {"choices": [{"delta": {}, "finish_reason": ' + reason.encode() + b"}]}\n\n"
+
+
+@pytest.mark.parametrize(("pieces", "breaks"), [
+    ([b'data: {"half'], True),
+    *(([ends(reason)], False) for reason in ('"error"', '"abort"', '""', "7")),
+    ([ends("null")[:40], ends('"error"')[40:] + b"data: [DONE]\n\n"], False),
+])  # fmt: skip
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_stream_that_breaks_off_ends_in_an_error(
+    pieces: list[bytes], breaks: bool, at_once: bool
+) -> None:
+    whole = [ends("null"), b'data: {"a": "\\"finish_reason\\": \\"error\\""}\n\n', *pieces]
     async with up() as served:
-        served.upstream.script(streams(b'data: {"a": 1}\n\n', b'data: {"half', breaks=True))
+        served.upstream.script(streams(*([b"".join(whole)] if at_once else whole), breaks=breaks))
         _, body, _ = await served.ask(json={"messages": SAID, "stream": True})
-    first, _, rest = body.partition("\n\n")
-    assert first == 'data: {"a": 1}'
-    error = json.loads(rest.strip().removeprefix("data: "))
-    assert error["error"]["type"] == "upstream_error" and "half" not in rest
+    first, second, *_, last = [each for each in body.split("\n\n") if each]
+    assert first == ends("null").decode().strip() and json.loads(second[6:])["a"]
+    error = json.loads(last.strip().removeprefix("data: "))
+    assert error["error"]["type"] == "upstream_error" and "broke off" in error["error"]["message"]
+    assert "half" not in body and "[DONE]" not in body
+
+
+@pytest.mark.parametrize("reason", ['"stop"', '"length"', '"tool_calls"', '"content_filter"'])
+async def test_a_stream_that_ends_passes_as_it_came(reason: str) -> None:
+    whole = ends("null") + ends(reason) + b"data: [DONE]\n\n"
+    async with up() as served:
+        served.upstream.script(streams(whole))
+        _, body, _ = await served.ask(json={"messages": SAID, "stream": True})
+    assert body.encode() == whole
 
 
 @pytest.mark.parametrize(("step", "status", "words"), [
@@ -249,6 +272,7 @@ async def test_a_stream_that_breaks_off_ends_in_an_error() -> None:
     (fails(503, "busy"), 503, "busy"),
     (fails(401, f"wrong key {UPSTREAM_KEY}"), 502, "refused this server"),
     (drops(), 502, "broke off"),
+    *((says("hal", finish=f), 502, "broke off its reply") for f in ("error", "abort", "", 7)),
     (raw(b"x" * 1_100_000), 502, "too large"),
     (pours(b"x" * 1000, 2000), 502, "too large"),
     (says(delay=30.0), 504, "in time"),

@@ -243,6 +243,8 @@ async def test_a_fault_of_the_model_gets_its_status(step: Step, status: int, wor
 @pytest.mark.parametrize(("step", "words"), [
     (streams(b'data: {"choices": [{"delta": {"content": "o"}}]}\n\n', breaks=True), "broke"),
     (speaks({"content": "o"}, finish=None), "broke off"),
+    (speaks({"content": "o"}, finish="error"), "broke off"),
+    (speaks({"content": "o"}, finish="abort", usage=False), "broke off"),
     (streams(b'data: {"error": {"message": "out of memory"}}\n\n'), "out of memory"),
     (streams(b"data: {half\n\n"), "no chat completion"),
 ])  # fmt: skip

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport, transport_to
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
-from promptcodebook.lm.wire import ModelAddress
+from promptcodebook.lm.wire import ENDINGS, ModelAddress, broken_off
 from promptcodebook.serve.completions import Refusal
 
 _log = logging.getLogger(__name__)
@@ -28,10 +29,14 @@ _MOST_CHOICES = 128
 _MOST_KEPT = 20_000  # characters of an answer that are kept, where answers are
 _SHORTEST = 8  # Fewest bytes of a key that differs from a word in an error.
 _OURS = (401, 403, 407)  # What a model's server says of our key, and not of the caller's.
+_BROKE_OFF = "the model broke off its reply"
+# What is worth a look: an end that is none. Within a text of JSON the quotes would be escaped.
+_ENDS = "|".join(filter(None, ENDINGS)).encode()
+_ENDING = re.compile(rb'"(?:finish_reason|error)"\s*+:\s*+(?!null\b|"(?:%s)")' % _ENDS)
 _WORDS: Mapping[Incident | None, tuple[int, str]] = {
     Incident.TIMEOUT: (504, "the model did not answer in time"),
     Incident.REFUSED_CONNECTION: (502, "the model cannot be reached"),
-    Incident.DROPPED: (502, "the model broke off its reply"),
+    Incident.DROPPED: (502, _BROKE_OFF),
     Incident.MALFORMED_BODY: (502, "the model's reply is too large"),
 }
 Usage = Literal["ignored", "shown", "hidden"]
@@ -95,6 +100,26 @@ class _Watch:
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             pass  # no event of ours: it says nothing
         return False
+
+
+def _is_broken_off(data: bytes) -> bool:
+    if not _ENDING.search(data):
+        return False
+    try:
+        return broken_off(json.loads(data)) is not None
+    except (ValueError, RecursionError):
+        return False
+
+
+def _whole_events(lines: bytes) -> tuple[bytes, bool]:
+    """What comes before the event in which a model breaks off its reply, and if there is one."""
+    for found in _ENDING.finditer(lines):
+        begun = lines.rfind(b"\n", 0, found.start()) + 1
+        ended = lines.find(b"\n", begun)
+        line = lines[begun : ended if ended >= 0 else len(lines)]
+        if line.startswith(b"data:") and _is_broken_off(line[5:]):
+            return lines[:begun], True
+    return lines, False
 
 
 def _texts(tree: Any) -> Iterator[str]:
@@ -230,6 +255,8 @@ class Upstream:
             _log.error("the model's server answers with status %d", reply.status)
             text = "the model refused this server"
             raise Refusal(text, status=502, kind="upstream_error", unpaid=True)
+        if reply.status == 200 and _is_broken_off(body):
+            raise Refusal(_BROKE_OFF, status=502, kind="upstream_error")
         return Answer(reply.status, kind, headers, body)
 
     async def close(self) -> None:
@@ -249,8 +276,11 @@ class Upstream:
                         at = max(0, len(line) - most_kept)
                         line, rest = line[:at], line[at:]
                         whole, newline = whole + newline + line, b""
-                    if ready := watch.passes(self._scrub(whole + newline)):
+                    whole, broken = _whole_events(whole + newline)
+                    if ready := watch.passes(self._scrub(whole)):
                         yield ready
+                    if broken:
+                        raise Refusal(_BROKE_OFF, status=502, kind="upstream_error")
             if ready := watch.passes(self._scrub(rest)) + watch.held:
                 yield ready
         except LMError as error:
