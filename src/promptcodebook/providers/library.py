@@ -22,7 +22,7 @@ Tree = dict[str, Any]
 Refused = tuple[int, Tree, Mapping[str, str]]
 """A status, the body of the error as OpenAI words it, and headers."""
 BROKEN_OFF = "error"
-"""What stands for a provider's word that means no whole reply; that word is kept beside it."""
+"""Replaces a provider's word for a reply that is not whole; the word itself is kept beside it."""
 _KEYS = ("authorization", "x-api-key", "x-goog-api-key")
 
 

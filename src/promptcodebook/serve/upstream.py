@@ -30,7 +30,7 @@ _MOST_KEPT = 20_000  # characters of an answer that are kept, where answers are
 _SHORTEST = 8  # Fewest bytes of a key that differs from a word in an error.
 _OURS = (401, 403, 407)  # What a model's server says of our key, and not of the caller's.
 _BROKE_OFF = "the model broke off its reply"
-# What is worth a look: an end that is none. Within a text of JSON the quotes would be escaped.
+# An end that deserves a look. Within a text of JSON the quotes would be escaped.
 _ENDS = "|".join(filter(None, ENDINGS)).encode()
 _ENDING = re.compile(rb'"(?:finish_reason|error)"\s*+:\s*+(?!null\b|"(?:%s)")' % _ENDS)
 _WORDS: Mapping[Incident | None, tuple[int, str]] = {
