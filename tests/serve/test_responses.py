@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from promptcodebook.serve.spending import find_record
 from tests.lm.server import Step, drops, fails, raw, says
-from tests.serve.proxied import SAID, Setup, Up, up
+from tests.serve.proxied import SAID, Setup, Up, one_call, up
 from tests.serve.test_admission import limited
 from tests.serve.test_proxy import LATE, streams
 
@@ -110,7 +110,7 @@ async def test_a_conversation_of_items_is_one_of_messages() -> None:
         {"type": "function_call_output", "call_id": "c2",
          "output": [{"type": "input_text", "text": "May"}]},
     ]  # fmt: skip
-    async with up(setup=Setup(options={"cap": "max_completion_tokens"})) as served:
+    async with up(setup=Setup(cap="max_completion_tokens")) as served:
         prompt = (await served.ask("/v1/prompt", json={"input": LATE}))[1]["prompt"]
         status, body = await respond(served, input=items, max_output_tokens=9)
         [passed] = served.upstream.bodies
@@ -294,7 +294,7 @@ async def test_budgets_counts_and_records_are_those_of_chat_completions(tmp_path
     head = {"Authorization": "Bearer anna-key-4711"}
     told = b'data: {"choices": [], "usage": {"prompt_tokens": 1300, "completion_tokens": 9}}\n\n'
     said = b'data: {"choices": [{"delta": {"content": "ok"}, "finish_reason": "stop"}]}\n\n'
-    async with up(setup=setup) as served:
+    async with up(one_call(roles={"executor": {"max_tokens": 20}}), setup) as served:
         for _ in range(3):
             served.upstream.script(streams(said + told))
             sent = {"input": LATE, "stream": True}

@@ -17,7 +17,16 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel
 
 from promptcodebook import errors
-from promptcodebook.calls import Ending, Reply, Request, Schema, Usage, in_words, rewritten
+from promptcodebook.calls import (
+    Ending,
+    Reply,
+    Request,
+    Sampling,
+    Schema,
+    Usage,
+    in_words,
+    rewritten,
+)
 from promptcodebook.errors import LMError, RequestRefused, did_you_mean
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import ApiKey, providers
@@ -82,6 +91,12 @@ class Quirks:
         return name
 
 
+def sampling_fields(sampling: Sampling, cap: str = "max_tokens") -> dict[str, Any]:
+    """The fields of a body that say how a reply is drawn, those of `extra` included."""
+    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, cap: sampling.max_tokens}
+    return {**{name: v for name, v in drawn.items() if v is not None}, **sampling.extra}
+
+
 def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str, Any], list[str]]:
     """The body to send, and the names of the fields that this endpoint makes us leave out."""
     if request.embeds:
@@ -90,10 +105,7 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
         said = {"messages": [message.wire]} if message.media else {"input": message.content}
         return {"model": model, **said, "encoding_format": "float"}, []
     sampling = request.sampling
-    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-    drawn |= {quirks.cap: sampling.max_tokens}
-    fields: dict[str, Any] = {name: value for name, value in drawn.items() if value is not None}
-    fields.update(sampling.extra)
+    fields = sampling_fields(sampling, quirks.cap)
     if request.schema is not None:
         schema: Any = request.schema.body
         if not quirks.distinct:

@@ -22,7 +22,6 @@ from promptcodebook.cli import command
 from promptcodebook.config import Budget, Config
 from promptcodebook.errors import ConfigError, PcoError, import_part, require_modules
 from promptcodebook.lm.budget import Ledger, PriceTable
-from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import LISTENERS, Supplies
 from promptcodebook.online import log as logs
 from promptcodebook.online.canary import Judge
@@ -174,7 +173,7 @@ def serve(
             if explore:
                 bars = {*never, *(barred(version.name) if "@" in ref else ())}
                 explorer = Explorer(file, explore, file.seed, bars)
-            return versions.Composing(policy, version.name, patience, explorer)
+            return versions.Composing(policy, version.name, patience, explorer, os.environ)
 
         source, registry = _source(ref, reference), None
         if isinstance(source, versions.RegistrySource):
@@ -216,7 +215,6 @@ def serve(
             )
             if feedback
             else None,
-            cap=length_field(settings),
         )
         async with proxy.serving(host, port) as address:
             # At once: a script may wait for it.
@@ -227,12 +225,6 @@ def serve(
             await asyncio.Event().wait()
 
     listen(run, host, port, f"pco serve {ref} --port 0")
-
-
-def length_field(settings: Config) -> str:
-    """How OpenAI's own models want a length said, and how all others do."""
-    address = parse_spec(settings.model_of("executor"), os.environ).base_url
-    return "max_completion_tokens" if "//api.openai.com/" in address else "max_tokens"
 
 
 def _source(ref: str, reference: Reference) -> versions.PolicySource:

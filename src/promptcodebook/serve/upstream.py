@@ -14,15 +14,16 @@ from itertools import chain
 from typing import Any, Literal, cast
 
 from promptcodebook.config import Config
-from promptcodebook.config.secrets import fill_secrets, secret_variables
+from promptcodebook.config.secrets import secret_variables
 from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport, transport_to
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
-from promptcodebook.lm.wire import ENDINGS, ModelAddress, broken_off
+from promptcodebook.lm.wire import ENDINGS, ModelAddress, Quirks, broken_off, read_error_body
 from promptcodebook.serve.completions import Refusal
 
 _log = logging.getLogger(__name__)
+CAPS = {"max_tokens", "max_completion_tokens"}
 _LONGEST_LINE = 2**20  # Bytes of a stream that wait for the end of their line.
 _LEAST_PIECE = 4  # Characters in which a key is known to begin: a stream waits for more there.
 _MOST_CHOICES = 128
@@ -160,7 +161,12 @@ async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Up
     transport = transport_to(spec, found, config.timeout, most_bytes)
     extra = settings.extra if settings is not None else {}
     secrets = tuple(environment[name[1:]].strip() for name in secret_variables(extra))
-    return Upstream(spec, found.key, transport, fill_secrets(extra, environment), secrets)
+    return Upstream(spec, found.key, transport, secrets, length_field(spec))
+
+
+def length_field(spec: Spec) -> Literal["max_tokens", "max_completion_tokens"]:
+    """How OpenAI's own models want a length said, and how all others do."""
+    return "max_completion_tokens" if "//api.openai.com/" in spec.base_url else "max_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,17 +202,17 @@ class Answer:
 
 
 class Upstream:
-    """`own` fields stand in a body where its caller names none; no reply holds one of `secrets`."""
+    """No reply holds one of `secrets`. `cap` is the model's own field for a length."""
 
     def __init__(
         self,
         spec: Spec,
         key: ApiKey | None,
         transport: Transport,
-        own: Mapping[str, object],
         secrets: Sequence[str] = (),
+        cap: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
     ) -> None:
-        self.model, self._own = spec.model, own
+        self.model, self._quirks = spec.model, Quirks(cap=cap)
         self._json = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
         sent = [] if key is None else [v.removeprefix("Bearer ") for v in key.headers().values()]
         known = [each.encode() for each in (*secrets, *sent)]
@@ -222,11 +228,33 @@ class Upstream:
         self._url = f"{spec.base_url}/chat/completions"
         self._where = ModelAddress(spec.base_url, spec.model, key, spec.key_names, private=True)
 
+    @property
+    def cap(self) -> str:
+        return self._quirks.cap
+
+    def completed(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+        """The caller's body with `own` fields, the verdict's, where the caller says nothing. Fields
+        that the model refuses are left out."""
+        said, cap = {name for name, value in given.items() if value is not None}, self._quirks.cap
+        named = {cap if name in CAPS else name: value for name, value in own.items()}
+        if said & CAPS:
+            named.pop(cap, None)
+        left_out = said | self._quirks.dropped
+        return {**given, **{name: v for name, v in named.items() if name not in left_out}}
+
+    def learns(self, given: Mapping[str, Any], sent: Mapping[str, Any], answer: Answer) -> bool:
+        """Whether the answer refuses a field that was ours, which is left out from now on."""
+        if answer.status not in (400, 422):
+            return False
+        error = read_error_body(answer.body)
+        ours = {name: value for name, value in sent.items() if given.get(name) is None}
+        return self._quirks.learn(ours, error.all, error.param) is not None
+
     def body(self, given: Mapping[str, Any]) -> bytes:
         """A caller's body as it goes up, under our model's name. Raises Refusal."""
         try:
             # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
-            sent = {**self._own, **given, "model": self.model}
+            sent = {**given, "model": self.model}
             return self._json.encode(sent).encode("ascii")
         except (ValueError, RecursionError):
             raise Refusal("the body holds what JSON has no word for, or is too deep") from None
