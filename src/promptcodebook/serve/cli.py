@@ -27,9 +27,8 @@ from promptcodebook.online import log as logs
 from promptcodebook.online.canary import Judge
 from promptcodebook.online.exploring import Explorer, barred
 from promptcodebook.online.status import status_of, told, tree_of
-from promptcodebook.paths import runs_dir
 from promptcodebook.policy.policy import deploy
-from promptcodebook.policy.references import Reference, resolve
+from promptcodebook.policy.references import Reference
 from promptcodebook.registry.registry import open_registry
 from promptcodebook.serve import admission, spending, versions
 from promptcodebook.serve.feedback import Online
@@ -146,7 +145,7 @@ def serve(
     known = admission.read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
     admission.require_keys(known, host, f"pco serve {ref}")
     allowed = admission.budgets_of(known, daily_budget)
-    reference = resolve(runs_dir(), ref, trust=trust)
+    reference = command.resolved(ref, trust=trust, use=True)
     typed = command.Typed(config, None, None, lm, None, sets, trust)
     patience = versions.Patience(route_timeout, compose_timeout, kept)
     limits = admission.Limits(in_flight=concurrency, body_mb=max_body, rate=rate)
