@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel
 
 from promptcodebook import errors
+from promptcodebook.base.incidents import Incident
 from promptcodebook.calls import (
     Ending,
     Reply,
@@ -28,7 +29,6 @@ from promptcodebook.calls import (
     rewritten,
 )
 from promptcodebook.errors import LMError, RequestRefused, did_you_mean
-from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import ApiKey, providers
 
 MOST_BYTES = 8_000_000
