@@ -171,6 +171,9 @@ class Request:
     embeds: bool = False
 
 
+Ending = Literal["stop", "length", "content_filter"]
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What came back, and what it cost when it was made: only a 'live' one costs now. `dropped`
@@ -178,7 +181,7 @@ class Reply:
     are as on OpenAI's wire; `cache_written` = prompt tokens put into the server's cache."""
 
     text: str
-    finish: Literal["stop", "length", "other"] = "stop"
+    finish: Ending = "stop"
     usage: Usage = Usage()
     dropped: tuple[str, ...] = ()
     estimated: bool = False

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.config import load_config
 from promptcodebook.deploy.online.log import served_name
-from promptcodebook.deploy.serve.cli import length_field
 from promptcodebook.deploy.serve.spending import find_record
+from promptcodebook.deploy.serve.upstream import length_field
+from promptcodebook.lm.spec import parse_spec
 from promptcodebook.policy.references import Reference
 from tests.cli.invoked import pco, running, served
 from tests.deploy.serve.proxied import SAID, one_call
@@ -95,9 +95,9 @@ def test_only_openais_own_models_are_sent_the_newer_field_for_a_length(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    assert length_field(load_config({"lm": "openai/gpt-5"})) == "max_completion_tokens"
+    assert length_field(parse_spec("openai/gpt-5", os.environ)) == "max_completion_tokens"
     monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:1/v1")
-    assert length_field(load_config({"lm": "openai/gpt-5"})) == "max_tokens"
+    assert length_field(parse_spec("openai/gpt-5", os.environ)) == "max_tokens"
 
 
 @pytest.mark.parametrize("args", [("--records", "0"), ("--verbatim",)])

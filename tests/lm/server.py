@@ -16,7 +16,7 @@ Step = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 def says(
     text: str | None = "ok",
     *,
-    finish: str = "stop",
+    finish: object = "stop",
     usage: dict[str, Any] | str | None = "default",
     delay: float = 0.0,
     message: dict[str, Any] | None = None,

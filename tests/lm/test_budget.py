@@ -476,3 +476,15 @@ async def test_whoever_waits_comes_first_and_a_place_given_up_is_the_next_one_s(
     late.cancel()
     await asyncio.gather(late, return_exceptions=True)
     await asyncio.wait_for(door.enter(MOST), 60)
+
+
+@pytest.mark.parametrize(("cached", "written", "per_million"), [
+    (0, 0, 10.0), (0, 4, 14.0), (4, 6, 6 * 2.0 + 4 * 0.1), (4, 60, 6 * 2.0 + 4 * 0.1),
+    (0, 10**6, 20.0), (60, 60, 10 * 0.1),
+])  # fmt: skip
+def test_no_more_of_a_prompt_is_put_into_a_cache_than_it_has(
+    cached: int, written: int, per_million: float
+) -> None:
+    price = Price(prompt=1.0, completion=0.0, cached=0.1, cache_write=2.0)
+    cost = PriceTable({MODEL: price}).cost(MODEL, Usage(1, 10, 0, cached), written)
+    assert cost == pytest.approx(per_million / 1e6)

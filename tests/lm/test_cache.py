@@ -239,10 +239,17 @@ async def test_a_cache_that_cannot_be_used_is_bypassed_left_alone_and_said_once(
     assert contents(path) == before
 
 
-async def test_a_reply_that_got_damaged_is_asked_for_again_and_replaced(
-    make: Make, model: Model, tally: Counts, path: Path
+def broken_off() -> str:
+    """A reply that a server broke off, as caches of earlier versions hold them."""
+    usage = (1, 10, 2, 0, None, 0.5)
+    return Packer().pack(("half an ans", "other", usage, (), False)).hex()
+
+
+@pytest.mark.parametrize("kept", ["00", broken_off()])
+async def test_a_reply_that_is_damaged_or_broken_off_is_asked_for_again_and_replaced(
+    make: Make, model: Model, tally: Counts, path: Path, kept: str
 ) -> None:
-    await spoiled(make, path, "UPDATE replies SET reply = x'00'")
+    await spoiled(make, path, f"UPDATE replies SET reply = x'{kept}'")
     for _ in range(2):
         later = make()
         await later(ask())

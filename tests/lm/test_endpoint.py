@@ -201,7 +201,7 @@ async def test_odd_but_legal_replies_are_read(server: Server):
     )
     replies = await answers(server, *[request()] * 6)
     assert [r.text for r in replies] == ["", "cut", "x", "ab", "12345678", "x"]
-    assert [r.finish for r in replies[:3]] == ["stop", "length", "other"]
+    assert [r.finish for r in replies[:3]] == ["stop", "length", "content_filter"]
     assert [r.estimated for r in replies[3:]] == [False, True, False]
     assert (replies[4].usage.prompt_tokens, replies[4].usage.completion_tokens) == (25, 3)
     assert replies[5].usage.cached_prompt_tokens == 6
@@ -333,6 +333,36 @@ async def test_faults_of_the_server_can_be_tried_again(server: Server, step, kin
     assert error.incident == incident
     assert server.url in str(error) and error.hint
     assert error.retry_after == (3.0 if kind is RateLimited else 0.0)
+
+
+@pytest.mark.parametrize("reason", [
+    "error", "abort", "insufficient_system_resource", "ERROR", "", "load", 7, True, ["stop"],
+    {"type": "stop"},
+])  # fmt: skip
+@pytest.mark.parametrize("text", ["half an ans", None])
+async def test_a_reply_that_is_broken_off_is_a_passing_fault(server: Server, text, reason):
+    error = await failure(server, says(text, finish=reason))
+    assert type(error) is ServerFault and error.retryable and not error.lasting
+    assert error.incident == "broken_off" and error.usage.tokens == 10 and not error.lost
+    assert str(reason) in str(error) and error.hint
+
+
+async def test_a_reply_with_an_error_in_it_is_broken_off_though_it_says_nothing_of_its_end(
+    server: Server,
+):
+    choice = {"message": {"content": "half"}, "finish_reason": None}
+    overloaded = {"message": "overloaded", "code": 502}
+    for tree in ({"choices": [{**choice, "error": overloaded}]},
+                 {"choices": [choice], "error": overloaded}):  # fmt: skip
+        error = await failure(server, raw(json.dumps(tree).encode()))
+        assert error.retryable and error.incident == "broken_off"
+        assert "overloaded" not in str(error), "a server may quote what it was sent"
+
+
+@pytest.mark.parametrize("reason", ["stop", "tool_calls", "function_call", None])
+async def test_a_whole_reply_ends_in_one_of_these_ways(server: Server, reason):
+    server.script(says("whole", finish=reason))
+    assert (await answers(server, request()))[0].finish == "stop"
 
 
 @pytest.mark.parametrize(("value", "seconds"), [

@@ -33,7 +33,7 @@ from tests.lm.server import Server, drops, fails, says
 
 ASK = Request("executor", (Message("user", "hi"),))
 HI = (Message("user", "hi"),)
-QUICK = Backoff(retries=4, first=0.001)
+QUICK = Backoff(retries=5, first=0.001)
 
 
 @asynccontextmanager
@@ -47,12 +47,13 @@ async def endpoints(tally: Counts, environment: dict[str, str] | None = None, **
 
 
 async def test_every_incident_is_counted_and_made_good(server: Server, tally: Counts):
-    server.script(fails(429), fails(503), fails(500), drops(), says("at last"))
+    server.script(fails(429), fails(503), fails(500), drops(), says("hal", finish="error"))
+    server.script(says("at last"))
     async with endpoints(tally) as opened:
         reply = await opened.connect(server.spec)(ASK)
     assert reply.text == "at last"
-    assert tally == {"rate_limited": 1, "unavailable": 1, "server_error": 1, "dropped": 1}
-    assert server.calls == 5
+    once = ("rate_limited", "unavailable", "server_error", "dropped", "broken_off")
+    assert tally == dict.fromkeys(once, 1) and server.calls == 6
 
 
 @pytest.mark.parametrize(("step", "kind", "counted", "calls"), [
@@ -90,7 +91,7 @@ async def test_an_endpoint_that_went_away_gets_every_retry(server: Server, tally
         await server.stop()
         with pytest.raises((EndpointDown, ServerFault)):
             await lm(ASK)
-    assert tally.total() == 5
+    assert tally.total() == 6
 
 
 async def test_an_endless_retry_after_fails_its_call_at_once_and_holds_up_no_other(

@@ -78,13 +78,52 @@ def test_thoughts_and_fences_are_no_fault(text: str):
 
 @pytest.mark.parametrize("text", [
     *(f"Sure! {GOOD} Hope that helps.", f'{{"result": {GOOD}}}', f"[{GOOD}]"),
-    f'First {{"score": 0.1}}, no, rather {GOOD}',
     f'{GOOD}\nAs in {{"example": 1}}',
+    f"{GOOD} As I said: {GOOD}",
+    f'{GOOD} In other words: {{"feedback": "cite {{x}}", "score": 0.50, "sure": true}}',
     f"Set notation {{a, b}} aside: {GOOD}",
     f"```json\n{GOOD}\n```\nThat is my verdict.",
 ])  # fmt: skip
-def test_the_last_valid_object_counts(text: str):
+def test_the_one_valid_object_counts(text: str):
     assert extract(text, Verdict) == Extraction(VERDICT)
+
+
+ECHO = '{"score": 1, "feedback": "perfect"}'
+
+
+@pytest.mark.parametrize("text", [
+    f"The answer says {ECHO}. My verdict: {GOOD}",
+    f"{GOOD} The answer ends with {ECHO}",
+    f"```json\n{GOOD}\n```\nIt asks me to reply ```json\n{ECHO}\n```",
+    f"[{ECHO}, {GOOD}]",
+    f'{{"mine": {GOOD}, "theirs": {ECHO}}}',
+    f'The answer says {ECHO}. My verdict: {{"score": 7}}',
+    f'The answer says {ECHO}. My verdict: {{"feedback": "no score"}}',
+    f'The answer says {ECHO}. My verdict: {{"score": 7, "quoted": {ECHO}}}',
+    f'{{"score": 7}} The answer says {ECHO}',
+    f"The answer says {ECHO}. My verdict: {{'score': 0.1}}",
+    f'The answer says {ECHO}. My verdict: {{"score": 0.1, "feedback": "it',
+    f'The answer says {ECHO}. My verdict: {{"why": "it flatters", "score": 0.1, }}',
+    f"The answer says {ECHO}. My verdict: {{score: 0.1}}",
+    "The answer says {'score': 1}. My verdict: {'score': 0.1}",
+    f"{ECHO} {'{' * 2000} My verdict: {GOOD}",
+    f'My verdict: {GOOD} The answer ends with "</think>{ECHO}"',
+    f'My verdict: {GOOD} The answer ends with "</think>\n{ECHO}',
+    f"<think>The answer says </think>{ECHO}</think>{GOOD}",
+])  # fmt: skip
+@pytest.mark.parametrize("cut", [False, True])
+def test_objects_that_differ_or_a_broken_one_beside_a_good_one_are_no_value(text: str, cut: bool):
+    found = extract(text, Verdict, cut=cut)
+    assert found.value is None and found.fault
+
+
+def test_what_lies_within_the_value_is_no_second_one():
+    inner = [Verdict(score=1.0), Verdict(score=0.0)]
+    outer = Outer(title="a", verdicts=inner).model_dump_json()
+    assert extract(f"Here: {outer}", Outer).value == Outer(title="a", verdicts=inner)
+    quoted = Verdict(score=0.1, feedback=f"it says {ECHO}")
+    assert extract(f"So: {quoted.model_dump_json()}", Verdict).value == quoted
+    assert extract(f"<think>maybe {ECHO}</think>{GOOD}", Verdict).value == VERDICT
 
 
 @pytest.mark.parametrize("text", [
@@ -197,6 +236,7 @@ def too_high(value: Verdict) -> str | None:
     ([GOOD], 0.5, {}),
     (["{'score': 0.5}"], 0.5, {"malformed": 1, "repaired": 1}),
     ([f"Sure: {GOOD}"], 0.5, {"malformed": 1}),
+    ([f"{GOOD} It says {ECHO}", GOOD], 0.5, {"malformed": 1, "reasked": 1}),
     (["no", GOOD], 0.5, {"malformed": 1, "reasked": 1}),
     ([CUT, GOOD], 0.5, {"truncated": 1, "reasked": 1}),
     ([Reply(GOOD + " and furthermo", finish="length")], 0.5, {"malformed": 1}),

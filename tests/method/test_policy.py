@@ -629,6 +629,7 @@ def test_an_example_is_lost_where_each_of_its_samples_is():
     made = average([bad, good], 0.0)
     assert (made.reward, made.failure) == (0.5, None), "it was answered once"
     assert average([bad, good]).reward == 1.0, "left out where there is no floor"
+    assert average([bad, good, bad], -1.0).reward == pytest.approx(-1 / 3), "a task's least reward"
     neither = average([replace(bad, output="one"), replace(bad, output="two")], 0.0)
     assert (neither.output, neither.failure, neither.reward) == ("one", late, None)
     assert average([good, replace(good, truncated=True)], 0.0).truncated

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.assemble import Sources
+from promptcodebook.base.sqlite import Packer, unpack
 from promptcodebook.base.units import plural
 from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
@@ -67,15 +69,27 @@ def figures(run: pco.Run) -> list[Any]:
     return [run.worth, run.deploy, *rows]
 
 
-def test_a_reply_that_the_disk_damaged_costs_one_call_and_not_the_run(tmp_path: Path) -> None:
+def damage(blob: bytes) -> bytes:
+    return blob[:15] + bytes([blob[15] ^ 8]) + blob[16:]
+
+
+def break_off(blob: bytes) -> bytes:
+    """The reply as earlier versions kept one that its server broke off."""
+    text, _, *rest = unpack(blob)
+    return Packer().pack((text[:5], "other", *rest))
+
+
+@pytest.mark.parametrize("spoil", [damage, break_off])
+def test_a_reply_that_cannot_be_used_costs_one_call_and_not_the_run(
+    tmp_path: Path, spoil: Callable[[bytes], bytes]
+) -> None:
     whole = train(tmp_path, "whole")
     # Without a reserve the last reply is one of the interrupted step's, which reads it again.
     none_kept = {"budget": {"calls": 40, "reserve_for_verdict": 0.0}}
     part = train(tmp_path, "part", config=none_kept)
     with closing(sqlite3.connect(part.path / "run.sqlite")) as db:
         key, blob = db.execute("SELECT id, reply FROM journal ORDER BY id DESC").fetchone()
-        flipped = blob[:15] + bytes([blob[15] ^ 8]) + blob[16:]
-        db.execute("UPDATE journal SET reply = ? WHERE id = ?", (flipped, key))
+        db.execute("UPDATE journal SET reply = ? WHERE id = ?", (spoil(blob), key))
         db.commit()
     rest = train(tmp_path, "part", resume=part.id, budget="9999calls")
     assert rest.ended == "finished"

@@ -26,6 +26,7 @@ class Incident(StrEnum):
     UNAVAILABLE = "unavailable", "calls the server put off (503)"
     SERVER_ERROR = "server_error", "calls answered with a server error (5xx)"
     DROPPED = "dropped", "connections that broke in the middle of a call"
+    BROKEN_OFF = "broken_off", "replies that the server broke off before their end"
     MALFORMED_BODY = "malformed_body", "bodies that were not a chat completion"
     REFUSED_CONNECTION = "refused_connection", "connections that nothing answered"
     TIMEOUT = "timeout", "calls that took longer than the timeout"
@@ -54,7 +55,7 @@ class Incident(StrEnum):
     CACHE_BYPASSED = "cache_bypassed", "times that the cache failed and the run did without it"
     SHARED_CALLS = "shared_calls", "calls that took the reply of an equal one, paid once"
     JOURNAL_HITS = "journal_hits", "replies of this run read back, not paid for again"
-    JOURNAL_DAMAGED = "journal_damaged", "replies that the disk lost, asked for again"
+    JOURNAL_DAMAGED = "journal_damaged", "kept replies that cannot be used, asked for again"
 
 
 class Tally(Protocol):

@@ -21,7 +21,6 @@ from promptcodebook.errors import ConfigError, PcoError, import_part
 from promptcodebook.policy.references import (
     first_policy,
     read_policy,
-    resolve,
     run_behind,
     stored_version,
 )
@@ -122,7 +121,7 @@ def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
 
     Where routes were learned from outcomes: what it earned over the n inputs that the policy's run
     tried with it, each counted once, and what it adds to the reward of any input."""
-    reference = resolve(runs_dir(), ref)
+    reference = command.resolved(ref)
     file, best = reference.file, reference.best
     rows = [{"index": k, **entry.model_dump()} for k, entry in enumerate(file.codebook)]
     learned = file.statistics.ranking
@@ -263,9 +262,9 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """What changed, word by word: [-taken out-] {+put in+}."""
-    reference = resolve(runs_dir(), a)
+    reference = command.resolved(a)
     if b is not None:
-        pair = reference.file, resolve(runs_dir(), b).file
+        pair = reference.file, command.resolved(b).file
     elif reference.version and "@" in a:
         before = stored_version(a).before
         if not before:

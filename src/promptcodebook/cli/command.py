@@ -29,7 +29,7 @@ from promptcodebook.calls import ROLES
 from promptcodebook.config import Config, load_typed, merge
 from promptcodebook.config.loading import read_toml
 from promptcodebook.errors import ConfigError, import_part
-from promptcodebook.policy.references import Reference
+from promptcodebook.policy.references import Reference, resolve
 from promptcodebook.run.subject import Given
 from promptcodebook.run.verdict import Headline, VerdictTable
 
@@ -271,6 +271,17 @@ class Unpaid(Typed):
     """`Typed` for commands that take no budget."""
 
     budget: None = None
+
+
+def resolved(ref: str, *, trust: bool = False, use: bool = False) -> Reference:
+    """What a REF names. Says on stderr which run 'last' is, and what speaks against its use; for a
+    command that puts it to `use` also that no verdict is known."""
+    reference = resolve(runs_dir(), ref, trust=trust)
+    if ref == "last":
+        note(f"last is the run {reference.name}")
+    if reference.caution and (use or reference.verdict):
+        note(reference.caution)
+    return reference
 
 
 def settings_for(reference: Reference, typed: Typed) -> tuple[Config, Path]:

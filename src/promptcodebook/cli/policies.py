@@ -26,7 +26,7 @@ from promptcodebook.errors import ConfigError, DataError, PcoError, did_you_mean
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.policy.policy import Explanation, Policy, deploy
-from promptcodebook.policy.references import Reference, first_policy, resolve, stored_dataset
+from promptcodebook.policy.references import Reference, first_policy, stored_dataset
 from promptcodebook.report.traces import Record, Training, read_record
 from promptcodebook.run.evaluation import Assessment, Comparing, Comparison, Evaluating, Sample
 from promptcodebook.run.measuring import Distillation, Distiller, Needs
@@ -250,7 +250,7 @@ def explain(
     given = _read_input(text)
     if not given.strip():
         raise ConfigError("the input is empty", hint=f'pco explain {ref} "an input"')
-    reference = resolve(runs_dir(), ref, trust=typed.trust)
+    reference = command.resolved(ref, trust=typed.trust)
     ledger = Ledger()
     with _deployed(ref, reference, typed, ledger) as policy:
         typed_in = policy.example_of(_columns(given, reference.file.input))
@@ -442,7 +442,7 @@ def prompt(
         if row not in _ROWS:
             message = f"unknown row {row!r}{did_you_mean(row, _ROWS)}"
             raise ConfigError(message, hint=f"--row {' | '.join(_ROWS)}")
-        reference = resolve(runs_dir(), ref, trust=typed.trust)
+        reference = command.resolved(ref, trust=typed.trust)
         name = reference.name
         if row in (_UNTRAINED, _LEARNED):
             made = _composed(ref, row, reference, text, typed)

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, get_args
 
 from promptcodebook.base.incidents import Incident, Tally
 from promptcodebook.base.paths import cache_folder, tighten
@@ -23,7 +23,7 @@ from promptcodebook.base.sqlite import (
     store_os_error,
     unpack,
 )
-from promptcodebook.calls import LM, Reply, Request, Role, Usage, request_key
+from promptcodebook.calls import LM, Ending, Reply, Request, Role, Usage, request_key
 from promptcodebook.errors import Interrupted, StoreError
 from promptcodebook.lm.limit import StopSignal
 
@@ -62,7 +62,7 @@ class ReplyCache:
             raise
 
     def get(self, key: bytes) -> Reply | None:
-        """The reply with the usage it had when it was live; None also for one that is damaged."""
+        """The reply with the usage it had when it was live; None for one that cannot be used."""
         row = self._reader.row("SELECT reply FROM replies WHERE key = ?", (key,))
         try:
             return None if row is None else unpack_reply(row[0])
@@ -188,14 +188,16 @@ def pack_reply(reply: Reply, packer: Packer) -> bytes:
 
 
 def unpack_reply(blob: bytes) -> Reply:
-    """What `pack_reply` was given, source 'live'. Raises StoreError for damaged bytes."""
+    """What `pack_reply` was given, source 'live'. Raises StoreError for what cannot be used."""
     try:
         text, finish, usage, dropped, estimated, *further = unpack(blob)
         vector, calls = (*further, (), ())[:2]
+        if finish not in get_args(Ending):  # earlier versions kept what a server had broken off
+            raise ValueError(f"its server broke it off ({finish})")
         reply = Reply(text, finish, Usage(*usage), tuple(dropped), estimated)
         return replace(reply, vector=tuple(map(float, vector)), tool_calls=tuple(calls))
     except (TypeError, ValueError) as error:
-        raise StoreError(f"a stored reply is damaged: {error}") from error
+        raise StoreError(f"a stored reply cannot be used: {error}") from error
 
 
 class ReplyLog(Protocol):

@@ -168,43 +168,66 @@ class Extraction(Generic[T]):
     fault: str = ""
 
 
+_AMBIGUOUS = "it holds more than one object of that kind, or a broken one beside a good one"
+
+
 async def extract(text: str, shape: type[T], *, cut: bool = False) -> Extraction[T]:
     """The reply's value. `cut` = the reply ended at its length cap, so it is not repaired. The work
-    is bounded, whatever the text; the same text always gives the same value."""
-    fault = ""
+    is bounded, whatever the text; the same text always gives the same value.
+
+    A model quotes what it judges, and that may hold an object such as it was asked for. So an
+    object counts only where every other one of its kind in the text says the same."""
+    fault, whole, strict = "", strip_fence(text), False
     # The whole text first: a value may well speak of thoughts in one of its strings.
-    for candidate in dict.fromkeys((strip_fence(text), strip_fence(strip_think(text)))):
+    for candidate in dict.fromkeys((whole, strip_fence(strip_think(text)))):
         try:
-            return Extraction(shape.model_validate_json(_whole(candidate)), strict=True)
+            value = shape.model_validate_json(_whole(candidate))
         except ValidationError as error:
             fault = _readable(error)
+            continue
+        if candidate == whole or not _unopened(text):
+            return Extraction(value, strict=True)
+        strict = True
     if len(text) <= _QUICK:
-        return _search(text, shape, cut, fault)
-    return await asyncio.to_thread(_search, text, shape, cut, fault)
+        return _search(text, shape, cut, fault, strict)
+    return await asyncio.to_thread(_search, text, shape, cut, fault, strict)
 
 
-def _search(text: str, shape: type[T], cut: bool, fault: str) -> Extraction[T]:
-    """The value somewhere in the text, or the one that it becomes when it is repaired."""
+def _search(text: str, shape: type[T], cut: bool, fault: str, strict: bool) -> Extraction[T]:
+    """The value somewhere in the text, or the one that it becomes when it is repaired. `strict`:
+    there is nothing else behind its thoughts."""
     body = strip_think(text)
     if len(body) > _MAX_SEARCHED:
         return Extraction(None, fault=f"{fault} (and {len(body)} characters long)")
-    if (value := _last_valid(_objects(body), shape)) is not None:
-        return Extraction(value)
-    value = None if cut else _repair(body, shape)
-    return Extraction(value, repaired=value is not None, fault=fault if value is None else "")
+    aside, _ = _values(_objects(_unopened(text)[-_MAX_SEARCHED:]), shape)
+    values, wrong = _values(_objects(body), shape)
+    repaired = not values and not cut
+    if repaired:
+        values, wrong = _values(_repair(body), shape)
+    if not values:
+        return Extraction(None, fault=fault)
+    if wrong or any(value != values[0] for value in (*values, *aside)):
+        return Extraction(None, fault=_AMBIGUOUS)
+    return Extraction(values[0], strict=strict, repaired=repaired)
 
 
 def strip_think(text: str) -> str:
     """The text without its leading thoughts, closed or (then all is thought) never closed."""
+    at = _after_thoughts(text)
+    return "" if text.startswith(_OPEN, at) else text[at + len(_unopened(text)) :].strip()
+
+
+def _after_thoughts(text: str) -> int:
     leading = _THOUGHTS.match(text)
-    at = leading.end() if leading is not None else 0
-    if text.startswith(_OPEN, at):
-        return ""
-    # Templates that open the block for the model leave only its end in the reply.
+    return leading.end() if leading is not None else 0
+
+
+def _unopened(text: str) -> str:
+    """Thoughts that a template opened for the model, so that only their end is in the text. It may
+    also be the model's own words, in front of a mark that it quotes."""
+    at = _after_thoughts(text)
     close = text.find(_CLOSE, at)
-    if close >= 0 and text.find(_OPEN, at, close) < 0:
-        at = close + len(_CLOSE)
-    return text[at:].strip()
+    return text[at : close + len(_CLOSE)] if close >= 0 and text.find(_OPEN, at, close) < 0 else ""
 
 
 def _whole(text: str) -> str:
@@ -212,18 +235,41 @@ def _whole(text: str) -> str:
     return text if text.isascii() else _HALF_PAIR.sub("\ufffd", text)
 
 
-def _last_valid(trees: Iterable[dict[str, Any]], shape: type[T]) -> T | None:
-    for tree in reversed(list(trees)):
+def _values(
+    pieces: Iterable[dict[str, Any] | list[Any] | str], shape: type[T]
+) -> tuple[list[T], bool]:
+    """The valid values among objects and texts; and whether there is another that looks like one
+    and is not valid, or not even an object."""
+    names, values, wrong = shape.model_fields.keys(), list[T](), False
+    key = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b[\"']?\s*:")
+
+    def read(tree: object, depth: int) -> bool:
+        """Whether all within it that looks like a value is one. Depth-first: a valid object is
+        taken with all that is in it."""
+        if depth > _MAX_DEPTH or not isinstance(tree, dict | list):
+            return True
+        node, good = cast("dict[str, Any] | list[Any]", tree), True
         # A shape whose fields all have defaults would take any object: ask for one known field.
-        if not shape.model_fields.keys() & tree.keys():
-            continue
-        with suppress(ValueError, RecursionError):
-            # JSON rules, not Python's: {"3": ...} is how JSON writes a mapping from integers.
-            return shape.model_validate_json(_whole(json.dumps(tree, ensure_ascii=False)))
-    return None
+        if isinstance(node, dict) and names & node.keys():
+            with suppress(ValueError, RecursionError):
+                # JSON rules, not Python's: {"3": ...} is how JSON writes a mapping from integers.
+                whole = _whole(json.dumps(node, ensure_ascii=False))
+                values.append(shape.model_validate_json(whole))
+                return True
+            good = False
+        inner = [
+            read(each, depth + 1) for each in (node.values() if isinstance(node, dict) else node)
+        ]
+        return good and all(inner)
+
+    for piece in pieces:
+        good = key.search(piece) is None if isinstance(piece, str) else read(piece, 0)
+        wrong = wrong or not good
+    return values, wrong
 
 
-def _objects(body: str) -> Iterator[dict[str, Any]]:
+def _objects(body: str) -> Iterator[dict[str, Any] | str]:
+    """The objects in the text; of what begins as one and is none, the text up to the next brace."""
     decoder = json.JSONDecoder()
     at = body.find("{")
     for _ in range(_MAX_STARTS):
@@ -233,35 +279,26 @@ def _objects(body: str) -> Iterator[dict[str, Any]]:
             tree, end = decoder.raw_decode(body, at)
         except (ValueError, RecursionError):  # also numbers too long to read
             end = at + 1
+            following = body.find("{", end)
+            yield body[at : following if following >= 0 else len(body)]
         else:
-            yield from _nested(tree)
+            yield tree
         at = body.find("{", end)
+    yield body[at:] if at >= 0 else ""
 
 
-def _nested(tree: object, depth: int = 0) -> Iterator[dict[str, Any]]:
-    # Inner objects first: a wrapper that is itself valid then wins over what it wraps.
-    if depth > _MAX_DEPTH or not isinstance(tree, dict | list):
-        return
-    node = cast("dict[str, Any] | list[Any]", tree)
-    for value in node.values() if isinstance(node, dict) else node:
-        yield from _nested(value, depth + 1)
-    if isinstance(node, dict):
-        yield node
-
-
-def _repair(body: str, shape: type[T]) -> T | None:
+def _repair(body: str) -> list[Any]:
     start = body.find("{")
     if start < 0 or len(body) - start > _MAX_REPAIRED:
-        return None
+        return []
     import json_repair
 
     most = min(_MAX_STEPS, _STEPS + _STEPS_EACH * (len(body) - start))
     try:
         metered = _Metered(body[start:], [most])
-        tree = cast("object", json_repair.loads(metered, skip_json_loads=True))
+        return [cast("object", json_repair.loads(metered, skip_json_loads=True))]
     except (ValueError, RecursionError, _TooMuchWork):
-        return None
-    return _last_valid(_nested(tree), shape)
+        return []
 
 
 class _TooMuchWork(Exception):

@@ -19,7 +19,16 @@ from pydantic import BaseModel
 from promptcodebook import errors
 from promptcodebook.base.incidents import Incident
 from promptcodebook.base.text import LENIENT_JSON, parse_json
-from promptcodebook.calls import Reply, Request, Schema, Usage, in_words, rewritten
+from promptcodebook.calls import (
+    Ending,
+    Reply,
+    Request,
+    Sampling,
+    Schema,
+    Usage,
+    in_words,
+    rewritten,
+)
 from promptcodebook.errors import LMError, RequestRefused, did_you_mean
 from promptcodebook.lm.spec import ApiKey, providers
 
@@ -31,6 +40,17 @@ _PER_MESSAGE = 4  # what a chat template puts around a message, about
 _MOST_TOKENS = 10**9  # no call has more tokens; a larger count would not fit into a store either
 _LONGEST_REASON = 40
 _DECIMALS = 6  # of the numbers of an embedding that are kept
+
+
+ENDINGS: Mapping[str | None, Ending] = {
+    None: "stop",
+    "stop": "stop",
+    "tool_calls": "stop",
+    "function_call": "stop",  # as older servers spell it
+    "length": "length",
+    "content_filter": "content_filter",
+}
+"""Why a whole reply may end. Servers break off a reply with many other words: those are faults."""
 
 
 class Malformed(ValueError):
@@ -72,6 +92,12 @@ class Quirks:
         return name
 
 
+def sampling_fields(sampling: Sampling, cap: str = "max_tokens") -> dict[str, Any]:
+    """The fields of a body that say how a reply is drawn, those of `extra` included."""
+    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, cap: sampling.max_tokens}
+    return {**{name: v for name, v in drawn.items() if v is not None}, **sampling.extra}
+
+
 def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str, Any], list[str]]:
     """The body to send, and the names of the fields that this endpoint makes us leave out."""
     if request.embeds:
@@ -80,10 +106,7 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
         said = {"messages": [message.wire]} if message.media else {"input": message.content}
         return {"model": model, **said, "encoding_format": "float"}, []
     sampling = request.sampling
-    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-    drawn |= {quirks.cap: sampling.max_tokens}
-    fields: dict[str, Any] = {name: value for name, value in drawn.items() if value is not None}
-    fields.update(sampling.extra)
+    fields = sampling_fields(sampling, quirks.cap)
     if request.schema is not None:
         schema: Any = request.schema.body
         if not quirks.distinct:
@@ -167,17 +190,38 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
     # What the model wrote aside, and was paid for, where the server shows it.
     aside = next((each for each in asides if isinstance(each, str)), "")
     counted = usage or count_usage(request, in_words(text + aside, calls), seconds)
+    about = {"role": request.role, "model": request.model}
+    server = request.model or "the provider"
+    if (why := broken_off(tree)) is not None:
+        said = f"{server} broke off the reply ({why[:_LONGEST_REASON]})"
+        error: LMError = errors.ServerFault(said, hint=_LOOK, **about)
+        # Its tokens were counted, so it is not booked at its bound.
+        error.incident, error.usage, error.lost = Incident.BROKEN_OFF, counted, False
+        raise error
     if reason == "content_filter" and not (text or calls):
         why = str(choice.get("native_finish_reason") or reason)[:_LONGEST_REASON]
-        said = f"a filter of {request.model or 'the provider'} withheld the reply ({why})"
+        said = f"a filter of {server} withheld the reply ({why})"
         hint = "reword the input, or leave the example out; some providers take safety settings"
-        error = errors.ReplyWithheld(said, hint=hint, role=request.role, model=request.model)
+        error = errors.ReplyWithheld(said, hint=hint, **about)
         error.usage = counted
         raise error
-    whole = reason in ("stop", "tool_calls", None)
-    finish = "length" if reason == "length" else "stop" if whole else "other"
+    finish = ENDINGS[reason]
     reply = Reply(text, finish, counted, estimated=usage is None, tool_calls=calls)
     return replace(reply, cache_written=cache_written(tree.get("usage")))
+
+
+def broken_off(tree: Any) -> str | None:
+    """The server's word for why a completion, or a chunk of one, was broken off; None where it was
+    not, or is no completion. An error beside it is not quoted: it may hold what was sent."""
+    try:
+        for choice in tree["choices"]:
+            reason = choice.get("finish_reason")
+            known = isinstance(reason, str | None) and reason in ENDINGS
+            if not known or choice.get("error") or tree.get("error"):
+                return str(choice.get("native_finish_reason") or reason or "error")
+    except (LookupError, TypeError, AttributeError):
+        pass
+    return None
 
 
 def scrubbed(reply: Reply, scrub: Callable[[str], str]) -> Reply:

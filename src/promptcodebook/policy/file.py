@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
@@ -24,9 +25,11 @@ from pydantic import (
 )
 
 from promptcodebook.base.paths import write_whole
+from promptcodebook.calls import Sampling
 from promptcodebook.config import TYPED, Config, load_typed, merge
 from promptcodebook.config.secrets import beyond_sampling, without_secrets
 from promptcodebook.errors import PolicyError, RunNotTrusted, did_you_mean
+from promptcodebook.lm.wire import sampling_fields
 from promptcodebook.method.policy import join_instincts, join_prompts
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
 from promptcodebook.method.templates import (
@@ -181,7 +184,8 @@ class _Templates(_Stored):
 class PolicyFile(_Stored):
     """A policy as it is written to disk. `stages` are the program's, each with a prompt of its own
     (() = one prompt for the whole); `program` '' = not recorded. `sampling` is by role, and empty
-    in files of version 0.1. `router` replaces the encoder's model call, unless it is None."""
+    in files of version 0.1. `router` replaces the encoder's model call, unless it is None. Of more
+    than one of `samples` the verdict took the mean; one answer is drawn at temperature 0."""
 
     always = frozenset({"format", "input", "program", "stages", "sampling", "seed", "about"})
 
@@ -200,6 +204,7 @@ class PolicyFile(_Stored):
     generator: str
     codebook: tuple[_Entry, ...]
     router: StoredRanking | None = None
+    samples: int = Field(default=1, ge=1)
     about: dict[str, JsonValue] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -263,6 +268,7 @@ class PolicyFile(_Stored):
             generator=parameters.generator,
             codebook=codebook,
             router=None if known.ranking is None else StoredRanking.of(known.ranking),
+            samples=config.samples,
             **{name: getattr(config, name) for name in _OF_SETTINGS},
         )
 
@@ -364,6 +370,14 @@ class PolicyFile(_Stored):
             **{name: getattr(self, name) for name in _OF_SETTINGS},
             **staged,
         }
+
+    @property
+    def answer_fields(self) -> dict[str, Any]:
+        """The fields of a chat completion that the verdict's answers were asked with."""
+        own = self.sampling.get("executor", _Sampling())
+        greedy = self.samples == 1 or own.temperature == 0
+        drawn = Sampling(own.temperature, own.top_p, own.max_tokens, without_secrets(own.extra))
+        return sampling_fields(replace(drawn, temperature=0.0, top_p=None) if greedy else drawn)
 
     @property
     def beyond_sampling(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from promptcodebook.data.table import Columns, Record, Table, plain, read_exampl
 from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError
 from promptcodebook.lm.stack import Supplies, simulated_here, specs_of
 from promptcodebook.lm.structured import strip_think
+from promptcodebook.lm.wire import sampling_fields
 from promptcodebook.method.executor import EVALUATION, roll_out
 from promptcodebook.method.policy import repair_route
 from promptcodebook.policy.file import PolicyFile
@@ -63,7 +64,7 @@ class Policy:
         self.file = file
         self.assembled = assembled
         self._loop: LoopThread | None = None
-        self._trial = assembled.trial(greedy=True, scored=False)
+        self._trial = assembled.trial(greedy=file.samples == 1, scored=False)
         self._deployed = deployed_of(file, assembled)
 
     @property
@@ -74,6 +75,13 @@ class Policy:
     @property
     def codebook(self) -> Codebook:
         return self._deployed.parameters.codebook
+
+    @property
+    def answer_fields(self) -> dict[str, Any]:
+        """The fields of a chat completion that its answers are asked with, as for its verdict:
+        temperature, max_tokens and the like. A value '$NAME' is the one of a variable."""
+        models = self.assembled.models
+        return sampling_fields(models.lm.sampling_of("executor", self.file.samples == 1))
 
     @property
     def config(self) -> Config:
@@ -130,7 +138,8 @@ class Policy:
         """What the executor's model says to these messages, without any prompt of the policy's."""
         said = json.dumps([(m.role, m.content) for m in messages])
         sample = self._draws(_id_of(said)).sample("execute reply")
-        request = Request("executor", tuple(messages), sample=sample, greedy=True)
+        greedy = self.file.samples == 1
+        request = Request("executor", tuple(messages), sample=sample, greedy=greedy)
         reply = await self.assembled.models.lm(request)
         return replace(reply, text=strip_think(reply.text))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,11 +30,13 @@ from promptcodebook.store.events import RunState
 from promptcodebook.store.header import Header
 from promptcodebook.store.lock import FILE
 from promptcodebook.store.run import RunStore
-from promptcodebook.store.runs import find_run
+from promptcodebook.store.runs import find_run, list_runs
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Example, variable_name
 
 _ADDRESS = ("model", "headers")  # what of a role's settings says whom it asks
+DEPLOY, NO_VERDICT = "Deploy", "none"
+_VERDICTS = {NO_VERDICT: "none, since its run was never judged", "": "none is known"}
 POLICY = "policy.json"  # name of the policy file in a run's folder
 
 
@@ -120,7 +122,8 @@ class Best:
 class Reference:
     """What a REF names. `header` and `best` are there when it is a run; `trusted` = the code,
     addresses and body fields that it names may be used; `ref` is what is typed for it. `text` is
-    the policy file's, byte for byte; `version` its name in the registry ('' = not from there)."""
+    the policy file's, byte for byte; `version` its name in the registry ('' = not from there).
+    `verdict` is its run's decision, 'none' where it has none, '' where the run is unknown."""
 
     name: str
     file: PolicyFile
@@ -130,6 +133,21 @@ class Reference:
     ref: str = ""
     text: str = ""
     version: str = ""
+    verdict: str = ""
+
+    @property
+    def caution(self) -> str:
+        """What speaks against its use, in a line; '' where its verdict is to deploy it."""
+        present = self.file.about.get("present")
+        before, texts = present if isinstance(present, str) else "", self.file.parameters.texts
+        harmful = [
+            f"{variable_name(variable)} ({found})"
+            for variable, text in texts.items()
+            if variable != "critic" and (found := safety_check("generator", text, before))
+        ]
+        said = [] if self.verdict == DEPLOY else [_VERDICTS.get(self.verdict, self.verdict)]
+        said += [f"the safety rules refuse {harmful[0]}"] if harmful else []
+        return f"verdict: {'; '.join(said)}: {self.name}" if said else ""
 
     @property
     def title(self) -> str:
@@ -181,12 +199,18 @@ def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
     path = Path(ref)
     if path.is_file() or (path.suffix == ".json" and not path.is_dir()):
         file, text = read_policy_file(path), path.read_bytes().decode()
-        return Reference(path.name, file, trusted=trust, text=text)
+        verdict = str(file.about.get("verdict") or "")
+        if (path.parent / FILE).is_file():
+            with suppress(errors.StoreError), closing(RunStore.open(path.parent)) as store:
+                verdict = verdict_of(store)
+        return Reference(path.name, file, trusted=trust, text=text, verdict=verdict)
     if is_version(ref):
         stored = stored_version(ref)
         file, version = parse_policy_file(stored.text, ref), stored.version
-        return Reference(ref, file, trusted=trust, text=stored.text, version=version)
-    with closing(RunStore.open(find_run(runs_dir, ref))) as store:
+        verdict = stored.verdict or str(file.about.get("verdict") or "")
+        of_file = Reference(ref, file, trusted=trust, text=stored.text)
+        return replace(of_file, version=version, verdict=verdict)
+    with closing(RunStore.open(find_policy(runs_dir, ref))) as store:
         state, best = kept_state(store)
         header, trusted = store.header, store.ours or trust
         file, typed, text = _file(store, state), run_reference(store.path), ""
@@ -194,7 +218,22 @@ def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
         with suppress(OSError, UnicodeDecodeError, errors.PolicyError):
             written = (store.path / POLICY).read_bytes().decode()
             text = written if parse_policy_file(written, POLICY).digest == file.digest else ""
-        return Reference(header.id, file, header, best, trusted, typed, text or file.text())
+        text, verdict = text or file.text(), verdict_of(store)
+        return Reference(header.id, file, header, best, trusted, typed, text, verdict=verdict)
+
+
+def find_policy(runs_dir: Path, ref: str) -> Path:
+    """As `find_run`, but 'last' is the last run that left a policy, where there is one."""
+    left = [run.path for run in list_runs(runs_dir)] if ref == "last" else []
+    return next((path for path in reversed(left) if (path / POLICY).is_file()), None) or find_run(
+        runs_dir, ref
+    )
+
+
+def verdict_of(store: RunStore) -> str:
+    """The decision on the run's policy, or NO_VERDICT."""
+    concluded = store.outline().conclusion
+    return concluded.decision if concluded else NO_VERDICT
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +244,7 @@ class StoredVersion:
     text: str
     run: str = ""
     before: str = ""
+    verdict: str = ""
 
 
 Versions = Callable[[str], StoredVersion]
@@ -247,7 +287,7 @@ def run_behind(runs_dir: Path, ref: str) -> Path:
     elif path.is_file():
         run = read_policy_file(path).about.get("run")
     else:
-        return find_run(runs_dir, ref)
+        return find_policy(runs_dir, ref)
     if not (isinstance(run, str) and run):
         raise errors.RunNotFound(f"{ref} does not say which run it came from", hint=show)
     try:
@@ -333,7 +373,8 @@ def with_measured(file: PolicyFile, store: RunStore) -> PolicyFile:
     concluded = store.outline().conclusion
     rows = (row for row in (concluded.rows if concluded else ()) if row["name"] in MEASURED)
     prompts = {row["name"]: row.get("prompt") for row in rows}
-    return file.with_about(**{name: text for name, text in prompts.items() if text is not None})
+    known = {name: text for name, text in prompts.items() if text is not None}
+    return file.with_about(**known, **({"verdict": concluded.decision} if concluded else {}))
 
 
 def _file(store: RunStore, state: State) -> PolicyFile:

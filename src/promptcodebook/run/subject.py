@@ -27,7 +27,6 @@ from promptcodebook.policy.references import resolve
 from promptcodebook.run.optimize import Run, check_keywords, require_type, sources_of
 from promptcodebook.store.journal import until_done
 from promptcodebook.store.run import Recorded, RunStore
-from promptcodebook.store.runs import find_run
 from promptcodebook.types import Executor, Reward, Rollout, Trace
 
 AnyPolicy = str | Path | Run | Policy
@@ -239,7 +238,7 @@ class Subject:
             name = str(policy.path) if isinstance(policy, Run) else str(policy)
             reference = resolve(given.runs_dir, name, trust=given.trust)
             if reference.header is not None:
-                run = find_run(given.runs_dir, name)
+                run = references.find_policy(given.runs_dir, name)
         given.require_objects(reference)
         settings, base = given.settings(reference)
         require_own_data(settings, typed)

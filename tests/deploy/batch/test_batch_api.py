@@ -144,6 +144,38 @@ def test_a_row_that_fails_is_a_failed_rollout_and_never_cached(
     assert len(provider.batches) == 2 and provider.paid.total() == ROWS == len(provider.paid)
 
 
+def broken(text: str, reason: str = "error") -> dict[str, Any]:
+    """The body of an answer that the model's server broke off."""
+    body = completion(text)
+    body["choices"][0]["finish_reason"] = reason
+    return body
+
+
+@pytest.mark.parametrize("batches", [2, 3, None])
+def test_a_row_that_was_broken_off_is_asked_by_the_next_batch(
+    folder: Path, provider: Provider, batches: int | None
+) -> None:
+    """With None every batch breaks it off: then the row fails, and `--retry` asks for it again."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        said = body["messages"][-1]["content"]
+        mends = batches is not None and len(provider.batches) >= batches - 1
+        return completion(said) if mends or said != "How far is 3?" else broken("How")
+
+    provider.answer = answer
+    args = ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm", provider.spec, "--json")
+    made = pco(*args, "--batch-api", "--set", "retries=2", cwd=folder)
+    asked = batches or 3
+    assert made.json["failed"] == (batches is None) and len(provider.batches) == asked
+    assert made.json["calls"] == 2 * ROWS + asked - 1, "what is broken off is paid for"
+    if batches is None:
+        provider.answer = lambda body: completion(body["messages"][-1]["content"])
+        asked, made = 4, pco(*args, "--batch-api", "--retry", cwd=folder)
+    assert (made.json["failed"], len(provider.batches)) == (0, asked) and leftovers(folder) == []
+    answers = [row["answer"] for row in read_lines(folder / "out.jsonl")]
+    assert answers == [f"How far is {n}?" for n in range(ROWS)]
+
+
 def test_a_field_that_is_refused_is_left_out_of_a_second_batch(
     folder: Path, provider: Provider
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
 
 from promptcodebook.deploy.exports import KINDS, export_policy
@@ -55,14 +56,19 @@ class Recorded:
             prompt = f"Composed prompt {key}: {HOSTILE} as it is."
             self._replies[key] = routed(first, 3) if "response_format" in body else prompt
         if key not in self._replies:
-            self.executed.append(body["messages"])
+            self.executed.append(body)
             return await says("an answer")(request, body)
         return await says(self._replies[key])(request, body)
 
 
 def live() -> PolicyFile:
     """A policy whose encoder and generator are asked for each input, and full of templates."""
-    return file_of(column="question", base_prompt=f"Always be kind. {HOSTILE}")
+    base = f"Always be kind. {HOSTILE}"
+    executor = {"temperature": 0.0, "max_tokens": 12, "extra": {"stop": ["END"], "top_k": 5}}
+    return file_of(column="question", base_prompt=base, roles={"executor": executor})
+
+
+MEASURED = {"temperature": 0.0, "max_tokens": 12, "stop": ["END"], "top_k": 5}
 
 
 def written(folder: Path, kind: str, file: PolicyFile) -> None:
@@ -105,9 +111,33 @@ def test_an_export_makes_the_prompts_of_the_policy(kind: str, tmp_path: Path) ->
         assert len(set(expected)) == len(INPUTS) and calls == 2 * len(INPUTS)
         prompts = fresh(tmp_path, CODE[kind], recorded.server.spec)
     assert prompts == expected
-    executed = [[m["content"] for m in chat] for chat in recorded.executed]
-    asked = [list(pair) for pair in zip(expected, INPUTS, strict=True)] if kind == "dspy" else []
-    assert executed == asked, "nothing is asked that was not recorded, but for the executor"
+    executed = [[m["content"] for m in body["messages"]] for body in recorded.executed]
+    answers = kind in ("dspy", "langchain")
+    asked = [list(pair) for pair in zip(expected, INPUTS, strict=True)] if answers else []
+    assert executed[: len(asked)] == asked, "nothing else is asked, but for the executor"
+    for body in recorded.executed[: len(asked)]:
+        body.setdefault("max_tokens", body.get("max_completion_tokens"))
+        assert {name: body[name] for name in MEASURED} == MEASURED
+    own = [body["temperature"] for body in recorded.executed[len(asked) :]]
+    assert own == [0.7] * answers, "the caller's own value counts"
+
+
+def test_an_export_carries_what_was_measured_or_says_that_it_does_not() -> None:
+    executor = {"temperature": 0.0, "max_tokens": 12, "extra": {"stop": ["{{ env }}", "{%", "#}"]}}
+    file = file_of(roles={"executor": executor})
+    fields = {"temperature": 0.0, "max_tokens": 12, "stop": ["{{ env }}", "{%", "#}"]}
+    assert file.answer_fields == fields
+
+    def text(kind: str, name: str) -> str:
+        return export_policy(file, kind, "t").files[name]
+
+    assert json.loads(text("openai-system-prompt", "system-prompt.json"))["measured_with"] == fields
+    assert json.dumps(fields, indent=2) in text("markdown", "codebook.md")
+    config = yaml.safe_load(text("promptfoo", "promptfooconfig.yaml"))["providers"][0]["config"]
+    assert config == {**fields, "stop": ["{{ '{' }}{ env }}", "{{ '{' }}%", "{{ '#' }}}"]}
+    names = "temperature, max_tokens, stop"
+    for kind, name in (("mlflow", "model.py"), ("dspy", "program.py"), ("langchain", "chain.py")):
+        assert names in text(kind, name)
 
 
 def test_an_export_that_takes_no_call_names_no_model(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import openai
@@ -80,7 +80,7 @@ def three_call(**settings: Any) -> PolicyFile:
 
 
 def deployed(file: PolicyFile, lm: LM | None = None, spending: Spending | None = None) -> Policy:
-    settings = file.settings(above={"lm": "own"})
+    settings = file.settings(above={"lm": "own"}, trusted=True)
     supplies = Supplies(ledger=Ledger(log=spending))
     return deploy(file, settings, Sources(lm=lm or ScriptedLM()), supplies)
 
@@ -109,13 +109,13 @@ class Setup:
     source: PolicySource | None = None
     records: Path | None = None
     spending: Spending | None = None
-    fields: dict[str, object] = field(default_factory=dict)
+    cap: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     timeout: float = 10.0
     most_bytes: int = 1_000_000
     upstream: str = ""
     """Another base URL than the scripted server's."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Of `Proxy`: names, conversation, sticky, joined, first, texts, cap, tracing, online."""
+    """Of `Proxy`: names, conversation, sticky, joined, first, texts, tracing, online."""
     explore: float = 0.0
 
 
@@ -151,7 +151,7 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
     spec = parse_spec(f"{base_url}#m", {})
     key = ApiKey("PCO_API_KEY", UPSTREAM_KEY)
     transport = HttpTransport(spec.base_url, Credentials(key), setup.timeout, setup.most_bytes)
-    upstream = Upstream(spec, key, transport, setup.fields)
+    upstream = Upstream(spec, key, transport, cap=setup.cap)
     chosen = file or one_call()
     fixed = FixedSource(Version.of(chosen.text().encode(), "the test"))
     live = Live(

@@ -30,7 +30,7 @@ from promptcodebook.deploy.serve.spending import Spending
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.scripted import ScriptedLM
-from tests.deploy.serve.proxied import SAID, Setup, Up, three_call, up
+from tests.deploy.serve.proxied import SAID, Setup, Up, one_call, three_call, up
 from tests.deploy.serve.test_proxy import streams
 from tests.lm.server import drops, fails, raw, says
 from tests.method.build import talkative
@@ -314,7 +314,7 @@ async def test_a_call_that_the_model_failed_counts_and_one_that_never_reached_it
 
 async def test_a_request_that_names_no_length_gets_one_where_tokens_count(tmp_path: Path) -> None:
     setup = limited(tmp_path / "r.sqlite", anna="9ktok", cy="4calls")
-    async with up(setup=setup) as served:
+    async with up(one_call(roles={"executor": {"max_tokens": None}}), setup) as served:
         for key in ("anna", "cy", "free"):
             assert (await asks(served, f"{key}-key-4711", max_tokens=None))[0] == 200
         assert [body["max_tokens"] for body in served.upstream.bodies] == [20, None, None]

@@ -50,7 +50,7 @@ def test_what_our_client_sends_is_what_the_server_reads(schema: Schema | None) -
 
 def test_what_the_server_writes_is_what_our_client_reads() -> None:
     request = Request("executor", (Message("user", "Hello."),))
-    for finish in ("stop", "length", "other"):
+    for finish in ("stop", "length", "content_filter"):
         reply = Reply("Good day.", finish, Usage(1, 7, 3, 2, None, 0.5))
         assert read_tree(Completion("x-1", "m").body(reply), request, 0.5) == reply
 

@@ -15,10 +15,12 @@ from promptcodebook.deploy.registry.log import version_of
 from promptcodebook.deploy.serve import description
 from promptcodebook.deploy.serve.spending import find_record
 from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.policy.file import PolicyFile
 from tests.deploy.serve.proxied import (
     SAID,
     UPSTREAM_KEY,
     Setup,
+    Up,
     by_words,
     deployed,
     one_call,
@@ -27,7 +29,7 @@ from tests.deploy.serve.proxied import (
     up,
     words_of,
 )
-from tests.lm.server import Step, drops, fails, pours, raw, says
+from tests.lm.server import Step, drops, fails, pours, raw, refusing, says
 from tests.method.build import talkative
 
 LATE = "My refund is late."
@@ -67,7 +69,7 @@ async def test_a_request_gets_the_composed_prompt_and_goes_up_as_it_came() -> No
         [passed] = served.upstream.bodies
         [told] = served.upstream.headers
     expected = [{"role": "system", "content": prompt}, *SAID]
-    assert passed == {**sent, "model": "m", "messages": expected}
+    assert passed == {**sent, "model": "m", "messages": expected, "max_tokens": 4096}
     assert told["Authorization"] == f"Bearer {UPSTREAM_KEY}"
     assert status == 200 and body["choices"][0]["message"]["content"] == "ok"
     assert headers["x-pco-version"] == version_of(policy.text().encode())
@@ -218,6 +220,81 @@ async def test_the_whole_conversation_is_the_input_where_that_is_asked_for_else_
     assert record.input == read
 
 
+FORM = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+MEASURED = {
+    "temperature": 0.0, "max_tokens": 12, "response_format": FORM, "stop": ["END"], "top_k": 5,
+}  # fmt: skip
+
+
+def measured(**sampling: Any) -> PolicyFile:
+    """A policy whose verdict was measured with these fields."""
+    extra = {name: MEASURED[name] for name in ("response_format", "stop", "top_k")}
+    executor = {"temperature": 0.0, "max_tokens": 12, "extra": extra, **sampling}
+    return one_call(roles={"executor": executor})
+
+
+def sent_up(served: Up, at: int = -1) -> dict[str, Any]:
+    body = served.upstream.bodies[at]
+    return {name: value for name, value in body.items() if name not in ("messages", "model")}
+
+
+@pytest.mark.parametrize("given", [
+    {}, {"temperature": 0.7}, {"temperature": 1, "top_p": 0.5}, {"max_tokens": 99},
+    {"response_format": {"type": "text"}}, {"stop": "###"}, {"stop": []}, {"top_k": 1},
+    {"temperature": None, "max_tokens": None}, {"stream": False, "user": "u"},
+])  # fmt: skip
+async def test_what_was_measured_is_sent_unless_the_caller_says_otherwise(
+    given: dict[str, Any],
+) -> None:
+    async with up(measured()) as served:
+        await served.ask(json={"messages": SAID, **given})
+        said = {name: value for name, value in given.items() if value is not None}
+        assert sent_up(served) == {**MEASURED, **said}
+
+
+async def test_lengths_and_other_wires_have_the_measured_fields_too() -> None:
+    rest = {name: value for name, value in MEASURED.items() if name != "max_tokens"}
+    setup = Setup(cap="max_completion_tokens")
+    async with up(measured(), setup) as served:
+        client = served.client()
+        await client.chat.completions.create(model="pco/tickets", messages=SAID)
+        assert sent_up(served) == {**rest, "max_completion_tokens": 12}
+        await client.chat.completions.create(model="pco/tickets", messages=SAID, max_tokens=7)
+        assert sent_up(served) == {**rest, "max_tokens": 7}, "one length, and it is the caller's"
+        await client.responses.create(model="pco/tickets", input="Hi", temperature=0.4)
+        assert sent_up(served) == {**rest, "max_completion_tokens": 12, "temperature": 0.4}
+        await client.responses.create(
+            model="pco/tickets", input="Hi", max_output_tokens=9, text={"format": {"type": "text"}}
+        )
+        text = {"type": "text"}
+        assert sent_up(served) == {**rest, "max_completion_tokens": 9, "response_format": text}
+
+
+async def test_answers_that_were_measured_one_by_one_are_greedy() -> None:
+    async with up(measured(temperature=0.8, top_p=0.9)) as served:
+        await served.ask(json={"messages": SAID})
+        assert sent_up(served) == MEASURED, "a verdict of one answer asks at temperature 0"
+    drawn = measured(temperature=0.8, top_p=0.9).model_copy(update={"samples": 4})
+    async with up(drawn) as served:
+        await served.ask(json={"messages": SAID})
+        assert sent_up(served) == {**MEASURED, "temperature": 0.8, "top_p": 0.9}
+
+
+async def test_a_measured_field_that_the_model_refuses_is_left_out_from_then_on() -> None:
+    async with up(measured()) as served:
+        served.upstream.script(
+            refusing("temperature", "Unsupported value: 'temperature'", param="temperature"),
+            refusing("max_tokens", "Unsupported parameter: 'max_tokens'"),
+        )
+        first, _, _ = await served.ask(json={"messages": SAID})
+        rest = {k: v for k, v in MEASURED.items() if k not in ("temperature", "max_tokens")}
+        assert (first, served.upstream.calls) == (200, 3)
+        assert sent_up(served) == {**rest, "max_completion_tokens": 12}
+        served.upstream.script(refusing("temperature", "Unsupported value", param="temperature"))
+        own, _, _ = await served.ask(json={"messages": SAID, "temperature": 2})
+        assert (own, served.upstream.calls) == (400, 4), "a caller's own field is his affair"
+
+
 async def test_three_calls_as_in_the_paper_and_one_for_an_input_that_is_known() -> None:
     lm = ScriptedLM().reply_with(talkative)
     async with up(three_call(), Setup(lm=lm)) as served:
@@ -233,14 +310,37 @@ async def test_three_calls_as_in_the_paper_and_one_for_an_input_that_is_known() 
     assert counts['pco_prompts_total{cached="input",mode="three-call"}'] == 1
 
 
-async def test_a_stream_that_breaks_off_ends_in_an_error() -> None:
+def ends(reason: str) -> bytes:
+    return b'data: {"choices": [{"delta": {}, "finish_reason": ' + reason.encode() + b"}]}\n\n"
+
+
+@pytest.mark.parametrize(("pieces", "breaks"), [
+    ([b'data: {"half'], True),
+    *(([ends(reason)], False) for reason in ('"error"', '"abort"', '""', "7")),
+    ([ends("null")[:40], ends('"error"')[40:] + b"data: [DONE]\n\n"], False),
+])  # fmt: skip
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_stream_that_breaks_off_ends_in_an_error(
+    pieces: list[bytes], breaks: bool, at_once: bool
+) -> None:
+    whole = [ends("null"), b'data: {"a": "\\"finish_reason\\": \\"error\\""}\n\n', *pieces]
     async with up() as served:
-        served.upstream.script(streams(b'data: {"a": 1}\n\n', b'data: {"half', breaks=True))
+        served.upstream.script(streams(*([b"".join(whole)] if at_once else whole), breaks=breaks))
         _, body, _ = await served.ask(json={"messages": SAID, "stream": True})
-    first, _, rest = body.partition("\n\n")
-    assert first == 'data: {"a": 1}'
-    error = json.loads(rest.strip().removeprefix("data: "))
-    assert error["error"]["type"] == "upstream_error" and "half" not in rest
+    first, second, *_, last = [each for each in body.split("\n\n") if each]
+    assert first == ends("null").decode().strip() and json.loads(second[6:])["a"]
+    error = json.loads(last.strip().removeprefix("data: "))
+    assert error["error"]["type"] == "upstream_error" and "broke off" in error["error"]["message"]
+    assert "half" not in body and "[DONE]" not in body
+
+
+@pytest.mark.parametrize("reason", ['"stop"', '"length"', '"tool_calls"', '"content_filter"'])
+async def test_a_stream_that_ends_passes_as_it_came(reason: str) -> None:
+    whole = ends("null") + ends(reason) + b"data: [DONE]\n\n"
+    async with up() as served:
+        served.upstream.script(streams(whole))
+        _, body, _ = await served.ask(json={"messages": SAID, "stream": True})
+    assert body.encode() == whole
 
 
 @pytest.mark.parametrize(("step", "status", "words"), [
@@ -249,6 +349,7 @@ async def test_a_stream_that_breaks_off_ends_in_an_error() -> None:
     (fails(503, "busy"), 503, "busy"),
     (fails(401, f"wrong key {UPSTREAM_KEY}"), 502, "refused this server"),
     (drops(), 502, "broke off"),
+    *((says("hal", finish=f), 502, "broke off its reply") for f in ("error", "abort", "", 7)),
     (raw(b"x" * 1_100_000), 502, "too large"),
     (pours(b"x" * 1000, 2000), 502, "too large"),
     (says(delay=30.0), 504, "in time"),

@@ -12,7 +12,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from promptcodebook.deploy.serve.spending import find_record
-from tests.deploy.serve.proxied import SAID, Setup, Up, up
+from tests.deploy.serve.proxied import SAID, Setup, Up, one_call, up
 from tests.deploy.serve.test_admission import limited
 from tests.deploy.serve.test_proxy import LATE, streams
 from tests.lm.server import Step, drops, fails, raw, says
@@ -110,7 +110,7 @@ async def test_a_conversation_of_items_is_one_of_messages() -> None:
         {"type": "function_call_output", "call_id": "c2",
          "output": [{"type": "input_text", "text": "May"}]},
     ]  # fmt: skip
-    async with up(setup=Setup(options={"cap": "max_completion_tokens"})) as served:
+    async with up(setup=Setup(cap="max_completion_tokens")) as served:
         prompt = (await served.ask("/v1/prompt", json={"input": LATE}))[1]["prompt"]
         status, body = await respond(served, input=items, max_output_tokens=9)
         [passed] = served.upstream.bodies
@@ -243,6 +243,8 @@ async def test_a_fault_of_the_model_gets_its_status(step: Step, status: int, wor
 @pytest.mark.parametrize(("step", "words"), [
     (streams(b'data: {"choices": [{"delta": {"content": "o"}}]}\n\n', breaks=True), "broke"),
     (speaks({"content": "o"}, finish=None), "broke off"),
+    (speaks({"content": "o"}, finish="error"), "broke off"),
+    (speaks({"content": "o"}, finish="abort", usage=False), "broke off"),
     (streams(b'data: {"error": {"message": "out of memory"}}\n\n'), "out of memory"),
     (streams(b"data: {half\n\n"), "no chat completion"),
 ])  # fmt: skip
@@ -292,7 +294,7 @@ async def test_budgets_counts_and_records_are_those_of_chat_completions(tmp_path
     head = {"Authorization": "Bearer anna-key-4711"}
     told = b'data: {"choices": [], "usage": {"prompt_tokens": 1300, "completion_tokens": 9}}\n\n'
     said = b'data: {"choices": [{"delta": {"content": "ok"}, "finish_reason": "stop"}]}\n\n'
-    async with up(setup=setup) as served:
+    async with up(one_call(roles={"executor": {"max_tokens": 20}}), setup) as served:
         for _ in range(3):
             served.upstream.script(streams(said + told))
             sent = {"input": LATE, "stream": True}

@@ -30,7 +30,7 @@ async def passed_on(
     server.script(step)
     given = ApiKey("PCO_API_KEY", key)
     transport = HttpTransport(server.url, Credentials(given), 10.0)
-    upstream = Upstream(parse_spec(f"{server.url}#m", {}), given, transport, {}, secrets)
+    upstream = Upstream(parse_spec(f"{server.url}#m", {}), given, transport, secrets)
     try:
         answer = await upstream.ask(upstream.body({"messages": SAID}))
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -194,6 +194,10 @@ async def test_the_whole_prompt_is_counted_and_each_part_has_its_price(
     ), "a budget allows for the most"
 
 
+def ends_in(reason: str) -> Answer:
+    return Answer({**cast("dict[str, Any]", says("hal").body), "stop_reason": reason})
+
+
 @pytest.mark.parametrize(("answer", "kind", "said", "wait"), [
     (refuses(529, "overloaded_error", "Overloaded"), RateLimited, "Overloaded", 0.0),
     (refuses(429, "rate_limit_error", "slow", **{"retry-after": "7"}), RateLimited, "slow", 7),
@@ -205,6 +209,8 @@ async def test_the_whole_prompt_is_counted_and_each_part_has_its_price(
      NoCredit, "no credit", 0.0),
     (refuses(413, "request_too_large", "too large"), RequestRefused, "too large", 0.0),
     (refuses(500, "api_error", "oops"), ServerFault, "oops", 0.0),
+    (says("hal", stop="pause_turn"), ServerFault, "broke off the reply (pause_turn)", 0.0),
+    (ends_in("a_word_of_tomorrow"), ServerFault, "(a_word_of_tomorrow)", 0.0),
     (Answer("<html>", 502), ServerFault, "502", 0.0),
     (Answer("<html>"), ServerFault, "not a chat completion", 0.0),
     (Answer({}, 307, {"Location": "http://127.0.0.1:1/"}), RequestRefused, "redirects", 0.0),
@@ -300,9 +306,10 @@ async def test_a_stream_becomes_chunks_of_text_and_of_tool_calls(
 
 async def test_a_stream_that_breaks_off_is_a_failure(site: Site, claude: Provider) -> None:
     text = block(0, {**TEXT, "text": ""}, {"type": "text_delta", "text": "a"})
-    site.script(streams(BEGUN, *text, drops=True))
-    with pytest.raises(ServerFault, match="broke the connection"):
-        await claude.streamed(messages=CONVERSATION)
+    site.script(streams(BEGUN, *text, drops=True), streams(BEGUN, *text))
+    for _ in range(2):
+        with pytest.raises(ServerFault, match="broke the connection"):
+            await claude.streamed(messages=CONVERSATION)
 
 
 def test_the_address_is_anthropics_own_where_no_variable_names_another() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -174,6 +175,11 @@ UNKNOWN = "models/gem-x is not found for API version v1beta"
     (blocks("PROHIBITED_CONTENT"), ReplyWithheld, "(prompt: PROHIBITED_CONTENT)", 0.0),
     (generates(finish="SAFETY"), ReplyWithheld, "withheld the reply (SAFETY)", 0.0),
     (generates(finish="RECITATION"), ReplyWithheld, "(RECITATION)", 0.0),
+    (generates(finish="LANGUAGE"), ReplyWithheld, "(LANGUAGE)", 0.0),
+    (generates(finish="IMAGE_SAFETY"), ReplyWithheld, "(IMAGE_SAFETY)", 0.0),
+    (generates("hal", finish="OTHER"), ServerFault, "broke off the reply (OTHER)", 0.0),
+    (generates(finish="MALFORMED_FUNCTION_CALL"), ServerFault, "(MALFORMED_FUNCTION_CALL)", 0.0),
+    (generates(finish="UNEXPECTED_TOOL_CALL"), ServerFault, "(UNEXPECTED_TOOL_CALL)", 0.0),
 ])  # fmt: skip
 async def test_each_failure_becomes_ours_and_none_shows_the_key(
     site: Site, gemini: Provider, answer: Answer, kind: type[LMError], said: str, wait: float
@@ -223,6 +229,9 @@ async def test_a_stream_becomes_chunks_of_text_and_of_tool_calls(
 
 
 async def test_a_stream_that_breaks_off_is_a_failure(site: Site, gemini: Provider) -> None:
-    site.script(google_streams(["a"], drops=True))
-    with pytest.raises(ServerFault, match="broke the connection"):
-        await gemini.streamed(messages=CONVERSATION)
+    whole = google_streams(["a"], ["b"])
+    unended = replace(whole, events=whole.events[:1])
+    site.script(google_streams(["a"], drops=True), unended)
+    for _ in range(2):
+        with pytest.raises(ServerFault, match="broke the connection"):
+            await gemini.streamed(messages=CONVERSATION)

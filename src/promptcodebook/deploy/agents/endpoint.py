@@ -46,7 +46,6 @@ _LARGEST, _SHOWN = 64 * 2**20, 300  # bytes of a request; letters of a descripti
 _MOST_MARKERS = 100  # of a request: each is replaced by a whole prompt
 _THUMB = 2**16  # characters of an image that a report shows; of a larger one it says what it is
 _DRAWN = re.compile("data:image/(png|jpeg|gif|webp);base64,")
-_FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
 
 
 @dataclass(frozen=True)
@@ -316,7 +315,7 @@ def completion(replies: Sequence[Reply], number: str, model: str) -> _Tree:
             message["tool_calls"] = list(reply.tool_calls)
         elif not reply.text:
             message["content"] = ""
-        finish = "tool_calls" if reply.tool_calls else _FINISH[reply.finish]
+        finish = "tool_calls" if reply.tool_calls else reply.finish
         choices.append({"index": index, "message": message, "finish_reason": finish})
     prompt = sum(reply.usage.prompt_tokens for reply in replies)
     written = sum(reply.usage.completion_tokens for reply in replies)

@@ -11,7 +11,6 @@ from pathlib import Path
 import typer
 
 from promptcodebook.assemble import Sources
-from promptcodebook.base.paths import runs_dir
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.units import cost_text, count_text, duration, lost_text, plural
 from promptcodebook.cli import command
@@ -20,7 +19,6 @@ from promptcodebook.deploy.batch.on_ray import answer_on_ray
 from promptcodebook.deploy.batch.session import Batch, Order, Summary
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.stack import uses_simulated
-from promptcodebook.policy.references import resolve
 from promptcodebook.progress import counting
 
 
@@ -63,7 +61,7 @@ def batch(
         said = "a cluster asks its calls one by one, not as batches"
         raise ConfigError(said, hint="leave out --ray, or leave out --batch-api")
     typed = command.Typed(config, task, data, lm, budget, sets, trust)
-    reference = resolve(runs_dir(), ref, trust=trust)
+    reference = command.resolved(ref, trust=trust, use=True)
     typed.given("pco batch").require_objects(reference)
     if input_column:
         file = reference.file.model_copy(update={"input": input_column})

@@ -6,6 +6,7 @@ and returned as its call's reply. A row's `custom_id` is the key of its request.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +75,7 @@ def batches_in(
                 return ByHand(spec, file, private)
             return Provider(spec, found, folder, (stop, tell), config.timeout, private)
 
-        return Held(spec, place)
+        return Held(spec, place, config.retries)
 
     return make
 
@@ -98,11 +99,12 @@ class BatchPrices(PriceTable):
 
 class Held:
     """An `Outer` (`lm/stack.py`) that asks the executor's calls to one spec as batches. Equal calls
-    share a row. A row that failed fails again at once when it is asked again."""
+    share a row. A row that failed fails again at once when it is asked again. One whose reply the
+    model broke off is in the next batch too, up to `retries` times."""
 
-    def __init__(self, spec: Spec, place: Callable[[StopSignal], Place]) -> None:
-        self._spec, self._make_place = spec, place
-        self._quirks, self._live = wire.Quirks(), 0
+    def __init__(self, spec: Spec, place: Callable[[StopSignal], Place], retries: int) -> None:
+        self._spec, self._make_place, self._retries = spec, place, retries
+        self._quirks, self._live, self._broken = wire.Quirks(), 0, Counter[str]()
         self._waiting: dict[str, Request] = {}
         self._flights: dict[str, asyncio.Future[Reply]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -190,7 +192,10 @@ class Held:
                 if self._quirks.learn(result.sent, body.all, body.param) is not None:
                     again[key] = rows[key]
                     return
-            await self._deliver(key, rows[key], result)
+            self._broken[key] += result.broken
+            last = not result.broken or self._broken[key] > self._retries
+            if not await self._deliver(key, rows[key], result, last):
+                again[key] = rows[key]
 
         most = self._bound(r for key, r in rows.items() if not self._place.knows(key))
         if most.calls:
@@ -231,20 +236,26 @@ class Held:
                 said += f"may take up to {names[1]} and {names[2]})"
                 raise BudgetReached(said, hint="give it a greater budget, or fewer rows")
 
-    async def _deliver(self, key: str, request: Request, result: Result) -> None:
+    async def _deliver(self, key: str, request: Request, result: Result, last: bool) -> bool:
+        """Books what came back, and whether it is the row's end: only a `last` failure is."""
+
         async def read(request: Request) -> Reply:
             return self._read(request, result)
 
         try:
             reply = await Attempted(read, self._books, self._tally)(request)
         except LMError as error:
-            flight = self._flights[key]
-            flight.set_exception(error)
-            flight.exception()  # there may be no caller left to look at it
-        else:
-            self._flights[key].set_result(reply)
-            if len(self._flights) > _REMEMBERED:
-                del self._flights[key]
+            if result.broken:
+                self._tally(Incident.BROKEN_OFF)
+            if last:
+                flight = self._flights[key]
+                flight.set_exception(error)
+                flight.exception()  # there may be no caller left to look at it
+            return last
+        self._flights[key].set_result(reply)
+        if len(self._flights) > _REMEMBERED:
+            del self._flights[key]
+        return True
 
     def _read(self, request: Request, result: Result) -> Reply:
         where = self._place.where

@@ -63,12 +63,18 @@ class Pending(Stop, exit_code=3):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a row: the answer's status, body and seconds; `sent`: if it was refused."""
+    """What became of a row: the answer's status, body and seconds; `sent`: if it was refused;
+    `broken`: the model broke off its reply."""
 
     status: int
     raw: bytes
     seconds: float = 0.0
     sent: Mapping[str, object] = field(default_factory=dict[str, object])
+    broken: bool = False
+
+    @property
+    def whole(self) -> bool:
+        return self.status == 200 and not self.broken
 
 
 Landing = Callable[[str, Result], Awaitable[None]]
@@ -139,7 +145,8 @@ def read_results(data: bytes, seconds: float = 0.0) -> Iterator[tuple[str, Resul
                 status, body = int(answer["status_code"]), answer.get("body") or {"error": error}
             else:
                 status, body = _status_of(error), {"error": error}
-            yield key, Result(status, json.dumps(body).encode(), seconds)
+            broken = status == 200 and wire.broken_off(body) is not None
+            yield key, Result(status, json.dumps(body).encode(), seconds, broken=broken)
 
 
 def _status_of(error: object) -> int:
@@ -321,7 +328,7 @@ class Provider:
         results = await asyncio.shield(noted.over)
         for key in sorted(keys & results.keys()):
             result = results.pop(key)
-            if result.status != 200:
+            if not result.whole:
                 del self._at[key]  # asked again it is a new row
             await land(key, result)
             noted.left.discard(key)
@@ -355,7 +362,7 @@ class Provider:
         for name in filter(None, (batch.output_file_id, batch.error_file_id)):
             results |= read_results(await self._call("GET", f"files/{name}/content"), seconds)
         noted.facts["ended"] = "was cancelled" if batch.status == "cancelled" else batch.status
-        answered = {key for key, result in results.items() if result.status == 200}
+        answered = {key for key, result in results.items() if result.whole}
         if answered < noted.keys:
             self._add_sent(noted, results)
             noted.keep_only(answered)

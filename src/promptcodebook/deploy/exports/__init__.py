@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from importlib.metadata import version
+from typing import Any
 
 from promptcodebook.errors import ConfigError, PolicyError, did_you_mean
 from promptcodebook.policy.file import BEST_FIXED, CONCAT, PolicyFile
@@ -48,12 +49,15 @@ def _code(templates: Mapping[str, str]) -> Callable[[PolicyFile, str], Export]:
                 hint="--to json, and in a program with these stages: load_policy(...).compose(x)",
             )
         calls = ", ".join(_CALLS[role] for role in file.asks)
+        fields = file.answer_fields
         known = {
             "name": name,
             "digest": f"sha256:{file.digest}",
             "version": version("promptcodebook"),
             "how": calls or "no call routes or composes, so that no model has to be named",
             "trust": ", trust=True" if file.beyond_sampling else "",
+            "fields": _names_of(fields) or "no field of its own",
+            "config": _as_yaml(fields),
         }
         files = {_POLICY: file.text()}
         for target, template in templates.items():
@@ -65,6 +69,17 @@ def _code(templates: Mapping[str, str]) -> Callable[[PolicyFile, str], Export]:
         return Export(files, live=True, folder=True)
 
     return make
+
+
+def _names_of(fields: Mapping[str, Any]) -> str:
+    """Their names, as they may stand in a comment of any language."""
+    return ", ".join(re.sub(r"[^\w.-]", "?", name) for name in fields)
+
+
+def _as_yaml(fields: Mapping[str, Any]) -> str:
+    """Fields for a file of promptfoo's, in which Nunjucks renders each text."""
+    text = json.dumps(fields)  # in which braces follow each other only within a text
+    return re.sub(r"\{(?=[{%#])|#(?=\})", lambda found: "{{ '" + found[0] + "' }}", text)
 
 
 def _one_prompt(file: PolicyFile) -> tuple[str, Prompt, str]:
@@ -89,6 +104,7 @@ def _system_prompt(file: PolicyFile, name: str) -> Export:
     said = {stage: [{"role": "system", "content": text}] for stage, text in texts.items()}
     messages = {"stages": said} if prompt.stages else {"messages": said[""]}
     tree = {"note": about, "policy": f"sha256:{file.digest}", "row": row, **messages}
+    tree["measured_with"] = file.answer_fields
     return Export({"system-prompt.json": json.dumps(tree, indent=2) + "\n"}, live=False)
 
 
@@ -112,6 +128,7 @@ def _markdown(file: PolicyFile, name: str) -> Export:
         "Output format": file.output_format,
     }
     parts += [f"## {title}\n\n{_fenced(text)}" for title, text in texts.items() if text]
+    parts.append(f"## Measured with\n\n{_fenced(json.dumps(file.answer_fields, indent=2))}")
     parts.append(f"## One prompt for every input\n\n{about}")
     for stage, text in (prompt.stages or {"": prompt.text}).items():
         parts.append(f"### {stage}\n\n{_fenced(text)}" if stage else _fenced(text))

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import typer
 
-from promptcodebook.base.paths import runs_dir
-from promptcodebook.cli.command import Json, Trust, emit, note
+from promptcodebook.cli.command import Json, Trust, emit, note, resolved
 from promptcodebook.deploy.exports import export_policy
 from promptcodebook.deploy.registry.cli import export_registry, write_files
 from promptcodebook.errors import ConfigError
-from promptcodebook.policy.references import resolve
 
 
 def export(
@@ -44,7 +42,7 @@ def export(
     if refs is None or len(refs) != 1:
         message = f"--to takes one REF, not {len(refs or ())}"
         raise ConfigError(message, hint=f"pco codebook export REF --to {to}")
-    reference = resolve(runs_dir(), refs[0], trust=trust)
+    reference = resolved(refs[0], trust=trust, use=True)
     made = export_policy(reference.file, to, reference.name, trusted=reference.trusted)
     if output is None:
         if made.folder:

@@ -25,8 +25,6 @@ _SPEAKERS: Mapping[str, Literal["system", "user", "assistant"]] = {
     "assistant": "assistant",
 }
 _MOST_VALUES = 200_000  # They are read in some 50 ms; 16 MiB of empty lists take seconds.
-# 'other' must not pass for a whole reply, and the wire has no closer word for it.
-_FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
 
 
 @dataclass(eq=False)
@@ -267,7 +265,7 @@ class Completion:
             {
                 "index": index,
                 "message": {"role": "assistant", "content": reply.text},
-                "finish_reason": _FINISH[reply.finish],
+                "finish_reason": reply.finish,
                 "logprobs": logprobs[index] if logprobs else None,
             }
             for index, reply in enumerate(choices)
@@ -284,7 +282,7 @@ class Completion:
         self, reply: Reply, index: int = 0, logprobs: object | None = None
     ) -> dict[str, Any]:
         """Why the text ends, and the logprobs of the whole text."""
-        return self._chunk({}, index, _FINISH[reply.finish], logprobs)
+        return self._chunk({}, index, reply.finish, logprobs)
 
     def usage_chunk(self, *choices: Reply) -> dict[str, Any]:
         return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(choices)}

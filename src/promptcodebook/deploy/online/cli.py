@@ -41,7 +41,7 @@ from promptcodebook.lm.stack import Supplies
 from promptcodebook.method.failures import gather_all
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import deploy
-from promptcodebook.policy.references import REF, resolve, run_behind
+from promptcodebook.policy.references import REF, run_behind
 from promptcodebook.routing.ranking import Embedder
 from promptcodebook.run.subject import Given, Subject
 from promptcodebook.store.journal import until_done
@@ -134,7 +134,7 @@ def learn(
     half, lasts = seconds_of(half_life), seconds_of(since) if since else None
     if not half:
         raise ConfigError("--half-life 0 forgets all", hint="write e.g. 14d")
-    reference = resolve(runs_dir(), ref, trust=trust)
+    reference = command.resolved(ref, trust=trust, use=True)
     named = REF.fullmatch(ref)
     if output is None and not (named and reference.version):
         said = f"{ref} is no NAME@REF of the registry: it is not said where to write"
@@ -188,7 +188,7 @@ def _models(
 ) -> Subject:
     """The models of a policy under the settings of the run that made it. What users wrote must stay
     erasable, so that without the `cache` replies are kept until the command ends well."""
-    behind = replace(resolve(runs_dir(), str(run), trust=given.trust), file=file)
+    behind = replace(command.resolved(str(run), trust=given.trust), file=file)
     config, base = given.settings(behind)
     config = config.model_copy(update={"executor": "", "cache": config.cache and cache})
     supplies = replace(supplies, recorded=given.recorded(str(run)))

@@ -16,7 +16,7 @@ import typer
 from pydantic import JsonValue
 
 from promptcodebook.assemble import NO_DATA, OWN_LM, Sources, assemble, plan_data
-from promptcodebook.base.paths import runs_dir, write_whole
+from promptcodebook.base.paths import write_whole
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.units import number, plural
 from promptcodebook.cli import command
@@ -35,7 +35,7 @@ from promptcodebook.deploy.registry.log import Entry, check_ref, version_of
 from promptcodebook.errors import ConfigError, DataError, TaskError
 from promptcodebook.lm.spec import any_simulated
 from promptcodebook.method.templates import load_templates
-from promptcodebook.policy.references import Reference, resolve, stored_dataset
+from promptcodebook.policy.references import Reference, stored_dataset
 from promptcodebook.store.header import has_simulated
 from promptcodebook.types import Example
 
@@ -85,7 +85,7 @@ def freeze(
     """Store a policy as a version that never changes; NAME@latest moves to it.
 
     A training that starts from the version does not rewrite a frozen instinct."""
-    reference = resolve(runs_dir(), ref)
+    reference = command.resolved(ref, use=True)
     text, file = reference.text, reference.file
     if instinct:
         entries = list(file.codebook)
@@ -126,6 +126,9 @@ def promote(
         help="What keeps its version: a conversation of --sticky, or else each request by itself; "
         "a caller's key; a header.",
     ),
+    despite_verdict: bool = typer.Option(
+        False, "--despite-verdict", help="Move it though its verdict is not to deploy it."
+    ),
     who: Who = "",
     as_json: Json = False,
 ) -> None:
@@ -136,13 +139,13 @@ def promote(
     """
     name = check_ref(ref).partition("@")[0]
     tried = _canary_of(canary, margin, split) if canary else None
-    reference = resolve(runs_dir(), source)
+    reference = command.resolved(source, use=True)
     with registering.open_registry(who=who) as registry:
         version = reference.version
         if not version:
             version = registry.freeze(reference.text, name, _facts_of(reference), why).version
         gate = registering.AuditGate(registry.attestations, without_judge)
-        entry = registry.promote(version, ref, why, override, gate, tried)
+        entry = registry.promote(version, ref, why, override, gate, tried, despite_verdict)
         _show_move(ref, entry, version, as_json)
 
 
@@ -164,13 +167,15 @@ def _facts_of(reference: Reference) -> registering.Facts:
     header, best, about = reference.header, reference.best, reference.file.about
     if header is not None and best is not None:
         known = best.step + 1, best.score, header.settings, dict(header.fingerprints)
-        return registering.Facts("", header.id, *known, written_by=header.version)
+        verdict = reference.verdict
+        return registering.Facts("", header.id, *known, written_by=header.version, verdict=verdict)
     run, score, data = (about.get(key) for key in ("run", "score", "data"))
     return registering.Facts(
         run=run if isinstance(run, str) else "",
         score=float(score) if isinstance(score, int | float) else None,
         data=cast("dict[str, Any]", data) if isinstance(data, dict) else {},
         written_by=str(about.get("version") or ""),
+        verdict=reference.verdict,
     )
 
 
@@ -327,7 +332,7 @@ def audit(
     data. The role judge is asked about hazards where it has a model; without one no audit passes.
     The report lists what was left out. For a version in the registry it goes into the log, and
     decides whether `promote` accepts the version."""
-    reference = resolve(runs_dir(), ref, trust=typed.trust)
+    reference = command.resolved(ref, trust=typed.trust)
     names = PresidioScan() if presidio else None
     training, why = _training(reference, typed)
     judging = None if rules_only else _judging(reference, typed)

@@ -38,7 +38,7 @@ from promptcodebook.deploy.registry.log import (
     version_of,
 )
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
-from promptcodebook.policy.references import StoredVersion
+from promptcodebook.policy.references import DEPLOY, NO_VERDICT, StoredVersion
 
 AUDIT = "audit"  # the topic under which reports are attested
 _MOST_WORDS = 4000  # characters of a reason
@@ -48,7 +48,8 @@ _MOST_WORDS = 4000  # characters of a reason
 class Facts:
     """Where a version came from, outside of its hash: the version that it was made from, a run's
     id, the updates behind it, the run's settings without secrets, the fingerprint of each split,
-    the version of this library. Two versions with the same `digest` prompt alike."""
+    the version of this library, and the run's verdict. Two versions with the same `digest` prompt
+    alike."""
 
     parent: str = ""
     run: str = ""
@@ -58,6 +59,7 @@ class Facts:
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     written_by: str = ""
     digest: str = ""
+    verdict: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,7 @@ class Registry:
 
         return next(iter(self.storage.append(propose)), None)
 
-    def promote(
+    def promote(  # noqa: PLR0913 - the public face: keywords read better than an options object
         self,
         source: str,
         ref: str,
@@ -218,14 +220,23 @@ class Registry:
         override: str = "",
         gate: Gate | None = None,
         canary: Mapping[str, JsonValue] | None = None,
+        despite_verdict: bool = False,
     ) -> Entry | None:
         """Moves NAME@REF to the version that `source` (NAME@REF or sha256:DIGITS) means; the log's
         entry, None where the ref did not move. The version must pass `gate`: by default an audit
         with a judge. A reason to `override` it moves the ref all the same, and the entry keeps the
         reason and what the gate said. `canary` ('share', 'margin', 'split') tries the version in
-        place of a move. Raises RefNotFound and PromotionRefused."""
+        place of a move. A version whose known verdict is not Deploy takes `despite_verdict`. Raises
+        RefNotFound and PromotionRefused."""
         check_ref(ref)
         version = self.version(source)
+        verdict = str(version.facts.get("verdict") or DEPLOY)  # older versions do not say
+        if verdict != DEPLOY and not despite_verdict:
+            said = "no verdict" if verdict == NO_VERDICT else f"the verdict {verdict!r}"
+            raise errors.PromotionRefused(
+                f"{version.version[:19]} has {said}, so {ref} stays",
+                hint="judge it, or add --despite-verdict (in Python despite_verdict=True)",
+            )
         audits = AuditGate(self.attestations) if gate is None else gate
 
         def passed() -> Mapping[str, JsonValue]:
@@ -465,7 +476,9 @@ def stored_version(ref: str) -> StoredVersion:
         version, text = registry.version(ref), registry.text(ref)
         before = registry.before(ref) if "@" in ref else None
     run = version.facts.get("run")
-    return StoredVersion(version.version, text, run if isinstance(run, str) else "", before or "")
+    verdict = str(version.facts.get("verdict") or "")
+    run = run if isinstance(run, str) else ""
+    return StoredVersion(version.version, text, run, before or "", verdict)
 
 
 FORMAT = "promptcodebook registry 1"

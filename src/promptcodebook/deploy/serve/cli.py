@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from promptcodebook.assemble import Sources
-from promptcodebook.base.paths import runs_dir
 from promptcodebook.calls import Role
 from promptcodebook.cli import command
 from promptcodebook.config import Budget, Config
@@ -33,10 +32,9 @@ from promptcodebook.deploy.serve.proxy import Proxy
 from promptcodebook.deploy.serve.upstream import connect_upstream
 from promptcodebook.errors import ConfigError, PcoError, import_part, require_modules
 from promptcodebook.lm.budget import Ledger, PriceTable
-from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import LISTENERS, Supplies
 from promptcodebook.policy.policy import deploy
-from promptcodebook.policy.references import Reference, resolve
+from promptcodebook.policy.references import Reference
 from promptcodebook.tasks.program import SINGLE_CALL
 
 Keys = Annotated[
@@ -148,7 +146,7 @@ def serve(
     known = admission.read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
     admission.require_keys(known, host, f"pco serve {ref}")
     allowed = admission.budgets_of(known, daily_budget)
-    reference = resolve(runs_dir(), ref, trust=trust)
+    reference = command.resolved(ref, trust=trust, use=True)
     typed = command.Typed(config, None, None, lm, None, sets, trust)
     patience = versions.Patience(route_timeout, compose_timeout, kept)
     limits = admission.Limits(in_flight=concurrency, body_mb=max_body, rate=rate)
@@ -175,7 +173,7 @@ def serve(
             if explore:
                 bars = {*never, *(barred(version.name) if "@" in ref else ())}
                 explorer = Explorer(file, explore, file.seed, bars)
-            return versions.Composing(policy, version.name, patience, explorer)
+            return versions.Composing(policy, version.name, patience, explorer, os.environ)
 
         source, registry = _source(ref, reference), None
         if isinstance(source, versions.RegistrySource):
@@ -217,7 +215,6 @@ def serve(
             )
             if feedback
             else None,
-            cap=length_field(settings),
         )
         async with proxy.serving(host, port) as address:
             # At once: a script may wait for it.
@@ -228,12 +225,6 @@ def serve(
             await asyncio.Event().wait()
 
     listen(run, host, port, f"pco serve {ref} --port 0")
-
-
-def length_field(settings: Config) -> str:
-    """How OpenAI's own models want a length said, and how all others do."""
-    address = parse_spec(settings.model_of("executor"), os.environ).base_url
-    return "max_completion_tokens" if "//api.openai.com/" in address else "max_tokens"
 
 
 def _source(ref: str, reference: Reference) -> versions.PolicySource:

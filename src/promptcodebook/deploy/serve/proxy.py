@@ -125,8 +125,7 @@ class Proxy:
     ones. `conversation`: all turns are the input, not the last one alone. `sticky`: a conversation
     keeps its prompt; it is known by its first turn ('conversation'), the body's 'user' or a
     'header:NAME'. `joined` and `first`: where the prompt goes. `texts`: what requests say is
-    recorded too. `online`: what is learned from callers. `cap` is the model's own field for a
-    length."""
+    recorded too. `online`: what is learned from callers."""
 
     name: str
     live: Live
@@ -142,7 +141,6 @@ class Proxy:
     texts: bool = False
     tracing: Tracing | None = None
     online: Online | None = None
-    cap: str = "max_tokens"
     stopping: bool = False
 
     def __post_init__(self) -> None:
@@ -222,7 +220,7 @@ class Proxy:
 
     async def _responses(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         given = await self.admission.read(request, visit)
-        body = await self.admission.apart(visit, lambda: chat_body(given, self.cap))
+        body = await self.admission.apart(visit, lambda: chat_body(given, self.upstream.cap))
         made = Response(given, visit.id.partition("-")[2])
         return await self._completed(request, visit, body, made.turned)
 
@@ -249,7 +247,7 @@ class Proxy:
                 asked = {**body, "messages": place_prompt(given, prompt, **where)}
                 if told and body.get("tools"):
                     asked["tools"] = describe(body["tools"], told)
-                response = await self._passed_on(request, asked, visit, turned)
+                response = await self._passed_on(request, asked, composing.fields, visit, turned)
                 status = response.status
                 if self.sticky and input_of(given, whole=self.conversation)[0] != text:
                     visit.output = ""  # it answers a later turn than the one that is kept
@@ -296,11 +294,14 @@ class Proxy:
     async def _passed_on(
         self,
         request: web.BaseRequest,
-        asked: Mapping[str, Any],
+        given: Mapping[str, Any],
+        own: Mapping[str, Any],
         visit: Visit,
         turned: Callable[[Answer], Answer],
     ) -> web.StreamResponse:
+        """The model's answer. It is asked again without a field of ours that it refuses."""
         upstream, spending = self.upstream, self.spending
+        asked = upstream.completed(given, own)
         body = asked if spending is None else spending.measured(asked)
         data = await self.admission.apart(visit, lambda: upstream.body(body))
         wanted = spending is None or body.get("stream_options") == asked.get("stream_options")
@@ -313,6 +314,10 @@ class Proxy:
                 if each is not None
             ]
             answer = await upstream.ask(data, usage=reads if wanted else "hidden")
+            while upstream.learns(given, asked, answer):
+                asked = upstream.completed(given, own)
+                data = upstream.body(asked if spending is None else spending.measured(asked))
+                answer = await upstream.ask(data, usage=reads if wanted else "hidden")
             response = await self._respond(request, turned(answer), visit)
             for tell in told:
                 tell(answer)

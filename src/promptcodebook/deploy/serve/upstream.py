@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -15,24 +16,29 @@ from typing import Any, Literal, cast
 from promptcodebook.base.incidents import Incident
 from promptcodebook.base.text import LENIENT_JSON, parse_json
 from promptcodebook.config import Config
-from promptcodebook.config.secrets import fill_secrets, secret_variables
+from promptcodebook.config.secrets import secret_variables
 from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport, transport_to
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
-from promptcodebook.lm.wire import ModelAddress
+from promptcodebook.lm.wire import ENDINGS, ModelAddress, Quirks, broken_off, read_error_body
 
 _log = logging.getLogger(__name__)
+CAPS = {"max_tokens", "max_completion_tokens"}
 _LONGEST_LINE = 2**20  # Bytes of a stream that wait for the end of their line.
 _LEAST_PIECE = 4  # Characters in which a key is known to begin: a stream waits for more there.
 _MOST_CHOICES = 128
 _MOST_KEPT = 20_000  # characters of an answer that are kept, where answers are
 _SHORTEST = 8  # Fewest bytes of a key that differs from a word in an error.
 _OURS = (401, 403, 407)  # What a model's server says of our key, and not of the caller's.
+_BROKE_OFF = "the model broke off its reply"
+# An end that deserves a look. Within a text of JSON the quotes would be escaped.
+_ENDS = "|".join(filter(None, ENDINGS)).encode()
+_ENDING = re.compile(rb'"(?:finish_reason|error)"\s*+:\s*+(?!null\b|"(?:%s)")' % _ENDS)
 _WORDS: Mapping[Incident | None, tuple[int, str]] = {
     Incident.TIMEOUT: (504, "the model did not answer in time"),
     Incident.REFUSED_CONNECTION: (502, "the model cannot be reached"),
-    Incident.DROPPED: (502, "the model broke off its reply"),
+    Incident.DROPPED: (502, _BROKE_OFF),
     Incident.MALFORMED_BODY: (502, "the model's reply is too large"),
 }
 Usage = Literal["ignored", "shown", "hidden"]
@@ -98,6 +104,26 @@ class _Watch:
         return False
 
 
+def _is_broken_off(data: bytes) -> bool:
+    if not _ENDING.search(data):
+        return False
+    try:
+        return broken_off(json.loads(data)) is not None
+    except (ValueError, RecursionError):
+        return False
+
+
+def _whole_events(lines: bytes) -> tuple[bytes, bool]:
+    """What comes before the event in which a model breaks off its reply, and if there is one."""
+    for found in _ENDING.finditer(lines):
+        begun = lines.rfind(b"\n", 0, found.start()) + 1
+        ended = lines.find(b"\n", begun)
+        line = lines[begun : ended if ended >= 0 else len(lines)]
+        if line.startswith(b"data:") and _is_broken_off(line[5:]):
+            return lines[:begun], True
+    return lines, False
+
+
 def _texts(tree: Any) -> Iterator[str]:
     if isinstance(tree, str):
         yield tree
@@ -136,7 +162,12 @@ async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Up
     transport = transport_to(spec, found, config.timeout, most_bytes)
     extra = settings.extra if settings is not None else {}
     secrets = tuple(environment[name[1:]].strip() for name in secret_variables(extra))
-    return Upstream(spec, found.key, transport, fill_secrets(extra, environment), secrets)
+    return Upstream(spec, found.key, transport, secrets, length_field(spec))
+
+
+def length_field(spec: Spec) -> Literal["max_tokens", "max_completion_tokens"]:
+    """How OpenAI's own models want a length said, and how all others do."""
+    return "max_completion_tokens" if "//api.openai.com/" in spec.base_url else "max_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +211,17 @@ class Answer:
 
 
 class Upstream:
-    """`own` fields stand in a body where its caller names none; no reply holds one of `secrets`."""
+    """No reply holds one of `secrets`. `cap` is the model's own field for a length."""
 
     def __init__(
         self,
         spec: Spec,
         key: ApiKey | None,
         transport: Transport,
-        own: Mapping[str, object],
         secrets: Sequence[str] = (),
+        cap: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
     ) -> None:
-        self.model, self._own = spec.model, own
+        self.model, self._quirks = spec.model, Quirks(cap=cap)
         self._json = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
         sent = [] if key is None else [v.removeprefix("Bearer ") for v in key.headers().values()]
         known = [each.encode() for each in (*secrets, *sent)]
@@ -206,11 +237,33 @@ class Upstream:
         self._url = f"{spec.base_url}/chat/completions"
         self._where = ModelAddress(spec.base_url, spec.model, key, spec.key_names, private=True)
 
+    @property
+    def cap(self) -> str:
+        return self._quirks.cap
+
+    def completed(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+        """The caller's body with `own` fields, the verdict's, where the caller says nothing. Fields
+        that the model refuses are left out."""
+        said, cap = {name for name, value in given.items() if value is not None}, self._quirks.cap
+        named = {cap if name in CAPS else name: value for name, value in own.items()}
+        if said & CAPS:
+            named.pop(cap, None)
+        left_out = said | self._quirks.dropped
+        return {**given, **{name: v for name, v in named.items() if name not in left_out}}
+
+    def learns(self, given: Mapping[str, Any], sent: Mapping[str, Any], answer: Answer) -> bool:
+        """Whether the answer refuses a field that was ours, which is left out from now on."""
+        if answer.status not in (400, 422):
+            return False
+        error = read_error_body(answer.body)
+        ours = {name: value for name, value in sent.items() if given.get(name) is None}
+        return self._quirks.learn(ours, error.all, error.param) is not None
+
     def body(self, given: Mapping[str, Any]) -> bytes:
         """A caller's body as it goes up, under our model's name. Raises Refusal."""
         try:
             # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
-            sent = {**self._own, **given, "model": self.model}
+            sent = {**given, "model": self.model}
             return self._json.encode(sent).encode("ascii")
         except (ValueError, RecursionError):
             raise Refusal("the body holds what JSON has no word for, or is too deep") from None
@@ -239,6 +292,8 @@ class Upstream:
             _log.error("the model's server answers with status %d", reply.status)
             text = "the model refused this server"
             raise Refusal(text, status=502, kind="upstream_error", unpaid=True)
+        if reply.status == 200 and _is_broken_off(body):
+            raise Refusal(_BROKE_OFF, status=502, kind="upstream_error")
         return Answer(reply.status, kind, headers, body)
 
     async def close(self) -> None:
@@ -258,8 +313,11 @@ class Upstream:
                         at = max(0, len(line) - most_kept)
                         line, rest = line[:at], line[at:]
                         whole, newline = whole + newline + line, b""
-                    if ready := watch.passes(self._scrub(whole + newline)):
+                    whole, broken = _whole_events(whole + newline)
+                    if ready := watch.passes(self._scrub(whole)):
                         yield ready
+                    if broken:
+                        raise Refusal(_BROKE_OFF, status=502, kind="upstream_error")
             if ready := watch.passes(self._scrub(rest)) + watch.held:
                 yield ready
         except LMError as error:

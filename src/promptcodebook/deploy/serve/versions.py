@@ -12,13 +12,15 @@ import json
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Generic, Literal, Protocol, TypeVar
 
 from promptcodebook.calls import Message, Tree
+from promptcodebook.config.secrets import fill_secrets
 from promptcodebook.deploy.http.admission import kind_and_place
 from promptcodebook.deploy.online.exploring import Explorer
 from promptcodebook.deploy.registry.log import version_of
@@ -150,8 +152,8 @@ class Composed:
 
 
 class Composing:
-    """One version at work, which an `explorer` may try routes of. `users` are the requests that use
-    it, and `over` = no more will."""
+    """One version at work, which an `explorer` may try routes of. Its answers were measured with
+    `fields`. `users` are the requests that use it, and `over` = no more will."""
 
     def __init__(
         self,
@@ -159,8 +161,10 @@ class Composing:
         version: str,
         patience: Patience = Patience(),
         explorer: Explorer | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.policy, self.version, self.users = policy, version, 0
+        self.fields = fill_secrets(policy.answer_fields, environment)
         self._explorer, self.over = explorer, False
         self._by_input: _Recent[bytes, Composed] = _Recent(patience.kept)
         self._by_route: _Recent[tuple[int, ...], str] = _Recent(patience.kept)

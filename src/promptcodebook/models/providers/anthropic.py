@@ -16,8 +16,9 @@ _FINISH = {
     "tool_use": "tool_calls",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
 }
-"""All other reasons, such as 'refusal', mean that the reply was withheld."""
+"""All other reasons, such as 'pause_turn', mean that the reply was broken off."""
 _OURS = (
     *("model", "messages", "max_tokens", "max_completion_tokens", "stop", "tools", "tool_choice"),
     *("parallel_tool_calls", "response_format", "reasoning_effort", "user", "stream"),
@@ -69,9 +70,7 @@ class Anthropic(library.Library):
         reason = message.stop_reason or "end_turn"
         usage = _usage(message.usage, message.usage.output_tokens)
         own = library.head_of(message.id, self.model)
-        return library.completion_of(
-            own, said, _FINISH.get(reason, "content_filter"), reason, usage
-        )
+        return library.completion_of(own, said, _finish(reason), reason, usage)
 
     async def stream(self, client: Any, asked: library.Tree) -> AsyncGenerator[library.Tree, None]:
         own, counts, calls, reason = library.head_of("", self.model), None, -1, "end_turn"
@@ -96,9 +95,7 @@ class Anthropic(library.Library):
                     case "message_delta":
                         reason = event.delta.stop_reason or reason
                         written = event.usage.output_tokens
-                        yield library.chunk_of(
-                            own, {}, _FINISH.get(reason, "content_filter"), reason
-                        )
+                        yield library.chunk_of(own, {}, _finish(reason), reason)
                         yield library.usage_chunk_of(own, _usage(counts, written))
                     case _:
                         pass
@@ -242,6 +239,10 @@ def _tool_choice(body: library.Tree) -> library.Tree | None:
     if body.get("parallel_tool_calls") is False and made.get("type") in ("auto", "any", "tool"):
         return {**made, "disable_parallel_tool_use": True}
     return made if choice else None
+
+
+def _finish(reason: str) -> str:
+    return _FINISH.get(reason, library.BROKEN_OFF)
 
 
 def _delta(delta: Any, calls: int) -> library.Tree | None:

@@ -13,8 +13,15 @@ import aiohttp
 
 from promptcodebook.models.providers import library
 
-_FINISH = {"STOP": "stop", "MAX_TOKENS": "length", "": "stop"}
-"""All other reasons, such as SAFETY, mean that the reply was withheld."""
+_WITHHELD = (
+    *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"),
+    *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "MODEL_ARMOR"),
+)
+_FINISH = {
+    **{"STOP": "stop", "MAX_TOKENS": "length"},
+    **dict.fromkeys(_WITHHELD, "content_filter"),
+}
+"""All other reasons, such as MALFORMED_FUNCTION_CALL, mean that the reply was broken off."""
 _SAME = {
     **{name: name for name in ("temperature", "top_p", "top_k", "seed", "safety_settings")},
     **{name: name for name in ("presence_penalty", "frequency_penalty", "thinking_config")},
@@ -71,7 +78,7 @@ class Gemini(library.Library):
         if (ending := _ending(answer)) is None:
             raise ValueError("it has neither a candidate nor a reason for having none")
         finish, reason = ending
-        if finish == "stop" and calls:
+        if finish in ("stop", None) and calls:
             finish = "tool_calls"
         own = library.head_of(answer.response_id or "", self.model)
         said, usage = library.said_of(text, thoughts, calls), _usage(answer.usage_metadata)
@@ -79,7 +86,7 @@ class Gemini(library.Library):
 
     async def stream(self, client: Any, asked: library.Tree) -> AsyncGenerator[library.Tree, None]:
         own, usage, begun = library.head_of("", self.model), None, 0
-        finish, reason = "stop", "STOP"
+        finish, reason = None, ""
         async for answer in await client.models.generate_content_stream(**asked):
             text, thoughts, calls = _written(answer, begun)
             delta: library.Tree = {"content": text} if text else {}
@@ -256,15 +263,16 @@ def _written(answer: Any, begun: int) -> tuple[str, str, list[library.Tree]]:
     return text, thoughts, calls
 
 
-def _ending(answer: Any) -> tuple[str, str] | None:
-    """OpenAI's word for why a reply ended, and Google's own; None where nothing was answered."""
+def _ending(answer: Any) -> tuple[str | None, str] | None:
+    """OpenAI's word for why a reply ended (None: not said), and Google's own; None where nothing
+    was answered."""
     blocked = answer.prompt_feedback and answer.prompt_feedback.block_reason
     if blocked:
         return "content_filter", f"prompt: {_word(blocked)}"
     if not answer.candidates:
         return None
     reason = _word(answer.candidates[0].finish_reason)
-    return _FINISH.get(reason, "content_filter"), reason
+    return _FINISH.get(reason, library.BROKEN_OFF) if reason else None, reason
 
 
 def _word(value: Any) -> str:

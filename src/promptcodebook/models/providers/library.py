@@ -22,6 +22,8 @@ from promptcodebook.lm.wire import ModelAddress, fault_of
 Tree = dict[str, Any]
 Refused = tuple[int, Tree, Mapping[str, str]]
 """A status, the body of the error as OpenAI words it, and headers."""
+BROKEN_OFF = "error"
+"""Replaces a provider's word for a reply that is not whole; the word itself is kept beside it."""
 _KEYS = ("authorization", "x-api-key", "x-goog-api-key")
 
 
@@ -158,18 +160,26 @@ class Library(ABC):
     ) -> AsyncGenerator[bytes, None]:
         asked: Tree = body.get("stream_options") or {}
         failed: Exception | None = None
+        ended = False
+
+        def ends(chunk: Tree) -> bool:
+            return any(choice.get("finish_reason") is not None for choice in chunk["choices"])
+
         async with aclosing(chunks):
+            ended = ends(first)
             yield _event(first)
             try:
                 async for chunk in chunks:
+                    ended = ended or ends(chunk)
                     if chunk["choices"] or asked.get("include_usage"):
                         yield _event(chunk)
             except PcoError:
                 raise
             except Exception as error:
                 failed = error
-        if failed is not None:
-            raise fault_of(Incident.DROPPED, where, type(failed).__name__)
+        if failed is not None or not ended:
+            why = "the stream has no end" if failed is None else type(failed).__name__
+            raise fault_of(Incident.DROPPED, where, why)
         yield b"data: [DONE]\n\n"
 
     def _refusal(self, error: Exception, where: ModelAddress) -> Refused:
@@ -262,7 +272,9 @@ def said_of(text: str, thoughts: str, calls: Sequence[Tree]) -> Tree:
     return said
 
 
-def completion_of(own: Tree, message: Tree, finish: str, reason: str, usage: Tree | None) -> Tree:
+def completion_of(
+    own: Tree, message: Tree, finish: str | None, reason: str, usage: Tree | None
+) -> Tree:
     """A whole reply. `reason` is the provider's own word for why it ended."""
     said = {"role": "assistant", **message}
     choice = {"index": 0, "message": said, "finish_reason": finish, "native_finish_reason": reason}
