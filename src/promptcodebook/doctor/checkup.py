@@ -15,7 +15,7 @@ from typing import cast
 from promptcodebook import assemble as assembly
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config
-from promptcodebook.config.loading import text_updates_remark
+from promptcodebook.config.loading import select_remark, text_updates_remark
 from promptcodebook.config.schema import DataSettings
 from promptcodebook.data import examine
 from promptcodebook.doctor.probe import Finding, Section, probe
@@ -81,7 +81,7 @@ def _settled(plan: assembly.Plan) -> list[Finding]:
     """Also whether the user's templates say whose stage a prompt is, and test is large enough."""
     config, stages, judged = plan.config, plan.prompt_stages, len(plan.judged)
     parts = f"task {plan.task.name}, K = {config.size}, S = {config.select}"
-    said = "; ".join(filter(None, (parts, text_updates_remark(config))))
+    said = "; ".join(filter(None, (parts, select_remark(config), text_updates_remark(config))))
     findings = [Finding("settings", "ok", said)]
     alike = "{stage}" not in plan.templates["generator"].source
     if stages and config.compose == "generator" and alike:

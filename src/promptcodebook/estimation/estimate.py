@@ -11,7 +11,7 @@ from typing import Any, Literal, Unpack
 
 from promptcodebook.assemble import Plan, plan_run
 from promptcodebook.calls import LM, ROLES, Role, Usage
-from promptcodebook.config.loading import text_updates_remark
+from promptcodebook.config.loading import select_remark, text_updates_remark
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import ConfigError
 from promptcodebook.estimation.dry import (
@@ -288,7 +288,8 @@ def _assumptions(plan: Plan, scale: Scale, made: Estimate) -> Iterator[str]:
         f"{whole.updates} updates over {whole.rollouts} rollouts, {whole.routed} of them routed by "
         "the encoder"
     )
-    yield from filter(None, (text_updates_remark(config), verdict_remark(len(plan.judged))))
+    remarks = select_remark(config), text_updates_remark(config), verdict_remark(len(plan.judged))
+    yield from filter(None, remarks)
     if whole.maintained:
         yield f"{whole.maintained} rounds of maintenance, of {manners('tidied')} calls each"
     scaled = "" if part == whole else f"; {part.rollouts} rollouts of training, scaled up"

@@ -20,7 +20,7 @@ from promptcodebook import errors
 from promptcodebook.assemble import Plan, Sources, plan_run, try_agent, try_reward
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config, load_config, merge
-from promptcodebook.config.loading import comparable, optimizer_settings
+from promptcodebook.config.loading import comparable, optimizer_settings, select_remark
 from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.spec import parse_spec, require_keys
@@ -110,6 +110,8 @@ def open_run(
 
         places = (store.header.id, str(store.path), steps, first, plan.config.size)
         tell(Began(*places, models.by_role(), models.simulated))
+        if where.resume is None and (remark := select_remark(plan.config)):
+            tell(Note(remark))
         return Session(Problem(assembled, store, tell), optimizer)
     except BaseException:
         store.close()
