@@ -1,20 +1,38 @@
 from __future__ import annotations
 
+import csv
+import io
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
+from promptcodebook.config.loading import written
+from promptcodebook.errors import ConfigError
+from promptcodebook.report.pages import csv_text
 from promptcodebook.text import (
     answer_words,
+    fenced,
     fold_text,
+    markdown,
+    one_line,
     printable,
     quote,
+    shell,
     shorten,
     strip_fence,
     strip_wrapping,
+    toml,
     word_changes,
     words_of,
 )
+from tests.nasty import NASTY
 
 
 def test_texts_compare_without_case_space_accents_articles_and_punctuation() -> None:
@@ -99,3 +117,46 @@ def test_what_is_same_or_added_is_the_new_text(before: str, after: str) -> None:
     assert list(changes) == [("same", "Answer in "), *told, ("same", ".")]
     before, after = "word " * 700, "word " * 699 + "end"
     assert list(word_changes(before, after)) == [("removed", before), ("added", after)]
+
+
+# Texts as a part of another language.
+
+
+@pytest.mark.parametrize("nasty", NASTY)
+def test_a_text_stays_a_text_in_every_language(nasty: str, tmp_path: Path) -> None:
+    tree = {"a": nasty, nasty: [nasty, {nasty: 1.5}], "yes": True}
+    lines = [f"{toml(key)} = {toml(value)}  # {one_line(nasty)}\n" for key, value in tree.items()]
+    assert tomllib.loads("".join(lines)) == tree
+    assert len("".join(lines).splitlines()) == len(tree)
+    line = f"printf %s {shell(nasty)}"
+    assert shlex.split(line) == ["printf", "%s", nasty]
+    ran = subprocess.run(["/bin/sh", "-c", line], capture_output=True, cwd=tmp_path, check=True)
+    assert ran.stdout.decode() == nasty and not any(tmp_path.iterdir())
+    page = f"# {markdown(nasty)}\n\n| {markdown(nasty)} |\n| --- |\n\n{fenced(nasty)}\n\nlast\n"
+    shown = MarkdownIt("commonmark").enable("table").render(page)
+    assert shown.count("<h1") == shown.count("<th>") == shown.count("<pre>") == 1
+    assert "<script" not in shown and "<b>" not in shown and "<a " not in shown
+    assert shown.endswith("<p>last</p>\n")
+    sheet = list(csv.reader(io.StringIO(csv_text([nasty], [[nasty]], nasty))))
+    cells = [cell.lstrip() for row in sheet for cell in row]
+    assert len(sheet) == 2 and not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
+
+
+_ANY = st.text(st.characters(codec="utf-8"))
+
+
+@given(st.dictionaries(_ANY, _ANY | st.lists(_ANY) | st.booleans() | st.integers(-9, 9)))
+def test_any_settings_are_read_back_as_they_were_meant(tree: dict[str, Any]) -> None:
+    text = "".join(f"{toml(key)} = {toml(value)}\n" for key, value in tree.items())
+    assert tomllib.loads(written(text, tree)) == tree
+
+
+def test_settings_that_would_be_read_as_others_are_not_saved() -> None:
+    for text, meant in (
+        ('lm = "a"\nexecutor = "touch PWNED"\n', {"lm": "a"}),
+        ('lm = "a"\n', {"lm": "b"}),
+        ('lm = "a\n', {"lm": "a"}),
+        ('lm = "\ud800"\n', {"lm": "\ud800"}),
+    ):
+        with pytest.raises(ConfigError, match=r"cannot be written into a pco\.toml"):
+            written(text, meant)

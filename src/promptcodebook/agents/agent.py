@@ -18,7 +18,7 @@ from typing import Any, cast
 from promptcodebook.agents.endpoint import Endpoint, Places, dry
 from promptcodebook.calls import Chat
 from promptcodebook.errors import ConfigError, ExecutorError, PcoError
-from promptcodebook.text import place_in
+from promptcodebook.text import place_in, shell
 from promptcodebook.types import Example, Output, Prompt
 
 AgentFunction = Callable[[str, str, Example], Awaitable[str | Output]]
@@ -168,7 +168,7 @@ class Agent:
                 start_new_session=True,
             )
         except OSError as error:
-            what = f"the agent does not start: {shlex.join(command)}: {error.strerror}"
+            what = f"the agent does not start: {shell(*command)}: {error.strerror}"
             raise ExecutorError(what, hint="try the command by hand") from None
 
     async def _by_line(self, endpoint: Endpoint, example: Example) -> Output:

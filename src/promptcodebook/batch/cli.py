@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ from promptcodebook.paths import runs_dir
 from promptcodebook.policy.references import resolve
 from promptcodebook.progress import counting
 from promptcodebook.sync import run_sync
+from promptcodebook.text import shell
 from promptcodebook.units import cost_text, count_text, duration, lost_text, plural
 
 
@@ -104,8 +104,8 @@ def _again() -> str:
         if word == "--budget":
             next(words, None)
         elif word not in ("--restart", "--anew", "--json") and not word.startswith("--budget="):
-            kept.append(shlex.quote(word))
-    return " ".join(kept)
+            kept.append(word)
+    return shell(*kept)
 
 
 def _summary_text(target: Path, summary: Summary) -> str:

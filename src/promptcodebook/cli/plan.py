@@ -243,7 +243,7 @@ def fetch(
     print(f"{name}: in {rows.folder}\n")
     print(columns([{"file": f"{file}.jsonl", "rows": n} for file, n in rows.counts.items()]))
     print(f"\nnote  {source.note}" if source.note else "")
-    print(f"next: pco train --task {name}{f' --data {cache}' if cache else ''}")
+    print(f"next: pco train --task {shell(name)}{f' --data {shell(cache)}' if cache else ''}")
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from promptcodebook.run.subject import Subject
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.sync import run_sync
-from promptcodebook.text import printable, shorten
+from promptcodebook.text import printable, shell, shorten
 from promptcodebook.types import Example, Rollout, Stage, variable_name
 from promptcodebook.units import cost_text, number, percent
 
@@ -184,7 +184,7 @@ def distill(
         subject = Subject.resolve(ref, kept)
         if output is None and subject.run is None:
             message = f"{ref} is a policy file: it is not said where to write the distilled one"
-            raise ConfigError(message, hint=f"pco distill {ref} -o {DISTILLED}")
+            raise ConfigError(message, hint=f"pco distill {shell(ref)} -o {DISTILLED}")
         target = output or (subject.run or Path()) / DISTILLED
         distiller = Distiller.of(subject, needs)
         note(distiller.plan)
@@ -250,7 +250,7 @@ def explain(
         return
     given = _read_input(text)
     if not given.strip():
-        raise ConfigError("the input is empty", hint=f'pco explain {ref} "an input"')
+        raise ConfigError("the input is empty", hint=f'pco explain {shell(ref)} "an input"')
     reference = resolve(runs_dir(), ref, trust=typed.trust)
     ledger = Ledger()
     with _deployed(ref, reference, typed, ledger) as policy:
@@ -449,7 +449,7 @@ def prompt(
             made = _composed(ref, row, reference, text, typed)
         elif text is not None:
             message = f"the row {row} has one prompt for every input"
-            raise ConfigError(message, hint=f"pco prompt {ref} --row {row}")
+            raise ConfigError(message, hint=f"pco prompt {shell(ref)} --row {row}")
         else:
             made = reference.file.fixed_prompt(row).text
     if as_json:
@@ -484,9 +484,11 @@ def _composed(
         flag = "" if row == _LEARNED else f" --row {row}"
         raise ConfigError(
             f"the {row} policy composes a prompt for each input, and none was given",
-            hint=f'pco prompt {ref}{flag} "an input", or one prompt for all: '
-            f"pco prompt {ref} --row concat",
+            hint=f'pco prompt {shell(ref)}{flag} "an input", or one prompt for all: '
+            f"pco prompt {shell(ref)} --row concat",
         )
     if given in _ROWS:
-        note(f"{given!r} is taken as the input; for that row: pco prompt {ref} --row {given}")
+        note(
+            f"{given!r} is taken as the input; for that row: pco prompt {shell(ref)} --row {given}"
+        )
     return _deployed(ref, reference, typed, Ledger()).prompt(given)

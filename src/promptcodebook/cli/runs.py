@@ -23,7 +23,7 @@ from promptcodebook.store.events import Broke, Compared, RunState, Stepped, Vali
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import RunSummary, find_run, read_runs, remove_run
-from promptcodebook.text import printable
+from promptcodebook.text import printable, shell
 from promptcodebook.types import Example, Failure
 from promptcodebook.units import bytes_text, count_text, duration, lost_text, money, number, plural
 
@@ -169,7 +169,7 @@ def _run_json(store: RunStore, state: RunState) -> dict[str, Any]:
         "changes": list(state.changes),
         "validations": [asdict(mark) for mark in state.validations],
         "judged": [asdict(mark) for mark in state.tests],
-        "headline": asdict(made.headline(header.id)) if made else None,
+        "headline": asdict(made.headline(shell(header.id))) if made else None,
         "verdict": done.text if done else None,
         "worth": done.worth if done else None,
         "deploy": done.deploy if done else "",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from promptcodebook.optimizers.pco import build_learner, initialise, with_listed
 from promptcodebook.paths import reply_cache_path
 from promptcodebook.routing.ranking import Embedder
 from promptcodebook.run.verdict import verdict_remark
-from promptcodebook.text import words_of
+from promptcodebook.text import shell, words_of
 from promptcodebook.types import Codebook, Example, Failure, Instinct, Trace, variable_name
 from promptcodebook.units import bytes_text, plural
 
@@ -114,7 +113,7 @@ def _data_check(plan: assembly.Plan) -> str:
     for name in ("input", "target", "messages", "split"):
         if (value := getattr(data, name) or "") != (getattr(DataSettings(), name) or ""):
             words += [f"--{name}", value]
-    return shlex.join(words) if data.path else "look at the rows"
+    return shell(*words) if data.path else "look at the rows"
 
 
 async def _agent(plan: assembly.Plan) -> list[Finding]:

@@ -23,6 +23,7 @@ from promptcodebook.calls import Message
 from promptcodebook.config import merge
 from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.method.state import RoutingStatistics
+from promptcodebook.text import shell
 from promptcodebook.types import Codebook
 
 _PLACE = re.compile(r"\{([a-z_]+)\}")
@@ -197,7 +198,7 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
         if not folder.is_dir():
             raise ConfigError(
                 f"templates: there is no folder {folder}",
-                hint=f"pco templates copy {folder} writes the default set to edit",
+                hint=f"pco templates copy {shell(folder)} writes the default set to edit",
             )
     sources, tree = _read_folder(folder)
     sources = {**{n: _read_text(_shipped("default") / f"{n}.md") for n in _NEWER}, **sources}

@@ -44,6 +44,7 @@ from promptcodebook.routing.upkeep import Upkeep
 from promptcodebook.safety import SafetyClause
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
+from promptcodebook.text import shell
 from promptcodebook.types import Check, Example, Parameters, Prompt, Route
 
 
@@ -238,7 +239,7 @@ def _why_nothing_was_learned(store: RunStore) -> str:
     most, times = faults.most_common(1)[0]
     return (
         f"Training rewrote no text at all: {most} ({times} of {faults.total()} faults); "
-        f"pco runs show {store.header.id} quotes them."
+        f"pco runs show {shell(store.header.id)} quotes them."
     )
 
 

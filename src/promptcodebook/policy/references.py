@@ -32,6 +32,7 @@ from promptcodebook.store.lock import FILE
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.tasks.program import SINGLE_CALL
+from promptcodebook.text import shell
 from promptcodebook.types import Example, variable_name
 
 _ADDRESS = ("model", "headers")  # what of a role's settings says whom it asks
@@ -60,8 +61,8 @@ def require_trust(
         raise errors.RunNotTrusted(
             f"the run {header.id} does not bear your mark (somebody else made it, on another "
             f"machine, or by version 0.1), and it would {' and '.join(would)}",
-            hint=f"pco runs show {ref or header.id} --json shows its settings; if you trust them, "
-            f"add --trust (in Python trust=True){own}",
+            hint=f"pco runs show {ref or shell(header.id)} --json shows its settings; "
+            f"if you trust them, add --trust (in Python trust=True){own}",
         )
 
 
@@ -239,7 +240,7 @@ def read_policy(source: str | Path) -> PolicyFile:
 
 def run_behind(runs_dir: Path, ref: str) -> Path:
     """The folder of the run that a REF names, or that its policy came from. Raises as `resolve`."""
-    path, show = Path(ref), f"pco codebook show {ref}"
+    path, show = Path(ref), f"pco codebook show {shell(ref)}"
     if is_version(ref):
         run = stored_version(ref).run
     elif path.is_file() and (path.parent / FILE).is_file():

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from promptcodebook.errors import ConfigError, RegistryDamaged, StoreError, import_extra
 from promptcodebook.registry import log as logs
+from promptcodebook.text import shell
 
 _MARK, _VERSION, _ENTRY = "pco.codebook", "pco.version", "pco.log."
 """Tags: of a prompt that is a codebook, of a version's hash, and of an entry of the log."""
@@ -75,7 +76,7 @@ class MlflowStorage:
                 raise ConfigError(
                     f"{entry.after[:19]} is no version of {name}, and MLflow has aliases for a "
                     "prompt's own versions only",
-                    hint=f"pco codebook freeze {entry.after[:19]} {name}",
+                    hint=f"pco codebook freeze {shell(entry.after[:19], name)}",
                 )
             self._ask(self._client.set_prompt_version_tag, *max(own), *tag)
             if entry.action != "attest":
@@ -149,7 +150,8 @@ class MlflowStorage:
     def _fault(self, error: Exception) -> StoreError:
         said = str(error).partition("\n")[0][:300]
         return StoreError(
-            f"the MLflow server at {self.place} refused: {said}", hint=f"curl {self.place}/health"
+            f"the MLflow server at {self.place} refused: {said}",
+            hint=f"curl {shell(f'{self.place}/health')}",
         )
 
 

@@ -23,7 +23,7 @@ from promptcodebook.sqlite import store_os_error
 from promptcodebook.store.events import Broke, Compared, Event, Stepped, Validated
 from promptcodebook.store.header import differences
 from promptcodebook.store.run import RunStore
-from promptcodebook.text import shorten
+from promptcodebook.text import shell, shorten
 from promptcodebook.types import Example, Failure, Rollout, Trace
 from promptcodebook.units import spent_parts
 
@@ -42,7 +42,9 @@ def write_report(store: RunStore, target: Path, known: Known = None) -> None:
     except OSError as error:
         fault = store_os_error(error, target)
         if not isinstance(fault, DiskFull):
-            fault.hint = f"name a place you may write to: pco report {store.header.id} -o FILE"
+            fault.hint = (
+                f"name a place you may write to: pco report {shell(store.header.id)} -o FILE"
+            )
         raise fault from error
 
 

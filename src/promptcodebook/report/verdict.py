@@ -14,6 +14,7 @@ from promptcodebook.report.pages import Picture, render, ticks
 from promptcodebook.report.traces import failure_text, judged_parts
 from promptcodebook.run.verdict import FIGURES, Conclusion, Row
 from promptcodebook.store.events import Amended, Compared, Event, Started, Stepped
+from promptcodebook.text import shell
 from promptcodebook.types import Codebook, Evaluation, Rollout
 from promptcodebook.units import number
 
@@ -31,7 +32,7 @@ class VerdictSection(Section):
         made = Conclusion.of(context.state, context.header)
         rows = made.rows if made else ()
         forest = _forest(rows, context.reward_range) if rows else None
-        head = made and made.headline(context.header.id)
+        head = made and made.headline(shell(context.header.id))
         return {"made": made, "head": head, "rows": rows, "figures": FIGURES, "forest": forest}
 
 

@@ -45,6 +45,7 @@ from promptcodebook.run.subject import AnyPolicy, Beside, Examined, Given, Subje
 from promptcodebook.store.effects import Effect, EffectStore
 from promptcodebook.store.run import RunStore
 from promptcodebook.sync import run_sync
+from promptcodebook.text import shell
 from promptcodebook.types import Evaluation, Example, Failure, Prompt, Reward, Rollout, Route
 from promptcodebook.units import plural
 
@@ -189,7 +190,10 @@ def measuring(
     if subject.run is None:
         yield Measurement(subject, instinct, of)
         return
-    plan, typed = subject.assembled.plan, f"pco codebook effect {subject.reference.name} {instinct}"
+    plan, typed = (
+        subject.assembled.plan,
+        f"pco codebook effect {shell(subject.reference.name)} {instinct}",
+    )
     with closing(EffectStore(subject.run, typed)) as kept:
         connected = plan.connect(kept.supplies(known=plan.sources.lm is None and not again))
         yield Measurement(replace(subject, assembled=connected), instinct, of, kept)

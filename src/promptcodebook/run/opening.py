@@ -50,6 +50,7 @@ from promptcodebook.store.events import Amended, Broke, Concluded, Ended, EndRea
 from promptcodebook.store.header import Header, check_resumable, check_run_name, digest
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
+from promptcodebook.text import shell
 from promptcodebook.units import lost_text, plural
 
 IN_PYTHON = "optimize()"  # replaces what was typed when a run is begun from Python
@@ -152,7 +153,8 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
             raise errors.RunChanged(
                 f"the run {header.id} was begun by version {header.version}, which this version "
                 "cannot resume",
-                hint=f"start a new run; what it learned can be used: pco codebook show {header.id}",
+                hint="start a new run; what it learned can be used: "
+                f"pco codebook show {shell(header.id)}",
             )
         if store.recovered.calls:
             booked = lost_text(store.recovered)

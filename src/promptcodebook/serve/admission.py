@@ -31,6 +31,7 @@ from promptcodebook.config.loading import parse_budget
 from promptcodebook.errors import ConfigError, import_extra
 from promptcodebook.online.log import Arm, new_request_id
 from promptcodebook.serve.completions import Refusal, error_body, parse_body
+from promptcodebook.text import shell
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -81,7 +82,7 @@ def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
         raise ConfigError(f"cannot read the keys in {path}: {reason}") from None
     if mode & stat.S_IWOTH and os.name != "nt":
         said = f"other users may write to {path}, and so let in whom they like"
-        raise ConfigError(said, hint=f"chmod 600 {path}")
+        raise ConfigError(said, hint=f"chmod 600 {shell(path)}")
     own = [(number, line.partition("#")[0].split(None, 1)) for number, line in enumerate(lines, 1)]
     if not any(words for _, words in own):
         raise ConfigError(f"{path} holds no key", hint="openssl rand -hex 24")

@@ -20,6 +20,7 @@ from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport, transport
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
 from promptcodebook.lm.wire import ModelAddress
 from promptcodebook.serve.completions import Refusal
+from promptcodebook.text import shell
 
 _log = logging.getLogger(__name__)
 _LONGEST_LINE = 2**20  # Bytes of a stream that wait for the end of their line.
@@ -119,7 +120,7 @@ async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Up
     text = config.model_of("executor")
     spec = parse_spec(text, environment)
     if spec.kind in ("simulated", "local"):
-        hint = f"pco lm serve {text}, then --lm with the address that it prints"
+        hint = f"pco lm serve {shell(text)}, then --lm with the address that it prints"
         raise ConfigError(f"{text} has no address that requests could be passed on to", hint=hint)
     settings = config.roles.get("executor")
     headers = dict(settings.headers) if settings is not None else {}

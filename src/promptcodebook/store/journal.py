@@ -33,6 +33,7 @@ from promptcodebook.lm.stack import Supplies
 from promptcodebook.paths import make_private_folder, unfinished_folder
 from promptcodebook.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error
 from promptcodebook.store.lock import ATTEMPTS, NO_LINK, RunLock
+from promptcodebook.text import shell
 
 _log = logging.getLogger(__name__)
 
@@ -228,7 +229,7 @@ class AttemptFile:
                 raise StoreError(
                     f"slot {slot} of {self._path} is damaged: which calls were in flight when "
                     "the run was killed cannot be read",
-                    hint=f"rm {self._path}; what those calls cost is then not counted",
+                    hint=f"rm {shell(self._path)}; what those calls cost is then not counted",
                 )
             most = Usage(1, prompt, completion, 0, None if math.isnan(cost) else cost)
             yield slot, number, ROLES[role], most

@@ -10,6 +10,7 @@ from pathlib import Path
 from promptcodebook.data import Dataset
 from promptcodebook.errors import PcoError, TaskError, did_you_mean, message_of, registered
 from promptcodebook.lm.structured import Ask
+from promptcodebook.text import shell
 from promptcodebook.types import Check, Example, Program, Reward
 
 RewardFactory = Callable[[Ask | None], Reward]
@@ -82,7 +83,7 @@ def load_task(name: str, data_dir: Path | None = None) -> Task:
         raise TaskError(
             f"the task {name!r} ({value}) cannot be loaded: "
             f"{type(error).__name__}: {message_of(error)}",
-            hint=f"python -c 'import {entry.module}'",
+            hint=f"python -c {shell(f'import {entry.module}')}",
         ) from error
     named = os.environ.get("PCO_DATA")
     task: object = load(data_dir or (Path(named) if named else None))

@@ -29,6 +29,7 @@ from typing import Any, cast, get_args
 
 from promptcodebook.calls import Chat, Message, Reply, Role, Schema, Tree
 from promptcodebook.errors import ConfigError, ExecutorError, did_you_mean, message_of
+from promptcodebook.text import shell
 
 _GRACE_S = 1.0  # for a coroutine that is out of time to clean up
 _IDLE_S = 0.2  # how long a thread without a call waits for one
@@ -78,7 +79,7 @@ def _run_file(path: Path, what: str) -> ModuleType:
         if isinstance(error, SyntaxError):
             message, where = str(error.msg), f"{error.filename or path}:{error.lineno}"
         said = f"the {what} file does not run: {type(error).__name__}: {message} ({where})"
-        raise ConfigError(said, hint=f"python {path}") from error
+        raise ConfigError(said, hint=f"python {shell(path)}") from error
     finally:
         if neighbours in sys.path:
             sys.path.remove(neighbours)

@@ -9,6 +9,7 @@ import typer
 
 from promptcodebook.cli.command import Json, Trust, emit, note
 from promptcodebook.paths import runs_dir
+from promptcodebook.text import shell
 
 
 def view(
@@ -53,4 +54,4 @@ def view(
                 webbrowser.open(base + path)
             await asyncio.Event().wait()
 
-    listen(serve, HOST, port, f"pco view {run} --port 0".replace("  ", " "))
+    listen(serve, HOST, port, f"pco view {shell(run)} --port 0" if run else "pco view --port 0")

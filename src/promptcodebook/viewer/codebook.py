@@ -20,6 +20,7 @@ from promptcodebook.report.pages import address, render
 from promptcodebook.report.training import Earned, RoutingSection, codebook_values
 from promptcodebook.store.effects import Effect, effects_mark, read_effects, signed
 from promptcodebook.store.events import Started
+from promptcodebook.text import shell
 from promptcodebook.types import Parameters, Rollout, Step, Variable
 from promptcodebook.units import percent
 from promptcodebook.viewer.following import FollowedRun, Look, screen_of
@@ -115,7 +116,7 @@ def biography_screen(followed: FollowedRun, name: str) -> Screen:
     known = start.texts if start is not None else {}
     variable: Variable | None = next((v for v in known if str(v) == name), None)
     if start is None or variable is None:
-        hint = f"pco codebook show {context.header.id}"
+        hint = f"pco codebook show {shell(context.header.id)}"
         return missing(f"This run has no text called {name}.", hint)
     values = _versions(look, start, variable)
     title = _WORDS.get(name, f"Instinct {name}")

@@ -14,6 +14,7 @@ from promptcodebook.online.log import Logged, open_log
 from promptcodebook.online.status import Status, facts, status_of
 from promptcodebook.registry.registry import open_registry
 from promptcodebook.report.pages import Chart, Line, Picture, address, draw, render
+from promptcodebook.text import shell
 from promptcodebook.viewer.page import Screen, missing
 
 _DAY_S = 86400.0
@@ -55,7 +56,9 @@ class ServedRefs:
         mark = self.mark(ref)  # before the rest: a page may be newer than it says, never older
         found, logged = self._look(ref)
         if ref and not found:
-            return missing(f"No request to {ref} is on record.", f"pco serve {ref} --feedback")
+            return missing(
+                f"No request to {ref} is on record.", f"pco serve {shell(ref)} --feedback"
+            )
         body = render(
             "viewer/templates/served.html.jinja",
             context=_CONTEXT,
