@@ -217,6 +217,7 @@ def word_changes(
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]+")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_SHELL_WORD = re.compile(r"[\w@%+=:,./-][\w@%+=:,./#-]*", re.ASCII)
 _MARKDOWN = re.compile(r"[\\`*_\[\]#~$]")
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"})
 
@@ -241,7 +242,9 @@ def toml(value: object) -> str:
 
 def shell(*words: object) -> str:
     """The words as a part of a line to copy into a shell, each of them one word there."""
-    return shlex.join(map(str, words))
+    # A # within a word begins no comment, and every spec of an endpoint has one.
+    texts = map(str, words)
+    return " ".join(t if _SHELL_WORD.fullmatch(t) else shlex.quote(t) for t in texts)
 
 
 def markdown(text: str) -> str:

@@ -34,6 +34,7 @@ from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.spec import Credentials, Spec
 from promptcodebook.paths import make_private_folder, write_whole
 from promptcodebook.store.lock import RunLock
+from promptcodebook.text import shell
 from promptcodebook.units import duration, plural
 
 _M = TypeVar("_M", bound=BaseModel)
@@ -253,7 +254,9 @@ class Provider:
                         try:
                             found = await self._find(noted)
                         except LMError as error:
-                            error.hint = f"look for it at the provider, then: rm -r {noted.folder}"
+                            error.hint = (
+                                f"look for it at the provider, then: rm -r {shell(noted.folder)}"
+                            )
                             raise
                         if found is None:
                             noted.left.clear()

@@ -33,7 +33,7 @@ from promptcodebook.store.events import Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.sync import run_sync
-from promptcodebook.text import printable, word_changes
+from promptcodebook.text import printable, shell, word_changes
 from promptcodebook.types import Ranking, Rewrite, variable_name
 from promptcodebook.units import cost_text, number, plural
 
@@ -269,7 +269,9 @@ def diff(
     elif reference.version and "@" in a:
         before = stored_version(a).before
         if not before:
-            raise ConfigError(f"{a} stood nowhere before", hint=f"pco codebook diff OTHER {a}")
+            raise ConfigError(
+                f"{a} stood nowhere before", hint=f"pco codebook diff OTHER {shell(a)}"
+            )
         pair = read_policy(before), reference.file
     else:
         pair = first_policy(runs_dir(), a), reference.file

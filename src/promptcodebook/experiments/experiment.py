@@ -22,6 +22,7 @@ from promptcodebook.intervals import DIGITS, SIDE, Bounds, Interval, mean_interv
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.randomness import keyed_random
 from promptcodebook.store.run import RunStore
+from promptcodebook.text import shell
 from promptcodebook.units import plural
 
 
@@ -311,7 +312,9 @@ def made_by(measured: Measured) -> list[Block]:
     order, spec = measured.order, measured.lab.spec
     typed = f"pco reproduce {order.experiment.name} --preset {order.preset} --seeds {order.seeds} "
     named = {key: getattr(order, key) for key in ("task", "data", "independent", "weak")}
-    typed += " ".join([f"--lm {spec}", *(f"--{k} {v}" for k, v in named.items() if v)])
+    typed += " ".join(
+        f"--{key} {shell(value)}" for key, value in {"lm": spec, **named}.items() if value
+    )
     return ["A generated page. Made by", f"```\n{typed}\n```"]
 
 

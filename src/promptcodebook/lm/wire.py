@@ -21,6 +21,7 @@ from promptcodebook.calls import Reply, Request, Schema, Usage, in_words, rewrit
 from promptcodebook.errors import LMError, RequestRefused, did_you_mean
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import ApiKey, providers
+from promptcodebook.text import shell
 
 MOST_BYTES = 8_000_000
 """What the body of a reply may have by default; no chat completion comes near it."""
@@ -274,7 +275,7 @@ class ModelAddress:
 
     @property
     def doctor(self) -> str:
-        return f"pco doctor --lm {self.spec}"
+        return f"pco doctor --lm {shell(self.spec)}"
 
     def scrub(self, text: str) -> str:
         return text if self.key is None else self.key.scrub(text)

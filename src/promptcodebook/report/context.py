@@ -25,7 +25,7 @@ from promptcodebook.store.events import Event, RunState
 from promptcodebook.store.header import Header, specs_in
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
-from promptcodebook.text import shorten
+from promptcodebook.text import shell, shorten
 from promptcodebook.types import Codebook, Example
 from promptcodebook.units import count_text, duration, lost_text, money, number, spent_parts
 
@@ -131,7 +131,7 @@ class Context:
         """What to type to resume the run; '' where it has ended or is running."""
         if self.state.hint or self.state.ended is not None or self.running:
             return self.state.hint
-        return f"pco train --resume {self.header.id}"
+        return f"pco train --resume {shell(self.header.id)}"
 
     @property
     def seed(self) -> int:

@@ -164,7 +164,7 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
             raise errors.ConfigError(
                 said, hint="a run keeps its name: leave the name out when you resume"
             )
-        ref = header.id if header.command == IN_PYTHON else run_reference(path)
+        ref = shell(header.id) if header.command == IN_PYTHON else run_reference(path)
         resumption = resume_with(header, store.outline(), plan, ref, edited=where.edited)
         if changes := resumption.changes:
             now = datetime.now(UTC).isoformat(timespec="seconds")
