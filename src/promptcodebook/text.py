@@ -228,7 +228,7 @@ def one_line(text: str) -> str:
 
 
 def toml(value: object) -> str:
-    """The value on one line of TOML. Signs that nobody would see are written as escapes."""
+    """The value on one line of TOML. Signs that a reader cannot see are escapes."""
     if isinstance(value, Mapping):
         pairs = cast("Mapping[str, object]", value).items()
         keys = [key if _BARE_KEY.fullmatch(key) else toml(key) for key, _ in pairs]
