@@ -409,7 +409,7 @@ def line_text(view: RunView, now: float, width: int) -> str:
     label = "pco [simulated]" if view.simulated else "pco"
     if (phase := view.phase) is not None:
         counts = f": {phase.done} of {phase.total}{_left(view.phase_left(now), ', about ')}"
-        start = f"{label} {one_line(phase.name)}"
+        start = f"{label} {' '.join(one_line(phase.name).split())}"
         return start[: max(0, width - len(counts))] + counts[:width]
     steps, spent = view.run.steps if view.run is not None else 0, view.spent
     at = f"step {view.step + 1} of {steps}{_left(view.training_left(), ', about ')}"
