@@ -17,11 +17,11 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel
 
 from promptcodebook import errors
+from promptcodebook.base.incidents import Incident
+from promptcodebook.base.text import shell
 from promptcodebook.calls import Reply, Request, Schema, Usage, in_words, rewritten
 from promptcodebook.errors import LMError, RequestRefused, did_you_mean
-from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import ApiKey, providers
-from promptcodebook.text import shell
 
 MOST_BYTES = 8_000_000
 """What the body of a reply may have by default; no chat completion comes near it."""

@@ -19,11 +19,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from promptcodebook.base.text import shell
 from promptcodebook.calls import Message
 from promptcodebook.config import merge
 from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.method.state import RoutingStatistics
-from promptcodebook.text import shell
 from promptcodebook.types import Codebook
 
 _PLACE = re.compile(r"\{([a-z_]+)\}")

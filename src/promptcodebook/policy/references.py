@@ -14,6 +14,8 @@ from typing import Any, cast
 
 from promptcodebook import errors
 from promptcodebook.assemble import OWN_LM, Assembled, plan_data
+from promptcodebook.base.paths import run_reference
+from promptcodebook.base.text import shell
 from promptcodebook.calls import ROLES
 from promptcodebook.config import Config, load_config, load_typed
 from promptcodebook.config.secrets import beyond_sampling, secret_variables, without_secrets
@@ -23,7 +25,6 @@ from promptcodebook.lm.stack import simulated_here
 from promptcodebook.method.policy import Deployed
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
-from promptcodebook.paths import run_reference
 from promptcodebook.policy.file import MEASURED, PolicyFile, parse_policy_file, read_policy_file
 from promptcodebook.policy.scan import safety_check
 from promptcodebook.store.events import RunState
@@ -32,7 +33,6 @@ from promptcodebook.store.lock import FILE
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.tasks.program import SINGLE_CALL
-from promptcodebook.text import shell
 from promptcodebook.types import Example, variable_name
 
 _ADDRESS = ("model", "headers")  # what of a role's settings says whom it asks

@@ -9,8 +9,8 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
 from promptcodebook import types
+from promptcodebook.base.text import shell
 from promptcodebook.store import events
-from promptcodebook.text import shell
 
 Value = TypeVar("Value")
 _QUOTATION = re.compile(r"""(?:^|\s)["'`‘“«]""")

@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+from promptcodebook.base.sqlite import restrain, store_os_error
+from promptcodebook.base.text import shell
 from promptcodebook.errors import RunBusy, StoreError
-from promptcodebook.sqlite import restrain, store_os_error
-from promptcodebook.text import shell
 
 FILE = "run.sqlite"
 ATTEMPTS = "in-flight"

@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from promptcodebook.base.intervals import Interval
+from promptcodebook.base.paths import BENCH, cache_folder, write_whole
+from promptcodebook.base.sqlite import store_os_error
+from promptcodebook.base.text import shell
 from promptcodebook.calls import Usage
 from promptcodebook.errors import RunNotFound, StoreError, did_you_mean
-from promptcodebook.intervals import Interval
-from promptcodebook.paths import BENCH, cache_folder, write_whole
-from promptcodebook.sqlite import store_os_error
 from promptcodebook.store import lock as locks
-from promptcodebook.text import shell
 
 if TYPE_CHECKING:
     from promptcodebook.store.events import EndReason

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from promptcodebook.base.text import shell
 from promptcodebook.data import Dataset
 from promptcodebook.errors import PcoError, TaskError, did_you_mean, message_of, registered
 from promptcodebook.lm.structured import Ask
-from promptcodebook.text import shell
 from promptcodebook.types import Check, Example, Program, Reward
 
 RewardFactory = Callable[[Ask | None], Reward]

@@ -27,9 +27,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast, get_args
 
+from promptcodebook.base.text import shell
 from promptcodebook.calls import Chat, Message, Reply, Role, Schema, Tree
 from promptcodebook.errors import ConfigError, ExecutorError, did_you_mean, message_of
-from promptcodebook.text import shell
 
 _GRACE_S = 1.0  # for a coroutine that is out of time to clean up
 _IDLE_S = 0.2  # how long a thread without a call waits for one
