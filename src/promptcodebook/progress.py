@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
 from promptcodebook.base.paths import run_reference
-from promptcodebook.base.text import printable
+from promptcodebook.base.text import one_line
 from promptcodebook.base.units import duration, number, percent, plural, spent_parts
 from promptcodebook.calls import Limits, Role, Usage
 from promptcodebook.method.state import entropy, utilisation
@@ -189,11 +189,6 @@ def advance(view: RunView, event: ProgressEvent, now: float) -> RunView:
             return replace(view, usage=usage, tallies=tallies, lost=lost, limits=limits)
         case _:
             return view
-
-
-def one_line(text: str) -> str:
-    """Printable, its line breaks and tabs as spaces."""
-    return printable(text).replace("\n", " ").replace("\t", " ")
 
 
 class Watcher:
@@ -414,7 +409,7 @@ def line_text(view: RunView, now: float, width: int) -> str:
     label = "pco [simulated]" if view.simulated else "pco"
     if (phase := view.phase) is not None:
         counts = f": {phase.done} of {phase.total}{_left(view.phase_left(now), ', about ')}"
-        start = f"{label} {' '.join(printable(phase.name).split())}"
+        start = f"{label} {' '.join(one_line(phase.name).split())}"
         return start[: max(0, width - len(counts))] + counts[:width]
     steps, spent = view.run.steps if view.run is not None else 0, view.spent
     at = f"step {view.step + 1} of {steps}{_left(view.training_left(), ', about ')}"

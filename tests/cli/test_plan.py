@@ -12,7 +12,7 @@ import pytest
 
 from promptcodebook.cli.command import set_layer
 from promptcodebook.config import load_config
-from promptcodebook.config.loading import comparable
+from promptcodebook.config.loading import comparable, read_toml
 from tests.cli.conftest import QUICK
 from tests.cli.invoked import Result, pco, served
 from tests.lm.server import Server, Step, says
@@ -32,12 +32,21 @@ def test_it_writes_a_task_that_trains_and_says_what_to_type_next(tmp_path: Path)
     assert result.code == 0
     folder = tmp_path / "mytask"
     assert sorted(p.name for p in folder.iterdir()) == sorted(FILES)
-    steps = re.findall(r"^  (?:cd mytask && )?(pco .+)$", result.out, re.M)
+    first, *steps = re.findall(r"^  (.+)$", result.out, re.M)
+    assert first.startswith("cd mytask && export PCO_LM=smollm2 ")
     assert steps == ["pco doctor", "pco estimate", "pco train"]
     for words in map(str.split, steps):
-        done = pco(*words[1:], cwd=folder)
+        done = pco(*words[1:], "--lm", "simulated", cwd=folder)
         assert done.code == 0, (words, done.err)
     assert "\nOn the simulated model: " in done.out and "n = 44" in done.out
+
+
+def test_a_model_that_is_named_is_written_and_no_step_asks_for_it(tmp_path: Path) -> None:
+    made = pco("init", "mytask", "--lm", 'simulated?load="0', cwd=tmp_path)
+    assert made.code == 0 and "\n  cd mytask && pco doctor\n" in made.out
+    assert load_config(read_toml(tmp_path / "mytask/pco.toml")).lm == 'simulated?load="0'
+    pco("init", "other", "--lm", "smolm2", cwd=tmp_path).error(2, "did you mean 'smollm2'")
+    assert not (tmp_path / "other").exists()
 
 
 def test_every_commented_setting_is_one_that_exists_with_its_default(scaffold: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -389,3 +390,18 @@ def test_a_policy_file_does_not_know_what_its_run_began_with(trained: Path, run_
     file = str(trained / "runs" / run_id / "policy.json")
     said = pco("prompt", file, "an input", "--row", "untrained", cwd=trained)
     said.error(2, "only its run knows", 'pco prompt RUN --row untrained "an input"')
+
+
+def test_a_command_that_is_printed_holds_a_name_as_one_word(trained: Path, run_id: str) -> None:
+    name = "it's $(touch PWNED) `x`; y #"
+    (trained / "runs" / run_id).rename(trained / name)
+    ref = f"./{name}"
+    for words, printed in (
+        (("explain", ref), "pco explain {} "),
+        (("prompt", ref), "pco prompt {} "),
+        (("codebook", "export", ref, "--to", "dspy"), "pco codebook export {} --to dspy"),
+        (("train", "--resume", ref), "pco train --resume {} --set update.epochs=MORE"),
+        (("runs", "show", ref), "pco report {}"),
+    ):
+        result = pco(*words, cwd=trained)
+        assert printed.format(shlex.quote(ref)) in result.out + result.err, (words, result)

@@ -18,10 +18,12 @@ from promptcodebook.config.loading import (
     optimizer_settings,
     parse_budget,
     read_toml,
+    select_remark,
 )
 from promptcodebook.config.schema import RoleSettings, preset
 from promptcodebook.config.secrets import beyond_sampling
 from promptcodebook.errors import ConfigError
+from promptcodebook.run.optimize import settings_of
 from promptcodebook.store.header import digest
 
 PRESETS = Path(promptcodebook.__file__).parent / "config/presets.toml"
@@ -43,6 +45,39 @@ def test_the_paper_preset_is_table_6() -> None:
     assert sampling | expected == sampling
     assert (paper.templates, paper.keep, paper.update.accept) == ("paper", "last", "always")
     assert paper.update.encoder_on_explored and paper.validation.every == 0
+
+
+WHOLE = load_config({"preset": "paper"})
+
+
+@pytest.mark.parametrize(("layers", "select"), [
+    (({"size": 8},), 4),
+    (({"size": 3},), 3),
+    (({"preset": "lean"}, {"size": "2"}), 2),
+    (({"size": 16, "select": 8}, {"size": 5}), 5),
+    ((WHOLE.model_dump(), {"size": 1}), 1),
+    (({"preset": "small", "size": 3}, {"preset": "quick"}), 3),
+    (({"size": 3}, {"select": 2}), 2),
+])  # fmt: skip
+def test_a_codebook_with_fewer_instincts_takes_down_how_many_are_picked(
+    layers: tuple[dict[str, Any], ...], select: int
+) -> None:
+    made = load_config(*layers)
+    assert made.select == select and bool(select_remark(made)) == (select == made.size)
+    assert Config(size=made.size).select == min(4, made.size)
+
+
+@pytest.mark.parametrize("config", [WHOLE, Config(), {}, {"preset": "default"}, None])
+def test_the_keyword_size_takes_down_select_of_any_config(config: Any) -> None:
+    assert (
+        settings_of("optimize()", "exact", "simulated", {"size": 2, "config": config}).select == 2
+    )
+
+
+@pytest.mark.parametrize("layers", [({"size": 3, "select": 4},), ({"size": 3}, {"select": 4})])
+def test_more_instincts_than_there_are_cannot_be_chosen(layers: tuple[dict[str, Any], ...]) -> None:
+    with pytest.raises(ConfigError, match=r"select \(S = 4\) is larger than size \(K = 3\)"):
+        load_config(*layers)
 
 
 def _leaves(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

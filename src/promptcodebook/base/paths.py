@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shlex
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+
+from promptcodebook.base.text import shell
 
 BENCH = "bench"  # the folder below that of the runs in which experiments have theirs
 _SECRET, _SECRET_BYTES = "secret", 32
@@ -114,9 +115,9 @@ def run_reference(folder: Path) -> str:
     """What to type for the run in `folder`: its id where runs are looked for, else the path."""
     home, parent = runs_dir().resolve(), folder.resolve().parent
     if parent == home or parent.parent == home / BENCH:
-        return folder.name
+        return shell(folder.name)
     text = str(folder)
-    return shlex.quote(text if "/" in text else f"./{text}")
+    return shell(text if "/" in text else f"./{text}")
 
 
 def write_whole(target: Path, text: str) -> None:

@@ -1,5 +1,5 @@
-"""Texts as they are compared, cut, shown and set beside each other: one home for each way. In a
-notebook none becomes markup, and none floods the page."""
+"""Texts as they are compared, cut, shown and set beside each other: one home for each way. As a
+part of another language, written by one function for each, none becomes code there."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import html
 import json
 import math
 import re
+import shlex
 import string
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any, Literal, cast
 
@@ -212,7 +213,53 @@ def word_changes(
             yield "same" if kind == "equal" else "added", "".join(new[b1:b2])
 
 
+# --- as a part of another language. The pages and sheets of reports and of the viewer are escaped
+# where they are rendered (`report/pages.py`).
+
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]+")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_SHELL_WORD = re.compile(r"[\w@%+=:,./-][\w@%+=:,./#-]*", re.ASCII)
+_MARKDOWN = re.compile(r"[\\`*_\[\]#~$]")
+_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"})
+
+
+def one_line(text: str) -> str:
+    """Printable, its white space as blanks: no line of a screen or a file ends in it."""
+    return re.sub(r"\s", " ", _UNSEEN.sub(" ", printable(text)))
+
+
+def toml(value: object) -> str:
+    """The value on one line of TOML. Signs that a reader cannot see are escapes."""
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[str, object]", value).items()
+        keys = [key if _BARE_KEY.fullmatch(key) else toml(key) for key, _ in pairs]
+        each = (f"{key} = {toml(of)}" for key, (_, of) in zip(keys, pairs, strict=True))
+        return f"{{ {', '.join(each)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, cast('Sequence[object]', value)))}]"
+    text = json.dumps(value, ensure_ascii=False)
+    return _UNSEEN.sub(lambda m: "".join(f"\\u{ord(sign):04x}" for sign in m[0]), text)
+
+
+def shell(*words: object) -> str:
+    """The words as a part of a line to copy into a shell, each of them one word there."""
+    # A # within a word begins no comment, and every spec of an endpoint has one.
+    texts = map(str, words)
+    return " ".join(t if _SHELL_WORD.fullmatch(t) else shlex.quote(t) for t in texts)
+
+
+def markdown(text: str) -> str:
+    """The text as one line of Markdown that reads as it is, also within a table."""
+    return _MARKDOWN.sub(r"\\\g<0>", one_line(text).translate(_ENTITIES))
+
+
+def fenced(text: str) -> str:
+    """The text as a block of Markdown that no line of it can end."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
+    clean = text.encode(errors="backslashreplace").decode()
+    return f"{fence}text\n{clean}\n{fence}"
+
+
 _MOST_ROWS, _MOST_CHARACTERS = 100, 4000
 _WHOLE = "text-align: left; word-break: normal; overflow-wrap: normal; hyphens: none"
 """Some notebooks break words wherever a line ends."""

@@ -12,7 +12,7 @@ import typer
 
 from promptcodebook.base.paths import runs_dir
 from promptcodebook.base.sync import run_sync
-from promptcodebook.base.text import printable, word_changes
+from promptcodebook.base.text import printable, shell, word_changes
 from promptcodebook.base.units import cost_text, number, plural
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP, outer_command
@@ -268,7 +268,9 @@ def diff(
     elif reference.version and "@" in a:
         before = stored_version(a).before
         if not before:
-            raise ConfigError(f"{a} stood nowhere before", hint=f"pco codebook diff OTHER {a}")
+            raise ConfigError(
+                f"{a} stood nowhere before", hint=f"pco codebook diff OTHER {shell(a)}"
+            )
         pair = read_policy(before), reference.file
     else:
         pair = first_policy(runs_dir(), a), reference.file

@@ -4,6 +4,8 @@ data` looks at the data, `pco doctor` at all else, and `pco estimate` says what 
 from __future__ import annotations
 
 import gc
+import os
+import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -17,18 +19,19 @@ import typer
 from promptcodebook.assemble import Sources, plan_run
 from promptcodebook.base.paths import runs_dir
 from promptcodebook.base.sync import run_sync
-from promptcodebook.base.text import printable
+from promptcodebook.base.text import one_line, printable, shell, toml
 from promptcodebook.base.units import duration
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
 from promptcodebook.cli.command import Json, columns, emit, note, options, show, wrap_text
-from promptcodebook.config.loading import Key, describe, describe_group
+from promptcodebook.config.loading import Key, describe, describe_group, written
 from promptcodebook.data import examine, load
 from promptcodebook.data.dataset import DataCheck
 from promptcodebook.doctor.checkup import checkup
 from promptcodebook.doctor.probe import Section
 from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean, import_part
 from promptcodebook.estimation.estimate import Estimate, estimate_plan
+from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import specs_of
 from promptcodebook.method.templates import copy_templates, load_templates, template_sets
 from promptcodebook.run.verdict import verdict_remark
@@ -40,9 +43,11 @@ app.add_typer(templates, name="templates")
 data = command.command_group("Look at a data file before training on it; fetch a benchmark's data.")
 app.add_typer(data, name="data")
 
-FILES = ("pco.toml", "data.jsonl", "reward.py")
-_AS_IT_IS = """It trains as it is: on a simulated model, or on a small real one by --lm smollm2.
-Then put in your own data, reward and lm."""
+SETTINGS = "pco.toml"
+FILES = (SETTINGS, "data.jsonl", "reward.py")
+_NO_MODEL = '# lm = ""\n'
+_AS_IT_IS = """It trains as it is, on the model that you name.
+Then put in your own data and reward."""
 _SHOWN = 10  # inputs in two splits that are listed; the rest is counted
 
 
@@ -56,6 +61,7 @@ def init(
     agent: command.AgentCommand = None,
     present: command.PresentFiles = None,
     question: command.Question = "",
+    lm: command.Model = None,
     yes: command.Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -69,11 +75,16 @@ def init(
     if file is None:
         source = resources.files("promptcodebook.cli") / "scaffold"
         texts = {name: (source / name).read_text("utf-8") for name in FILES}
-        said = wrap_text(_AS_IT_IS, "")
+        tree, said = tomllib.loads(texts[SETTINGS]), wrap_text(_AS_IT_IS, "")
+        if lm:
+            tree["lm"] = parse_spec(lm).text
+            texts[SETTINGS] = texts[SETTINGS].replace(_NO_MODEL, f"lm = {toml(tree['lm'])}\n")
     else:
         propose = import_part(COMMAND_GROUP, "init.from", "pco init --from", "start")
-        given = {"input": input, "target": target, "reward": reward}
-        texts, said = propose(file, folder, given, own, yes=yes)
+        given = {"input": input, "target": target, "reward": reward, "lm": lm}
+        text, tree, said = propose(file, folder, given, own, yes=yes)
+        texts = {SETTINGS: text}
+    texts[SETTINGS] = written(texts[SETTINGS], tree)
     files = [str(folder / name) for name in texts]
     if present := [file for file in files if Path(file).exists()]:
         hint = "pco init OTHER_FOLDER, or move the file away"
@@ -87,9 +98,13 @@ def init(
     except OSError as error:
         message = f"cannot write to {folder}: {error.strerror or error}"
         raise ConfigError(message, hint="pco init OTHER_FOLDER") from None
-    go = "" if folder == Path() else f"cd {folder} && "
-    steps = f"{said}\n  {go}pco doctor\n  pco estimate\n  pco train"
-    text = "\n".join([*(f"wrote {name}" for name in files), "", steps])
+    steps = ["pco doctor", "pco estimate", "pco train"]
+    if not (tree.get("lm") or os.environ.get("PCO_LM")):
+        steps.insert(0, "export PCO_LM=smollm2  # or openai/MODEL, http://host:8000/v1#MODEL")
+    if folder != Path():
+        steps[0] = f"cd {shell(folder)} && {steps[0]}"
+    wrote = (one_line(f"wrote {name}") for name in files)
+    text = printable("\n".join([*wrote, "", said, *(f"  {step}" for step in steps)]))
     show(lambda: {"folder": str(folder), "files": files}, lambda: text, as_json=as_json)
 
 
@@ -228,7 +243,7 @@ def fetch(
     print(f"{name}: in {rows.folder}\n")
     print(columns([{"file": f"{file}.jsonl", "rows": n} for file, n in rows.counts.items()]))
     print(f"\nnote  {source.note}" if source.note else "")
-    print(f"next: pco train --task {name}{f' --data {cache}' if cache else ''}")
+    print(f"next: pco train --task {shell(name)}{f' --data {shell(cache)}' if cache else ''}")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import typer
 from promptcodebook.assemble import Sources
 from promptcodebook.base.paths import runs_dir
 from promptcodebook.base.sync import run_sync
-from promptcodebook.base.text import parse_json, printable, shorten
+from promptcodebook.base.text import parse_json, printable, shell, shorten
 from promptcodebook.base.units import cost_text, number, percent
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
@@ -183,7 +183,7 @@ def distill(
         subject = Subject.resolve(ref, kept)
         if output is None and subject.run is None:
             message = f"{ref} is a policy file: it is not said where to write the distilled one"
-            raise ConfigError(message, hint=f"pco distill {ref} -o {DISTILLED}")
+            raise ConfigError(message, hint=f"pco distill {shell(ref)} -o {DISTILLED}")
         target = output or (subject.run or Path()) / DISTILLED
         distiller = Distiller.of(subject, needs)
         note(distiller.plan)
@@ -249,7 +249,7 @@ def explain(
         return
     given = _read_input(text)
     if not given.strip():
-        raise ConfigError("the input is empty", hint=f'pco explain {ref} "an input"')
+        raise ConfigError("the input is empty", hint=f'pco explain {shell(ref)} "an input"')
     reference = command.resolved(ref, trust=typed.trust)
     ledger = Ledger()
     with _deployed(ref, reference, typed, ledger) as policy:
@@ -448,7 +448,7 @@ def prompt(
             made = _composed(ref, row, reference, text, typed)
         elif text is not None:
             message = f"the row {row} has one prompt for every input"
-            raise ConfigError(message, hint=f"pco prompt {ref} --row {row}")
+            raise ConfigError(message, hint=f"pco prompt {shell(ref)} --row {row}")
         else:
             made = reference.file.fixed_prompt(row).text
     if as_json:
@@ -483,9 +483,11 @@ def _composed(
         flag = "" if row == _LEARNED else f" --row {row}"
         raise ConfigError(
             f"the {row} policy composes a prompt for each input, and none was given",
-            hint=f'pco prompt {ref}{flag} "an input", or one prompt for all: '
-            f"pco prompt {ref} --row concat",
+            hint=f'pco prompt {shell(ref)}{flag} "an input", or one prompt for all: '
+            f"pco prompt {shell(ref)} --row concat",
         )
     if given in _ROWS:
-        note(f"{given!r} is taken as the input; for that row: pco prompt {ref} --row {given}")
+        note(
+            f"{given!r} is taken as the input; for that row: pco prompt {shell(ref)} --row {given}"
+        )
     return _deployed(ref, reference, typed, Ledger()).prompt(given)

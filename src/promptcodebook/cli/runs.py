@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from promptcodebook.base.paths import reply_cache_path, run_reference, runs_dir, unfinished_folder
-from promptcodebook.base.text import printable
+from promptcodebook.base.text import printable, shell
 from promptcodebook.base.units import (
     bytes_text,
     count_text,
@@ -177,7 +177,7 @@ def _run_json(store: RunStore, state: RunState) -> dict[str, Any]:
         "changes": list(state.changes),
         "validations": [asdict(mark) for mark in state.validations],
         "judged": [asdict(mark) for mark in state.tests],
-        "headline": asdict(made.headline(header.id)) if made else None,
+        "headline": asdict(made.headline(shell(header.id))) if made else None,
         "verdict": done.text if done else None,
         "worth": done.worth if done else None,
         "deploy": done.deploy if done else "",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +14,7 @@ import typer
 from promptcodebook.assemble import Sources
 from promptcodebook.base.paths import run_reference, runs_dir
 from promptcodebook.base.sync import run_sync
+from promptcodebook.base.text import shell
 from promptcodebook.base.units import lost_text
 from promptcodebook.cli import command
 from promptcodebook.cli.command import Json, Plain, note, options, show, wrap_text
@@ -54,7 +54,7 @@ def train(
         file = command.toml_path(wanted.config)
     else:
         settings, base = _stored_settings(path, resume or "", wanted, trust)
-    where = Where(runs_dir(), path, shlex.join(["pco", *sys.argv[1:]]), name, edited, file)
+    where = Where(runs_dir(), path, shell("pco", *sys.argv[1:]), name, edited, file)
     try:
         with watch_run(plain=plain) as view:
             opened = open_run(settings, Sources(base), where, view)
@@ -84,7 +84,8 @@ def _stored_settings(
         if file.suffix == ".toml" and file_digest(file) not in ("", mark):
             note(
                 f"{file} changed since the run started: the change is ignored, and the run keeps "
-                f"its own settings\n  to use the file's: pco train {file} --resume {ref}"
+                "its own settings\n  to use the file's: "
+                f"pco train {shell(file)} --resume {shell(ref)}"
             )
     return config, base
 
@@ -113,13 +114,13 @@ def _next(run: Run) -> Iterator[str]:
         yield f"policy: {policy}"
         asking = f'pco explain {typed} "an input"'
         if run.deploy in (PRESENT, CONCAT, *MEASURED):
-            asking = f"pco prompt {typed} --row {run.deploy}"
+            asking = f"pco prompt {typed} --row {shell(run.deploy)}"
         elif run.deploy == UNTRAINED:
             asking = f'pco prompt {typed} --row {UNTRAINED} "an input"'
         # After a failure it would ask models of which one has just failed.
         yield f"next: {report}" if run.ended == "failed" else f"next: {asking}\n      {report}"
     elif rows:
-        yield f"next: pco prompt {typed} --row {run.deploy or rows[-1].name}\n      {report}"
+        yield f"next: pco prompt {typed} --row {shell(run.deploy or rows[-1].name)}\n      {report}"
 
 
 def verdict_json(run: Run) -> dict[str, Any]:
@@ -130,7 +131,7 @@ def verdict_json(run: Run) -> dict[str, Any]:
         "name": run.name,
         "path": str(run.path),
         "ended": run.ended,
-        "headline": asdict(run.conclusion.headline(run.id)) if run.conclusion else None,
+        "headline": asdict(run.conclusion.headline(shell(run.id))) if run.conclusion else None,
         "worth": run.worth,
         "verdict": run.verdict,
         "deploy": run.deploy,

@@ -91,6 +91,13 @@ def text_updates_remark(config: schema.Config) -> str:
     return f"preset small: texts stay as they are; a stronger model in {named} would rewrite them"
 
 
+def select_remark(config: schema.Config) -> str:
+    """In a sentence, that S is as large as it can be; '' where the codebook has more."""
+    if config.select < config.size:
+        return ""
+    return f"select (S) is {config.select}: the codebook has no more instincts"
+
+
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Trees of settings, later ones winning by key. A budget's text, "5usd", lifts other limits."""
     out: dict[str, Any] = {}
@@ -119,9 +126,12 @@ def _table(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def load_config(*layers: Mapping[str, Any], where: str = "the configuration") -> schema.Config:
     """Defaults < preset < layers, checked. Raises ConfigError naming key, place and next step. A
     layer that sends a role to another address takes away the headers, and the secrets in the body,
-    that layers below gave for the old one."""
+    that layers below gave for the old one. A layer with a smaller K takes S with it."""
     merged: dict[str, Any] = {}
     for layer in layers:
+        with suppress(KeyError, TypeError, ValueError):
+            if "select" not in layer and int(merged["select"]) > int(layer["size"]):
+                merged = {**merged, "select": layer["size"]}
         below, merged = merged, merge(merged, layer)
         for role in _table(below, "roles"):
             old, new = (_address(_spec(each, role)) for each in (below, merged))
@@ -190,6 +200,19 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"no configuration at {path}", hint="pco init") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}", hint=f"edit {path}") from None
+
+
+def written(text: str, meant: Mapping[str, Any]) -> str:
+    """The text of a pco.toml, which is read back before it is saved. ConfigError unless it holds
+    exactly the keys and values that were `meant`."""
+    try:
+        if tomllib.loads(text.encode().decode()) == meant:
+            return text
+        fault = "they would be read as other ones"
+    except ValueError as error:  # also a text that is no Unicode, such as half a sign
+        fault = str(error)
+    what = f"these settings cannot be written into a pco.toml: {fault}"
+    raise ConfigError(what, hint="rename the file and its columns, with ordinary letters")
 
 
 def _readable(error: ValidationError, where: str) -> ConfigError:
@@ -332,7 +355,8 @@ def _key(key: str, field: FieldInfo, line: str) -> Key:
             value = _show(getattr(settings, key.rpartition(".")[2]))
             roles.setdefault(value, []).append(role)
     else:
-        roles[_show(field.get_default(call_default_factory=True))] = []
+        default = field.get_default(call_default_factory=True, validated_data={})
+        roles[_show(default)] = []
     default = "; ".join(f"{value} ({', '.join(names)})" for value, names in roles.items())
     if len(roles) == 1:
         default = next(iter(roles))

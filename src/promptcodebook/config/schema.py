@@ -381,8 +381,8 @@ class Config(Group):
     prices: dict[str, Price] = Field(default_factory=dict)
     size: int = Field(default=16, ge=1)
     """K, the number of instincts in the codebook."""
-    select: int = Field(default=4, ge=1)
-    """S, the number of instincts picked for an input."""
+    select: int = Field(default_factory=lambda known: min(4, known.get("size", 4)), ge=1)
+    """S, the number of instincts picked for an input; of a codebook with fewer than 4, all."""
     optimizer: str = "pco"
     """Which optimizer learns: "pco", one of docs/baselines.md such as "gepa", or a plug-in."""
     base_prompt: str = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,11 +14,11 @@ from typing import cast
 from promptcodebook import assemble as assembly
 from promptcodebook.base.incidents import Counts, Incident
 from promptcodebook.base.paths import reply_cache_path
-from promptcodebook.base.text import words_of
+from promptcodebook.base.text import shell, words_of
 from promptcodebook.base.units import bytes_text, plural
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config
-from promptcodebook.config.loading import text_updates_remark
+from promptcodebook.config.loading import select_remark, text_updates_remark
 from promptcodebook.config.schema import DataSettings
 from promptcodebook.data import examine
 from promptcodebook.doctor.probe import Finding, Section, probe
@@ -81,7 +80,7 @@ def _settled(plan: assembly.Plan) -> list[Finding]:
     """Also whether the user's templates say whose stage a prompt is, and test is large enough."""
     config, stages, judged = plan.config, plan.prompt_stages, len(plan.judged)
     parts = f"task {plan.task.name}, K = {config.size}, S = {config.select}"
-    said = "; ".join(filter(None, (parts, text_updates_remark(config))))
+    said = "; ".join(filter(None, (parts, select_remark(config), text_updates_remark(config))))
     findings = [Finding("settings", "ok", said)]
     alike = "{stage}" not in plan.templates["generator"].source
     if stages and config.compose == "generator" and alike:
@@ -114,7 +113,7 @@ def _data_check(plan: assembly.Plan) -> str:
     for name in ("input", "target", "messages", "split"):
         if (value := getattr(data, name) or "") != (getattr(DataSettings(), name) or ""):
             words += [f"--{name}", value]
-    return shlex.join(words) if data.path else "look at the rows"
+    return shell(*words) if data.path else "look at the rows"
 
 
 async def _agent(plan: assembly.Plan) -> list[Finding]:

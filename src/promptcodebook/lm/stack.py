@@ -27,6 +27,7 @@ from promptcodebook.lm.spec import (
     Spec,
     any_simulated,
     find_credentials,
+    no_model,
     parse_spec,
     require_keys,
 )
@@ -288,8 +289,8 @@ def specs_of(config: Config) -> dict[str, dict[str, str]]:
         spec = config.model_of(role)
         headers = dict(config.roles.get(role, RoleSettings()).headers)
         if not spec:
-            hint = "set lm in pco.toml, pass --lm (lm= in Python), or set PCO_LM"
-            raise ConfigError(f"role {role} has no model", hint=hint)
+            named = any(map(config.model_of, ROLES))
+            raise no_model(f"{f'role {role}' if named else 'the run'} has no model")
         if headers and specs.get(spec) not in (None, {}, headers):
             said = f"two roles send different headers to {spec}"
             raise ConfigError(said, hint="give one of them another spec, or the same headers")

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from promptcodebook import errors
 from promptcodebook.base.incidents import Incident
-from promptcodebook.base.text import LENIENT_JSON, parse_json
+from promptcodebook.base.text import LENIENT_JSON, parse_json, shell
 from promptcodebook.calls import (
     Ending,
     Reply,
@@ -319,7 +319,7 @@ class ModelAddress:
 
     @property
     def doctor(self) -> str:
-        return f"pco doctor --lm {self.spec}"
+        return f"pco doctor --lm {shell(self.spec)}"
 
     def scrub(self, text: str) -> str:
         return text if self.key is None else self.key.scrub(text)

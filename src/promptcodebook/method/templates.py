@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from promptcodebook.base.text import shell
 from promptcodebook.calls import Message
 from promptcodebook.config import merge
 from promptcodebook.errors import ConfigError, did_you_mean
@@ -197,7 +198,7 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
         if not folder.is_dir():
             raise ConfigError(
                 f"templates: there is no folder {folder}",
-                hint=f"pco templates copy {folder} writes the default set to edit",
+                hint=f"pco templates copy {shell(folder)} writes the default set to edit",
             )
     sources, tree = _read_folder(folder)
     sources = {**{n: _read_text(_shipped("default") / f"{n}.md") for n in _NEWER}, **sources}

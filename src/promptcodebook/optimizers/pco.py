@@ -13,6 +13,7 @@ from itertools import islice
 from promptcodebook.assemble import Assembled
 from promptcodebook.base.incidents import Incident
 from promptcodebook.base.randomness import Draws
+from promptcodebook.base.text import shell
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, import_part
@@ -237,7 +238,7 @@ def _why_nothing_was_learned(store: RunStore) -> str:
     most, times = faults.most_common(1)[0]
     return (
         f"Training rewrote no text at all: {most} ({times} of {faults.total()} faults); "
-        f"pco runs show {store.header.id} quotes them."
+        f"pco runs show {shell(store.header.id)} quotes them."
     )
 
 

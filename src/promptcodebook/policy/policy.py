@@ -22,7 +22,8 @@ from promptcodebook.base.text import shown_table, shown_text, words_of
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import Config, role_layers
 from promptcodebook.data.table import Columns, Record, Table, plain, read_examples
-from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError
+from promptcodebook.errors import DataError, PcoError, PolicyError
+from promptcodebook.lm.spec import no_model
 from promptcodebook.lm.stack import Supplies, simulated_here, specs_of
 from promptcodebook.lm.structured import strip_think
 from promptcodebook.lm.wire import sampling_fields
@@ -305,8 +306,7 @@ def load_policy(
     file, spec = read_policy(path), lm or os.environ.get("PCO_LM", "")
 
     def refuse(request: Request | None = None) -> NoReturn:
-        message = "a policy file names no model, and none was given"
-        raise ConfigError(message, hint="pass lm='http://host:8000/v1#model' or set PCO_LM")
+        raise no_model("a policy file names no model, and none was given")
 
     if not spec and file.asks:
         refuse()

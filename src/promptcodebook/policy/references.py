@@ -15,6 +15,7 @@ from typing import Any, cast
 from promptcodebook import errors
 from promptcodebook.assemble import OWN_LM, Assembled, plan_data
 from promptcodebook.base.paths import run_reference
+from promptcodebook.base.text import shell
 from promptcodebook.calls import ROLES
 from promptcodebook.config import Config, load_config, load_typed
 from promptcodebook.config.secrets import beyond_sampling, secret_variables, without_secrets
@@ -62,8 +63,8 @@ def require_trust(
         raise errors.RunNotTrusted(
             f"the run {header.id} does not bear your mark (somebody else made it, on another "
             f"machine, or by version 0.1), and it would {' and '.join(would)}",
-            hint=f"pco runs show {ref or header.id} --json shows its settings; if you trust them, "
-            f"add --trust (in Python trust=True){own}",
+            hint=f"pco runs show {ref or shell(header.id)} --json shows its settings; "
+            f"if you trust them, add --trust (in Python trust=True){own}",
         )
 
 
@@ -279,7 +280,7 @@ def read_policy(source: str | Path) -> PolicyFile:
 
 def run_behind(runs_dir: Path, ref: str) -> Path:
     """The folder of the run that a REF names, or that its policy came from. Raises as `resolve`."""
-    path, show = Path(ref), f"pco codebook show {ref}"
+    path, show = Path(ref), f"pco codebook show {shell(ref)}"
     if is_version(ref):
         run = stored_version(ref).run
     elif path.is_file() and (path.parent / FILE).is_file():

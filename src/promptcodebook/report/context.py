@@ -15,7 +15,7 @@ from typing import Any, cast
 from markupsafe import Markup
 
 from promptcodebook.assemble import OWN_LM
-from promptcodebook.base.text import shorten
+from promptcodebook.base.text import shell, shorten
 from promptcodebook.base.units import count_text, duration, lost_text, money, number, spent_parts
 from promptcodebook.calls import Limits, Role, Usage
 from promptcodebook.config.loading import default_tree
@@ -131,7 +131,7 @@ class Context:
         """What to type to resume the run; '' where it has ended or is running."""
         if self.state.hint or self.state.ended is not None or self.running:
             return self.state.hint
-        return f"pco train --resume {self.header.id}"
+        return f"pco train --resume {shell(self.header.id)}"
 
     @property
     def seed(self) -> int:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from promptcodebook.base.incidents import Incident
 from promptcodebook.base.paths import write_whole
 from promptcodebook.base.sqlite import store_os_error
-from promptcodebook.base.text import shorten
+from promptcodebook.base.text import shell, shorten
 from promptcodebook.base.units import spent_parts
 from promptcodebook.calls import ROLES, Limits, Usage
 from promptcodebook.errors import DiskFull
@@ -42,7 +42,9 @@ def write_report(store: RunStore, target: Path, known: Known = None) -> None:
     except OSError as error:
         fault = store_os_error(error, target)
         if not isinstance(fault, DiskFull):
-            fault.hint = f"name a place you may write to: pco report {store.header.id} -o FILE"
+            fault.hint = (
+                f"name a place you may write to: pco report {shell(store.header.id)} -o FILE"
+            )
         raise fault from error
 
 

@@ -123,19 +123,21 @@ class Picture:
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-") or "figure"
 
 
+def sheet_cell(value: str | float) -> str | float:
+    """The value as a sheet for people has it: no program takes its text for a formula."""
+    if not isinstance(value, str):
+        return value
+    formula = value.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n", *"＝＋－＠"))
+    return printable(f"'{value}" if formula else value)
+
+
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[str | float]], source: str) -> str:
-    """The rows, each with its source; no text in it is taken for a formula."""
-
-    def cell(value: str | float) -> str | float:
-        if not isinstance(value, str):
-            return value
-        formula = value.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n", *"＝＋－＠"))
-        return printable(f"'{value}" if formula else value)
-
+    """A sheet for people: the rows, each with its source. Files of data are written elsewhere, as
+    they are."""
     target = io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
-    writer.writerow([*columns, "source"])
-    writer.writerows([*map(cell, row), source] for row in rows)
+    writer.writerow(map(sheet_cell, [*columns, "source"]))
+    writer.writerows(map(sheet_cell, [*row, source]) for row in rows)
     return target.getvalue()
 
 

@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
 from promptcodebook import types
+from promptcodebook.base.text import shell
 from promptcodebook.store import events
 
 Value = TypeVar("Value")
@@ -18,7 +19,7 @@ _QUOTATION = re.compile(r"""(?:^|\s)["'`‘“«]""")
 def withhold_ending(state: events.RunState, run: str) -> events.RunState:
     """The state without what the error that ended the run may have quoted (version 0.1 kept the
     server's words), and without the prompts of another optimizer, which saw the data."""
-    hint = f"pco train --resume {run}" if state.ended == "failed" else state.hint
+    hint = f"pco train --resume {shell(run)}" if state.ended == "failed" else state.hint
     concluded = state.conclusion and withhold(state.conclusion)
     return replace(state, detail=_kind(state.detail), hint=hint, conclusion=concluded)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from promptcodebook.base.intervals import Bounds
+from promptcodebook.base.text import shell
 from promptcodebook.base.units import number
 from promptcodebook.report.context import Context, Section
 from promptcodebook.report.pages import Picture, render, ticks
@@ -31,7 +32,7 @@ class VerdictSection(Section):
         made = Conclusion.of(context.state, context.header)
         rows = made.rows if made else ()
         forest = _forest(rows, context.reward_range) if rows else None
-        head = made and made.headline(context.header.id)
+        head = made and made.headline(shell(context.header.id))
         return {"made": made, "head": head, "rows": rows, "figures": FIGURES, "forest": forest}
 
 

@@ -23,6 +23,7 @@ from typing import Any, Unpack
 from promptcodebook.base.intervals import Interval, paired_interval
 from promptcodebook.base.randomness import Draws
 from promptcodebook.base.sync import run_sync
+from promptcodebook.base.text import shell
 from promptcodebook.base.units import plural
 from promptcodebook.calls import LM, Usage
 from promptcodebook.data import Dataset, sample
@@ -189,7 +190,10 @@ def measuring(
     if subject.run is None:
         yield Measurement(subject, instinct, of)
         return
-    plan, typed = subject.assembled.plan, f"pco codebook effect {subject.reference.name} {instinct}"
+    plan, typed = (
+        subject.assembled.plan,
+        f"pco codebook effect {shell(subject.reference.name)} {instinct}",
+    )
     with closing(EffectStore(subject.run, typed)) as kept:
         connected = plan.connect(kept.supplies(known=plan.sources.lm is None and not again))
         yield Measurement(replace(subject, assembled=connected), instinct, of, kept)

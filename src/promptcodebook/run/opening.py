@@ -20,10 +20,11 @@ from promptcodebook import errors
 from promptcodebook.assemble import Plan, Sources, plan_run, try_agent, try_reward
 from promptcodebook.base.incidents import Counts, Incident
 from promptcodebook.base.paths import run_reference
+from promptcodebook.base.text import shell
 from promptcodebook.base.units import lost_text, plural
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config, load_config, merge
-from promptcodebook.config.loading import comparable, optimizer_settings
+from promptcodebook.config.loading import comparable, optimizer_settings, select_remark
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.spec import parse_spec, require_keys
 from promptcodebook.lm.stack import Supplies, specs_of
@@ -110,6 +111,8 @@ def open_run(
 
         places = (store.header.id, str(store.path), steps, first, plan.config.size)
         tell(Began(*places, models.by_role(), models.simulated))
+        if where.resume is None and (remark := select_remark(plan.config)):
+            tell(Note(remark))
         return Session(Problem(assembled, store, tell), optimizer)
     except BaseException:
         store.close()
@@ -150,7 +153,8 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
             raise errors.RunChanged(
                 f"the run {header.id} was begun by version {header.version}, which this version "
                 "cannot resume",
-                hint=f"start a new run; what it learned can be used: pco codebook show {header.id}",
+                hint="start a new run; what it learned can be used: "
+                f"pco codebook show {shell(header.id)}",
             )
         if store.recovered.calls:
             booked = lost_text(store.recovered)
@@ -160,7 +164,7 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
             raise errors.ConfigError(
                 said, hint="a run keeps its name: leave the name out when you resume"
             )
-        ref = header.id if header.command == IN_PYTHON else run_reference(path)
+        ref = shell(header.id) if header.command == IN_PYTHON else run_reference(path)
         resumption = resume_with(header, store.outline(), plan, ref, edited=where.edited)
         if changes := resumption.changes:
             now = datetime.now(UTC).isoformat(timespec="seconds")

@@ -14,7 +14,6 @@ longer is judged again: look k is decided by intervals each end of which errs in
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -24,7 +23,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from promptcodebook.base.intervals import SIDE, Bounds, Interval, mean_interval, paired_interval
-from promptcodebook.base.text import shown_table, shown_text
+from promptcodebook.base.text import shell, shown_table, shown_text
 from promptcodebook.base.units import cost_text, money, number, percent, plural
 from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
@@ -125,7 +124,7 @@ class Conclusion:
         typed = f"pco report {run}"
         if use is not None:
             asked = ' "an input"' if use.name == UNTRAINED else ""
-            typed = f"pco prompt {run} --row {shlex.quote(use.name)}{asked}"
+            typed = f"pco prompt {run} --row {shell(use.name)}{asked}"
             typed = f"pco serve {run}" if use is learned and use.prompt is None else typed
         if self.worth:
             said = f"Put {title} to use."

@@ -27,6 +27,7 @@ from typing import cast
 from promptcodebook.base.incidents import Incident
 from promptcodebook.base.paths import make_private_folder, unfinished_folder
 from promptcodebook.base.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error
+from promptcodebook.base.text import shell
 from promptcodebook.calls import ROLES, Reply, Request, Role, Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.lm.budget import Ledger
@@ -228,7 +229,7 @@ class AttemptFile:
                 raise StoreError(
                     f"slot {slot} of {self._path} is damaged: which calls were in flight when "
                     "the run was killed cannot be read",
-                    hint=f"rm {self._path}; what those calls cost is then not counted",
+                    hint=f"rm {shell(self._path)}; what those calls cost is then not counted",
                 )
             most = Usage(1, prompt, completion, 0, None if math.isnan(cost) else cost)
             yield slot, number, ROLES[role], most

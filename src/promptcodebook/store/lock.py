@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from promptcodebook.base.sqlite import restrain, store_os_error
+from promptcodebook.base.text import shell
 from promptcodebook.errors import RunBusy, StoreError
 
 FILE = "run.sqlite"
@@ -52,7 +53,9 @@ def refuse_links(folder: Path) -> None:
     for entry in (entry for entry, mode in modes.items() if mode not in plain):
         what = "a link" if entry.is_symlink() else "no plain file"
         said = f"{entry.path} is {what}, which no run holds"
-        raise StoreError(said, hint=f"look where it came from; to delete the run: rm -r {folder}")
+        raise StoreError(
+            said, hint=f"look where it came from; to delete the run: rm -r {shell(folder)}"
+        )
 
 
 class RunLock:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from promptcodebook.base.intervals import Interval
 from promptcodebook.base.paths import BENCH, cache_folder, write_whole
 from promptcodebook.base.sqlite import store_os_error
+from promptcodebook.base.text import shell
 from promptcodebook.calls import Usage
 from promptcodebook.errors import RunNotFound, StoreError, did_you_mean
 from promptcodebook.store import lock as locks
@@ -103,7 +104,7 @@ def read_runs(runs_dir: Path) -> tuple[list[RunSummary], dict[Path, StoreError]]
         except _MISFITS as error:
             unreadable[folder] = StoreError(
                 f"it holds what no run does ({type(error).__name__})",
-                hint=f"pco runs show {folder.name}",
+                hint=f"pco runs show {shell(folder.name)}",
             )
             continue
         runs.append(summary)
@@ -188,7 +189,10 @@ def find_run(runs_dir: Path, ref: str) -> Path:
         return called[-1].path
     if ref == "last":
         if folders:
-            said, hint = f"no run in {runs_dir} can be read", f"pco runs show {folders[0].name}"
+            said, hint = (
+                f"no run in {runs_dir} can be read",
+                f"pco runs show {shell(folders[0].name)}",
+            )
         else:
             said, hint = f"there is no run in {runs_dir} yet", "pco train"
         raise RunNotFound(said, hint=hint)
@@ -209,7 +213,9 @@ def remove_run(path: Path) -> None:
     if not (path / locks.FILE).is_file():
         raise RunNotFound(f"there is no run at {path}", hint=_LIST)
     if path.is_symlink():  # what lies at its other end may be another run
-        raise StoreError(f"{path} is a link to a run, and only runs are removed", hint=f"rm {path}")
+        raise StoreError(
+            f"{path} is a link to a run, and only runs are removed", hint=f"rm {shell(path)}"
+        )
     if (path / locks.EFFECTS).is_dir():
         locks.lock_effects(path).release()
     lock = locks.RunLock(path)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from promptcodebook.base.text import shell
 from promptcodebook.data import Dataset
 from promptcodebook.errors import (
     PcoError,
@@ -82,7 +83,7 @@ def load_task(name: str, data_dir: Path | None = None) -> Task:
         raise TaskError(
             f"the task {name!r} ({entry.value}) cannot be loaded: "
             f"{type(error).__name__}: {message_of(error)}",
-            hint=f"python -c 'import {entry.module}'",
+            hint=f"python -c {shell(f'import {entry.module}')}",
         ) from error
     named = os.environ.get("PCO_DATA")
     task: object = load(data_dir or (Path(named) if named else None))

@@ -27,6 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast, get_args
 
+from promptcodebook.base.text import shell
 from promptcodebook.calls import Chat, Message, Reply, Role, Schema, Tree
 from promptcodebook.errors import ConfigError, ExecutorError, did_you_mean, message_of
 
@@ -78,7 +79,7 @@ def _run_file(path: Path, what: str) -> ModuleType:
         if isinstance(error, SyntaxError):
             message, where = str(error.msg), f"{error.filename or path}:{error.lineno}"
         said = f"the {what} file does not run: {type(error).__name__}: {message} ({where})"
-        raise ConfigError(said, hint=f"python {path}") from error
+        raise ConfigError(said, hint=f"python {shell(path)}") from error
     finally:
         if neighbours in sys.path:
             sys.path.remove(neighbours)

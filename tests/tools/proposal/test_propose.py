@@ -6,16 +6,23 @@ import csv
 import json
 import re
 import shlex
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.cli.command import gather_settings
 from promptcodebook.config import load_config
+from promptcodebook.config.loading import select_remark
 from promptcodebook.data import load_settings
 from tests.cli.invoked import Result, Terminal, pco
+from tests.nasty import NASTY
 
 KINDS = ("billing", "delivery", "account")
 WORDS = re.findall(r"\w+", "the parcel of last week has come in the end and all is well with it")
@@ -173,11 +180,14 @@ def test_what_is_unclear_is_asked_on_a_terminal_and_given_by_flags_elsewhere(
     propose(tmp_path, "--yes", "--target", "lable").error(2, "did you mean 'label'")
     propose(tmp_path, "--yes", "--reward", "f2").error(2, "unknown kind 'f2'", "kinds: ")
     assert not (tmp_path / "pco.toml").exists()
-    asked = propose(tmp_path, stdin=Terminal("\n\nexact\n"))
+    wrong = propose(tmp_path, stdin=Terminal("\n\nexact\nsmolm2\n"))
+    assert wrong.code == 2 and "did you mean 'smollm2'" in wrong.err
+    asked = propose(tmp_path, stdin=Terminal("\n\nexact\nopenai/gpt-x\n"))
     assert asked.code == 0, asked.err
-    for guess in ("[message]", "[label]", "[normalised]"):
+    for guess in ("[message]", "[label]", "[normalised]", "[none yet]"):
         assert guess in asked.err and guess not in asked.out
-    assert settings(tmp_path)["reward"] == "exact"
+    made = settings(tmp_path)
+    assert (made["reward"], made["lm"]) == ("exact", "openai/gpt-x")
     propose(tmp_path, "--yes").error(2, "pco.toml exists already", "nothing was written")
     flags = ("--input", "{why}: {message}", "--target", "", "--reward", "reward.py:reward")
     (tmp_path / "flags").mkdir()
@@ -190,6 +200,82 @@ def test_what_is_unclear_is_asked_on_a_terminal_and_given_by_flags_elsewhere(
 def test_it_ends_in_a_verdict_as_it_is(tmp_path: Path) -> None:
     write(tmp_path / "mine.csv", rows(60, label=lambda n: KINDS[n % 3]))
     assert propose(tmp_path, "--yes").code == 0
-    done = pco("train", "--preset", "quick", "--set", "update.epochs=1", cwd=tmp_path)
+    pco("train", cwd=tmp_path).error(2, "the run has no model", "--lm smollm2", "--lm simulated")
+    typed = ("--lm", "simulated", "--preset", "quick", "--set", "update.epochs=1")
+    done = pco("train", *typed, cwd=tmp_path)
     assert done.code == 0, done.err
     assert "test split, n = 20" in done.out and "\nOn the simulated model: " in done.out
+
+
+@pytest.mark.parametrize("lm", ["", "smollm2"])
+@pytest.mark.parametrize("labels", [2, 3, 12, 40])
+def test_a_proposal_can_be_trained_under_every_preset_whatever_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: int, lm: str
+) -> None:
+    write(tmp_path / "mine.csv", rows(4 * labels + 40, kind=lambda n: f"kind {n % labels}"))
+    texts = list[str]()
+    for name, module in (
+        ("bare", None),
+        ("extra", module_from_spec(ModuleSpec("openvino_genai", None))),
+    ):
+        monkeypatch.setitem(sys.modules, "openvino_genai", module)
+        assert propose(tmp_path, name, "--yes", *(("--lm", lm) if lm else ())).code == 0
+        texts.append((tmp_path / name / "pco.toml").read_text("utf-8"))
+    assert texts[0] == texts[1]
+    size = (6 if labels == 40 else labels) if lm else 16  # so many are no labels any more
+    for preset in (None, "default", "lean", "paper", "quick", "small"):
+        flags = {"lm": "simulated"} | ({"preset": preset} if preset else {})
+        config, base = gather_settings(tmp_path / "bare", flags)
+        most = 1 if preset == "small" or (lm and not preset) else 4
+        assert (config.size, config.select) == (size, min(size, most))
+        assert bool(select_remark(config)) == (size < most)
+        assert plan_run(config, Sources(base)).require_training().judged
+
+
+def test_a_preset_for_many_instincts_trains_a_codebook_of_few_and_says_so(tmp_path: Path) -> None:
+    write(tmp_path / "mine.csv", rows(60, kind=lambda n: KINDS[n % 3]))
+    assert propose(tmp_path, "--yes", "--lm", "smollm2").code == 0
+    typed = ("--lm", "simulated", "--preset", "quick", "--set", "update.epochs=1")
+    done = pco("train", *typed, cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert done.err.count("select (S) is 3: the codebook has no more instincts\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("name", NASTY)
+def test_the_name_of_a_column_is_a_name_and_no_setting(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    if kind == "csv":
+        name = name.replace("\r\n", "\n")  # as the reader of a spreadsheet's file has it
+    for number, columns in enumerate(({name: lambda n: KINDS[n % 3]}, {"label": 1, name: "x"})):
+        file, folder = tmp_path / f"{number}.{kind}", str(number)
+        write(file, rows(60, **columns))
+        made = propose(tmp_path, folder, "--yes", name=file.name)
+        assert made.code == 0, made.err
+        written = settings(tmp_path / folder)
+        asked = {"preset", "reward", "data", "init", "budget", *(["base_prompt"] * (not number))}
+        assert written.keys() == asked
+        assert written["data"]["target"] == (name if not number else "label")
+        assert written["data"].keys() == {"path", "input", "target", "fractions"}
+        for shown in (made.out, made.err):
+            assert name not in shown or "\n" not in name
+            assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u2028]", shown)
+        assert load_settings(load_config(written).data, tmp_path / folder).train
+
+
+@pytest.mark.parametrize("name", ['a"\nlm = "simulated"\n#', "it's = $(x) `y`", "\x1b[2J"])
+def test_the_name_of_a_file_is_a_name_and_no_setting(tmp_path: Path, name: str) -> None:
+    write(tmp_path / f"{name}.csv", rows(60, kind=lambda n: KINDS[n % 3]))
+    made = propose(tmp_path, "made of $(x)", "--yes", name=f"{name}.csv")
+    assert made.code == 0, made.err
+    written = settings(tmp_path / "made of $(x)")
+    assert written["data"]["path"] == f"../{name}.csv" and "lm" not in written
+    assert "\nlm" not in made.out and "\x1b" not in made.out
+    assert "\n  cd 'made of $(x)' && " in made.out
+
+
+def test_a_name_that_no_toml_can_hold_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    write(tmp_path / "mine.jsonl", rows(60, **{"half \ud800": lambda n: KINDS[n % 3]}))
+    propose(tmp_path, "mine", "--yes", name="mine.jsonl").error(2, "data.target")
+    assert not (tmp_path / "mine").exists()

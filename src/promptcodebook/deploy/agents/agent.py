@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from promptcodebook.base.text import parse_json, place_in
+from promptcodebook.base.text import parse_json, place_in, shell
 from promptcodebook.calls import Chat
 from promptcodebook.deploy.agents.endpoint import Endpoint, Places, dry
 from promptcodebook.errors import ConfigError, ExecutorError, PcoError
@@ -176,7 +176,7 @@ class Agent:
         env = {**environment(self.env), **own}
         program = self.folder / command[0] if os.sep in command[0] else command[0]
         if shutil.which(program, path=env.get("PATH")) is None:
-            what = f"the agent does not start: {shlex.join(command)}: no such program"
+            what = f"the agent does not start: {shell(*command)}: no such program"
             raise ExecutorError(what, hint="try the command by hand")
         pipe, (read, tether) = asyncio.subprocess.PIPE, os.pipe()
         supervisor = sys.executable, "-I", "-S", str(Path(__file__).with_name("supervise.py"))

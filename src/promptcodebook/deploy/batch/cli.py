@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from dataclasses import replace
 from functools import partial
@@ -12,6 +11,7 @@ import typer
 
 from promptcodebook.assemble import Sources
 from promptcodebook.base.sync import run_sync
+from promptcodebook.base.text import shell
 from promptcodebook.base.units import cost_text, count_text, duration, lost_text, plural
 from promptcodebook.cli import command
 from promptcodebook.deploy.batch.held import batches_in
@@ -102,8 +102,8 @@ def _again() -> str:
         if word == "--budget":
             next(words, None)
         elif word not in ("--restart", "--anew", "--json") and not word.startswith("--budget="):
-            kept.append(shlex.quote(word))
-    return " ".join(kept)
+            kept.append(word)
+    return shell(*kept)
 
 
 def _summary_text(target: Path, summary: Summary) -> str:

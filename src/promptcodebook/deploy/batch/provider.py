@@ -27,6 +27,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from promptcodebook.base.paths import make_private_folder, write_whole
+from promptcodebook.base.text import shell
 from promptcodebook.base.units import duration, plural
 from promptcodebook.deploy.batch.rows import on_disk
 from promptcodebook.errors import ConfigError, LMError, RunBusy, ServerFault, Stop
@@ -260,7 +261,9 @@ class Provider:
                         try:
                             found = await self._find(noted)
                         except LMError as error:
-                            error.hint = f"look for it at the provider, then: rm -r {noted.folder}"
+                            error.hint = (
+                                f"look for it at the provider, then: rm -r {shell(noted.folder)}"
+                            )
                             raise
                         if found is None:
                             noted.left.clear()

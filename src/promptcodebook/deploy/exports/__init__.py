@@ -11,6 +11,7 @@ from importlib import resources
 from importlib.metadata import version
 from typing import Any
 
+from promptcodebook.base.text import fenced, markdown
 from promptcodebook.errors import ConfigError, PolicyError, did_you_mean
 from promptcodebook.policy.file import BEST_FIXED, CONCAT, PolicyFile
 from promptcodebook.types import Prompt
@@ -117,7 +118,7 @@ def _markdown(file: PolicyFile, name: str) -> Export:
         "## Instincts",
         *(
             f"### {k}\n\nSuccess {entry.success:.2f}, selected {entry.selected} times"
-            f"{', frozen' if entry.frozen else ''}.\n\n{_fenced(entry.text)}"
+            f"{', frozen' if entry.frozen else ''}.\n\n{fenced(entry.text)}"
             for k, entry in enumerate(file.codebook)
         ),
     ]
@@ -127,19 +128,12 @@ def _markdown(file: PolicyFile, name: str) -> Export:
         "Before every prompt": file.base_prompt,
         "Output format": file.output_format,
     }
-    parts += [f"## {title}\n\n{_fenced(text)}" for title, text in texts.items() if text]
-    parts.append(f"## Measured with\n\n{_fenced(json.dumps(file.answer_fields, indent=2))}")
+    parts += [f"## {title}\n\n{fenced(text)}" for title, text in texts.items() if text]
+    parts.append(f"## Measured with\n\n{fenced(json.dumps(file.answer_fields, indent=2))}")
     parts.append(f"## One prompt for every input\n\n{about}")
     for stage, text in (prompt.stages or {"": prompt.text}).items():
-        parts.append(f"### {stage}\n\n{_fenced(text)}" if stage else _fenced(text))
+        parts.append(f"### {markdown(stage)}\n\n{fenced(text)}" if stage else fenced(text))
     return Export({"codebook.md": "\n\n".join(parts) + "\n"}, live=False)
-
-
-def _fenced(text: str) -> str:
-    """As a block that no line of the text can end."""
-    fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
-    clean = text.encode(errors="backslashreplace").decode()
-    return f"{fence}text\n{clean}\n{fence}"
 
 
 KINDS: Mapping[str, Callable[[PolicyFile, str], Export]] = {

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from promptcodebook.base.text import shell
 from promptcodebook.cli.command import Json, Trust, emit, note, resolved
 from promptcodebook.deploy.exports import export_policy
 from promptcodebook.deploy.registry.cli import export_registry, write_files
@@ -41,13 +42,15 @@ def export(
         return
     if refs is None or len(refs) != 1:
         message = f"--to takes one REF, not {len(refs or ())}"
-        raise ConfigError(message, hint=f"pco codebook export REF --to {to}")
+        raise ConfigError(message, hint=f"pco codebook export REF --to {shell(to)}")
     reference = resolved(refs[0], trust=trust, use=True)
     made = export_policy(reference.file, to, reference.name, trusted=reference.trusted)
     if output is None:
         if made.folder:
             message = f"{to} is a folder of {', '.join(made.files)}"
-            raise ConfigError(message, hint=f"pco codebook export {refs[0]} --to {to} -o {to}")
+            raise ConfigError(
+                message, hint=f"pco codebook export {shell(refs[0])} --to {to} -o {to}"
+            )
         print(*made.files.values(), end="")
         return
     texts = {output / name if made.folder else output: text for name, text in made.files.items()}

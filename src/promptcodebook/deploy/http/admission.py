@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from promptcodebook.base.text import shell
 from promptcodebook.config import Budget
 from promptcodebook.config.loading import parse_budget
 from promptcodebook.deploy.http.completions import Refusal, error_body, parse_body
@@ -81,7 +82,7 @@ def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
         raise ConfigError(f"cannot read the keys in {path}: {reason}") from None
     if mode & stat.S_IWOTH and os.name != "nt":
         said = f"other users may write to {path}, and so let in whom they like"
-        raise ConfigError(said, hint=f"chmod 600 {path}")
+        raise ConfigError(said, hint=f"chmod 600 {shell(path)}")
     own = [(number, line.partition("#")[0].split(None, 1)) for number, line in enumerate(lines, 1)]
     if not any(words for _, words in own):
         raise ConfigError(f"{path} holds no key", hint="openssl rand -hex 24")

@@ -17,6 +17,7 @@ import typer
 from promptcodebook.assemble import Sources, plan_data
 from promptcodebook.base.paths import runs_dir
 from promptcodebook.base.sync import run_sync
+from promptcodebook.base.text import shell
 from promptcodebook.base.units import plural
 from promptcodebook.cli import command
 from promptcodebook.cli.codebook import mark_changes
@@ -72,7 +73,7 @@ def feedback(
         command.show(lambda: {"erased": erased}, lambda: said, as_json=as_json)
         return
     if len(words) > 1:
-        raise ConfigError("one file at a time", hint=f"pco feedback {words[0]}")
+        raise ConfigError("one file at a time", hint=f"pco feedback {shell(words[0])}")
     table = read_source(Path(words[0]))
     if not isinstance(table, Table):
         raise DataError(f"{words[0]} is a folder", hint="name one file of rows")
@@ -138,7 +139,7 @@ def learn(
     named = REF.fullmatch(ref)
     if output is None and not (named and reference.version):
         said = f"{ref} is no NAME@REF of the registry: it is not said where to write"
-        raise ConfigError(said, hint=f"pco learn {ref} -o learned.pco.json")
+        raise ConfigError(said, hint=f"pco learn {shell(ref)} -o learned.pco.json")
     old = reference.file
     asks = bool(learning.require_router(old).center) or rewrite
     data = None if config is None else plan_data(*command.gather_settings(config, {}))
@@ -165,15 +166,15 @@ def learn(
         text = file.text()
         if output is not None:
             file.save(output)
-            place, then = str(output), f"pco serve {output}"
+            place, then = str(output), f"pco serve {shell(output)}"
         else:
             assert named is not None
             place = f"{named[1]}@{LATEST}"
             with open_registry(who=who) as registry:
                 facts = registry.version(reference.version).facts
                 facts = {**facts, "parent": reference.version, "score": None, "learned": found}
-                registry.store(text, place, "freeze", facts, f"pco learn {ref}")
-            then = f"pco codebook audit {place} --lm MODEL, then promote it"
+                registry.store(text, place, "freeze", facts, f"pco learn {shell(ref)}")
+            then = f"pco codebook audit {shell(place)} --lm MODEL, then promote it"
     version = version_of(text.encode("utf-8", "surrogatepass"))
     said = [made.text(), f"{version[:19]} is in {place}\nnext: {then}"]
     if written is not None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from promptcodebook.base.text import parse_json
+from promptcodebook.base.text import parse_json, shell
 from promptcodebook.deploy.registry import log as logs
 from promptcodebook.errors import ConfigError, RegistryDamaged, StoreError, import_extra
 
@@ -75,7 +75,7 @@ class MlflowStorage:
                 raise ConfigError(
                     f"{entry.after[:19]} is no version of {name}, and MLflow has aliases for a "
                     "prompt's own versions only",
-                    hint=f"pco codebook freeze {entry.after[:19]} {name}",
+                    hint=f"pco codebook freeze {shell(entry.after[:19], name)}",
                 )
             self._ask(self._client.set_prompt_version_tag, *max(own), *tag)
             if entry.action != "attest":
@@ -149,7 +149,8 @@ class MlflowStorage:
     def _fault(self, error: Exception) -> StoreError:
         said = str(error).partition("\n")[0][:300]
         return StoreError(
-            f"the MLflow server at {self.place} refused: {said}", hint=f"curl {self.place}/health"
+            f"the MLflow server at {self.place} refused: {said}",
+            hint=f"curl {shell(f'{self.place}/health')}",
         )
 
 

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 
 from promptcodebook import errors
 from promptcodebook.base.paths import registry_location
-from promptcodebook.base.text import parse_json, printable
+from promptcodebook.base.text import parse_json, printable, shell
 from promptcodebook.deploy.audit.report import AuditReport, Finding, kind_in_words, part_in_words
 from promptcodebook.deploy.registry.log import (
     CANARY,
@@ -275,14 +275,16 @@ class Registry:
             *earlier, now = log.history(ref)
             version = log.resolve(to) if to else earlier[-1] if earlier else ""
             if not version:
-                hint = f"pco codebook promote VERSION {ref}"
+                hint = f"pco codebook promote VERSION {shell(ref)}"
                 raise errors.RefNotFound(f"{ref} has no version before {now}", hint=hint)
             if version == now:
-                hint = f"pco codebook log {ref}"
+                hint = f"pco codebook log {shell(ref)}"
                 raise errors.PolicyError(f"{ref} points to {version} already", hint=hint)
             if version not in earlier:
                 message = f"{ref} was not at {version} before it came to {now}"
-                raise errors.PolicyError(message, hint=f"pco codebook promote {version} {ref}")
+                raise errors.PolicyError(
+                    message, hint=f"pco codebook promote {shell(version, ref)}"
+                )
             return Proposal((self._entry(log, "rollback", ref, version, why, {}),))
 
         return self.storage.append(propose)[-1]

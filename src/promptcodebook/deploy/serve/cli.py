@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from promptcodebook.assemble import Sources
+from promptcodebook.base.text import shell
 from promptcodebook.calls import Role
 from promptcodebook.cli import command
 from promptcodebook.config import Budget, Config
@@ -144,7 +145,7 @@ def serve(
         require_modules(("numpy",), "judging canaries and drift", "serve")
     kept_s = logs.seconds_of(keep)
     known = admission.read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
-    admission.require_keys(known, host, f"pco serve {ref}")
+    admission.require_keys(known, host, f"pco serve {shell(ref)}")
     allowed = admission.budgets_of(known, daily_budget)
     reference = command.resolved(ref, trust=trust, use=True)
     typed = command.Typed(config, None, None, lm, None, sets, trust)
@@ -224,7 +225,7 @@ def serve(
             command.note(f"serving pco/{called} ({live.version[:19]}); Ctrl-C ends it")
             await asyncio.Event().wait()
 
-    listen(run, host, port, f"pco serve {ref} --port 0")
+    listen(run, host, port, f"pco serve {shell(ref)} --port 0")
 
 
 def _source(ref: str, reference: Reference) -> versions.PolicySource:
@@ -283,7 +284,7 @@ def explain_request(request_id: str, *, as_json: bool) -> None:
     """What a request was prompted with."""
     if not logs.is_request_id(request_id):
         said = f"no input was given to explain {request_id} with"
-        hint = f'pco explain {request_id} "an input"'
+        hint = f'pco explain {shell(request_id)} "an input"'
         if request_id.startswith("req-"):
             said = f"{request_id} is not the whole id of a request"
             hint = "the answer's header x-request-id has all of it"

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any, Literal, cast
 
 from promptcodebook.base.incidents import Incident
-from promptcodebook.base.text import LENIENT_JSON, parse_json
+from promptcodebook.base.text import LENIENT_JSON, parse_json, shell
 from promptcodebook.config import Config
 from promptcodebook.config.secrets import secret_variables
 from promptcodebook.deploy.http.completions import Refusal
@@ -146,7 +146,7 @@ async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Up
     text = config.model_of("executor")
     spec = parse_spec(text, environment)
     if spec.kind in ("simulated", "local"):
-        hint = f"pco lm serve {text}, then --lm with the address that it prints"
+        hint = f"pco lm serve {shell(text)}, then --lm with the address that it prints"
         raise ConfigError(f"{text} has no address that requests could be passed on to", hint=hint)
     settings = config.roles.get("executor")
     headers = dict(settings.headers) if settings is not None else {}

@@ -8,6 +8,7 @@ import sys
 import typer
 
 from promptcodebook.base.paths import runs_dir
+from promptcodebook.base.text import shell
 from promptcodebook.cli.command import Json, Trust, emit, note
 
 
@@ -53,4 +54,4 @@ def view(
                 webbrowser.open(base + path)
             await asyncio.Event().wait()
 
-    listen(serve, HOST, port, f"pco view {run} --port 0".replace("  ", " "))
+    listen(serve, HOST, port, f"pco view {shell(run)} --port 0" if run else "pco view --port 0")

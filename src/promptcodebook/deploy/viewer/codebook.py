@@ -10,6 +10,7 @@ from typing import Any
 from promptcodebook.assemble import OWN_LM
 from promptcodebook.base.intervals import DIGITS, Bounds, Interval, mean_interval
 from promptcodebook.base.paths import run_reference
+from promptcodebook.base.text import shell
 from promptcodebook.base.units import percent
 from promptcodebook.deploy.viewer.following import FollowedRun, Look, screen_of
 from promptcodebook.deploy.viewer.page import Screen, missing
@@ -117,7 +118,7 @@ def biography_screen(followed: FollowedRun, name: str) -> Screen:
     known = start.texts if start is not None else {}
     variable: Variable | None = next((v for v in known if str(v) == name), None)
     if start is None or variable is None:
-        hint = f"pco codebook show {context.header.id}"
+        hint = f"pco codebook show {shell(context.header.id)}"
         return missing(f"This run has no text called {name}.", hint)
     values = _versions(look, start, variable)
     title = _WORDS.get(name, f"Instinct {name}")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from promptcodebook.base.text import printable
+from promptcodebook.base.text import printable, shell
 from promptcodebook.deploy.viewer.following import FollowedRun, Look, screen_of
 from promptcodebook.deploy.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen, missing
 from promptcodebook.report.context import Context, facts
@@ -63,7 +63,9 @@ def example_screen(followed: FollowedRun, name: str, at: str = "") -> Screen:
         if printable(rollout.example_id) == name
     ]
     if not steps and not tests:
-        return missing(f"No example {name} was run.", f"pco runs show {look.context.header.id}")
+        return missing(
+            f"No example {name} was run.", f"pco runs show {shell(look.context.header.id)}"
+        )
     own = [*steps.values(), *(rollout.example_id for _, rollout in tests)][0]
     if at == TEST or not steps:
         context, first = look.context, _codebook_before(look, 0)
@@ -74,7 +76,7 @@ def example_screen(followed: FollowedRun, name: str, at: str = "") -> Screen:
         if index not in steps:
             first, *rest = [f"{step + 1:,}" for step in steps]
             where = f"it was in step {first}" + (f" and {len(rest):,} more" if rest else "")
-            hint = f"pco runs show {look.context.header.id}"
+            hint = f"pco runs show {shell(look.context.header.id)}"
             return missing(f"The example {name} was not in step {at}: {where}.", hint)
         values = _trained(followed, look, index, name)
     places = [(f"step {step + 1}", str(step + 1)) for step in steps]

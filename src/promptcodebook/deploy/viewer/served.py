@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from types import SimpleNamespace
 
+from promptcodebook.base.text import shell
 from promptcodebook.deploy.online.canary import failed
 from promptcodebook.deploy.online.log import Logged, open_log
 from promptcodebook.deploy.online.status import Status, facts, status_of
@@ -55,7 +56,9 @@ class ServedRefs:
         mark = self.mark(ref)  # before the rest: a page may be newer than it says, never older
         found, logged = self._look(ref)
         if ref and not found:
-            return missing(f"No request to {ref} is on record.", f"pco serve {ref} --feedback")
+            return missing(
+                f"No request to {ref} is on record.", f"pco serve {shell(ref)} --feedback"
+            )
         body = render(
             "deploy/viewer/templates/served.html.jinja",
             context=_CONTEXT,

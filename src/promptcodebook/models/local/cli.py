@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from promptcodebook.base.text import shell
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
 from promptcodebook.deploy.serve.cli import listen
@@ -104,8 +105,8 @@ def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> Non
 
     if four_bit and not model.startswith(HF):
         said = f"--4bit is for hf: models, and {model} is a GGUF file, which has its own weights"
-        raise ConfigError(said, hint=f"pco lm serve {model}")
-    require_keys((terms.key,), terms.host, f"pco lm serve {model}")
+        raise ConfigError(said, hint=f"pco lm serve {shell(model)}")
+    require_keys((terms.key,), terms.host, f"pco lm serve {shell(model)}")
     weights = find_weights(model)
 
     async def load() -> Engine:
@@ -122,7 +123,7 @@ def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> Non
             command.note(f"{engine.model} is listening; Ctrl-C ends it; counts: {counts}")
             await asyncio.Event().wait()
 
-    listen(serve, terms.host, terms.port, f"pco lm serve {model} --port 0")
+    listen(serve, terms.host, terms.port, f"pco lm serve {shell(model)} --port 0")
 
 
 def _tell(spec: str, address: Address, as_json: bool) -> None:

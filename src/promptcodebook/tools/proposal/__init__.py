@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import resources
-from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
 from statistics import median
@@ -21,7 +20,7 @@ from typing import Any, cast
 import jinja2
 import typer
 
-from promptcodebook.base.text import parse_json
+from promptcodebook.base.text import one_line, parse_json, toml
 from promptcodebook.base.units import plural
 from promptcodebook.config import load_config
 from promptcodebook.data import load_settings
@@ -29,6 +28,7 @@ from promptcodebook.data.dataset import split_name
 from promptcodebook.data.load import read_source
 from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import ConfigError, DataError
+from promptcodebook.lm.spec import SMOLLM2, parse_spec
 from promptcodebook.run.verdict import ENOUGH, verdict_remark
 from promptcodebook.tasks.rewards import reward_factory
 
@@ -114,10 +114,10 @@ def propose(
     agent: Mapping[str, Any],
     *,
     yes: bool,
-) -> tuple[dict[str, str], str]:
-    """Looks at `source` for a pco.toml in `folder`: its text by name, and what was seen, in words.
-    `given` holds input, target and reward, None = our guess, confirmed unless `yes`; `agent` the
-    settings of an agent, if there is one. DataError."""
+) -> tuple[str, dict[str, Any], str]:
+    """Looks at `source` for a pco.toml in `folder`: its text, the settings in it, and what was
+    seen, in words. `given` holds input, target, reward and lm, None = our guess, confirmed unless
+    `yes`; `agent` the settings of an agent, if there is one. ConfigError, DataError."""
     tables = read_source(source)
     separate = isinstance(tables, Mapping)
     rows = [row for table in (tables.values() if separate else [tables]) for row in table.rows]
@@ -136,40 +136,94 @@ def propose(
         target = ask("the reference, a column or none", found["target"] or "none")
     target = "" if target == "none" and target not in columns else target
     of = columns.get(target) or Column(target, [])
-    lm = os.environ.get("PCO_LM") or ("smollm2" if find_spec("openvino_genai") else "simulated")
     reward = given["reward"] or ask("the reward", _reward_for(of))
     if reward != "judge":
         reward_factory(reward, folder)  # or a ConfigError
+    lm = given["lm"] or os.environ.get("PCO_LM", "")
+    if not (lm or yes) and sys.stdin.isatty():
+        lm = ask("the model, such as openai/MODEL, URL#MODEL or smollm2", "none yet")
+        lm = "" if lm == "none yet" else lm
+    if lm:
+        parse_spec(lm)  # or a ConfigError
     labels = of.labels if reward in _WHY else []
-    values: dict[str, Any] = {
-        "seen": f"{plural(len(rows), 'row')} of {', '.join(columns)} in {source.name}",
-        "path": os.path.relpath(source, folder), "input": asked, "messages": messages,
-        "target": target, "id": found["id"], "split": found["split"], "reward": reward,
-        "why": _WHY.get(reward, "the one that you chose"), "keys": of.keys, "agent": agent,
-        "labels": [] if agent else labels,  # how it answers is the agent's own affair
-        "lm": lm, "small": lm == "smollm2", "max_tokens": 12 if of.words <= _SHORT else 96,
-        "fractions": [] if found["split"] or separate else _fractions(len(rows)),
-    }  # fmt: skip
-    text = _render(values)
-    data = load_config(tomllib.loads(text)).data
-    dataset = load_settings(data.model_copy(update={"path": str(source.resolve())}), folder)
+    drawn = _fractions(len(rows)) if not (found["split"] or separate) else None
+    data = {
+        "path": os.path.relpath(source, folder),
+        **({"messages": messages} if messages else {"input": asked}),
+        "target": target,
+        **{name: found[name] for name in ("id", "split") if found[name]},
+        **({"fractions": drawn} if drawn else {}),
+    }
+    tree = _settings(lm, reward, of, labels, data, agent)
+    looked = data | {"path": str(source.resolve())}
+    dataset = load_settings(load_config({"data": looked}).data, folder)
     counts = ", ".join(f"{len(examples)} {name}" for name, examples in dataset.items())
-    values["judged"] = _TEST if len(dataset.test) > _TEST else None
-    values["validated"] = _VALIDATION if len(dataset.val) > _VALIDATION else None
+    judged, validated = len(dataset.test) > _TEST, len(dataset.val) > _VALIDATION
+    if judged:
+        tree["verdict_examples"] = _TEST
+    if validated:
+        tree["validation"] = {"examples": _VALIDATION}
+    why = _WHY.get(reward, "the one that you chose")
+    shown = plural(len(rows), "row")
+    about = {"seen": f"{shown} of {plural(len(columns), 'column')}", "counts": counts, "why": why}
+    text = _render({**about, "tree": tree, "small": lm == SMOLLM2})
     kinds = f"{len(labels)} labels: {', '.join(labels)}" if labels else f"{of.words:g} words"
     said = [
-        f"{source.name}: {plural(len(rows), 'row')}",
+        f"{source.name}: {shown}",
         f"input   {messages or asked}",
         f"target  {target}, {kinds}" if target else "target  none",
-        f"reward  {reward}: {values['why']}",
-        f"splits  {counts}, {'drawn' if values['fractions'] else 'as given'}",
-        f"model   {lm}",
+        f"reward  {reward}: {why}",
+        f"splits  {counts}, {'drawn' if drawn else 'as given'}",
+        f"model   {lm or 'none yet'}",
     ]
-    if values["judged"] or values["validated"]:
-        test, val = values["judged"] or len(dataset.test), values["validated"] or len(dataset.val)
+    if judged or validated:
+        test, val = min(_TEST, len(dataset.test)), min(_VALIDATION, len(dataset.val))
         said.append(f"judged  on {test} of the test rows; the best states on {val} of val")
     said += [f"warn    {remark}" for remark in filter(None, [verdict_remark(len(dataset.test))])]
-    return {"pco.toml": _render({**values, "counts": counts})}, "\n".join(said)
+    return text, tree, "\n".join(map(one_line, said))
+
+
+def _settings(
+    lm: str,
+    reward: str,
+    target: Column,
+    labels: Sequence[str],
+    data: Mapping[str, Any],
+    agent: Mapping[str, Any],
+) -> dict[str, Any]:
+    """All that the pco.toml sets. A model as small as SmolLM2 learns which label to say."""
+    small, scored, more = lm == SMOLLM2, cast("Any", reward), dict[str, Any]()
+    init: dict[str, Any] = {"kind": "expert", **agent.get("init", {})}
+    if reward == "judge":
+        scored = {"kind": "judge", "rubric": "Say here what a good answer does."}
+    elif reward == "json" and target.keys:
+        parts = [{"kind": "json", "fenced": True, "keys": target.keys}, {"kind": "f1"}]
+        scored = {"kind": "sum", "parts": parts}
+    if small:
+        more["size"] = len(labels) or 6
+        more["update"] = {"batch_size": 32, "epochs": 10}
+    if not agent:  # how that answers is its own affair
+        each = f"Answer with one of these and nothing else: {', '.join(labels)}."
+        executor: dict[str, Any] = {"temperature": 0.0}
+        executor["max_tokens"] = 12 if target.words <= _SHORT else 96
+        if labels and small:
+            init |= {"prompt": each, "instincts": [f"Say only: {label}" for label in labels]}
+            form = {"name": "label", "schema": {"enum": labels}}
+            executor["extra"] = {"response_format": {"type": "json_schema", "json_schema": form}}
+        elif labels:
+            more["base_prompt"] = each
+        if small:
+            more["roles"] = {"executor": executor}
+    return {
+        "preset": "small" if small else "default",
+        **({"lm": lm} if lm else {}),
+        "reward": scored,
+        **{name: agent[name] for name in ("executor", "compose_per_stage") if name in agent},
+        **more,
+        "data": data,
+        "init": init,
+        "budget": {},
+    }
 
 
 def _find(columns: Mapping[str, Column], rows: int, *, separate: bool) -> dict[str, str]:
@@ -191,7 +245,7 @@ def _find(columns: Mapping[str, Column], rows: int, *, separate: bool) -> dict[s
     texts = [c for c in free if c.name != target and not c.numbers] or free
     if not input and texts:
         input = max(texts, key=lambda c: c.words).name
-    used = (input, *parse_input_template(input).columns)
+    used = [input] if input in columns else parse_input_template(input).columns
     target = target or next((c.name for c in reversed(free) if c.name not in used), "")
     return {"split": split, "id": id, "messages": messages, "input": input, "target": target}
 
@@ -208,10 +262,10 @@ def _reward_for(target: Column) -> str:
     return "contains" if target.words <= _SHORT else "f1"
 
 
-def _fractions(rows: int) -> tuple[float, float, float]:
+def _fractions(rows: int) -> list[float]:
     """Shares of train, val, test: for test a quarter, or what a verdict needs, at most half."""
     test = max(0.25, min(0.5, ceil(100 * ENOUGH / rows) / 100)) if rows else 0.25
-    return round(0.8 - test, 2), 0.2, test
+    return [round(0.8 - test, 2), 0.2, test]
 
 
 def _read(name: str, parse: Callable[[str], Any]) -> Any:
@@ -222,15 +276,8 @@ def _render(values: Mapping[str, Any]) -> str:
     made = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False
     )
-    cast("Any", made).filters["toml"] = _toml
+    cast("Any", made).filters["toml"] = toml
     return _read("pco.toml.jinja", made.from_string).render(values)
-
-
-def _toml(value: object) -> str:
-    if not isinstance(value, Mapping):
-        return json.dumps(value, ensure_ascii=False)
-    pairs = cast("Mapping[str, object]", value).items()
-    return f"{{ {', '.join(f'{json.dumps(k)} = {_toml(v)}' for k, v in pairs)} }}"
 
 
 def _ask(what: str, guess: str, *, yes: bool) -> str:
