@@ -70,15 +70,15 @@ def test_what_cannot_be_served_is_refused_before_anything_is_loaded(
     assert error in " ".join(result.err.split())
 
 
+DEAF = ("/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh")
+"""As a script's shell starts `pco ... &`: deaf to Ctrl-C."""
+
+
 def interrupted(
     folder: Path, *args: str, until: str, by: int = signal.SIGINT, background: bool = False
 ) -> tuple[int, str]:
-    """The command, sent Ctrl-C (or another signal) once its stderr has said `until`.
-
-    `background`: as a script's shell starts `pco ... &`, which is deaf to Ctrl-C.
-    """
-    command = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"] if background else []
-    process = started(*command, *PCO, *args, folder=folder)
+    """The command, sent Ctrl-C (or another signal) once its stderr has said `until`."""
+    process = started(*(DEAF if background else ()), *PCO, *args, folder=folder)
     assert process.stderr is not None
     stderr = ""
     for line in process.stderr:
@@ -115,7 +115,7 @@ class CtrlC:
     def find_spec(self, name, *more):
         if name == {at!r}:
             sys.meta_path.remove(self)
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.{by})
 
 sys.meta_path.insert(0, CtrlC())
 sys.argv = ["pco", "data", "check", "gone.jsonl"]
@@ -124,9 +124,21 @@ main()
 """
 
 
-@pytest.mark.parametrize("at", ["typing", "typer", "promptcodebook.cli.plan"])
-def test_ctrl_c_while_modules_are_imported_leaves_no_traceback(at: str, tmp_path: Path) -> None:
-    process = started(sys.executable, "-c", IMPORTING.format(at=at), folder=tmp_path)
+@pytest.mark.parametrize(
+    ("at", "by", "background"),
+    [
+        ("typing", "SIGINT", False),
+        ("typer", "SIGINT", False),
+        ("typer", "SIGTERM", False),
+        ("typer", "SIGINT", True),
+        ("promptcodebook.cli.plan", "SIGINT", False),
+    ],
+)
+def test_ctrl_c_while_modules_are_imported_leaves_no_traceback(
+    at: str, by: str, background: bool, tmp_path: Path
+) -> None:
+    command = (sys.executable, "-c", IMPORTING.format(at=at, by=by))
+    process = started(*(DEAF if background else ()), *command, folder=tmp_path)
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, "") and err in ("", "pco: interrupted\n")
 
