@@ -50,8 +50,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 _KEPT = re.compile(
-    "PATH|PATHEXT|SYSTEMROOT|COMSPEC|TE?MP|TMPDIR|LD_LIBRARY_PATH|DYLD_.*|PYENV_.*"  # the machine's
-    "|PYTHONPATH|PYTHONDONTWRITEBYTECODE|PYTEST_.*|COV_.*|COVERAGE_.*|PIP_.*|PLAYWRIGHT_.*"  # tools'
+    "PATH|PATHEXT|SYSTEMROOT|COMSPEC|TE?MP|TMPDIR|LD_LIBRARY_PATH|DYLD_.*"  # the machine's
+    "|PYTHONPATH|PYTHONDONTWRITEBYTECODE|PYTEST_.*|COV_.*|PIP_.*|PYENV_.*|PLAYWRIGHT_.*"  # tools'
     "|PCO_TEST_.*|PCO_SHARED|APPROVE"  # for the tests themselves
 )
 """The variables that tests see of the environment in which somebody types `make test`."""

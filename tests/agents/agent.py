@@ -49,7 +49,7 @@ if mode == "lines":
 row = json.loads(sys.stdin.readline())
 if mode == "hangs":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    pathlib.Path(sys.argv[2]).write_text("begun")
+    pathlib.Path(sys.argv[2]).write_text(str(os.getpid()))
     time.sleep(600)
 if mode == "forks":
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -58,7 +58,7 @@ if mode == "leaves":  # a child that takes a moment to end
     lasting = """
 import pathlib, signal, sys, time
 def end(*_):
-    time.sleep(0.3)
+    time.sleep(0.1)
     pathlib.Path(sys.argv[2]).write_text("")
     sys.exit()
 signal.signal(signal.SIGTERM, end)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.cli.conftest import QUICK
 from tests.cli.invoked import pco, running, served
@@ -144,18 +147,29 @@ def test_ctrl_c_while_modules_are_imported_leaves_no_traceback(
 
 
 def test_ctrl_c_ends_an_evaluation_in_order(trained: Path) -> None:
-    server = Server()
+    server, heard = Server(), threading.Event()
     reply = '{"selected_indices": [0, 1, 2, 3]}'  # a route, and then a prompt as well
-    server.default = says(reply, delay=1.0)
+
+    async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        if server.calls > 6:  # the prompts, which are under way until the interrupt is heard
+            await asyncio.to_thread(heard.wait, 300)
+        return await says(reply)(request, body)
+
+    server.default = answer
     with served(server):
         process = started(*PCO, "eval", "last", "--lm", server.spec, folder=trained)
-        until = time.monotonic() + 300
-        while server.calls < 12 and time.monotonic() < until:  # six routes, six prompts under way
+        assert process.stderr is not None
+        until, stderr = time.monotonic() + 300, ""
+        while server.calls < 12 and time.monotonic() < until:  # six routes, six prompts
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=300)
+        while "waiting for calls in flight" not in stderr:
+            stderr += (line := process.stderr.readline())
+            assert line, stderr
+        heard.set()
+        stderr += process.communicate(timeout=300)[1]
     assert process.returncode == 130, stderr
-    assert "waiting for calls in flight" in stderr and "interrupted by the user" in stderr
+    assert "interrupted by the user" in stderr
     assert "Traceback" not in stderr
     prompts = [body["messages"][0]["content"] for body in server.bodies]
     assert len(prompts) == 12 and reply not in prompts  # no answer was asked for any more

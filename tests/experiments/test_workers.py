@@ -122,17 +122,19 @@ def test_a_run_under_another_budget_is_another_run(lab: Lab) -> None:
 
 
 def test_a_cell_waits_for_those_it_comes_after(lab: Lab) -> None:
-    seen = list[str]()
+    seen, noted = list[str](), threading.Event()
 
-    def noting(name: str, seconds: float) -> Cell:
+    def noting(name: str) -> Cell:
         def note(lab: Lab) -> Result:
-            time.sleep(seconds)
+            if name == "first":
+                noted.wait(60)
             seen.append(name)
+            noted.set()
             return {}
 
         return Cell(name, {}, note, after=("first",) if name == "second" else ())
 
-    made([noting("second", 0), noting("first", 0.2), noting("third", 0)], lab, 2)
+    made([noting(name) for name in ("second", "first", "third")], lab, 2)
     assert seen == ["third", "first", "second"]
 
 
@@ -164,7 +166,6 @@ def test_a_stop_in_one_ends_all_and_keeps_what_was_finished(lab: Lab) -> None:
 
     def stop(lab: Lab) -> Result:
         started.wait(60)
-        time.sleep(0.5)  # until the one that is quick has been taken
         raise Interrupted("by the user")
 
     quick = Cell("quick", {}, lambda lab: {"it": 1})

@@ -51,7 +51,7 @@ def request(**sampling) -> Request:
 
 
 def endpoint(
-    server: Server, *, key: str = "", timeout: float = 5.0, spec: str = "", **options: int
+    server: Server, *, key: str = "", timeout: float = 60.0, spec: str = "", **options: int
 ) -> Endpoint:
     held = Credentials(ApiKey("PCO_API_KEY", key) if key else None)
     return Endpoint(parse_spec(spec or server.spec, {}), held, timeout=timeout, **options)
@@ -325,7 +325,7 @@ async def test_a_refused_value_is_an_error_and_no_refused_field(
     *((fails(status), ServerFault, "server_error") for status in (500, 502, 408, 409, 425)),
     (drops(), ServerFault, "dropped"),
     (raw(b"<html>"), ServerFault, "malformed_body"),
-    (says(delay=5.0), CallTimeout, "timeout"),
+    (says(delay=60.0), CallTimeout, "timeout"),
 ])  # fmt: skip
 async def test_faults_of_the_server_can_be_tried_again(server: Server, step, kind, incident):
     error = await failure(server, step, timeout=0.5 if kind is CallTimeout else 20.0)
