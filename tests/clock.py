@@ -1,8 +1,9 @@
-"""An event loop's clock that a test moves on, so that no limit depends on a machine's speed."""
+"""What a test waits for, at any speed: an event loop's clock that it moves on, and conditions."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 
 class Clock:
@@ -18,3 +19,10 @@ class Clock:
 
     def skip(self, seconds: float) -> None:
         self._skipped += seconds
+
+
+async def until(reached: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Waits for what somebody else brings about. TimeoutError where nobody does."""
+    async with asyncio.timeout(60):
+        while not (found := reached()) or not (found is True or await found):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

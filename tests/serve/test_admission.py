@@ -30,6 +30,7 @@ from promptcodebook.serve.admission import (
 )
 from promptcodebook.serve.completions import Refusal
 from promptcodebook.serve.spending import Spending
+from tests.clock import until
 from tests.lm.server import drops, fails, raw, says
 from tests.method.build import talkative
 from tests.serve.proxied import SAID, Setup, Up, three_call, up
@@ -93,9 +94,7 @@ async def test_bodies_that_are_not_all_there_have_room_for_so_many_bytes() -> No
 
         opened = [await begins() for _ in range(4)]
         firsts = [asyncio.ensure_future(reader.readline()) for reader, _ in opened]
-        async with asyncio.timeout(10):
-            while sum(first.done() for first in firsts) < 3:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: sum(first.done() for first in firsts) == 3)
         refused = [first.result() for first in firsts if first.done()]
         assert len(refused) == 3 and all(b" 429 " in line for line in refused)
         small, _, _ = await served.ask(json={"messages": SAID})
@@ -118,9 +117,11 @@ async def test_who_does_not_take_a_long_answer_is_hung_up_on() -> None:
         async with aiohttp.ClientSession(read_bufsize=1024) as http:
             answer = await http.post(url, json={"messages": SAID})
             assert (await served.metrics())["pco_in_flight"] == 1, "it has its place so long"
-            async with asyncio.timeout(10):
-                while (await served.metrics())["pco_in_flight"]:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+
+            async def hung_up() -> bool:
+                return not (await served.metrics())["pco_in_flight"]
+
+            await until(hung_up)
             answer.close()
         counts = await served.metrics()
     assert counts['pco_requests_total{path="/v1/chat/completions",status="499"}'] == 1

@@ -19,6 +19,7 @@ from promptcodebook.serve.versions import (
     RegistrySource,
     Version,
 )
+from tests.clock import until
 from tests.method.build import talkative
 from tests.policy.registry.build import PRODUCTION, open_gate, sqlite
 from tests.policy.test_policy import RANKING, file_of
@@ -52,9 +53,7 @@ async def test_no_error_ends_the_following_of_a_ref(caplog: pytest.LogCaptureFix
     private = KeyError("private-text"), KeyError("x"), OSError("private-text")
     live = Live(Failing(a, b, *private, ConfigError("no such thing")), at_work)
     watching = asyncio.ensure_future(live.watch(0.001))
-    async with asyncio.timeout(10):
-        while not live.moves and not watching.done():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await until(lambda: bool(live.moves) or watching.done())
     assert not watching.done()
     watching.cancel()
     await live.close()
@@ -154,7 +153,7 @@ async def test_a_replaced_file_is_taken_up_and_no_request_fails(tmp_path: Path) 
         prompts = [body["messages"][0]["content"] for body in served.upstream.bodies]
         served.upstream.bodies.clear()
         path.write_text("{ half of a policy")
-        await asyncio.sleep(0.1)
+        await until(lambda: served.proxy.live.failures > 0)
         kept, _, headers = await served.ask(json={"messages": SAID})
         counts = await served.metrics()
     assert set(seen) == set(names) and seen == sorted(seen, key=names.index)
