@@ -19,7 +19,7 @@ from promptcodebook.serve.versions import (
     RegistrySource,
     Version,
 )
-from tests.clock import until
+from tests.clock import Clock, until
 from tests.method.build import talkative
 from tests.policy.registry.build import PRODUCTION, open_gate, sqlite
 from tests.policy.test_policy import RANKING, file_of
@@ -196,6 +196,9 @@ async def test_a_version_from_before_is_served_by_its_hash_until_it_is_withdrawn
             assert await ask("tickets") == (200, a)
 
 
+PATIENCE_S = 600.0
+
+
 class FailingModel:
     """A model whose role fails: 'error', 'timeout' (it says nothing for long) or 'reply' (it says
     what is of no use)."""
@@ -214,7 +217,8 @@ class FailingModel:
         if self._how == "error":
             raise EndpointDown("nothing answers")
         if self._how == "timeout":
-            await asyncio.sleep(30)
+            Clock().skip(PATIENCE_S)
+            await asyncio.sleep(10 * PATIENCE_S)
         return Reply("")
 
 
@@ -222,7 +226,7 @@ def composing(
     file: PolicyFile, role: str = "", how: str = "", kept: int = 100
 ) -> tuple[Composing, FailingModel]:
     lm = FailingModel(role, how)
-    return Composing(deployed(file, lm), "sha256:0", Patience(0.2, 0.2, kept)), lm
+    return Composing(deployed(file, lm), "sha256:0", Patience(PATIENCE_S, PATIENCE_S, kept)), lm
 
 
 @pytest.mark.parametrize("role", ["encoder", "generator"])
