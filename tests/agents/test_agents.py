@@ -8,7 +8,6 @@ import io
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from promptcodebook.errors import ConfigError, ExecutorError, LMError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.types import Prompt, Turn
-from tests.clock import Clock
+from tests.clock import Clock, until
 
 SCRIPT = Path(__file__).with_name("agent.py")
 SYSTEM = "You work for a shop. Answer in letters."
@@ -234,10 +233,7 @@ async def test_a_flood_leaves_the_answer_and_a_child_is_not_left_behind(tmp_path
     assert (await answer(process("floods"), lm)).text == "P"
     pid = tmp_path / "pid"
     assert (await answer(process("forks", str(pid)), lm)).text == "P"
-    until = time.monotonic() + 60
-    while is_alive(int(pid.read_text())):
-        assert time.monotonic() < until, "the child is alive"
-        await asyncio.sleep(0.05)
+    await until(lambda: not is_alive(int(pid.read_text())))
 
 
 async def test_a_child_whose_parent_is_gone_has_time_to_end(
@@ -275,11 +271,9 @@ async def test_a_process_that_reads_lines_serves_many_rollouts(
         await agent(prompt, pco.Example("e2", "crash", None), chat)
     monkeypatch.setattr("promptcodebook.agents.agent._IDLE_S", 0.05)
     last = await agent(prompt, EXAMPLE, chat)
-    pid, until = last.fields["pid"], time.monotonic() + 60
+    pid = last.fields["pid"]
     assert isinstance(pid, int) and last.text == "P"
-    while is_alive(pid):
-        assert time.monotonic() < until, "nothing ends it"
-        await asyncio.sleep(0.05)
+    await until(lambda: not is_alive(pid))
 
 
 def test_a_process_that_reads_lines_ends_with_the_event_loop_that_started_it() -> None:

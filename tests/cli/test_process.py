@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from aiohttp import web
 
 from tests.cli.conftest import QUICK
 from tests.cli.invoked import pco, running, served
+from tests.clock import until
 from tests.lm.server import Server, says
 from tests.policy.test_policy import file_of
 
@@ -159,10 +159,9 @@ def test_ctrl_c_ends_an_evaluation_in_order(trained: Path) -> None:
     with served(server):
         process = started(*PCO, "eval", "last", "--lm", server.spec, folder=trained)
         assert process.stderr is not None
-        until, stderr = time.monotonic() + 300, ""
-        while server.calls < 12 and time.monotonic() < until:  # six routes, six prompts
-            time.sleep(0.02)
+        asyncio.run(until(lambda: server.calls == 12))  # six routes, six prompts
         process.send_signal(signal.SIGINT)
+        stderr = ""
         while "waiting for calls in flight" not in stderr:
             stderr += (line := process.stderr.readline())
             assert line, stderr
@@ -211,21 +210,12 @@ def test_a_short_output_whose_reader_is_gone_ends_without_a_word(tmp_path: Path)
 # A terminal that closes, and a run that nohup shields from it
 
 
-@pytest.fixture
-def heard() -> Iterator[None]:
-    """A child of a test run under nohup would ignore hanging up, as it inherits that."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 def ended(folder: Path) -> str:
     (run,) = pco("runs", "list", "--json", cwd=folder).json
     return run["ended"]
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("heard")
 def test_a_hang_up_stops_in_order_and_nohup_shields_from_it(folder: Path) -> None:
     code, stderr = interrupted(folder, *TRAIN, until="step 1 of ", by=signal.SIGHUP)
     assert code == 130, stderr

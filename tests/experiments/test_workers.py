@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from importlib.metadata import version
@@ -32,6 +31,7 @@ from promptcodebook.experiments.reproduce import (
     measure_job,
 )
 from promptcodebook.sync import run_sync
+from tests.clock import until
 from tests.lm.server import Server, says
 
 SPEC = "http://127.0.0.1:9/v1#scripted"
@@ -262,10 +262,7 @@ def test_ctrl_c_on_a_cluster_keeps_what_is_finished_and_the_end_is_that_of_one_m
     there.mkdir()
     alone, _ = reproduce(here, "--cells", "1", "--seeds", "2").communicate(timeout=120)
     first = reproduce(there, "--ray", "local", "--cells", "2", "--seeds", "2")
-    until = time.monotonic() + 120
-    while not list(there.rglob("cells/*/0.json")):
-        assert time.monotonic() < until and first.poll() is None
-        time.sleep(0.05)
+    asyncio.run(until(lambda: any(there.rglob("cells/*/0.json"))))
     first.send_signal(signal.SIGINT)
     out, err = first.communicate(timeout=120)
     assert first.returncode == 130 and "the same command resumes it" in err

@@ -261,9 +261,7 @@ def test_the_chances_of_all_routes_are_those_that_are_drawn(most: float, more: f
     assert all(each.explored == (each.route != best) for each in tried)
 
 
-async def test_a_full_disk_stops_the_record_and_no_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_disk_stops_the_record_and_no_request(tmp_path: Path) -> None:
     path = tmp_path / "requests.sqlite"
     async with serving(path) as served:
         asked = await answered(served)

@@ -30,7 +30,7 @@ from promptcodebook.serve.admission import (
 )
 from promptcodebook.serve.completions import Refusal
 from promptcodebook.serve.spending import Spending
-from tests.clock import until
+from tests.clock import Clock, until
 from tests.lm.server import drops, fails, raw, says
 from tests.method.build import talkative
 from tests.serve.proxied import SAID, Setup, Up, three_call, up
@@ -110,13 +110,15 @@ async def test_bodies_that_are_not_all_there_have_room_for_so_many_bytes() -> No
 
 
 async def test_who_does_not_take_a_long_answer_is_hung_up_on() -> None:
-    async with up(setup=Setup(limits=Limits(write_s=1.0), most_bytes=2**25)) as served:
+    async with up(setup=Setup(limits=Limits(write_s=100.0), most_bytes=2**25)) as served:
         served.upstream.default = raw(b"x" * 30_000_000)
         assert (await served.ask(json={"messages": SAID}))[1] == "x" * 30_000_000
         url = served.url + "/v1/chat/completions"
         async with aiohttp.ClientSession(read_bufsize=1024) as http:
             answer = await http.post(url, json={"messages": SAID})
             assert (await served.metrics())["pco_in_flight"] == 1, "it has its place so long"
+
+            Clock().skip(101.0)
 
             async def hung_up() -> bool:
                 return not (await served.metrics())["pco_in_flight"]
