@@ -10,7 +10,7 @@ def main() -> None:
     import sys
 
     try:
-        from promptcodebook.signals import stop_signals
+        from promptcodebook.base.signals import stop_signals
 
         with stop_signals():  # what comes while modules are imported counts, too
             from promptcodebook.cli.app import guard

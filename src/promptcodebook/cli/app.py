@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from promptcodebook import errors
-from promptcodebook.text import printable
+from promptcodebook.base.text import printable
 
 COMMAND_GROUP = "promptcodebook.commands"
 
