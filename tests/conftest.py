@@ -7,7 +7,9 @@ import ipaddress
 import itertools
 import os
 import re
+import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -47,7 +49,27 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if whole and f"not {whole[1]}" in asked else None
 
 
+_KEPT = re.compile(
+    "PATH|PATHEXT|SYSTEMROOT|COMSPEC|TE?MP|TMPDIR|LD_LIBRARY_PATH|DYLD_.*"  # the machine's
+    "|PYTHONPATH|PYTHONDONTWRITEBYTECODE|PYTEST_.*|COV_.*|PIP_.*|PYENV_.*|PLAYWRIGHT_.*"  # tools'
+    "|PCO_TEST_.*|PCO_SHARED|APPROVE"  # for the tests themselves
+)
+"""The variables that tests see of the environment in which somebody types `make test`."""
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
+    """Before any test file or library is read: what these see does not depend on who runs them."""
+    for name in list(os.environ):
+        if not _KEPT.fullmatch(name):
+            del os.environ[name]
+    os.environ |= {"LANG": "C.UTF-8", "TZ": "UTC"}
+    if hasattr(time, "tzset"):
+        time.tzset()
+    os.umask(0o022)
+    _compile_ahead(session)
+
+
+def _compile_ahead(session: pytest.Session) -> None:
     """Each worker begins to read the files of the whole suite at another place: what one of them
     has compiled, the others find. In a fresh checkout the first test begins ten seconds sooner."""
     worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
@@ -103,16 +125,27 @@ def _only_loopback() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _heard_signals() -> Iterator[None]:
+    """A script's shell starts `make test &` with SIGINT ignored, and nohup ignores SIGHUP. Tests
+    send signals, and the processes that they start inherit what is ignored."""
+    ours = {signal.SIGPIPE, signal.SIGXFSZ}  # Python ignores these itself
+    deaf = [n for n in signal.valid_signals() - ours if signal.getsignal(n) is signal.SIG_IGN]
+    for number in deaf:
+        heard = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, heard)
+    yield
+    for number in deaf:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _one_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """All tests are one user on one machine, who is not the developer: a run that one fixture made
     bears the mark of all."""
-    before = os.environ.get("XDG_DATA_HOME")
-    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data-home"))
-    yield
-    if before is None:
-        del os.environ["XDG_DATA_HOME"]
-    else:
-        os.environ["XDG_DATA_HOME"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data-home")))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -125,10 +158,7 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, _homes: Iterator[Path]) -> None:
-    """No PCO_* setting, no key and no home of the developer's reaches a test."""
+    """No home of the developer's, and no cache of another test's, reaches a test."""
     home = next(_homes)
-    for name in list(os.environ):
-        if name.startswith("PCO_") or name.endswith("_API_KEY"):
-            monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))

@@ -183,8 +183,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TextIO, Callable
     pytest.importorskip("pty")
     for name, value in (("TERM", "xterm"), ("COLUMNS", "80"), ("LINES", "24")):
         monkeypatch.setenv(name, value)
-    for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
-        monkeypatch.delenv(name, raising=False)
     ours, theirs = os.openpty()
     os.set_blocking(ours, False)
     sent = b""

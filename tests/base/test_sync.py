@@ -9,13 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 import pytest
 
 from promptcodebook.base.signals import stop_signals
-from promptcodebook.base.sync import LoopThread, run_sync
+from promptcodebook.base.sync import LoopThread, Relay, run_sync
 
 T = TypeVar("T")
 
@@ -47,44 +47,43 @@ def test_it_returns_what_the_coroutine_returns_and_raises_what_it_raises(run: An
             run(raising(error))
 
 
-def _ctrl_c_after(seconds: float, key: signal.Signals = signal.SIGINT) -> threading.Thread:
-    def press() -> None:
-        time.sleep(seconds)
-        os.kill(os.getpid(), key)
+class Waiting(Relay):
+    """Sends a signal once the main thread waits for the outcome: its own looks tell."""
 
-    thread = threading.Thread(target=press)
-    thread.start()
-    return thread
+    def __init__(self, press: Callable[[], None]) -> None:
+        super().__init__()
+        self._press = press
+
+    def listen(self) -> Callable[[], bool]:
+        called, pressed = super().listen(), list[threading.Thread]()
+
+        def looks() -> bool:
+            if not pressed:
+                pressed.append(threading.Thread(target=self._press))
+                pressed[0].start()
+            return called()
+
+        return looks
 
 
-def test_the_first_ctrl_c_asks_and_the_coroutine_ends_in_order() -> None:
+def sends(key: signal.Signals) -> Callable[[], None]:
+    return lambda: os.kill(os.getpid(), key)
+
+
+def to_itself() -> None:
+    """The system may give it to any thread; Python then acts on it once the main one runs."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("press", [sends(signal.SIGINT), to_itself])
+def test_the_first_ctrl_c_asks_and_the_coroutine_ends_in_order(press: Callable[[], None]) -> None:
     asked = asyncio.Event()
 
     async def work() -> str:
         await asked.wait()
         return "in order"
 
-    key = _ctrl_c_after(0.1)
-    assert run_sync(work(), asked.set) == "in order"
-    key.join()
-
-
-def test_a_ctrl_c_that_reached_another_thread_is_heard() -> None:
-    """The system may give it to any; Python then acts on it once the main thread does something."""
-    asked = asyncio.Event()
-
-    async def work() -> str:
-        await asyncio.wait_for(asked.wait(), 10)
-        return "in order"
-
-    def press() -> None:
-        time.sleep(0.3)
-        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-
-    key = threading.Thread(target=press)
-    key.start()
-    assert run_sync(work(), asked.set) == "in order"
-    key.join()
+    assert run_sync(work(), asked.set, Waiting(press)) == "in order"
 
 
 def test_sigterm_asks_too_where_somebody_can_be_asked() -> None:
@@ -100,30 +99,25 @@ def test_sigterm_asks_too_where_somebody_can_be_asked() -> None:
 
     before = signal.getsignal(signal.SIGTERM)
     assert run_sync(handler()) == before
-    key = _ctrl_c_after(0.2, signal.SIGTERM)
-    assert run_sync(work(), asked.set) != before
-    key.join()
+    assert run_sync(work(), asked.set, Waiting(sends(signal.SIGTERM))) != before
     assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_second_ctrl_c_cancels() -> None:
     asked: list[int] = []
-    keys = [_ctrl_c_after(0.1)]
 
     async def stubborn() -> None:
         await asyncio.sleep(300)
 
     def interrupt() -> None:
         asked.append(1)
-        keys.append(_ctrl_c_after(0.1))
+        sends(signal.SIGINT)()
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run_sync(stubborn(), interrupt)
+        run_sync(stubborn(), interrupt, Waiting(sends(signal.SIGINT)))
     assert asked == [1]
     assert time.monotonic() - began < 60
-    for key in keys:
-        key.join()
 
 
 @both

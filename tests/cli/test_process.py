@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.cli.conftest import QUICK
 from tests.cli.invoked import pco, running, served
+from tests.clock import until
 from tests.lm.server import Server, says
 from tests.policy.test_policy import file_of
 
@@ -70,15 +73,15 @@ def test_what_cannot_be_served_is_refused_before_anything_is_loaded(
     assert error in " ".join(result.err.split())
 
 
+DEAF = ("/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh")
+"""As a script's shell starts `pco ... &`: deaf to Ctrl-C."""
+
+
 def interrupted(
     folder: Path, *args: str, until: str, by: int = signal.SIGINT, background: bool = False
 ) -> tuple[int, str]:
-    """The command, sent Ctrl-C (or another signal) once its stderr has said `until`.
-
-    `background`: as a script's shell starts `pco ... &`, which is deaf to Ctrl-C.
-    """
-    command = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"] if background else []
-    process = started(*command, *PCO, *args, folder=folder)
+    """The command, sent Ctrl-C (or another signal) once its stderr has said `until`."""
+    process = started(*(DEAF if background else ()), *PCO, *args, folder=folder)
     assert process.stderr is not None
     stderr = ""
     for line in process.stderr:
@@ -115,7 +118,7 @@ class CtrlC:
     def find_spec(self, name, *more):
         if name == {at!r}:
             sys.meta_path.remove(self)
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.{by})
 
 sys.meta_path.insert(0, CtrlC())
 sys.argv = ["pco", "data", "check", "gone.jsonl"]
@@ -124,26 +127,48 @@ main()
 """
 
 
-@pytest.mark.parametrize("at", ["typing", "typer", "promptcodebook.cli.plan"])
-def test_ctrl_c_while_modules_are_imported_leaves_no_traceback(at: str, tmp_path: Path) -> None:
-    process = started(sys.executable, "-c", IMPORTING.format(at=at), folder=tmp_path)
+@pytest.mark.parametrize(
+    ("at", "by", "background"),
+    [
+        ("typing", "SIGINT", False),
+        ("typer", "SIGINT", False),
+        ("typer", "SIGTERM", False),
+        ("typer", "SIGINT", True),
+        ("promptcodebook.cli.plan", "SIGINT", False),
+    ],
+)
+def test_ctrl_c_while_modules_are_imported_leaves_no_traceback(
+    at: str, by: str, background: bool, tmp_path: Path
+) -> None:
+    command = (sys.executable, "-c", IMPORTING.format(at=at, by=by))
+    process = started(*(DEAF if background else ()), *command, folder=tmp_path)
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, "") and err in ("", "pco: interrupted\n")
 
 
 def test_ctrl_c_ends_an_evaluation_in_order(trained: Path) -> None:
-    server = Server()
+    server, heard = Server(), threading.Event()
     reply = '{"selected_indices": [0, 1, 2, 3]}'  # a route, and then a prompt as well
-    server.default = says(reply, delay=1.0)
+
+    async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        if server.calls > 6:  # the prompts, which are under way until the interrupt is heard
+            await asyncio.to_thread(heard.wait, 300)
+        return await says(reply)(request, body)
+
+    server.default = answer
     with served(server):
         process = started(*PCO, "eval", "last", "--lm", server.spec, folder=trained)
-        until = time.monotonic() + 300
-        while server.calls < 12 and time.monotonic() < until:  # six routes, six prompts under way
-            time.sleep(0.02)
+        assert process.stderr is not None
+        asyncio.run(until(lambda: server.calls == 12))  # six routes, six prompts
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=300)
+        stderr = ""
+        while "waiting for calls in flight" not in stderr:
+            stderr += (line := process.stderr.readline())
+            assert line, stderr
+        heard.set()
+        stderr += process.communicate(timeout=300)[1]
     assert process.returncode == 130, stderr
-    assert "waiting for calls in flight" in stderr and "interrupted by the user" in stderr
+    assert "interrupted by the user" in stderr
     assert "Traceback" not in stderr
     prompts = [body["messages"][0]["content"] for body in server.bodies]
     assert len(prompts) == 12 and reply not in prompts  # no answer was asked for any more
@@ -185,21 +210,12 @@ def test_a_short_output_whose_reader_is_gone_ends_without_a_word(tmp_path: Path)
 # A terminal that closes, and a run that nohup shields from it
 
 
-@pytest.fixture
-def heard() -> Iterator[None]:
-    """A child of a test run under nohup would ignore hanging up, as it inherits that."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 def ended(folder: Path) -> str:
     (run,) = pco("runs", "list", "--json", cwd=folder).json
     return run["ended"]
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("heard")
 def test_a_hang_up_stops_in_order_and_nohup_shields_from_it(folder: Path) -> None:
     code, stderr = interrupted(folder, *TRAIN, until="step 1 of ", by=signal.SIGHUP)
     assert code == 130, stderr

@@ -94,21 +94,16 @@ def test_a_policy_is_called_by_what_its_user_calls_it(
 def test_only_openais_own_models_are_sent_the_newer_field_for_a_length(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     assert length_field(parse_spec("openai/gpt-5", os.environ)) == "max_completion_tokens"
     monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:1/v1")
     assert length_field(parse_spec("openai/gpt-5", os.environ)) == "max_tokens"
 
 
 @pytest.mark.parametrize("args", [("--records", "0"), ("--verbatim",)])
-def test_what_requests_say_is_on_no_disk(
-    args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_requests_say_is_on_no_disk(args: tuple[str, ...], tmp_path: Path) -> None:
     """Nor is what the encoder says of it: the one file that is written is the record."""
     file_of().save(tmp_path / "tickets.pco.json")
     analysis = {"analysis": "The user says MARKED-4711.", "constraints": [], "indices": [0]}
-    for name in ("PCO_CACHE", "PCO_REQUESTS", "PCO_SERVE_KEY"):
-        monkeypatch.delenv(name, raising=False)
     home = tmp_path / "home"
     folders = {f"XDG_{name}_HOME": str(home / name) for name in ("CACHE", "DATA")}
     with served(Server()) as server:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tests.lm.server import Server, Step, fails, fails_and_hangs_up, refusing, s
 
 
 async def look(server: Server, **options) -> Section:
-    return await probe(options.pop("spec", server.spec), timeout=5.0, **options)
+    return await probe(options.pop("spec", server.spec), timeout=60.0, **options)
 
 
 def levels(found: Section) -> dict[str, str]:
@@ -31,7 +32,7 @@ def levels(found: Section) -> dict[str, str]:
 
 
 async def obedient(request: web.Request, body: dict) -> web.StreamResponse:
-    """A server that enforces schemas, caps lengths, caches prefixes and batches."""
+    """A server that enforces schemas, caps lengths and caches prefixes."""
     text, finish = "fine", "stop"
     if "response_format" in body:
         code = body["response_format"]["json_schema"]["schema"]["properties"]["code"]["enum"][0]
@@ -40,18 +41,48 @@ async def obedient(request: web.Request, body: dict) -> web.StreamResponse:
         text, finish = "1\n2\n3", "length"
     cached = {"cached_tokens": 1024 if len(body["messages"][-1]["content"]) > 4000 else 0}
     usage = {"prompt_tokens": 1500, "completion_tokens": 3, "prompt_tokens_details": cached}
-    return await says(text, finish=finish, usage=usage, delay=0.04)(request, body)
+    return await says(text, finish=finish, usage=usage)(request, body)
+
+
+class Crowded:
+    """A server that answers eight calls at once when all are there: together or in turn by its own
+    clock, and some of them in vain."""
+
+    def __init__(self, *, in_turn: bool = False, most: int = 8) -> None:
+        self._in_turn, self._most, self._now = in_turn, most, 0.0
+        self._inside, self._full = 0, asyncio.Event()
+
+    def clock(self) -> float:
+        return self._now
+
+    async def __call__(self, request: web.Request, body: dict) -> web.StreamResponse:
+        if not re.search("number near [1-8]", body["messages"][-1]["content"]):
+            self._now += 1.0
+            return await obedient(request, body)
+        self._inside += 1
+        self._now += 1.0 if self._in_turn else 1 / 8
+        if self._inside == 8:
+            self._full.set()
+        place = self._inside
+        await self._full.wait()
+        step = obedient if place <= self._most else fails(429, "too many")
+        return await step(request, body)
+
+
+async def crowded(server: Server, **how: Any) -> Section:
+    server.default = Crowded(**how)
+    return await look(server, clock=server.default.clock)
 
 
 async def test_a_good_endpoint_gets_no_warning(server: Server):
-    server.default = obedient
-    found = await look(server)
+    found = await crowded(server)
     assert found.ok
     assert set(levels(found).values()) == {"ok"}
     assert "enforced" in found["structured output"].what
     assert "1024 of 1500" in found["prefix cache"].what
     assert "is listed" in found["model"].what
     assert "none sent" in found["key"].what
+    assert found["concurrency"].what == "8 calls at once take 1.0 times as long as one"
     assert server.peak == 8
 
 
@@ -80,35 +111,16 @@ async def test_what_a_plain_endpoint_lacks_is_named(
     assert what in found[name].what and next_step in found[name].next_step
 
 
-async def test_calls_served_in_turn_are_noticed(server: Server):
-    turn = asyncio.Lock()
-
-    async def one_by_one(request: web.Request, body: dict) -> web.StreamResponse:
-        async with turn:
-            return await says(delay=0.02)(request, body)
-
-    server.default = one_by_one
-    concurrency = (await look(server))["concurrency"]
-    assert concurrency.level == "warn"
-    assert "in turn" in concurrency.what
-
-
-async def test_calls_that_fail_together_are_noticed(server: Server):
-    busy = 0
-
-    async def limited(request: web.Request, body: dict) -> web.StreamResponse:
-        nonlocal busy
-        busy += 1
-        try:
-            step = fails(429, "too many") if busy > 3 else says(delay=0.05)
-            return await step(request, body)
-        finally:
-            busy -= 1
-
-    server.default = limited
-    concurrency = (await look(server))["concurrency"]
-    assert concurrency.level == "warn"
-    assert "5 of 8" in concurrency.what
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [({"in_turn": True}, "take 8.0 times as long as one: they are served in turn"),
+     ({"most": 3}, "5 of 8 calls at once failed")],
+)  # fmt: skip
+async def test_calls_at_once_that_are_served_in_turn_or_fail_are_noticed(
+    server: Server, how: dict[str, Any], what: str
+):
+    concurrency = (await crowded(server, **how))["concurrency"]
+    assert concurrency.level == "warn" and what in concurrency.what
 
 
 async def test_a_refused_key(server: Server, monkeypatch: pytest.MonkeyPatch):

@@ -237,9 +237,8 @@ def test_what_cannot_be_compiled_is_said(tmp_path: Path) -> None:
 
 
 def test_a_program_without_a_policy_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: ComposedProgram
+    tmp_path: Path, compiled: ComposedProgram
 ) -> None:
-    monkeypatch.delenv("PCO_LM", raising=False)
     program = ComposedProgram(TwoSteps(), model())
     with pytest.raises(PolicyError, match="no policy yet"):
         program(question=QUESTION)

@@ -34,7 +34,7 @@ HEADER = Header("run", "2026-01-01T00:00:00+00:00", "0")
 
 
 def models(server: Server, supplies: Supplies | None = None, **settings) -> Models:
-    fixed = {"lm": server.spec, "cache": False, "retries": 2, "timeout": 0.3, "concurrency": 4}
+    fixed = {"lm": server.spec, "cache": False, "retries": 2, "timeout": 60.0, "concurrency": 4}
     return Models.build(load_config({**fixed, **settings}), supplies or Supplies())
 
 
@@ -50,12 +50,14 @@ async def answered(stack: Models, calls: int) -> list[object]:
         await stack.close()
 
 
-@pytest.mark.parametrize("step", [says(delay=1.0), drops(), raw(b"<html>busy"), fails(500)])
+@pytest.mark.parametrize(("step", "timeout"), [
+    (says(delay=60.0), 0.3), (drops(), 60.0), (raw(b"<html>busy"), 60.0), (fails(500), 60.0)
+])  # fmt: skip
 async def test_every_try_is_checked_and_a_lost_one_is_booked_at_its_most(
-    server: Server, step: Step
+    server: Server, step: Step, timeout: float
 ) -> None:
     server.default = step
-    stack = models(server, budget={"calls": 7})
+    stack = models(server, budget={"calls": 7}, timeout=timeout)
     outcomes = await answered(stack, 5)
     assert server.calls == 7
     assert stack.ledger.lost_total.calls == 7
@@ -226,7 +228,7 @@ async def begun(stack: Models, server: Server, calls: int, seen: int) -> list[as
 
 async def test_calls_that_wait_for_a_slot_do_not_start_after_an_interruption(server: Server):
     server.default = says(delay=0.2)
-    stack = models(server, timeout=20.0, concurrency=2)
+    stack = models(server, concurrency=2)
     calls = await begun(stack, server, 10, 2)
     stack.budget.stop(Interrupted("by the user"))
     results = await asyncio.gather(*calls, return_exceptions=True)
@@ -242,7 +244,7 @@ async def test_a_known_reply_is_given_after_a_budget_is_reached_not_after_an_int
     """A run whose replies are all known would not end: it asks for nothing new."""
     server.default = says()
     store = RunStore.create(tmp_path, HEADER)
-    stack = models(server, Supplies(log=store.reply_log), timeout=20.0)
+    stack = models(server, Supplies(log=store.reply_log))
     await stack.lm(ask())
     stack.budget.stop_signal.give(reason("enough"))
     again = await asyncio.gather(stack.lm(ask()), return_exceptions=True)
@@ -253,7 +255,7 @@ async def test_a_known_reply_is_given_after_a_budget_is_reached_not_after_an_int
 
 async def test_a_call_between_two_tries_gives_up_at_once(server: Server):
     server.default = fails(429, headers={"Retry-After": "60"})
-    stack = models(server, timeout=20.0, concurrency=2)
+    stack = models(server, concurrency=2)
     calls = await begun(stack, server, 4, 2)
     await asyncio.sleep(0.05)
     began = time.monotonic()
@@ -283,7 +285,7 @@ class Full:
 
 
 async def test_nothing_is_asked_for_that_could_not_be_kept(server: Server):
-    stack = models(server, Supplies(log=Full()), timeout=20.0, concurrency=1)
+    stack = models(server, Supplies(log=Full()), concurrency=1)
     calls = (stack.lm(ask(n)) for n in range(6))
     results = await asyncio.gather(*calls, return_exceptions=True)
     with pytest.raises(DiskFull, match="no space left") as caught:

@@ -60,7 +60,7 @@ async def test_every_incident_is_counted_and_made_good(server: Server, tally: Co
     (fails(429), RateLimited, {"rate_limited": 3}, 3),
     (fails(502), ServerFault, {"server_error": 3}, 3),
     (drops(), ServerFault, {"dropped": 3}, 3),
-    (says(delay=1.0), CallTimeout, {"timeout": 3}, 3),
+    (says(delay=60.0), CallTimeout, {"timeout": 3}, 3),
     (fails(401), AuthRefused, {}, 1),
 ])  # fmt: skip
 async def test_retries_end_and_what_will_not_get_better_has_none(

@@ -197,7 +197,6 @@ def test_the_model_is_the_one_given_else_that_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = saved(tmp_path)
-    monkeypatch.delenv("PCO_LM", raising=False)
     with pytest.raises(ConfigError, match="names no model, and none was given") as error:
         load_policy(path)
     assert "PCO_LM" in error.value.hint

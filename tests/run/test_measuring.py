@@ -476,11 +476,8 @@ def test_one_call_distils_a_run_of_python(words: tuple[pco.Run, Assembled], tmp_
     assert "fresh=200" in refused.value.hint
 
 
-def test_what_is_not_handed_over_is_named(
-    words: tuple[pco.Run, Assembled], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_handed_over_is_named(words: tuple[pco.Run, Assembled], tmp_path: Path) -> None:
     run, assembled = words
-    monkeypatch.delenv("PCO_LM", raising=False)
     with pytest.raises(ConfigError, match="took data, reward, lm as objects") as refused:
         pco.distill(run.path)
     assert "distill() data=... reward=... lm=..." in refused.value.hint

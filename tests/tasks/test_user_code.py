@@ -27,9 +27,11 @@ from promptcodebook.tasks.rewards.ready import Exact
 from promptcodebook.tasks.user_code import Escape, Overdue, UserCalls, is_async
 from promptcodebook.tasks.worker import CallResult, Worker
 from promptcodebook.types import Example, Output, Prompt
+from tests.clock import Clock
 
 EXAMPLE = Example("e7", "question", "answer")
 UNIT = (0.0, 1.0)
+HOUR = 3600.0
 
 
 @pytest.mark.parametrize("threads", [1, 8])
@@ -74,10 +76,18 @@ async def test_what_is_async_or_ours_stays_in_the_loop() -> None:
 
 
 async def test_a_reward_that_hangs_is_a_failure_that_says_what_to_set() -> None:
-    never = threading.Event()
-    calls = UserCalls(threads=1, seconds=0.5)
-    with pytest.raises(RewardError, match=r"did not return within 0\.5 s \(example e7\)") as caught:
-        await apply_reward(lambda e, o: float(never.wait()), EXAMPLE, Output("y"), UNIT, calls)
+    clock, begun, never = Clock(), threading.Event(), threading.Event()
+    calls = UserCalls(threads=1, seconds=HOUR)
+
+    def hangs(*_: object) -> float:
+        begun.set()
+        return float(never.wait())
+
+    task = asyncio.create_task(apply_reward(hangs, EXAMPLE, Output("y"), UNIT, calls))
+    await asyncio.to_thread(begun.wait)
+    clock.skip(HOUR)
+    with pytest.raises(RewardError, match=r"did not return within 3600 s \(example e7\)") as caught:
+        await task
     assert "user_code.seconds" in caught.value.hint
     # The thread that hangs takes nobody's place.
     assert (await apply_reward(lambda e, o: 1.0, EXAMPLE, Output("y"), UNIT, calls)).value == 1.0
@@ -108,34 +118,45 @@ async def test_a_coroutine_that_hangs_is_cancelled_even_if_it_will_not_hear_of_i
     stop.set()
 
 
-async def test_calls_in_turn_share_a_thread_that_soon_ends() -> None:
-    calls, own, hung = UserCalls(seconds=0.2), list[threading.Thread](), threading.Event()
+async def test_calls_in_turn_share_a_thread_that_soon_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, calls, own = Clock(), UserCalls(seconds=HOUR), list[threading.Thread]()
+    begun, hung = threading.Event(), threading.Event()
+    monkeypatch.setattr("promptcodebook.tasks.user_code._IDLE_S", HOUR)
 
     def work(wait: bool = False) -> None:
         own.append(threading.current_thread())
         if wait:
-            hung.wait(20)
+            begun.set()
+            hung.wait()
 
     for _ in range(3):
         await calls.call(work)
+    task = asyncio.create_task(calls.call(work, True))
+    await asyncio.to_thread(begun.wait)
+    clock.skip(HOUR)
     with pytest.raises(Overdue):
-        await calls.call(work, True)
+        await task
+    await calls.call(work)
+    monkeypatch.setattr("promptcodebook.tasks.user_code._IDLE_S", 0.01)
     await calls.call(work)
     first, other = own[0], own[-1]
-    assert own == [first] * 4 + [other] and other is not first
+    assert own == [first] * 4 + [other] * 2 and other is not first
     hung.set()  # the one that hung ends as well, once it is through
     for thread in (first, other):
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
     await calls.call(work)
 
 
 async def test_waiting_for_a_thread_or_a_model_does_not_count() -> None:
-    calls = UserCalls(threads=1, seconds=1.0)
-    await asyncio.gather(*(calls.call(time.sleep, 0.25) for _ in range(5)))
+    clock, calls = Clock(), UserCalls(threads=1, seconds=HOUR)
+    await asyncio.gather(*(calls.call(clock.skip, HOUR / 4) for _ in range(5)))
 
-    async def slow_model(*_: object, **__: object) -> Reply:
-        await asyncio.sleep(1.2)
+    async def model(*_: object, **__: object) -> Reply:
+        clock.skip(1.2 * HOUR)
+        await asyncio.sleep(0)
         return Reply("y")
 
     async def agent(prompt: str, example: Example, lm: Chat) -> str:
@@ -143,19 +164,17 @@ async def test_waiting_for_a_thread_or_a_model_does_not_count() -> None:
         return one.text + two.text
 
     program = Agent(agent, "agent", calls)
-    assert (await program(Prompt("p"), EXAMPLE, slow_model)).text == "yy"  # type: ignore[arg-type]
-
-    async def quick_model(*_: object, **__: object) -> Reply:
-        return Reply("y")
+    assert (await program(Prompt("p"), EXAMPLE, model)).text == "yy"  # type: ignore[arg-type]
 
     async def dawdles(prompt: str, example: Example, lm: Chat) -> str:
         for _ in range(100):  # a call in between does not restart its time
             await lm("a")
-            await asyncio.sleep(0.02)
+            clock.skip(HOUR / 50)
+            await asyncio.sleep(0.0001)
         return "late"
 
     with pytest.raises(ExecutorError, match="did not return within"):
-        await Agent(dawdles, "agent", UserCalls(seconds=0.3))(Prompt("p"), EXAMPLE, quick_model)  # type: ignore[arg-type]
+        await Agent(dawdles, "agent", calls)(Prompt("p"), EXAMPLE, model)  # type: ignore[arg-type]
 
 
 def _exit(*_: object) -> float:
@@ -326,7 +345,7 @@ def test_a_call_is_late_by_what_it_computed_and_not_by_what_it_waited_for(worker
     assert 0.3 <= time.monotonic() - start < 30
     assert isinstance(pid, int) and gone(pid)
     assert worker.call(f"{HERE}:search", ("a+", "caaab"), LONG) == CallResult(True)
-    assert isinstance(worker.call(f"{HERE}:nap", (0.4,), 0.2).value, int)
+    assert isinstance(worker.call(f"{HERE}:nap", (0.55,), 0.5).value, int)
     start = time.monotonic()
     assert worker.call(f"{HERE}:nap", (60,), 0.2) == CallResult(timed_out=True)
     assert time.monotonic() - start < 30, "but nothing is waited for without end"
@@ -339,7 +358,7 @@ def test_an_exception_and_a_crash_are_told_apart_from_a_value(worker: Worker) ->
     pid = worker.call(f"{HERE}:process_id", (), LONG).value
     assert isinstance(pid, int)
     os.kill(pid, signal.SIGKILL)  # while idle: it is replaced
-    time.sleep(0.1)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     pid = worker.call(f"{HERE}:process_id", (), LONG).value
     assert worker.call(f"{HERE}:die", (7,), LONG).error.endswith("ended with code 7")
     assert isinstance(pid, int) and gone(pid)
@@ -363,15 +382,17 @@ async def test_many_concurrent_callers_share_the_processes() -> None:
     await asyncio.to_thread(worker.close)
 
 
-def test_close_ends_a_call_in_progress_and_leaves_no_process() -> None:
+def test_close_ends_a_call_in_progress_and_leaves_no_process(tmp_path: Path) -> None:
     worker = Worker(1)
     pid = worker.call(f"{HERE}:process_id", (), LONG).value
     results = list[CallResult]()
+    asleep = tmp_path / "asleep"
+    os.mkfifo(asleep)
     caller = threading.Thread(
-        target=lambda: results.append(worker.call(f"{HERE}:nap", (LONG,), LONG))
+        target=lambda: results.append(worker.call(f"{HERE}:sleep_at", (str(asleep),), LONG))
     )
     caller.start()
-    time.sleep(0.2)
+    asleep.read_bytes()  # it is written to as the call begins
     worker.close()
     caller.join(60)
     assert results and results[0].value is None and results[0].error

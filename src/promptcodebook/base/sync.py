@@ -105,10 +105,11 @@ def run_sync(
     count as one too. Outside the main thread `relay` says what is a Ctrl-C. A second Ctrl-C cancels
     it and raises KeyboardInterrupt, after `_PATIENCE_S` at the latest."""
     thread, called = LoopThread(), (relay or Relay()).listen()
-    outcome = thread.begin(coroutine)
+    outcome: Future[_T] = Future()
     try:
         with nullcontext() if interrupt is None else stop_signals():
             try:
+                outcome = thread.begin(coroutine)
                 return _result(outcome, called)
             except KeyboardInterrupt:
                 if outcome.done() or interrupt is None:

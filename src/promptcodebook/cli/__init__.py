@@ -10,10 +10,13 @@ def main() -> None:
     import sys
 
     try:
-        from promptcodebook.cli.app import guard
+        from promptcodebook.base.signals import stop_signals
 
-        code = guard()
-    except KeyboardInterrupt:  # while modules are imported
+        with stop_signals():  # what comes while modules are imported counts, too
+            from promptcodebook.cli.app import guard
+
+            code = guard()
+    except KeyboardInterrupt:
         code = 130
         print("pco: interrupted", file=sys.stderr)
     sys.exit(code)

@@ -19,7 +19,6 @@ import typer
 from typer.core import TyperGroup
 
 from promptcodebook import errors
-from promptcodebook.base.signals import stop_signals
 from promptcodebook.base.text import printable
 
 COMMAND_GROUP = "promptcodebook.commands"
@@ -105,8 +104,7 @@ def guard() -> int:
     """Runs the command line: 0 done, 1 failed, 2 usage, 3 budget reached, 130 interrupted."""
     command: Any = typer.main.get_command(app)
     try:
-        with stop_signals():
-            code = command(prog_name="pco", standalone_mode=False)
+        code = command(prog_name="pco", standalone_mode=False)
         sys.stdout.flush()  # a reader that is gone shows here, not at interpreter exit
         return code if isinstance(code, int) else 0
     except errors.PcoError as error:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from promptcodebook import errors
@@ -69,15 +70,16 @@ async def probe(
     headers: Mapping[str, str] | None = None,
     simulated: Callable[[Spec], LM] | None = None,
     local: Callable[[Spec], LM] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Section:
     """Asks the model behind a spec. Never raises for what it comes upon: that is a Finding."""
     try:
         spec = parse_spec(spec_text)
         access = find_credentials(spec.key_names, headers)
         if spec.kind == "local" and local is not None:
-            return Section(spec_text, tuple(await _by_weights(local(spec))))
+            return Section(spec_text, tuple(await _by_weights(local(spec), clock)))
         if spec.kind == "simulated" and simulated is not None:
-            return Section(spec_text, tuple(await _by_calls(simulated(spec))))
+            return Section(spec_text, tuple(await _by_calls(simulated(spec), clock)))
         if spec.kind in ("simulated", "local"):
             raise errors.ConfigError(
                 "there is no address to look at", hint="pco lm serve simulated"
@@ -91,7 +93,7 @@ async def probe(
         if all(each.level != "fail" for each in findings):
             # A server that broke over its list may hang up right after: the calls connect again.
             await endpoint.close()
-            findings += await _by_calls(endpoint)
+            findings += await _by_calls(endpoint, clock)
         if findings[-1].level != "fail":
             what = "the endpoint counts tokens itself"
             if await endpoint.count_tokens("one two three") is None:
@@ -130,19 +132,20 @@ async def _address(endpoint: Endpoint, spec: Spec, key: ApiKey | None) -> list[F
     return [reached, Finding("key", "ok", accepted), found]
 
 
-async def _by_calls(lm: LM) -> list[Finding]:
-    begun = time.perf_counter()
+async def _by_calls(lm: LM, clock: Callable[[], float]) -> list[Finding]:
+    begun = clock()
     try:
         first = await lm(_ask("Reply with the single word: hello", cap=64))
     except (errors.LMError, errors.ConfigError) as error:
         return [Finding("call", "fail", str(error), error.hint)]
-    took = time.perf_counter() - begun
+    took = clock() - begun
     usage = Finding("usage", "ok", "token counts are reported")
     if first.estimated:
         what = f"no token counts are reported; ours are an {TOKENIZER}"
         usage = Finding("usage", "warn", what, "give budgets in calls or time rather than tokens")
     findings = [Finding("call", "ok", f"a short reply takes {took:.2f} s"), usage]
-    for name, trial in _TRIALS.items():
+    trials = {**_TRIALS, "concurrency": partial(_concurrency, clock=clock)}
+    for name, trial in trials.items():
         try:
             what, *step = await trial(lm)
             findings.append(Finding(name, "warn" if step else "ok", what, *step))
@@ -152,19 +155,19 @@ async def _by_calls(lm: LM) -> list[Finding]:
     return findings
 
 
-async def _by_weights(lm: LM) -> list[Finding]:
-    begun = time.perf_counter()
+async def _by_weights(lm: LM, clock: Callable[[], float]) -> list[Finding]:
+    begun = clock()
     try:  # its first reply is made when it has been loaded
         await lm(_ask("Reply with the single word: hello", cap=1))
     except (errors.LMError, errors.ConfigError, errors.MissingExtra) as error:
         return [Finding("weights", "fail", str(error), error.hint)]
-    took = time.perf_counter() - begun
+    took = clock() - begun
     findings = [Finding("weights", "ok", f"found, and loaded in {took:.1f} s")]
-    findings += await _by_calls(lm)
+    findings += await _by_calls(lm, clock)
     asked = [_ask(f"Tell me a story about the number {n}.", cap=48) for n in range(_BATCH)]
-    begun = time.perf_counter()
+    begun = clock()
     replies = await asyncio.gather(*(lm(each) for each in asked))
-    pace = sum(r.usage.completion_tokens for r in replies) / (time.perf_counter() - begun)
+    pace = sum(r.usage.completion_tokens for r in replies) / (clock() - begun)
     what = f"{pace:.0f} tokens/s over {_BATCH} calls at once"
     return [*findings, Finding("speed", "ok", what)]
 
@@ -218,17 +221,15 @@ async def _prefix_cache(lm: LM) -> tuple[str, ...]:
     return (f"{usage.cached_prompt_tokens} of {usage.prompt_tokens} prompt tokens came from it",)
 
 
-async def _concurrency(lm: LM) -> tuple[str, ...]:
-    async def one(number: int) -> float:
-        begun = time.perf_counter()
-        await lm(_ask(f"Say a number near {number}.", cap=32))
-        return time.perf_counter() - begun
-
-    alone = await one(0)
-    begun = time.perf_counter()
-    calls = (one(number + 1) for number in range(_AT_ONCE))
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    factor = (time.perf_counter() - begun) / max(alone, 1e-6)
+async def _concurrency(lm: LM, clock: Callable[[], float]) -> tuple[str, ...]:
+    first, *others = (
+        _ask(f"Say a number near {number}.", cap=32) for number in range(1 + _AT_ONCE)
+    )
+    begun = clock()
+    await lm(first)
+    alone, begun = clock() - begun, clock()
+    results = await asyncio.gather(*map(lm, others), return_exceptions=True)
+    factor = (clock() - begun) / max(alone, 1e-6)
     if failed := [each for each in results if isinstance(each, BaseException)]:
         what = f"{len(failed)} of {_AT_ONCE} calls at once failed: {failed[0]}"
         return what, f"set concurrency below {_AT_ONCE}"
@@ -244,5 +245,4 @@ _TRIALS: Mapping[str, Callable[[LM], Awaitable[tuple[str, ...]]]] = {
     "sampling": _sampling,
     "length cap": _length_cap,
     "prefix cache": _prefix_cache,
-    "concurrency": _concurrency,
 }

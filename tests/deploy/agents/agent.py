@@ -95,7 +95,7 @@ if mode == "leaves":  # a child that takes a moment to end
     lasting = """
 import pathlib, signal, sys, time
 def end(*_):
-    time.sleep(0.3)
+    time.sleep(0.1)
     pathlib.Path(sys.argv[2]).write_text("")
     sys.exit()
 signal.signal(signal.SIGTERM, end)

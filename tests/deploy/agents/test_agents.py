@@ -7,9 +7,7 @@ import hashlib
 import io
 import json
 import os
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from promptcodebook.errors import ConfigError, ExecutorError, LMError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.types import Prompt, Turn
+from tests.clock import Clock, until
 
 SCRIPT = Path(__file__).with_name("agent.py")
 SYSTEM = "You work for a shop. Answer in letters."
@@ -263,17 +262,20 @@ asyncio.run(main())
 """
 
 
-def test_no_agent_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
-    run = subprocess.Popen([sys.executable, "-c", _RUN, str(tmp_path)])
+async def test_no_agent_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
+    run = await asyncio.create_subprocess_exec(sys.executable, "-c", _RUN, str(tmp_path))
     files = [tmp_path / f"e{i}{child}" for i in range(4) for child in ("", "-child")]
-    wait_until(lambda: all(file.exists() and file.read_text() for file in files))
+    await until(lambda: all(file.exists() and file.read_text() for file in files))
     run.kill()
-    run.wait()
+    await run.wait()
     pids = [int(file.read_text()) for file in files]
-    wait_until(lambda: not any(map(is_alive, pids)))
+    await until(lambda: not any(map(is_alive, pids)))
 
 
-async def test_a_child_whose_parent_is_gone_has_time_to_end(tmp_path: Path) -> None:
+async def test_a_child_whose_parent_is_gone_has_time_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("promptcodebook.deploy.agents.agent._GRACE_S", 60.0)
     begun, ended = tmp_path / "begun", tmp_path / "ended"
     lm = ScriptedLM().reply_with(lambda request: "P")
     assert (await answer(process("leaves", str(begun), str(ended)), lm)).text == "P"
@@ -285,13 +287,6 @@ def test_an_agent_forgets_the_loops_that_have_ended() -> None:
     for _ in range(3):
         asyncio.run(answer(agent, lm))
     assert len(agent._free) == 1
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def is_alive(pid: int) -> bool:
@@ -312,11 +307,9 @@ async def test_a_process_that_reads_lines_serves_many_rollouts(
         await agent(prompt, pco.Example("e2", "crash", None), chat)
     monkeypatch.setattr("promptcodebook.deploy.agents.agent._IDLE_S", 0.05)
     last = await agent(prompt, EXAMPLE, chat)
-    pid, until = last.fields["pid"], time.monotonic() + 60
+    pid = last.fields["pid"]
     assert isinstance(pid, int) and last.text == "P"
-    while is_alive(pid):
-        assert time.monotonic() < until, "nothing ends it"
-        await asyncio.sleep(0.05)
+    await until(lambda: not is_alive(pid))
 
 
 async def rollouts(agent: pco.Agent, count: int = 6) -> list[pco.Output | ExecutorError]:
@@ -333,7 +326,7 @@ async def rollouts(agent: pco.Agent, count: int = 6) -> list[pco.Output | Execut
         except ExecutorError as error:
             made.append(error)
         if "later" in agent.command and k == 1:
-            await asyncio.to_thread(wait_until, Path(agent.command[-1]).exists)
+            await until(Path(agent.command[-1]).exists)
     return made
 
 
@@ -375,11 +368,14 @@ def test_a_process_that_reads_lines_ends_with_the_event_loop_that_started_it() -
 
 
 async def test_an_agent_that_hangs_is_ended_though_it_ignores_it(tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
-    started = time.monotonic()
-    with pytest.raises(ExecutorError, match=r"did not answer within 2 s \(example e1\)"):
-        await answer(process("hangs", str(begun), seconds=2.0), ScriptedLM())
-    assert time.monotonic() - started < 60 and begun.exists()
+    begun, clock = tmp_path / "begun", Clock()
+    os.mkfifo(begun)
+    task = asyncio.create_task(answer(process("hangs", str(begun), seconds=600.0), ScriptedLM()))
+    pid = int(await asyncio.to_thread(begun.read_text))
+    clock.skip(600.0)
+    with pytest.raises(ExecutorError, match=r"did not answer within 600 s \(example e1\)"):
+        await task
+    assert not is_alive(pid)
 
 
 async def test_a_loop_ends_at_its_cap_and_nothing_is_asked_after_it() -> None:

@@ -27,6 +27,7 @@ from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
 from promptcodebook.lm.wire import read_error_body
 from tests.cli.invoked import Result, pco, running, served
+from tests.clock import until
 from tests.deploy.batch.provider import Provider, completion, refused
 from tests.deploy.batch.rows import read_lines, write_rows
 from tests.models.local.served import offline
@@ -370,10 +371,7 @@ def test_a_kill_pays_for_nothing_twice(
     env = {**os.environ, "HOME": str(folder)}
     with running(*words, cwd=folder, env=env) as process:
         if moment == "landed":
-            until = time.monotonic() + 60
-            while not (folder / "held").exists():
-                assert time.monotonic() < until and process.poll() is None
-                time.sleep(0.01)
+            asyncio.run(until((folder / "held").exists))
         else:
             assert provider.reached.wait(60)
         process.kill()
@@ -395,10 +393,7 @@ def test_ctrl_c_leaves_the_batch_to_be_fetched(folder: Path, provider: Provider)
     provider.states = ["in_progress"] * 1000
     words = ("eval", "p.json", "pco.toml", "--lm", provider.spec, "--batch-api", "--json")
     with running(*words, cwd=folder) as process:
-        until = time.monotonic() + 60
-        while "poll" not in provider.seen:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        asyncio.run(until(lambda: "poll" in provider.seen))
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "batch_0 continues at" in err
@@ -420,10 +415,7 @@ def test_a_second_process_that_wants_the_same_rows_pays_for_none(
     words = ("eval", "p.json", "pco.toml", "--lm", provider.spec, "--batch-api", "--json")
     env = {**os.environ, "HOME": str(folder)}
     with running(*words, cwd=folder, env=env) as first:
-        until = time.monotonic() + 60
-        while "poll" not in provider.seen:
-            assert time.monotonic() < until and first.poll() is None
-            time.sleep(0.01)
+        asyncio.run(until(lambda: "poll" in provider.seen))
         with running(*words, *more, cwd=folder, env=env) as second:
             _, err = second.communicate(timeout=60)
         assert second.returncode == 2 and f"being waited for by process {first.pid}" in err

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
@@ -26,6 +27,7 @@ from promptcodebook.deploy.batch.on_ray import answer_shard, forget_batch, shard
 from promptcodebook.deploy.batch.rows import Result as Answered
 from promptcodebook.deploy.batch.session import Batch, Order
 from promptcodebook.policy.file import read_policy_file
+from promptcodebook.policy.policy import Policy, deploy
 from tests.cli.invoked import pco, served
 from tests.deploy.batch.rows import answering, write_rows
 from tests.lm.server import Server, says
@@ -87,6 +89,12 @@ def test_a_cancel_brings_home_what_was_paid_wherever_it_arrives(
 ) -> None:
     write_rows(work / "in.jsonl", 3)
     server, _ = answering()
+    stopped = threading.Event()
+
+    def deployed(*settings: Any) -> Policy:
+        policy = deploy(*settings)
+        policy.assembled.models.budget.stop_signal.on_give(stopped.set)
+        return policy
 
     class Interrupting(closing[Any]):
         def __exit__(self, *error: object) -> None:
@@ -95,7 +103,7 @@ def test_a_cancel_brings_home_what_was_paid_wherever_it_arrives(
 
     async def cancels(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         _thread.interrupt_main()
-        await asyncio.sleep(1.5)  # two threads look up, each every fifth of a second
+        assert await asyncio.to_thread(stopped.wait, 60), "two threads pass it on"
         return await says("0")(request, body)
 
     with served(server):
@@ -103,6 +111,7 @@ def test_a_cancel_brings_home_what_was_paid_wherever_it_arrives(
         if at == "closing":
             monkeypatch.setattr(on_ray, "closing", Interrupting)
         else:
+            monkeypatch.setattr(on_ray, "deploy", deployed)
             server.script(cancels)
         answer = json.loads(answer_shard(next(jobs)))
         batch.close()

@@ -30,6 +30,7 @@ from promptcodebook.deploy.serve.versions import RegistrySource
 from promptcodebook.errors import ConfigError
 from promptcodebook.routing.ranking import buckets_of
 from tests.cli.invoked import pco
+from tests.clock import until
 from tests.deploy.registry.build import PRODUCTION, open_gate
 from tests.deploy.serve.proxied import Setup, Up, one_call, up
 from tests.lm.server import fails, says
@@ -65,8 +66,7 @@ class Trial:
         plan: dict[str, Any] = {"share": share, "margin": margin, "split": split}
         self.registry.promote(self.new, self.ref, gate=open_gate, canary=plan)
         begun = self.canary
-        while self.served.proxy.live.canary != begun:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        await until(lambda: self.served.proxy.live.canary == begun)
         await self.ready("no feedback")
 
     async def prompted(self, key: str = "", model: str = "", **headers: str) -> tuple[str, str]:
@@ -267,10 +267,7 @@ async def test_a_canary_whose_requests_fail_is_rolled_back_without_feedback(
             await trial.served.ask(json={"messages": [{"role": "user", "content": f"{n}?"}]})
             if n > 20 and trial.canary is None:
                 break
-        for _ in range(100):  # the judge looks a little later
-            if trial.canary is None:
-                break
-            await asyncio.sleep(0.1)
+        await until(lambda: trial.canary is None)  # the judge looks a little later
         last = trial.registry.history(PRODUCTION)[-1]
         assert trial.registry.resolve(PRODUCTION) == trial.today
         assert last.action == "attest" and "of its requests fail" in last.why

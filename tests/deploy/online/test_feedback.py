@@ -30,6 +30,7 @@ from promptcodebook.deploy.serve.spending import find_record
 from promptcodebook.routing.ranking import buckets_of
 from promptcodebook.types import Expected, Route
 from tests.cli.invoked import pco
+from tests.clock import until
 from tests.deploy.serve.proxied import Setup, Up, one_call, three_call, up
 from tests.deploy.serve.test_proxy import streams
 
@@ -260,9 +261,7 @@ def test_the_chances_of_all_routes_are_those_that_are_drawn(most: float, more: f
     assert all(each.explored == (each.route != best) for each in tried)
 
 
-async def test_a_full_disk_stops_the_record_and_no_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_disk_stops_the_record_and_no_request(tmp_path: Path) -> None:
     path = tmp_path / "requests.sqlite"
     async with serving(path) as served:
         asked = await answered(served)
@@ -271,7 +270,7 @@ async def test_a_full_disk_stops_the_record_and_no_request(
         log.writer._db.execute("PRAGMA max_page_count = 1")
         for n in range(40):
             await answered(served, f"{n} " + "My parcel is late. " * 200)
-        await asyncio.sleep(0.5)
+        await until(lambda: log.fails)
         status, answer = await say(served, request_id=asked, reward=0, key="x" * 150)
         assert status == 503 and answer["error"]["type"] == "disk_full"
         await answered(served)
@@ -322,9 +321,9 @@ async def test_a_clock_that_jumps_forward_deletes_nothing_of_today(
         monkeypatch.setattr(time, "time", lambda: now() + 40 * 86400)
         log: Any = served.proxy.online.log if served.proxy.online else None
         log.put(replace(logged(path)[0].served, id=f"req-{7:024x}", time=now() - 31 * 86400))
-        await asyncio.sleep(0.5)
-    assert [each.served.id for each in logged(path)] == [asked]
-    assert "the clock jumped forward by 960 h" in caplog.text
+        await asyncio.to_thread(log.writer.flush)
+        await until(lambda: [each.served.id for each in logged(path)] == [asked])
+        await until(lambda: "the clock jumped forward by 960 h" in caplog.text)
 
 
 async def test_a_record_from_before_there_was_feedback_takes_it(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from promptcodebook.deploy.serve.spending import Spending
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.scripted import ScriptedLM
+from tests.clock import Clock, until
 from tests.deploy.serve.proxied import SAID, Setup, Up, one_call, three_call, up
 from tests.deploy.serve.test_proxy import streams
 from tests.lm.server import drops, fails, raw, says
@@ -93,9 +94,7 @@ async def test_bodies_that_are_not_all_there_have_room_for_so_many_bytes() -> No
 
         opened = [await begins() for _ in range(4)]
         firsts = [asyncio.ensure_future(reader.readline()) for reader, _ in opened]
-        async with asyncio.timeout(10):
-            while sum(first.done() for first in firsts) < 3:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: sum(first.done() for first in firsts) == 3)
         refused = [first.result() for first in firsts if first.done()]
         assert len(refused) == 3 and all(b" 429 " in line for line in refused)
         small, _, _ = await served.ask(json={"messages": SAID})
@@ -111,16 +110,20 @@ async def test_bodies_that_are_not_all_there_have_room_for_so_many_bytes() -> No
 
 
 async def test_who_does_not_take_a_long_answer_is_hung_up_on() -> None:
-    async with up(setup=Setup(limits=Limits(write_s=1.0), most_bytes=2**25)) as served:
+    async with up(setup=Setup(limits=Limits(write_s=100.0), most_bytes=2**25)) as served:
         served.upstream.default = raw(b"x" * 30_000_000)
         assert (await served.ask(json={"messages": SAID}))[1] == "x" * 30_000_000
         url = served.url + "/v1/chat/completions"
         async with aiohttp.ClientSession(read_bufsize=1024) as http:
             answer = await http.post(url, json={"messages": SAID})
             assert (await served.metrics())["pco_in_flight"] == 1, "it has its place so long"
-            async with asyncio.timeout(10):
-                while (await served.metrics())["pco_in_flight"]:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+
+            Clock().skip(101.0)
+
+            async def hung_up() -> bool:
+                return not (await served.metrics())["pco_in_flight"]
+
+            await until(hung_up)
             answer.close()
         counts = await served.metrics()
     assert counts['pco_requests_total{path="/v1/chat/completions",status="499"}'] == 1

@@ -19,6 +19,7 @@ from promptcodebook.deploy.serve.versions import (
 )
 from promptcodebook.errors import ConfigError, EndpointDown
 from promptcodebook.policy.file import PolicyFile
+from tests.clock import Clock, until
 from tests.deploy.registry.build import PRODUCTION, open_gate, sqlite
 from tests.deploy.serve.proxied import SAID, Setup, deployed, one_call, three_call, up
 from tests.method.build import talkative
@@ -52,9 +53,7 @@ async def test_no_error_ends_the_following_of_a_ref(caplog: pytest.LogCaptureFix
     private = KeyError("private-text"), KeyError("x"), OSError("private-text")
     live = Live(Failing(a, b, *private, ConfigError("no such thing")), at_work)
     watching = asyncio.ensure_future(live.watch(0.001))
-    async with asyncio.timeout(10):
-        while not live.moves and not watching.done():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await until(lambda: bool(live.moves) or watching.done())
     assert not watching.done()
     watching.cancel()
     await live.close()
@@ -154,7 +153,7 @@ async def test_a_replaced_file_is_taken_up_and_no_request_fails(tmp_path: Path) 
         prompts = [body["messages"][0]["content"] for body in served.upstream.bodies]
         served.upstream.bodies.clear()
         path.write_text("{ half of a policy")
-        await asyncio.sleep(0.1)
+        await until(lambda: served.proxy.live.failures > 0)
         kept, _, headers = await served.ask(json={"messages": SAID})
         counts = await served.metrics()
     assert set(seen) == set(names) and seen == sorted(seen, key=names.index)
@@ -197,6 +196,9 @@ async def test_a_version_from_before_is_served_by_its_hash_until_it_is_withdrawn
             assert await ask("tickets") == (200, a)
 
 
+PATIENCE_S = 600.0
+
+
 class FailingModel:
     """A model whose role fails: 'error', 'timeout' (it says nothing for long) or 'reply' (it says
     what is of no use)."""
@@ -215,7 +217,8 @@ class FailingModel:
         if self._how == "error":
             raise EndpointDown("nothing answers")
         if self._how == "timeout":
-            await asyncio.sleep(30)
+            Clock().skip(PATIENCE_S)
+            await asyncio.sleep(10 * PATIENCE_S)
         return Reply("")
 
 
@@ -223,7 +226,7 @@ def composing(
     file: PolicyFile, role: str = "", how: str = "", kept: int = 100
 ) -> tuple[Composing, FailingModel]:
     lm = FailingModel(role, how)
-    return Composing(deployed(file, lm), "sha256:0", Patience(0.2, 0.2, kept)), lm
+    return Composing(deployed(file, lm), "sha256:0", Patience(PATIENCE_S, PATIENCE_S, kept)), lm
 
 
 @pytest.mark.parametrize("role", ["encoder", "generator"])

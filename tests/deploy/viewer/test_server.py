@@ -100,8 +100,7 @@ async def test_the_stop_button_is_ctrl_c_for_the_process_that_writes(tmp_path: P
     store = write_run(tmp_path, replace(_ONE, steps=10, config=_PLANNED))
     store.close()
     hold = (
-        "import sys, pathlib, signal; from promptcodebook.store.lock import RunLock\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's shell ignores it\n"
+        "import sys, pathlib; from promptcodebook.store.lock import RunLock\n"
         "lock = RunLock(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     )
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)

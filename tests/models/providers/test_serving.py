@@ -97,7 +97,7 @@ async def test_doctor_examines_it(site: Site, text: str, monkeypatch: pytest.Mon
     site.script(Scripted(listed), *[reply] * 15, Scripted(counted))
     for name, value in Provider(site, text).environment.items():
         monkeypatch.setenv(name, value)
-    found = await probe(text, timeout=5.0)
+    found = await probe(text, timeout=60.0)
     assert found.ok and found["model"].what == "x is listed"
     assert found["structured output"].what.startswith("enforced")
     assert found["tokenizer"].what == "the endpoint counts tokens itself"

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from importlib.metadata import version
@@ -32,6 +31,7 @@ from promptcodebook.paper.experiments.reproduce import (
     measure,
     measure_job,
 )
+from tests.clock import until
 from tests.lm.server import Server, says
 
 SPEC = "http://127.0.0.1:9/v1#scripted"
@@ -122,17 +122,19 @@ def test_a_run_under_another_budget_is_another_run(lab: Lab) -> None:
 
 
 def test_a_cell_waits_for_those_it_comes_after(lab: Lab) -> None:
-    seen = list[str]()
+    seen, noted = list[str](), threading.Event()
 
-    def noting(name: str, seconds: float) -> Cell:
+    def noting(name: str) -> Cell:
         def note(lab: Lab) -> Result:
-            time.sleep(seconds)
+            if name == "first":
+                noted.wait(60)
             seen.append(name)
+            noted.set()
             return {}
 
         return Cell(name, {}, note, after=("first",) if name == "second" else ())
 
-    made([noting("second", 0), noting("first", 0.2), noting("third", 0)], lab, 2)
+    made([noting(name) for name in ("second", "first", "third")], lab, 2)
     assert seen == ["third", "first", "second"]
 
 
@@ -164,7 +166,6 @@ def test_a_stop_in_one_ends_all_and_keeps_what_was_finished(lab: Lab) -> None:
 
     def stop(lab: Lab) -> Result:
         started.wait(60)
-        time.sleep(0.5)  # until the one that is quick has been taken
         raise Interrupted("by the user")
 
     quick = Cell("quick", {}, lambda lab: {"it": 1})
@@ -261,10 +262,7 @@ def test_ctrl_c_on_a_cluster_keeps_what_is_finished_and_the_end_is_that_of_one_m
     there.mkdir()
     alone, _ = reproduce(here, "--cells", "1", "--seeds", "2").communicate(timeout=120)
     first = reproduce(there, "--ray", "local", "--cells", "2", "--seeds", "2")
-    until = time.monotonic() + 120
-    while not list(there.rglob("cells/*/0.json")):
-        assert time.monotonic() < until and first.poll() is None
-        time.sleep(0.05)
+    asyncio.run(until(lambda: any(there.rglob("cells/*/0.json"))))
     first.send_signal(signal.SIGINT)
     out, err = first.communicate(timeout=120)
     assert first.returncode == 130 and "the same command resumes it" in err

@@ -16,7 +16,6 @@ from promptcodebook.paper.tasks.livebench_math.task import reward
 from promptcodebook.tasks.task import load_task
 from promptcodebook.tasks.worker import shared_worker
 from promptcodebook.types import Example
-from tests.load import crowding
 from tests.paper.tasks.shared import vectors
 
 FORMS = {"choice": "{}", "aime": "{}", "rearrangement": "Answer: {}", "amps": r"\boxed{{{}}}"}
@@ -176,9 +175,9 @@ def test_a_comparison_that_never_ends_is_stopped_and_said_so() -> None:
 def test_100_kb_of_anything_is_scored_at_once(subtask: str, piece: str) -> None:
     text = piece * (100_000 // len(piece))
     gold = {"amc_12a": "B", "aime_i": "123", "imo": "1,2,3"}.get(subtask, "x")
-    start = time.monotonic()
+    start = time.process_time()
     assert 0 <= math_score(text, gold, subtask, text).score <= 1
-    assert time.monotonic() - start < 3 * crowding()
+    assert time.process_time() - start < 3
 
 
 @pytest.mark.slow

@@ -97,7 +97,6 @@ def serve_ifbench(files: Files) -> None:
 
 
 def test_addresses_of_both_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HF_ENDPOINT", raising=False)
     hub = Remote("hub", "a/b", "c/train/0000.parquet", "refs%2Fconvert%2Fparquet")
     assert hub.url == (
         "https://huggingface.co/datasets/a/b/resolve/refs%2Fconvert%2Fparquet/c/train/0000.parquet"
