@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,8 @@ from hypothesis import strategies as st
 from promptcodebook.text import (
     answer_words,
     fold_text,
+    json_decoder,
+    parse_json,
     printable,
     quote,
     shorten,
@@ -99,3 +103,26 @@ def test_what_is_same_or_added_is_the_new_text(before: str, after: str) -> None:
     assert list(changes) == [("same", "Answer in "), *told, ("same", ".")]
     before, after = "word " * 700, "word " * 699 + "end"
     assert list(word_changes(before, after)) == [("removed", before), ("added", after)]
+
+
+@pytest.mark.parametrize("text", [
+    "", "{", b"\xff\xfe", "[" * 200_000, '{"a":' * 200_000, "[" * 101 + "]" * 101, "1" * 301,
+    '{"a": 10e400}', "[1e999]", "[NaN]", "-Infinity", "9" * 400 + ".0", "1" * 100_000,
+    "[" * 5000 + "]" * 5000, '"\x00"', "[1]]",
+])  # fmt: skip
+def test_no_text_from_outside_makes_reading_json_fail_in_another_way(text: str | bytes) -> None:
+    with pytest.raises(ValueError):
+        parse_json(text)
+
+
+def test_json_from_outside_keeps_what_json_can_hold() -> None:
+    for tree in ("\ud800", "é", [[[]] * 200, {"a": [1e300, 10**299, -0.5, True, None]}]):
+        assert parse_json(json.dumps(tree)) == tree
+        assert parse_json(json.dumps(tree).encode()) == tree
+    assert parse_json(b'\xef\xbb\xbf"\xed\xa0\x80"') == "\ud800"
+    deep = "[" * 100 + "]" * 100
+    assert json.dumps(parse_json(deep)) == deep
+    odd = json_decoder(odd_numbers=True)
+    assert parse_json(f"[NaN, 1e999, -Infinity, {'1' * 400}, 5]", odd) == [None] * 4 + [5]
+    twice = json_decoder(lambda pairs: [key for key, _ in pairs])
+    assert parse_json('{"a": 1, "a": 2}', twice) == ["a", "a"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import difflib
 import html
+import json
+import math
 import re
 import string
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, pairwise
+from typing import Any, Literal, cast
 
 _WORD = re.compile(r"[^\W_]+", re.UNICODE)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -243,3 +245,58 @@ def _escape(text: str) -> str:
     cut = text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + " …"
     printable = _UNSEEN.sub(" ", cut).encode("utf-8", "replace").decode()
     return html.escape(printable, quote=True)
+
+
+MOST_DEPTH = 100
+"""Levels of JSON from outside: far under what recursive code of Python can walk."""
+_MOST_DIGITS = 300  # of a whole number: float() takes no more than 308
+
+
+def json_decoder(
+    pairs: Callable[[list[tuple[str, Any]]], Any] | None = None, *, odd_numbers: bool = False
+) -> json.JSONDecoder:
+    """What `parse_json` reads with: made once, as making it takes longer than reading a short text.
+    `pairs` builds each object. With `odd_numbers` NaN and numbers beyond a float are read as
+    None: servers write NaN where they have no figure."""
+
+    def refuse(word: str) -> None:
+        if not odd_numbers:
+            raise ValueError(f"{word[:20]} is not JSON; write null")
+
+    def whole(digits: str) -> int | None:
+        return int(digits) if len(digits) <= _MOST_DIGITS else refuse(digits)
+
+    def broken(digits: str) -> float | None:
+        number = float(digits)
+        return number if math.isfinite(number) else refuse(digits)
+
+    return json.JSONDecoder(
+        object_pairs_hook=pairs, parse_constant=refuse, parse_int=whole, parse_float=broken
+    )
+
+
+_STRICT = json_decoder()
+_TOO_DEEP = "nested too deeply"
+
+
+def parse_json(data: str | bytes, decoder: json.JSONDecoder = _STRICT) -> Any:
+    """The value of a JSON text from outside. Raises ValueError alone, whatever the text is: no
+    JSON, deeper than 100 levels, or a number that no float can hold. Its length is for the caller
+    to bound, before he reads it."""
+    if isinstance(data, bytes):
+        data = data.decode("utf-8-sig", "surrogatepass")
+    try:
+        tree = decoder.decode(data)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    if data.count("[") + data.count("{") > MOST_DEPTH:  # few brackets need no look
+        level: list[Any] = [[tree]]
+        for _ in range(MOST_DEPTH + 1):
+            inner = chain.from_iterable(
+                cast("dict[str, Any]", each).values() if isinstance(each, dict) else each
+                for each in level
+            )
+            level = [each for each in inner if isinstance(each, dict | list)]
+        if level:
+            raise ValueError(_TOO_DEEP)
+    return tree
