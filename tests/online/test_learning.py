@@ -76,8 +76,7 @@ class World:
             rewards.append(float(route == (self.rule(letter),)))
         if shuffled:
             draw.shuffle(rewards)
-        pairs = enumerate(zip(served, rewards, strict=True))
-        return [Logged(each, reward, "", n) for n, (each, reward) in pairs]
+        return [Logged(*pair) for pair in zip(served, rewards, strict=True)]
 
 
 Logs = list[Logged]

@@ -39,7 +39,7 @@ def logs(world: World, count: int = 40, *, texts: bool = True) -> list[Logged]:
         if texts:
             request = replace(request, input=text, output=letter)
         said = "It should say D." if letter == "C" else ""
-        found.append(Logged(request, float(letter != "C"), said, n))
+        found.append(Logged(request, float(letter != "C"), said))
     return found
 
 

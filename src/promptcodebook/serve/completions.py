@@ -3,7 +3,6 @@ It knows no web framework, and nothing of who answers."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError
 
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
-from promptcodebook.text import place_in
+from promptcodebook.text import parse_json, place_in
 
 _B = TypeVar("_B", bound=BaseModel)
 _SPEAKERS: Mapping[str, Literal["system", "user", "assistant"]] = {
@@ -181,10 +180,10 @@ def parse_body(data: bytes) -> Mapping[str, Any]:
     if len(data) > _MOST_VALUES and _has_too_many_values(data):
         raise Refusal(f"the body has more than {_MOST_VALUES:,} values in it", status=413)
     try:
-        # Of bytes it would guess the encoding.
-        tree: object = json.loads(data.decode("utf-8-sig", "surrogatepass"))
-    except (ValueError, RecursionError):
-        raise Refusal("the body is not JSON") from None
+        tree: object = parse_json(data)
+    except ValueError:
+        said = "the body is not JSON, or it is too deep or holds a number out of range"
+        raise Refusal(said) from None
     if not isinstance(tree, dict):
         raise Refusal("the body is not an object")
     return cast("dict[str, Any]", tree)

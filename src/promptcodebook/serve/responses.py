@@ -14,7 +14,8 @@ from pydantic import BaseModel, Field, InstanceOf, WithJsonSchema
 
 from promptcodebook.lm.wire import told_usage
 from promptcodebook.serve.completions import Refusal, Text, read_fields
-from promptcodebook.serve.upstream import Answer
+from promptcodebook.serve.upstream import ODD, Answer
+from promptcodebook.text import parse_json
 
 _Tree = dict[str, Any]
 _Object = Annotated[InstanceOf[dict[str, Any]] | None, Field(description="an object")]
@@ -235,7 +236,7 @@ class Response:
     def _hear(self, data: bytes) -> bytes:
         """The events of a chunk, or of a whole completion."""
         try:
-            tree: Any = json.loads(data)
+            tree: Any = parse_json(data, ODD)
             if "choices" not in tree and tree.get("error"):
                 said = str(tree["error"].get("message") or "the model failed")
                 raise Refusal(said, status=502, kind="upstream_error")
@@ -249,7 +250,7 @@ class Response:
                 if finish := choice.get("finish_reason"):
                     self._finish, self._over = finish, True
             return events
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        except (ValueError, TypeError, LookupError, AttributeError):
             raise _unreadable() from None
 
     def _choice(self, choice: _Tree, delta: _Tree) -> bytes:

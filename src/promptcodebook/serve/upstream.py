@@ -20,8 +20,10 @@ from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport, transport
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
 from promptcodebook.lm.wire import ModelAddress
 from promptcodebook.serve.completions import Refusal
+from promptcodebook.text import json_decoder, parse_json
 
 _log = logging.getLogger(__name__)
+ODD = json_decoder(odd_numbers=True)  # a stray NaN of a model's server costs no reply
 _LONGEST_LINE = 2**20  # Bytes of a stream that wait for the end of their line.
 _LEAST_PIECE = 4  # Characters in which a key is known to begin: a stream waits for more there.
 _MOST_CHOICES = 128
@@ -74,7 +76,7 @@ class _Watch:
 
     def _hear(self, data: bytes) -> bool:
         try:
-            tree: Any = json.loads(data)
+            tree: Any = parse_json(data, ODD)
             choices: Any = tree["choices"]
             if usage := tree.get("usage"):
                 self.told.update(usage)
@@ -92,7 +94,7 @@ class _Watch:
                     text = "the model's reply holds this server's own key, and was cut off there"
                     raise Refusal(text, status=502, kind="upstream_error")
                 self._said[index] = said[-self._most :]
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        except (ValueError, TypeError, LookupError, AttributeError):
             pass  # no event of ours: it says nothing
         return False
 
@@ -155,18 +157,18 @@ class Answer:
     def output(self) -> str:
         """The text of its first choice as far as it came, cut at 20,000 characters; '' for none."""
         try:
-            whole = self.pieces is None
-            text = json.loads(self.body)["choices"][0]["message"]["content"] if whole else ""
-            return ("".join(self.said) if not whole else text)[:_MOST_KEPT]
-        except (ValueError, TypeError, LookupError, RecursionError):
+            if self.pieces is not None:
+                return "".join(self.said)[:_MOST_KEPT]
+            return parse_json(self.body, ODD)["choices"][0]["message"]["content"][:_MOST_KEPT]
+        except (ValueError, TypeError, LookupError):
             return ""
 
     @property
     def usage(self) -> object:
         """What the reply says that it took; None or {} where it does not."""
         try:
-            return self.told if self.pieces is not None else json.loads(self.body)["usage"]
-        except (ValueError, TypeError, LookupError, RecursionError):
+            return self.told if self.pieces is not None else parse_json(self.body, ODD)["usage"]
+        except (ValueError, TypeError, LookupError):
             return None
 
 
