@@ -6,6 +6,7 @@ import asyncio
 import json
 import sqlite3
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -339,6 +340,25 @@ async def test_a_canary_that_cannot_be_read_is_answered_for_by_todays_version(
         live._make = make
         await trial.ready("no feedback")
         assert trial.new in {(await trial.prompted())[1] for _ in range(12)}
+
+
+async def test_a_canary_that_is_being_taken_up_is_not_said_to_fail(tmp_path: Path) -> None:
+    async with serving(tmp_path) as trial:
+        live: Any = trial.served.proxy.live
+        make, begun, go = live._make, threading.Event(), threading.Event()
+
+        def slowly(version: Any) -> Any:
+            begun.set()
+            assert go.wait(30)
+            return make(version)
+
+        live._make = slowly
+        plan: dict[str, Any] = {"share": 0.5, "margin": 0.0, "split": "conversation"}
+        trial.registry.promote(trial.new, PRODUCTION, gate=open_gate, canary=plan)
+        assert await asyncio.to_thread(begun.wait, 30)
+        await trial.ready("it is being taken up")
+        go.set()
+        await trial.ready("no feedback")
 
 
 def test_a_canary_begins_ends_and_is_told_on_the_command_line(
