@@ -27,9 +27,9 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from bench.figures import Figure, shown
 from bench.overhead import openai_client
-from promptcodebook.agents import Agent
 from promptcodebook.calls import LM
 from promptcodebook.config import load_config
+from promptcodebook.deploy.agents import Agent
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.method.executor import BoundChat

@@ -26,9 +26,9 @@ from pathlib import Path
 
 from bench.figures import Figure, shown
 from promptcodebook.assemble import Sources
-from promptcodebook.batch.checkpoint import checkpoint_of
-from promptcodebook.batch.session import Batch, Order
 from promptcodebook.calls import Reply, Request, Usage
+from promptcodebook.deploy.batch.checkpoint import checkpoint_of
+from promptcodebook.deploy.batch.session import Batch, Order
 from promptcodebook.policy.file import read_policy_file
 from tests.policy.test_policy import file_of
 

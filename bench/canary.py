@@ -1,6 +1,6 @@
 """How often a canary is wrongly promoted or rolled back, and how soon it finds a harm of 0.1.
 
-Simulated worlds in pure numbers, judged by `online/decisions.py` after each single feedback of up
+Simulated worlds in pure numbers, judged by `deploy/online/decisions.py` after each single feedback of up
 to 5,000. A share of the traffic (10 % or 50 %) goes to the canary. Rewards are 0 or 1 with mean
 0.7, or graded: a Beta(3.5, 1.5) of the same mean. In a null world both arms are equal, or both fall
 from 0.9 to 0.5 together, which the theory does not cover. Guards: the canary's requests take longer
@@ -45,9 +45,9 @@ from statistics import NormalDist
 import numpy as np
 
 from bench.figures import Figure, shown
-from promptcodebook.online.decisions import ALLOWED, FULL, GUARD_ALPHA, REWARD_ALPHA, decide
-from promptcodebook.online.sequences import KNOTS, MEANS, Tally, interval, log_capital
-from promptcodebook.randomness import keyed_int
+from promptcodebook.base.randomness import keyed_int
+from promptcodebook.deploy.online.decisions import ALLOWED, FULL, GUARD_ALPHA, REWARD_ALPHA, decide
+from promptcodebook.deploy.online.sequences import KNOTS, MEANS, Tally, interval, log_capital
 
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "2000"))
 FEWER = WORLDS // 4

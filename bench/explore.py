@@ -27,10 +27,10 @@ from pathlib import Path
 
 from bench.figures import Figure, shown
 from bench.proxy import SECONDS, SELECT, SIZE, asked, cpu_s, free_port, policy, quantile, running
+from promptcodebook.base.randomness import keyed_random
+from promptcodebook.deploy.online.exploring import _FLOOR, Explorer
 from promptcodebook.errors import require_modules
-from promptcodebook.online.exploring import _FLOOR, Explorer
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.randomness import keyed_random
 from promptcodebook.routing.ranking import Ranker, chosen
 from promptcodebook.routing.router import Sizes
 from promptcodebook.types import Route

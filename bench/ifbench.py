@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench.figures import Figure, shown
-from promptcodebook.tasks.ifbench.language import Instruction, Language
-from promptcodebook.tasks.ifbench.score import IFBENCH, IFEVAL, check, grade
+from promptcodebook.paper.tasks.ifbench.language import Instruction, Language
+from promptcodebook.paper.tasks.ifbench.score import IFBENCH, IFEVAL, check, grade
 
 RESPONSES = 10_000
 SEED = 1

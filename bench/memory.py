@@ -23,11 +23,11 @@ from pathlib import Path
 import aiohttp  # noqa: F401  what the endpoint client keeps in memory belongs to the figures
 
 from bench.figures import Figure, shown
+from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import Budget
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, Journaled
-from promptcodebook.randomness import keyed_random
 from promptcodebook.store.events import Started, Stepped
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore

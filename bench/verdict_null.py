@@ -33,9 +33,9 @@ from random import Random
 from statistics import NormalDist
 
 from bench.figures import Figure, shown
+from promptcodebook.base.intervals import Interval, paired_interval
+from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import Usage
-from promptcodebook.intervals import Interval, paired_interval
-from promptcodebook.randomness import keyed_random
 from promptcodebook.run.verdict import Row, decide, side_of
 
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "500"))

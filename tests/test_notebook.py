@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptcodebook.base.intervals import Interval
+from promptcodebook.base.text import shown_table, shown_text
 from promptcodebook.calls import Usage
 from promptcodebook.estimation.estimate import Estimate, Range, Share
-from promptcodebook.intervals import Interval
 from promptcodebook.policy.policy import Explanation, Response
 from promptcodebook.run.evaluation import Assessment, Comparison, Side
 from promptcodebook.run.verdict import Conclusion, Row
-from promptcodebook.text import shown_table, shown_text
 from promptcodebook.types import Codebook, Evaluation, Instinct, Route
 from tests.run.test_optimize import train
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
+from promptcodebook.base.text import quote
 from promptcodebook.calls import LM, Chat, Reply, Request, Role
 from promptcodebook.config import Budget, Config
 from promptcodebook.data import Dataset, load_settings, sample
@@ -35,7 +36,6 @@ from promptcodebook.tasks.program import Agent, SingleCall, make_program
 from promptcodebook.tasks.rewards import STAND_IN, apply_reward, describe_reward, reward_factory
 from promptcodebook.tasks.task import Task, asks_nobody, load_task
 from promptcodebook.tasks.user_code import UserCalls, annotated_as, is_ours
-from promptcodebook.text import quote
 from promptcodebook.types import Example, Executor, Output, Program, Prompt, Reward, Score
 
 OWN_LM = "own"  # in the configuration, the name of an LM object handed over by the user

@@ -14,12 +14,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
+from promptcodebook.base.paths import run_reference
+from promptcodebook.base.text import printable
+from promptcodebook.base.units import duration, number, percent, plural, spent_parts
 from promptcodebook.calls import Limits, Role, Usage
 from promptcodebook.method.state import entropy, utilisation
-from promptcodebook.paths import run_reference
-from promptcodebook.text import printable
 from promptcodebook.types import Evaluation, Step
-from promptcodebook.units import duration, number, percent, plural, spent_parts
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+from promptcodebook.base.text import shown_table
 from promptcodebook.calls import Chat, Message, Role, Tree, Usage, in_words
-from promptcodebook.text import shown_table
 
 Channel = Literal["encoder", "generator", "codebook"]
 """What a verdict is assigned to: routing, composition, or the instincts."""

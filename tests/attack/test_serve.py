@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from promptcodebook.serve.admission import Limits
+from promptcodebook.deploy.http.admission import Limits
+from tests.deploy.serve.proxied import SAID, Setup, Up, one_call, up
 from tests.lm.server import says
-from tests.serve.proxied import SAID, Setup, Up, one_call, up
 
 CHAT = (
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

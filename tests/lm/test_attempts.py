@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.base.paths import unfinished_folder
 from promptcodebook.calls import ROLES, Message, Reply, Request, Sampling, Schema, Usage
 from promptcodebook.config import load_config
 from promptcodebook.errors import (
@@ -24,7 +25,6 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm.budget import Ledger, credible
 from promptcodebook.lm.stack import Models, Supplies
-from promptcodebook.paths import unfinished_folder
 from promptcodebook.store.header import Header
 from promptcodebook.store.journal import until_done
 from promptcodebook.store.run import RunStore

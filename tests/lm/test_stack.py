@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from promptcodebook.base.randomness import keyed_int
 from promptcodebook.calls import Chat, Message, Reply, Request, Sampling, Schema, Usage, request_key
 from promptcodebook.config import Config, load_config
 from promptcodebook.config.schema import RoleSettings
@@ -27,7 +28,6 @@ from promptcodebook.lm.stack import Endpoints, Models, Roles, Supplies
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import estimate_tokens
 from promptcodebook.method.executor import BoundChat
-from promptcodebook.randomness import keyed_int
 from tests.lm.conftest import Counts
 from tests.lm.server import Server, drops, fails, says
 

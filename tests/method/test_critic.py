@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from promptcodebook.base.incidents import Incident
+from promptcodebook.base.randomness import Draws, Randomness
 from promptcodebook.calls import Message
 from promptcodebook.config import load_config
-from promptcodebook.incidents import Incident
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.critic import (
@@ -23,12 +24,11 @@ from promptcodebook.method.critic import (
     penalty,
     stage_lines,
 )
+from promptcodebook.method.safety import LOOK, SafetyClause
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Credit
 from promptcodebook.method.update import collect_gradients
 from promptcodebook.policy.scan import order_check
-from promptcodebook.randomness import Draws, Randomness
-from promptcodebook.safety import LOOK, SafetyClause
 from promptcodebook.types import Codebook, Example, Gradients, Rollout, Route, Stage, Trace, Verdict
 from tests.method.build import (
     Counts,

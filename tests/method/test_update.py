@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.base.incidents import Incident
 from promptcodebook.calls import Reply, Request
 from promptcodebook.config import load_config
 from promptcodebook.config.schema import Update
 from promptcodebook.errors import ConfigError, EndpointDown
-from promptcodebook.incidents import Incident
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.update import (
     AllChecks,

@@ -12,11 +12,11 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.assemble import Assembled, Plan
+from promptcodebook.base.intervals import Interval
 from promptcodebook.calls import Request
 from promptcodebook.config import Config, load_config
 from promptcodebook.data import Dataset
 from promptcodebook.errors import BudgetReached, ConfigError
-from promptcodebook.intervals import Interval
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.method.policy import FixedPrompt, Router

@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from promptcodebook.serve.admission import Limits
-from tests.serve.proxied import Setup, Up, up
+from promptcodebook.deploy.http.admission import Limits
+from tests.deploy.serve.proxied import Setup, Up, up
 
 pytestmark = pytest.mark.slow
 

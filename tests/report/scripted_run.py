@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
-from promptcodebook.randomness import keyed_random
 from promptcodebook.run.verdict import Entry, Terms, conclude
 from promptcodebook.store.events import (
     Compared,

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
+from promptcodebook.base.text import printable
 from promptcodebook.report.page import render_report
 from promptcodebook.report.pages import (
     Area,
@@ -32,7 +33,6 @@ from promptcodebook.report.pages import (
     svg_text,
 )
 from promptcodebook.store.run import RunStore
-from promptcodebook.text import printable
 from tests.report.scripted_run import HOSTILE, ScriptedRun
 from tests.report.strict import read_page
 
@@ -42,7 +42,7 @@ TEMPLATES = {str(p.relative_to(PACKAGE)): p.read_text("utf-8") for p in PACKAGE.
 
 @given(st.text(max_size=200))
 def test_any_text_comes_back_as_it_can_be_shown(text: str) -> None:
-    source = render("viewer/templates/missing.html.jinja", what=text, hint="x")
+    source = render("deploy/viewer/templates/missing.html.jinja", what=text, hint="x")
     page = read_page(source)
     assert page.faults == [] and page.tags == ["p", "p", "code"]
     assert page.texts[0] == printable(text) if text else True
@@ -50,7 +50,7 @@ def test_any_text_comes_back_as_it_can_be_shown(text: str) -> None:
 
 def test_a_value_that_is_missing_is_an_error() -> None:
     with pytest.raises(UndefinedError):
-        render("viewer/templates/missing.html.jinja", what="x")
+        render("deploy/viewer/templates/missing.html.jinja", what="x")
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import threadpoolctl
 
-from promptcodebook.intervals import mean_interval
+from promptcodebook.base.intervals import mean_interval
 from promptcodebook.routing.outcomes import FOLDS, OutcomeModel, Terms, off_policy
 from promptcodebook.routing.ranking import BUCKETS, Features, Ranker, dot
 from promptcodebook.types import Expected, Outcome, Ranking

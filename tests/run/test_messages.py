@@ -14,12 +14,12 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.base.randomness import Randomness
 from promptcodebook.calls import Reply, read_message
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, DataError, TooManyFailures
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.stack import Supplies
-from promptcodebook.randomness import Randomness
 from promptcodebook.report.page import render_report
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import body_fields

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from promptcodebook.assemble import Assembled, Plan
+from promptcodebook.base.intervals import Interval
 from promptcodebook.calls import Request, Usage
 from promptcodebook.data import Dataset
-from promptcodebook.intervals import Interval
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.method.policy import FixedPrompt

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
+from promptcodebook.base.incidents import no_tally
 from promptcodebook.errors import BudgetReached, ConfigError, LMError, RewardError
-from promptcodebook.incidents import no_tally
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.tasks.rewards import (

@@ -281,7 +281,7 @@ async def test_an_agent_that_was_given_up_spends_no_more() -> None:
 # Calls in processes that are killed at a limit.
 
 
-HERE = "tests.tasks.awkward"
+HERE = "tests.paper.tasks.awkward"
 LONG = 30.0
 
 

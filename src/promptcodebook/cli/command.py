@@ -23,15 +23,15 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
+from promptcodebook.base.paths import runs_dir
+from promptcodebook.base.text import printable
 from promptcodebook.calls import ROLES
 from promptcodebook.config import Config, load_typed, merge
 from promptcodebook.config.loading import read_toml
 from promptcodebook.errors import ConfigError, import_part
-from promptcodebook.paths import runs_dir
 from promptcodebook.policy.references import Reference
 from promptcodebook.run.subject import Given
 from promptcodebook.run.verdict import Headline, VerdictTable
-from promptcodebook.text import printable
 
 ConfigPath = Annotated[Path | None, typer.Argument(help="pco.toml or its folder.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="pco.toml or its folder.")]

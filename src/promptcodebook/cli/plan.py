@@ -15,6 +15,10 @@ from typing import Annotated, Any
 import typer
 
 from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.base.paths import runs_dir
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.text import printable
+from promptcodebook.base.units import duration
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
 from promptcodebook.cli.command import Json, columns, emit, note, options, show, wrap_text
@@ -27,11 +31,7 @@ from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean, impor
 from promptcodebook.estimation.estimate import Estimate, estimate_plan
 from promptcodebook.lm.stack import specs_of
 from promptcodebook.method.templates import copy_templates, load_templates, template_sets
-from promptcodebook.paths import runs_dir
 from promptcodebook.run.verdict import verdict_remark
-from promptcodebook.sync import run_sync
-from promptcodebook.text import printable
-from promptcodebook.units import duration
 
 app = command.command_group()
 _TEMPLATES = "The prompts around what is learned: list them, or copy a set to edit."

@@ -14,6 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from promptcodebook.assemble import Sources
+from promptcodebook.base.paths import runs_dir
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.text import printable, shorten
+from promptcodebook.base.units import cost_text, number, percent
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
 from promptcodebook.cli.codebook import mark_changes
@@ -22,7 +26,6 @@ from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import ConfigError, DataError, PcoError, did_you_mean, import_part
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import Supplies
-from promptcodebook.paths import runs_dir
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Reference, first_policy, resolve, stored_dataset
 from promptcodebook.report.traces import Record, Training, read_record
@@ -31,10 +34,7 @@ from promptcodebook.run.measuring import Distillation, Distiller, Needs
 from promptcodebook.run.subject import Subject
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
-from promptcodebook.sync import run_sync
-from promptcodebook.text import printable, shorten
 from promptcodebook.types import Example, Rollout, Stage, variable_name
-from promptcodebook.units import cost_text, number, percent
 
 app = command.command_group()
 

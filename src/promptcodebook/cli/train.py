@@ -13,12 +13,14 @@ from typing import Any
 import typer
 
 from promptcodebook.assemble import Sources
+from promptcodebook.base.paths import run_reference, runs_dir
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.units import lost_text
 from promptcodebook.cli import command
 from promptcodebook.cli.command import Json, Plain, note, options, show, wrap_text
 from promptcodebook.config import Config, load_typed, merge
 from promptcodebook.errors import PcoError
 from promptcodebook.optimizers.fixed import UNTRAINED
-from promptcodebook.paths import run_reference, runs_dir
 from promptcodebook.policy.file import CONCAT, MEASURED, PRESENT
 from promptcodebook.policy.references import POLICY, require_trust
 from promptcodebook.progress import watch_run
@@ -26,8 +28,6 @@ from promptcodebook.run.opening import Where, file_digest, open_run
 from promptcodebook.run.optimize import Run, finish
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
-from promptcodebook.sync import run_sync
-from promptcodebook.units import lost_text
 
 app = command.command_group()
 

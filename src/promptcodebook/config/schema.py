@@ -15,10 +15,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from promptcodebook.base.randomness import Randomness
 from promptcodebook.calls import ROLES, Limits, Role
 from promptcodebook.config.secrets import body_fault, header_fault, refuse_password
 from promptcodebook.errors import ConfigError, did_you_mean
-from promptcodebook.randomness import Randomness
 
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
 

@@ -14,11 +14,11 @@ from itertools import combinations, islice
 from statistics import median
 from typing import Literal
 
+from promptcodebook.base.randomness import keyed_int, keyed_random
+from promptcodebook.base.text import fold_text, quote
+from promptcodebook.base.units import plural
 from promptcodebook.errors import DataError, did_you_mean
-from promptcodebook.randomness import keyed_int, keyed_random
-from promptcodebook.text import fold_text, quote
 from promptcodebook.types import Example
-from promptcodebook.units import plural
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")

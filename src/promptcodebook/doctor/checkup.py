@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import cast
 
 from promptcodebook import assemble as assembly
+from promptcodebook.base.incidents import Counts, Incident
+from promptcodebook.base.paths import reply_cache_path
+from promptcodebook.base.text import words_of
+from promptcodebook.base.units import bytes_text, plural
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config
 from promptcodebook.config.loading import text_updates_remark
@@ -20,7 +24,6 @@ from promptcodebook.config.schema import DataSettings
 from promptcodebook.data import examine
 from promptcodebook.doctor.probe import Finding, Section, probe
 from promptcodebook.errors import ConfigError, PcoError, StoreError, registered
-from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import PriceTable, price_lines
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.lm.spec import missing_key, parse_spec
@@ -29,12 +32,9 @@ from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.train import Learner
 from promptcodebook.method.update import Pending
 from promptcodebook.optimizers.pco import build_learner, initialise, with_listed_codebook
-from promptcodebook.paths import reply_cache_path
 from promptcodebook.routing.ranking import Embedder
 from promptcodebook.run.verdict import verdict_remark
-from promptcodebook.text import words_of
 from promptcodebook.types import Codebook, Example, Failure, Instinct, Trace, variable_name
-from promptcodebook.units import bytes_text, plural
 
 _LEAST_DISK = 500 * 10**6  # bytes of free disk below which a run may not fit
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from promptcodebook import errors
+from promptcodebook.base.text import strip_fence
 from promptcodebook.calls import LM, Message, Request, Sampling, Schema
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
 from promptcodebook.lm.structured import strip_think
 from promptcodebook.lm.wire import TOKENIZER
-from promptcodebook.text import strip_fence
 
 Level = Literal["ok", "warn", "fail"]
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack
 
 from promptcodebook.assemble import Plan, plan_run
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.text import shown_table, shown_text
+from promptcodebook.base.units import count_text, money
 from promptcodebook.calls import LM, ROLES, Role, Usage
 from promptcodebook.config.loading import text_updates_remark
 from promptcodebook.data import Dataset, sample
@@ -30,11 +33,8 @@ from promptcodebook.lm.wire import TOKENIZER
 from promptcodebook.optimizers.fixed import SHORTLIST, has_best_fixed
 from promptcodebook.run.optimize import Choices, settings_of, sources_of
 from promptcodebook.run.verdict import verdict_remark
-from promptcodebook.sync import run_sync
 from promptcodebook.tasks.program import Agent
-from promptcodebook.text import shown_table, shown_text
 from promptcodebook.types import Reward
-from promptcodebook.units import count_text, money
 
 LITTLE = Manner(solved=0.75, blamed=0.0, reasked=0.0, refused=0.0, agent_calls=1, steady=True)
 USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.02, refused=0.1, agent_calls=1, tidied=1.5)

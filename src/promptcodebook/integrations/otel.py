@@ -17,17 +17,17 @@ from importlib.metadata import entry_points, version
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
+from promptcodebook.base.incidents import Tally
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, MissingExtra, import_extra
-from promptcodebook.incidents import Tally
 from promptcodebook.lm.budget import BudgetGate
 from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.lm.wire import told_usage
 from promptcodebook.progress import Began, StepDone
 
 if TYPE_CHECKING:
-    from promptcodebook.serve.upstream import Answer
+    from promptcodebook.deploy.serve.upstream import Answer
 
 _WHAT = 'telemetry = ["otel"]'
 _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"

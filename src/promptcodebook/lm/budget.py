@@ -12,10 +12,10 @@ from dataclasses import astuple, dataclass, replace
 from typing import Protocol
 
 from promptcodebook import errors
+from promptcodebook.base.incidents import Incident, Tally
 from promptcodebook.calls import LM, Limits, Reply, Request, Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.config.schema import Price
-from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.limit import Line, StopSignal
 from promptcodebook.lm.spec import MODELS, parse_spec
 from promptcodebook.lm.wire import beyond_texts, byte_size, count_usage

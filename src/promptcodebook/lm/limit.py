@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from promptcodebook.base.incidents import Tally
+from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import LM, Reply, Request, request_key
 from promptcodebook.errors import EndpointDown, LMError, PcoError, RateLimited
-from promptcodebook.incidents import Tally
-from promptcodebook.randomness import keyed_random
 
 _T = TypeVar("_T")
 _Clock = Callable[[], float]

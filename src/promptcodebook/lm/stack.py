@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from promptcodebook.base.incidents import Counts, Tally, no_tally
+from promptcodebook.base.paths import reply_cache_path
 from promptcodebook.calls import LM, ROLES, Reply, Request, Role, Sampling
 from promptcodebook.config import Config
 from promptcodebook.config.schema import RoleSettings
 from promptcodebook.config.secrets import fill_secrets, secret_variables
 from promptcodebook.errors import ConfigError, LMError, MissingExtra, ParseError, import_part
-from promptcodebook.incidents import Counts, Tally, no_tally
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, Journaled, ReplyLog
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, PerLoop, Retrying, StopSignal
@@ -31,7 +32,6 @@ from promptcodebook.lm.spec import (
 )
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import MOST_BYTES, scrubbed
-from promptcodebook.paths import reply_cache_path
 
 if TYPE_CHECKING:
     from promptcodebook.lm.endpoint import Endpoint

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Generic, SupportsIndex, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from promptcodebook.base.incidents import Incident, Tally
+from promptcodebook.base.randomness import keyed_int
+from promptcodebook.base.text import strip_fence
 from promptcodebook.calls import LM, Message, Reply, Request, Usage
 from promptcodebook.errors import LMError, ParseError, TruncatedReply
-from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.wire import schema_of
-from promptcodebook.randomness import keyed_int
-from promptcodebook.text import strip_fence
 
 T = TypeVar("T", bound=BaseModel)
 V = TypeVar("V")

@@ -20,8 +20,11 @@ from typing import Annotated, Any, cast, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from promptcodebook.base.incidents import Incident, Tally
+from promptcodebook.base.randomness import Draws
+from promptcodebook.base.text import place_in, sentences_of, shorten, words_of
+from promptcodebook.base.units import plural
 from promptcodebook.calls import Request, Schema
-from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.structured import (
     Ask,
     LenientNumber,
@@ -33,10 +36,8 @@ from promptcodebook.lm.structured import (
     read_number,
 )
 from promptcodebook.lm.wire import schema_of
+from promptcodebook.method.safety import Harmful, HarmReply, SafetyClause, harm_of
 from promptcodebook.method.templates import InstinctErrors, TemplateSet, instinct_lines
-from promptcodebook.randomness import Draws
-from promptcodebook.safety import Harmful, HarmReply, SafetyClause, harm_of
-from promptcodebook.text import place_in, sentences_of, shorten, words_of
 from promptcodebook.types import (
     Channel,
     Codebook,
@@ -48,7 +49,6 @@ from promptcodebook.types import (
     Stage,
     Verdict,
 )
-from promptcodebook.units import plural
 
 _CHANNELS: tuple[Channel, ...] = get_args(Channel)
 _SEVERITIES: Mapping[str, Channel] = {

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic import AliasChoices, BaseModel, Field
 
+from promptcodebook.base.text import place_in, sentences_of, strip_wrapping, words_of
 from promptcodebook.calls import Request, Schema
 from promptcodebook.config import Config
 from promptcodebook.config.schema import Init
@@ -22,7 +23,6 @@ from promptcodebook.lm.structured import Ask, LenientTexts, ReplyShape
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
 from promptcodebook.method.templates import TemplateSet
-from promptcodebook.text import place_in, sentences_of, strip_wrapping, words_of
 from promptcodebook.types import Codebook, Instinct, Parameters
 
 

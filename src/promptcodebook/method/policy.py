@@ -21,11 +21,13 @@ from typing import Any, Literal, Protocol, cast
 
 from pydantic import Field
 
+from promptcodebook.base.incidents import Incident, Tally, no_tally
+from promptcodebook.base.intervals import Interval
+from promptcodebook.base.randomness import Draws
+from promptcodebook.base.text import place_in, strip_wrapping
 from promptcodebook.calls import Message, Request, Schema, Usage
 from promptcodebook.config.schema import Explore
 from promptcodebook.errors import ParseError, TruncatedReply
-from promptcodebook.incidents import Incident, Tally, no_tally
-from promptcodebook.intervals import Interval
 from promptcodebook.lm.structured import (
     Ask,
     Indices,
@@ -38,8 +40,6 @@ from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import TemplateSet, instinct_lines
-from promptcodebook.randomness import Draws
-from promptcodebook.text import place_in, strip_wrapping
 from promptcodebook.types import (
     Codebook,
     Example,

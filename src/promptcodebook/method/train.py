@@ -19,9 +19,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from promptcodebook.base.incidents import Incident, Tally, no_tally
+from promptcodebook.base.randomness import Draws
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
-from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.method.critic import (
     Attribution,
     Critic,
@@ -34,10 +35,9 @@ from promptcodebook.method.critic import (
 from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.failures import FailureWatch, attempt, gather_all
 from promptcodebook.method.policy import Composer, Exploring, Made, Router, epsilon_at
+from promptcodebook.method.safety import LOOK, Harmful, find_orders, with_harm
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import Proposal, Rerun, Updater, apply_rewrites, collect_gradients
-from promptcodebook.randomness import Draws
-from promptcodebook.safety import LOOK, Harmful, find_orders, with_harm
 from promptcodebook.types import (
     Check,
     Example,

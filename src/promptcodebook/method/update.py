@@ -10,21 +10,21 @@ from difflib import SequenceMatcher
 from inspect import iscoroutinefunction
 from typing import Any
 
+from promptcodebook.base.incidents import Incident, Tally, no_tally
+from promptcodebook.base.randomness import Draws
+from promptcodebook.base.text import cut_at_sentence, place_in, strip_wrapping, word_spans, words_of
 from promptcodebook.calls import Request, Usage
 from promptcodebook.config import Config
 from promptcodebook.config.schema import Update
 from promptcodebook.errors import ConfigError, LMError, plug_in
-from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.critic import nearest_instinct, split_shared
 from promptcodebook.method.executor import Trial, average, roll_out
 from promptcodebook.method.failures import attempt, gather_all
 from promptcodebook.method.policy import Composer, Deployed, Exploring, Router
+from promptcodebook.method.safety import calls_harmful
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import TemplateSet
-from promptcodebook.randomness import Draws
-from promptcodebook.safety import calls_harmful
-from promptcodebook.text import cut_at_sentence, place_in, strip_wrapping, word_spans, words_of
 from promptcodebook.types import (
     Check,
     Example,

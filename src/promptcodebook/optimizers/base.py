@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from promptcodebook.assemble import Assembled
+from promptcodebook.base.incidents import Counts
 from promptcodebook.calls import Usage
 from promptcodebook.errors import Stop, plug_in
-from promptcodebook.incidents import Counts
 from promptcodebook.lm.stack import Models
 from promptcodebook.method.failures import too_many_failures
 from promptcodebook.method.policy import OffPolicy, Prompter

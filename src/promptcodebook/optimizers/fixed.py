@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from promptcodebook.base.randomness import Draws
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.data import sample
@@ -17,7 +18,6 @@ from promptcodebook.method.state import State
 from promptcodebook.method.update import NoLeakCheck
 from promptcodebook.optimizers.base import Optimizer, Problem, Result, evaluate
 from promptcodebook.policy.file import BEST_FIXED, BEST_SINGLE, CONCAT, NONE, PRESENT, PolicyFile
-from promptcodebook.randomness import Draws
 from promptcodebook.tasks.program import Agent
 from promptcodebook.types import Example, Prompt, Rollout, Route
 

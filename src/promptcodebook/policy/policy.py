@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
 from promptcodebook.assemble import NO_DATA, Assembled, Sources, assemble
+from promptcodebook.base.randomness import Draws
+from promptcodebook.base.sync import LoopThread, run_sync
+from promptcodebook.base.text import shown_table, shown_text, words_of
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import Config, role_layers
 from promptcodebook.data.table import Columns, Record, Table, plain, read_examples
@@ -26,10 +29,7 @@ from promptcodebook.method.executor import EVALUATION, roll_out
 from promptcodebook.method.policy import repair_route
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import deployed_of, read_policy
-from promptcodebook.randomness import Draws
-from promptcodebook.sync import LoopThread, run_sync
 from promptcodebook.tasks.program import SINGLE_CALL
-from promptcodebook.text import shown_table, shown_text, words_of
 from promptcodebook.types import (
     Codebook,
     Example,

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from promptcodebook import errors
 from promptcodebook.assemble import OWN_LM, Assembled, plan_data
+from promptcodebook.base.paths import run_reference
 from promptcodebook.calls import ROLES
 from promptcodebook.config import Config, load_config, load_typed
 from promptcodebook.config.secrets import beyond_sampling, secret_variables, without_secrets
@@ -23,7 +24,6 @@ from promptcodebook.lm.stack import simulated_here
 from promptcodebook.method.policy import Deployed
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
-from promptcodebook.paths import run_reference
 from promptcodebook.policy.file import MEASURED, PolicyFile, parse_policy_file, read_policy_file
 from promptcodebook.policy.scan import safety_check
 from promptcodebook.store.events import RunState

@@ -15,6 +15,8 @@ from typing import Any, cast
 from markupsafe import Markup
 
 from promptcodebook.assemble import OWN_LM
+from promptcodebook.base.text import shorten
+from promptcodebook.base.units import count_text, duration, lost_text, money, number, spent_parts
 from promptcodebook.calls import Limits, Role, Usage
 from promptcodebook.config.loading import default_tree
 from promptcodebook.method.state import State
@@ -25,9 +27,7 @@ from promptcodebook.store.events import Event, RunState
 from promptcodebook.store.header import Header, specs_in
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
-from promptcodebook.text import shorten
 from promptcodebook.types import Codebook, Example
-from promptcodebook.units import count_text, duration, lost_text, money, number, spent_parts
 
 NOTES, _MOST_NOTES = "notes.jsonl", 10_000_000  # In a run's folder; bytes of it that are read.
 _TITLE = 120  # characters of an input that call an example

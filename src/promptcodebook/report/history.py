@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
+from promptcodebook.base.text import shorten
 from promptcodebook.report.context import Context, Section, state_name, step_name
 from promptcodebook.report.pages import render
 from promptcodebook.store.events import Event, Started, Stepped
-from promptcodebook.text import shorten
 from promptcodebook.types import Directive, Parameters, Rewrite, Variable
 
 FIRST, LAST, REFUSED = 6, 14, 4  # Rewrites of a variable shown, on either side of the mark.

@@ -21,9 +21,9 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from promptcodebook.text import printable, shorten, word_changes
+from promptcodebook.base.text import printable, shorten, word_changes
+from promptcodebook.base.units import count_text, duration, money, number, percent, plural
 from promptcodebook.types import variable_name
-from promptcodebook.units import count_text, duration, money, number, percent, plural
 
 MISSING = "—"  # Shown where there is no number.
 

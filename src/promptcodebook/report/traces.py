@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from promptcodebook.base.randomness import keyed_int
+from promptcodebook.base.text import shorten
+from promptcodebook.base.units import number, plural
 from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.policy.policy import prompt_spans
 from promptcodebook.policy.references import kept_state
-from promptcodebook.randomness import keyed_int
 from promptcodebook.report.context import Context, Section
 from promptcodebook.report.private import withhold
 from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.text import shorten
 from promptcodebook.types import Codebook, Failure, Rewrite, Rollout, Step, Trace, Variable
-from promptcodebook.units import number, plural
 
 _LONG, _SHORT = 4000, 1500  # characters shown of a text
 _MOST_STAGES = 8

@@ -9,15 +9,15 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
+from promptcodebook.base.intervals import mean_interval
+from promptcodebook.base.units import number, percent
 from promptcodebook.calls import Usage
-from promptcodebook.intervals import mean_interval
 from promptcodebook.method import state
 from promptcodebook.method.state import entropy, selected_since, utilisation
 from promptcodebook.report.context import Context, Section, state_name
 from promptcodebook.report.pages import Area, Chart, Line, Picture, Point, render
 from promptcodebook.store.events import Compared, Event, Started, Stepped, Validated
 from promptcodebook.types import Step, Variable
-from promptcodebook.units import number, percent
 
 WINDOW = 10  # Steps that moving figures look back over.
 MOST_COLUMNS = 60  # Columns of the heat map; a longer run has several steps in each.

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from promptcodebook.intervals import Bounds
+from promptcodebook.base.intervals import Bounds
+from promptcodebook.base.units import number
 from promptcodebook.report.context import Context, Section
 from promptcodebook.report.pages import Picture, render, ticks
 from promptcodebook.report.traces import failure_text, judged_parts
 from promptcodebook.run.verdict import FIGURES, Conclusion, Row
 from promptcodebook.store.events import Amended, Compared, Event, Started, Stepped
 from promptcodebook.types import Codebook, Evaluation, Rollout
-from promptcodebook.units import number
 
 _MOST_ROWS, _CLOSELY, _BETTER = 1000, 8, 4  # Test inputs listed, and shown with their prompts.
 _ROW, _WIDTH = 30, 480  # Of the drawing of the scores, in pixels.

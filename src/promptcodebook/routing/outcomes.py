@@ -26,8 +26,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from promptcodebook.base.intervals import mean_interval
 from promptcodebook.errors import import_extra
-from promptcodebook.intervals import mean_interval
 from promptcodebook.method.policy import OffPolicy
 from promptcodebook.routing.ranking import Features, Ranker, Vocabulary, chosen, whole_numbers
 from promptcodebook.types import Expected, Outcome, Ranking

@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from promptcodebook.base.randomness import Draws
 from promptcodebook.calls import LM, Tree, Usage
 from promptcodebook.config import Config
 from promptcodebook.config.schema import RoleSettings, RouterSettings
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.policy import Composer, OffPolicy, Router
 from promptcodebook.method.state import State
-from promptcodebook.randomness import Draws
 from promptcodebook.routing.outcomes import OutcomeModel, Posterior, Priors, Terms, off_policy
 from promptcodebook.routing.ranking import Embedder, Features, chosen, dot
 from promptcodebook.types import Codebook, Example, Expected, Outcome, Route, Step, Trace

@@ -18,16 +18,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
+from promptcodebook.base.incidents import Incident
+from promptcodebook.base.text import place_in, strip_wrapping, words_of
 from promptcodebook.calls import Request
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
-from promptcodebook.incidents import Incident
 from promptcodebook.method.failures import attempt, gather_all
 from promptcodebook.method.init import InstinctsReply, instincts_schema
 from promptcodebook.method.policy import Made, Router
 from promptcodebook.method.state import State
 from promptcodebook.method.update import Pending, Updater, apply_rewrites
-from promptcodebook.text import place_in, strip_wrapping, words_of
 from promptcodebook.types import Codebook, Example, Rewrite, ThetaTrial, Trace, variable_name
 
 _LEAST = 2

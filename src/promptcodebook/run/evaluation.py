@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from promptcodebook.assemble import Assembled
+from promptcodebook.base.intervals import Bounds, Interval, mean_interval, paired_interval
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.text import shown_table
 from promptcodebook.calls import LM
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import ConfigError, DataError, did_you_mean
-from promptcodebook.intervals import Bounds, Interval, mean_interval, paired_interval
 from promptcodebook.method.policy import FixedPrompt, Prompter
 from promptcodebook.optimizers.fixed import ORACLE, OraclePrompt
 from promptcodebook.policy.file import CONCAT, MEASURED, NONE, PRESENT
@@ -21,8 +23,6 @@ from promptcodebook.progress import counting
 from promptcodebook.run.optimize import require_type
 from promptcodebook.run.subject import AnyPolicy, Asked, Examined, Given, Subject, require_answers
 from promptcodebook.run.verdict import Row, Terms, VerdictTable, row_of
-from promptcodebook.sync import run_sync
-from promptcodebook.text import shown_table
 from promptcodebook.types import Evaluation, Example, Reward
 
 LEARNED = "learned"  # name of the row that is the policy itself

@@ -20,17 +20,19 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Unpack
 
+from promptcodebook.base.intervals import Interval, paired_interval
+from promptcodebook.base.randomness import Draws
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.units import plural
 from promptcodebook.calls import LM, Usage
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import ConfigError, Stop, StoreError
-from promptcodebook.intervals import Interval, paired_interval
 from promptcodebook.method.executor import EVALUATION
 from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import deployed_of
 from promptcodebook.progress import Line, Listener, counter, silent
-from promptcodebook.randomness import Draws
 from promptcodebook.routing.ranking import (
     OLDER,
     Agreement,
@@ -44,9 +46,7 @@ from promptcodebook.run.optimize import Run, require_type
 from promptcodebook.run.subject import AnyPolicy, Beside, Examined, Given, Subject, require_answers
 from promptcodebook.store.effects import Effect, EffectStore
 from promptcodebook.store.run import RunStore
-from promptcodebook.sync import run_sync
 from promptcodebook.types import Evaluation, Example, Failure, Prompt, Reward, Rollout, Route
-from promptcodebook.units import plural
 
 _log = logging.getLogger(__name__)
 

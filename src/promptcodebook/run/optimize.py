@@ -16,6 +16,9 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from promptcodebook import errors
 from promptcodebook.assemble import OWN_LM, Plan, Sources, plan_run
+from promptcodebook.base.sync import Relay, run_sync
+from promptcodebook.base.text import shown_text
+from promptcodebook.base.units import number, spent_parts
 from promptcodebook.calls import LM, Role, Usage
 from promptcodebook.config import Budget, Config, load_config, role_layers
 from promptcodebook.data import Dataset
@@ -32,12 +35,9 @@ from promptcodebook.store.header import differences
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import Recorded, RunStore
 from promptcodebook.store.runs import RunSummary, find_run, list_runs, remove_run
-from promptcodebook.sync import Relay, run_sync
 from promptcodebook.tasks.rewards import library as ready_made
 from promptcodebook.tasks.user_code import check_function
-from promptcodebook.text import shown_text
 from promptcodebook.types import Codebook, Executor, Reward, Step, Trace
-from promptcodebook.units import number, spent_parts
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -3,7 +3,7 @@
 Rows, all on the test split, greedy: what the user has today, the result's rivals (for ours: every
 learned instinct in one prompt, the best of its prompts for all inputs or the best single instinct,
 and the first codebook routed), the result itself, and references that decide nothing. Differences
-are paired by example, each with its interval (`intervals.py`).
+are paired by example, each with its interval (`base/intervals.py`).
 
 Worth deploying is what is clearly better than the present prompt *and* than every rival that costs
 no more calls. Since all of these must show in their intervals, the chance of a false "worth
@@ -23,17 +23,17 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from promptcodebook.base.intervals import SIDE, Bounds, Interval, mean_interval, paired_interval
+from promptcodebook.base.text import shown_table, shown_text
+from promptcodebook.base.units import cost_text, money, number, percent, plural
 from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
-from promptcodebook.intervals import SIDE, Bounds, Interval, mean_interval, paired_interval
 from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines
 from promptcodebook.store.events import Compared, Concluded, Mark, RunState, Trained
 from promptcodebook.store.header import Header
 from promptcodebook.tasks.rewards import asks_judge
-from promptcodebook.text import shown_table, shown_text
 from promptcodebook.types import Evaluation, PromptLength
-from promptcodebook.units import cost_text, money, number, percent, plural
 
 ENOUGH = 20  # test examples that a verdict needs
 JUDGED = "A model judged the answers, and its error is in no interval: `pco judge sheet` tells how."

@@ -15,18 +15,18 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from promptcodebook.base.intervals import Interval
+from promptcodebook.base.paths import make_private_folder
+from promptcodebook.base.sqlite import Layout, Reader, pack, store_os_error, unpack
+from promptcodebook.base.text import shown_table
+from promptcodebook.base.units import number, plural
 from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
-from promptcodebook.intervals import Interval
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import Supplies
-from promptcodebook.paths import make_private_folder
-from promptcodebook.sqlite import Layout, Reader, pack, store_os_error, unpack
 from promptcodebook.store.journal import BOOKS, Journal
 from promptcodebook.store.lock import EFFECTS, is_blank, lock_effects, refuse_links
 from promptcodebook.store.run import Recorded
-from promptcodebook.text import shown_table
-from promptcodebook.units import number, plural
 
 _EFFECTS = "effects.sqlite"
 _LAYOUT = Layout(

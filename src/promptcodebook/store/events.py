@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from promptcodebook.base.sqlite import pack, unpack
 from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.method.policy import OffPolicy
 from promptcodebook.method.state import RoutingStatistics
-from promptcodebook.sqlite import pack, unpack
 from promptcodebook.types import Evaluation, Failure, Parameters, Rollout, Step, Trace
 
 EndReason = Literal["finished", "early_stop", "target", "budget", "interrupted", "failed"]

@@ -24,14 +24,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
+from promptcodebook.base.incidents import Incident
+from promptcodebook.base.paths import make_private_folder, unfinished_folder
+from promptcodebook.base.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error
 from promptcodebook.calls import ROLES, Reply, Request, Role, Usage
 from promptcodebook.errors import StoreError
-from promptcodebook.incidents import Incident
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.cache import ReplyLog, pack_reply, unpack_reply
 from promptcodebook.lm.stack import Supplies
-from promptcodebook.paths import make_private_folder, unfinished_folder
-from promptcodebook.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error
 from promptcodebook.store.lock import ATTEMPTS, NO_LINK, RunLock
 
 _log = logging.getLogger(__name__)

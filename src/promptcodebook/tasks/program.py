@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+from promptcodebook.base.text import strip_fence
 from promptcodebook.calls import Chat, Reply, Role
 from promptcodebook.config.secrets import secret_variables
 from promptcodebook.errors import DataError, ExecutorError, import_part
@@ -25,7 +26,6 @@ from promptcodebook.tasks.user_code import (
     load_function,
     place_of,
 )
-from promptcodebook.text import strip_fence
 from promptcodebook.types import Example, Executor, Output, Program, Prompt, Stage
 
 _REASONING = "reasoning"

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from promptcodebook.base.incidents import no_tally
 from promptcodebook.calls import Message, Request
 from promptcodebook.errors import ConfigError, PcoError, RewardError, did_you_mean, message_of
-from promptcodebook.incidents import no_tally
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask, LenientNumber, LenientText, ReplyShape
 from promptcodebook.tasks.rewards.ready import READY
