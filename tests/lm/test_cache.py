@@ -239,6 +239,20 @@ async def test_a_cache_that_cannot_be_used_is_bypassed_left_alone_and_said_once(
     assert contents(path) == before
 
 
+async def test_a_cache_that_can_be_used_again_is_used_again(
+    make: Make, tally: Counts, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("promptcodebook.lm.cache._BYPASS_S", 0.0)
+    path.parent.write_text("a file is where the folder should be")
+    cache = make()
+    assert (await cache(ask())).source == "live"
+    path.parent.unlink()
+    assert (await cache(ask())).source == "live"
+    file_of(cache).flush()
+    assert (await cache(ask())).source == "cache"
+    assert tally["cache_bypassed"] >= 1
+
+
 def broken_off() -> str:
     """A reply that a server broke off, as caches of earlier versions hold them."""
     usage = (1, 10, 2, 0, None, 0.5)

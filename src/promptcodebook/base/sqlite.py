@@ -230,13 +230,15 @@ Write = Callable[[sqlite3.Connection], object]
 _Waiter: TypeAlias = "Future[None] | asyncio.Future[None]"
 _Unit = tuple[Write, _Waiter]
 _SET_ASIDE = 8 << 20  # bytes: hundreds of replies, each with the pages of the file that it touches
+_HELD = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _BATCH = 2048  # the most units in one transaction, which bounds what one rollback loses
 
 
 class Writer:
-    """One writer thread for one file. `write`, `write_now` return once committed; `send` at once.
-    After the disk refused a write, every later one is refused as well (DiskFull): a store with a
-    hole in it would be worse than one that ends early. What was committed stays. With a `reserve`
+    """One writer thread for one file. `write`, `write_now` return once committed; `send` and
+    `submit` at once. After the disk refused a write, every later one is refused as well (DiskFull):
+    a store with a hole in it would be worse than one that ends early. What was committed stays. One
+    that `recovers` may have holes, and each write to it is tried. With a `reserve`
     room is set aside on the disk: once the disk is full, what is under way is written there, and
     `require_room` refuses what would begin."""
 
@@ -248,8 +250,10 @@ class Writer:
         full_hint: str = "",
         each_batch: Write | None = None,
         reserve: bool = False,
+        recovers: bool = False,
     ) -> None:
         self._path = path
+        self._recovers = recovers
         self._what = layout.what
         self._full_hint = full_hint
         self._each_batch = each_batch
@@ -278,7 +282,11 @@ class Writer:
 
     def write_now(self, work: Write) -> None:
         """`write` for code that is not async: blocks until committed."""
-        self._put(work, Future()).result()
+        self.submit(work).result()
+
+    def submit(self, work: Write) -> Future[None]:
+        """Hands `work` over; the future is settled in the writer's thread."""
+        return self._put(work, Future())
 
     def send(self, work: Write, then: Callable[[], None] | None = None) -> None:
         """Hands `work` over; `flush` or `close` raise its failure. `then` is for its commit."""
@@ -291,7 +299,7 @@ class Writer:
                 _log.warning("%s", error)
                 self._unheard = error
 
-        self._put(work, Future()).add_done_callback(done)
+        self.submit(work).add_done_callback(done)
 
     def flush(self) -> None:
         """Returns when all that was handed over before is committed; raises what failed unheard."""
@@ -367,6 +375,9 @@ class Writer:
             if isinstance(error, sqlite3.Error):
                 fault = store_error(error, self._path, self._what, self._full_hint)
                 fault.__cause__ = error
+                full = self._recovers and isinstance(fault, DiskFull)
+                if full or _primary(error) in _HELD:  # each single unit would wait as long
+                    return [_copy(fault) for _ in batch]
         if isinstance(fault, DiskFull):
             if self._reserve is None or self._low is not None:
                 self._full = fault
@@ -399,10 +410,10 @@ def _settle(answers: Sequence[tuple[_Waiter, Exception | None]]) -> None:
             waiter.set_result(None) if error is None else waiter.set_exception(error)
 
 
-def _copy(full: DiskFull) -> DiskFull:
+def _copy(fault: StoreError) -> StoreError:
     """One for each waiter: a shared exception would gather the tracebacks of all."""
-    copy = DiskFull(str(full), hint=full.hint)
-    copy.__cause__ = full.__cause__
+    copy = type(fault)(str(fault), hint=fault.hint)
+    copy.__cause__ = fault.__cause__
     return copy
 
 

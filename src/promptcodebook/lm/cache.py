@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import logging
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ _LAYOUT = Layout(
     ),
 )
 _FULL = "free some space, or: pco cache clear"
+_BYPASS_S = 60.0
 
 
 class ReplyCache:
@@ -115,7 +117,8 @@ class ReplyCache:
 class Cache:
     """An LM that asks `inner` only for what the file does not hold. A hit has source 'cache' and
     the usage it had when it was paid: nothing is paid now. Failures are never stored, nor are
-    replies cut at their length cap. A file that cannot be used is reported once and bypassed.
+    replies cut at their length cap. A file that cannot be used is reported once and bypassed for a
+    minute: its disk may have room again, or another process may let it go.
     `identity` separates what is kept under one model's name: its weights may be replaced."""
 
     def __init__(
@@ -129,7 +132,7 @@ class Cache:
         self._inner = inner
         self._path = path
         self._tally = tally
-        self._bypassed = False
+        self._bypassed_until = 0.0
         self._open_file: ReplyCache | None = None
 
     async def __call__(self, request: Request) -> Reply:
@@ -149,7 +152,7 @@ class Cache:
     @property
     def file(self) -> ReplyCache | None:
         """The file, opened when first needed; None while it is bypassed."""
-        if self._open_file is None and not self._bypassed:
+        if self._open_file is None and time.monotonic() >= self._bypassed_until:
             try:
                 self._open_file = ReplyCache(self._path)
             except StoreError as error:
@@ -174,9 +177,10 @@ class Cache:
 
     def _bypass(self, error: StoreError) -> None:
         hint = f" ({error.hint})" if error.hint else ""
-        _log.warning("continuing without the reply cache: %s%s", error, hint)
+        if not self._bypassed_until:
+            _log.warning("continuing without the reply cache: %s%s", error, hint)
         self._tally(Incident.CACHE_BYPASSED)
-        self._bypassed = True
+        self._bypassed_until = time.monotonic() + _BYPASS_S
         self.close()
 
 

@@ -427,3 +427,13 @@ def test_a_second_process_that_wants_the_same_rows_pays_for_none(
         out, err = again.communicate(timeout=60)
     assert again.returncode == 0 and json.loads(out)["score"]["mean"] == 1.0, err
     assert provider.paid.total() == ROWS and len(provider.batches) == 1
+
+
+@pytest.mark.parametrize(
+    "status", ["1e999", "NaN", f"1{'0' * 400}", '"x"', "[" * 9000 + "]" * 9000]
+)
+def test_a_row_whose_status_is_no_number_is_left_out(status: str) -> None:
+    rows = [f'{{"custom_id": "{n}", "response": {{"status_code": {code}, "body": {{}}}}}}'
+            for n, code in enumerate(("200", status, "429"))]  # fmt: skip
+    found = dict(read_results("\n".join(rows).encode()))
+    assert {key: result.status for key, result in found.items()} == {"0": 200, "2": 429}

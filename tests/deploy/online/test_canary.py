@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,10 +21,19 @@ import pytest
 from aiohttp import web
 
 from promptcodebook.base.sqlite import Packer
-from promptcodebook.deploy.online.canary import Judge
-from promptcodebook.deploy.online.log import INSERT, Logged, Served, SqliteLog, row_of
+from promptcodebook.deploy.online.canary import Judge, judge
+from promptcodebook.deploy.online.log import (
+    ADD,
+    INSERT,
+    Feedback,
+    Logged,
+    Served,
+    SqliteLog,
+    row_of,
+    said,
+)
 from promptcodebook.deploy.online.sequences import Tally, difference
-from promptcodebook.deploy.online.status import Status, drift_of, facts, status_of, tree_of
+from promptcodebook.deploy.online.status import Finding, Status, drift_of, facts, status_of, tree_of
 from promptcodebook.deploy.registry.log import SqliteStorage
 from promptcodebook.deploy.registry.registry import Canary, Registry
 from promptcodebook.deploy.serve.feedback import Online
@@ -32,7 +43,7 @@ from promptcodebook.routing.ranking import buckets_of
 from tests.cli.invoked import pco
 from tests.clock import until
 from tests.deploy.registry.build import PRODUCTION, open_gate
-from tests.deploy.serve.proxied import Setup, Up, one_call, up
+from tests.deploy.serve.proxied import SAID, Setup, Up, one_call, up
 from tests.lm.server import fails, says
 
 KEYS = tuple(f"key-of-caller-{n:02}" for n in range(24))
@@ -72,8 +83,8 @@ class Trial:
     async def prompted(self, key: str = "", model: str = "", **headers: str) -> tuple[str, str]:
         """A request's id and the version that it got."""
         sent = {**headers, **({"Authorization": f"Bearer {key}"} if key else {})}
-        body = {"input": "My refund is late.", "model": model or "pco/tickets"}
-        status, _, said = await self.served.ask("/v1/prompt", json=body, headers=sent)
+        body = {"messages": SAID, "model": model or "pco/tickets"}
+        status, _, said = await self.served.ask(json=body, headers=sent)
         assert status == 200
         return said["x-request-id"], said["x-pco-version"]
 
@@ -210,7 +221,7 @@ async def test_a_caller_a_header_and_a_conversation_keep_their_version(tmp_path:
             trial.new
         }
     log = SqliteLog(tmp_path / "requests.sqlite")
-    arms = Counter((each.served.arm, each.served.version) for each in log.logged(PRODUCTION))
+    arms = Counter((each.served.arm, each.served.version) for each in log.newest(PRODUCTION))
     log.close()
     assert arms["named", trial.new] == 17 and arms["named", trial.today] == 8
     assert arms["canary", trial.today] == arms["", trial.new] == 0
@@ -328,6 +339,25 @@ async def test_a_canary_that_cannot_be_read_is_answered_for_by_todays_version(
         assert trial.new in {(await trial.prompted())[1] for _ in range(12)}
 
 
+async def test_a_canary_that_is_being_taken_up_is_not_said_to_fail(tmp_path: Path) -> None:
+    async with serving(tmp_path) as trial:
+        live: Any = trial.served.proxy.live
+        make, begun, go = live._make, threading.Event(), threading.Event()
+
+        def slowly(version: Any) -> Any:
+            begun.set()
+            assert go.wait(30)
+            return make(version)
+
+        live._make = slowly
+        plan: dict[str, Any] = {"share": 0.5, "margin": 0.0, "split": "conversation"}
+        trial.registry.promote(trial.new, PRODUCTION, gate=open_gate, canary=plan)
+        assert await asyncio.to_thread(begun.wait, 30)
+        await trial.ready("it is being taken up")
+        go.set()
+        await trial.ready("no feedback")
+
+
 def test_a_canary_begins_ends_and_is_told_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,26 +429,61 @@ async def test_status_says_what_a_ref_did_and_what_drifted(
     assert "reward: 0.500 of 30 requests with feedback" in shown and "gain -" in shown
 
 
-def served(n: int, at: float, text: str, route: tuple[int, ...] = (1,)) -> Served:
+def served(
+    n: int, at: float, text: str, route: tuple[int, ...] = (1,), caller: str = "", **rest: Any
+) -> Served:
     version = "sha256:" + "0" * 64
-    return Served(f"req-{n:024x}", at, PRODUCTION, version, "", "", 200, 0.1, 9, route, 1.0,
+    made = Served(f"req-{n:024x}", at, PRODUCTION, version, caller, "", 200, 0.1, 9, route, 1.0,
                   buckets_of(text))  # fmt: skip
+    return replace(made, **rest)
 
 
-def test_drift_names_what_moved_and_nothing_where_all_is_as_before() -> None:
+Logging = Callable[[list[Logged]], SqliteLog]
+
+
+@pytest.fixture
+def logging_of(tmp_path: Path) -> Iterator[Logging]:
+    """A log that holds these requests and their rewards."""
+    opened = list[SqliteLog]()
+
+    def log_of(rows: list[Logged]) -> SqliteLog:
+        log, packer = SqliteLog(tmp_path / f"log {len(opened)}.sqlite"), Packer()
+        opened.append(log)
+        given = [Feedback(e.served.id, e.reward) for e in rows if e.reward is not None]
+
+        def write(db: sqlite3.Connection) -> None:
+            db.executemany(INSERT, [row_of(each.served, packer) for each in rows])
+            db.executemany(ADD, map(said, given))
+
+        log.writer.write_now(write)
+        return log
+
+    yield log_of
+    for log in opened:
+        log.close()
+
+
+def test_drift_names_what_moved_and_nothing_where_all_is_as_before(logging_of: Logging) -> None:
     def window(
         begins: float, texts: tuple[str, ...], route: tuple[int, ...], nth: int = 2
     ) -> list[Logged]:
         """Each nth request failed."""
-        rows = [served(n, begins + n, texts[n % len(texts)], route) for n in range(300)]
-        return [Logged(each, float(n % nth > 0), "", n) for n, each in enumerate(rows)]
+        first = int(begins)
+        return [
+            Logged(served(first + n, begins + n, texts[n % len(texts)], route), float(n % nth > 0))
+            for n in range(300)
+        ]
 
     usual = ("Where is my parcel?", "My refund is late.", "I cannot log in today.")
     before = window(0.0, usual, (1, 2))
-    assert drift_of([*before, *window(1000.0, usual, (1, 2))], 1000.0, 1900.0) == []
-    assert drift_of(before, 1000.0, 1900.0) == [], "nothing came since"
+
+    def drift(rows: list[Logged]) -> list[Finding]:
+        return drift_of(logging_of(rows), PRODUCTION, 1000.0, 1900.0)
+
+    assert drift([*before, *window(1000.0, usual, (1, 2))]) == []
+    assert drift(before) == [], "nothing came since"
     after = window(1000.0, ("Jakie warunki ma umowa kredytowa?",), (1, 3), nth=9)
-    found = {each.name: each for each in drift_of([*before, *after], 1000.0, 1900.0)}
+    found = {each.name: each for each in drift([*before, *after])}
     assert set(found) == {"reward", "novelty", "instinct 2", "instinct 3"}
     assert found["novelty"].before < found["novelty"].after
     assert (found["instinct 2"].before, found["instinct 2"].after) == (1.0, 0.0)
@@ -429,17 +494,88 @@ def test_drift_names_what_moved_and_nothing_where_all_is_as_before() -> None:
         (last := facts(status)[-1])[0], last[1][:5]
     )  # fmt: skip
     assert tree_of(status)["canary"] is None
+    unseen = [replace(e, served=replace(e.served, arm="prompt")) for e in after]
+    assert drift([*before, *unseen]) == [], "no user saw these"
+    many = [replace(e, served=replace(e.served, caller="one key")) for e in after]
+    honest = [
+        replace(each, served=replace(each.served, caller=f"key {n % 12}"))
+        for n, each in enumerate(window(1500.0, usual, (1, 2)))
+    ]
+    found = {each.name: each for each in drift([*before, *many, *honest])}
+    assert "reward" not in found
+    assert all(abs(each.after - each.before) < 0.11 for each in found.values()), "a tenth"
 
 
-def test_among_many_instincts_more_is_asked_of_each() -> None:
+HONEST = [f"key {n}" for n in range(12)]
+
+
+def of_arms(
+    rewards: tuple[float, float],
+    callers: Sequence[str],
+    each: int,
+    statuses: tuple[int, int] = (200, 200),
+    arm: Any = "",
+    first: int = 0,
+) -> list[Logged]:
+    """So many requests of each caller to the canary and to today's version, with feedback of
+    these mean rewards: the canary's come first."""
+    rows, step = list[Logged](), 97
+    for which, (mean, status) in enumerate(zip(rewards, statuses, strict=True)):
+        for n in range(each * len(callers)):
+            number = first + which * 100_000 + n
+            caller, reward = callers[n % len(callers)], float(n * step % 100 < mean * 100)
+            version = f"sha256:{1 - which}"
+            row = served(number, 1000.0 + n, "", caller=caller, arm=arm, version=version)
+            rows.append(Logged(replace(row, status=status), reward))
+    return rows
+
+
+CANARY = Canary(PRODUCTION, "sha256:1", "sha256:0", datetime.fromtimestamp(1000, UTC), 0.5, 0.0,
+                "conversation", {})  # fmt: skip
+EQUAL = of_arms((0.5, 0.5), HONEST, 40)
+UP, DOWN = of_arms((1, 0), ["x"], 500, first=10**6), of_arms((0, 1), ["x"], 500, first=10**6)
+FAILS = of_arms((0.5, 0.5), ["x"], 500, (500, 200), first=10**6)
+PROMPTS = of_arms((1, 0), HONEST, 60, arm="prompt", first=10**6)
+UNSEEN = of_arms((1, 0), HONEST, 60, (500, 500), first=10**6)
+GOOD, BAD = of_arms((0.9, 0.3), HONEST, 40), of_arms((0.3, 0.9), HONEST, 40)
+
+
+@pytest.mark.parametrize(
+    ("rows", "key_share", "action", "why"),
+    [
+        ([*EQUAL, *UP], 0.1, "wait", "may be anything"),
+        ([*EQUAL, *UP], 1.0, "promote", "above the margin"),
+        ([*EQUAL, *DOWN], 0.1, "wait", "may be anything"),
+        ([*EQUAL, *DOWN], 1.0, "roll back", "lower by"),
+        ([*EQUAL, *FAILS], 0.1, "wait", "one key alone would end it"),
+        ([*EQUAL, *FAILS], 1.0, "roll back", "of its requests fail"),
+        ([*of_arms((0.5, 0.5), HONEST[:1], 300), *UP], 0.1, "wait", "one key alone would end it"),
+        ([*UP], 0.1, "promote", "above the margin"),  # nobody else is there
+        ([*BAD, *UP], 0.1, "roll back", "lower by"),  # nor does one hold it up
+        ([*GOOD, *DOWN], 0.1, "promote", "above the margin"),
+        (PROMPTS, 0.1, "wait", "no feedback"),
+        (UNSEEN, 0.1, "wait", "no feedback"),
+    ],
+)
+def test_no_key_ends_a_canary_alone_or_holds_it_up(
+    logging_of: Logging, rows: list[Logged], key_share: float, action: str, why: str
+) -> None:
+    decision = judge(logging_of(rows), CANARY, key_share)
+    assert decision.action == action and why in decision.why, decision
+
+
+def test_among_many_instincts_more_is_asked_of_each(logging_of: Logging) -> None:
     def found(others: int) -> list[str]:
         """Instinct 1 moves from 30 % to 41 % of requests, beside others that stay at 10 %."""
         rows = [
-            served(n, at + n, "", (*[1] * (n < first), *range(2 + n % 10, 2 + others, 10)))
+            served(
+                int(at) + n, at + n, "", (*[1] * (n < first), *range(2 + n % 10, 2 + others, 10))
+            )
             for at, first in ((0.0, 300), (1000.0, 410))
             for n in range(1000)
         ]
-        return [each.name for each in drift_of(list(map(Logged, rows)), 1000.0, 1999.0)]
+        log = logging_of(list(map(Logged, rows)))
+        return [each.name for each in drift_of(log, PRODUCTION, 1000.0, 1999.0)]
 
     assert (found(0), found(500)) == (["instinct 1"], [])
 

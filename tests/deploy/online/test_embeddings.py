@@ -80,9 +80,9 @@ async def test_a_router_that_reads_embeddings_learns_by_those_that_were_served(
                 await asyncio.gather(*map(one, range(n, n + 40)))
             await one(200)  # its prompt is known by now
         log = SqliteLog(path)
-        kept = {unpacked(each.served.vector)[0] for each in log.logged("tickets")}
+        kept = {unpacked(each.served.vector)[0] for each in log.newest("tickets")}
         assert kept == {unpacked(packed(vector(f"message {n}")))[0] for n in range(200, 440)}
-        first = log.logged("tickets")[0].served
+        *_, first = (each.served for each in log.newest("tickets"))
         assert (first.input, first.version) == ("", version)
         log.put(replace(first, id="req-" + "a" * 24, vector=""))  # as an earlier version kept it
         await log.give(Feedback("req-" + "a" * 24, 1.0), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from promptcodebook.base.sqlite import Packer, Reader
 from promptcodebook.deploy.audit.report import audit
 from promptcodebook.deploy.http.admission import caller_of
 from promptcodebook.deploy.online.exploring import Explorer, barred
-from promptcodebook.deploy.online.log import LAYOUT, Feedback, Logged, Served, SqliteLog
+from promptcodebook.deploy.online.log import LAYOUT, Feedback, Logged, Room, Served, SqliteLog
 from promptcodebook.deploy.registry.registry import AUDIT, open_registry
 from promptcodebook.deploy.serve.description import FeedbackKept
 from promptcodebook.deploy.serve.feedback import Online
@@ -54,8 +55,8 @@ async def answered(served: Up, text: str = "My refund is late.", key: str = "non
     return raw.headers["x-request-id"]
 
 
-async def say(served: Up, key: str = "", **body: Any) -> tuple[int, Any]:
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+async def say(served: Up, auth: str = "", /, **body: Any) -> tuple[int, Any]:
+    headers = {"Authorization": f"Bearer {auth}"} if auth else {}
     status, answer, _ = await served.ask("/v1/feedback", json=body, headers=headers)
     return status, answer
 
@@ -63,7 +64,7 @@ async def say(served: Up, key: str = "", **body: Any) -> tuple[int, Any]:
 def logged(path: Path) -> list[Logged]:
     log = SqliteLog(path)
     try:
-        return log.logged("tickets@live")
+        return [*log.newest("tickets@live")][::-1]
     finally:
         log.close()
 
@@ -79,6 +80,7 @@ async def test_the_last_feedback_counts_and_a_repeated_one_is_the_first_again(
             {"reward": 1, "key": "click"},
             {"reward": 0.25, "feedback": "No form was named.", "key": "later"},
             {"reward": 1, "key": "click"},  # sent again by a queue
+            {"reward": 1, "key": "click"},
         ):
             status, answer = await say(served, request_id=asked, **body)
             assert status == 200 and answer["request_id"] == asked
@@ -88,7 +90,13 @@ async def test_the_last_feedback_counts_and_a_repeated_one_is_the_first_again(
         status, answer = await say(served, request_id=other, score=0.5)
         FeedbackKept.model_validate(answer, extra="forbid")
         assert status == 200 and answer["key"]
-        assert (await served.metrics())['pco_feedback_total{became="kept"}'] == 4
+        measured = await served.metrics()
+        assert measured['pco_feedback_total{became="kept"}'] == 3
+        assert measured['pco_feedback_total{became="again"}'] == 2
+        assert measured["pco_feedback_reward_total"] == 1.75, "each is counted once"
+        said = {"request_id": asked, "reward": 0, "key": "click"}
+        status, answer = await say(served, **said)
+        assert (status, answer["error"]["code"]) == (409, "conflict")
         odd = {"request_id": other, "reward": 0.5, "feedback": "odd \ud800\0", "key": "\ud800"}
         assert (await say(served, **odd))[0] == 200
     first, second = logged(path)
@@ -107,7 +115,10 @@ async def test_the_last_feedback_counts_and_a_repeated_one_is_the_first_again(
         ({"request_id": None, "reward": 1}, 400, "whole id"),
         ({"reward": 1.5}, 422, "from 0 to 1"),
         ({"reward": -0.1}, 422, "from 0 to 1"),
-        ({"reward": float("nan")}, 422, "from 0 to 1"),
+        ({"reward": float("nan")}, 400, "not JSON"),
+        ({"reward": 10**400}, 400, "not JSON"),
+        ({"reward": 10**200}, 422, "from 0 to 1"),
+        ({"score": -(10**290)}, 422, "from 0 to 1"),
         ({"reward": True}, 400, "a number"),
         ({"reward": "1"}, 400, "a number"),
         ({}, 400, "a number"),
@@ -225,23 +236,22 @@ def test_a_high_finding_of_an_audit_bars_its_instinct(
             assert barred(version) == bars
 
 
-async def test_of_more_requests_than_are_read_the_newest_are_and_it_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_requests_are_read_in_pages_the_newest_first(tmp_path: Path) -> None:
     log = SqliteLog(tmp_path / "requests.sqlite")
-    ids = [f"req-{n:024x}" for n in range(5)]
-    for n, name in enumerate(ids):
-        log.put(Served(name, n, "tickets", "v", "", "", 200, 0.1, None, (), 1.0, ()))
-    for n in (4, 1, 2, 0):
-        assert await log.give(Feedback(ids[n], 1), None) == "kept"
-    assert [each.served.time for each in log.logged("tickets", most=6)] == [0, 1, 2, 3, 4]
-    assert not caplog.text
-    assert [each.served.time for each in log.logged("tickets", most=2)] == [3, 4]
-    assert "of tickets no more than the newest 2 requests are read" in caplog.text
-    heard = log.logged("tickets", after=0, most=3)
-    assert [each.served.time for each in heard] == [4, 1, 2]
-    heard = log.logged("tickets", after=heard[-1].number or 0, most=3)
-    assert [each.served.time for each in heard] == [0]
+    for n in range(1203):  # three at each time, and more than two pages
+        name = f"req-{n % 256:02x}{n:022x}"
+        log.put(Served(name, n // 3, "tickets", "v", "", "", 200, 0.1, None, (), 1.0, ()))
+    assert await log.give(Feedback(f"req-{7:02x}{7:022x}", 1), None) == "kept"
+    found = [each.served for each in log.newest("tickets")]
+    assert [each.time for each in found] == [n // 3 for n in reversed(range(1203))]
+    assert len({each.id for each in found}) == 1203
+    some = [each.served for each in log.newest("tickets", 10, 20)]
+    assert {each.time for each in some} == set(range(10, 20)) and len(some) == 30
+    assert [each.reward for each in log.newest("tickets", rewarded=True)] == [1.0]
+    half = {each.served.id for each in log.newest("tickets", share=0.5)}
+    assert len(half) == 645 and half > {e.served.id for e in log.newest("tickets", share=0.25)}
+    log.expire(200)
+    assert len([*log.newest("tickets")]) == 603 and log.refs() == ["tickets"]
     log.close()
 
 
@@ -261,22 +271,91 @@ def test_the_chances_of_all_routes_are_those_that_are_drawn(most: float, more: f
     assert all(each.explored == (each.route != best) for each in tried)
 
 
-async def test_a_full_disk_stops_the_record_and_no_request(tmp_path: Path) -> None:
+async def recording_is(served: Up, recording: str) -> None:
+    async with asyncio.timeout(30):
+        while (await served.ask("/readyz"))[1]["recording"] != recording:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_a_full_disk_stops_the_record_and_no_request_until_there_is_room(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "requests.sqlite"
-    async with serving(path) as served:
+    async with serving(path, texts=True, records=path) as served:
         asked = await answered(served)
         assert (await say(served, request_id=asked, reward=1))[0] == 200
-        log: Any = served.proxy.online.log if served.proxy.online else None
-        log.writer._db.execute("PRAGMA max_page_count = 1")
-        for n in range(40):
-            await answered(served, f"{n} " + "My parcel is late. " * 200)
-        await until(lambda: log.fails)
-        status, answer = await say(served, request_id=asked, reward=0, key="x" * 150)
+        kept: Any = (served.proxy.online and served.proxy.online.log, served.proxy.records)
+        for each in kept:
+            each.writer._db.execute("PRAGMA max_page_count = 1")
+        texts = [f"{n} " + os.urandom(4000).hex() for n in range(40)]
+        for text in texts:
+            await answered(served, text)
+        await recording_is(served, "failed")
+        words = os.urandom(5000).hex()
+        status, answer = await say(served, request_id=asked, reward=0, feedback=words)
         assert status == 503 and answer["error"]["type"] == "disk_full"
         await answered(served)
-        _, ready, _ = await served.ask("/readyz")
-        assert ready["recording"] == "failed"
         assert (await served.metrics())["pco_unrecorded"] == 1
+        kept[0].writer._db.execute("PRAGMA max_page_count = 100000")
+        await asyncio.sleep(1.5)
+        assert (await served.ask("/readyz"))[1]["recording"] == "failed", "one of both still is"
+        kept[1].writer._db.execute("PRAGMA max_page_count = 100000")
+        await recording_is(served, "ok")
+        assert (await say(served, request_id=asked, reward=0, feedback=words))[0] == 200
+        assert (await served.metrics())["pco_unrecorded"] == 0
+    assert {each.served.input for each in logged(path)} >= set(texts), "all that waited is there"
+    with closing(Reader(path, LAYOUT)) as reader:
+        assert reader.rows("SELECT count(*) FROM requests") == [(42,)]
+
+
+async def test_a_log_that_another_process_holds_is_said_to_fail_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "requests.sqlite"
+    async with serving(path) as served:
+        first = await answered(served)
+        assert (await say(served, request_id=first, reward=1))[0] == 200
+        log: Any = served.proxy.online and served.proxy.online.log
+        log.writer._db.execute("PRAGMA busy_timeout = 50")
+        with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+            holder.execute("BEGIN IMMEDIATE")
+            asked = [await answered(served, f"Question {n}?") for n in range(20)]
+            await recording_is(served, "failed")
+            assert (await say(served, request_id=first, reward=0))[0] == 503
+            holder.execute("ROLLBACK")
+        await recording_is(served, "ok")
+    assert sorted(each.served.id for each in logged(path)) == sorted([first, *asked])
+
+
+async def test_one_request_that_cannot_be_written_costs_no_other(tmp_path: Path) -> None:
+    log = SqliteLog(tmp_path / "requests.sqlite")
+    rows = [Served(f"req-{n:024x}", n, "tickets", "v", "", "", 200, 0.1, None, (), 1.0, ())
+            for n in range(5)]  # fmt: skip
+    for each in (*rows[:2], replace(rows[2], tokens=10**30), *rows[3:]):
+        log.put(each)
+    for each in (rows[0], rows[4]):
+        assert await log.give(Feedback(each.id, 1.0), None) == "kept"
+    assert not log.fails
+    log.close()
+    log = SqliteLog(tmp_path / "requests.sqlite")
+    assert [each.served.time for each in log.newest("tickets")] == [4, 3, 1, 0]
+    log.close()
+
+
+async def test_a_request_has_room_for_so_much_feedback(tmp_path: Path) -> None:
+    path = tmp_path / "requests.sqlite"
+    async with serving(path, room=Room(pieces=3, most_bytes=1000)) as served:
+        asked, other = await answered(served), await answered(served, "Where is my parcel?")
+        became = [await say(served, request_id=asked, reward=n / 10, key=f"{n}") for n in range(5)]
+        assert [status for status, _ in became] == [200, 200, 200, 413, 413]
+        assert became[3][1]["error"]["code"] == "feedback_full"
+        assert (await say(served, request_id=asked, reward=0.2, key="2"))[0] == 200, "it is there"
+        words = [{"feedback": "ü" * 240, "key": f"{n}"} for n in range(3)]
+        became = [await say(served, request_id=other, reward=1, **each) for each in words]
+        assert [status for status, _ in became] == [200, 200, 413], "bytes, not characters"
+    with closing(Reader(path, LAYOUT)) as reader:
+        assert reader.rows("SELECT count(*) FROM feedback") == [(5,)]
+    assert {(each.reward, each.served.id) for each in logged(path)} == {(0.2, asked), (1, other)}
 
 
 async def test_of_a_flood_all_that_was_acknowledged_is_there_once(
@@ -284,7 +363,7 @@ async def test_of_a_flood_all_that_was_acknowledged_is_there_once(
 ) -> None:
     monkeypatch.setattr("promptcodebook.deploy.serve.feedback._AT_ONCE", 40)
     path = tmp_path / "requests.sqlite"
-    async with serving(path) as served:
+    async with serving(path, room=Room(pieces=150)) as served:
         asked = [await answered(served, f"Question {n}?") for n in range(3)]
         sent = [(asked[n % 3], f"key {n % 150}") for n in range(300)]  # each of them twice
         forged = [("req-" + f"{n:024x}", "key") for n in range(20)]
@@ -368,7 +447,7 @@ async def test_late_feedback_comes_from_a_file_and_is_added_once(
     (tmp_path / "late.csv").write_text(f"{head}{asked},0.5,Late.\nreq-{'0' * 24},1,\n")
     for _ in range(2):
         done = await asyncio.to_thread(pco, "feedback", "late.csv", "--json", cwd=tmp_path)
-        assert done.json == {"kept": 1, "unknown": 1, "erased": 0}
+        assert done.json == {"kept": 1, "unknown": 1, "erased": 0, "conflict": 0, "full": 0}
     assert [(each.reward, each.said) for each in logged(path)] == [(0.5, "Late.")]
     (tmp_path / "late.csv").write_text(f"{head}{asked},5,\n")
     pco("feedback", "late.csv", cwd=tmp_path).error(2, "late.csv:2: reward must be from 0 to 1")
@@ -387,7 +466,7 @@ async def test_what_one_process_keeps_another_sees_though_it_closes_the_file(
     path = tmp_path / "requests.sqlite"
     first, second = SqliteLog(path), SqliteLog(path)
     read = "import sys, pathlib; from promptcodebook.deploy.online.log import SqliteLog; "
-    read += "log = SqliteLog(pathlib.Path(sys.argv[1])); print(len(log.logged('tickets'))); "
+    read += "log = SqliteLog(pathlib.Path(sys.argv[1])); print(len([*log.newest('tickets')])); "
     for count in (1, 2):
         served = Served(
             f"req-{count:024x}", 1.0, "tickets", "v", "", "", 200, 0.1, None, (), 1.0, ()

@@ -23,6 +23,7 @@ from promptcodebook.deploy.online.learning import (
     estimate,
     learn,
     read_training,
+    within_share,
 )
 from promptcodebook.deploy.online.log import Feedback, Logged, Served, SqliteLog
 from promptcodebook.deploy.registry.log import version_of
@@ -83,8 +84,7 @@ class World:
             rewards.append(float(route == (self.rule(letter),)))
         if shuffled:
             draw.shuffle(rewards)
-        pairs = enumerate(zip(served, rewards, strict=True))
-        return [Logged(each, reward, "", n) for n, (each, reward) in pairs]
+        return [Logged(*pair) for pair in zip(served, rewards, strict=True)]
 
 
 Logs = list[Logged]
@@ -184,6 +184,21 @@ def test_promises_that_were_never_tried_are_not_enough(world: World) -> None:
     assert "10 of 20 requests with feedback are held out" in few.text()
     one = learn(world.file, world.trained, world.log(1, 0.5), {"v": 0}, LONG)
     assert one.logged == 1 and not one.worth.known
+
+
+def test_one_key_teaches_no_more_than_its_share(world: World) -> None:
+    def by(caller: str, count: int, **fields: Any) -> list[Logged]:
+        rows = world.log(count, 0.5)[::-1]
+        return [replace(e, served=replace(e.served, caller=caller, **fields)) for e in rows]
+
+    honest = [each for n in range(12) for each in by(f"key {n}", 5)]
+    hostile = by("x", 90)
+    kept = within_share([*hostile, *honest])
+    assert kept == [*hostile[:6], *honest], "a tenth of all, and the newest"
+    assert within_share([*hostile, *by("y", 40)]) == [*hostile[:40], *by("y", 40)]
+    assert within_share(hostile) == hostile, "nobody else is there"
+    assert within_share([*hostile, *honest], 1.0) == [*hostile, *honest]
+    assert within_share([*by("x", 9, arm="prompt"), *by("y", 9, status=500)]) == []
 
 
 def test_what_cannot_be_learned_from_is_left_out_and_counted(world: World) -> None:

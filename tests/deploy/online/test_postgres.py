@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.deploy.online.log import Feedback, Served, ServedLog, new_request_id, open_log
+from promptcodebook.deploy.online.log import (
+    Feedback,
+    Room,
+    Served,
+    ServedLog,
+    new_request_id,
+    open_log,
+)
 from promptcodebook.errors import ConfigError, StoreError, StoreTooNew
 from tests.cli.invoked import pco
 from tests.deploy.online.cluster import MISSING, SECRET, Cluster, cluster
@@ -42,7 +49,7 @@ def written(log: ServedLog, *items: Served) -> None:
     for each in items:
         log.put(each)
     for _ in range(100):
-        if len(log.logged(items[0].ref)) >= len(items):
+        if len([*log.newest(items[0].ref)]) >= len(items):
             return
         time.sleep(0.05)
     raise TimeoutError("not written")
@@ -63,28 +70,34 @@ async def test_it_keeps_what_a_file_keeps(postgres: Cluster, tmp_path: Path) -> 
                 await log.give(Feedback(first.id, 0.0), "another"),
                 await log.give(Feedback(new_request_id(), 0.0), None),
             ]
-            all_of = log.logged("tickets@live")
-            assert [each.served for each in all_of] == [first, second]
-            number = all_of[0].number or 0
+            full = [Feedback(second.id, n / 8, key=f"{n}") for n in range(4)]
+            became += [await log.give(each, "a", Room(pieces=3)) for each in full]
+            became += await asyncio.gather(*(log.give(full[0], "a") for _ in range(3)))
+            all_of = [*log.newest("tickets@live")]
+            assert [each.served for each in all_of] == [second, first]
+            measures = ("reward", "failed", "seconds", "tokens")
             answers.append(
                 (
                     became,
                     [(each.reward, each.said) for each in all_of],
-                    [each.reward for each in log.logged("tickets@live", after=number - 1)],
-                    log.logged("tickets@live", after=number),
-                    [each.served.time for each in log.logged("tickets@live", most=1)],
-                    [each.served.time for each in log.logged("tickets@live", after=0, most=1)],
-                    [each.served.time for each in log.logged("tickets@live", since=101.5)],
+                    [each.served.time for each in log.newest("tickets@live", 101.5)],
+                    [each.served.time for each in log.newest("tickets@live", 0, 101.5)],
+                    [each.reward for each in log.newest("tickets@live", rewarded=True)],
+                    [*log.newest("tickets@live", share=0.0)],
+                    log.traffic("tickets@live", 0.0),
+                    log.traffic("tickets@live", 0.0, 8000.0),
+                    [log.spread(each, "tickets@live", 0.0, full=0.7) for each in measures],
                     log.refs(),
                     log.erase([first.id, new_request_id()]),
                     await log.give(Feedback(first.id, 1.0), "a"),
-                    [each.served.time for each in log.logged("tickets@live")],
+                    [each.served.time for each in log.newest("tickets@live")],
                 )
             )
             log.expire(before=1e9)
             assert log.refs() == []
     assert answers[0] == answers[1]
-    assert answers[0][0] == ["kept", "kept", "kept", "unknown", "unknown"]  # type: ignore[index]
+    kept = ["kept", "kept", "conflict", "unknown", "unknown", *["kept"] * 3, "full", *["again"] * 3]
+    assert answers[0][0] == kept  # type: ignore[index]
 
 
 async def test_feedback_outlives_a_crash_of_the_database(postgres: Cluster) -> None:
@@ -113,37 +126,12 @@ async def test_feedback_outlives_a_crash_of_the_database(postgres: Cluster) -> N
     assert postgres.sql("SELECT count(*) FROM promptcodebook.feedback") == "20"
 
 
-async def test_who_read_up_to_a_number_misses_none(postgres: Cluster) -> None:
-    """Two servers write at once, and a third reads on from the last number that it saw."""
-    with closing(open_log(postgres.url)) as log, closing(open_log(postgres.url)) as other:
-        asked = [served(n) for n in range(400)]
-        await asyncio.to_thread(written, log, *asked)
-        seen, last, over = list[str](), 0, False
-
-        async def read() -> None:
-            nonlocal last
-            while not over or len(seen) < len(asked):
-                rows = await asyncio.to_thread(log.logged, "tickets@live", after=last)
-                seen.extend(each.served.id for each in rows)
-                last = max([last, *(each.number or 0 for each in rows)])
-                assert not over or rows, "one was missed"
-
-        reading = asyncio.ensure_future(read())
-        for start in range(0, 400, 20):
-            some = asked[start : start + 20]
-            pairs = zip(some, [log, other] * 10, strict=True)
-            await asyncio.gather(*(by.give(Feedback(a.id, 1.0), "a") for a, by in pairs))
-        over = True
-        await reading
-        assert sorted(seen) == sorted(each.id for each in asked)
-
-
 async def test_one_row_that_cannot_be_kept_costs_no_other(postgres: Cluster) -> None:
     with closing(open_log(postgres.url)) as log:
         bad = served(1, caller="\0")
         log.put(bad)
         await asyncio.to_thread(written, log, served(2))
-        assert [each.served.time for each in log.logged("tickets@live")] == [102.0]
+        assert [each.served.time for each in log.newest("tickets@live")] == [102.0]
 
 
 async def test_two_servers_bring_the_tables_up_to_date_while_a_third_writes(
@@ -177,9 +165,9 @@ async def test_two_servers_bring_the_tables_up_to_date_while_a_third_writes(
             each.close()
         over = True
         count = await writing
-        rewarded = [each.reward for each in log.logged("tickets@live")]
+        rewarded = [each.reward for each in log.newest("tickets@live")]
     assert postgres.sql("SELECT version FROM promptcodebook.layout") == "2"
-    assert count and rewarded[1:] == [1.0] * count
+    assert count and rewarded[:-1] == [1.0] * count
     with pytest.raises(StoreTooNew, match="format 2"):
         open_log(postgres.url)  # of a server that knows the first version alone
 

@@ -39,7 +39,9 @@ def logs(world: World, count: int = 40, *, texts: bool = True) -> list[Logged]:
         if texts:
             request = replace(request, input=text, output=letter)
         said = "It should say D." if letter == "C" else ""
-        found.append(Logged(request, float(letter != "C"), said, n))
+        if n == 7:
+            said += " Wiltrud, 4711."
+        found.append(Logged(request, float(letter != "C"), said))
     return found
 
 
@@ -162,6 +164,16 @@ async def test_a_rewrite_that_copies_what_a_user_wrote_is_refused_and_not_shown(
     assert "Hildegard" not in done.out + done.err + tree.out
     made = (places / "next.pco.json").read_text()
     assert "Hildegard" not in made and read_policy_file(places / "next.pco.json").router
+
+
+@pytest.mark.parametrize("text", ["Ask for the code 4711.", "Greet wiltrud. Say D."])
+async def test_a_name_or_a_code_of_one_request_is_refused_though_it_is_short(
+    learn: Learn, text: str
+) -> None:
+    with served(teacher(text)) as server:
+        done = await learn(server)
+    assert "stays: it has a name, number or code that one logged request alone has" in done.out
+    assert "4711" not in done.out and "iltrud" not in done.out
 
 
 async def test_without_kept_texts_or_a_model_it_says_what_to_type(

@@ -183,7 +183,7 @@ async def test_a_conversation_that_is_named_keeps_its_prompt_and_shares_it_with_
         assert await route(TOPICS[0], "anna") == (alone[0], "input")
         assert await route(TOPICS[other], "anna") == (alone[0], "conversation")
         assert await route(TOPICS[other], "ben") == (alone[other], "input")
-        assert await route(TOPICS[other], "anna", "other-key") == (alone[other], "input")
+        assert await route(TOPICS[other], "anna", "other-key") == (alone[other], "no")
 
 
 async def test_images_and_tool_turns_pass_and_the_last_user_turns_text_is_the_input() -> None:

@@ -27,7 +27,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from promptcodebook.base.paths import make_private_folder, write_whole
-from promptcodebook.base.text import shell
+from promptcodebook.base.text import json_decoder, parse_json, shell
 from promptcodebook.base.units import duration, plural
 from promptcodebook.deploy.batch.rows import on_disk
 from promptcodebook.errors import ConfigError, LMError, RunBusy, ServerFault, Stop
@@ -51,6 +51,7 @@ _OVER = ("completed", "expired", "cancelled", "failed")
 _AGAIN = "the same command keeps what was answered, and asks the rest again"
 _OTHER = "leave out --batch-api, or use --offline-file FILE"
 _MARK = "promptcodebook"
+_ODD = json_decoder(odd_numbers=True)
 _BEGINS = b'{"custom_id":"'
 
 
@@ -136,8 +137,8 @@ def request_line(key: str, body: Mapping[str, Any]) -> bytes:
 def read_results(data: bytes, seconds: float = 0.0) -> Iterator[tuple[str, Result]]:
     """Each row of an output or error file by its key; what is no row is left out."""
     for line in data.splitlines():
-        with suppress(ValueError, KeyError, TypeError, RecursionError):
-            row = json.loads(line)
+        with suppress(ValueError, KeyError, TypeError):
+            row = parse_json(line, _ODD)
             key, answer, error = str(row["custom_id"]), row.get("response"), row.get("error")
             if isinstance(error, dict):
                 fields = cast("dict[str, Any]", error)

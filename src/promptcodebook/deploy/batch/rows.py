@@ -16,6 +16,7 @@ from typing import Any, Literal, cast, get_args
 
 from promptcodebook.base.paths import whole_file
 from promptcodebook.base.sqlite import store_os_error
+from promptcodebook.base.text import parse_json
 from promptcodebook.data import table as tabular
 from promptcodebook.errors import DataError, PcoError
 from promptcodebook.types import Rollout
@@ -234,9 +235,9 @@ def read_results(target: Path, source: Source, prefix: str) -> Iterator[Result]:
         if answer is None and error is None:
             answer = ""  # an empty cell
         try:
-            read = json.loads(route) if isinstance(route, str) else route
+            read = parse_json(route) if isinstance(route, str) else route
             known = None if read is None else tuple(int(k) for k in cast("list[int]", read))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             said = f"{record.where}: {route!r} is not a route"
             raise DataError(said, hint="name an OUT that pco batch wrote") from None
         said = (None if each is None else str(each) for each in (answer, error))

@@ -3,7 +3,6 @@ It knows no web framework, and nothing of who answers."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -180,10 +179,9 @@ def parse_body(data: bytes) -> Mapping[str, Any]:
         raise Refusal(f"the body has more than {_MOST_VALUES:,} values in it", status=413)
     try:
         tree: object = parse_json(data)
-    except json.JSONDecodeError:
-        raise Refusal("the body is not JSON") from None
-    except ValueError as error:
-        raise Refusal(f"the body is not JSON: {error}") from None
+    except ValueError:
+        said = "the body is not JSON, or it is too deep or holds a number out of range"
+        raise Refusal(said) from None
     if not isinstance(tree, dict):
         raise Refusal("the body is not an object")
     return cast("dict[str, Any]", tree)

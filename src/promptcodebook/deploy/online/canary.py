@@ -1,98 +1,57 @@
 """A canary is judged from the log that all servers of its ref share, and ended by what is seen.
 
 A request counts for the version that answered it, from the canary's beginning on, unless its caller
-asked for a version by hash. Of several pieces of feedback for one request the last counts.
-"""
+asked for a version by hash or no user saw an answer. Of several pieces of feedback for one request
+the last counts. No key ends a canary alone (`decisions.py`)."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from dataclasses import asdict
 
 from promptcodebook.base.units import number
-from promptcodebook.deploy.online.decisions import Decision, decide, guard_tally
-from promptcodebook.deploy.online.log import Served, ServedLog
-from promptcodebook.deploy.online.sequences import Tally
+from promptcodebook.deploy.online.decisions import (
+    FULL,
+    KEY_SHARE,
+    ByKey,
+    Decision,
+    decide_without_one,
+)
+from promptcodebook.deploy.online.log import ServedLog
 from promptcodebook.deploy.registry.registry import Canary, Registry
 
-_AGAIN, _AGAIN_S = 1000, 60.0
-"""What is read twice: servers write at the same time, and their clocks differ."""
 
+def judge(log: ServedLog, canary: Canary, key_share: float = KEY_SHARE) -> Decision:
+    """What the figures say now. StoreError where the log cannot be read."""
 
-class Judging:
-    """One canary's figures so far; each look reads what came since."""
+    def arms(name: str) -> tuple[ByKey, ByKey]:
+        found = log.spread(name, canary.ref, canary.began.timestamp(), full=FULL.get(name, 1.0))
+        ours, theirs = (
+            {caller: tally for (of, caller), tally in found.items() if of == version}
+            for version in (canary.version, canary.control)
+        )
+        return ours, theirs
 
-    def __init__(self, log: ServedLog, canary: Canary) -> None:
-        self.canary, self._log = canary, log
-        self._rewards: dict[str, dict[str, float]] = {canary.version: {}, canary.control: {}}
-        self._newest = 0
-        self._begin_guards()
-
-    def _begin_guards(self) -> None:
-        self._guards: dict[str, dict[str, Tally]] = {version: {} for version in self._rewards}
-        self._counted: set[str] = set()
-        self._until = self.canary.began.timestamp()
-
-    def decide(self) -> Decision:
-        """What the figures say now. StoreError where the log cannot be read."""
-        ref, began = self.canary.ref, self.canary.began.timestamp()
-        for each in self._log.logged(ref, began, after=max(0, self._newest - _AGAIN)):
-            self._newest = max(self._newest, each.number or 0)
-            if each.reward is not None and self._counts(each.served):
-                self._rewards[each.served.version][each.served.id] = each.reward
-        now = time.time()
-        if now < self._until - _AGAIN_S:  # the clock went back, and what follows has earlier times
-            self._begin_guards()
-        found = [each.served for each in self._log.logged(ref, max(began, self._until - _AGAIN_S))]
-        fresh = [each for each in found if each.id not in self._counted and self._counts(each)]
-        self._counted = {each.id for each in found}
-        self._until = max([self._until, *(min(each.time, now) for each in found)])
-        for version, guards in self._guards.items():
-            for name, tally in _guards([each for each in fresh if each.version == version]).items():
-                guards[name] = guards.get(name, Tally()) + tally
-        versions = self.canary.version, self.canary.control
-        canary, control = (Tally.of(self._rewards[version].values()) for version in versions)
-        ours, theirs = (self._guards[version] for version in versions)
-        guards = {name: (ours[name], theirs[name]) for name in ours}
-        return decide(canary, control, guards, self.canary.margin)
-
-    def _counts(self, served: Served) -> bool:
-        return served.version in self._rewards and served.arm != "named"
-
-
-def failed(served: Served) -> bool:
-    """Not one whose caller hung up."""
-    return served.status >= 400 and served.status != 499
-
-
-def _guards(served: list[Served]) -> Mapping[str, Tally]:
-    answered = [each for each in served if not failed(each)]
-    return {
-        "failed": guard_tally("failed", map(failed, served)),
-        "seconds": guard_tally("seconds", (each.seconds for each in answered)),
-        "tokens": guard_tally("tokens", (n for each in answered if (n := each.tokens) is not None)),
-    }
+    guards = {name: arms(name) for name in FULL}
+    return decide_without_one(arms("reward"), guards, canary.margin, key_share)
 
 
 class Judge:
     """Follows the canaries of one ref, and ends each that has shown gain or harm."""
 
-    def __init__(self, registry: Registry, ref: str, log: ServedLog) -> None:
-        self._registry, self._ref, self._log = registry, ref, log
-        self._judging: Judging | None = None
+    def __init__(
+        self, registry: Registry, ref: str, log: ServedLog, key_share: float = KEY_SHARE
+    ) -> None:
+        self._registry, self._ref, self._log, self._key_share = registry, ref, log, key_share
         self.decision: Decision | None = None
 
     def look(self) -> str:
         """Judges the canary under way. What became of it where it ended just now, else ''. Of
         several servers that end it the first one writes to the registry. StoreError."""
-        canary, judging = self._registry.canary(self._ref), self._judging
+        canary = self._registry.canary(self._ref)
         if canary is None:
-            self._judging = self.decision = None
+            self.decision = None
             return ""
-        if judging is None or judging.canary != canary:
-            judging = self._judging = Judging(self._log, canary)
-        self.decision = made = judging.decide()
+        self.decision = made = judge(self._log, canary, self._key_share)
         if made.action == "wait":
             return ""
         promoted, figures = made.action == "promote", asdict(made)

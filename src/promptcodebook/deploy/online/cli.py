@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -24,6 +25,7 @@ from promptcodebook.cli.codebook import mark_changes
 from promptcodebook.data.load import read_source
 from promptcodebook.data.table import Record, Table, plain
 from promptcodebook.deploy.online import learning, rewriting
+from promptcodebook.deploy.online.decisions import KEY_SHARE
 from promptcodebook.deploy.online.log import (
     BadFeedback,
     Feedback,
@@ -49,6 +51,7 @@ from promptcodebook.store.journal import until_done
 from promptcodebook.types import Example, Rewrite, variable_name
 
 _T = TypeVar("_T")
+_MOST_READ = 20_000  # Logged requests with feedback that are read: the newest ones.
 
 
 def feedback(
@@ -88,9 +91,11 @@ def feedback(
                 became.update(await asyncio.gather(*(log.give(each, None) for each in some)))
 
     run_sync(add())
-    kept = {name: became[name] for name in ("kept", "unknown", "erased")}
+    kept = {name: became[name] for name in ("unknown", "erased", "conflict", "full")}
+    kept = {"kept": became["kept"] + became["again"], **kept}
     said = f"kept {plural(kept['kept'], 'row')}; {kept['unknown']} of unknown requests, "
-    said += f"{kept['erased']} of erased ones"
+    said += f"{kept['erased']} of erased ones, {kept['conflict']} under a key that was sent with "
+    said += f"other content, {kept['full']} of requests with no room for more"
     command.show(lambda: kept, lambda: said, as_json=as_json)
 
 
@@ -117,6 +122,12 @@ def learn(
         False, "--rewrite", help="Rewrite texts, too, by requests that --log-inputs kept."
     ),
     requests: int = typer.Option(64, min=1, help="The most of them that the critic reads."),
+    key_share: float = typer.Option(
+        KEY_SHARE,
+        min=0.01,
+        max=1.0,
+        help="The most that one key may teach where no other key gives as much; 1 = no limit.",
+    ),
     lm: command.Model = None,
     budget: command.Budget = None,
     sets: command.Sets = None,
@@ -145,9 +156,21 @@ def learn(
     data = None if config is None else plan_data(*command.gather_settings(config, {}))
     behind = run_behind(runs_dir(), run or ref)
     with closing(open_log()) as log:
-        start = 0.0 if lasts is None else time.time() - lasts
-        logged = learning.dated(log.logged(logged_name(ref, reference), start), time.time())
-    versions = learning.versions_of(reference, {each.served.version for each in logged})
+        start, name = 0.0 if lasts is None else time.time() - lasts, logged_name(ref, reference)
+        traffic = log.traffic(name, start)
+        newest = list(islice(log.newest(name, start, rewarded=True), _MOST_READ))
+    logged = learning.dated(learning.within_share(newest, key_share), time.time())
+    heard = sum(each.feedback for each in traffic)
+    unread = {
+        "without feedback": sum(each.requests for each in traffic) - heard,
+        "older than those read": heard - len(newest),
+        "that no user saw, or beyond what one key may teach": len(newest) - len(logged),
+    }
+    if not logged:
+        reasons = ", ".join(f"{count} {why}" for why, count in unread.items() if count)
+        said = f"no logged request can be learned from ({reasons or 'none is logged'})"
+        raise DataError(said, hint="pco serve REF --feedback, and POST /v1/feedback")
+    versions = learning.versions_of(reference, {each.of for each in traffic})
     given = command.Typed(None, None, None, lm, budget, sets, trust).given("pco learn")
     with until_done("pco learn", ref, given.above) as supplies:
         models = _models(given, behind, old, supplies, cache=not rewrite) if asks else None
@@ -160,6 +183,8 @@ def learn(
             written = _asked(models, rewriting.rewrite(models, *used))
         new = old if written is None else written.file
         made = learning.learn(old, trained, logged, versions, half, new)
+        left_out = {why: count for why, count in unread.items() if count}
+        made = replace(made, left_out={**left_out, **made.left_out})
         found = made.as_json()
         learned: Any = {**found, "versions": versions, "rewritten": [*learning.rewritings(new)]}
         file = made.file.with_about(learned=learned)

@@ -1,10 +1,16 @@
 """What a canary's figures say: promote it, roll it back or wait. It may be asked after every
-request: the intervals beneath hold at all moments at once."""
+request: the intervals beneath hold at all moments at once.
+
+No key ends a canary alone. A decision must hold too where the requests and the feedback of any one
+key are left out. With one hostile key, what is left is honest, and its error is that of `decide`.
+The key that gave most counts for no more than the second one did, or for a tenth of all, so that it
+cannot hold a decision up for ever either."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from promptcodebook.deploy.online.sequences import Tally, difference
@@ -15,12 +21,65 @@ REWARD_ALPHA, GUARD_ALPHA = 0.035, 0.005
 """The reward's two ends and three guards err in at most 5 % together."""
 FULL = {"failed": 1.0, "seconds": 30.0, "tokens": 16_000.0}
 """Per request: what counts as 1, the most that a guard sees."""
+KEY_SHARE = 0.1  # of what counts, the most that one key may give where no other gives as much
+_ASKED = 20  # Keys that are left out in turn: those that gave most.
 ALLOWED = 0.02  # how much worse a guard's mean may be, as a share of its `FULL`
+
+
+ByKey = Mapping[str, Tally]
+"""What the requests of each key came to."""
 
 
 def guard_tally(name: str, values: Iterable[float]) -> Tally:
     """Of one guard, by request: 1 if it failed, seconds, tokens."""
     return Tally.of(min(value / FULL[name], 1.0) for value in values)
+
+
+def most_of_one(counts: Iterable[float], key_share: float = KEY_SHARE) -> float:
+    """How many of the key that gave most count, by what each gave."""
+    first, *others = sorted(counts, reverse=True)
+    if not others or key_share >= 1:
+        return first
+    return min(first, max(others[0], sum(others) * key_share / (1 - key_share)))
+
+
+def fair(tallies: ByKey, key_share: float = KEY_SHARE) -> Tally:
+    """The sum of what keys gave, the largest one scaled down to its share."""
+    if not tallies:
+        return Tally()
+    first, *others = sorted(tallies.values(), key=lambda each: each.n, reverse=True)
+    most = most_of_one((each.n for each in (first, *others)), key_share)
+    return sum(others, first.times(most / max(1, first.n)))
+
+
+def decide_without_one(
+    rewards: tuple[ByKey, ByKey],
+    guards: Mapping[str, tuple[ByKey, ByKey]],
+    margin: float = 0.0,
+    key_share: float = KEY_SHARE,
+) -> Decision:
+    """`decide` on both arms by key: a decision that fails without some one key is to wait."""
+
+    def without(key: str | None) -> Decision:
+        def fair_pair(arms: tuple[ByKey, ByKey]) -> tuple[Tally, Tally]:
+            ours, theirs = (
+                fair({of: each for of, each in arm.items() if of != key}, key_share) for arm in arms
+            )
+            return ours, theirs
+
+        pairs = {name: fair_pair(arms) for name, arms in guards.items()}
+        return decide(*fair_pair(rewards), pairs, margin)
+
+    whole, given = without(None), Counter[str]()
+    for arm in (arm for arms in (rewards, *guards.values()) for arm in arms):
+        given.update({key: each.n for key, each in arm.items()})
+    if whole.action == "wait" or len(given) < 2 or key_share >= 1:
+        return whole
+    for key, _ in given.most_common(_ASKED):
+        if without(key).action != whole.action:
+            why = f"one key alone would end it: {whole.why}"
+            return replace(whole, action="wait", why=why)
+    return whole
 
 
 @dataclass(frozen=True, slots=True)

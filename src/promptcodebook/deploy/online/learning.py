@@ -30,6 +30,7 @@ from promptcodebook.base.intervals import Interval, mean_interval
 from promptcodebook.base.units import plural
 from promptcodebook.config import load_config
 from promptcodebook.data import Dataset
+from promptcodebook.deploy.online.decisions import KEY_SHARE, most_of_one
 from promptcodebook.deploy.online.log import Logged
 from promptcodebook.deploy.registry.log import version_of
 from promptcodebook.deploy.registry.registry import open_registry
@@ -229,6 +230,19 @@ def versions_of(reference: Reference, seen: Collection[str]) -> dict[str, int]:
                 if prompts(registry.policy(version)) == prompts(file):
                     names.add(version)
     return dict.fromkeys(sorted(names), len(rewritings(file))) | known
+
+
+def within_share(newest: Iterable[Logged], key_share: float = KEY_SHARE) -> list[Logged]:
+    """Requests that a user saw. Of the key that gave most only the newest are left, as many as its
+    share of what is learned allows."""
+    seen = [each for each in newest if each.served.seen]
+    keys, taken, kept = Counter(each.served.caller for each in seen), Counter[str](), list[Logged]()
+    most = max(1, int(most_of_one(keys.values(), key_share))) if keys else 0
+    for each in seen:
+        taken[each.served.caller] += 1
+        if taken[each.served.caller] <= most:
+            kept.append(each)
+    return kept
 
 
 def sort_out(

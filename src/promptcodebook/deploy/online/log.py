@@ -13,16 +13,19 @@ import math
 import os
 import re
 import sqlite3
+import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple
 
 from promptcodebook.base.paths import data_folder, make_private_folder
 from promptcodebook.base.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error, unpack
 from promptcodebook.base.sync import run_sync
+from promptcodebook.deploy.online.sequences import Tally
 from promptcodebook.errors import ConfigError, DataError, StoreError, import_extra
 from promptcodebook.policy.references import Reference
 
@@ -31,8 +34,10 @@ _PREFIX, _DIGITS = "req-", 24
 _MOMENT_S = 0.2
 _PATIENCE_S, _AGAIN_S = 1.0, 0.1
 """How long feedback waits for a request that is still on its way to the file."""
-MOST_ROWS = 900_000
-Rows = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]  # all that a statement finds
+_PAGE = 500  # Requests that are read at once: their texts are in memory together.
+_LONG_S = 600.0  # What a statement over a long log may take; this file is ours.
+_WAITING, _RETRY_S = 50_000, 1.0
+"""How many requests wait for a disk that takes none, and how long until it is tried again."""
 TABLES = (
     "CREATE TABLE IF NOT EXISTS served (id TEXT PRIMARY KEY, time DOUBLE PRECISION NOT NULL, "
     "ref TEXT NOT NULL, version TEXT NOT NULL, caller TEXT NOT NULL, arm TEXT NOT NULL, "
@@ -86,7 +91,9 @@ def logged_name(ref: str, reference: Reference) -> str:
 
 class Kept:
     """A file that is written to in the background: requests do not wait for it, nor fail for it.
-    Several processes may write to one; `what` begins the line that says it failed. StoreError."""
+    What the disk refuses is written again until it is there. Of more than `_WAITING` items `fewer`
+    keeps some; the rest is lost, and the log says so. Several processes may write to one file;
+    `what` begins the line that says it failed. StoreError."""
 
     def __init__(
         self,
@@ -94,6 +101,7 @@ class Kept:
         what: str,
         write: Callable[[sqlite3.Connection, Sequence[Any]], None],
         each_batch: Write | None = None,
+        fewer: Callable[[list[Any]], list[Any]] = lambda items: items[-_WAITING:],
     ) -> None:
         if not path.parent.is_dir():
             try:
@@ -101,47 +109,89 @@ class Kept:
                 make_private_folder(path.parent)
             except OSError as error:
                 raise store_os_error(error, path.parent) from None
-        self.writer = Writer(path, LAYOUT, each_batch=each_batch)
-        self._what, self._into = what, write
+        self.writer = Writer(path, LAYOUT, each_batch=each_batch, recovers=True)
+        self._what, self._into, self._fewer = what, write, fewer
         self._waiting: list[Any] = []
+        self._lock = threading.Lock()  # the writer's thread gives back what it could not write
+        self._scheduled = False
         self.fails = False
 
     def put(self, item: Any) -> None:
         """Written within a moment, together with all of that moment. Called in an event loop."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_later(_MOMENT_S, self._write)
-        self._waiting.append(item)
+        with self._lock:
+            self._waiting.append(item)
+            if len(self._waiting) > 2 * _WAITING:
+                self._waiting = self._fewer(self._waiting)
+                _log.error("some %s not recorded: too many wait for the disk", self._what)
+            begins, self._scheduled = not self._scheduled, True
+        if begins:
+            loop = asyncio.get_running_loop()
+            loop.call_later(_MOMENT_S, self._write, loop)
 
-    def _write(self) -> None:
-        items, self._waiting = self._waiting, []
-        if items:
-            self._try(lambda: self.writer.send(lambda db: self._into(db, items)))
+    def _write(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            items, self._waiting = self._waiting, []
+
+        def done(future: Future[None]) -> None:
+            error = future.exception()
+            if error is not None and not self.fails:
+                _log.error("%s not recorded: %s", self._what, error)
+            self.fails = error is not None
+            with self._lock:
+                if error is not None:
+                    self._waiting = [*items, *self._waiting]
+                self._scheduled = bool(self._waiting)
+            if self._scheduled:
+                wait = _MOMENT_S if error is None else _RETRY_S
+                with suppress(RuntimeError):  # the loop has ended, and `close` writes the rest
+                    loop.call_soon_threadsafe(loop.call_later, wait, self._write, loop)
+
+        with suppress(StoreError):  # it is closed, and `close` wrote what waited
+            self.writer.submit(lambda db: self._write_each(db, items)).add_done_callback(done)
+
+    def _write_each(self, db: sqlite3.Connection, items: Sequence[Any]) -> None:
+        """One that cannot be written costs no other. A disk or a lock that refuses costs none."""
+        db.execute("SAVEPOINT items")
+        try:
+            self._into(db, items)
+        except Exception as error:
+            if type(error) in (sqlite3.OperationalError, sqlite3.DatabaseError):
+                raise
+            db.execute("ROLLBACK TO items")
+            if len(items) == 1:
+                _log.error("one of what is kept: %s not recorded: %s", self._what, type(error))
+            else:
+                for item in items:
+                    self._write_each(db, [item])
+        db.execute("RELEASE items")
 
     def close(self) -> None:
-        self._write()
-        self._try(self.writer.close)
-
-    def _try(self, work: Callable[[], None]) -> None:
+        items = self._waiting
         try:
-            work()
+            self.writer.write_now(lambda db: None)  # what is under way is back where it failed
+            if items := self._waiting:
+                self.writer.write_now(lambda db: self._write_each(db, items))
         except StoreError as error:
-            if not self.fails:
-                _log.error("%s not recorded: %s", self._what, error)
-            self.fails = True
+            _log.error("%d of what is kept: %s not recorded: %s", len(items), self._what, error)
+        finally:
+            self.writer.close()
 
 
-Arm = Literal["", "explored", "canary", "named"]
-Given = Literal["kept", "unknown", "erased"]
+Arm = Literal["", "explored", "canary", "named", "prompt"]
+Given = Literal["kept", "again", "unknown", "erased", "conflict", "full"]
+"""What becomes of feedback: "again" = it was there already; "conflict" = its key was, with other
+content; "full" = no more is kept of that request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     """One answered request. `time` is in seconds since 1970, `caller` the start of its key's
     digest. `propensity` is the exact chance of its route; an "explored" route is not the best one,
-    and a "named" request asked for a version by its hash. `features` are the buckets of the input's
-    words and letters (`routing/ranking.py`), and `vector` is its embedding where the router reads
-    one. `tokens` is None where the model's server did not say. Unless texts are kept, `input` and
-    `output` are empty; `prompt` is kept with them where a model composed it."""
+    a "named" request asked for a version by its hash, and of a "prompt" no user saw an answer.
+    `features` are the buckets of the input's words and letters (`routing/ranking.py`), and
+    `vector` is its embedding where the router reads one. `tokens` is None where the model's server
+    did not say. Unless texts are kept, `input` and `output` are empty; `prompt` is kept with them
+    where a model composed it."""
 
     id: str
     time: float
@@ -160,6 +210,16 @@ class Served:
     output: str = ""
     prompt: str = ""
     vector: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Not one whose caller hung up."""
+        return self.status >= 400 and self.status != 499
+
+    @property
+    def seen(self) -> bool:
+        """Whether a user can have seen an answer: of no other request does feedback count."""
+        return self.arm != "prompt" and not self.failed
 
 
 _VALUES = ("route", "propensity", "features", "fallback", "input")
@@ -188,6 +248,17 @@ class Feedback:
 _MOST_WORDS, _MOST_KEY = 10_000, 200
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many pieces of feedback are kept of one request, and how many bytes of keys and words."""
+
+    pieces: int = 20
+    most_bytes: int = 64 * 1024
+
+
+ROOM = Room()
+
+
 class BadFeedback(DataError):
     """Feedback that cannot be kept: the field at fault, and the HTTP status that says so."""
 
@@ -213,37 +284,30 @@ def feedback_of(body: Mapping[str, Any], reward_range: tuple[float, float] = (0,
     value = body.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadFeedback(name, f"a number from {low:g} to {high:g}")
-    if not (math.isfinite(value) and low <= value <= high):
+    if not low <= value <= high:  # nor is NaN; a number of 400 digits is no float
         raise BadFeedback(name, f"from {low:g} to {high:g}", 422)
     return Feedback(asked, (value - low) / (high - low), said, key)
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A request with the feedback that counts; `number` orders feedback by its arrival, and both
-    are None where there is none."""
+    """A request with the feedback that counts: None where there is none."""
 
     served: Served
     reward: float | None = None
     said: str = ""
-    number: int | None = None
 
 
-class ServedLog(Protocol):
-    """Where requests and their feedback are kept; `logged` is `read_logged`. All raise
-    StoreError."""
+class Traffic(NamedTuple):
+    """Requests that have something in common, such as a version or an hour; `reward` is a sum."""
 
-    fails: bool
-
-    def put(self, item: Served) -> None: ...
-    async def give(self, feedback: Feedback, caller: str | None) -> Given: ...
-    def logged(
-        self, ref: str, since: float = 0.0, *, after: int = -1, most: int = MOST_ROWS
-    ) -> list[Logged]: ...
-    def refs(self) -> list[str]: ...
-    def erase(self, ids: Sequence[str]) -> int: ...
-    def expire(self, before: float) -> None: ...
-    def close(self) -> None: ...
+    of: Any
+    requests: int
+    failed: int
+    explored: int
+    canary: int
+    feedback: int
+    reward: float
 
 
 def row_of(served: Served, packer: Packer) -> tuple[object, ...]:
@@ -253,11 +317,11 @@ def row_of(served: Served, packer: Packer) -> tuple[object, ...]:
 
 
 def _logged_of(row: Sequence[Any]) -> Logged:
-    *columns, value, reward, said, number = row
+    *columns, value, reward, said = row
     tree: dict[str, Any] = dict(zip(_COLUMNS, columns, strict=True)) | unpack(bytes(value))
     for name in ("route", "features"):
         tree[name] = tuple(tree[name])
-    return Logged(Served(**tree), reward, said or "", number)
+    return Logged(Served(**tree), reward, said or "")
 
 
 INSERT = (
@@ -268,38 +332,124 @@ ADD = (
     "INSERT INTO feedback (id, key, time, reward, said) VALUES (?, ?, ?, ?, ?) "
     "ON CONFLICT (id, key) DO NOTHING"
 )
-REFS = "SELECT DISTINCT ref FROM served ORDER BY ref"
-_LOGGED = (
-    f"SELECT {', '.join('s.' + name for name in _COLUMNS)}, s.value, f.reward, f.said, f.number "
-    "FROM served s {join} JOIN feedback f ON f.id = s.id AND f.number = "
+_LAST = (
+    "JOIN feedback f ON f.id = s.id AND f.number = "
     "(SELECT max(number) FROM feedback WHERE id = s.id) "
-    "WHERE s.ref = ? AND s.time >= ? AND s.erased = 0 {more} LIMIT ?"
+    "WHERE s.ref = ? AND s.time >= ? AND s.erased = 0"
+)
+_PAGE_OF = (
+    f"SELECT {', '.join('s.' + name for name in _COLUMNS)}, s.value, f.reward, f.said "
+    f"FROM served s {{join}} {_LAST} AND s.time <= ? AND (s.time, s.id) < (?, ?) "
+    "AND substr(s.id, 5, 6) <= ? ORDER BY s.time DESC, s.id DESC LIMIT ?"
+)
+_FAILED = "s.status >= 400 AND s.status <> 499"
+_TRAFFIC = (
+    f"SELECT {{by}}, count(*), sum(CASE WHEN {_FAILED} THEN 1 ELSE 0 END), "
+    "sum(CASE WHEN s.arm = 'explored' THEN 1 ELSE 0 END), "
+    "sum(CASE WHEN s.arm = 'canary' THEN 1 ELSE 0 END), count(f.reward), "
+    f"coalesce(sum(f.reward), 0) FROM served s LEFT {_LAST} GROUP BY 1"
+)
+_MEASURES = {
+    "reward": ("f.reward", f"f.reward IS NOT NULL AND NOT ({_FAILED})"),
+    "failed": (f"CASE WHEN {_FAILED} THEN 1.0 ELSE 0.0 END", "1 = 1"),
+    "seconds": ("s.seconds", f"NOT ({_FAILED})"),
+    "tokens": ("s.tokens", f"s.tokens IS NOT NULL AND NOT ({_FAILED})"),
+}
+"""Of a request, and which requests have one."""
+_SPREAD = (
+    "SELECT version, caller, round(60 * x - 0.5), count(*), sum(x) FROM ("
+    "SELECT s.version, s.caller, CASE WHEN {value} > ? THEN 1.0 ELSE {value} / ? END AS x "
+    f"FROM served s LEFT {_LAST} AND s.time < ? AND s.arm NOT IN ('named', 'prompt') AND {{only}}"
+    ") AS each_one GROUP BY 1, 2, 3"
 )
 
 
-def read_logged(rows: Rows, ref: str, since: float, after: int, most: int) -> list[Logged]:
-    """The newest `most` requests of a ref, the oldest first; of more a warning says so. With
-    `after` those with feedback of a later number, in the order of these: the next ones are read on
-    from the last. An erased one is left out."""
-    if after >= 0:
-        sql = _LOGGED.format(join="", more="AND f.number > ? ORDER BY f.number")
-        return list(map(_logged_of, rows(sql, (ref, since, after, most))))
-    sql = _LOGGED.format(join="LEFT", more="ORDER BY s.time DESC, s.id DESC")
-    found = list(map(_logged_of, reversed(rows(sql, (ref, since, most)))))
-    if len(found) == most:
-        _log.warning("of %s no more than the newest %s requests are read", ref, f"{most:,}")
-    return found
+class ServedLog:
+    """Where requests and their feedback are kept. What is read takes memory for a page of requests
+    or for sums, however long the log is. All raise StoreError."""
+
+    fails: bool
+
+    def put(self, item: Served) -> None:
+        raise NotImplementedError
+
+    async def give(self, feedback: Feedback, caller: str | None, room: Room = ROOM) -> Given:
+        """Commits feedback; `caller` None may speak of any request. What another caller asked is
+        unknown to this one."""
+        raise NotImplementedError
+
+    def erase(self, ids: Sequence[str]) -> int:
+        """Blanks requests and the words of their feedback: how many there were."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def _rows(self, sql: str, given: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        raise NotImplementedError
+
+    def _forget(self, ids: Sequence[str]) -> None:
+        raise NotImplementedError
+
+    def refs(self) -> list[str]:
+        found, last = list[str](), ""
+        while rows := self._rows("SELECT min(ref) FROM served WHERE ref > ?", (last,)):
+            if (last := rows[0][0]) is None:
+                break
+            found.append(last)
+        return found
+
+    def newest(
+        self,
+        ref: str,
+        since: float = 0.0,
+        until: float = math.inf,
+        *,
+        share: float = 1.0,
+        rewarded: bool = False,
+    ) -> Iterator[Logged]:
+        """The requests of a span of time, the newest first, or only the `rewarded` ones. A `share`
+        of them is drawn by their ids, so that it only grows with the log. An erased one is left
+        out."""
+        sql = _PAGE_OF.format(join="" if rewarded else "LEFT")
+        drawn, at = f"{min(int(share * 16**6), 16**6 - 1):06x}", (until, "")
+        while page := self._rows(sql, (ref, since, until, *at, drawn, _PAGE)):
+            yield from map(_logged_of, page)
+            at = page[-1][1], page[-1][0]
+
+    def traffic(self, ref: str, since: float, hours_before: float | None = None) -> list[Traffic]:
+        """By version; or by the whole hours before that time."""
+        by, now = "s.version", ()
+        if hours_before is not None:
+            by, now = "round((? - s.time) / 3600 - 0.5)", (hours_before,)
+        return [Traffic(*row) for row in self._rows(_TRAFFIC.format(by=by), (*now, ref, since))]
+
+    def spread(
+        self, name: str, ref: str, since: float, until: float = math.inf, full: float = 1.0
+    ) -> dict[tuple[str, str], Tally]:
+        """Values of a measure by version and caller, `full` counted as 1. Requests that ask for a
+        version by hash and those that no user saw are left out."""
+        value, only = _MEASURES[name]
+        sql = _SPREAD.format(value=value, only=only)
+        found = dict[tuple[str, str], list[tuple[int, int, float]]]()
+        for version, caller, knot, count, total in self._rows(sql, (full, full, ref, since, until)):
+            found.setdefault((version, caller), []).append((int(knot), count, total))
+        return {key: Tally.counted(rows) for key, rows in found.items()}
+
+    def expire(self, before: float) -> None:
+        """Deletes what was asked before this time, a little at a time: feedback comes between."""
+        some = "SELECT id FROM served WHERE ref = ? AND time < ? LIMIT ?"
+        for ref in self.refs():
+            while ids := [row[0] for row in self._rows(some, (ref, before, _PAGE))]:
+                self._forget(ids)
 
 
 ERASE = "UPDATE served SET erased = 1, value = ?, caller = '' WHERE id = ?"
 UNSAY = "UPDATE feedback SET said = '' WHERE id = ?"
-EXPIRE = (
-    "DELETE FROM feedback WHERE id IN (SELECT id FROM served WHERE time < ?)",
-    "DELETE FROM served WHERE time < ?",
-)
+FORGET = "DELETE FROM feedback WHERE id = ?", "DELETE FROM served WHERE id = ?"
 
 
-class SqliteLog(Kept):
+class SqliteLog(Kept, ServedLog):
     """The log in a file that servers on one machine share."""
 
     def __init__(self, path: Path) -> None:
@@ -310,16 +460,14 @@ class SqliteLog(Kept):
         super().__init__(path, "requests are", write)
         self._path = path
 
-    async def give(self, feedback: Feedback, caller: str | None) -> Given:
-        """Commits feedback; `caller` None may speak of any request. What another caller asked is
-        unknown to this one."""
-
+    async def give(self, feedback: Feedback, caller: str | None, room: Room = ROOM) -> Given:
         async def once() -> Given:
             found: list[Given] = []
 
             def work(db: sqlite3.Connection) -> None:
                 row = db.execute(OWNER, (feedback.request_id,)).fetchone()
-                found[:] = [judged(row, caller)]
+                known = db.execute(KNOWN, (feedback.request_id,)).fetchall()
+                found[:] = [judged(row, known, feedback, caller, room)]
                 if found[0] == "kept":
                     db.execute(ADD, said(feedback))
 
@@ -328,20 +476,11 @@ class SqliteLog(Kept):
 
         return await patiently(once)
 
-    def logged(
-        self, ref: str, since: float = 0.0, *, after: int = -1, most: int = MOST_ROWS
-    ) -> list[Logged]:
-        return read_logged(self._rows, ref, since, after, most)
-
-    def refs(self) -> list[str]:
-        return [row[0] for row in self._rows(REFS)]
-
     def _rows(self, sql: str, given: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        with closing(Reader(self._path, LAYOUT)) as reader:
+        with closing(Reader(self._path, LAYOUT, _LONG_S)) as reader:
             return reader.rows(sql, given) if reader.has("served") else []
 
     def erase(self, ids: Sequence[str]) -> int:
-        """Blanks requests and the words of their feedback: how many there were."""
         found: list[int] = []
 
         def work(db: sqlite3.Connection) -> None:
@@ -351,25 +490,39 @@ class SqliteLog(Kept):
         self.writer.write_now(work)
         return sum(found)
 
-    def expire(self, before: float) -> None:
-        """Deletes what was asked before this time."""
-        self.writer.write_now(lambda db: [db.execute(sql, (before,)) for sql in EXPIRE])
+    def _forget(self, ids: Sequence[str]) -> None:
+        keys = [(each,) for each in ids]
+        self.writer.write_now(lambda db: [db.executemany(sql, keys) for sql in FORGET])
 
 
 Execute = Callable[[str, tuple[object, ...]], Any]  # runs a statement and returns its cursor
 
 
 OWNER = "SELECT caller, erased FROM served WHERE id = ?"
+KNOWN = "SELECT key, reward, said FROM feedback WHERE id = ?"
 
 
-def judged(row: Sequence[Any] | None, caller: str | None) -> Given:
-    """What becomes of feedback from a caller, by the row of OWNER."""
+def judged(
+    row: Sequence[Any] | None,
+    known: Sequence[Sequence[Any]],
+    feedback: Feedback,
+    caller: str | None,
+    room: Room,
+) -> Given:
+    """What becomes of feedback from a caller, by the row of OWNER and those of KNOWN."""
     if row is None or (caller is not None and not row[1] and row[0] != caller):
         return "unknown"
-    return "erased" if row[1] else "kept"
+    if row[1]:
+        return "erased"
+    _, key, _, reward, words = said(feedback)
+    for name, *content in known:
+        if name == key:
+            return "again" if content == [reward, words] else "conflict"
+    held = sum(len(f"{name}{text}".encode()) for name, _, text in [*known, (key, 0, words)])
+    return "full" if len(known) >= room.pieces or held > room.most_bytes else "kept"
 
 
-def said(feedback: Feedback) -> tuple[object, ...]:
+def said(feedback: Feedback) -> tuple[str, str, float, float, str]:
     """What ADD adds. No database keeps lone surrogates, nor Postgres a zero byte."""
     key, words = (
         text.encode("utf-8", "replace").decode().replace("\0", "?")
@@ -403,18 +556,27 @@ def open_log(location: str = "") -> ServedLog:
     return SqliteLog(Path(place).expanduser() if place else records_path())
 
 
+REFUSED: Mapping[Given, tuple[str, str, int]] = {
+    "unknown": ("request_id", "of a request on record here", 404),
+    "erased": ("request_id", "of one that is not erased", 410),
+    "conflict": ("key", "new for a request: this one was sent with another content", 409),
+    "full": ("request_id", "of one with room for more feedback", 413),
+}
+"""The field at fault, what it must be, and the HTTP status."""
+
+
 def feedback(request_id: str, reward: float, feedback: str = "", *, key: str = "") -> None:
     """Says what became of a served request: a reward in [0, 1], and words. Of several the last
     counts; the same `key` again changes nothing. BadFeedback, also for a request that is not on
-    record here (status 404) or was erased (410)."""
+    record here (status 404), was erased (410) or has no room (413), and for a key that came with
+    another content (409)."""
     given = feedback_of(
         {"request_id": request_id, "reward": reward, "feedback": feedback, "key": key}
     )
     with closing(open_log()) as log:
         became = run_sync(log.give(given, None))
-    if became != "kept":
-        what = {"unknown": "of a request on record here", "erased": "of one that is not erased"}
-        raise BadFeedback("request_id", what[became], {"unknown": 404, "erased": 410}[became])
+    if became in REFUSED:
+        raise BadFeedback(*REFUSED[became])
 
 
 def seconds_of(text: str) -> float:

@@ -18,7 +18,7 @@ from typing import Any
 
 from promptcodebook.base.sqlite import Packer
 from promptcodebook.deploy.online import log
-from promptcodebook.deploy.online.log import Feedback, Given, Logged, Served
+from promptcodebook.deploy.online.log import ROOM, Feedback, Given, Room, Served, ServedLog
 from promptcodebook.errors import ConfigError, DiskFull, StoreError, StoreTooNew
 
 _pg: Any = import_module("psycopg")
@@ -32,15 +32,20 @@ MIGRATIONS = (
     tuple(each.format(bytes="BYTEA", number="BIGSERIAL PRIMARY KEY") for each in log.TABLES),
 )
 """What makes the tables of one version those of the next, each whole or not at all."""
-_Unit = tuple[Feedback, str | None, Future[Given]]  # feedback, its caller, and what becomes of it
+_Unit = tuple[Feedback, str | None, Room, Future[Given]]
+"""Feedback, its caller, the room for it, and what becomes of it."""
+
+
+_OWNERS = "SELECT id, caller, erased FROM served WHERE id = ANY(%s)"
+_KNOWN = "SELECT id, key, reward, said FROM feedback WHERE id = ANY(%s)"
 
 
 def _sql(statement: str) -> str:
     return statement.replace("?", "%s")
 
 
-class PostgresLog:
-    """A `ServedLog`; its tables are made where they are missing. ConfigError, and
+class PostgresLog(ServedLog):
+    """Its tables are made where they are missing. ConfigError, and
     StoreTooNew for tables of a later version."""
 
     def __init__(self, url: str, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> None:
@@ -100,12 +105,12 @@ class PostgresLog:
     def put(self, item: Served) -> None:
         self._waiting.append(item)
 
-    async def give(self, feedback: Feedback, caller: str | None) -> Given:
+    async def give(self, feedback: Feedback, caller: str | None, room: Room = ROOM) -> Given:
         async def once() -> Given:
             if not self._thread.is_alive():
                 raise StoreError(f"{self._where} is closed")
             became = Future[Given]()
-            self._queue.put((feedback, caller, became))
+            self._queue.put((feedback, caller, room, became))
             return await asyncio.wrap_future(became)
 
         return await log.patiently(once)
@@ -119,7 +124,7 @@ class PostgresLog:
                 while len(units) < _BATCH:
                     units.append(self._queue.get_nowait())
             over = over or None in units
-            given = [unit for unit in units if unit and unit[2].set_running_or_notify_cancel()]
+            given = [unit for unit in units if unit and unit[-1].set_running_or_notify_cancel()]
             served = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             if served or given:
                 self._commit(served, given)
@@ -158,24 +163,20 @@ class PostgresLog:
             cursor.executemany(_sql(log.INSERT), [log.row_of(s, self._packer) for s in served])
             if not given:
                 return []
-            named = "SELECT id, caller, erased FROM served WHERE id = ANY(%s)"
-            ids = [feedback.request_id for feedback, *_ in given]
-            rows = {row[0]: row[1:] for row in cursor.execute(named, (ids,))}
-            became: list[Given] = [
-                log.judged(rows.get(said.request_id), caller) for said, caller, _ in given
-            ]
-            added = zip(given, became, strict=True)
-            kept = [log.said(unit[0]) for unit, so in added if so == "kept"]
-            cursor.executemany(_sql(log.ADD), kept)
+            ids = ([unit[0].request_id for unit in given],)
+            rows = {row[0]: row[1:] for row in cursor.execute(_OWNERS, ids)}
+            known = {each: list[list[Any]]() for each in ids[0]}
+            for each, *content in cursor.execute(_KNOWN, ids):
+                known[each].append(content)
+            became = list[Given]()
+            for feedback, caller, room, _ in given:
+                there, row = known[feedback.request_id], rows.get(feedback.request_id)
+                became.append(log.judged(row, there, feedback, caller, room))
+                if became[-1] == "kept":
+                    added = log.said(feedback)
+                    there.append([added[1], *added[3:]])
+                    cursor.execute(_sql(log.ADD), added)
         return became
-
-    def logged(
-        self, ref: str, since: float = 0.0, *, after: int = -1, most: int = log.MOST_ROWS
-    ) -> list[Logged]:
-        return log.read_logged(self._rows, ref, since, after, most)
-
-    def refs(self) -> list[str]:
-        return [name for [name] in self._rows(log.REFS)]
 
     def _rows(self, sql: str, given: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         with self._connected() as db:
@@ -186,11 +187,11 @@ class PostgresLog:
             db.execute(_LOCK)
             return sum(log.erase(lambda sql, given: db.execute(_sql(sql), given), i) for i in ids)
 
-    def expire(self, before: float) -> None:
+    def _forget(self, ids: Sequence[str]) -> None:
         with self._connected() as db:
             db.execute(_LOCK)
-            for sql in log.EXPIRE:
-                db.execute(_sql(sql), (before,))
+            for sql in log.FORGET:
+                db.cursor().executemany(_sql(sql), [(each,) for each in ids])
 
     def close(self) -> None:
         self._queue.put(None)

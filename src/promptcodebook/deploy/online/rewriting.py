@@ -4,14 +4,18 @@ are blamed, and φ where a model composes. Nothing is run again, so what a rewri
 until it is served.
 
 The requests are a seeded draw from those that were served the texts of today: the newer a request,
-the likelier it is drawn. A rewrite must pass the checks of training, and must copy eight words in a
-row neither from the training data nor from any logged request, its answer or its feedback."""
+the likelier it is drawn. A rewrite must pass the checks of training. It must copy eight words in a
+row neither from the training data nor from any logged request, its answer or its feedback, and no
+name, number or code that one logged request alone has."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from promptcodebook.base.units import cost_text, plural
@@ -25,7 +29,7 @@ from promptcodebook.method.update import NoLeakCheck, apply_rewrites, collect_gr
 from promptcodebook.optimizers.pco import make_rewriting
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.run.subject import Subject
-from promptcodebook.types import Example, Rewrite, Rollout, Route, Trace, variable_name
+from promptcodebook.types import Example, Rewrite, Rollout, Route, Trace, Variable, variable_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,36 @@ class Rewritten:
         return {**counts, "rewrites": rewrites, "spent": spent}
 
 
+class OnceOnly:
+    """No name, number or code that one logged request alone has, unless a `known` text has it."""
+
+    def __init__(self, logged: Iterable[Logged], known: Iterable[str]) -> None:
+        count, telling = Counter[str](), set[str]()
+        for each in logged:
+            text = " ".join((each.served.input, each.served.output, each.said))
+            words = set(re.findall(r"[^\W_]+", text))
+            count.update({word.casefold() for word in words})
+            telling |= {word.casefold() for word in words if word != word.lower() or _number(word)}
+        self._private = {word for word in telling if count[word] == 1}
+        for text in known:
+            self._private -= _folded(text)
+
+    def __call__(
+        self, variable: Variable, text: str, before: str, others: Sequence[str]
+    ) -> str | None:
+        if (_folded(text) - _folded(before)) & self._private:
+            return "it has a name, number or code that one logged request alone has"
+        return None
+
+
+def _folded(text: str) -> set[str]:
+    return {word.casefold() for word in re.findall(r"[^\W_]+", text)}
+
+
+def _number(word: str) -> bool:
+    return len(word) > 1 and any(sign.isdigit() for sign in word)
+
+
 def reason_of(rewrite: Rewrite) -> str:
     """Why it was refused, without what a reason quotes after its colon."""
     return rewrite.reason.partition(":")[0].strip()
@@ -110,7 +144,12 @@ async def rewrite(
         for each in logged
         for text in (each.served.input, each.served.output, each.said)
     ]
-    copies = NoLeakCheck(trained.examples), NoLeakCheck(users, "a logged request")
+    known = chain(file.parameters.codebook.texts, trained.inputs.values())
+    copies = (
+        NoLeakCheck(trained.examples),
+        NoLeakCheck(users, "a logged request"),
+        OnceOnly(logged, known),
+    )
     credit, updater = make_rewriting(assembled, config, copies)
     state = State.first(replace(file.parameters, critic=trained.critic), file.statistics)
     low, high = config.reward_range

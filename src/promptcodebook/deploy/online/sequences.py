@@ -70,6 +70,19 @@ class Tally:
         """Ones among zeros and ones."""
         return cls((float(among - count), *(0.0,) * (KNOTS - 1), float(count)))
 
+    @classmethod
+    def counted(cls, rows: Iterable[tuple[int, int, float]]) -> Tally:
+        """From the sums of values by the knot below each: knot, count, sum."""
+        counts = [0.0] * (KNOTS + 2)
+        for knot, count, total in rows:
+            part = total * KNOTS - knot * count
+            counts[knot] += count - part
+            counts[knot + 1] += part
+        return cls(tuple(counts[: KNOTS + 1]))
+
+    def times(self, weight: float) -> Tally:
+        return Tally(tuple(count * weight for count in self.counts))
+
     def __add__(self, other: Tally) -> Tally:
         return Tally(tuple(a + b for a, b in zip(self.counts, other.counts, strict=True)))
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 from promptcodebook.base.units import duration, number, percent, plural
-from promptcodebook.deploy.online.canary import Judging, failed, said_of
-from promptcodebook.deploy.online.decisions import Decision
-from promptcodebook.deploy.online.log import Logged, ServedLog
+from promptcodebook.deploy.online.canary import judge, said_of
+from promptcodebook.deploy.online.decisions import KEY_SHARE, ByKey, Decision, fair
+from promptcodebook.deploy.online.log import Served, ServedLog
 from promptcodebook.deploy.online.sequences import Ends, Tally, difference
 from promptcodebook.deploy.registry.registry import Canary, Registry
 
 _DRIFT_ALPHA = 0.05
 _LEARNED = 2000  # Requests of the window before that say which words and letters are usual.
+_READ = 5_000  # Requests of a window whose routes and inputs are read, about.
+_ALL = -1  # Counts requests beside their instincts.
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,66 +52,96 @@ class Status:
     drift: Sequence[Finding]
 
 
-def status_of(log: ServedLog, registry: Registry, ref: str, seconds: float) -> Status:
-    """StoreError where the log or the registry cannot be read."""
-    now = time.time()
-    found = log.logged(ref, now - 2 * seconds)
-    after = [each for each in found if each.served.time >= now - seconds]
-    canary = registry.canary(ref)
-    rewards = [each.reward for each in after if each.reward is not None]
-    used = Counter(k for each in after for k in each.served.route)
-    count = max(1, len(after))
+def status_of(
+    log: ServedLog, registry: Registry, ref: str, seconds: float, key_share: float = KEY_SHARE
+) -> Status:
+    """What a ref did. StoreError where the log or the registry cannot be read."""
+    now, canary = time.time(), registry.canary(ref)
+    found = log.traffic(ref, now - seconds)
+    requests = sum(each.requests for each in found)
+    feedback = sum(each.feedback for each in found)
+    used, fallbacks, read = Counter[int](), 0, 0
+    share = min(1.0, _READ / max(1, requests))
+    for each in islice(log.newest(ref, now - seconds, share=share), 2 * _READ):
+        used.update(each.served.route)
+        fallbacks += each.served.fallback
+        read += 1
+    count = max(1, read)
     return Status(
         ref,
         seconds,
-        len(after),
-        sum(failed(each.served) for each in after),
-        len(rewards),
-        sum(rewards) / len(rewards) if rewards else None,
-        dict(Counter(each.served.version for each in after)),
+        requests,
+        sum(each.failed for each in found),
+        feedback,
+        sum(each.reward for each in found) / feedback if feedback else None,
+        {each.of: each.requests for each in found},
         {k: used[k] / count for k in sorted(used)},
-        sum(each.served.arm == "explored" for each in after) / count,
-        sum(each.served.fallback for each in after) / count,
+        sum(each.explored for each in found) / max(1, requests),
+        fallbacks / count,
         canary,
-        Judging(log, canary).decide() if canary is not None else None,
-        drift_of(found, seconds, now),
+        judge(log, canary, key_share) if canary is not None else None,
+        drift_of(log, ref, seconds, now, key_share),
     )
 
 
-def drift_of(found: Sequence[Logged], seconds: float, now: float) -> list[Finding]:
+def _by_key(found: Mapping[tuple[str, str], Tally]) -> ByKey:
+    """Of all versions together."""
+    whole: dict[str, Tally] = {}
+    for (_, caller), tally in found.items():
+        whole[caller] = whole.get(caller, Tally()) + tally
+    return whole
+
+
+def drift_of(
+    log: ServedLog, ref: str, seconds: float, now: float, key_share: float = KEY_SHARE
+) -> list[Finding]:
     """What differs since the last multiple of `seconds` (since 1970) from the window before:
     "reward", "novelty" or an instinct as "instinct NUMBER". That window grows: one that moved with
     each look would be another test each time. Of all names together, one is wrong in at most 5 %.
 
-    An input is new as far as its words and letters are rare in every second request of the window
-    before. The other ones are what it is compared with."""
+    Of routes and inputs a part is read, about as many as `_READ` in the window before. It is drawn
+    by the requests' ids. An input is new as far as its words and letters are rare in every second
+    request of the window before. The other ones are what it is compared with."""
     begins = now - now % seconds
-    before, after = windows = [
-        [each for each in found if at <= each.served.time < at + seconds]
-        for at in (begins - seconds, begins)
-    ]
-    usual, others = before[::2][-_LEARNED:], before[1::2]
-    seen = Counter(bucket for each in usual for bucket in each.served.features)
+    windows = (begins - seconds, begins), (begins, begins + seconds)
+    rewards = [_by_key(log.spread("reward", ref, *window)) for window in windows]
+    before = sum(each.requests for each in log.traffic(ref, begins - seconds))
+    share = min(1.0, _READ / max(1, before - sum(e.requests for e in log.traffic(ref, begins))))
+    seen, usual, used = Counter[int](), 0, Counter[int]()
+    novelty: list[dict[str, list[float]]] = [{}, {}]
+    routes: list[dict[str, Counter[int]]] = [{}, {}]
 
-    def novelty(logged: Logged) -> float:
-        features = logged.served.features
-        return 1 - sum(seen[each] for each in features) / (len(features) * len(usual))
+    def read(at: int) -> Iterator[Served]:
+        found = (each.served for each in log.newest(ref, *windows[at], share=share))
+        for served in islice((each for each in found if each.arm != "prompt"), 2 * _READ):
+            used.update(served.route)
+            own = routes[at].setdefault(served.caller, Counter())
+            own.update((*served.route, _ALL))
+            yield served
 
-    tallies = {
-        "reward": [Tally.of(r for each in w if (r := each.reward) is not None) for w in windows],
-        "novelty": [
-            Tally.of(novelty(each) for each in new if usual and each.served.features)
-            for new in (others, after)
-        ],
-    }
-    alphas = dict.fromkeys(tallies, _DRIFT_ALPHA / 3)
-    uses = [Counter(k for each in window for k in each.served.route) for window in windows]
-    used = sorted({*uses[0], *uses[1]})
-    for k in used:
-        shares = [Tally.share(of[k], len(window)) for of, window in zip(uses, windows, strict=True)]
-        tallies[f"instinct {k}"], alphas[f"instinct {k}"] = shares, _DRIFT_ALPHA / 3 / len(used)
+    others = list[tuple[str, tuple[int, ...]]]()
+    for nth, served in enumerate(read(0)):
+        if nth % 2:
+            others.append((served.caller, served.features))
+        elif usual < _LEARNED:
+            seen.update(served.features)
+            usual += 1
+    for at, rows in enumerate((others, ((each.caller, each.features) for each in read(1)))):
+        for caller, features in rows:
+            if usual and features:
+                rare = 1 - sum(seen[each] for each in features) / (len(features) * usual)
+                novelty[at].setdefault(caller, []).append(rare)
+    alphas: dict[str, float] = dict.fromkeys(("reward", "novelty"), _DRIFT_ALPHA / 3)
+    by_key: dict[str, Sequence[ByKey]] = {"reward": rewards}
+    by_key["novelty"] = [{key: Tally.of(own) for key, own in each.items()} for each in novelty]
+    for k in sorted(used):
+        by_key[f"instinct {k}"] = [
+            {key: Tally.share(own[k], own[_ALL]) for key, own in each.items()} for each in routes
+        ]
+        alphas[f"instinct {k}"] = _DRIFT_ALPHA / 3 / len(used)
     findings: list[Finding] = []
-    for name, (then, since) in tallies.items():
+    for name, pair in by_key.items():
+        then, since = (fair(each, key_share) for each in pair)
         ends = difference(since, then, alphas[name])
         if (ends[0] > 0 or ends[1] < 0) and then.mean is not None and since.mean is not None:
             findings.append(Finding(name, then.mean, since.mean, ends))

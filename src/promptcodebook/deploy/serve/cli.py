@@ -24,6 +24,7 @@ from promptcodebook.config import Budget, Config
 from promptcodebook.deploy.http import admission
 from promptcodebook.deploy.online import log as logs
 from promptcodebook.deploy.online.canary import Judge
+from promptcodebook.deploy.online.decisions import KEY_SHARE
 from promptcodebook.deploy.online.exploring import Explorer, barred
 from promptcodebook.deploy.online.status import status_of, told, tree_of
 from promptcodebook.deploy.registry.registry import open_registry
@@ -116,6 +117,19 @@ def serve(
         help="A caller (the start of its key's SHA-256) or model name that is never explored. "
         "Repeatable.",
     ),
+    most_feedback: int = typer.Option(
+        20, min=1, help="Pieces of feedback that are kept of one request."
+    ),
+    most_feedback_kb: int = typer.Option(
+        64, min=1, help="KiB of words and keys in them that are kept of one request."
+    ),
+    key_share: float = typer.Option(
+        KEY_SHARE,
+        min=0.01,
+        max=1.0,
+        help="The most that one key's feedback may count for where no other key gives as much; "
+        "1 = no limit, and one key may end a canary.",
+    ),
     window: str = typer.Option(
         "1d", metavar="DURATION", help="Of `pco serve status`: how long it looks back."
     ),
@@ -135,7 +149,7 @@ def serve(
     if ref == "status":
         window_s = logs.seconds_of(window)
         with closing(logs.open_log()) as log, open_registry() as registry:
-            found = [status_of(log, registry, each, window_s) for each in log.refs()]
+            found = [status_of(log, registry, each, window_s, key_share) for each in log.refs()]
         command.show(lambda: list(map(tree_of, found)), lambda: told(found), as_json=as_json)
         return
     if not re.fullmatch(r"off|conversation|user|header:[\w-]+", sticky, re.ASCII):
@@ -212,7 +226,9 @@ def serve(
                 steady=frozenset(steady),
                 threads=sticky == "conversation",
                 reward_range=settings.reward_range,
-                judge=None if registry is None else Judge(registry, ref, log),
+                judge=None if registry is None else Judge(registry, ref, log, key_share),
+                room=logs.Room(most_feedback, 1024 * most_feedback_kb),
+                key_share=key_share,
             )
             if feedback
             else None,

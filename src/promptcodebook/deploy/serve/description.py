@@ -26,11 +26,23 @@ class Message(BaseModel):
 
 
 Messages = Annotated[list[Message], Field(min_length=1)]
+_Choices = Annotated[int | None, Field(strict=True, ge=1, le=128)]
+_Length = Annotated[int | None, Field(strict=True, ge=1)]
+_COUNTS = {
+    **dict.fromkeys(("n", "best_of"), "a whole number from 1 to 128"),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "a whole number of at least 1"),
+}
 
 
 class ChatRequest(BaseModel):
+    """What is read here, the numbers that decide what a call may cost among them."""
+
     model: Text | None = Field(None, description=_MODEL)
     messages: Messages
+    n: _Choices = None
+    best_of: _Choices = None
+    max_tokens: _Length = None
+    max_completion_tokens: _Length = None
     stream: Annotated[Any, WithJsonSchema({"type": "boolean"})] = None
 
 
@@ -67,7 +79,7 @@ def check(kind: type[_T], body: Mapping[str, Any]) -> _T:
         return kind.model_validate(body)
     except ValidationError as error:
         place = error.errors(include_url=False, include_input=False)[0]["loc"]
-    message = f"{place[0]} must be a text"
+    message = f"{place[0]} must be {_COUNTS.get(str(place[0]), 'a text')}"
     if place[0] == "messages":
         message = "each message must be an object with a role"
         if "content" in place:

@@ -21,11 +21,21 @@ from promptcodebook.deploy.http.admission import (
     Shares,
     Visit,
     json_response,
+    kind_and_place,
 )
 from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.deploy.online.canary import Judge
-from promptcodebook.deploy.online.decisions import Decision
-from promptcodebook.deploy.online.log import BadFeedback, Feedback, Served, ServedLog, feedback_of
+from promptcodebook.deploy.online.decisions import KEY_SHARE, Decision
+from promptcodebook.deploy.online.log import (
+    REFUSED,
+    ROOM,
+    BadFeedback,
+    Feedback,
+    Room,
+    Served,
+    ServedLog,
+    feedback_of,
+)
 from promptcodebook.deploy.online.status import drift_of
 from promptcodebook.deploy.serve.versions import Composed, Composing
 from promptcodebook.errors import DiskFull, PcoError, StoreError
@@ -34,6 +44,7 @@ from promptcodebook.routing.ranking import BUCKETS, buckets_of
 _log = logging.getLogger(__name__)
 _AT_ONCE = 2000  # Pieces of feedback that wait for their commit.
 _EXPIRE_S, _DAY_S, _DRIFT_S = 3600.0, 86400.0, 300.0
+_KINDS = {"unknown": "not_found", "erased": "gone", "conflict": "conflict", "full": "feedback_full"}
 _REST = 20  # How many times as long as a look at the log took is waited until the next.
 
 
@@ -53,6 +64,8 @@ class Online:
     reward_range: tuple[float, float] = (0.0, 1.0)
     judge: Judge | None = None
     judge_s: float = 5.0
+    room: Room = ROOM
+    key_share: float = KEY_SHARE
     _drifting: int = 0
     _waiting: Shares = field(default_factory=lambda: Shares(_AT_ONCE))
 
@@ -96,21 +109,21 @@ class Online:
             said = f"{_AT_ONCE} pieces of feedback wait to be written"
             raise Refusal(said, status=429, kind="rate_limit_exceeded", retry_after=1)
         try:
-            became = await self.log.give(feedback, visit.caller)
+            became = await self.log.give(feedback, visit.caller, self.room)
         except StoreError as error:
             _log.error("feedback is not recorded: %s", error)
             kind = "disk_full" if isinstance(error, DiskFull) else "server_error"
             raise Refusal("feedback cannot be recorded now", status=503, kind=kind) from None
         finally:
             self._waiting.give_back(visit.caller)
-        if became == "unknown":
-            said = f"no request {feedback.request_id} of this key is on record"
-            raise Refusal(said, status=404, kind="not_found", param="request_id")
-        if became == "erased":
-            said = f"the record of {feedback.request_id} was erased"
-            raise Refusal(said, status=410, kind="gone", param="request_id")
-        self._counter.labels("kept").inc()
-        self._reward.inc(feedback.reward)
+        if became in REFUSED:
+            name, what, status = REFUSED[became]
+            own = " of this key" if became == "unknown" else ""
+            said = f"{name} must be {what}{own}"
+            raise Refusal(said, status=status, kind=_KINDS[became], param=name)
+        self._counter.labels(became).inc()
+        if became == "kept":
+            self._reward.inc(feedback.reward)
         said = {"request_id": feedback.request_id, "reward": feedback.reward, "key": feedback.name}
         return {"object": "feedback", **said}
 
@@ -161,16 +174,16 @@ class Online:
                 _log.error(said, duration(ahead))
             try:
                 await asyncio.to_thread(self.log.expire, now - max(0.0, ahead) - self.keep_s)
-            except StoreError as error:
-                _log.error("old requests are not deleted: %s", error)
+            except Exception as error:
+                why = str(error) if isinstance(error, PcoError) else kind_and_place(error)
+                _log.error("old requests are not deleted: %s", why)
             await asyncio.sleep(_EXPIRE_S)
 
     async def judging(self) -> None:
         """Judges a canary every few seconds, and every few minutes looks for drift."""
 
         def drifting() -> int:
-            now = time.time()
-            return len(drift_of(self.log.logged(self.ref, now - 2 * _DAY_S), _DAY_S, now))
+            return len(drift_of(self.log, self.ref, _DAY_S, time.time(), self.key_share))
 
         drift_at = 0.0
         while True:
@@ -181,8 +194,9 @@ class Online:
                 if began >= drift_at:
                     drift_at = began + _DRIFT_S
                     self._drifting = await asyncio.to_thread(drifting)
-            except PcoError as error:
-                _log.error("canary and drift are not judged: %s", error)
+            except Exception as error:  # the next look may go well, whatever this is
+                why = str(error) if isinstance(error, PcoError) else kind_and_place(error)
+                _log.error("canary and drift are not judged: %s", why)
             await asyncio.sleep(max(self.judge_s, _REST * (time.monotonic() - began)))
 
     def close(self) -> None:

@@ -214,9 +214,7 @@ class Proxy:
         return traced
 
     async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        body = await self.admission.read(request, visit)
-        bodies.check(bodies.ChatRequest, body)
-        return await self._completed(request, visit, body)
+        return await self._completed(request, visit, await self.admission.read(request, visit))
 
     async def _responses(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         given = await self.admission.read(request, visit)
@@ -232,6 +230,7 @@ class Proxy:
         turned: Callable[[Answer], Answer] = lambda answer: answer,
     ) -> web.StreamResponse:
         """The model's answer to a body of chat completions, `turned` into what the caller reads."""
+        bodies.check(bodies.ChatRequest, body)
         text, media, thread = self._routed(request, visit, body)
         key = self._split_key(request, visit, text, thread)
         with (
@@ -341,6 +340,7 @@ class Proxy:
             seen = given, media
             composed = await self._composed(composing, seen, visit, thread, body.get("model"))
             self._record(visit, composing, composed, given, 200)
+            visit.arm = "prompt"  # no user saw an answer
             if self.online is not None:
                 self.online.served(visit, composing, composed, given, 200)
             made = bodies.Prompt(
@@ -367,7 +367,7 @@ class Proxy:
         if self.spending is not None:
             self.spending.paying(visit.caller)
         key = "" if self.online is None else self.online.key(visit, text, thread, model)
-        composed = await composing.compose(text, thread, key, media)
+        composed = await composing.compose(text, thread, key, media, visit.caller)
         self._prompts.labels(composing.mode, composed.cached or "no").inc()
         for fallback in composed.fallbacks:
             self._fallbacks.labels(*fallback.split(":")).inc()
@@ -496,14 +496,17 @@ class Proxy:
         said, status = ("stopping", 503) if self.stopping else ("ok", 200)
         body = {"status": said, "version": self.live.version}
         if self.online is not None:
-            body["recording"] = "failed" if self.online.log.fails else "ok"
+            kept = (self.online.log, self.records, self.spending)
+            body["recording"] = "failed" if any(each and each.fails for each in kept) else "ok"
         if (canary := self.live.canary) is not None:
             body |= {"canary": canary.version, "canary_state": self._canary_state()}
         return json_response(body, visit, status)
 
     def _canary_state(self) -> str:
         if self.live.tried is None:
-            return "it cannot be served, and today's version answers"
+            if self.live.untried:
+                return "it cannot be served, and today's version answers"
+            return "it is being taken up"
         if self.online is None or self.online.judge is None:
             return "not judged here: no feedback without --feedback"
         decision = self.online.judge.decision

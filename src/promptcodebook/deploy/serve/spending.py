@@ -125,7 +125,15 @@ class Spending(Kept):
             rows = db.execute("SELECT caller, calls, tokens, usd FROM spent").fetchall()
             self._spent = {who: Usage(calls, tokens, cost=usd) for who, calls, tokens, usd in rows}
 
-        super().__init__(path, "what callers spend is", write)
+        def summed(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+            """No row is left out: a restart must give nothing back."""
+            spent: dict[tuple[str, str], tuple[Any, ...]] = {}
+            for *key, calls, tokens, usd in rows:
+                before = spent.get((key[0], key[1]), (0, 0, 0.0))
+                spent[key[0], key[1]] = before[0] + calls, before[1] + tokens, before[2] + usd
+            return [(*key, *sums) for key, sums in spent.items()]
+
+        super().__init__(path, "what callers spend is", write, fewer=summed)
         self.writer.write_now(read)
 
     def begin(self, role: Role, most: Usage) -> int:
@@ -172,15 +180,12 @@ class Spending(Kept):
         _caller.set(caller)
 
     def measured(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The body with a length, and with the usage at the end of a stream. Raises Refusal."""
+        """The body with a length, and with the usage at the end of a stream."""
         budget = self._allowed.get(_caller.get())
         if budget is None or (budget.tokens is None and budget.usd is None):
             return body
         more: dict[str, object] = {}
-        named = [body[name] for name in _CAPS if body.get(name) is not None]
-        if any(type(each) is not int or each < 1 for each in named):
-            raise Refusal("max_tokens must be a whole number of at least 1", param="max_tokens")
-        if not named:
+        if all(body.get(name) is None for name in _CAPS):
             more["max_tokens"] = self._length
         if body.get("stream"):
             given: object = body.get("stream_options")
@@ -191,9 +196,9 @@ class Spending(Kept):
     @contextmanager
     def call(self, body: Mapping[str, Any], size: int) -> Generator[Callable[[Answer], None]]:
         """What is yielded reads what the call took; else it took the most. Raises Refusal."""
-        times = choices if type(choices := body.get("n")) is int and choices > 0 else 1
-        named = [cap for name in _CAPS if type(cap := body.get(name)) is int]
-        longest, prompt = times * max(0, *named, 0), size + _PREAMBLE
+        times = max(body.get(name) or 1 for name in ("n", "best_of"))
+        longest = times * max(body.get(name) or 0 for name in _CAPS)
+        prompt = size + _PREAMBLE
         cost = self._prices.bound(self._model, prompt, longest)
         taken = Usage(1, prompt, longest, cost=cost)
 

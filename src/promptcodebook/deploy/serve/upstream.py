@@ -187,13 +187,10 @@ class Answer:
     def output(self) -> str:
         """The text of its first choice as far as it came, cut at 20,000 characters; '' for none."""
         try:
-            whole = self.pieces is None
-            text = (
-                parse_json(self.body, LENIENT_JSON)["choices"][0]["message"]["content"]
-                if whole
-                else ""
-            )
-            return ("".join(self.said) if not whole else text)[:_MOST_KEPT]
+            if self.pieces is not None:
+                return "".join(self.said)[:_MOST_KEPT]
+            tree = parse_json(self.body, LENIENT_JSON)
+            return tree["choices"][0]["message"]["content"][:_MOST_KEPT]
         except (ValueError, TypeError, LookupError):
             return ""
 
@@ -201,11 +198,9 @@ class Answer:
     def usage(self) -> object:
         """What the reply says that it took; None or {} where it does not."""
         try:
-            return (
-                self.told
-                if self.pieces is not None
-                else parse_json(self.body, LENIENT_JSON)["usage"]
-            )
+            if self.pieces is not None:
+                return self.told
+            return parse_json(self.body, LENIENT_JSON)["usage"]
         except (ValueError, TypeError, LookupError):
             return None
 

@@ -181,17 +181,23 @@ class Composing:
         self._one_a_route = asks_generator and "{task}" not in file.templates.generator
 
     async def compose(
-        self, text: str, thread: bytes | None = None, key: str = "", media: Sequence[Tree] = ()
+        self,
+        text: str,
+        thread: bytes | None = None,
+        key: str = "",
+        media: Sequence[Tree] = (),
+        caller: str = "",
     ) -> Composed:
         """The prompt for a text with its images, or the one that the `thread`, a conversation,
-        began with. Where the version explores, `key` decides on the route; '' = the best one."""
+        began with. Where the version explores, `key` decides on the route; '' = the best one. What
+        a `caller` asked is known to that one alone: a quick answer would tell others of it."""
         if not self._reads_images:
             media = ()
         if thread is None:
-            return await self._tried(text, media, key)
+            return await self._tried(text, media, key, caller)
         if (known := self._by_thread.get(thread)) is not None:
             return known
-        composed = await self._tried(text, media, key)
+        composed = await self._tried(text, media, key, caller)
         if (known := self._by_thread.get(thread)) is not None:
             return known  # another request of the conversation was faster
         if not composed.fallbacks:
@@ -199,8 +205,8 @@ class Composing:
             self._by_thread.put(thread, replace(composed, cached="conversation", expected=small))
         return composed
 
-    async def _tried(self, text: str, media: Sequence[Tree], key: str) -> Composed:
-        composed = await self._prompt(text, media)
+    async def _tried(self, text: str, media: Sequence[Tree], key: str, caller: str) -> Composed:
+        composed = await self._prompt(text, media, caller)
         if self._explorer is None or composed.expected is None or not key:
             return composed
         tried = self._explorer.choose(composed.route, composed.expected, key)
@@ -209,13 +215,13 @@ class Composing:
         explored = await self._compose(self.policy.example_of(text), tried.route)
         return replace(explored, propensity=tried.propensity, expected=composed.expected)
 
-    async def _prompt(self, text: str, media: Sequence[Tree]) -> Composed:
+    async def _prompt(self, text: str, media: Sequence[Tree], caller: str) -> Composed:
         if not text or text.isspace():
             route = self.policy.spare_route()
             return Composed(self.policy.verbatim(route), route, ("input:empty",))
 
         def hashed() -> tuple[bytes, Example]:
-            whole = f"{text}\0{json.dumps(media)}" if media else text
+            whole = f"{caller}\0{text}\0{json.dumps(media)}" if media else f"{caller}\0{text}"
             key = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).digest()
             example = self.policy.example_of(text)
             if not media:
@@ -297,7 +303,8 @@ class _Recent(Generic[_K, _V]):
 
 class Live:
     """What is served `now`, and for a ref what was before, and its canary. `make` puts a version to
-    work. `tried` is None where there is no canary, or none that can be served."""
+    work. `tried` is None where there is no canary, while it is being taken up, and where it cannot
+    be served: then `untried` says why."""
 
     def __init__(self, source: PolicySource, make: Callable[[Version], Composing]) -> None:
         self._source, self._make = source, make
@@ -309,7 +316,7 @@ class Live:
         self.canary: Canary | None = None
         self.tried: Composing | None = None
         self._refused, self.moves, self.failures = "", 0, 0
-        self._untried = ""
+        self.untried = ""
 
     @property
     def version(self) -> str:
@@ -382,7 +389,7 @@ class Live:
             canary = archive.canary()
             if canary is None or (canary == self.canary and self.tried is not None):
                 return canary, self.tried if canary is not None else None
-            self.canary = canary
+            self.canary, self.untried = canary, self.untried if canary == self.canary else ""
             return canary, self._make(archive.version(canary.version))
 
         before = self.tried
@@ -394,14 +401,14 @@ class Live:
                 self._end(before)
             said = str(error) if isinstance(error, PcoError) else kind_and_place(error)
             self.failures += 1
-            if said != self._untried:
-                self._untried = said
+            if said != self.untried:
+                self.untried = said
                 _log.error("the canary is not served, and %s answers: %s", self.version, said)
             return
+        self.untried = ""
         if self.tried is not before:
             if before is not None:
                 self._end(before)
-            self._untried = ""
             now = "is over" if self.tried is None else f"is {self.tried.version}"
             _log.warning("the canary %s", now)
 

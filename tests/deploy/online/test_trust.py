@@ -1,0 +1,170 @@
+"""What one key can do to another, to a canary and to what is learned, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcodebook.config import Budget
+from promptcodebook.deploy.http.admission import caller_of
+from promptcodebook.deploy.online.canary import Judge
+from promptcodebook.deploy.online.log import SqliteLog
+from promptcodebook.deploy.registry.log import SqliteStorage
+from promptcodebook.deploy.registry.registry import Registry
+from promptcodebook.deploy.serve.feedback import Online
+from promptcodebook.deploy.serve.spending import Spending
+from promptcodebook.deploy.serve.versions import RegistrySource
+from promptcodebook.lm.budget import PriceTable
+from tests.deploy.registry.build import PRODUCTION, open_gate
+from tests.deploy.serve.proxied import SAID, Setup, Up, one_call, up
+from tests.lm.server import fails, says
+
+HOSTILE, *HONEST = tuple(f"key-of-caller-{n:02}" for n in range(13))
+
+
+@asynccontextmanager
+async def trying(folder: Path, **setup: Any) -> AsyncGenerator[tuple[Up, Registry, str]]:
+    """A server with a canary of half of its requests; the canary's version."""
+    registry = Registry(SqliteStorage(folder / "registry.sqlite"), "ada")
+    for word in ("Today.", "New."):
+        registry.freeze(one_call(base_prompt=word).text(), "tickets")
+    today, new = (each.version for each in registry.versions())
+    registry.promote(today, PRODUCTION, gate=open_gate)
+    plan: dict[str, Any] = {"share": 0.5, "margin": 0.0, "split": "header:X-Split"}
+    registry.promote(new, PRODUCTION, gate=open_gate, canary=plan)
+    log = SqliteLog(folder / "requests.sqlite")
+    judge = Judge(Registry(registry.storage, "pco serve"), PRODUCTION, log)
+    online = Online(PRODUCTION, log, judge=judge, judge_s=0.02)
+    options = {"online": online}
+    source = RegistrySource(registry, PRODUCTION)
+    settings = Setup(keys=(HOSTILE, *HONEST), source=source, options=options, **setup)
+    async with up(setup=settings) as served:
+        while served.proxy.live.tried is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        yield served, registry, new
+
+
+async def asked(served: Up, key: str, nth: int, path: str = "") -> tuple[str, str, int]:
+    """A request's id, its version and its status."""
+    headers = {"Authorization": f"Bearer {key}", "X-Split": f"{nth}"}
+    path = path or "/v1/chat/completions"
+    status, _, said = await served.ask(path, json={"messages": SAID}, headers=headers)
+    return said["x-request-id"], said["x-pco-version"], status
+
+
+async def rewarded(served: Up, key: str, request: str, reward: float) -> None:
+    headers = {"Authorization": f"Bearer {key}"}
+    body = {"request_id": request, "reward": reward}
+    assert (await served.ask("/v1/feedback", json=body, headers=headers))[0] == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["/v1/prompt", "/v1/chat/completions"])
+@pytest.mark.parametrize("wants", ["new", "today"])
+async def test_one_key_ends_no_canary(tmp_path: Path, path: str, wants: str) -> None:
+    async with trying(tmp_path) as (served, registry, new):
+        for n in range(120):
+            request, _, _ = await asked(served, HONEST[n % 12], n)
+            await rewarded(served, HONEST[n % 12], request, float(n % 12 < 6))
+            for m in range(2):
+                request, version, _ = await asked(served, HOSTILE, 2 * n + m, path)
+                await rewarded(
+                    served, HOSTILE, request, float((version == new) == (wants == "new"))
+                )
+        await asyncio.sleep(1.0)
+        assert registry.canary(PRODUCTION) is not None
+        _, ready, _ = await served.ask("/readyz")
+        assert "may be anything" in ready["canary_state"] or "one key" in ready["canary_state"]
+
+
+@pytest.mark.slow
+async def test_requests_that_one_key_lets_fail_end_no_canary(tmp_path: Path) -> None:
+    async with trying(tmp_path) as (served, registry, _):
+
+        async def answer(request: Any, body: dict[str, Any]) -> Any:
+            said = json.dumps(body)
+            return await (fails(400) if "New." in said and "bad" in said else says("fine"))(
+                request, body
+            )
+
+        served.upstream.default = answer
+        for n in range(150):
+            await asked(served, HONEST[n % 12], n)
+            headers = {"Authorization": f"Bearer {HOSTILE}", "X-Split": f"{n}"}
+            body = {"messages": [{"role": "user", "content": "bad"}]}
+            await served.ask(json=body, headers=headers)
+        await asyncio.sleep(1.0)
+        assert registry.canary(PRODUCTION) is not None
+
+
+async def test_no_key_learns_what_another_sent() -> None:
+    async with up(one_call(), Setup(keys=(HOSTILE, *HONEST))) as served:
+
+        async def cached(key: str, path: str, body: Any) -> str:
+            headers = {"Authorization": f"Bearer {key}"}
+            _, _, said = await served.ask(path, json=body, headers=headers)
+            return said["x-pco-cache"]
+
+        for path, body in (
+            ("/v1/chat/completions", {"messages": SAID}),
+            ("/v1/prompt", {"input": "x"}),
+        ):
+            first = await cached(HONEST[0], path, body)
+            again = await cached(HONEST[0], path, body)
+            other = await cached(HOSTILE, path, body)
+            assert (first, again, other) == ("no", "input", "no"), path
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"n": "5"}, {"n": 5.0}, {"n": True}, {"n": 0}, {"n": 10**30}, {"n": [5]}, {"best_of": "5"},
+     {"best_of": 0}, {"max_tokens": "5"}, {"max_tokens": 5.5}, {"max_completion_tokens": True}],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_a_number_that_decides_the_cost_is_read_strictly(
+    tmp_path: Path, field: dict[str, Any], path: str
+) -> None:
+    async with budgeted(tmp_path) as (served, spending):
+        body = {"messages": SAID, **field} if "chat" in path else {"input": "Hi.", **field}
+        status, answer, _ = await served.ask(path, json=body, headers=AUTH)
+        assert (status, answer["error"]["param"]) == (400, *field)
+        assert not served.upstream.bodies and not spending._spent
+
+
+async def test_choices_that_are_made_and_thrown_away_are_reserved(tmp_path: Path) -> None:
+    async with budgeted(tmp_path) as (served, _):
+        for more, status in (
+            ({"n": 2, "best_of": 19}, 200),
+            ({"best_of": 40}, 429),
+            ({"n": 40}, 429),
+        ):
+            body = {"messages": SAID, "max_tokens": 50, **more}
+            assert (await served.ask(json=body, headers=AUTH))[0] == status, more
+
+
+AUTH = {"Authorization": f"Bearer {HOSTILE}"}
+
+
+@asynccontextmanager
+async def budgeted(folder: Path) -> AsyncGenerator[tuple[Up, Spending]]:
+    allowed = {caller_of(HOSTILE): Budget(tokens=1500)}
+    spending = Spending(folder / "spent.sqlite", allowed, PriceTable({}), ["m"], 100)
+    async with up(one_call(), Setup(keys=(HOSTILE,), spending=spending)) as served:
+        yield served, spending
+
+
+async def test_what_is_no_number_is_never_an_error_of_the_server(tmp_path: Path) -> None:
+    async with trying(tmp_path) as (served, _, _):
+        request, _, _ = await asked(served, HOSTILE, 1)
+        headers = {**AUTH, "Content-Type": "application/json"}
+        for value in (f"1{'0' * 400}", "1e999", "-1e999", "NaN", f"1{'0' * 5000}", "[" * 100_000):
+            for name in ("reward", "score"):
+                body = f'{{"request_id": "{request}", "{name}": {value}}}'
+                status, _, _ = await served.ask("/v1/feedback", data=body, headers=headers)
+                assert status in (400, 422), value[:20]
