@@ -25,15 +25,15 @@ from promptcodebook.method.update import (
     near_copy,
 )
 from promptcodebook.types import (
+    Critique,
     Example,
     Gradients,
-    Refused,
+    RefusedReply,
     Rewrite,
     Rollout,
     Route,
     Trace,
     Variable,
-    Verdict,
 )
 from tests.method.build import (
     ENCODED,
@@ -127,7 +127,7 @@ def test_a_directive_learns_what_two_examples_share_and_nothing_else_of_them():
     two = batch({"encoder": fault}, {"encoder": fault}, fallback=0)
     assert gathered(two) == {"encoder": (fault, fault)}
     (one,) = batch({"generator": "The text is harmful: it lies."})
-    called = replace(one, verdict=Verdict(0.0, "", {"generator": "it lies"}))
+    called = replace(one, verdict=Critique(0.0, "", {"generator": "it lies"}))
     assert gathered([called]) == {"generator": ("The text is harmful: it lies.",)}, "one is enough"
 
 
@@ -199,7 +199,7 @@ async def test_a_refused_rewrite_is_asked_for_once_more_with_the_reason_alone():
     first, again = world.lm.history
     assert done == Rewrite(
         2, "rule two", "better", "- g", kept=True, reason="",
-        earlier=Refused("leaked", "it quotes an input: SECRET"),
+        earlier=RefusedReply("leaked", "it quotes an input: SECRET"),
     )  # fmt: skip
     assert said(again).startswith(said(first)) and again.sample != first.sample
     assert "it quotes an input." in said(again)
@@ -212,7 +212,7 @@ async def test_a_refused_rewrite_is_asked_for_once_more_with_the_reason_alone():
     ):
         pending, check = Pending(0, "rule zero", ("g",)), LengthCheck(Update())
         _, (done,) = await rewrite(pending, replies=(first, "whole"), check=check)
-        assert done.kept and (done.after, done.earlier) == ("whole", Refused(read, reason))
+        assert done.kept and (done.after, done.earlier) == ("whole", RefusedReply(read, reason))
 
 
 async def test_what_is_refused_twice_or_cannot_be_asked_for_stays_as_it_was():
@@ -227,7 +227,7 @@ async def test_what_is_refused_twice_or_cannot_be_asked_for_stays_as_it_was():
     both = {"replies": ("bad", "worse"), "check": AllChecks(checks, counted)}
     world, (done,) = await rewrite(psi, **both)
     assert (done.kept, done.after, done.reason) == (False, "worse", no("critic", "worse", "", ()))
-    assert done.earlier == Refused("bad", no("critic", "bad", "", ()))
+    assert done.earlier == RefusedReply("bad", no("critic", "bad", "", ()))
     assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (1, 1)
     assert counted == {"rewrites_unsafe": 2}
     world, (done,) = await rewrite(Pending(0, "a", ("g",)), replies=(EndpointDown("gone"),))

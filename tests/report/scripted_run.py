@@ -25,6 +25,7 @@ from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import (
     Codebook,
+    Critique,
     Evaluation,
     Failure,
     Gradients,
@@ -37,7 +38,6 @@ from promptcodebook.types import (
     Step,
     Trace,
     Turn,
-    Verdict,
 )
 
 PICTURE = (
@@ -237,7 +237,7 @@ def _trace(run: ScriptedRun, draw: random.Random, at: tuple[int, int], epsilon: 
         codebook={route.indices[0]: f"too vague {run.hostile}"},
         severity={"codebook": 0.1, **({"critic": 0.0} if place else {})},
     )
-    verdict = Verdict(round(reward, 1), f"The answer ignores a limit. {run.hostile}")
+    verdict = Critique(round(reward, 1), f"The answer ignores a limit. {run.hostile}")
     return Trace(rollout, reward, verdict, 1 - reward, gradients, residual=0.9 - reward)
 
 

@@ -29,7 +29,7 @@ from promptcodebook.store.events import (
     Validated,
 )
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Example, Refused, Rewrite, Step
+from promptcodebook.types import Example, RefusedReply, Rewrite, Step
 from tests.report.scripted_run import ScriptedRun, events_of
 from tests.report.strict import read_page
 from tests.run.test_optimize import train
@@ -52,10 +52,10 @@ def test_figures_and_the_texts_of_kept_rewrites_stay() -> None:
         assert (other.rollout.reward, other.unit) == (one.rollout.reward, one.unit)
     for one, other in zip(before.rewrites, after.rewrites, strict=True):
         assert other.after == (one.after if one.kept else "(private: 22 characters)")
-    rewrite = Rewrite(0, "a", "b", "g", kept=True, earlier=Refused(NAME, f"a leak: {NAME}"))
+    rewrite = Rewrite(0, "a", "b", "g", kept=True, earlier=RefusedReply(NAME, f"a leak: {NAME}"))
     shown = withhold(rewrite)
     assert shown.after == "b"
-    assert shown.earlier == Refused("(private: 20 characters)", "a leak")
+    assert shown.earlier == RefusedReply("(private: 20 characters)", "a leak")
 
 
 def test_prompts_of_another_optimizer_are_withheld() -> None:

@@ -14,7 +14,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from promptcodebook.calls import Message, Schema
 from promptcodebook.lm.structured import ReplyShape, leading_index, read_by_name
-from promptcodebook.types import Check, Codebook, Trace, Variable, Verdict, variable_name
+from promptcodebook.types import Check, Codebook, Critique, Trace, Variable, variable_name
 
 LOOK = 0.1
 """Share of solved examples that the critic reads for the clause alone. A reward that pays for harm
@@ -99,7 +99,7 @@ def with_harm(trace: Trace, harmful: Harmful, weight: float, *, rewrites: bool) 
     gradient of each harmful text is to become harmless (unless texts are not rewritten)."""
     if not harmful:
         return trace
-    verdict = replace(trace.verdict or Verdict(1.0, ""), harmful=dict(harmful))
+    verdict = replace(trace.verdict or Critique(1.0, ""), harmful=dict(harmful))
     gradients = trace.gradients
     if rewrites:
         # What a reason quotes is left out: it is not to be repeated.

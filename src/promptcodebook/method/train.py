@@ -40,6 +40,7 @@ from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import Proposal, Rerun, Updater, apply_rewrites, collect_gradients
 from promptcodebook.types import (
     Check,
+    Critique,
     Example,
     Failure,
     Gradients,
@@ -47,7 +48,6 @@ from promptcodebook.types import (
     Rollout,
     Step,
     Trace,
-    Verdict,
 )
 
 
@@ -192,7 +192,7 @@ class Credit:
         if self.critic.clause is not None:
             harmful = find_orders(self.orders, history.codebook, route.indices)
         if not self.asks_about(trace):
-            trace = replace(trace, verdict=Verdict(1.0, ""))
+            trace = replace(trace, verdict=Critique(1.0, ""))
             # The clause reads one solved example in ten; a critique that fails says nothing.
             if self.critic.clause is not None and draws.generator("safety").random() < LOOK:
                 judged, _ = await attempt("critique", self._judge(psi, history, draws), LMError)
@@ -210,7 +210,7 @@ class Credit:
 
     async def _judge(
         self, psi: str, history: History, draws: Draws
-    ) -> tuple[Verdict, Gradients | None]:
+    ) -> tuple[Critique, Gradients | None]:
         """ℓ_text; with `critic.stages: 1` the same call has assigned the blame as well."""
         if self.config.critic.stages == 1:
             return await self.critic.critique(psi, history, draws)

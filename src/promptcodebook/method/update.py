@@ -30,7 +30,7 @@ from promptcodebook.types import (
     Example,
     Origin,
     Parameters,
-    Refused,
+    RefusedReply,
     Rewrite,
     Rollout,
     Route,
@@ -280,7 +280,7 @@ class Updater:
             second = await self._try(again, pending, gradient)
             # The longer request may not fit where the first did: then the first refusal is kept.
             if second.failure is None:
-                rewrite = replace(second, earlier=Refused(rewrite.after, rewrite.reason))
+                rewrite = replace(second, earlier=RefusedReply(rewrite.after, rewrite.reason))
         if not rewrite.kept:
             self.tally(Incident.REWRITES_REFUSED)
         return rewrite

@@ -46,7 +46,7 @@ _TEXTS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
         **dict.fromkeys(("encoder", "generator", "critic"), _length),
         "codebook": _lengths,
     },
-    types.Refused: {"text": _length, "reason": _kind},
+    types.RefusedReply: {"text": _length, "reason": _kind},
     types.Rewrite: {"gradient": _length, "reason": _kind},
     types.Rollout: {
         **dict.fromkeys(("prompt", "output", "feedback"), _length),
@@ -56,7 +56,7 @@ _TEXTS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     types.Stage: {"input": _length, "output": _length},
     types.Turn: {"text": _length, "name": _length},
     types.Step: {"harmful": _lengths},  # a text may be called so for what it repeats
-    types.Verdict: {"feedback": _length, "harmful": _lengths},
+    types.Critique: {"feedback": _length, "harmful": _lengths},
 }
 """By type and field, what replaces a text."""
 _AROUND = (

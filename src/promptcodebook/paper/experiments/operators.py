@@ -27,14 +27,14 @@ from promptcodebook.run.opening import Session, Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.types import (
     Channel,
+    Component,
+    Critique,
     Example,
     Gradients,
-    Part,
     Rewrite,
     Route,
     Trace,
     Variable,
-    Verdict,
 )
 
 Places = Literal["random", "constant", "all", "lowest"]
@@ -58,7 +58,7 @@ class Misblaming(Around):
         super().__init__(inner)
         self._where: Places = where
 
-    async def split(self, history: History, verdict: Verdict, draws: Draws) -> Gradients:
+    async def split(self, history: History, verdict: Critique, draws: Draws) -> Gradients:
         found = await self._inner.split(history, verdict, draws)
         active, draw = history.route.indices, draws.generator("misblame")
         channels: list[Channel] = ["encoder", "generator", "codebook"]
@@ -80,9 +80,9 @@ class Misblaming(Around):
 class Mishearing(Around):
     """Our attribution, which is given what the critic said of the example before."""
 
-    _before: Verdict | None = None
+    _before: Critique | None = None
 
-    async def split(self, history: History, verdict: Verdict, draws: Draws) -> Gradients:
+    async def split(self, history: History, verdict: Critique, draws: Draws) -> Gradients:
         before, self._before = self._before or verdict, verdict
         return await self._inner.split(history, before, draws)
 
@@ -90,7 +90,7 @@ class Mishearing(Around):
 class Silent(Critic):
     """Our critic without its text: the score stays."""
 
-    async def verdict(self, psi: str, history: History, draws: Draws) -> Verdict:
+    async def verdict(self, psi: str, history: History, draws: Draws) -> Critique:
         return replace(await super().verdict(psi, history, draws), feedback="")
 
 
@@ -110,7 +110,7 @@ class RandomScores(Credit):
 class Keeping(Updater):
     """Our updater, which is never asked to rewrite some variables."""
 
-    def __init__(self, inner: Updater, *fixed: Part) -> None:
+    def __init__(self, inner: Updater, *fixed: Component) -> None:
         self._inner = inner
         self._fixed = fixed
 
@@ -179,7 +179,7 @@ def _silent(learner: Learner) -> Learner:
     return replace(learner, credit=credit)
 
 
-def _fixed(*parts: Part) -> Operator:
+def _fixed(*parts: Component) -> Operator:
     return lambda learner: replace(learner, updater=Keeping(learner.updater, *parts))
 
 
