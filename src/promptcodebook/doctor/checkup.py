@@ -29,7 +29,7 @@ from promptcodebook.lm.spec import missing_key, parse_spec
 from promptcodebook.lm.stack import LocalModels, Supplies, local_models, simulated_here, specs_of
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.train import Learner
-from promptcodebook.method.update import Pending
+from promptcodebook.method.update import PendingUpdate
 from promptcodebook.optimizers.pco import build_learner, initialise, with_listed_codebook
 from promptcodebook.routing.ranking import Embedder
 from promptcodebook.run.verdict import verdict_remark
@@ -471,7 +471,7 @@ def _attribution(rehearsed: Rehearsed) -> str | None:
 
 async def _updater(rehearsed: Rehearsed) -> str | None:
     first, *others = rehearsed.state.parameters.codebook.texts
-    asked = Pending(0, first, (_ADVICE,), tuple(others))
+    asked = PendingUpdate(0, first, (_ADVICE,), tuple(others))
     written = await rehearsed.learner.updater.write(asked, step=0)
     if not written.kept:
         return f"weak: its rewrite is refused: {written.reason.partition(':')[0]}"

@@ -45,7 +45,7 @@ def instincts_schema(count: int, cap: int) -> Schema:
     return Schema(schema.name, {**schema.body, "properties": listed})
 
 
-class _Entry(BaseModel):
+class _InstinctEntry(BaseModel):
     text: str = Field(min_length=1)
     frozen: bool = False
     ema: float = 0.0
@@ -55,7 +55,7 @@ class _Entry(BaseModel):
 
 
 class _Book(BaseModel):
-    codebook: list[str | _Entry] = Field(
+    codebook: list[str | _InstinctEntry] = Field(
         min_length=1, validation_alias=AliasChoices("codebook", "instincts")
     )
     encoder: str = ""
@@ -87,7 +87,7 @@ class Earlier:
             what = f"cannot read a codebook from {path}: {str(error).splitlines()[0]}"
             hint = 'name a policy file, or write a JSON list: ["instinct", "instinct", ...]'
             raise ConfigError(f"init.path: {what}", hint=hint) from None
-        entries = [_Entry(text=e) if isinstance(e, str) else e for e in book.codebook]
+        entries = [_InstinctEntry(text=e) if isinstance(e, str) else e for e in book.codebook]
         statistics = RoutingStatistics(
             tuple(e.ema for e in entries),
             tuple(e.success for e in entries),

@@ -343,7 +343,7 @@ class Router:
         return None
 
 
-Made = tuple[Route, Usage]  # a route with what it took
+RoutedCall = tuple[Route, Usage]  # a route with what it took
 
 
 @dataclass(frozen=True)
@@ -354,7 +354,7 @@ class Exploring:
     router: Router
     state: State
     epsilon: float
-    made: Made | None = None
+    made: RoutedCall | None = None
 
     async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
         state = self.state

@@ -34,10 +34,16 @@ from promptcodebook.method.critic import (
 )
 from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.failures import FailureWatch, attempt, gather_all
-from promptcodebook.method.policy import Composer, Exploring, Made, Router, epsilon_at
+from promptcodebook.method.policy import Composer, Exploring, RoutedCall, Router, epsilon_at
 from promptcodebook.method.safety import LOOK, Harmful, find_orders, with_harm
 from promptcodebook.method.state import Schedule, State
-from promptcodebook.method.update import Proposal, Rerun, Updater, apply_rewrites, collect_gradients
+from promptcodebook.method.update import (
+    Candidate,
+    Rescore,
+    Updater,
+    apply_rewrites,
+    collect_gradients,
+)
 from promptcodebook.types import (
     Check,
     Critique,
@@ -77,7 +83,7 @@ async def train(
         pending = [p for p in pending if not (back and p.variable == "encoder")]
         rewrites = await learner.updater.rewrite_all(pending, index)
         watch.see_rewrites(rewrites)
-        proposal = Proposal(rewrites, traces, batch, state, epsilon)
+        proposal = Candidate(rewrites, traces, batch, state, epsilon)
         accepted, judged = await learner.rerun.accept(proposal)
         kept = {r.variable for r in accepted if r.kept}
         parameters = apply_rewrites(state.parameters, accepted)
@@ -115,7 +121,7 @@ class BatchHooks(Protocol):
 
     async def before(
         self, state: State, batch: Sequence[Example], epsilon: float
-    ) -> tuple[State, Mapping[str, Made], tuple[Rewrite, ...]]:
+    ) -> tuple[State, Mapping[str, RoutedCall], tuple[Rewrite, ...]]:
         """The state to run the batch under, routes made already, and what was taken back."""
         ...
 
@@ -136,11 +142,11 @@ class Learner:
     trial: Trial
     credit: Credit
     updater: Updater
-    rerun: Rerun
+    rerun: Rescore
     upkeep: BatchHooks
 
     async def trace(
-        self, example: Example, state: State, epsilon: float, made: Made | None = None
+        self, example: Example, state: State, epsilon: float, made: RoutedCall | None = None
     ) -> Trace:
         """One example's chain, lines 5 to 13; `made` = it is routed already."""
         draws = self.config.randomness.at(state.step, example.id)

@@ -122,7 +122,7 @@ def build_learner(assembled: Assembled) -> Learner:
         trial=trial,
         credit=credit,
         updater=updater,
-        rerun=updates.Rerun(config, composer, trial, router, train, credit.judge),
+        rerun=updates.Rescore(config, composer, trial, router, train, credit.judge),
         upkeep=upkeep,
     )
 

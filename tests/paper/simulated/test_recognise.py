@@ -13,7 +13,7 @@ from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import reference
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import instinct_lines, load_templates
-from promptcodebook.method.update import Pending
+from promptcodebook.method.update import PendingUpdate
 from promptcodebook.paper.simulated.mind import ChatRequest, from_request, understand
 from promptcodebook.paper.tasks.constraints.task import reward
 from promptcodebook.types import Codebook, Example, Instinct, Variable
@@ -131,7 +131,7 @@ async def test_a_rewrite_is_recognised_among_the_others_and_after_a_refusal() ->
 
     made = Made(config(), ScriptedLM().enqueue("too long", "too long"), check=refuse)
     feedback = "use bullet points on lines of their own"
-    pending = Pending(0, _BOOK[0], (feedback, "be brief"), tuple(_BOOK[1:]))
+    pending = PendingUpdate(0, _BOOK[0], (feedback, "be brief"), tuple(_BOOK[1:]))
     await made.updater.rewrite_all([pending], 0)
     assert len(made.lm.history) == 2
     for request in made.lm.history:

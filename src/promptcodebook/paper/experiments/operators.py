@@ -18,7 +18,7 @@ from promptcodebook.method.critic import Attribution, Critic, History, penalty
 from promptcodebook.method.policy import Router
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Credit, Learner
-from promptcodebook.method.update import Pending, Updater
+from promptcodebook.method.update import PendingUpdate, Updater
 from promptcodebook.optimizers.base import Problem
 from promptcodebook.optimizers.pco import PCO, build_learner
 from promptcodebook.progress import silent
@@ -114,7 +114,7 @@ class Keeping(Updater):
         self._inner = inner
         self._fixed = fixed
 
-    async def rewrite_all(self, pending: Sequence[Pending], step: int) -> tuple[Rewrite, ...]:
+    async def rewrite_all(self, pending: Sequence[PendingUpdate], step: int) -> tuple[Rewrite, ...]:
         names = ["codebook" if isinstance(p.variable, int) else p.variable for p in pending]
         rest = [p for p, name in zip(pending, names, strict=True) if name not in self._fixed]
         return await self._inner.rewrite_all(rest, step)
@@ -123,7 +123,7 @@ class Keeping(Updater):
 class Blind(Keeping):
     """Our updater, which is asked for a better text and is not shown what was wrong."""
 
-    async def rewrite_all(self, pending: Sequence[Pending], step: int) -> tuple[Rewrite, ...]:
+    async def rewrite_all(self, pending: Sequence[PendingUpdate], step: int) -> tuple[Rewrite, ...]:
         unsaid = [replace(p, gradients=("Something in this text can be better.",)) for p in pending]
         return await self._inner.rewrite_all(unsaid, step)
 

@@ -16,7 +16,7 @@ from typing import Any
 from promptcodebook.assemble import Assembled
 from promptcodebook.base.text import parse_json
 from promptcodebook.errors import ConfigError
-from promptcodebook.method.policy import Made
+from promptcodebook.method.policy import RoutedCall
 from promptcodebook.method.state import State
 from promptcodebook.method.train import BatchHooks
 from promptcodebook.method.update import AllChecks, NoLeakCheck, Updater, near_copy
@@ -78,7 +78,7 @@ class Pool:
 
     async def before(
         self, state: State, batch: Sequence[Example], epsilon: float
-    ) -> tuple[State, Mapping[str, Made], tuple[Rewrite, ...]]:
+    ) -> tuple[State, Mapping[str, RoutedCall], tuple[Rewrite, ...]]:
         return await self.inner.before(state, batch, epsilon)
 
     async def after(
