@@ -25,7 +25,7 @@ from promptcodebook.errors import (
     import_part,
 )
 from promptcodebook.lm.spec import MODELS, Spec
-from promptcodebook.lm.stack import LocalModels, Models, Supplies, local_models
+from promptcodebook.lm.stack import InProcessModels, Models, StackResources, local_models
 from promptcodebook.method.executor import Evaluator, Scorer, Trial
 from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import Composer, join_prompts
@@ -52,7 +52,7 @@ class Sources:
     executor: Executor | None = None
     lm: LM | None = None
     templates: TemplateSet | None = None
-    local: LocalModels | None = None
+    local: InProcessModels | None = None
     """Models of this process that several runs share, or None; their maker closes them."""
 
 
@@ -137,9 +137,9 @@ class Plan:
         self.task.require()
         return self
 
-    def connect(self, supplies: Supplies | None = None) -> Assembled:
+    def connect(self, supplies: StackResources | None = None) -> Assembled:
         """With models and reward. Opens no connection yet; raises ConfigError for a bad spec."""
-        given, private = supplies or Supplies(), self.task.private
+        given, private = supplies or StackResources(), self.task.private
         own = self.sources.lm if given.own is None else given.own
         local, closes = given.local or self.sources.local, None
         if local is None:
@@ -262,7 +262,7 @@ class _DiscreetProgram:
 
 
 def assemble(
-    config: Config, sources: Sources = Sources(), supplies: Supplies | None = None
+    config: Config, sources: Sources = Sources(), supplies: StackResources | None = None
 ) -> Assembled:
     """Configuration and objects -> data, task, models. Raises ConfigError, DataError, TaskError."""
     return plan_run(config, sources).connect(supplies)
@@ -396,7 +396,7 @@ async def try_reward(plan: Plan) -> RewardTrial:
         raise LMError("no model is asked here")
 
     free = plan.config.model_copy(update={"lm": "own", "roles": {}, "budget": Budget()})
-    scorer = replace(plan, config=free).connect(Supplies(own=refuse)).scorer
+    scorer = replace(plan, config=free).connect(StackResources(own=refuse)).scorer
     example, answers = plan.dataset.train[0], {"nonsense": _NONSENSE}
     if example.target is not None:
         answers = {"the reference": example.target, **answers}

@@ -18,7 +18,7 @@ from promptcodebook.config import Config, load_config
 from promptcodebook.data import Dataset
 from promptcodebook.errors import BudgetReached, ConfigError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.lm.stack import Models, StackResources
 from promptcodebook.method.policy import FixedPrompt, Router
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
@@ -96,7 +96,7 @@ def problem(path: Path, settings: Config, reply: Any, val: int = 0) -> Iterator[
     data = Dataset(rows(24), rows(val, 24), ())
     task = Task("t", data, asks_nobody(reward), SingleCall(), settings.reward_range)
     lm, told, store = ScriptedLM().reply_with(reply), list[object](), RunStore.create(path, HEADER)
-    models = Models.build(settings, Supplies(own=lm))
+    models = Models.build(settings, StackResources(own=lm))
     plan = Plan(settings, task, load_templates("default"))
     yield At(Problem(Assembled(plan, models), store, told.append), lm, told)
     store.close()
@@ -107,7 +107,7 @@ def learned(settings: Config) -> Assembled:
     data = Dataset(rows(24), (), ())
     task = Task("t", data, asks_nobody(lambda example, output: 0.5), SingleCall())
     lm = ScriptedLM().reply_with(talkative)
-    models = Models.build(settings, Supplies(own=lm))
+    models = Models.build(settings, StackResources(own=lm))
     return Assembled(Plan(settings, task, load_templates("default")), models)
 
 

@@ -15,7 +15,7 @@ from promptcodebook.base.intervals import Interval
 from promptcodebook.calls import Request, Usage
 from promptcodebook.data import Dataset
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.lm.stack import Models, StackResources
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
@@ -480,7 +480,7 @@ class Court:
         data = Dataset(tuple(examples(2)), (), tuple(examples(24, start=10)))
         task = Task("t", data, asks_nobody(self.reward), SingleCall())
         plan = Plan(chosen, task, load_templates("default"))
-        models = Models.build(chosen, Supplies(own=self.lm))
+        models = Models.build(chosen, StackResources(own=self.lm))
         self.store = RunStore.create(folder, HEADER)
         self.problem = Problem(Assembled(plan, models), self.store, self.hear)
 

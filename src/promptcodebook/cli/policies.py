@@ -24,7 +24,7 @@ from promptcodebook.cli.command import Json, columns, note, options, show, wrap_
 from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import ConfigError, DataError, PcoError, did_you_mean, import_part
 from promptcodebook.lm.budget import Ledger
-from promptcodebook.lm.stack import Supplies
+from promptcodebook.lm.stack import StackResources
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Reference, first_policy, stored_dataset
 from promptcodebook.report.traces import Record, Training, read_record
@@ -268,7 +268,7 @@ def explain(
 
 def _deployed(ref: str, reference: Reference, typed: command.Unpaid, ledger: Ledger) -> Policy:
     settings, base = command.settings_for(reference, typed)
-    supplies = Supplies(recorded=typed.given().recorded(ref), ledger=ledger)
+    supplies = StackResources(recorded=typed.given().recorded(ref), ledger=ledger)
     return deploy(reference.file, settings, Sources(base), supplies)
 
 

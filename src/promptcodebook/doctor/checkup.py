@@ -26,7 +26,13 @@ from promptcodebook.errors import ConfigError, PcoError, StoreError, registered
 from promptcodebook.lm.budget import PriceTable, price_lines
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.lm.spec import missing_key, parse_spec
-from promptcodebook.lm.stack import LocalModels, Supplies, local_models, simulated_here, specs_of
+from promptcodebook.lm.stack import (
+    InProcessModels,
+    StackResources,
+    local_models,
+    simulated_here,
+    specs_of,
+)
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.train import Learner
 from promptcodebook.method.update import PendingUpdate
@@ -144,7 +150,7 @@ async def _model(
     headers: Mapping[str, str],
     plan: assembly.Plan | None,
     config: Config,
-    here: LocalModels | None,
+    here: InProcessModels | None,
 ) -> Section:
     roles = [role for role in ROLES if config.model_of(role) == spec]
     title, key = f"{spec} ({', '.join(roles)})", _key_variable(spec, headers)
@@ -260,7 +266,7 @@ async def rehearse(plan: assembly.Plan, tried: assembly.RewardTrial) -> tuple[Se
     # A solved example is critiqued too: there is only this one to see the critic at work.
     critic = config.critic.model_copy(update={"skip_solved": False})
     config = config.model_copy(update={"critic": critic, "cache": False, "budget": Budget()})
-    assembled, carried = replace(plan, config=config).connect(Supplies(tally=counts)), ()
+    assembled, carried = replace(plan, config=config).connect(StackResources(tally=counts)), ()
     router, train = config.router, plan.dataset.train
     try:
         if config.learns_routes and router.features != "words":

@@ -26,7 +26,7 @@ from promptcodebook.assemble import Plan
 from promptcodebook.calls import Chat, Reply, Request, Role, Usage
 from promptcodebook.config import Budget, Config
 from promptcodebook.errors import ConfigError, Stop, StoreError
-from promptcodebook.lm.stack import Supplies
+from promptcodebook.lm.stack import StackResources
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import beyond_texts, estimate_tokens
 from promptcodebook.method.policy import epsilon_at
@@ -105,7 +105,7 @@ async def dry_run(plan: Plan, manner: Manner) -> DryWork:
     reward = _made_up_reward(plan.task.reward, config.reward_range, lm)
     task = replace(plan.task, program=program, reward=reward)
     asyncio.get_running_loop().set_default_executor(_Inline())
-    supplies = Supplies(own=lm, log=_InMemoryLog())
+    supplies = StackResources(own=lm, log=_InMemoryLog())
     assembled = replace(plan, task=task, config=config).connect(supplies)
     now, tree = datetime.now(UTC).isoformat(), config.model_dump(mode="json")
     with TemporaryDirectory() as folder:

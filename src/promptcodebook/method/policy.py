@@ -30,7 +30,7 @@ from promptcodebook.config.schema import Explore
 from promptcodebook.errors import ParseError, TruncatedReply
 from promptcodebook.lm.structured import (
     Ask,
-    Indices,
+    LenientIndices,
     LenientText,
     LenientTexts,
     ReplyShape,
@@ -78,7 +78,7 @@ def repair_route(indices: Sequence[int], ema: Sequence[float], select: int) -> t
 class RouteReply(ReplyShape):
     """S indices, the demands it saw, and why."""
 
-    selected_indices: Indices
+    selected_indices: LenientIndices
     constraints: LenientTexts = Field(default_factory=list)
     analysis: LenientText = bounded(240)
 

@@ -24,7 +24,7 @@ from promptcodebook.config import Config, role_layers
 from promptcodebook.data.table import Columns, Record, Table, plain, read_examples
 from promptcodebook.errors import DataError, PcoError, PolicyError
 from promptcodebook.lm.spec import no_model
-from promptcodebook.lm.stack import Supplies, simulated_here, specs_of
+from promptcodebook.lm.stack import StackResources, simulated_here, specs_of
 from promptcodebook.lm.structured import strip_think
 from promptcodebook.lm.wire import sampling_fields
 from promptcodebook.method.executor import EVALUATION, roll_out
@@ -326,7 +326,7 @@ def load_policy(
 
 
 def deploy(
-    file: PolicyFile, config: Config, sources: Sources, supplies: Supplies | None = None
+    file: PolicyFile, config: Config, sources: Sources, supplies: StackResources | None = None
 ) -> Policy:
     """The policy ready to answer under a configuration of its own; it needs no data, and what data
     are named make the world of a simulated model. `supplies` may bring a journal and a ledger."""

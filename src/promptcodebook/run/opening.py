@@ -27,7 +27,7 @@ from promptcodebook.config import Budget, Config, load_config, merge
 from promptcodebook.config.loading import comparable, optimizer_settings, select_remark
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.spec import parse_spec, require_keys
-from promptcodebook.lm.stack import Supplies, specs_of
+from promptcodebook.lm.stack import StackResources, specs_of
 from promptcodebook.method.policy import epsilon_at
 from promptcodebook.method.state import Schedule
 from promptcodebook.method.templates import template_sets
@@ -93,7 +93,7 @@ def open_run(
         (store.count if incident.once else store.count_replayable)(incident, count)
 
     try:
-        supplies = Supplies(
+        supplies = StackResources(
             log=store.reply_log,
             ledger=Ledger(store.usage(), store.lost(), store.attempt_log),
             tally=Counts(store.tallies(), keep),

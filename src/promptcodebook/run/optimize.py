@@ -22,7 +22,7 @@ from promptcodebook.base.units import number, spent_parts
 from promptcodebook.calls import LM, Role, Usage
 from promptcodebook.config import Budget, Config, load_config, role_layers
 from promptcodebook.data import Dataset
-from promptcodebook.lm.stack import Supplies, uses_simulated
+from promptcodebook.lm.stack import StackResources, uses_simulated
 from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Explanation, Policy, deploy
@@ -156,7 +156,7 @@ class Run:
         """Route, instincts, prompt and reasons for one input; known replies are not asked again."""
         policy = self.policy
         if policy.sources.lm is None or policy is self.learned:
-            supplies = Supplies(recorded=Recorded(self.path))
+            supplies = StackResources(recorded=Recorded(self.path))
             policy = deploy(policy.file, policy.config, policy.sources, supplies)
         return policy.explain(x)
 

@@ -17,7 +17,7 @@ from promptcodebook.calls import LM
 from promptcodebook.config import TYPED, Budget, Config, merge, role_layers
 from promptcodebook.data import Dataset
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoError
-from promptcodebook.lm.stack import Supplies
+from promptcodebook.lm.stack import StackResources
 from promptcodebook.method.failures import too_many_failures
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy import references
@@ -88,7 +88,7 @@ class Given:
     tell: Callable[[str], None] = lambda _: None
     progress: bool = True
     afresh: bool = False
-    supplies: Supplies = field(default_factory=Supplies.of_one_budget)
+    supplies: StackResources = field(default_factory=StackResources.of_one_budget)
 
     @classmethod
     def of(

@@ -33,7 +33,7 @@ from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.endpoint import HttpTransport
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
-from promptcodebook.lm.stack import Supplies
+from promptcodebook.lm.stack import StackResources
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.routing.ranking import BUCKETS
@@ -81,7 +81,7 @@ def three_call(**settings: Any) -> PolicyFile:
 
 def deployed(file: PolicyFile, lm: LM | None = None, spending: Spending | None = None) -> Policy:
     settings = file.settings(above={"lm": "own"}, trusted=True)
-    supplies = Supplies(ledger=Ledger(log=spending))
+    supplies = StackResources(ledger=Ledger(log=spending))
     return deploy(file, settings, Sources(lm=lm or ScriptedLM()), supplies)
 
 

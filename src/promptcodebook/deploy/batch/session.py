@@ -29,7 +29,7 @@ from promptcodebook.deploy.batch.rows import (
     survey,
     write_output,
 )
-from promptcodebook.lm.stack import Outer
+from promptcodebook.lm.stack import Middleware
 from promptcodebook.method.failures import gather_all
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
@@ -137,7 +137,7 @@ class Batch:
         config: Config,
         sources: Sources,
         done: Callable[[], None],
-        batches: Sequence[Callable[[Config, bool], Outer]] = (),
+        batches: Sequence[Callable[[Config, bool], Middleware]] = (),
     ) -> Summary:
         """Answers here what is missing, the executor's calls through `batches`, if any, and writes
         OUT. After Stop, TooManyFailures, StoreError or DiskFull the same order continues."""

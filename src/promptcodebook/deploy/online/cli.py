@@ -40,7 +40,7 @@ from promptcodebook.deploy.online.log import (
 from promptcodebook.deploy.registry.log import LATEST, version_of
 from promptcodebook.deploy.registry.registry import open_registry
 from promptcodebook.errors import ConfigError, DataError
-from promptcodebook.lm.stack import Supplies
+from promptcodebook.lm.stack import StackResources
 from promptcodebook.method.failures import gather_all
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import deploy
@@ -210,7 +210,7 @@ def learn(
 
 
 def _models(
-    given: Given, run: Path, file: PolicyFile, supplies: Supplies, *, cache: bool
+    given: Given, run: Path, file: PolicyFile, supplies: StackResources, *, cache: bool
 ) -> Subject:
     """The models of a policy under the settings of the run that made it. What users wrote must stay
     erasable, so that without the `cache` replies are kept until the command ends well."""

@@ -34,7 +34,7 @@ from promptcodebook.deploy.serve.proxy import Proxy
 from promptcodebook.deploy.serve.upstream import connect_upstream
 from promptcodebook.errors import ConfigError, PcoError, import_part, require_modules
 from promptcodebook.lm.budget import Ledger, PriceTable
-from promptcodebook.lm.stack import LISTENERS, Supplies
+from promptcodebook.lm.stack import LISTENERS, StackResources
 from promptcodebook.policy.policy import deploy
 from promptcodebook.policy.references import Reference
 from promptcodebook.tasks.program import SINGLE_CALL
@@ -183,7 +183,9 @@ def serve(
             settings, base = command.settings_for(replace(reference, file=file), typed)
             # A reply may quote its request, and what requests say is not written down.
             settings = settings.model_copy(update={"cache": False})
-            policy = deploy(file, settings, Sources(base), Supplies(ledger=Ledger(log=budgets)))
+            policy = deploy(
+                file, settings, Sources(base), StackResources(ledger=Ledger(log=budgets))
+            )
             explorer = None
             if explore:
                 bars = {*never, *(barred(version.name) if "@" in ref else ())}
