@@ -28,7 +28,7 @@ from promptcodebook.optimizers.selection import VerdictReserve, count_selection
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Note, Phase, StepDone, ValidationDone
 from promptcodebook.routing.router import OutcomeRouter
-from promptcodebook.run.verdict import Row
+from promptcodebook.run.verdict import VerdictRow
 from promptcodebook.store.events import Resumed, Started, Stepped
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
@@ -392,7 +392,7 @@ BOOK = {"kind": "expert", "instincts": ["Count the words.", "Use the stated thin
 SMALL = {"init": BOOK, "size": 3, "select": 2}
 
 
-def row_of(run: pco.Run, name: str) -> Row:
+def row_of(run: pco.Run, name: str) -> VerdictRow:
     assert run.ended == "finished" and [*run.rows] == ["present", name]
     return run.rows[name]
 

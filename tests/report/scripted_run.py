@@ -11,7 +11,7 @@ from typing import Any
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
-from promptcodebook.run.verdict import Entry, Terms, conclude
+from promptcodebook.run.verdict import JudgingTerms, RowSource, conclude
 from promptcodebook.store.events import (
     Compared,
     Concluded,
@@ -142,11 +142,11 @@ def _end(run: ScriptedRun) -> Iterator[Event]:
     last = (run.steps - 1) // 10 * 10 - 1
     yield Validated(last, "full", _evaluation("val", "val", 0.66, 40))
     entries = [
-        Entry(title, _evaluation(name, "test", score, 60)) for name, title, score in run.rows
+        RowSource(title, _evaluation(name, "test", score, 60)) for name, title, score in run.rows
     ]
     for entry in entries:
         yield Compared(entry.evaluation)
-    conclusion = conclude(entries, Terms(simulated=run.simulated))
+    conclusion = conclude(entries, JudgingTerms(simulated=run.simulated))
     rows = conclusion.table.as_json()
     yield Concluded(conclusion.sentence, conclusion.worth, rows, conclusion.deploy)
     yield Ended("finished")

@@ -30,7 +30,7 @@ from promptcodebook.config import Config, load_typed, merge
 from promptcodebook.config.loading import read_toml
 from promptcodebook.errors import ConfigError, import_part
 from promptcodebook.policy.references import Reference, resolve
-from promptcodebook.run.subject import Given
+from promptcodebook.run.subject import EvaluationOptions
 from promptcodebook.run.verdict import Headline, VerdictTable
 
 ConfigPath = Annotated[Path | None, typer.Argument(help="pco.toml or its folder.")]
@@ -249,9 +249,9 @@ class Typed:
     trust: Trust = False
     again: Again = False
 
-    def given(self, verb: str = "") -> Given:
+    def given(self, verb: str = "") -> EvaluationOptions:
         """The same for `Subject.resolve`; `verb` is the command."""
-        return Given(
+        return EvaluationOptions(
             verb=verb,
             above=merge(flag_layer(self.task, self.data, lm=self.lm), set_layer(self.sets or ())),
             below=lambda: _toml_layer(self.config),

@@ -14,7 +14,7 @@ from promptcodebook.base.units import number
 from promptcodebook.report.context import Context, Section
 from promptcodebook.report.pages import Picture, render, ticks
 from promptcodebook.report.traces import failure_text, judged_parts
-from promptcodebook.run.verdict import FIGURES, Conclusion, Row
+from promptcodebook.run.verdict import FIGURES, Conclusion, VerdictRow
 from promptcodebook.store.events import Amended, Compared, Event, Started, Stepped
 from promptcodebook.types import Codebook, Evaluation, Rollout
 
@@ -36,7 +36,7 @@ class VerdictSection(Section):
         return {"made": made, "head": head, "rows": rows, "figures": FIGURES, "forest": forest}
 
 
-def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Picture:
+def _forest(rows: Sequence[VerdictRow], reward_range: tuple[float, float]) -> Picture:
     low = min(reward_range[0], *(r.score.low for r in rows))
     high = max(reward_range[1], *(r.score.high for r in rows))
     template, marks = "report/templates/forest.svg.jinja", ticks(low, high)

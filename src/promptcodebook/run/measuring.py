@@ -44,7 +44,14 @@ from promptcodebook.routing.ranking import (
 )
 from promptcodebook.run.evaluation import Sample
 from promptcodebook.run.optimize import Run, require_type
-from promptcodebook.run.subject import AnyPolicy, Beside, Examined, Given, Subject, require_answers
+from promptcodebook.run.subject import (
+    AnyPolicy,
+    Beside,
+    EvaluationOptions,
+    Examined,
+    Subject,
+    require_answers,
+)
 from promptcodebook.store.effects import Effect, EffectStore
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Example, Failure, Prompt, Reward, Rollout, Route
@@ -201,7 +208,7 @@ def measuring(
 
 @contextmanager
 def _asked(
-    policy: AnyPolicy, instinct: int, given: Given, of: Sample
+    policy: AnyPolicy, instinct: int, given: EvaluationOptions, of: Sample
 ) -> Generator[tuple[Measurement, Listener]]:
     verb = given.verb
     require_type(verb, "k", instinct, (int,), "the number of an instinct", optional=False)
@@ -223,7 +230,7 @@ async def aeffect(
     **asked: Unpack[Examined],
 ) -> Effect:
     """`effect` for code that already runs in an event loop."""
-    given = Given.of("effect()", data, reward, lm, asked, Examined)
+    given = EvaluationOptions.of("effect()", data, reward, lm, asked, Examined)
     with _asked(policy, k, given, Sample.of(asked, "val")) as (measurement, listener):
         return await measurement.measure(listener)
 
@@ -249,7 +256,7 @@ def effect(
     The result has `.difference` (with less without, paired, 95 % interval; None where no input is
     routed to it), `.means`, `.rewards` by example, `.failed` and `.n`. A pair with a failed rollout
     is counted and left out. Raises what `evaluate` raises, and RunBusy."""
-    given = Given.of("effect()", data, reward, lm, asked, Examined)
+    given = EvaluationOptions.of("effect()", data, reward, lm, asked, Examined)
     with _asked(policy, k, given, Sample.of(asked, "val")) as (measurement, listener):
         return run_sync(measurement.measure(listener), measurement.subject.interrupt)
 
@@ -447,7 +454,7 @@ def distill(  # noqa: PLR0913 - the command's options
     = nowhere: `.file.save`). What it asks goes to the log, level INFO.
 
     Raises ConfigError, DataError, LMError, TooManyFailures, PolicyError and StoreError."""
-    given = Given.of("distill()", data, reward, lm, beside, Beside)
+    given = EvaluationOptions.of("distill()", data, reward, lm, beside, Beside)
     needs = Needs(fresh, n, margin)
     with given.until_done(ref, needs) as kept:
         distiller = Distiller.of(Subject.resolve(ref, kept), needs)

@@ -29,7 +29,7 @@ from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Best, kept_state, require_trust, resolve
 from promptcodebook.progress import Listener, Note, silent, watch
 from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run, settings_then_and_now
-from promptcodebook.run.verdict import Conclusion, Row
+from promptcodebook.run.verdict import Conclusion, VerdictRow
 from promptcodebook.store.events import Broke, Candidate, Stepped, Validated
 from promptcodebook.store.header import differences
 from promptcodebook.store.lock import holder
@@ -110,7 +110,7 @@ class Run:
         return found
 
     @property
-    def rows(self) -> Mapping[str, Row]:
+    def rows(self) -> Mapping[str, VerdictRow]:
         """The verdict's rows by name; `rows['concat'].prompt` is a prompt that every input gets."""
         return {row.name: row for row in self.conclusion.rows} if self.conclusion else {}
 

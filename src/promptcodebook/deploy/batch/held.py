@@ -25,7 +25,7 @@ from promptcodebook.lm import wire
 from promptcodebook.lm.budget import Attempted, BudgetGate, PriceTable
 from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.spec import Spec, find_credentials, parse_spec
-from promptcodebook.run.subject import Given
+from promptcodebook.run.subject import EvaluationOptions
 
 _SETTLE_S = 0.5  # how long nothing new must have come before a batch is submitted
 _REMEMBERED = 100_000  # replies that equal calls find while the cache may not have them yet
@@ -47,7 +47,7 @@ class Place(Protocol):
     async def close(self) -> None: ...
 
 
-def by_batches(given: Given, file: Path | None) -> Given:
+def by_batches(given: EvaluationOptions, file: Path | None) -> EvaluationOptions:
     """What was given, its executor's calls asked as batches: `pco eval --batch-api`."""
     maker = batches_in(unfinished_folder() / "batches", file, given.tell)
     return replace(given, supplies=replace(given.supplies, outer=[maker]))

@@ -46,7 +46,7 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import deploy
 from promptcodebook.policy.references import REF, run_behind
 from promptcodebook.routing.ranking import Embedder
-from promptcodebook.run.subject import Given, Subject
+from promptcodebook.run.subject import EvaluationOptions, Subject
 from promptcodebook.store.journal import until_done
 from promptcodebook.types import Example, Rewrite, variable_name
 
@@ -210,7 +210,7 @@ def learn(
 
 
 def _models(
-    given: Given, run: Path, file: PolicyFile, supplies: StackResources, *, cache: bool
+    given: EvaluationOptions, run: Path, file: PolicyFile, supplies: StackResources, *, cache: bool
 ) -> Subject:
     """The models of a policy under the settings of the run that made it. What users wrote must stay
     erasable, so that without the `cache` replies are kept until the command ends well."""

@@ -26,7 +26,7 @@ from promptcodebook.paper.tasks.houserules.task import SIX, present_prompt
 from promptcodebook.progress import watch_run
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import Run, finish, fitting_runs
-from promptcodebook.run.verdict import Row, VerdictTable
+from promptcodebook.run.verdict import VerdictRow, VerdictTable
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example, Rollout
 
@@ -102,7 +102,7 @@ def _samples(run: Run, examples: Mapping[str, Example]) -> list[_Sample]:
     ]
 
 
-def _rows(run: Run) -> list[Row]:
+def _rows(run: Run) -> list[VerdictRow]:
     return [run.rows[name] for name in read_table("demo")["titles"] if name in run.rows]
 
 

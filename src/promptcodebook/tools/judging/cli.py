@@ -30,7 +30,7 @@ from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.references import stored_examples
 from promptcodebook.progress import counting
 from promptcodebook.report.pages import csv_text, sheet_cell
-from promptcodebook.run.verdict import JUDGED, Conclusion, Entry, Terms, conclude
+from promptcodebook.run.verdict import JUDGED, Conclusion, JudgingTerms, RowSource, conclude
 from promptcodebook.store.events import Concluded
 from promptcodebook.store.header import has_simulated
 from promptcodebook.store.journal import until_done
@@ -198,7 +198,7 @@ def verdict(run: RunRef, labels: LabelsPath, scale: Scale = None, as_json: Json 
         low, high = header.config.get("reward_range") or (0.0, 1.0)
         simulated = has_simulated(header.config)
         samples = header.config.get("samples", 1)
-        terms = Terms((float(low), float(high)), simulated, state.looks + 1, samples)
+        terms = JudgingTerms((float(low), float(high)), simulated, state.looks + 1, samples)
         people = _People(Labels.read(labels, terms.bounds, scale), terms.bounds)
         before, made = conclude(entries, terms), conclude(entries, replace(terms, paired=people))
         kept = first.text.startswith(before.sentence)
@@ -217,14 +217,14 @@ def verdict(run: RunRef, labels: LabelsPath, scale: Scale = None, as_json: Json 
     )
 
 
-def _judged(store: RunStore) -> tuple[list[Entry], Concluded]:
+def _judged(store: RunStore) -> tuple[list[RowSource], Concluded]:
     conclusion = Conclusion.of(store.outline(), store.header)
     if conclusion is None or not conclusion.rows:
         raise StoreError(f"the run {store.header.id} has no verdict", hint="pco runs list")
     rows = {row.name: row for row in conclusion.rows}
     made = [(rows[e.name], e) for e in store.test_evaluations() if e.name in rows]
     first = next(store.conclusions())
-    return [Entry(row.title or row.name, e, row.reference) for row, e in made], first
+    return [RowSource(row.title or row.name, e, row.reference) for row, e in made], first
 
 
 def _empty(rollout: Rollout) -> bool:
@@ -268,7 +268,7 @@ class _People:
         width = self.bounds[1] - self.bounds[0]
         return rectified(labelled, others, (-width, width), side)
 
-    def sentence(self, path: Path, entries: Sequence[Entry]) -> str:
+    def sentence(self, path: Path, entries: Sequence[RowSource]) -> str:
         """What the verdict says of it. DataError where labels do not cover the result."""
         names = [entry.evaluation.name for entry in entries]
         if (names[-1], names[0]) not in self.known:
