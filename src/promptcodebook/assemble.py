@@ -32,7 +32,7 @@ from promptcodebook.method.policy import Composer, join_prompts
 from promptcodebook.method.templates import TemplateSet, load_templates
 from promptcodebook.method.update import find_rule
 from promptcodebook.routing.ranking import Embedder, RankedRoutes
-from promptcodebook.tasks.program import Agent, SingleCall, make_program
+from promptcodebook.tasks.program import AgentProgram, SingleCall, make_program
 from promptcodebook.tasks.rewards import STAND_IN, apply_reward, describe_reward, reward_factory
 from promptcodebook.tasks.task import Task, asks_nobody, load_task
 from promptcodebook.tasks.user_code import UserCalls, annotated_as, is_ours
@@ -111,7 +111,7 @@ class Plan:
             said = "compose_per_stage needs an executor that names its stages"
             raise ConfigError(said, hint=hint)
         program = self.task.program
-        if isinstance(program, Agent) and not program.wants_prompt:
+        if isinstance(program, AgentProgram) and not program.wants_prompt:
             what = "compose_per_stage has a prompt for each stage, and the executor takes one text"
             hint = "annotate its first parameter, prompt: pco.Prompt, and ask prompt.of('stage')"
             raise ConfigError(what, hint=hint)

@@ -38,8 +38,8 @@ from promptcodebook.routing.upkeep import rounds_every
 from promptcodebook.run.opening import Session
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
-from promptcodebook.tasks.program import Agent
-from promptcodebook.tasks.rewards import Judge, WeightedSum, apply_reward
+from promptcodebook.tasks.program import AgentProgram
+from promptcodebook.tasks.rewards import JudgeReward, WeightedSum, apply_reward
 from promptcodebook.tasks.task import RewardFactory
 from promptcodebook.types import Example, Output, Parameters, Program, Prompt, Reward, Score
 
@@ -313,7 +313,7 @@ class _MadeUpProgram:
         self.function = SimpleNamespace(tools=seen or ("tool:unseen: Use it.",))
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        if not isinstance(self._program, Agent):
+        if not isinstance(self._program, AgentProgram):
             try:
                 return await self._program(prompt, example, lm)
             except (Stop, StoreError):
@@ -374,7 +374,7 @@ def _judges(factory: RewardFactory, ask: Ask | None) -> list[Reward]:
         if factory(None) is reward:
             return []
     if isinstance(reward, WeightedSum):
-        return [part.reward for part in reward.parts if isinstance(part.reward, Judge)]
+        return [part.reward for part in reward.parts if isinstance(part.reward, JudgeReward)]
     return [reward]
 
 

@@ -33,7 +33,7 @@ from promptcodebook.lm.wire import TOKENIZER
 from promptcodebook.optimizers.fixed import SHORTLIST, has_best_fixed
 from promptcodebook.run.optimize import Choices, settings_of, sources_of
 from promptcodebook.run.verdict import verdict_remark
-from promptcodebook.tasks.program import Agent
+from promptcodebook.tasks.program import AgentProgram
 from promptcodebook.types import Reward
 
 LITTLE = Manner(solved=0.75, blamed=0.0, reasked=0.0, refused=0.0, agent_calls=1, steady=True)
@@ -305,7 +305,7 @@ def _assumptions(plan: Plan, scale: Scale, made: Estimate) -> Iterator[str]:
     )
     yield f"tokens are an {TOKENIZER}; the model's tokenizer may count a third more or less"
     yield "nothing is taken from the reply cache; no call fails"
-    if isinstance(plan.task.program, Agent) and not plan.task.program.stages:
+    if isinstance(plan.task.program, AgentProgram) and not plan.task.program.stages:
         yield (
             f"your executor is counted as {USUAL.agent_calls} call an answer, {MUCH.agent_calls} "
             "for the high"

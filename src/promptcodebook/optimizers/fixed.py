@@ -18,7 +18,7 @@ from promptcodebook.method.state import State
 from promptcodebook.method.update import NoLeakCheck
 from promptcodebook.optimizers.base import Optimizer, Problem, Result, evaluate
 from promptcodebook.policy.file import BEST_FIXED, BEST_SINGLE, CONCAT, NONE, PRESENT, PolicyFile
-from promptcodebook.tasks.program import Agent
+from promptcodebook.tasks.program import AgentProgram
 from promptcodebook.types import Example, Prompt, Rollout, Route
 
 UNTRAINED = "untrained"  # name of the row that a result is set beside to see what training did
@@ -34,7 +34,7 @@ class Present:
 
     async def optimize(self, problem: Problem) -> Result:
         prompt = problem.assembled.plan.present_prompt
-        own = isinstance(problem.assembled.task.program, Agent)
+        own = isinstance(problem.assembled.task.program, AgentProgram)
         bare = "your program as it is" if own else "zero-shot (no prompt)"
         title = "the present prompt" if prompt else bare
         return Result(PRESENT, title, FixedPrompt(prompt))

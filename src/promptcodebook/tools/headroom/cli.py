@@ -31,7 +31,7 @@ from promptcodebook.method.policy import FixedPrompt, join_prompts
 from promptcodebook.progress import counting
 from promptcodebook.run.verdict import ENOUGH
 from promptcodebook.store.journal import until_done
-from promptcodebook.tasks.program import Agent
+from promptcodebook.tasks.program import AgentProgram
 from promptcodebook.tools.headroom.split import Headroom, Tried, split
 from promptcodebook.types import Example, Rollout, Trace
 
@@ -233,7 +233,7 @@ def _limits(plan: Plan, rollouts: int) -> Budget:
         plan.task.reward(None)
     except ConfigError:  # a judge
         return Budget()
-    if isinstance(program, Agent) or program.roles:
+    if isinstance(program, AgentProgram) or program.roles:
         return Budget()
     return Budget(calls=rollouts * max(1, len(program.stages)))
 
