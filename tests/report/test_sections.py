@@ -17,7 +17,7 @@ import pytest
 from promptcodebook.calls import Usage
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.policy.references import resolve
-from promptcodebook.report.context import NOTES, Context, Section, facts
+from promptcodebook.report.context import NOTES, Context, ReportSection, facts
 from promptcodebook.report.history import FIRST, LAST, REFUSED, HistorySection
 from promptcodebook.report.page import render_report
 from promptcodebook.report.traces import ExamplesSection, parts_of
@@ -104,7 +104,7 @@ SHORT = ScriptedRun(steps=12, size=4, select=2, verdict=False, hostile="")
 
 @pytest.mark.parametrize("make", [CurvesSection, RoutingSection])
 def test_an_instinct_that_maintenance_replaced_is_counted_from_there(
-    write: Write, make: type[Section]
+    write: Write, make: type[ReportSection]
 ) -> None:
     def replaced(event: Event) -> Event:
         if isinstance(event, Stepped) and event.step.index >= 6:

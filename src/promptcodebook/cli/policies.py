@@ -27,7 +27,7 @@ from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import StackResources
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Reference, first_policy, stored_dataset
-from promptcodebook.report.traces import Record, Training, read_record
+from promptcodebook.report.traces import ExampleRecord, Training, read_record
 from promptcodebook.run.evaluation import Assessment, Comparing, Comparison, Evaluating, Sample
 from promptcodebook.run.measuring import Distillation, Distiller, Needs
 from promptcodebook.run.subject import Subject
@@ -305,7 +305,9 @@ def _columns(given: str, template: str) -> str | dict[str, Any]:
     return columns if several or template in columns else given
 
 
-def _explained(made: Explanation, texts: Sequence[str], record: Record | None) -> Iterator[str]:
+def _explained(
+    made: Explanation, texts: Sequence[str], record: ExampleRecord | None
+) -> Iterator[str]:
     route, spans = made.route, made.spans
     yield f"input\n{wrap_text(made.input)}"
     if route.constraints:
@@ -343,7 +345,7 @@ def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
             yield wrap_text(f"{text}{mark}", f"  {number(value)}  ")
 
 
-def _record_text(record: Record) -> Iterator[str]:
+def _record_text(record: ExampleRecord) -> Iterator[str]:
     name = record.example_id
     if record.trainings:
         yield _training_text(record.trainings[-1], len(record.trainings), name)
@@ -400,7 +402,7 @@ def _outcome(rollout: Rollout) -> str:
     return number(rollout.reward) + (f": {rollout.feedback}" if rollout.feedback else "")
 
 
-def _explained_json(made: Explanation, record: Record | None) -> dict[str, Any]:
+def _explained_json(made: Explanation, record: ExampleRecord | None) -> dict[str, Any]:
     """Plain values; `alone` is what each instinct promises by itself, `route` the chosen ones."""
     tree, expected = asdict(made), made.expected
     if record is not None:

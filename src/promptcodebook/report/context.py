@@ -197,7 +197,7 @@ def state_name(index: int) -> str:
     return "the untrained state" if index < 0 else f"the state after {step_name(index)}"
 
 
-class Section:
+class ReportSection:
     """A part of the report: it takes every event once, in order, and then shows what it kept, which
     is no more of a long run than of a short one. Its `anchor` names its template."""
 
@@ -218,7 +218,7 @@ class Section:
         return render(template, context=self.context, **self.values())
 
 
-def render_sections(sections: Sequence[Section], events: Iterable[Event]) -> Markup:
+def render_sections(sections: Sequence[ReportSection], events: Iterable[Event]) -> Markup:
     """Every event to every section, once; then the sections under their titles."""
     for event in events:
         for section in sections:

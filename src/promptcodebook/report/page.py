@@ -82,7 +82,7 @@ def render_report(store: RunStore, known: Known = None) -> str:
     return str(page)
 
 
-class IncidentsSection(contexts.Section):
+class IncidentsSection(contexts.ReportSection):
     title, anchor = "Incidents", "incidents"
 
     def __init__(self, context: contexts.Context) -> None:
@@ -130,7 +130,7 @@ class IncidentsSection(contexts.Section):
         }
 
 
-class SpendSection(contexts.Section):
+class SpendSection(contexts.ReportSection):
     """Everything paid in all sessions. An unknown price is shown as unknown, never as 0."""
 
     title, anchor = "Usage and cost", "cost"
@@ -144,7 +144,7 @@ class SpendSection(contexts.Section):
         }
 
 
-class SettingsSection(contexts.Section):
+class SettingsSection(contexts.ReportSection):
     title, anchor = "Settings", "settings"
 
     def values(self) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from promptcodebook.report.context import Context, facts
 from promptcodebook.report.page import HIDDEN, value_text
 from promptcodebook.report.pages import address, render
 from promptcodebook.report.traces import Training, judged_parts, parts_of_trace, reward_text
-from promptcodebook.report.verdict import Pair, pairs_of, result_of, tally
+from promptcodebook.report.verdict import ComparedExample, pairs_of, result_of, tally
 from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.run.verdict import Conclusion
 from promptcodebook.store.events import Started
@@ -185,7 +185,7 @@ def _reward_warning(one: Header, other: Header) -> str:
 
 
 def _between(
-    contexts: Sequence[Context], results: Sequence[Evaluation], pairs: Sequence[Pair]
+    contexts: Sequence[Context], results: Sequence[Evaluation], pairs: Sequence[ComparedExample]
 ) -> str:
     """What `pco compare` says of the second against the first, on the examples of both."""
     rewards = [

@@ -14,7 +14,7 @@ from promptcodebook.deploy.online.log import Traffic, open_log
 from promptcodebook.deploy.online.status import Status, facts, status_of
 from promptcodebook.deploy.registry.registry import open_registry
 from promptcodebook.deploy.viewer.page import Screen, missing
-from promptcodebook.report.pages import Chart, Line, Picture, address, draw, render
+from promptcodebook.report.pages import Chart, ChartLine, Picture, address, draw, render
 
 _DAY_S = 86400.0
 _LEAST_S, _REST = 2.0, 20
@@ -71,9 +71,9 @@ class ServedRefs:
 def _charts(hours: Sequence[Traffic]) -> dict[str, Picture | None]:
     at = {min(23, max(0, 23 - int(each.of))): each for each in hours}
 
-    def line(name: str, value: Callable[[Traffic], float], look: str = "main") -> Line:
+    def line(name: str, value: Callable[[Traffic], float], look: str = "main") -> ChartLine:
         rows = sorted(at.items())
-        return Line(name, [(n - 23.0, value(each) / each.requests) for n, each in rows], look)
+        return ChartLine(name, [(n - 23.0, value(each) / each.requests) for n, each in rows], look)
 
     shares = [
         line("failed", lambda each: each.failed),
@@ -81,9 +81,9 @@ def _charts(hours: Sequence[Traffic]) -> dict[str, Picture | None]:
         line("canary", lambda each: each.canary, "third"),
     ]
     counts = [(n - 23.0, float(at[n].requests) if n in at else 0.0) for n in range(24)]
-    requests = [Line("requests", counts)]
+    requests = [ChartLine("requests", counts)]
     means = [(n - 23.0, e.reward / e.feedback) for n, e in sorted(at.items()) if e.feedback]
-    reward, x, share = [Line("reward", means, "main")], "hours from now", (0.0, 1.0)
+    reward, x, share = [ChartLine("reward", means, "main")], "hours from now", (0.0, 1.0)
     return {
         "Requests in each hour.": draw(Chart("Requests", x, requests)),
         "Mean reward of an hour's feedback.": draw(Chart("Reward", x, reward, y=share)),
