@@ -24,7 +24,7 @@ from promptcodebook.policy.references import (
     run_behind,
     stored_version,
 )
-from promptcodebook.progress import Line
+from promptcodebook.progress import ProgressLine
 from promptcodebook.report.private import withhold
 from promptcodebook.report.training import Earned
 from promptcodebook.run.evaluation import Sample
@@ -84,7 +84,7 @@ def effect(
     name = subject.reference.name
     with measuring(subject, index, Sample(split, count), again=typed.again) as asked:
         note(asked.plan)
-        with Line(sys.stderr, simulated=asked.simulated) as line:
+        with ProgressLine(sys.stderr, simulated=asked.simulated) as line:
 
             def routed(text: str) -> None:
                 line.close()

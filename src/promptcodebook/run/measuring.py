@@ -33,7 +33,7 @@ from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import deployed_of
-from promptcodebook.progress import Line, Listener, counter, silent
+from promptcodebook.progress import Listener, ProgressLine, counter, silent
 from promptcodebook.routing.ranking import (
     OLDER,
     Agreement,
@@ -216,7 +216,7 @@ def _asked(
     require_type(verb, "n", of.count, (int,), "a whole number, or None for all")
     with (
         measuring(Subject.resolve(policy, given), instinct, of) as made,
-        Line(sys.stderr, simulated=made.simulated) as line,
+        ProgressLine(sys.stderr, simulated=made.simulated) as line,
     ):
         yield made, line if given.progress else silent
 
