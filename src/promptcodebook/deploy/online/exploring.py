@@ -19,7 +19,7 @@ from promptcodebook.deploy.registry.registry import AUDIT, open_registry
 from promptcodebook.errors import ConfigError, import_extra
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.routing.outcomes import Priors
-from promptcodebook.routing.router import Sizes
+from promptcodebook.routing.router import RouteSets
 from promptcodebook.types import Expected, Route
 
 _DRAWS, _FLOOR = 64, 0.5
@@ -63,7 +63,7 @@ class Explorer:
         self._noise = noise * deviation
         count = len(self._open)
         self._most = min(self._select, count)
-        self._sizes = Sizes(self._least, self._most, count, frozenset())
+        self._sizes = RouteSets(self._least, self._most, count, frozenset())
         self._wide = [self._sizes.chance(tuple(range(n))) for n in range(self._most + 1)]
 
     def routes(self, expected: Expected) -> Any:
