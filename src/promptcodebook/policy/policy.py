@@ -126,7 +126,7 @@ class Policy:
         example = self.example_of(x)
         return (await self._deployed.compose(route, example, self._draws(example.id)))[0]
 
-    def spare_route(self) -> Route:
+    def fallback_route(self) -> Route:
         """What an input is given that no model routes: the S instincts of highest r̄."""
         standing = self._deployed.statistics.standing
         return Route(repair_route((), standing, self.file.select), fallback=True)

@@ -248,13 +248,13 @@ class StoredVersion:
     verdict: str = ""
 
 
-Versions = Callable[[str], StoredVersion]
+VersionLookup = Callable[[str], StoredVersion]
 """What a registry registers in the group `promptcodebook.versions`. Raises RefNotFound."""
 
 
 def stored_version(ref: str) -> StoredVersion:
     """What a ref of the registry means. RefNotFound, or MissingExtra: no registry is installed."""
-    find: Versions = errors.import_part(
+    find: VersionLookup = errors.import_part(
         "promptcodebook.versions", "registry", f"the ref {ref}", "serve"
     )
     return find(ref)

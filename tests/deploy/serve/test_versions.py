@@ -239,7 +239,7 @@ async def test_a_role_that_fails_is_replaced_by_the_best_rated_or_by_the_instinc
     assert composed.fallbacks == (f"{role}:{how}",)
     if role == "encoder":
         # r̄ of the four entries is 0.1, 0.4 and twice untried, which stand at the mean.
-        assert composed.route.indices == made.policy.spare_route().indices == (1, 2)
+        assert composed.route.indices == made.policy.fallback_route().indices == (1, 2)
     else:
         texts = [made.policy.codebook[k].text for k in composed.route.indices]
         assert composed.prompt.startswith("Base.\n\n" + "\n".join(texts))

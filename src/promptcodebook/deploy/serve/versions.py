@@ -217,7 +217,7 @@ class Composing:
 
     async def _prompt(self, text: str, media: Sequence[Tree], caller: str) -> Composed:
         if not text or text.isspace():
-            route = self.policy.spare_route()
+            route = self.policy.fallback_route()
             return Composed(self.policy.verbatim(route), route, ("input:empty",))
 
         def hashed() -> tuple[bytes, Example]:
@@ -235,7 +235,7 @@ class Composing:
             return known
         found = await _within(self._route_s, self.policy.aexpected(example), "encoder")
         if isinstance(found, str):
-            route, expected, lost = self.policy.spare_route(), None, found
+            route, expected, lost = self.policy.fallback_route(), None, found
         else:
             (route, expected), lost = found, "reply" if found[0].fallback else ""
         composed = replace(await self._compose(example, route), expected=expected)
