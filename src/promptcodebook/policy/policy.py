@@ -21,7 +21,7 @@ from promptcodebook.base.sync import LoopThread, run_sync
 from promptcodebook.base.text import shown_table, shown_text, words_of
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import Config, role_layers
-from promptcodebook.data.table import Columns, Record, Table, plain, read_examples
+from promptcodebook.data.table import Columns, SourceRow, Table, plain, read_examples
 from promptcodebook.errors import DataError, PcoError, PolicyError
 from promptcodebook.lm.spec import no_model
 from promptcodebook.lm.stack import StackResources, simulated_here, specs_of
@@ -277,7 +277,7 @@ class Policy:
             said = f"an input is a text, a mapping of columns or an Example, not {type(x).__name__}"
             raise DataError(said, hint="policy.prompt('...') or policy.prompt({'column': '...'})")
         cells = {k: str(p) if isinstance(p := plain(v), int | float) else p for k, v in x.items()}
-        table = Table("the input", tuple(cells), (Record("the input", cells),))
+        table = Table("the input", tuple(cells), (SourceRow("the input", cells),))
         try:
             [example] = read_examples(table, Columns(self.file.input, None), {})
         except DataError as error:

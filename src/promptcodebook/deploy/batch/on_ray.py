@@ -24,7 +24,7 @@ from promptcodebook.base.sync import Relay, run_sync
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.config.loading import full_config
-from promptcodebook.data.table import Record
+from promptcodebook.data.table import SourceRow
 from promptcodebook.deploy.batch.checkpoint import book_shard, open_journal
 from promptcodebook.deploy.batch.rows import Result
 from promptcodebook.deploy.batch.session import Batch, Kept, Summary, answer_rows
@@ -260,7 +260,7 @@ def _answer(said: Mapping[str, Any], journal: Journal, results: list[Result], re
     config = full_config().model_validate(said["config"])
     file = PolicyFile.model_validate_json(said["policy"])
     policy = deploy(file, config, Sources(Path(said["base"])), journal.supplies())
-    rows: Iterator[Kept] = ((Record(where, values), None) for where, values in said["rows"])
+    rows: Iterator[Kept] = ((SourceRow(where, values), None) for where, values in said["rows"])
 
     async def answered() -> None:
         try:

@@ -35,12 +35,12 @@ class Source:
     count: int
     mark: str
 
-    def rows(self, after: int = 0, *, exact: bool = False) -> Iterator[tabular.Record]:
+    def rows(self, after: int = 0, *, exact: bool = False) -> Iterator[tabular.SourceRow]:
         """The rows behind the first `after`. Cells have CRLF as LF unless `exact`. DataError."""
         return islice(_records(self.path, self.kind, exact), after, None)
 
 
-def _records(path: Path, kind: Kind, exact: bool = False) -> Iterator[tabular.Record]:
+def _records(path: Path, kind: Kind, exact: bool = False) -> Iterator[tabular.SourceRow]:
     if kind in ("jsonl", "parquet"):
         return tabular.jsonl_records(path) if kind == "jsonl" else tabular.parquet_records(path)
     cells = tabular.csv_records(path, "\t" if kind == "tsv" else "", exact=exact)

@@ -17,7 +17,7 @@ from promptcodebook import errors
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
-from promptcodebook.data.table import Record, parse_input_template
+from promptcodebook.data.table import SourceRow, parse_input_template
 from promptcodebook.deploy.batch.checkpoint import Checkpoint, checkpoint_of
 from promptcodebook.deploy.batch.rows import (
     Result,
@@ -40,7 +40,9 @@ _ROWS_OF_A_BATCH = 10_000  # Rows that wait in memory for a batch at a provider.
 _WINDOW = 4  # Rows read and not yet recorded, for each that is being answered.
 _MOST_HELD = 1024  # Results that are held back at most, those of rows that were not asked included.
 
-Kept = tuple[Record, Result | None]  # A row, and its result where an earlier batch has brought it.
+Kept = tuple[
+    SourceRow, Result | None
+]  # A row, and its result where an earlier batch has brought it.
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from promptcodebook.base.units import plural
 from promptcodebook.cli import command
 from promptcodebook.cli.codebook import mark_changes
 from promptcodebook.data.load import read_source
-from promptcodebook.data.table import Record, Table, plain
+from promptcodebook.data.table import SourceRow, Table, plain
 from promptcodebook.deploy.online import learning, rewriting
 from promptcodebook.deploy.online.decisions import KEY_SHARE
 from promptcodebook.deploy.online.log import (
@@ -99,7 +99,7 @@ def feedback(
     command.show(lambda: kept, lambda: said, as_json=as_json)
 
 
-def _row(record: Record) -> Feedback:
+def _row(record: SourceRow) -> Feedback:
     cells: dict[str, object] = {name: plain(value) for name, value in record.values.items()}
     if isinstance(reward := cells.get("reward"), str):  # as in a CSV file
         with suppress(ValueError):

@@ -23,7 +23,7 @@ from promptcodebook.base.intervals import Bounds, Interval, mean_interval
 from promptcodebook.base.text import printable
 from promptcodebook.calls import Message, Reply, Request
 from promptcodebook.data.load import read_source
-from promptcodebook.data.table import Record, cell_text
+from promptcodebook.data.table import SourceRow, cell_text
 from promptcodebook.errors import DataError
 from promptcodebook.lm.structured import Ask, LenientText, ReplyShape
 from promptcodebook.method.failures import attempt, gather_all
@@ -99,7 +99,7 @@ class Labels:
         return cls(tuple(kept.values()), blank)
 
 
-def _label(row: Record, text: str, bounds: Bounds, scale: Bounds, *, pair: bool) -> float:
+def _label(row: SourceRow, text: str, bounds: Bounds, scale: Bounds, *, pair: bool) -> float:
     said, (low, high) = text.strip().lower(), bounds
     share = (_SIDES if pair else _WORDS).get(said)
     if share is None:
