@@ -28,7 +28,7 @@ from promptcodebook.config.loading import Key, describe, describe_group, written
 from promptcodebook.data import examine, load
 from promptcodebook.data.dataset import DataCheck
 from promptcodebook.doctor.checkup import checkup
-from promptcodebook.doctor.probe import Section
+from promptcodebook.doctor.probe import DiagnosisGroup
 from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean, import_part
 from promptcodebook.estimation.estimate import Estimate, estimate_plan
 from promptcodebook.lm.spec import parse_spec
@@ -262,7 +262,7 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
     It makes about fifteen short calls to each model."""
     settings, base = wanted.gather()
     note("each model is asked about fifteen short things")
-    sections: list[Section] = []
+    sections: list[DiagnosisGroup] = []
 
     async def look() -> None:
         async for section in checkup(settings, base, runs_dir()):
