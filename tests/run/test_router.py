@@ -16,7 +16,7 @@ from promptcodebook.calls import Reply, Request, read_message
 from promptcodebook.config import load_config
 from promptcodebook.doctor.checkup import rehearse
 from promptcodebook.errors import ConfigError, LMError
-from promptcodebook.estimation.dry import Manner, dry_run
+from promptcodebook.estimation.dry import DryManner, dry_run
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.paper.tasks.houserules.task import RULES, load_houserules, present_prompt
 from promptcodebook.policy.file import read_policy_file
@@ -152,7 +152,7 @@ def test_the_rows_of_a_task_of_ours_that_knows_the_right_instructions(tmp_path: 
 # --- by embeddings, where the words say nothing ---
 LETTERS = tuple(PHRASES)
 SIZE = 12
-USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.0, refused=0.0, agent_calls=1)
+USUAL = DryManner(solved=0.5, blamed=0.5, reasked=0.0, refused=0.0, agent_calls=1)
 BOTH = {"router": {"kind": "outcomes", "features": "both"}, "update": {"epochs": 8}}
 
 
