@@ -151,7 +151,7 @@ class Update(Group):
     """Length cap of θ, φ and ψ in words, each."""
 
 
-class Instincts(Group):
+class InstinctSettings(Group):
     """What an instinct may be."""
 
     kind: Literal["text", "demo"] = "text"
@@ -402,7 +402,7 @@ class Config(Group):
     encoder: EncoderSettings = EncoderSettings()
     critic: CriticSettings = CriticSettings()
     update: Update = Update()
-    instinct: Instincts = Instincts()
+    instinct: InstinctSettings = InstinctSettings()
     validation: Validation = Validation()
     keep: Literal["best_val", "last"] = "best_val"
     """Which state is deployed: the best on validation, or the last."""
