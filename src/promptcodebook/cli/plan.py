@@ -61,7 +61,7 @@ def init(
     agent: command.AgentCommand = None,
     present: command.PresentFiles = None,
     question: command.Question = "",
-    lm: command.Model = None,
+    lm: command.ModelOption = None,
     yes: command.Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -247,7 +247,7 @@ def fetch(
 
 
 @dataclass(frozen=True)
-class _Examined(command.Wanted):
+class _Examined(command.TrainOptions):
     """What is examined is not run: it takes no budget and no seed."""
 
     budget: None = None
@@ -287,7 +287,7 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
 @app.command()
 @options
 def estimate(
-    wanted: command.Wanted,
+    wanted: command.TrainOptions,
     seconds_per_call: float | None = typer.Option(None, min=0.0, help="How long a call takes."),
     as_json: Json = False,
 ) -> None:

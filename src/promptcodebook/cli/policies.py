@@ -54,7 +54,7 @@ def evaluate(
     typed: _TypedPath,
     split: command.SplitName = "test",
     count: command.Count = None,
-    samples: command.Runs = None,
+    samples: command.SamplesOption = None,
     row: str = typer.Option(
         "learned",
         metavar="ROW",

@@ -35,7 +35,7 @@ app = command.command_group()
 @app.command()
 @options
 def train(
-    wanted: command.Wanted,
+    wanted: command.TrainOptions,
     resume: str | None = typer.Option(None, help="Resume this run (or 'last')."),
     name: str = typer.Option("", help="What to call the run; works wherever a run is."),
     trust: command.Trust = False,
@@ -71,7 +71,7 @@ def train(
 
 
 def _stored_settings(
-    path: Path, ref: str, wanted: command.Wanted, trust: bool
+    path: Path, ref: str, wanted: command.TrainOptions, trust: bool
 ) -> tuple[Config, Path]:
     """The stored configuration, with what was typed now over it; names a pco.toml that changed."""
     with closing(RunStore.open(path)) as store:

@@ -58,7 +58,7 @@ def serve(
     serve_as: list[str] | None = typer.Option(
         None, help="Another name of the model, for a client that insists on one. Repeatable."
     ),
-    lm: command.Model = None,
+    lm: command.ModelOption = None,
     reads: Literal["last", "conversation"] = typer.Option(
         "last", "--input", help="What is routed: the last user turn, or the conversation."
     ),

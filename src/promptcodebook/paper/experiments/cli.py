@@ -13,7 +13,7 @@ import typer
 from promptcodebook.base.paths import BENCH, runs_dir
 from promptcodebook.base.text import shell
 from promptcodebook.calls import Usage
-from promptcodebook.cli.command import Json, Model, Plain, emit, note
+from promptcodebook.cli.command import Json, ModelOption, Plain, emit, note
 
 if TYPE_CHECKING:
     from promptcodebook.paper.experiments.experiment import Measured
@@ -31,7 +31,7 @@ def reproduce(
     preset: str = typer.Option(
         "default", help="quick: does everything run; default; paper: the paper's size."
     ),
-    lm: Model = None,
+    lm: ModelOption = None,
     task: str = typer.Option("", help="Measure it on this task, not on the page's own."),
     data: str = typer.Option("", help="Folder of the task's data."),
     independent: str = typer.Option("", help="Model of the independent critic (critic)."),

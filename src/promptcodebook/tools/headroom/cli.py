@@ -107,7 +107,7 @@ class Measured:
 
 @options
 def headroom(
-    wanted: command.Wanted,
+    wanted: command.TrainOptions,
     rollouts: int = typer.Option(300, min=1, help="The most answers that are asked for."),
     prompts: Path | None = typer.Option(
         None, help="A folder with a .txt or .md file for each prompt, in place of the instincts."

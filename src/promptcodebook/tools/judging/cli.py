@@ -67,8 +67,8 @@ def calibrate_judge(
     compare: bool = typer.Option(False, "--compare", help="Compare pairs, in both orders."),
     out: Path | None = typer.Option(None, help="Default: LABELS with .judge.json at the end."),
     config: command.ConfigOption = None,
-    lm: command.Model = None,
-    budget: command.Budget = None,
+    lm: command.ModelOption = None,
+    budget: command.BudgetOption = None,
     sets: command.Sets = None,
     as_json: Json = False,
 ) -> None:
