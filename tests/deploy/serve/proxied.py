@@ -16,7 +16,7 @@ import openai
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM
-from promptcodebook.deploy.http.admission import Admission, Callers, Limits
+from promptcodebook.deploy.http.admission import Admission, Callers, RequestLimits
 from promptcodebook.deploy.online.exploring import Explorer
 from promptcodebook.deploy.serve.proxy import Proxy
 from promptcodebook.deploy.serve.spending import Records, Spending
@@ -104,7 +104,7 @@ class Setup:
 
     lm: LM = field(default_factory=ScriptedLM)
     keys: tuple[str, ...] = ()
-    limits: Limits = field(default_factory=Limits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     patience: Patience = field(default_factory=Patience)
     source: PolicySource | None = None
     records: Path | None = None

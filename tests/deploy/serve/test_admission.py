@@ -17,9 +17,9 @@ import pytest
 from promptcodebook.config import Budget
 from promptcodebook.config.schema import Price
 from promptcodebook.deploy.http.admission import (
-    Limits,
+    LogThrottle,
     RateLimit,
-    Seldom,
+    RequestLimits,
     caller_of,
     daily_budget,
     read_keys,
@@ -79,7 +79,7 @@ async def test_a_body_that_is_not_said_to_be_json_is_refused(kind: str) -> None:
 
 
 async def test_bodies_that_are_not_all_there_have_room_for_so_many_bytes() -> None:
-    limits = Limits(in_flight=1, body_mb=1.0, body_s=20.0)
+    limits = RequestLimits(in_flight=1, body_mb=1.0, body_s=20.0)
     head = (
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
         b"Content-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
@@ -110,7 +110,7 @@ async def test_bodies_that_are_not_all_there_have_room_for_so_many_bytes() -> No
 
 
 async def test_who_does_not_take_a_long_answer_is_hung_up_on() -> None:
-    async with up(setup=Setup(limits=Limits(write_s=100.0), most_bytes=2**25)) as served:
+    async with up(setup=Setup(limits=RequestLimits(write_s=100.0), most_bytes=2**25)) as served:
         served.upstream.default = raw(b"x" * 30_000_000)
         assert (await served.ask(json={"messages": SAID}))[1] == "x" * 30_000_000
         url = served.url + "/v1/chat/completions"
@@ -150,7 +150,7 @@ def test_of_a_kind_of_warning_one_line_a_second_is_written(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now, log = 0.0, logging.getLogger("tests.seldom")
-    caplog.handler.addFilter(seldom := Seldom(lambda: now))
+    caplog.handler.addFilter(seldom := LogThrottle(lambda: now))
     try:
         for number in range(1000):
             log.warning("call %d failed", number)
@@ -169,7 +169,7 @@ def test_of_a_kind_of_warning_one_line_a_second_is_written(
 
 async def test_a_body_may_be_as_long_as_the_limit_and_no_byte_longer() -> None:
     most, bare = 2**20 + 9, len(json.dumps({"messages": SAID, "user": ""}))
-    async with up(setup=Setup(limits=Limits(body_mb=most / 2**20))) as served:
+    async with up(setup=Setup(limits=RequestLimits(body_mb=most / 2**20))) as served:
         for length, expected in ((most, 200), (most, 200), (most + 1, 413)):  # in turn, by a thread
             body = json.dumps({"messages": SAID, "user": "u" * (length - bare)}).encode()
             answer = await asyncio.wait_for(served.ask(data=BytesIO(body)), 20)

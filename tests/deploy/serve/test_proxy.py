@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from promptcodebook.deploy.http.admission import Limits
+from promptcodebook.deploy.http.admission import RequestLimits
 from promptcodebook.deploy.registry.log import version_of
 from promptcodebook.deploy.serve import description
 from promptcodebook.deploy.serve.spending import find_record
@@ -519,7 +519,7 @@ async def test_requests_made_of_the_description_get_only_what_is_described() -> 
 
 
 async def test_who_may_ask_and_how_often() -> None:
-    setup = Setup(keys=("first-key", "other-key"), limits=Limits(rate=3))
+    setup = Setup(keys=("first-key", "other-key"), limits=RequestLimits(rate=3))
     async with up(setup=setup) as served:
 
         async def status(key: str | None, path: str = "/v1/models") -> int:
@@ -536,7 +536,7 @@ async def test_who_may_ask_and_how_often() -> None:
 
 
 async def test_more_than_the_allowed_number_wait_outside() -> None:
-    async with up(setup=Setup(limits=Limits(in_flight=2))) as served:
+    async with up(setup=Setup(limits=RequestLimits(in_flight=2))) as served:
         served.upstream.default = says(delay=0.5)
         answers = await asyncio.gather(*(served.ask(json={"messages": SAID}) for _ in range(4)))
     assert sorted(answer[0] for answer in answers) == [200, 200, 429, 429]

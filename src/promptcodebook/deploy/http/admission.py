@@ -163,7 +163,7 @@ def _names_this_machine(url: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """`rate` = requests a second of one key (0 = any number). Seconds: `head_s` for a request's
     head and an idle connection, `body_s` for a body, `write_s` for a piece of a reply to be taken,
     `drain_s` for requests in flight when the server stops."""
@@ -212,7 +212,7 @@ def _busy(text: str, wait: int = 1) -> Refusal:
     return Refusal(text, status=429, kind="rate_limit_exceeded", retry_after=wait)
 
 
-class Shares:
+class FairQuota:
     """Room for all who ask. No caller may hold more than three times what stays free (one caller
     gets three quarters at most, two three sevenths each). Not `fair` = one caller may hold all."""
 
@@ -236,7 +236,7 @@ class Shares:
 
 
 @dataclass(slots=True)
-class Visit:
+class RequestContext:
     """A request on its way: what is known of it so far. `size` is its body's length in bytes,
     `tokens` what the model's server says that it took, `output` what the model said where that is
     kept; `arm` says why it has its version."""
@@ -254,7 +254,7 @@ class Visit:
         self.headers["x-request-id"] = self.id
 
 
-Answers = Callable[[web.BaseRequest, Visit], Awaitable[web.StreamResponse]]
+Answers = Callable[[web.BaseRequest, RequestContext], Awaitable[web.StreamResponse]]
 """What a path does with a request. Raises Refusal."""
 Paths = Mapping[str, tuple[str, Answers]]
 """A method and what answers, by path. A path with a name in braces has all that begins so."""
@@ -277,7 +277,7 @@ class _Connections(web.Server):
 
     def __init__(self, most: int, answer: Any, **settings: Any) -> None:
         super().__init__(answer, handler_cancellation=True, access_log=None, **settings)
-        self._shares = Shares(most)
+        self._shares = FairQuota(most)
         self._peers: dict[web.RequestHandler, str] = {}
         self._idle: dict[web.RequestHandler, None] = {}
 
@@ -352,14 +352,14 @@ class Metrics:
 class Admission:
     """Lets requests in, a bounded number at a time."""
 
-    def __init__(self, callers: Callers, limits: Limits) -> None:
+    def __init__(self, callers: Callers, limits: RequestLimits) -> None:
         self.limits, self._callers = limits, callers
         self._rate = RateLimit(limits.rate)
-        self._places = Shares(limits.in_flight, fair=callers.several)
+        self._places = FairQuota(limits.in_flight, fair=callers.several)
         self._most_bytes = int(limits.body_mb * 2**20)
         at_least = self._most_bytes * (4 if callers.several else 1)
         held = max(at_least, min(limits.in_flight * self._most_bytes, _MOST_HELD))
-        self._held = Shares(held, fair=callers.several)
+        self._held = FairQuota(held, fair=callers.several)
         self._one_long = asyncio.Lock()
 
     @property
@@ -377,7 +377,7 @@ class Admission:
             if path not in paths:
                 named = (p for p in paths if "{" in p and path.startswith(p.partition("{")[0]))
                 path = next(named, "other")
-            visit, status = Visit(), HUNG_UP
+            visit, status = RequestContext(), HUNG_UP
             try:
                 with connections.busy(request.protocol):
                     response = await self._answered(request, visit, path, paths.get(path))
@@ -413,7 +413,11 @@ class Admission:
             await connections.shutdown(self.limits.drain_s)
 
     async def _answered(
-        self, request: web.BaseRequest, visit: Visit, path: str, found: tuple[str, Answers] | None
+        self,
+        request: web.BaseRequest,
+        visit: RequestContext,
+        path: str,
+        found: tuple[str, Answers] | None,
     ) -> web.StreamResponse:
         try:
             if path not in _OPEN:
@@ -441,7 +445,7 @@ class Admission:
             visit.headers["WWW-Authenticate"] = "Bearer"
         return json_response(error_body(refusal), visit, refusal.status)
 
-    async def read(self, request: web.BaseRequest, visit: Visit) -> Mapping[str, Any]:
+    async def read(self, request: web.BaseRequest, visit: RequestContext) -> Mapping[str, Any]:
         """The body's object. Raises Refusal."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind.casefold() != "application/json":  # which no page may send without asking first
@@ -477,7 +481,7 @@ class Admission:
             if held:
                 self._held.give_back(visit.caller, held)
 
-    async def apart(self, visit: Visit, work: Callable[[], _T]) -> _T:
+    async def apart(self, visit: RequestContext, work: Callable[[], _T]) -> _T:
         """The work of a long body, in a thread: one at a time, then a pause of twice its time, as
         a thread that reads or writes JSON lets no other run."""
         if visit.size < _LONG_BODY:
@@ -491,7 +495,7 @@ class Admission:
             asyncio.get_running_loop().call_later(rest, self._one_long.release)
 
     @contextmanager
-    def place(self, visit: Visit) -> Generator[None]:
+    def place(self, visit: RequestContext) -> Generator[None]:
         """Room for a completion. Raises Refusal when there is none, or none for this caller."""
         if not self._places.take(visit.caller):
             others = "; the places left are for other keys" if self._places.free else ""
@@ -503,20 +507,22 @@ class Admission:
             self._places.give_back(visit.caller)
 
 
-def json_response(body: Mapping[str, Any], visit: Visit, status: int = 200) -> web.Response:
+def json_response(
+    body: Mapping[str, Any], visit: RequestContext, status: int = 200
+) -> web.Response:
     data = json.dumps(body).encode("ascii")
     headers = {**visit.headers, "Cache-Control": "no-store"}
     return web.Response(body=data, status=status, content_type="application/json", headers=headers)
 
 
 def showing(page: Callable[[], Mapping[str, Any]]) -> Answers:
-    async def show(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+    async def show(request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         return json_response(page(), visit)
 
     return show
 
 
-class Seldom(logging.Filter):
+class LogThrottle(logging.Filter):
     """Lets a line a second of each kind into a log: no caller can fill a disk."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -103,7 +103,7 @@ class ChatCall:
 
 
 # Pydantic's own text refuses half of a surrogate pair, which models and their callers do send.
-Text = InstanceOf[str]
+AnyText = InstanceOf[str]
 _Number = Annotated[float | None, Field(strict=True, allow_inf_nan=False, description="a number")]
 _Count = Annotated[int | None, Field(strict=True, description="a whole number")]
 _Some = Annotated[int | None, Field(strict=True, ge=1, description="a whole number of at least 1")]
@@ -125,7 +125,7 @@ class _Body(BaseModel):
     max_tokens: _Some = None
     seed: _Count = None
     n: _Some = None
-    stop: Text | list[Text] | None = Field(None, description="a text or a list of texts")
+    stop: AnyText | list[AnyText] | None = Field(None, description="a text or a list of texts")
     stream: _Flag = None
     stream_options: _Object = None
     response_format: _Object = None
@@ -311,7 +311,7 @@ def _usage(choices: Sequence[Reply]) -> dict[str, Any]:
     }
 
 
-class Fault(BaseModel):
+class ErrorDetail(BaseModel):
     message: str
     type: str
     param: str | None = None
@@ -319,10 +319,10 @@ class Fault(BaseModel):
 
 
 class Error(BaseModel):
-    error: Fault
+    error: ErrorDetail
 
 
 def error_body(refusal: Refusal) -> dict[str, Any]:
     kind, param = refusal.kind, refusal.param or None
-    fault = Fault(message=refusal.message, type=kind, param=param, code=kind)
+    fault = ErrorDetail(message=refusal.message, type=kind, param=param, code=kind)
     return Error(error=fault).model_dump()

@@ -164,7 +164,7 @@ def serve(
     reference = command.resolved(ref, trust=trust, use=True)
     typed = command.Typed(config, None, None, lm, None, sets, trust)
     patience = versions.Patience(route_timeout, compose_timeout, kept)
-    limits = admission.Limits(in_flight=concurrency, body_mb=max_body, rate=rate)
+    limits = admission.RequestLimits(in_flight=concurrency, body_mb=max_body, rate=rate)
     called = name or logs.served_name(reference)
 
     async def run() -> None:
@@ -275,7 +275,7 @@ def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int,
     warning a line a second goes to stderr."""
     log = logging.StreamHandler()
     log.setLevel(logging.WARNING)
-    log.addFilter(admission.Seldom())
+    log.addFilter(admission.LogThrottle())
     logging.getLogger().addHandler(log)
 
     async def until_stopped() -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from promptcodebook.deploy.http.completions import Error, Refusal, Text
+from promptcodebook.deploy.http.completions import AnyText, Error, Refusal
 from promptcodebook.deploy.serve.responses import ResponsesRequest
 
 _MODEL = (
@@ -21,8 +21,8 @@ _MODEL = (
 
 
 class Message(BaseModel):
-    role: Text
-    content: Text | list[InstanceOf[dict[str, Any]]] | None = None
+    role: AnyText
+    content: AnyText | list[InstanceOf[dict[str, Any]]] | None = None
 
 
 Messages = Annotated[list[Message], Field(min_length=1)]
@@ -37,7 +37,7 @@ _COUNTS = {
 class ChatRequest(BaseModel):
     """What is read here, the numbers that decide what a call may cost among them."""
 
-    model: Text | None = Field(None, description=_MODEL)
+    model: AnyText | None = Field(None, description=_MODEL)
     messages: Messages
     n: _Choices = None
     best_of: _Choices = None
@@ -52,8 +52,8 @@ class PromptRequest(BaseModel):
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"required": ["input"]}, {"required": ["messages"]}]}
     )
-    model: Text | None = Field(None, description=_MODEL)
-    input: Text | None = None
+    model: AnyText | None = Field(None, description=_MODEL)
+    input: AnyText | None = None
     messages: Messages | None = None
 
 
@@ -115,7 +115,7 @@ class Prompt(_Written):
     route: Sequence[int]
     fallbacks: Sequence[str]
     cached: bool
-    prompt: Text
+    prompt: AnyText
 
 
 class FeedbackKept(_Written):

@@ -16,10 +16,10 @@ from aiohttp import web
 from promptcodebook.base.units import duration
 from promptcodebook.deploy.http.admission import (
     Admission,
+    FairQuota,
     Metrics,
     Paths,
-    Shares,
-    Visit,
+    RequestContext,
     json_response,
     kind_and_place,
 )
@@ -67,7 +67,7 @@ class Online:
     room: Room = ROOM
     key_share: float = KEY_SHARE
     _drifting: int = 0
-    _waiting: Shares = field(default_factory=lambda: Shares(_AT_ONCE))
+    _waiting: FairQuota = field(default_factory=lambda: FairQuota(_AT_ONCE))
 
     def measure(self, metrics: Metrics) -> None:
         self._counter = metrics.counter("pco_feedback", "Feedback, by what became of it.", "became")
@@ -89,7 +89,7 @@ class Online:
         metrics.gauge("pco_canary_feedback", "Feedback that a canary is judged by.", feedback)
 
     def paths(self, admission: Admission) -> Paths:
-        async def answer(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        async def answer(request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
             body = await admission.read(request, visit)
             try:
                 try:
@@ -104,7 +104,7 @@ class Online:
 
         return {"/v1/feedback": ("POST", answer)}
 
-    async def _give(self, feedback: Feedback, visit: Visit) -> Mapping[str, Any]:
+    async def _give(self, feedback: Feedback, visit: RequestContext) -> Mapping[str, Any]:
         if not self._waiting.take(visit.caller):
             said = f"{_AT_ONCE} pieces of feedback wait to be written"
             raise Refusal(said, status=429, kind="rate_limit_exceeded", retry_after=1)
@@ -127,7 +127,7 @@ class Online:
         said = {"request_id": feedback.request_id, "reward": feedback.reward, "key": feedback.name}
         return {"object": "feedback", **said}
 
-    def key(self, visit: Visit, text: str, thread: bytes | None, model: object) -> str:
+    def key(self, visit: RequestContext, text: str, thread: bytes | None, model: object) -> str:
         """What decides on a request's route; '' = none is tried."""
         if not self.explores or visit.caller in self.steady or str(model) in self.steady:
             return ""
@@ -136,7 +136,12 @@ class Online:
         return visit.id if thread is None else thread.hex()
 
     def served(
-        self, visit: Visit, composing: Composing, composed: Composed, text: str, status: int
+        self,
+        visit: RequestContext,
+        composing: Composing,
+        composed: Composed,
+        text: str,
+        status: int,
     ) -> None:
         route, expected = composed.route, composed.expected
         known = expected.features if expected else ()

@@ -26,7 +26,7 @@ from promptcodebook.deploy.http.admission import (
     Answers,
     Metrics,
     Paths,
-    Visit,
+    RequestContext,
     json_response,
     showing,
 )
@@ -201,7 +201,7 @@ class Proxy:
         if tracing is None:
             return answer
 
-        async def traced(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        async def traced(request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
             with tracing.request(_PREFIX + self.name, request.headers) as ended:
                 try:
                     response = await answer(request, visit)
@@ -213,10 +213,12 @@ class Proxy:
 
         return traced
 
-    async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+    async def _chat(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         return await self._completed(request, visit, await self.admission.read(request, visit))
 
-    async def _responses(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+    async def _responses(
+        self, request: web.BaseRequest, visit: RequestContext
+    ) -> web.StreamResponse:
         given = await self.admission.read(request, visit)
         body = await self.admission.apart(visit, lambda: chat_body(given, self.upstream.cap))
         made = Response(given, visit.id.partition("-")[2])
@@ -225,7 +227,7 @@ class Proxy:
     async def _completed(
         self,
         request: web.BaseRequest,
-        visit: Visit,
+        visit: RequestContext,
         body: Mapping[str, Any],
         turned: Callable[[Answer], Answer] = lambda answer: answer,
     ) -> web.StreamResponse:
@@ -260,7 +262,7 @@ class Proxy:
                     self.online.served(visit, composing, composed, text, status)
 
     def _routed(
-        self, request: web.BaseRequest, visit: Visit, body: Mapping[str, Any]
+        self, request: web.BaseRequest, visit: RequestContext, body: Mapping[str, Any]
     ) -> tuple[str, tuple[Tree, ...], bytes | None]:
         """The text to route with its images, and what its conversation is known by where the
         caller names it."""
@@ -278,7 +280,7 @@ class Proxy:
         return *input_of(first_turn(messages), whole=self.conversation), thread
 
     def _split_key(
-        self, request: web.BaseRequest, visit: Visit, text: str, thread: bytes | None
+        self, request: web.BaseRequest, visit: RequestContext, text: str, thread: bytes | None
     ) -> str:
         """What decides whether a request gets the canary."""
         split = self.live.canary.split if self.live.canary is not None else ""
@@ -295,7 +297,7 @@ class Proxy:
         request: web.BaseRequest,
         given: Mapping[str, Any],
         own: Mapping[str, Any],
-        visit: Visit,
+        visit: RequestContext,
         turned: Callable[[Answer], Answer],
     ) -> web.StreamResponse:
         """The model's answer. It is asked again without a field of ours that it refuses."""
@@ -326,7 +328,7 @@ class Proxy:
                 visit.output = answer.output
             return response
 
-    async def _prompt(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+    async def _prompt(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         body = await self.admission.read(request, visit)
         given, media, thread = bodies.check(bodies.PromptRequest, body).input, (), None
         if given is None:
@@ -359,7 +361,7 @@ class Proxy:
         self,
         composing: Composing,
         seen: tuple[str, tuple[Tree, ...]],
-        visit: Visit,
+        visit: RequestContext,
         thread: bytes | None,
         model: object,
     ) -> Composed:
@@ -381,7 +383,7 @@ class Proxy:
             visit.headers["x-pco-fallback"] = ",".join(composed.fallbacks)
         return composed
 
-    async def _version(self, model: object, visit: Visit, key: str = "") -> Composing:
+    async def _version(self, model: object, visit: RequestContext, key: str = "") -> Composing:
         """The version of now by the ref's name, or the canary where there is a `key` that tries it;
         one of both or also one from before by its hash. Refusal."""
         live, name = self.live, str(model or "").removeprefix(_PREFIX)
@@ -410,7 +412,7 @@ class Proxy:
         raise Refusal(text, status=404, kind="model_not_found", param="model")
 
     async def _respond(
-        self, request: web.BaseRequest, answer: Answer, visit: Visit
+        self, request: web.BaseRequest, answer: Answer, visit: RequestContext
     ) -> web.StreamResponse:
         headers = {**answer.headers, **visit.headers, "Content-Type": answer.kind}
         if answer.pieces is None and len(answer.body) <= _PIECE:
@@ -447,7 +449,12 @@ class Proxy:
             raise ConnectionResetError from None
 
     def _record(
-        self, visit: Visit, composing: Composing, composed: Composed, text: str, status: int
+        self,
+        visit: RequestContext,
+        composing: Composing,
+        composed: Composed,
+        text: str,
+        status: int,
     ) -> None:
         if self.records is None:
             return
@@ -478,7 +485,7 @@ class Proxy:
         listed = [self._entry(name, version) for name in names]
         return bodies.ModelList(data=listed).model_dump()
 
-    async def _model(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+    async def _model(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         name = request.path.removeprefix("/v1/models/")
         version = (await self._version(name, visit)).version
         if name not in self.names:
@@ -488,11 +495,11 @@ class Proxy:
     def _entry(self, name: str, version: str) -> bodies.Model:
         return bodies.Model(id=name, created=self._begun, version=version)
 
-    async def _page(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+    async def _page(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=self._metrics.page(), headers=headers)
 
-    async def _ready(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+    async def _ready(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         said, status = ("stopping", 503) if self.stopping else ("ok", 200)
         body = {"status": said, "version": self.live.version}
         if self.online is not None:

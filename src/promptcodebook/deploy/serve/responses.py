@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, Field, InstanceOf, WithJsonSchema
 
 from promptcodebook.base.text import LENIENT_JSON, parse_json
-from promptcodebook.deploy.http.completions import Refusal, Text, read_fields
+from promptcodebook.deploy.http.completions import AnyText, Refusal, read_fields
 from promptcodebook.deploy.serve.upstream import Answer
 from promptcodebook.lm.wire import told_usage
 
@@ -40,16 +40,16 @@ _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 class ResponsesRequest(BaseModel):
     """The fields that are read here; a chat model gets all others as they came."""
 
-    model: Text | None = Field(None, description="a text")
-    input: Text | Annotated[_Objects, Field(min_length=1)] = Field(
+    model: AnyText | None = Field(None, description="a text")
+    input: AnyText | Annotated[_Objects, Field(min_length=1)] = Field(
         description="a text, or a list of at least one item, each an object"
     )
-    instructions: Text | None = Field(None, description="a text")
+    instructions: AnyText | None = Field(None, description="a text")
     max_output_tokens: int | None = Field(
         None, strict=True, ge=1, description="a whole number of at least 1"
     )
     tools: _Objects | None = Field(None, description="a list of objects")
-    tool_choice: Text | InstanceOf[dict[str, Any]] | None = Field(
+    tool_choice: AnyText | InstanceOf[dict[str, Any]] | None = Field(
         None, description="a text or an object"
     )
     include: list[Any] | None = Field(None, description="a list of texts")

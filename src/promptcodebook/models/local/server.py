@@ -29,18 +29,18 @@ from promptcodebook.deploy.http.admission import (
     Admission,
     Answers,
     Callers,
-    Limits,
     Metrics,
-    Visit,
+    RequestContext,
+    RequestLimits,
     json_response,
     kind_and_place,
     showing,
 )
 from promptcodebook.deploy.http.completions import (
+    AnyText,
     ChatCall,
     Completion,
     Refusal,
-    Text,
     call_of,
     error_body,
     read_number,
@@ -159,7 +159,7 @@ async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
     await asyncio.wait(tasks)
 
 
-_FullText = Annotated[Text, MinLen(1)]
+_FullText = Annotated[AnyText, MinLen(1)]
 
 
 class EmbeddingsRequest(BaseModel):
@@ -197,7 +197,7 @@ class LocalServer:
 
     def __init__(self, terms: Terms) -> None:
         # A second more than completions have: those that are cancelled then still answer.
-        limits = Limits(in_flight=terms.queue, drain_s=terms.drain_s + 1)
+        limits = RequestLimits(in_flight=terms.queue, drain_s=terms.drain_s + 1)
         self._admission = Admission(Callers((terms.key,)), limits)
         self._terms = terms
         self._engine: Engine | None = None
@@ -307,7 +307,7 @@ class LocalServer:
         finally:
             self._under_way.discard(task)
 
-    async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+    async def _chat(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         self._loaded()
         call = call_of(await self._admission.read(request, visit))
         engine = self._loaded(call.request.model)
@@ -329,7 +329,7 @@ class LocalServer:
         return json_response(completion.body(*map(_to_reply, made), logprobs=trees), visit)
 
     async def _stream(
-        self, request: web.BaseRequest, visit: Visit, events: AsyncGenerator[bytes]
+        self, request: web.BaseRequest, visit: RequestContext, events: AsyncGenerator[bytes]
     ) -> web.StreamResponse:
         headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         response = web.StreamResponse(headers={**visit.headers, **headers})
@@ -369,7 +369,9 @@ class LocalServer:
             yield _event(completion.usage_chunk(*map(_to_reply, made)))
         yield b"data: [DONE]\n\n"
 
-    async def _embeddings(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+    async def _embeddings(
+        self, request: web.BaseRequest, visit: RequestContext
+    ) -> web.StreamResponse:
         self._loaded()
         body = await self._admission.read(request, visit)
         try:
@@ -396,7 +398,7 @@ class LocalServer:
         tree = {"object": "list", "data": rows, "model": engine.model, "usage": usage}
         return json_response(tree, visit)
 
-    async def _model(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+    async def _model(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         return json_response(self._entry(request.path.removeprefix("/v1/models/")), visit)
 
     def _entry(self, model: str = "") -> Mapping[str, object]:
@@ -404,11 +406,11 @@ class LocalServer:
         entry = {"id": engine.model, "object": "model", "created": self._begun}
         return {**entry, "owned_by": "promptcodebook", "context_length": engine.context_length}
 
-    async def _page(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+    async def _page(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=self._metrics.page(), headers=headers)
 
-    async def _health(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+    async def _health(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         return json_response({"status": self._state}, visit, 200 if self._state == "ok" else 503)
 
 

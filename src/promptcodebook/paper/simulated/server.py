@@ -40,7 +40,7 @@ class Site:
     def __init__(self, lm: SimulatedLM, key: str = "") -> None:
         self._lm = lm
         self._admission = admission.Admission(
-            admission.Callers((key,)), admission.Limits(drain_s=1.0)
+            admission.Callers((key,)), admission.RequestLimits(drain_s=1.0)
         )
         self._numbers = itertools.count(1)
 
@@ -74,7 +74,9 @@ class Site:
         async with self._admission.listening(paths, None, host, port) as address:
             yield address
 
-    async def _chat(self, request: web.BaseRequest, visit: admission.Visit) -> web.StreamResponse:
+    async def _chat(
+        self, request: web.BaseRequest, visit: admission.RequestContext
+    ) -> web.StreamResponse:
         call = call_of(await self._admission.read(request, visit))
         name = call.request.model or "simulated"
         if name not in _MODELS:
