@@ -27,7 +27,7 @@ from promptcodebook.deploy.serve.versions import (
     Live,
     Patience,
     PolicySource,
-    Version,
+    ServedVersion,
 )
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.endpoint import HttpTransport
@@ -153,7 +153,7 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
     transport = HttpTransport(spec.base_url, Credentials(key), setup.timeout, setup.most_bytes)
     upstream = Upstream(spec, key, transport, cap=setup.cap)
     chosen = file or one_call()
-    fixed = FixedSource(Version.of(chosen.text().encode(), "the test"))
+    fixed = FixedSource(ServedVersion.of(chosen.text().encode(), "the test"))
     live = Live(
         setup.source or fixed,
         lambda version: Composing(

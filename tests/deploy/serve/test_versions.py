@@ -15,7 +15,7 @@ from promptcodebook.deploy.serve.versions import (
     Live,
     Patience,
     RegistrySource,
-    Version,
+    ServedVersion,
 )
 from promptcodebook.errors import ConfigError, EndpointDown
 from promptcodebook.policy.file import PolicyFile
@@ -26,21 +26,21 @@ from tests.method.build import talkative
 from tests.policy.test_policy import RANKING, file_of
 
 
-def version(word: str) -> Version:
-    return Version.of(one_call(base_prompt=word).text().encode(), "the test")
+def version(word: str) -> ServedVersion:
+    return ServedVersion.of(one_call(base_prompt=word).text().encode(), "the test")
 
 
-def at_work(made: Version) -> Composing:
+def at_work(made: ServedVersion) -> Composing:
     return Composing(deployed(made.file), made.name)
 
 
 class Failing:
     """A source that fails as often as is said before it has another version."""
 
-    def __init__(self, first: Version, then: Version, *errors: Exception) -> None:
+    def __init__(self, first: ServedVersion, then: ServedVersion, *errors: Exception) -> None:
         self._first, self._then, self._errors = first, then, list(errors)
 
-    def read(self, known: str) -> Version | None:
+    def read(self, known: str) -> ServedVersion | None:
         if not known:
             return self._first
         if self._errors:
@@ -66,7 +66,7 @@ async def test_no_error_ends_the_following_of_a_ref(caplog: pytest.LogCaptureFix
 async def test_a_file_that_could_not_be_put_to_work_is_tried_again(tmp_path: Path) -> None:
     path, broken = tmp_path / "tickets.pco.json", False
 
-    def make(made: Version) -> Composing:
+    def make(made: ServedVersion) -> Composing:
         if broken:
             raise ConfigError("a variable is missing")
         return at_work(made)
@@ -86,16 +86,16 @@ async def test_a_file_that_could_not_be_put_to_work_is_tried_again(tmp_path: Pat
 class Kept(RegistrySource):
     """A ref at the first of some versions that can be rolled back to the others."""
 
-    def __init__(self, *versions: Version) -> None:
+    def __init__(self, *versions: ServedVersion) -> None:
         self._versions = {each.name: each for each in versions}
 
-    def read(self, known: str) -> Version | None:
+    def read(self, known: str) -> ServedVersion | None:
         return next(iter(self._versions.values()))
 
     def find(self, start: str) -> str:
         return next((name for name in self._versions if name.startswith(start)), "")
 
-    def version(self, name: str) -> Version:
+    def version(self, name: str) -> ServedVersion:
         return self._versions[name]
 
 
@@ -107,7 +107,7 @@ async def test_earlier_versions_are_put_to_work_once_and_few_of_them_at_a_time()
             closed.append(self.version)
             await super().close()
 
-    def make(version: Version) -> Composing:
+    def make(version: ServedVersion) -> Composing:
         made.append(version.name)
         return Told(deployed(version.file), version.name)
 

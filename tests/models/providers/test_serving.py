@@ -11,7 +11,7 @@ import pytest
 
 from promptcodebook.config import Config
 from promptcodebook.deploy.http.completions import Refusal
-from promptcodebook.deploy.serve.upstream import Answer, Upstream, connect_upstream
+from promptcodebook.deploy.serve.upstream import Upstream, UpstreamAnswer, connect_upstream
 from promptcodebook.doctor.probe import probe
 from promptcodebook.errors import MissingExtra
 from promptcodebook.lm.budget import PriceTable
@@ -19,15 +19,15 @@ from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import Credentials, parse_spec
 from tests.models.providers.conftest import Provider
 from tests.models.providers.site import (
-    Answer as Scripted,
-)
-from tests.models.providers.site import (
     Site,
     generates,
     google_streams,
     refuses,
     says,
     streams,
+)
+from tests.models.providers.site import (
+    UpstreamAnswer as Scripted,
 )
 from tests.models.providers.test_anthropic import BEGUN, TEXT, block, ended
 
@@ -69,7 +69,7 @@ async def test_a_caller_of_pco_serve_reads_the_provider_s_refusal(site: Site) ->
     provider = Provider(site, "anthropic/x")
     upstream: Upstream = await connect_upstream(Config(lm=provider.text), provider.environment)
     try:
-        answer: Answer = await upstream.ask(upstream.body({**ASKED, "top_k": 2}))
+        answer: UpstreamAnswer = await upstream.ask(upstream.body({**ASKED, "top_k": 2}))
         assert answer.status == 400 and b"top_k" in answer.body
         audio = {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}
         spoken = {"messages": [{"role": "user", "content": [audio]}]}

@@ -28,8 +28,8 @@ from promptcodebook.deploy.http.completions import (
     error_body,
     parse_body,
 )
-from promptcodebook.deploy.serve.responses import Response, chat_body
-from promptcodebook.deploy.serve.upstream import Answer
+from promptcodebook.deploy.serve.responses import ResponseBuilder, chat_body
+from promptcodebook.deploy.serve.upstream import UpstreamAnswer
 from promptcodebook.errors import ExecutorError, LMError
 from promptcodebook.types import Prompt, Stage, Turn
 
@@ -175,11 +175,11 @@ class Endpoint:
             await stream.write(piece)
         return stream
 
-    async def _respond(self, given: _Tree) -> Answer:
+    async def _respond(self, given: _Tree) -> UpstreamAnswer:
         body = chat_body(given, "max_tokens")
-        return Response(given, f"{self.name}{self.calls}").turned(await self._chat(body))
+        return ResponseBuilder(given, f"{self.name}{self.calls}").turned(await self._chat(body))
 
-    async def _chat(self, body: _Tree) -> Answer:
+    async def _chat(self, body: _Tree) -> UpstreamAnswer:
         """Asks the run's model. Raises Refusal."""
         choices = 1 if body.get("n") is None else body["n"]
         options: Any = {} if body.get("stream_options") is None else body["stream_options"]
@@ -208,8 +208,8 @@ class Endpoint:
         tree = completion(replies, f"{self.name}-{self.calls}", str(body.get("model") or MODEL))
         if body.get("stream"):
             pieces = _chunks(tree, usage=bool(cast(_Tree, options).get("include_usage")))
-            return Answer(200, "text/event-stream", {}, pieces=pieces)
-        return Answer(200, "application/json", {}, body=json.dumps(tree).encode())
+            return UpstreamAnswer(200, "text/event-stream", {}, pieces=pieces)
+        return UpstreamAnswer(200, "application/json", {}, body=json.dumps(tree).encode())
 
     def _admit(self, choices: int) -> None:
         """Counts the calls of a request before any is made. Raises Refusal beyond a cap."""

@@ -171,7 +171,7 @@ def serve(
         settings, _ = command.settings_for(reference, typed)
         budgets = _budgets(allowed, settings)
 
-        def make(version: versions.Version) -> versions.Composing:
+        def make(version: versions.ServedVersion) -> versions.Composing:
             file = version.file
             if file.stages:
                 said = f"this policy has a prompt for each of {', '.join(file.stages)}, and a "
@@ -252,7 +252,7 @@ def _source(ref: str, reference: Reference) -> versions.PolicySource:
     if reference.header is None and not reference.version:
         return versions.FileSource(Path(ref))
     data = reference.file.text().encode("utf-8", "surrogatepass")
-    return versions.FixedSource(versions.Version.of(data, ref))
+    return versions.FixedSource(versions.ServedVersion.of(data, ref))
 
 
 def _budgets(allowed: Mapping[str, Budget], settings: Config) -> spending.Spending | None:

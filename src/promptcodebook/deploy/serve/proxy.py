@@ -33,9 +33,9 @@ from promptcodebook.deploy.http.admission import (
 from promptcodebook.deploy.http.completions import Refusal, apart, describe, error_body
 from promptcodebook.deploy.serve import description as bodies
 from promptcodebook.deploy.serve.feedback import Online
-from promptcodebook.deploy.serve.responses import Response, chat_body
-from promptcodebook.deploy.serve.spending import Record, Records, Spending, now
-from promptcodebook.deploy.serve.upstream import Answer, Upstream
+from promptcodebook.deploy.serve.responses import ResponseBuilder, chat_body
+from promptcodebook.deploy.serve.spending import Records, RequestRecord, Spending, now
+from promptcodebook.deploy.serve.upstream import Upstream, UpstreamAnswer
 from promptcodebook.deploy.serve.versions import Composed, Composing, Live
 from promptcodebook.errors import PcoError, did_you_mean
 from promptcodebook.lm.wire import told_usage
@@ -116,7 +116,7 @@ class Tracing(Protocol):
 
     def call(
         self, body: Mapping[str, Any], size: int
-    ) -> AbstractContextManager[Callable[[Answer], None]]: ...
+    ) -> AbstractContextManager[Callable[[UpstreamAnswer], None]]: ...
 
 
 @dataclass
@@ -221,7 +221,7 @@ class Proxy:
     ) -> web.StreamResponse:
         given = await self.admission.read(request, visit)
         body = await self.admission.apart(visit, lambda: chat_body(given, self.upstream.cap))
-        made = Response(given, visit.id.partition("-")[2])
+        made = ResponseBuilder(given, visit.id.partition("-")[2])
         return await self._completed(request, visit, body, made.turned)
 
     async def _completed(
@@ -229,7 +229,7 @@ class Proxy:
         request: web.BaseRequest,
         visit: RequestContext,
         body: Mapping[str, Any],
-        turned: Callable[[Answer], Answer] = lambda answer: answer,
+        turned: Callable[[UpstreamAnswer], UpstreamAnswer] = lambda answer: answer,
     ) -> web.StreamResponse:
         """The model's answer to a body of chat completions, `turned` into what the caller reads."""
         bodies.check(bodies.ChatRequest, body)
@@ -298,7 +298,7 @@ class Proxy:
         given: Mapping[str, Any],
         own: Mapping[str, Any],
         visit: RequestContext,
-        turned: Callable[[Answer], Answer],
+        turned: Callable[[UpstreamAnswer], UpstreamAnswer],
     ) -> web.StreamResponse:
         """The model's answer. It is asked again without a field of ours that it refuses."""
         upstream, spending = self.upstream, self.spending
@@ -412,7 +412,7 @@ class Proxy:
         raise Refusal(text, status=404, kind="model_not_found", param="model")
 
     async def _respond(
-        self, request: web.BaseRequest, answer: Answer, visit: RequestContext
+        self, request: web.BaseRequest, answer: UpstreamAnswer, visit: RequestContext
     ) -> web.StreamResponse:
         headers = {**answer.headers, **visit.headers, "Content-Type": answer.kind}
         if answer.pieces is None and len(answer.body) <= _PIECE:
@@ -463,7 +463,7 @@ class Proxy:
         if self.texts:
             own = {"input": text, "analysis": route.analysis, "constraints": route.constraints}
         self.records.put(
-            Record(
+            RequestRecord(
                 id=visit.id,
                 time=now(),
                 model=_PREFIX + self.name,

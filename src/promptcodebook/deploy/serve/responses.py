@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, InstanceOf, WithJsonSchema
 
 from promptcodebook.base.text import LENIENT_JSON, parse_json
 from promptcodebook.deploy.http.completions import AnyText, Refusal, read_fields
-from promptcodebook.deploy.serve.upstream import Answer
+from promptcodebook.deploy.serve.upstream import UpstreamAnswer
 from promptcodebook.lm.wire import told_usage
 
 _Tree = dict[str, Any]
@@ -179,7 +179,7 @@ def _unreadable() -> Refusal:
     return Refusal(said, status=502, kind="upstream_error")
 
 
-class Response:
+class ResponseBuilder:
     """One Response as it comes about from a chat model's answer. `number` makes its ids."""
 
     def __init__(self, given: Mapping[str, Any], number: str) -> None:
@@ -192,7 +192,7 @@ class Response:
         self._sequence = 0
         self._over = False
 
-    def turned(self, answer: Answer) -> Answer:
+    def turned(self, answer: UpstreamAnswer) -> UpstreamAnswer:
         """The answer on this wire; an error is the same on both. Raises Refusal."""
         if answer.status != 200:
             return answer
@@ -204,7 +204,7 @@ class Response:
             raise _unreadable()
         return replace(answer, kind="application/json", body=self._written(self._tree()))
 
-    async def _events(self, answer: Answer) -> AsyncGenerator[bytes, None]:
+    async def _events(self, answer: UpstreamAnswer) -> AsyncGenerator[bytes, None]:
         begun = self._tree("in_progress")
         yield self._event("created", response=begun) + self._event("in_progress", response=begun)
         try:

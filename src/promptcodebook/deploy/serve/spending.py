@@ -20,7 +20,7 @@ from promptcodebook.calls import Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.deploy.online.log import LAYOUT, Kept
-from promptcodebook.deploy.serve.upstream import Answer
+from promptcodebook.deploy.serve.upstream import UpstreamAnswer
 from promptcodebook.errors import StoreError
 from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.wire import cache_written, told_usage
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RequestRecord:
     """A request's prompt and how it came about. `time` is in UTC, `instincts` the route's texts;
     `input`, `analysis` and `constraints` are empty unless texts are kept."""
 
@@ -55,9 +55,9 @@ def now() -> str:
 
 class Records(Kept):
     def __init__(self, path: Path, most: int) -> None:
-        def write(db: sqlite3.Connection, records: Sequence[Record]) -> None:
+        def write(db: sqlite3.Connection, records: Sequence[RequestRecord]) -> None:
             # No copy of each text, as `asdict` makes one: the server waits for the interpreter.
-            packer, names = Packer(), [each.name for each in fields(Record)]
+            packer, names = Packer(), [each.name for each in fields(RequestRecord)]
             trees = ({name: getattr(record, name) for name in names} for record in records)
             rows = [(tree["id"], packer.pack(tree)) for tree in trees]
             db.executemany("INSERT INTO requests (id, value) VALUES (?, ?)", rows)
@@ -66,7 +66,7 @@ class Records(Kept):
         super().__init__(path, "requests are", write, lambda db: db.execute(oldest, (most,)))
 
 
-def find_record(path: Path, request_id: str) -> Record:
+def find_record(path: Path, request_id: str) -> RequestRecord:
     """Raises StoreError where there is none, or none any more."""
     rows = list[Any]()
     if path.is_file():
@@ -79,7 +79,7 @@ def find_record(path: Path, request_id: str) -> Record:
     tree: dict[str, Any] = unpack(rows[0][0])
     for name in ("route", "instincts", "fallbacks", "constraints"):
         tree[name] = tuple(tree[name])
-    return Record(**tree)
+    return RequestRecord(**tree)
 
 
 _caller: ContextVar[str] = ContextVar("who the calls of a request are for", default="")
@@ -194,7 +194,9 @@ class Spending(Kept):
         return {**body, **more}
 
     @contextmanager
-    def call(self, body: Mapping[str, Any], size: int) -> Generator[Callable[[Answer], None]]:
+    def call(
+        self, body: Mapping[str, Any], size: int
+    ) -> Generator[Callable[[UpstreamAnswer], None]]:
         """What is yielded reads what the call took; else it took the most. Raises Refusal."""
         times = max(body.get(name) or 1 for name in ("n", "best_of"))
         longest = times * max(body.get(name) or 0 for name in _CAPS)
@@ -202,7 +204,7 @@ class Spending(Kept):
         cost = self._prices.bound(self._model, prompt, longest)
         taken = Usage(1, prompt, longest, cost=cost)
 
-        def learn(answer: Answer) -> None:
+        def learn(answer: UpstreamAnswer) -> None:
             nonlocal taken
             if answer.status != 200:
                 taken = Usage(calls=1)

@@ -171,7 +171,7 @@ def length_field(spec: Spec) -> Literal["max_tokens", "max_completion_tokens"]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class UpstreamAnswer:
     """What came back: a body, or pieces of one that are whole lines. `close` gives up the rest."""
 
     status: int
@@ -246,7 +246,9 @@ class Upstream:
         left_out = said | self._quirks.dropped
         return {**given, **{name: v for name, v in named.items() if name not in left_out}}
 
-    def learns(self, given: Mapping[str, Any], sent: Mapping[str, Any], answer: Answer) -> bool:
+    def learns(
+        self, given: Mapping[str, Any], sent: Mapping[str, Any], answer: UpstreamAnswer
+    ) -> bool:
         """Whether the answer refuses a field that was ours, which is left out from now on."""
         if answer.status not in (400, 422):
             return False
@@ -263,7 +265,7 @@ class Upstream:
         except (ValueError, RecursionError):
             raise Refusal("the body holds what JSON has no word for, or is too deep") from None
 
-    async def ask(self, data: bytes, usage: Usage = "ignored") -> Answer:
+    async def ask(self, data: bytes, usage: Usage = "ignored") -> UpstreamAnswer:
         """The reply, to be closed. Raises Refusal where there is none or our key was refused."""
         try:
             reply = await self._transport.open(self._url, self._where, data)
@@ -275,7 +277,7 @@ class Upstream:
         headers = {"Retry-After": wait} if wait.isascii() and wait.isprintable() and wait else {}
         if reply.status == 200 and kind.startswith("text/event-stream"):
             pieces = self._lines(reply, watch)
-            answer = Answer(200, kind, headers, pieces=pieces, close=reply.close)
+            answer = UpstreamAnswer(200, kind, headers, pieces=pieces, close=reply.close)
             return replace(answer, told=watch.told, said=watch.output)
         try:
             body = self._scrub(await reply.whole(), reply.status)
@@ -289,7 +291,7 @@ class Upstream:
             raise Refusal(text, status=502, kind="upstream_error", unpaid=True)
         if reply.status == 200 and _is_broken_off(body):
             raise Refusal(_BROKE_OFF, status=502, kind="upstream_error")
-        return Answer(reply.status, kind, headers, body)
+        return UpstreamAnswer(reply.status, kind, headers, body)
 
     async def close(self) -> None:
         await self._transport.close()

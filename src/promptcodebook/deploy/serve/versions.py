@@ -42,14 +42,14 @@ Cached = Literal["", "route", "input", "conversation"]
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class ServedVersion:
     """A policy and its name: 'sha256:' and the digits of its file's hash."""
 
     name: str
     file: PolicyFile
 
     @classmethod
-    def of(cls, data: bytes, where: object) -> Version:
+    def of(cls, data: bytes, where: object) -> ServedVersion:
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
@@ -61,14 +61,14 @@ class PolicySource(Protocol):
     """Where a served policy comes from. `read` gives the version to serve now, None where it is
     still `known` ('' = none is). Asked from a thread several times a second. Raises PcoError."""
 
-    def read(self, known: str) -> Version | None: ...
+    def read(self, known: str) -> ServedVersion | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class FixedSource:
-    version: Version
+    version: ServedVersion
 
-    def read(self, known: str) -> Version | None:
+    def read(self, known: str) -> ServedVersion | None:
         return None if known == self.version.name else self.version
 
 
@@ -79,7 +79,7 @@ class FileSource:
         self._path = path
         self._last: tuple[tuple[int, int, int], str] | None = None
 
-    def read(self, known: str) -> Version | None:
+    def read(self, known: str) -> ServedVersion | None:
         try:
             state = self._path.stat()
             seen = state.st_mtime_ns, state.st_size, state.st_ino
@@ -92,7 +92,7 @@ class FileSource:
             raise PolicyError(said, hint="put a policy file there") from None
         name = version_of(data)
         # Not before it is read whole: one that is half-written is read again.
-        version = None if name == known else Version.of(data, self._path)
+        version = None if name == known else ServedVersion.of(data, self._path)
         self._last = seen, name
         return version
 
@@ -107,7 +107,7 @@ class RegistrySource:
         self._canary: Canary | None = None
         self._asked = -_SERVED_S
 
-    def read(self, known: str) -> Version | None:
+    def read(self, known: str) -> ServedVersion | None:
         now = self.registry.storage.poll(self._ref)
         return None if now is None or now == known else self.version(now)
 
@@ -123,8 +123,8 @@ class RegistrySource:
         found = {name for name in self.registry.held(self._ref) if name.startswith(start)}
         return found.pop() if len(found) == 1 else ""
 
-    def version(self, name: str) -> Version:
-        return Version(name, self.registry.policy(name))
+    def version(self, name: str) -> ServedVersion:
+        return ServedVersion(name, self.registry.policy(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +306,7 @@ class Live:
     work. `tried` is None where there is no canary, while it is being taken up, and where it cannot
     be served: then `untried` says why."""
 
-    def __init__(self, source: PolicySource, make: Callable[[Version], Composing]) -> None:
+    def __init__(self, source: PolicySource, make: Callable[[ServedVersion], Composing]) -> None:
         self._source, self._make = source, make
         first = source.read("")
         assert first is not None, "a source has a version when none is known"
