@@ -61,7 +61,7 @@ from promptcodebook.base.intervals import SIDE, Interval, student_quantile
 from promptcodebook.base.paths import write_whole
 from promptcodebook.calls import Message, Reply, Request, Sampling
 from promptcodebook.deploy.online.exploring import Explorer
-from promptcodebook.deploy.online.learning import Trained, estimate, read_training, refit
+from promptcodebook.deploy.online.learning import TrainedRouter, estimate, read_training, refit
 from promptcodebook.deploy.online.log import Logged, Served
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.paper.tasks.houserules.task import SIX, present_prompt, reward, topics_of
@@ -154,7 +154,7 @@ class World:
     replies: Replies
     run: pco.Run
     file: PolicyFile
-    trained: Trained
+    trained: TrainedRouter
 
     @property
     def texts(self) -> tuple[str, ...]:

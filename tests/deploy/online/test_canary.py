@@ -21,7 +21,7 @@ import pytest
 from aiohttp import web
 
 from promptcodebook.base.sqlite import Packer
-from promptcodebook.deploy.online.canary import Judge, judge
+from promptcodebook.deploy.online.canary import CanaryJudge, judge
 from promptcodebook.deploy.online.log import (
     ADD,
     INSERT,
@@ -32,8 +32,15 @@ from promptcodebook.deploy.online.log import (
     row_of,
     said,
 )
-from promptcodebook.deploy.online.sequences import Tally, difference
-from promptcodebook.deploy.online.status import Finding, Status, drift_of, facts, status_of, tree_of
+from promptcodebook.deploy.online.sequences import ValueCounts, difference
+from promptcodebook.deploy.online.status import (
+    DriftFinding,
+    Status,
+    drift_of,
+    facts,
+    status_of,
+    tree_of,
+)
 from promptcodebook.deploy.registry.log import SqliteStorage
 from promptcodebook.deploy.registry.registry import Canary, Registry
 from promptcodebook.deploy.serve.feedback import Online
@@ -116,12 +123,12 @@ class Trial:
 async def serving(folder: Path, feedback: bool = True, **setup: Any) -> AsyncGenerator[Trial]:
     registry, today, new = registry_in(folder)
     difference(
-        Tally(), Tally()
+        ValueCounts(), ValueCounts()
     )  # the first one takes a second, and a judge rests after such a look
     options = setup.pop("options", {})
     if feedback:
         log = SqliteLog(folder / "requests.sqlite")
-        judge = Judge(Registry(registry.storage, "pco serve"), PRODUCTION, log)
+        judge = CanaryJudge(Registry(registry.storage, "pco serve"), PRODUCTION, log)
         options["online"] = Online(PRODUCTION, log, judge=judge, judge_s=0.02)
     source = RegistrySource(registry, PRODUCTION)
     async with up(setup=Setup(source=source, options=options, **setup)) as served:
@@ -242,11 +249,11 @@ async def test_two_servers_that_judge_at_once_end_a_canary_once(tmp_path: Path) 
     async with serving(tmp_path) as trial:
         await trial.begin()
         canary = trial.canary
-        judges = [Judge(Registry(trial.registry.storage, f"server {n}"), PRODUCTION,
+        judges = [CanaryJudge(Registry(trial.registry.storage, f"server {n}"), PRODUCTION,
                         SqliteLog(tmp_path / "requests.sqlite")) for n in range(6)]  # fmt: skip
         stop = asyncio.Event()
 
-        async def judge(each: Judge) -> list[str]:
+        async def judge(each: CanaryJudge) -> list[str]:
             became: list[str] = []
             while not stop.is_set():
                 became.append(await asyncio.to_thread(each.look))
@@ -294,7 +301,7 @@ def test_a_guard_sees_what_fails_after_the_clock_went_back(
     plan: dict[str, Any] = {"share": 0.5, "margin": 0.0, "split": "conversation"}
     before.promote(new, PRODUCTION, gate=open_gate, canary=plan)
     log = SqliteLog(tmp_path / "requests.sqlite")
-    judge, sent = Judge(registry, PRODUCTION, log), count()
+    judge, sent = CanaryJudge(registry, PRODUCTION, log), count()
 
     def answer(at: float, status: int, ahead: float = 0.0) -> str:
         """What the judge says after 100 more requests of each version."""
@@ -477,7 +484,7 @@ def test_drift_names_what_moved_and_nothing_where_all_is_as_before(logging_of: L
     usual = ("Where is my parcel?", "My refund is late.", "I cannot log in today.")
     before = window(0.0, usual, (1, 2))
 
-    def drift(rows: list[Logged]) -> list[Finding]:
+    def drift(rows: list[Logged]) -> list[DriftFinding]:
         return drift_of(logging_of(rows), PRODUCTION, 1000.0, 1900.0)
 
     assert drift([*before, *window(1000.0, usual, (1, 2))]) == []

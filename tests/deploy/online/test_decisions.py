@@ -6,10 +6,14 @@ import pytest
 
 from bench.canary import ALLOWED, HARM, Job, at, counted, ended, world
 from promptcodebook.deploy.online.decisions import decide, guard_tally
-from promptcodebook.deploy.online.sequences import Tally
+from promptcodebook.deploy.online.sequences import ValueCounts
 from promptcodebook.errors import ConfigError
 
-GOOD, FAIR, BAD = Tally.share(850, 1_000), Tally.share(6_300, 9_000), Tally.share(550, 1_000)
+GOOD, FAIR, BAD = (
+    ValueCounts.share(850, 1_000),
+    ValueCounts.share(6_300, 9_000),
+    ValueCounts.share(550, 1_000),
+)
 
 
 @pytest.mark.parametrize(
@@ -23,21 +27,21 @@ GOOD, FAIR, BAD = Tally.share(850, 1_000), Tally.share(6_300, 9_000), Tally.shar
         (BAD, 0.05, "roll back", "lower by"),
         (BAD, -0.05, "roll back", "lower by"),
         (BAD, -0.12, "wait", "anything from"),  # worse, but perhaps by less than is granted
-        (Tally.share(700, 1_000), 0.0, "wait", "anything from"),
-        (Tally.share(700, 1_000), -0.1, "promote", "above the margin of -0.1"),
+        (ValueCounts.share(700, 1_000), 0.0, "wait", "anything from"),
+        (ValueCounts.share(700, 1_000), -0.1, "promote", "above the margin of -0.1"),
     ],
 )
-def test_what_rewards_decide(canary: Tally, margin: float, action: str, why: str) -> None:
+def test_what_rewards_decide(canary: ValueCounts, margin: float, action: str, why: str) -> None:
     decision = decide(canary, FAIR, {}, margin)
     assert decision.action == action and why in decision.why
 
 
 def test_without_feedback_a_canary_never_ends_by_itself() -> None:
     for margin in (-0.99, 0.0, 0.99):
-        decision = decide(Tally(), Tally.share(10**6, 10**6), {}, margin)
+        decision = decide(ValueCounts(), ValueCounts.share(10**6, 10**6), {}, margin)
         assert (decision.action, decision.why) == ("wait", "no feedback on the canary")
-    assert decide(GOOD, Tally(), {}).why == "no feedback on the control"
-    assert decide(Tally(), Tally(), {}).means == (None, None)
+    assert decide(GOOD, ValueCounts(), {}).why == "no feedback on the control"
+    assert decide(ValueCounts(), ValueCounts(), {}).means == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -51,13 +55,16 @@ def test_without_feedback_a_canary_never_ends_by_itself() -> None:
 def test_a_guard_rolls_back_what_rewards_would_promote(
     name: str, harmful: list[float], allowed: list[float], usual: list[float], why: str
 ) -> None:
-    def guarded(values: list[float], times: int) -> Tally:
+    def guarded(values: list[float], times: int) -> ValueCounts:
         return guard_tally(name, values * (times // len(values)))
 
     control = guarded(usual, 9_000)
     harmed = decide(GOOD, FAIR, {name: (guarded(harmful, 1_000), control)})
     assert harmed.action == "roll back" and why in harmed.why and harmed.harm[name] > ALLOWED
-    assert decide(Tally(), Tally(), {name: (guarded(harmful, 1_000), control)}).why == harmed.why
+    assert (
+        decide(ValueCounts(), ValueCounts(), {name: (guarded(harmful, 1_000), control)}).why
+        == harmed.why
+    )
     spared = decide(GOOD, FAIR, {name: (guarded(allowed, 1_000), control)})
     assert spared.action == "promote" and spared.harm[name] <= ALLOWED
 

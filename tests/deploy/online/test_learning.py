@@ -18,7 +18,7 @@ import promptcodebook as pco
 from promptcodebook.deploy.online.exploring import Explorer
 from promptcodebook.deploy.online.learning import (
     Learned,
-    Trained,
+    TrainedRouter,
     dated,
     estimate,
     learn,
@@ -47,7 +47,7 @@ class World:
     folder: Path
     run: pco.Run
     file: PolicyFile
-    trained: Trained
+    trained: TrainedRouter
 
     def rule(self, letter: str) -> int:
         texts = self.file.parameters.codebook.texts

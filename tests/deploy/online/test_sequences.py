@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from promptcodebook.deploy.online.sequences import (
     MEANS,
-    Tally,
+    ValueCounts,
     difference,
     interval,
     log_capital,
@@ -62,7 +62,7 @@ def stream(kind: str, n: int = 5_000) -> list[float]:
 
 @pytest.mark.parametrize("mean", CAPITAL)
 def test_the_capital_of_the_bets_is_confseqs(mean: float) -> None:
-    counts = np.array(Tally.of(stream("quarters", 200)).counts)[:, None]
+    counts = np.array(ValueCounts.of(stream("quarters", 200)).counts)[:, None]
     ours = log_capital(counts, [round(mean * MEANS) - 1])[0, 0]
     assert ours == pytest.approx(CAPITAL[mean], abs=1e-9)
 
@@ -72,7 +72,7 @@ def test_intervals_agree_with_confseqs_and_are_about_as_tight(kind: str) -> None
     """Wider by at most a third, and from 1,000 values on by at most a step of the grid."""
     values = stream(kind)
     for span, (low, high) in zip(SPANS, HEDGED[kind], strict=True):
-        ours = interval(Tally.of(values[:span]))
+        ours = interval(ValueCounts.of(values[:span]))
         assert ours[0] < high and low < ours[1]
         most = 4 / 3 * (high - low) if span < 1_000 else high - low + 2 / MEANS
         assert ours[1] - ours[0] <= most + 1e-9
@@ -82,16 +82,16 @@ def test_intervals_agree_with_confseqs_and_are_about_as_tight(kind: str) -> None
 def test_neither_order_nor_batches_change_a_tally(
     given_batches: list[list[float]], draw: random.Random
 ) -> None:
-    whole = Tally.of([value for batch in given_batches for value in batch])
+    whole = ValueCounts.of([value for batch in given_batches for value in batch])
     draw.shuffle(given_batches)
-    added = sum((Tally.of(reversed(batch)) for batch in given_batches), Tally())
+    added = sum((ValueCounts.of(reversed(batch)) for batch in given_batches), ValueCounts())
     assert added.counts == pytest.approx(whole.counts, abs=1e-9)
     assert interval(added) == pytest.approx(interval(whole), abs=1 / MEANS + 1e-9)
 
 
 @given(st.floats(0, 1), st.integers(1, 2_000))
 def test_the_mean_of_equal_values_lies_inside(value: float, n: int) -> None:
-    tally = Tally.of([value] * n)
+    tally = ValueCounts.of([value] * n)
     low, high = interval(tally)
     assert low <= value + 1e-9 and value - 1e-9 <= high
     assert tally.n == n and tally.mean == pytest.approx(value)
@@ -100,17 +100,17 @@ def test_the_mean_of_equal_values_lies_inside(value: float, n: int) -> None:
 @pytest.mark.parametrize("wrong", [math.nan, -0.01, 1.01, math.inf])
 def test_what_is_no_value_from_0_to_1_is_refused(wrong: float) -> None:
     with pytest.raises(DataError, match="no value from 0 to 1"):
-        Tally.of([0.5, wrong])
+        ValueCounts.of([0.5, wrong])
 
 
 def test_a_hundred_thousand_values_take_less_than_a_second() -> None:
     values, start = stream("0/1", 100_000), time.process_time()
-    low, high = interval(Tally.of(values))
+    low, high = interval(ValueCounts.of(values))
     assert time.process_time() - start < 1 and 0.69 < low < high < 0.71
 
 
 def test_a_difference_is_bounded_more_tightly_than_by_two_intervals() -> None:
-    a, b = Tally.share(60, 100), Tally.share(630, 900)
+    a, b = ValueCounts.share(60, 100), ValueCounts.share(630, 900)
     low, high = difference(a, b)
     (a_low, a_high), (b_low, b_high) = interval(a, 0.025), interval(b, 0.025)
     assert low < -0.1 < high and -high == pytest.approx(difference(b, a)[0])
@@ -118,8 +118,8 @@ def test_a_difference_is_bounded_more_tightly_than_by_two_intervals() -> None:
 
 
 def test_no_values_bound_a_difference_by_what_the_other_arm_may_be() -> None:
-    assert difference(Tally(), Tally()) == (-1, 1)
-    low, high = difference(Tally(), Tally.share(900, 900))
+    assert difference(ValueCounts(), ValueCounts()) == (-1, 1)
+    low, high = difference(ValueCounts(), ValueCounts.share(900, 900))
     assert low == -1 and 0 < high < 0.05
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from promptcodebook.config import Budget
 from promptcodebook.deploy.http.admission import caller_of
-from promptcodebook.deploy.online.canary import Judge
+from promptcodebook.deploy.online.canary import CanaryJudge
 from promptcodebook.deploy.online.log import SqliteLog
 from promptcodebook.deploy.registry.log import SqliteStorage
 from promptcodebook.deploy.registry.registry import Registry
@@ -39,7 +39,7 @@ async def trying(folder: Path, **setup: Any) -> AsyncGenerator[tuple[Up, Registr
     plan: dict[str, Any] = {"share": 0.5, "margin": 0.0, "split": "header:X-Split"}
     registry.promote(new, PRODUCTION, gate=open_gate, canary=plan)
     log = SqliteLog(folder / "requests.sqlite")
-    judge = Judge(Registry(registry.storage, "pco serve"), PRODUCTION, log)
+    judge = CanaryJudge(Registry(registry.storage, "pco serve"), PRODUCTION, log)
     online = Online(PRODUCTION, log, judge=judge, judge_s=0.02)
     options = {"online": online}
     source = RegistrySource(registry, PRODUCTION)

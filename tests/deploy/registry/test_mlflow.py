@@ -16,9 +16,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from promptcodebook.deploy.online.canary import Judge
+from promptcodebook.deploy.online.canary import CanaryJudge
 from promptcodebook.deploy.online.log import SqliteLog
-from promptcodebook.deploy.online.sequences import Tally, difference
+from promptcodebook.deploy.online.sequences import ValueCounts, difference
 from promptcodebook.deploy.registry.registry import Facts, Registry, open_registry
 from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.versions import RegistrySource
@@ -137,8 +137,10 @@ async def test_a_canary_is_split_judged_and_rolled_back_from_the_server(
     texts = [one_call(base_prompt=word).text() for word in ("Today.", "New.")]
     today, new = (registry.freeze(text, "trial").version for text in texts)
     registry.promote(today, ref, gate=open_gate)
-    difference(Tally(), Tally())  # the first one takes a second, and a judge rests after it
-    judge = Judge(open_registry(url, "pco serve"), ref, log)
+    difference(
+        ValueCounts(), ValueCounts()
+    )  # the first one takes a second, and a judge rests after it
+    judge = CanaryJudge(open_registry(url, "pco serve"), ref, log)
     setup = Setup(
         source=RegistrySource(registry, ref),
         options={"online": Online(ref, log, judge=judge, judge_s=1.0)},

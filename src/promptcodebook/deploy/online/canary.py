@@ -35,7 +35,7 @@ def judge(log: ServedLog, canary: Canary, key_share: float = KEY_SHARE) -> Decis
     return decide_without_one(arms("reward"), guards, canary.margin, key_share)
 
 
-class Judge:
+class CanaryJudge:
     """Follows the canaries of one ref, and ends each that has shown gain or harm."""
 
     def __init__(

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from promptcodebook.deploy.online.sequences import Tally, difference
+from promptcodebook.deploy.online.sequences import ValueCounts, difference
 from promptcodebook.errors import ConfigError
 
 Action = Literal["promote", "roll back", "wait"]
@@ -26,13 +26,13 @@ _ASKED = 20  # Keys that are left out in turn: those that gave most.
 ALLOWED = 0.02  # how much worse a guard's mean may be, as a share of its `FULL`
 
 
-ByKey = Mapping[str, Tally]
+ByKey = Mapping[str, ValueCounts]
 """What the requests of each key came to."""
 
 
-def guard_tally(name: str, values: Iterable[float]) -> Tally:
+def guard_tally(name: str, values: Iterable[float]) -> ValueCounts:
     """Of one guard, by request: 1 if it failed, seconds, tokens."""
-    return Tally.of(min(value / FULL[name], 1.0) for value in values)
+    return ValueCounts.of(min(value / FULL[name], 1.0) for value in values)
 
 
 def most_of_one(counts: Iterable[float], key_share: float = KEY_SHARE) -> float:
@@ -43,10 +43,10 @@ def most_of_one(counts: Iterable[float], key_share: float = KEY_SHARE) -> float:
     return min(first, max(others[0], sum(others) * key_share / (1 - key_share)))
 
 
-def fair(tallies: ByKey, key_share: float = KEY_SHARE) -> Tally:
+def fair(tallies: ByKey, key_share: float = KEY_SHARE) -> ValueCounts:
     """The sum of what keys gave, the largest one scaled down to its share."""
     if not tallies:
-        return Tally()
+        return ValueCounts()
     first, *others = sorted(tallies.values(), key=lambda each: each.n, reverse=True)
     most = most_of_one((each.n for each in (first, *others)), key_share)
     return sum(others, first.times(most / max(1, first.n)))
@@ -61,7 +61,7 @@ def decide_without_one(
     """`decide` on both arms by key: a decision that fails without some one key is to wait."""
 
     def without(key: str | None) -> Decision:
-        def fair_pair(arms: tuple[ByKey, ByKey]) -> tuple[Tally, Tally]:
+        def fair_pair(arms: tuple[ByKey, ByKey]) -> tuple[ValueCounts, ValueCounts]:
             ours, theirs = (
                 fair({of: each for of, each in arm.items() if of != key}, key_share) for arm in arms
             )
@@ -98,7 +98,10 @@ class Decision:
 
 
 def decide(
-    canary: Tally, control: Tally, guards: Mapping[str, tuple[Tally, Tally]], margin: float = 0.0
+    canary: ValueCounts,
+    control: ValueCounts,
+    guards: Mapping[str, tuple[ValueCounts, ValueCounts]],
+    margin: float = 0.0,
 ) -> Decision:
     """On the rewards of both arms and, by guard, a tally of the canary and one of the control.
     Promotes where the gain is above `margin`; rolls back where it is below 0 and below `margin`, or

@@ -26,7 +26,7 @@ _DRAWS, _FLOOR = 64, 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class DrawnRoute:
     """A route with its chance; `explored` = it is not the best one."""
 
     route: Route
@@ -104,7 +104,7 @@ class Explorer:
             same &= own.sum(axis=1) > (1 - length) * more
         return int(same.sum())
 
-    def choose(self, best: Route, expected: Expected, key: str) -> Tried:
+    def choose(self, best: Route, expected: Expected, key: str) -> DrawnRoute:
         """The route of one request, the same for the same key."""
         draw = self._random.generator("explore", key)
         indices = best.indices
@@ -122,7 +122,7 @@ class Explorer:
             chance = (1 - _FLOOR) * same / _DRAWS + _FLOOR * self._wide[len(places)]
         explored = indices != best.indices
         chance = self.share * chance + (0.0 if explored else 1 - self.share)
-        return Tried(Route(indices, explored=explored) if explored else best, chance, explored)
+        return DrawnRoute(Route(indices, explored=explored) if explored else best, chance, explored)
 
 
 def barred(version: str) -> frozenset[int]:

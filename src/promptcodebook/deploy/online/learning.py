@@ -91,7 +91,7 @@ class Worth:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedRouter:
     """What the run behind a policy taught its router, up to the policy's texts; `versions` are
     those of its last texts, `critic` its rubric, and `vectors` the embeddings of its inputs."""
 
@@ -169,7 +169,7 @@ def read_training(
     embed: Embed | None = None,
     *,
     trust: bool = False,
-) -> Trained:
+) -> TrainedRouter:
     """Reads the training of a run back, with its `data` or those that it names; `embed` reads them
     where the router does. RunNotTrusted where they may not be read, ConfigError where it names
     none, DataError where they are not as they were, PolicyError where it did not make the policy.
@@ -207,7 +207,7 @@ def read_training(
         said = f"the run {header.id} never had the codebook of this policy"
         raise PolicyError(said, hint="name the run that made it: --run RUN")
     known = found.outcomes, found.versions, found.statistics.selected, model.priors
-    return Trained(examples, *known, found.parameters.critic, vectors)
+    return TrainedRouter(examples, *known, found.parameters.critic, vectors)
 
 
 def versions_of(reference: Reference, seen: Collection[str]) -> dict[str, int]:
@@ -281,7 +281,7 @@ def dated(logged: Iterable[Logged], now: float) -> list[Logged]:
 
 def learn(
     file: PolicyFile,
-    trained: Trained,
+    trained: TrainedRouter,
     logged: Iterable[Logged],
     versions: Mapping[str, int],
     half_life: float,
@@ -312,7 +312,7 @@ def learn(
 
 def refit(
     file: PolicyFile,
-    trained: Trained,
+    trained: TrainedRouter,
     rows: Sequence[Logged],
     half_life: float,
     versions: Mapping[str, int],

@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 from promptcodebook.base.paths import data_folder, make_private_folder
 from promptcodebook.base.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error, unpack
 from promptcodebook.base.sync import run_sync
-from promptcodebook.deploy.online.sequences import Tally
+from promptcodebook.deploy.online.sequences import ValueCounts
 from promptcodebook.errors import ConfigError, DataError, StoreError, import_extra
 from promptcodebook.policy.references import Reference
 
@@ -89,7 +89,7 @@ def logged_name(ref: str, reference: Reference) -> str:
     return ref if "@" in ref else served_name(reference)
 
 
-class Kept:
+class BackgroundFile:
     """A file that is written to in the background: requests do not wait for it, nor fail for it.
     What the disk refuses is written again until it is there. Of more than `_WAITING` items `fewer`
     keeps some; the rest is lost, and the log says so. Several processes may write to one file;
@@ -178,7 +178,7 @@ class Kept:
 
 
 Arm = Literal["", "explored", "canary", "named", "prompt"]
-Given = Literal["kept", "again", "unknown", "erased", "conflict", "full"]
+FeedbackStatus = Literal["kept", "again", "unknown", "erased", "conflict", "full"]
 """What becomes of feedback: "again" = it was there already; "conflict" = its key was, with other
 content; "full" = no more is kept of that request."""
 
@@ -373,7 +373,9 @@ class ServedLog:
     def put(self, item: Served) -> None:
         raise NotImplementedError
 
-    async def give(self, feedback: Feedback, caller: str | None, room: Room = ROOM) -> Given:
+    async def give(
+        self, feedback: Feedback, caller: str | None, room: Room = ROOM
+    ) -> FeedbackStatus:
         """Commits feedback; `caller` None may speak of any request. What another caller asked is
         unknown to this one."""
         raise NotImplementedError
@@ -426,7 +428,7 @@ class ServedLog:
 
     def spread(
         self, name: str, ref: str, since: float, until: float = math.inf, full: float = 1.0
-    ) -> dict[tuple[str, str], Tally]:
+    ) -> dict[tuple[str, str], ValueCounts]:
         """Values of a measure by version and caller, `full` counted as 1. Requests that ask for a
         version by hash and those that no user saw are left out."""
         value, only = _MEASURES[name]
@@ -434,7 +436,7 @@ class ServedLog:
         found = dict[tuple[str, str], list[tuple[int, int, float]]]()
         for version, caller, knot, count, total in self._rows(sql, (full, full, ref, since, until)):
             found.setdefault((version, caller), []).append((int(knot), count, total))
-        return {key: Tally.counted(rows) for key, rows in found.items()}
+        return {key: ValueCounts.counted(rows) for key, rows in found.items()}
 
     def expire(self, before: float) -> None:
         """Deletes what was asked before this time, a little at a time: feedback comes between."""
@@ -449,7 +451,7 @@ UNSAY = "UPDATE feedback SET said = '' WHERE id = ?"
 FORGET = "DELETE FROM feedback WHERE id = ?", "DELETE FROM served WHERE id = ?"
 
 
-class SqliteLog(Kept, ServedLog):
+class SqliteLog(BackgroundFile, ServedLog):
     """The log in a file that servers on one machine share."""
 
     def __init__(self, path: Path) -> None:
@@ -460,9 +462,11 @@ class SqliteLog(Kept, ServedLog):
         super().__init__(path, "requests are", write)
         self._path = path
 
-    async def give(self, feedback: Feedback, caller: str | None, room: Room = ROOM) -> Given:
-        async def once() -> Given:
-            found: list[Given] = []
+    async def give(
+        self, feedback: Feedback, caller: str | None, room: Room = ROOM
+    ) -> FeedbackStatus:
+        async def once() -> FeedbackStatus:
+            found: list[FeedbackStatus] = []
 
             def work(db: sqlite3.Connection) -> None:
                 row = db.execute(OWNER, (feedback.request_id,)).fetchone()
@@ -508,7 +512,7 @@ def judged(
     feedback: Feedback,
     caller: str | None,
     room: Room,
-) -> Given:
+) -> FeedbackStatus:
     """What becomes of feedback from a caller, by the row of OWNER and those of KNOWN."""
     if row is None or (caller is not None and not row[1] and row[0] != caller):
         return "unknown"
@@ -531,7 +535,7 @@ def said(feedback: Feedback) -> tuple[str, str, float, float, str]:
     return feedback.request_id, key, feedback.time, feedback.reward, words
 
 
-async def patiently(once: Callable[[], Awaitable[Given]]) -> Given:
+async def patiently(once: Callable[[], Awaitable[FeedbackStatus]]) -> FeedbackStatus:
     """What becomes of feedback whose request may be on its way to the log still."""
     ends = time.monotonic() + _PATIENCE_S
     while True:
@@ -556,7 +560,7 @@ def open_log(location: str = "") -> ServedLog:
     return SqliteLog(Path(place).expanduser() if place else records_path())
 
 
-REFUSED: Mapping[Given, tuple[str, str, int]] = {
+REFUSED: Mapping[FeedbackStatus, tuple[str, str, int]] = {
     "unknown": ("request_id", "of a request on record here", 404),
     "erased": ("request_id", "of one that is not erased", 410),
     "conflict": ("key", "new for a request: this one was sent with another content", 409),

@@ -18,7 +18,7 @@ from typing import Any
 
 from promptcodebook.base.sqlite import Packer
 from promptcodebook.deploy.online import log
-from promptcodebook.deploy.online.log import ROOM, Feedback, Given, Room, Served, ServedLog
+from promptcodebook.deploy.online.log import ROOM, Feedback, FeedbackStatus, Room, Served, ServedLog
 from promptcodebook.errors import ConfigError, DiskFull, StoreError, StoreTooNew
 
 _pg: Any = import_module("psycopg")
@@ -32,7 +32,7 @@ MIGRATIONS = (
     tuple(each.format(bytes="BYTEA", number="BIGSERIAL PRIMARY KEY") for each in log.TABLES),
 )
 """What makes the tables of one version those of the next, each whole or not at all."""
-_Unit = tuple[Feedback, str | None, Room, Future[Given]]
+_Unit = tuple[Feedback, str | None, Room, Future[FeedbackStatus]]
 """Feedback, its caller, the room for it, and what becomes of it."""
 
 
@@ -105,11 +105,13 @@ class PostgresLog(ServedLog):
     def put(self, item: Served) -> None:
         self._waiting.append(item)
 
-    async def give(self, feedback: Feedback, caller: str | None, room: Room = ROOM) -> Given:
-        async def once() -> Given:
+    async def give(
+        self, feedback: Feedback, caller: str | None, room: Room = ROOM
+    ) -> FeedbackStatus:
+        async def once() -> FeedbackStatus:
             if not self._thread.is_alive():
                 raise StoreError(f"{self._where} is closed")
-            became = Future[Given]()
+            became = Future[FeedbackStatus]()
             self._queue.put((feedback, caller, room, became))
             return await asyncio.wrap_future(became)
 
@@ -154,7 +156,7 @@ class PostgresLog(ServedLog):
             for (*_, future), so in zip(given, became, strict=True):
                 future.set_result(so)
 
-    def _write(self, served: Sequence[Served], given: Sequence[_Unit]) -> list[Given]:
+    def _write(self, served: Sequence[Served], given: Sequence[_Unit]) -> list[FeedbackStatus]:
         if self._db is None or self._db.closed:
             self._db = _pg.connect(**self._opening, autocommit=True)
         with self._db.transaction(), self._db.cursor() as cursor:
@@ -168,7 +170,7 @@ class PostgresLog(ServedLog):
             known = {each: list[list[Any]]() for each in ids[0]}
             for each, *content in cursor.execute(_KNOWN, ids):
                 known[each].append(content)
-            became = list[Given]()
+            became = list[FeedbackStatus]()
             for feedback, caller, room, _ in given:
                 there, row = known[feedback.request_id], rows.get(feedback.request_id)
                 became.append(log.judged(row, there, feedback, caller, room))

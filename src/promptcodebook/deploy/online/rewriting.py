@@ -20,7 +20,7 @@ from typing import Any
 
 from promptcodebook.base.units import cost_text, plural
 from promptcodebook.calls import Usage
-from promptcodebook.deploy.online.learning import Trained, rewritings
+from promptcodebook.deploy.online.learning import TrainedRouter, rewritings
 from promptcodebook.deploy.online.log import Logged
 from promptcodebook.errors import ConfigError
 from promptcodebook.method.failures import gather_all, too_many_failures
@@ -111,7 +111,7 @@ def reason_of(rewrite: Rewrite) -> str:
 
 async def rewrite(
     policy: Subject,
-    trained: Trained,
+    trained: TrainedRouter,
     logged: Sequence[Logged],
     versions: Mapping[str, int],
     most: int,

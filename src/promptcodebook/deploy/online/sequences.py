@@ -8,7 +8,7 @@ reaches 1 / alpha with a chance of at most alpha (Ville's inequality). Then m is
 Three things differ from the paper's hedged capital:
 
 - The fractions are fixed and their capitals are added; the paper's follow the variance seen so far.
-  So the order of values has no effect: a `Tally` is the whole state, and servers may add theirs up.
+  So the order of values has no effect: a `ValueCounts` is the whole state, and servers may add theirs up.
   Beside the paper's, 95 % intervals of 0/1 rewards have 1.09, 0.95 and 0.82 of the width after 50,
   200 and 1,000 values; those of other rewards may be a fifth wider up to 200 (`bench/canary.py`).
 - A value between two of 61 knots counts in part at each. As the logarithm is concave, the capital
@@ -45,13 +45,13 @@ def _numpy() -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ValueCounts:
     """Values from 0 to 1, counted at KNOTS + 1 even knots. Tallies add up."""
 
     counts: tuple[float, ...] = (0.0,) * (KNOTS + 1)
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Tally:
+    def of(cls, values: Iterable[float]) -> ValueCounts:
         """DataError for NaN and values outside 0 to 1."""
         np = _numpy()
         given = np.asarray(list(values), dtype=float)
@@ -66,12 +66,12 @@ class Tally:
         return cls(tuple(counts.tolist()))
 
     @classmethod
-    def share(cls, count: int, among: int) -> Tally:
+    def share(cls, count: int, among: int) -> ValueCounts:
         """Ones among zeros and ones."""
         return cls((float(among - count), *(0.0,) * (KNOTS - 1), float(count)))
 
     @classmethod
-    def counted(cls, rows: Iterable[tuple[int, int, float]]) -> Tally:
+    def counted(cls, rows: Iterable[tuple[int, int, float]]) -> ValueCounts:
         """From the sums of values by the knot below each: knot, count, sum."""
         counts = [0.0] * (KNOTS + 2)
         for knot, count, total in rows:
@@ -80,11 +80,11 @@ class Tally:
             counts[knot + 1] += part
         return cls(tuple(counts[: KNOTS + 1]))
 
-    def times(self, weight: float) -> Tally:
-        return Tally(tuple(count * weight for count in self.counts))
+    def times(self, weight: float) -> ValueCounts:
+        return ValueCounts(tuple(count * weight for count in self.counts))
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(tuple(a + b for a, b in zip(self.counts, other.counts, strict=True)))
+    def __add__(self, other: ValueCounts) -> ValueCounts:
+        return ValueCounts(tuple(a + b for a, b in zip(self.counts, other.counts, strict=True)))
 
     @property
     def n(self) -> int:
@@ -97,13 +97,13 @@ class Tally:
         return total / self.n if self.n else None
 
 
-def interval(tally: Tally, alpha: float = 0.05) -> Ends:
+def interval(tally: ValueCounts, alpha: float = 0.05) -> Ends:
     """Of one mean. At any number of looks each end errs in at most alpha / 2 of cases."""
     need, (rises, falls) = math.log(2 / alpha), _doubts(tally)
     return float((rises >= need).sum()) / MEANS, 1 - float((falls >= need).sum()) / MEANS
 
 
-def difference(a: Tally, b: Tally, alpha: float = 0.05) -> Ends:
+def difference(a: ValueCounts, b: ValueCounts, alpha: float = 0.05) -> Ends:
     """Of mean a - mean b; each end errs in at most alpha / 2 of cases, at any number of looks."""
     np, need = _numpy(), math.log(2 / alpha)
     (a_rises, a_falls), (b_rises, b_falls) = _doubts(a), _doubts(b)
@@ -127,7 +127,7 @@ def log_capital(counts: Any, means: Any = slice(None), knots: Any = slice(None))
     return most + np.log(np.exp(logs - most[:, None]).sum(axis=1))
 
 
-def _doubts(tally: Tally) -> tuple[Any, Any]:
+def _doubts(tally: ValueCounts) -> tuple[Any, Any]:
     """Log capital against "at most (i + 1) / MEANS", and against "at least i / MEANS"."""
     counts = _numpy().array(tally.counts)[:, None]
     return log_capital(counts)[:, 0], log_capital(counts[::-1])[::-1, 0]

@@ -13,7 +13,7 @@ from promptcodebook.base.units import duration, number, percent, plural
 from promptcodebook.deploy.online.canary import judge, said_of
 from promptcodebook.deploy.online.decisions import KEY_SHARE, ByKey, Decision, fair
 from promptcodebook.deploy.online.log import Served, ServedLog
-from promptcodebook.deploy.online.sequences import Ends, Tally, difference
+from promptcodebook.deploy.online.sequences import Ends, ValueCounts, difference
 from promptcodebook.deploy.registry.registry import Canary, Registry
 
 _DRIFT_ALPHA = 0.05
@@ -23,7 +23,7 @@ _ALL = -1  # Counts requests beside their instincts.
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DriftFinding:
     """A mean that moved; `ends` bound by how much."""
 
     name: str
@@ -49,7 +49,7 @@ class Status:
     fallbacks: float
     canary: Canary | None
     decision: Decision | None
-    drift: Sequence[Finding]
+    drift: Sequence[DriftFinding]
 
 
 def status_of(
@@ -84,17 +84,17 @@ def status_of(
     )
 
 
-def _by_key(found: Mapping[tuple[str, str], Tally]) -> ByKey:
+def _by_key(found: Mapping[tuple[str, str], ValueCounts]) -> ByKey:
     """Of all versions together."""
-    whole: dict[str, Tally] = {}
+    whole: dict[str, ValueCounts] = {}
     for (_, caller), tally in found.items():
-        whole[caller] = whole.get(caller, Tally()) + tally
+        whole[caller] = whole.get(caller, ValueCounts()) + tally
     return whole
 
 
 def drift_of(
     log: ServedLog, ref: str, seconds: float, now: float, key_share: float = KEY_SHARE
-) -> list[Finding]:
+) -> list[DriftFinding]:
     """What differs since the last multiple of `seconds` (since 1970) from the window before:
     "reward", "novelty" or an instinct as "instinct NUMBER". That window grows: one that moved with
     each look would be another test each time. Of all names together, one is wrong in at most 5 %.
@@ -133,18 +133,21 @@ def drift_of(
                 novelty[at].setdefault(caller, []).append(rare)
     alphas: dict[str, float] = dict.fromkeys(("reward", "novelty"), _DRIFT_ALPHA / 3)
     by_key: dict[str, Sequence[ByKey]] = {"reward": rewards}
-    by_key["novelty"] = [{key: Tally.of(own) for key, own in each.items()} for each in novelty]
+    by_key["novelty"] = [
+        {key: ValueCounts.of(own) for key, own in each.items()} for each in novelty
+    ]
     for k in sorted(used):
         by_key[f"instinct {k}"] = [
-            {key: Tally.share(own[k], own[_ALL]) for key, own in each.items()} for each in routes
+            {key: ValueCounts.share(own[k], own[_ALL]) for key, own in each.items()}
+            for each in routes
         ]
         alphas[f"instinct {k}"] = _DRIFT_ALPHA / 3 / len(used)
-    findings: list[Finding] = []
+    findings: list[DriftFinding] = []
     for name, pair in by_key.items():
         then, since = (fair(each, key_share) for each in pair)
         ends = difference(since, then, alphas[name])
         if (ends[0] > 0 or ends[1] < 0) and then.mean is not None and since.mean is not None:
-            findings.append(Finding(name, then.mean, since.mean, ends))
+            findings.append(DriftFinding(name, then.mean, since.mean, ends))
     return findings
 
 

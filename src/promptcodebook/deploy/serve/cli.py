@@ -23,7 +23,7 @@ from promptcodebook.cli import command
 from promptcodebook.config import Budget, Config
 from promptcodebook.deploy.http import admission
 from promptcodebook.deploy.online import log as logs
-from promptcodebook.deploy.online.canary import Judge
+from promptcodebook.deploy.online.canary import CanaryJudge
 from promptcodebook.deploy.online.decisions import KEY_SHARE
 from promptcodebook.deploy.online.exploring import Explorer, barred
 from promptcodebook.deploy.online.status import status_of, told, tree_of
@@ -228,7 +228,7 @@ def serve(
                 steady=frozenset(steady),
                 threads=sticky == "conversation",
                 reward_range=settings.reward_range,
-                judge=None if registry is None else Judge(registry, ref, log, key_share),
+                judge=None if registry is None else CanaryJudge(registry, ref, log, key_share),
                 room=logs.Room(most_feedback, 1024 * most_feedback_kb),
                 key_share=key_share,
             )

@@ -24,7 +24,7 @@ from promptcodebook.deploy.http.admission import (
     kind_and_place,
 )
 from promptcodebook.deploy.http.completions import Refusal
-from promptcodebook.deploy.online.canary import Judge
+from promptcodebook.deploy.online.canary import CanaryJudge
 from promptcodebook.deploy.online.decisions import KEY_SHARE, Decision
 from promptcodebook.deploy.online.log import (
     REFUSED,
@@ -62,7 +62,7 @@ class Online:
     steady: frozenset[str] = frozenset()
     threads: bool = False
     reward_range: tuple[float, float] = (0.0, 1.0)
-    judge: Judge | None = None
+    judge: CanaryJudge | None = None
     judge_s: float = 5.0
     room: Room = ROOM
     key_share: float = KEY_SHARE

@@ -19,7 +19,7 @@ from promptcodebook.base.sqlite import Packer, Reader, unpack
 from promptcodebook.calls import Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.deploy.http.completions import Refusal
-from promptcodebook.deploy.online.log import LAYOUT, Kept
+from promptcodebook.deploy.online.log import LAYOUT, BackgroundFile
 from promptcodebook.deploy.serve.upstream import UpstreamAnswer
 from promptcodebook.errors import StoreError
 from promptcodebook.lm.budget import PriceTable
@@ -53,7 +53,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-class Records(Kept):
+class Records(BackgroundFile):
     def __init__(self, path: Path, most: int) -> None:
         def write(db: sqlite3.Connection, records: Sequence[RequestRecord]) -> None:
             # No copy of each text, as `asdict` makes one: the server waits for the interpreter.
@@ -88,7 +88,7 @@ _PREAMBLE = 128  # Tokens that a chat template may put around messages, of a byt
 _EPSILON = 1e-9
 
 
-class Spending(Kept):
+class Spending(BackgroundFile):
     """The daily budgets of `allowed`, by the caller's name. As an `AttemptLog` it is asked for each
     call of composing a prompt. The first of `models` is the one behind the policy; a request that
     names no length gets `length` where tokens or money count. Raises ConfigError for a money budget
