@@ -23,9 +23,9 @@ from promptcodebook.deploy.audit.report import AuditReport
 from promptcodebook.deploy.registry.log import (
     FIRST,
     Broken,
-    Entry,
     Log,
-    Proposal,
+    LogAddition,
+    LogEntry,
     Propose,
     SqliteStorage,
     canonical,
@@ -176,7 +176,7 @@ def test_a_report_that_comes_in_at_the_last_moment_counts(
     registry.attest(version, AUDIT, report_of(registry))
     append, bad = registry.storage.append, report_of(registry, "judge", "hate")
 
-    def after_another(propose: Propose) -> tuple[Entry, ...]:
+    def after_another(propose: Propose) -> tuple[LogEntry, ...]:
         registry.storage.append = append  # type: ignore[method-assign]
         registry.attest(version, AUDIT, bad)
         return append(propose)
@@ -205,7 +205,7 @@ def test_what_the_log_refuses_is_not_written(registry: Registry) -> None:
     frozen(registry, "a")
     [entry] = registry.history()
     with pytest.raises(StoreError, match="does not take this"):
-        registry.storage.append(lambda log: Proposal((replace(entry, seq=2).sealed(),)))
+        registry.storage.append(lambda log: LogAddition((replace(entry, seq=2).sealed(),)))
     assert registry.verify().passes and len(registry.history()) == 1
 
 
@@ -298,9 +298,9 @@ def test_what_is_damaged_is_not_handed_out_nor_gone_on_with(
 A, B, C, D = (f"sha256:{letter * 64}" for letter in "abcd")
 
 
-def chained(log: Log, action: str, ref: str, before: str, after: str) -> Entry:
+def chained(log: Log, action: str, ref: str, before: str, after: str) -> LogEntry:
     """An entry with the right number and hashes: only what it says can be wrong."""
-    entry = Entry(log.next, "2026", "eva", action, ref, before, after, "", "{}", log.head)
+    entry = LogEntry(log.next, "2026", "eva", action, ref, before, after, "", "{}", log.head)
     return entry.sealed()
 
 

@@ -31,7 +31,7 @@ from promptcodebook.deploy.audit.report import (
     part_in_words,
 )
 from promptcodebook.deploy.registry import registry as registering
-from promptcodebook.deploy.registry.log import Entry, check_ref, version_of
+from promptcodebook.deploy.registry.log import LogEntry, check_ref, version_of
 from promptcodebook.errors import ConfigError, DataError, TaskError
 from promptcodebook.lm.spec import any_simulated
 from promptcodebook.method.templates import load_templates
@@ -281,7 +281,7 @@ def show_log(ref: str, as_json: bool) -> None:
         print("the log is empty" if not ref else f"no entry is about {ref}")
 
 
-def _show_move(ref: str, entry: Entry | None, version: str, as_json: bool) -> None:
+def _show_move(ref: str, entry: LogEntry | None, version: str, as_json: bool) -> None:
     if as_json:
         moved = None if entry is None else {**asdict(entry), "facts": entry.known}
         emit({"ref": ref, "version": version, "entry": moved})
@@ -298,7 +298,7 @@ def _show_move(ref: str, entry: Entry | None, version: str, as_json: bool) -> No
         print(f"{ref}: {entry.before[:_SHORT] or '(new)'} → {version[:_SHORT]}")
 
 
-def _entry_cells(entry: Entry) -> dict[str, Any]:
+def _entry_cells(entry: LogEntry) -> dict[str, Any]:
     known, why = entry.known, entry.why
     if override := known.get("override"):
         why += f" (override: {override})"

@@ -40,7 +40,7 @@ class Broken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """One line of the log; a move of a ref unless `action` is 'attest', which has `ref` ''. `time`
     is ISO 8601 (UTC); `before` and `after` are versions, `before` '' for a new ref; `facts` is a
     JSON object as text: of a stored version, of a gate, or attested. `hash` is over the rest."""
@@ -58,14 +58,14 @@ class Entry:
     hash: str = ""
 
     @classmethod
-    def of(cls, values: Mapping[str, object]) -> Entry:
+    def of(cls, values: Mapping[str, object]) -> LogEntry:
         """Raises Broken unless these are the fields of an entry, each of its type."""
         kinds = {each.name: int if each.name == "seq" else str for each in fields(cls)}
         if {name: type(value) for name, value in values.items()} != kinds:
             raise Broken("it does not have the fields of an entry, each of its type")
         return cls(**cast("dict[str, Any]", dict(values)))
 
-    def sealed(self) -> Entry:
+    def sealed(self) -> LogEntry:
         return replace(self, hash=self.digest)
 
     @property
@@ -124,14 +124,14 @@ class Log:
     """The entries so far, and what follows from them. Grows, never shrinks."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.versions: dict[str, Entry] = {}
+        self.entries: list[LogEntry] = []
+        self.versions: dict[str, LogEntry] = {}
         """Every version with the entry that stored it first, in order."""
         self._history: dict[str, list[str]] = {}
-        self.canaries: dict[str, Entry] = {}
+        self.canaries: dict[str, LogEntry] = {}
         """The beginning of each ref's canary. A move of the ref ends it, too."""
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LogEntry) -> None:
         """Takes the next entry. Raises Broken, and stays as it was, where anything is wrong."""
         if entry.seq != self.next:
             raise Broken(f"it says that it is entry {entry.seq}, and {self.next} comes next")
@@ -150,7 +150,7 @@ class Log:
         self._check_move(entry)
         self.follow(entry)
 
-    def _check_move(self, entry: Entry) -> None:
+    def _check_move(self, entry: LogEntry) -> None:
         if (entry.action == "attest") != (entry.ref == ""):
             raise Broken(f"{entry.action!r} does not go with {entry.ref or 'no ref'}")
         if entry.before != (self.at(entry.ref) or ""):
@@ -162,7 +162,7 @@ class Log:
         if entry.action == "rollback" and entry.after not in self.history(entry.ref)[:-1]:
             raise Broken(f"{entry.ref} was never at {entry.after}")
 
-    def follow(self, entry: Entry) -> None:
+    def follow(self, entry: LogEntry) -> None:
         """Takes an entry unchecked."""
         self.entries.append(entry)
         if entry.action in _STORES:
@@ -199,7 +199,7 @@ class Log:
     def refs(self) -> dict[str, str]:
         return {ref: self._history[ref][-1] for ref in sorted(self._history)}
 
-    def about(self, ref: str) -> tuple[Entry, ...]:
+    def about(self, ref: str) -> tuple[LogEntry, ...]:
         """The entries of one ref (NAME@REF), of one codebook (NAME or NAME@), or all ('')."""
         name, _, word = ref.partition("@")
         if word:
@@ -224,18 +224,18 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class LogAddition:
     """Sealed entries that follow the log's head, and the policy files they store, by version."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LogEntry, ...] = ()
     policies: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-Propose = Callable[[Log], Proposal]  # what to add to a log as it is now
+Propose = Callable[[Log], LogAddition]  # what to add to a log as it is now
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class LogFault:
     """What is wrong, and where."""
 
     place: str
@@ -259,14 +259,14 @@ class Storage(Protocol):
     @property
     def place(self) -> str: ...
     def read(self) -> Log: ...
-    def append(self, propose: Propose) -> tuple[Entry, ...]: ...
+    def append(self, propose: Propose) -> tuple[LogEntry, ...]: ...
     def policy(self, version: str) -> bytes: ...
     def poll(self, ref: str) -> str | None: ...
-    def check(self) -> tuple[Log, list[Fault]]: ...
+    def check(self) -> tuple[Log, list[LogFault]]: ...
 
 
 VERIFY = "pco codebook verify names the first bad row; put a copy in the registry's place"
-_FIELDS = tuple(field.name for field in fields(Entry))
+_FIELDS = tuple(field.name for field in fields(LogEntry))
 _COLUMNS = ", ".join(_FIELDS)
 _UNREADABLE = (sqlite3.Error, UnicodeError)
 """What SQLite raises for a damaged file; the second where its message quotes the damage."""
@@ -303,7 +303,7 @@ class SqliteStorage:
                 self._refresh(db)
         return self._log
 
-    def append(self, propose: Propose) -> tuple[Entry, ...]:
+    def append(self, propose: Propose) -> tuple[LogEntry, ...]:
         folder = self._path.parent
         try:
             folder.mkdir(0o700, parents=True, exist_ok=True)
@@ -351,17 +351,17 @@ class SqliteStorage:
             row = None if db is None else db.execute(statement, (value,)).fetchone()
         return None if row is None else row[0]
 
-    def check(self) -> tuple[Log, list[Fault]]:
-        log, faults = Log(), list[Fault]()
+    def check(self) -> tuple[Log, list[LogFault]]:
+        log, faults = Log(), list[LogFault]()
         if not self._path.is_file():
             return log, faults
         try:
             with closing(connect(self._path, _LAYOUT, write=False)) as db:
                 faults += [*_log_faults(db, log), *_policy_faults(db, log)]
                 said = [text for (text,) in db.execute("PRAGMA integrity_check") if text != "ok"]
-                faults += [Fault("the file", " ".join(text.split())) for text in said]
+                faults += [LogFault("the file", " ".join(text.split())) for text in said]
         except (errors.PcoError, *_UNREADABLE) as error:
-            faults.append(Fault("the file", str(error)))
+            faults.append(LogFault("the file", str(error)))
         return log, faults
 
     def _fault(self, error: Exception) -> errors.StoreError:
@@ -396,25 +396,25 @@ def damaged(place: str, fault: str) -> errors.RegistryDamaged:
     return errors.RegistryDamaged(f"the registry {place} is damaged: {fault}", hint=VERIFY)
 
 
-def _log_faults(db: sqlite3.Connection, log: Log) -> list[Fault]:
+def _log_faults(db: sqlite3.Connection, log: Log) -> list[LogFault]:
     """Reads on where the log ends; the first row that cannot follow, if one cannot."""
     # An empty log starts below the first number, so that a row put before it is noticed.
     wanted = f"SELECT {_COLUMNS} FROM log {'WHERE seq > ?' if log.entries else ''} ORDER BY seq"
     for row in db.execute(wanted, (len(log.entries),) if log.entries else ()):
         try:
-            log.add(Entry.of(dict(zip(_FIELDS, row, strict=True))))
+            log.add(LogEntry.of(dict(zip(_FIELDS, row, strict=True))))
         except Broken as fault:
-            return [Fault(f"row {row[0]} of the log", str(fault))]
+            return [LogFault(f"row {row[0]} of the log", str(fault))]
     return []
 
 
-def _policy_faults(db: sqlite3.Connection, log: Log) -> list[Fault]:
-    faults, found = list[Fault](), set[object]()
+def _policy_faults(db: sqlite3.Connection, log: Log) -> list[LogFault]:
+    faults, found = list[LogFault](), set[object]()
     for number, version, policy in db.execute("SELECT * FROM policies ORDER BY id"):
         found.add(version)
         if not isinstance(policy, bytes) or version_of(policy) != version:
             wrong = f"its bytes are not those of {version}"
-            faults.append(Fault(f"row {number} of the policies", wrong))
+            faults.append(LogFault(f"row {number} of the policies", wrong))
     missing = "the policy file that it stored is missing"
     lacking = [(v, entry.seq) for v, entry in log.versions.items() if v not in found]
-    return faults + [Fault(f"row {seq} of the log", f"{missing}: {v}") for v, seq in lacking]
+    return faults + [LogFault(f"row {seq} of the log", f"{missing}: {v}") for v, seq in lacking]

@@ -54,7 +54,7 @@ class MlflowStorage:
         texts = (text for of, text in self._read()[1].values() if of == version)
         return next(texts).encode("utf-8", "surrogatepass")
 
-    def append(self, propose: logs.Propose) -> tuple[logs.Entry, ...]:
+    def append(self, propose: logs.Propose) -> tuple[logs.LogEntry, ...]:
         log, stored = self._read()
         proposal = propose(log)
         for entry in proposal.entries:
@@ -82,13 +82,13 @@ class MlflowStorage:
                 self._ask(self._client.set_prompt_alias, name, word, max(own)[1])
         return proposal.entries
 
-    def check(self) -> tuple[logs.Log, list[logs.Fault]]:
+    def check(self) -> tuple[logs.Log, list[logs.LogFault]]:
         try:
             log, stored = self._read()
         except RegistryDamaged as error:
-            return logs.Log(), [logs.Fault(self.place, str(error))]
+            return logs.Log(), [logs.LogFault(self.place, str(error))]
         return log, [
-            logs.Fault(
+            logs.LogFault(
                 f"version {number} of the prompt {name}", f"its text is not that of {version}"
             )
             for (name, number), (version, text) in stored.items()
@@ -97,7 +97,7 @@ class MlflowStorage:
 
     def _read(self) -> tuple[logs.Log, dict[tuple[str, int], tuple[str, str]]]:
         """The log, and each prompt's name and number with the version and the text there."""
-        entries = list[logs.Entry]()
+        entries = list[logs.LogEntry]()
         stored = dict[tuple[str, int], tuple[str, str]]()
         aliases = dict[str, tuple[str, int]]()
         for prompt in self._pages(self._client.search_registered_models, filter_string=_OURS):
@@ -110,11 +110,11 @@ class MlflowStorage:
         at = {ref: stored[place][0] for ref, place in aliases.items() if place in stored}
         return _log(entries, at), stored
 
-    def _entries(self, found: Any) -> Iterator[logs.Entry]:
+    def _entries(self, found: Any) -> Iterator[logs.LogEntry]:
         for key, text in found.tags.items():
             if key.startswith(_ENTRY):
                 try:
-                    entry = logs.Entry.of(parse_json(text))
+                    entry = logs.LogEntry.of(parse_json(text))
                 except (logs.Broken, ValueError, TypeError):
                     raise RegistryDamaged(
                         f"the registry {self.place} is damaged: the tag {key} of version "
@@ -154,12 +154,12 @@ class MlflowStorage:
         )
 
 
-def _log(entries: list[logs.Entry], at: dict[str, str]) -> logs.Log:
+def _log(entries: list[logs.LogEntry], at: dict[str, str]) -> logs.Log:
     """The entries in order of time, chained. Aliases decide what refs are `at`: a ref without one
     does not exist, and a move that no entry names is logged as MLflow's."""
     log = logs.Log()
 
-    def follow(entry: logs.Entry) -> None:
+    def follow(entry: logs.LogEntry) -> None:
         chained = replace(entry, seq=log.next, before=log.at(entry.ref) or "", previous=log.head)
         log.follow(chained.sealed())
 

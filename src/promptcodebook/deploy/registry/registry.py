@@ -25,10 +25,10 @@ from promptcodebook.deploy.registry.log import (
     FIRST,
     LATEST,
     Broken,
-    Entry,
-    Fault,
     Log,
-    Proposal,
+    LogAddition,
+    LogEntry,
+    LogFault,
     SqliteStorage,
     Storage,
     canonical,
@@ -170,7 +170,7 @@ class Verification:
     entries: int
     versions: int
     head: str
-    faults: tuple[Fault, ...]
+    faults: tuple[LogFault, ...]
 
     @property
     def passes(self) -> bool:
@@ -197,18 +197,18 @@ class Registry:
 
     def store(
         self, policy: str, ref: str, action: str, facts: Mapping[str, Any], why: str = ""
-    ) -> Entry | None:
+    ) -> LogEntry | None:
         """Freezes or imports; the entry, None where the ref points to these bytes already."""
         digest = parse_policy_file(policy, f"the policy for {ref}").digest
         version = version_of(policy.encode())
 
-        def propose(log: Log) -> Proposal:
+        def propose(log: Log) -> LogAddition:
             if log.at(ref) == version:
-                return Proposal()
+                return LogAddition()
             parent = facts.get("parent") or (log.at(ref) if action == "freeze" else None) or ""
             known: dict[str, Any] = {**facts, "parent": parent, "digest": digest}
             entry = self._entry(log, action, ref, version, why, known)
-            return Proposal((entry,), {version: policy})
+            return LogAddition((entry,), {version: policy})
 
         return next(iter(self.storage.append(propose)), None)
 
@@ -221,7 +221,7 @@ class Registry:
         gate: Gate | None = None,
         canary: Mapping[str, JsonValue] | None = None,
         despite_verdict: bool = False,
-    ) -> Entry | None:
+    ) -> LogEntry | None:
         """Moves NAME@REF to the version that `source` (NAME@REF or sha256:DIGITS) means; the log's
         entry, None where the ref did not move. The version must pass `gate`: by default an audit
         with a judge. A reason to `override` it moves the ref all the same, and the entry keeps the
@@ -250,28 +250,28 @@ class Registry:
         # Another's gate may take its time, or write; audits are read in the transaction.
         found = None if isinstance(audits, AuditGate) else passed()
 
-        def propose(log: Log) -> Proposal:
+        def propose(log: Log) -> LogAddition:
             if log.at(ref) == version.version:
-                return Proposal()
+                return LogAddition()
             facts = passed() if found is None else found
             if canary is not None:
                 log.resolve(ref)  # there is something to compare it with
                 tried = {"ref": ref, **canary, "gate": dict(facts)}
-                return Proposal((self._attested(log, version.version, CANARY, tried, why),))
-            return Proposal((self._entry(log, "promote", ref, version.version, why, facts),))
+                return LogAddition((self._attested(log, version.version, CANARY, tried, why),))
+            return LogAddition((self._entry(log, "promote", ref, version.version, why, facts),))
 
         return next(iter(self.storage.append(propose)), None)
 
-    def rollback(self, ref: str, to: str = "", why: str = "") -> Entry:
+    def rollback(self, ref: str, to: str = "", why: str = "") -> LogEntry:
         """Moves NAME@REF back to the version before, or to a version `to` that it was at. Rolled
         back twice it goes back two versions. Where a canary is under way, and no `to`, that ends
         and the ref stays. Raises RefNotFound where there is none."""
         check_ref(ref)
 
-        def propose(log: Log) -> Proposal:
+        def propose(log: Log) -> LogAddition:
             log.resolve(ref)  # names the refs that exist
             if not to and (tried := Canary.of(log, ref)) is not None:
-                return Proposal((self._ended(log, tried, False, why, {}),))
+                return LogAddition((self._ended(log, tried, False, why, {}),))
             *earlier, now = log.history(ref)
             version = log.resolve(to) if to else earlier[-1] if earlier else ""
             if not version:
@@ -285,13 +285,13 @@ class Registry:
                 raise errors.PolicyError(
                     message, hint=f"pco codebook promote {shell(version, ref)}"
                 )
-            return Proposal((self._entry(log, "rollback", ref, version, why, {}),))
+            return LogAddition((self._entry(log, "rollback", ref, version, why, {}),))
 
         return self.storage.append(propose)[-1]
 
     def attest(
         self, source: str, topic: str, facts: Mapping[str, JsonValue], why: str = ""
-    ) -> Entry:
+    ) -> LogEntry:
         """Logs what was found about a version, such as an audit's report. One with a high finding
         ends the version's canaries. The last entry that this made."""
         high: Sequence[Finding] = ()
@@ -299,7 +299,7 @@ class Registry:
             with suppress(errors.PolicyError):
                 high = AuditReport.from_json(facts).of("high")
 
-        def propose(log: Log) -> Proposal:
+        def propose(log: Log) -> LogAddition:
             version = log.resolve(source)
             entries = [self._attested(log, version, topic, facts, why)]
             for ref, begun in log.canaries.items():
@@ -309,7 +309,7 @@ class Registry:
                     ended = self._ended(log, tried, False, said, {})
                     place = entries[-1].seq + 1, entries[-1].hash
                     entries.append(replace(ended, seq=place[0], previous=place[1]).sealed())
-            return Proposal(tuple(entries))
+            return LogAddition(tuple(entries))
 
         return self.storage.append(propose)[-1]
 
@@ -319,13 +319,13 @@ class Registry:
 
     def end_canary(
         self, canary: Canary, promoted: bool, why: str, figures: Mapping[str, JsonValue]
-    ) -> Entry | None:
+    ) -> LogEntry | None:
         """Promotes a canary, or rolls it back: the ref stays. None where it ended before."""
 
-        def propose(log: Log) -> Proposal:
+        def propose(log: Log) -> LogAddition:
             if Canary.of(log, canary.ref) != canary:
-                return Proposal()
-            return Proposal((self._ended(log, canary, promoted, why, figures),))
+                return LogAddition()
+            return LogAddition((self._ended(log, canary, promoted, why, figures),))
 
         return next(iter(self.storage.append(propose)), None)
 
@@ -364,7 +364,7 @@ class Registry:
     def refs(self) -> dict[str, str]:
         return self.storage.read().refs
 
-    def history(self, ref: str = "") -> tuple[Entry, ...]:
+    def history(self, ref: str = "") -> tuple[LogEntry, ...]:
         """The log of one ref (NAME@REF), of one codebook (NAME), or all of it ('')."""
         return self.storage.read().about(ref)
 
@@ -377,9 +377,9 @@ class Registry:
         """The versions that a ref can be rolled back through; the present one is last."""
         return self.storage.read().history(ref)
 
-    def watch(self, ref: str) -> Watch:
+    def watch(self, ref: str) -> RefWatch:
         """Notices when a ref moves. Raises RefNotFound where it does not exist."""
-        return Watch(self.storage, ref, self.resolve(ref))
+        return RefWatch(self.storage, ref, self.resolve(ref))
 
     def verify(self, head: str = "") -> Verification:
         """Recomputes the hash of every entry and policy file, and follows the chain. That its last
@@ -387,7 +387,7 @@ class Registry:
         log, faults = self.storage.check()
         if head not in ("", FIRST) and all(entry.hash != head for entry in log.entries):
             what = f"no entry has the hash {head}: entries are missing at its end"
-            faults.append(Fault("the log", what))
+            faults.append(LogFault("the log", what))
         return Verification(len(log.entries), len(log.versions), log.head, tuple(faults))
 
     def close(self) -> None:
@@ -401,7 +401,7 @@ class Registry:
 
     def _ended(
         self, log: Log, canary: Canary, promoted: bool, why: str, figures: Mapping[str, JsonValue]
-    ) -> Entry:
+    ) -> LogEntry:
         if promoted:
             facts = {**canary.gate, CANARY: figures}
             return self._entry(log, "promote", canary.ref, canary.version, why, facts)
@@ -410,20 +410,20 @@ class Registry:
 
     def _attested(
         self, log: Log, version: str, topic: str, found: Mapping[str, JsonValue], why: str
-    ) -> Entry:
+    ) -> LogEntry:
         known = {"topic": topic, "found": dict(found)}
         return self._entry(log, "attest", "", version, why, known)
 
     def _entry(
         self, log: Log, action: str, ref: str, version: str, why: str, facts: Mapping[str, Any]
-    ) -> Entry:
+    ) -> LogEntry:
         for reason in (why, str(facts.get("override", ""))):
             if len(reason) > _MOST_WORDS:
                 raise errors.ConfigError(
                     f"a reason of {len(reason)} characters is too long for the log"
                 )
         plain = json.loads(json.dumps(facts, default=str), parse_constant=lambda _: None)
-        return Entry(
+        return LogEntry(
             seq=log.next,
             time=self._clock().astimezone(UTC).isoformat(timespec="milliseconds"),
             who=self._who,
@@ -438,7 +438,7 @@ class Registry:
 
 
 @dataclass(slots=True)
-class Watch:
+class RefWatch:
     """Polls a ref; `version` is where it pointed to when it was last asked."""
 
     storage: Storage
@@ -543,7 +543,7 @@ def import_lines(registry: Registry, lines: Iterable[bytes], name: str = "") -> 
         for version, tree in versions.items():
             parse_policy_file(tree["policy"], version)
 
-        def propose(log: Log) -> Proposal:
+        def propose(log: Log) -> LogAddition:
             shared = min(len(log.entries), len(theirs.entries))
             if log.entries[:shared] != theirs.entries[:shared]:
                 raise errors.StoreError(
@@ -552,7 +552,7 @@ def import_lines(registry: Registry, lines: Iterable[bytes], name: str = "") -> 
                     hint="take the versions alone: pco codebook import FILE --name NAME",
                 )
             new = tuple(theirs.entries[shared:])
-            return Proposal(new, {entry.after: versions[entry.after]["policy"] for entry in new})
+            return LogAddition(new, {entry.after: versions[entry.after]["policy"] for entry in new})
 
         entries = len(registry.storage.append(propose))
     return Taken(len(registry.versions()) - before, entries, registry.storage.read().head)
@@ -594,7 +594,7 @@ def _take_line(
             raise Broken(f"its policy is not {version}")
         versions[version] = {"policy": text, "facts": dict(tree["facts"])}
     elif tree["kind"] == "entry":
-        entry = Entry.of(tree["entry"])
+        entry = LogEntry.of(tree["entry"])
         log.add(entry)
         if entry.after not in versions:
             raise Broken(f"the file does not hold its version {entry.after}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from promptcodebook.deploy.audit.report import AuditReport
-from promptcodebook.deploy.registry.log import Entry
+from promptcodebook.deploy.registry.log import LogEntry
 from promptcodebook.deploy.registry.registry import AUDIT, Registry, open_registry
 from promptcodebook.deploy.viewer.following import OpenRuns, key_of, time_left
 from promptcodebook.deploy.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen
@@ -255,7 +255,7 @@ class Versions:
                 self._registry = None
 
 
-def _audits(entries: Sequence[Entry]) -> dict[str, list[AuditReport]]:
+def _audits(entries: Sequence[LogEntry]) -> dict[str, list[AuditReport]]:
     """The reports that can be read, by version, in order."""
     found: dict[str, list[AuditReport]] = {}
     for entry in entries:
@@ -266,7 +266,7 @@ def _audits(entries: Sequence[Entry]) -> dict[str, list[AuditReport]]:
     return found
 
 
-def _beside(entry: Entry) -> str:
+def _beside(entry: LogEntry) -> str:
     """What an entry says of the gate that a promotion passed, or passed by."""
     known = entry.known
     if "override" in known:
