@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from promptcodebook.base.text import parse_json, place_in, shell
 from promptcodebook.calls import Chat
-from promptcodebook.deploy.agents.endpoint import Endpoint, Places, dry
+from promptcodebook.deploy.agents.endpoint import PromptPlaces, TrainingEndpoint, dry
 from promptcodebook.errors import ConfigError, ExecutorError, PcoError
 from promptcodebook.types import Example, Output, Prompt
 
@@ -144,12 +144,12 @@ class Agent:
         self._seen.update(endpoint.tools)
         return "\n".join(heard) if useful else ""
 
-    def _endpoint(self, prompt: Prompt, lm: Chat, example: Example) -> Endpoint:
+    def _endpoint(self, prompt: Prompt, lm: Chat, example: Example) -> TrainingEndpoint:
         present = {"": self.present} if isinstance(self.present, str) else self.present
-        places = Places(present, self.question.strip(), example.input)
-        return Endpoint(prompt, lm, places, self.most_calls, self.most_tokens)
+        places = PromptPlaces(present, self.question.strip(), example.input)
+        return TrainingEndpoint(prompt, lm, places, self.most_calls, self.most_tokens)
 
-    async def _run(self, endpoint: Endpoint, example: Example) -> Output:
+    async def _run(self, endpoint: TrainingEndpoint, example: Example) -> Output:
         """The agent's answer, or what ended the rollout first."""
         if self.function is not None:
             run = _called(self.function(endpoint.url, endpoint.key, example))
@@ -201,7 +201,7 @@ class Agent:
             os.close(read)
         return _Child(process, tether)
 
-    async def _by_line(self, endpoint: Endpoint, example: Example) -> Output:
+    async def _by_line(self, endpoint: TrainingEndpoint, example: Example) -> Output:
         """A line to a process that waits for one, or to a new one."""
         loop, child = asyncio.get_running_loop(), None
         for each, rest in list(self._idle.items()):
@@ -242,7 +242,7 @@ class Agent:
                 del self._idle[child]
                 await child.end()
 
-    async def _in_process(self, endpoint: Endpoint, example: Example) -> Output:
+    async def _in_process(self, endpoint: TrainingEndpoint, example: Example) -> Output:
         own = {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": endpoint.key}
         child = await self._start(asyncio.subprocess.PIPE, **own)
         process = child.process
@@ -280,7 +280,7 @@ class _Child:
     echoes: bool | None = None
     """Whether its answers name their requests; None = it has not answered yet."""
 
-    async def answer(self, endpoint: Endpoint, example: Example) -> Output:
+    async def answer(self, endpoint: TrainingEndpoint, example: Example) -> Output:
         """The line that answers this request. ExecutorError where none does, or none for sure."""
         name = secrets.token_hex(8)
         asked = {"id": name, "example": shown(example)}
@@ -365,7 +365,7 @@ async def _called(returned: Awaitable[str | Output]) -> Output:
     return made if isinstance(made, Output) else Output(made)
 
 
-def _nowhere(endpoint: Endpoint, kind: type[PcoError]) -> PcoError:
+def _nowhere(endpoint: TrainingEndpoint, kind: type[PcoError]) -> PcoError:
     asked = f"in none of its {endpoint.calls} calls" if endpoint.calls else "it made no call"
     what = f"the prompt finds no place in what the agent asks its model: {asked}"
     return kind(what, hint=_HINT if endpoint.calls else _UNHEARD)

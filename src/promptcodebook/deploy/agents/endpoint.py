@@ -49,7 +49,7 @@ _DRAWN = re.compile("data:image/(png|jpeg|gif|webp);base64,")
 
 
 @dataclass(frozen=True)
-class Places:
+class PromptPlaces:
     """Where the composed prompt goes: in place of the marker `{{pco}}` or `{{pco:STAGE}}`, else of
     the text `present` of a stage. Only system and developer messages count. And where the example's
     `input` goes: in place of `question`, in what a user says."""
@@ -110,13 +110,13 @@ def _own(prompt: Prompt, stage: str) -> str:
 
 
 @dataclass(eq=False)
-class Endpoint:
+class TrainingEndpoint:
     """An address that one rollout alone knows, open while it is entered. `failure` is what ended
     the rollout from here: an unreachable model, a spent budget, or a cap. `over` is set then."""
 
     prompt: Prompt
     lm: Chat
-    places: Places
+    places: PromptPlaces
     most_calls: int
     most_tokens: int
     key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
