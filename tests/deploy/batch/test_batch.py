@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.deploy.batch.rows import Result as Answered
-from promptcodebook.deploy.batch.session import Batch, Order
+from promptcodebook.deploy.batch.rows import RowResult as Answered
+from promptcodebook.deploy.batch.session import BatchJob, BatchSession
 from promptcodebook.errors import RunBusy
 from promptcodebook.policy.file import read_policy_file
 from tests.cli.invoked import Result, pco, served
@@ -164,17 +164,17 @@ def test_what_another_process_is_writing_is_not_dropped(work: Path) -> None:
     write_rows(work / "in.jsonl", 3)
     file = read_policy_file(work / "p.json")
     config = file.settings(above={"lm": "http://127.0.0.1:9/v1#m"})
-    order = Order(work / "in.jsonl", work / "out.jsonl", "pco batch")
-    held = Batch(order, file, config)
+    order = BatchJob(work / "in.jsonl", work / "out.jsonl", "pco batch")
+    held = BatchSession(order, file, config)
     try:
         held.checkpoint.append([Answered("paid for", (1,))])
         with pytest.raises(RunBusy):
-            Batch(replace(order, restart=True), file, config)
+            BatchSession(replace(order, restart=True), file, config)
         assert [each.answer for each in held.checkpoint.results()] == ["paid for"]
         assert held.checkpoint.journal.paid() == {}
     finally:
         held.close()
-    anew = Batch(replace(order, restart=True), file, config)
+    anew = BatchSession(replace(order, restart=True), file, config)
     anew.close()
     assert anew.resumed == 0
 

@@ -19,8 +19,8 @@ from openai.types.batch import Batch as TheirBatch
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from promptcodebook.deploy.batch.provider import BatchReply as Landed
 from promptcodebook.deploy.batch.provider import Provider as Batches
-from promptcodebook.deploy.batch.provider import Result as Landed
 from promptcodebook.deploy.batch.provider import read_results
 from promptcodebook.errors import RunBusy
 from promptcodebook.lm.limit import StopSignal

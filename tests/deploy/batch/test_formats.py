@@ -13,13 +13,19 @@ import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 
-from promptcodebook.deploy.batch.rows import Result, added_names, read_results, survey, write_output
+from promptcodebook.deploy.batch.rows import (
+    RowResult,
+    added_names,
+    read_results,
+    survey,
+    write_output,
+)
 from promptcodebook.errors import DataError
 
 RESULTS = (
-    Result("a,\nb \U0001f6b2", (0, 3)),
-    Result(None, None, "LMError at execute: no"),
-    Result("", ()),
+    RowResult("a,\nb \U0001f6b2", (0, 3)),
+    RowResult(None, None, "LMError at execute: no"),
+    RowResult("", ()),
 )
 PREFIX = "pco_"
 ROWS: list[dict[str, Any]] = [
@@ -42,7 +48,7 @@ def made(folder: Path, kind: str) -> Path:
     return path
 
 
-def through(folder: Path, kind: str, out: str, results: Sequence[Result] = RESULTS) -> Path:
+def through(folder: Path, kind: str, out: str, results: Sequence[RowResult] = RESULTS) -> Path:
     target = folder / f"out.{out}"
     write_output(target, survey(made(folder, kind)), iter(results), PREFIX)
     return target
@@ -62,10 +68,10 @@ def test_results_are_read_back_from_every_form(kind: str, out: str, tmp_path: Pa
 
 @pytest.mark.parametrize("out", ["csv", "tsv"])
 def test_a_line_break_is_quoted_and_read_back(out: str, tmp_path: Path) -> None:
-    breaks = (Result("a\r\nb", (0,)), Result("a\nb\r\n", (1,)), Result("c", ()))
+    breaks = (RowResult("a\r\nb", (0,)), RowResult("a\nb\r\n", (1,)), RowResult("c", ()))
     target = through(tmp_path, "jsonl", out, breaks)
     assert tuple(read_results(target, survey(tmp_path / "in.jsonl"), PREFIX)) == breaks
-    results = (Result("one\rtwo", (0,)), Result("\r", ()), Result(None, None, "torn\r"))
+    results = (RowResult("one\rtwo", (0,)), RowResult("\r", ()), RowResult(None, None, "torn\r"))
     target = through(tmp_path, "jsonl", out, results)
     assert tuple(read_results(target, survey(tmp_path / "in.jsonl"), PREFIX)) == results
     assert target.read_bytes().count(b"\r") == 3, "lines still end in LF alone"

@@ -24,8 +24,8 @@ from promptcodebook.calls import Usage
 from promptcodebook.deploy.batch import on_ray
 from promptcodebook.deploy.batch.checkpoint import book_shard
 from promptcodebook.deploy.batch.on_ray import answer_shard, forget_batch, shard_jobs
-from promptcodebook.deploy.batch.rows import Result as Answered
-from promptcodebook.deploy.batch.session import Batch, Order
+from promptcodebook.deploy.batch.rows import RowResult as Answered
+from promptcodebook.deploy.batch.session import BatchJob, BatchSession
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.policy import Policy, deploy
 from tests.cli.invoked import pco, served
@@ -33,12 +33,12 @@ from tests.deploy.batch.rows import answering, write_rows
 from tests.lm.server import Server, says
 
 
-def opened(work: Path, server: Server, size: int, **more: Any) -> tuple[Batch, Any]:
+def opened(work: Path, server: Server, size: int, **more: Any) -> tuple[BatchSession, Any]:
     """A batch, and its tasks as they would be handed over: as JSON."""
     file = read_policy_file(work / "p.json")
     config = file.settings(above={"lm": server.spec, "cache": False})
-    asked = Order(work / "in.jsonl", work / "out.jsonl", "pco batch", ray=True, **more)
-    batch = Batch(asked, file, config)
+    asked = BatchJob(work / "in.jsonl", work / "out.jsonl", "pco batch", ray=True, **more)
+    batch = BatchSession(asked, file, config)
     return batch, (job for _, job in shard_jobs(batch, file, config, work, size))
 
 

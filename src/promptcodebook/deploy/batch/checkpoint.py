@@ -21,7 +21,7 @@ from promptcodebook.base.paths import make_private_folder, write_whole
 from promptcodebook.base.sqlite import Layout
 from promptcodebook.calls import Role, Usage
 from promptcodebook.config.loading import training_keys
-from promptcodebook.deploy.batch.rows import Result, on_disk
+from promptcodebook.deploy.batch.rows import RowResult, on_disk
 from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.store.header import FREE_KEYS, differences
 from promptcodebook.store.journal import BOOKS, Journal, add_usage
@@ -96,7 +96,7 @@ class Checkpoint:
                 for line in self._file:
                     if not line.endswith(b"\n"):
                         break
-                    self.failed += Result.read(line).error is not None
+                    self.failed += RowResult.read(line).error is not None
                     self.count += 1
                     end += len(line)
             # What a kill or a full disk left behind the whole lines is cut off.
@@ -104,7 +104,7 @@ class Checkpoint:
             self._file.seek(end)
             self._open = opened.pop_all()
 
-    def append(self, results: list[Result]) -> None:
+    def append(self, results: list[RowResult]) -> None:
         """Adds what comes next; returns when it would survive kill -9. DiskFull, StoreError."""
         with on_disk(self.folder / _ROWS):
             self._file.write(b"".join(result.line() for result in results))
@@ -112,10 +112,10 @@ class Checkpoint:
         self.count += len(results)
         self.failed += sum(result.error is not None for result in results)
 
-    def results(self) -> Iterator[Result]:
+    def results(self) -> Iterator[RowResult]:
         with (self.folder / _ROWS).open("rb") as file:
             for line in file:
-                yield Result.read(line)
+                yield RowResult.read(line)
 
     def close(self) -> None:
         """Writes what waits and releases the folder. Safe to call twice."""

@@ -16,7 +16,7 @@ from promptcodebook.base.units import cost_text, count_text, duration, lost_text
 from promptcodebook.cli import command
 from promptcodebook.deploy.batch.held import batches_in
 from promptcodebook.deploy.batch.on_ray import answer_on_ray
-from promptcodebook.deploy.batch.session import Batch, Order, Summary
+from promptcodebook.deploy.batch.session import BatchJob, BatchSession, Summary
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.progress import counting
@@ -67,8 +67,8 @@ def batch(
         file = reference.file.model_copy(update={"input": input_column})
         reference = replace(reference, file=file)
     settings, base = command.settings_for(reference, typed)
-    order = Order(source, target, _again(), prefix, retry, restart or anew, bool(ray))
-    opened = Batch(order, reference.file, settings)
+    order = BatchJob(source, target, _again(), prefix, retry, restart or anew, bool(ray))
+    opened = BatchSession(order, reference.file, settings)
     try:
         total, before = opened.source.count, opened.resumed
         if before:

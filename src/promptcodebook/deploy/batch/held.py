@@ -1,6 +1,6 @@
 """The executor's calls as batches, held until nothing else happens. `Held` is below the journal and
 the cache, where every call that must be paid for arrives; calls of other roles pass. Once no such
-call is under way and no new one has come, all become one batch at a `Place`. Each result is booked
+call is under way and no new one has come, all become one batch at a `BatchService`. Each result is booked
 and returned as its call's reply. A row's `custom_id` is the key of its request."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from promptcodebook.calls import LM, Reply, Request, Usage, request_key
 from promptcodebook.config import Budget, Config
 from promptcodebook.config.schema import Price
 from promptcodebook.config.secrets import secret_variables
-from promptcodebook.deploy.batch.provider import ByHand, Landing, Provider, Refused, Result
+from promptcodebook.deploy.batch.provider import BatchRefused, BatchReply, ByHand, Landing, Provider
 from promptcodebook.errors import BudgetReached, ConfigError, LMError, PcoError, Stop, StoreError
 from promptcodebook.lm import wire
 from promptcodebook.lm.budget import Attempted, BudgetGate, PriceTable
@@ -31,7 +31,7 @@ _SETTLE_S = 0.5  # how long nothing new must have come before a batch is submitt
 _REMEMBERED = 100_000  # replies that equal calls find while the cache may not have them yet
 
 
-class Place(Protocol):
+class BatchService(Protocol):
     """Where batches are answered; `where` is for errors. `knows` a row that was submitted before,
     in an earlier process too. `answer` submits the others, and calls `land` for each as its result
     comes. Raises Stop where some will not be answered now, LMError, StoreError."""
@@ -70,7 +70,7 @@ def batches_in(
             raise ConfigError(said, hint="leave that field out, or ask without --batch-api")
         found = find_credentials(spec.key_names, settings.headers)
 
-        def place(stop: StopSignal) -> Place:
+        def place(stop: StopSignal) -> BatchService:
             if file is not None:
                 return ByHand(spec, file, private)
             return Provider(spec, found, folder, (stop, tell), config.timeout, private)
@@ -102,7 +102,9 @@ class Held:
     share a row. A row that failed fails again at once when it is asked again. One whose reply the
     model broke off is in the next batch too, up to `retries` times."""
 
-    def __init__(self, spec: Spec, place: Callable[[StopSignal], Place], retries: int) -> None:
+    def __init__(
+        self, spec: Spec, place: Callable[[StopSignal], BatchService], retries: int
+    ) -> None:
         self._spec, self._make_place, self._retries = spec, place, retries
         self._quirks, self._live, self._broken = wire.Quirks(), 0, Counter[str]()
         self._waiting: dict[str, Request] = {}
@@ -175,7 +177,7 @@ class Held:
         except PcoError as error:
             reason = error
             if not isinstance(error, Stop | StoreError):
-                kind = Refused if isinstance(error, ConfigError) else Stop
+                kind = BatchRefused if isinstance(error, ConfigError) else Stop
                 reason = kind(str(error), hint=error.hint)
             self._end(rows, reason)
             self._budget.stop_signal.give(reason)
@@ -186,7 +188,7 @@ class Held:
     async def _ask_once(self, rows: Mapping[str, Request]) -> dict[str, Request]:
         again = dict[str, Request]()
 
-        async def land(key: str, result: Result) -> None:
+        async def land(key: str, result: BatchReply) -> None:
             if result.status in (400, 422) and result.sent:
                 body = wire.read_error_body(result.raw)
                 if self._quirks.learn(result.sent, body.all, body.param) is not None:
@@ -236,7 +238,7 @@ class Held:
                 said += f"may take up to {names[1]} and {names[2]})"
                 raise BudgetReached(said, hint="give it a greater budget, or fewer rows")
 
-    async def _deliver(self, key: str, request: Request, result: Result, last: bool) -> bool:
+    async def _deliver(self, key: str, request: Request, result: BatchReply, last: bool) -> bool:
         """Books what came back, and whether it is the row's end: only a `last` failure is."""
 
         async def read(request: Request) -> Reply:
@@ -257,7 +259,7 @@ class Held:
             del self._flights[key]
         return True
 
-    def _read(self, request: Request, result: Result) -> Reply:
+    def _read(self, request: Request, result: BatchReply) -> Reply:
         where = self._place.where
         if result.status != 200:
             error = wire.refusal_of(result.status, wire.read_error_body(result.raw), where)

@@ -26,8 +26,8 @@ from promptcodebook.config import Config
 from promptcodebook.config.loading import full_config
 from promptcodebook.data.table import SourceRow
 from promptcodebook.deploy.batch.checkpoint import book_shard, open_journal
-from promptcodebook.deploy.batch.rows import Result
-from promptcodebook.deploy.batch.session import Batch, Kept, Summary, answer_rows
+from promptcodebook.deploy.batch.rows import RowResult
+from promptcodebook.deploy.batch.session import BatchSession, RowWithResult, Summary, answer_rows
 from promptcodebook.deploy.cluster import join_cluster, machine_name, require_version
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoError
 from promptcodebook.lm.stack import uses_simulated
@@ -43,7 +43,7 @@ _PATIENCE_S = 60.0  # What tasks may take to end after a cancel.
 
 def answer_on_ray(
     address: str,
-    batch: Batch,
+    batch: BatchSession,
     file: PolicyFile,
     config: Config,
     base: Path,
@@ -73,12 +73,12 @@ class _Shard:
     """The known results of rows that belong together, None for each row that is sent."""
 
     number: int
-    known: list[Result | None] = field(default_factory=list[Result | None])
+    known: list[RowResult | None] = field(default_factory=list[RowResult | None])
     reference: Any = None
 
 
 def shard_jobs(
-    batch: Batch, file: PolicyFile, config: Config, base: Path, size: int
+    batch: BatchSession, file: PolicyFile, config: Config, base: Path, size: int
 ) -> Iterator[tuple[_Shard, str]]:
     """The rows not recorded yet, cut at multiples of `size`: each shard with its job, as JSON."""
     checkpoint = batch.checkpoint
@@ -108,7 +108,7 @@ class _Tasks:
     """At most `most` shards that were handed to the cluster and are not recorded."""
 
     def __init__(
-        self, ray: Any, batch: Batch, jobs: Iterator[tuple[_Shard, str]], most: int
+        self, ray: Any, batch: BatchSession, jobs: Iterator[tuple[_Shard, str]], most: int
     ) -> None:
         self._ray, self._batch, self._jobs, self._most = ray, batch, jobs, most
         # A task that died is begun again by the next command, which finds its journal.
@@ -143,7 +143,7 @@ class _Tasks:
             kinds = {kind.__name__: kind for kind in (BudgetReached, ConfigError, Interrupted)}
             kind: type[PcoError] = kinds.get(answer["error"], PcoError)
             raise kind(answer["message"], hint=answer["hint"])
-        results = (Result.read(line.encode()) for line in answer["results"])
+        results = (RowResult.read(line.encode()) for line in answer["results"])
         ready = [next(results) if known is None else known for known in shard.known]
         checkpoint.append(ready)
         for _ in ready:
@@ -181,7 +181,7 @@ class _Tasks:
                 self._ray.cancel(reference, force=True)
 
 
-def _forget(ray: Any, batch: Batch) -> None:
+def _forget(ray: Any, batch: BatchSession) -> None:
     """Every machine of the cluster removes its journals of a batch that is recorded."""
     task = ray.remote(max_retries=0, num_cpus=0)(forget_batch)
     said = machine_name(), str(batch.checkpoint.folder.resolve())
@@ -244,7 +244,7 @@ def _answered_shard(said: Mapping[str, Any], relay: Relay) -> str:
         require_version(said["version"])
         with closing(open_journal(_settled_home(said), said["again"])) as journal:
             try:
-                results = list[Result]()
+                results = list[RowResult]()
                 _answer(said, journal, results, relay)
                 answer["results"] = [result.line().decode() for result in results]
             finally:
@@ -256,11 +256,15 @@ def _answered_shard(said: Mapping[str, Any], relay: Relay) -> str:
     return json.dumps(answer)
 
 
-def _answer(said: Mapping[str, Any], journal: Journal, results: list[Result], relay: Relay) -> None:
+def _answer(
+    said: Mapping[str, Any], journal: Journal, results: list[RowResult], relay: Relay
+) -> None:
     config = full_config().model_validate(said["config"])
     file = PolicyFile.model_validate_json(said["policy"])
     policy = deploy(file, config, Sources(Path(said["base"])), journal.supplies())
-    rows: Iterator[Kept] = ((SourceRow(where, values), None) for where, values in said["rows"])
+    rows: Iterator[RowWithResult] = (
+        (SourceRow(where, values), None) for where, values in said["rows"]
+    )
 
     async def answered() -> None:
         try:

@@ -55,16 +55,16 @@ _ODD = json_decoder(odd_numbers=True)
 _BEGINS = b'{"custom_id":"'
 
 
-class Refused(Stop, exit_code=2):
+class BatchRefused(Stop, exit_code=2):
     """No batch can be submitted here."""
 
 
-class Pending(Stop, exit_code=3):
+class BatchPending(Stop, exit_code=3):
     """A batch is not over, or not wholly answered; the same command continues."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class BatchReply:
     """What became of a row: the answer's status, body and seconds; `sent`: if it was refused;
     `broken`: the model broke off its reply."""
 
@@ -79,7 +79,7 @@ class Result:
         return self.status == 200 and not self.broken
 
 
-Landing = Callable[[str, Result], Awaitable[None]]
+Landing = Callable[[str, BatchReply], Awaitable[None]]
 
 
 class _Counts(BaseModel):
@@ -134,7 +134,7 @@ def request_line(key: str, body: Mapping[str, Any]) -> bytes:
     return json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n"
 
 
-def read_results(data: bytes, seconds: float = 0.0) -> Iterator[tuple[str, Result]]:
+def read_results(data: bytes, seconds: float = 0.0) -> Iterator[tuple[str, BatchReply]]:
     """Each row of an output or error file by its key; what is no row is left out."""
     for line in data.splitlines():
         with suppress(ValueError, KeyError, TypeError):
@@ -148,7 +148,7 @@ def read_results(data: bytes, seconds: float = 0.0) -> Iterator[tuple[str, Resul
             else:
                 status, body = _status_of(error), {"error": error}
             broken = status == 200 and wire.broken_off(body) is not None
-            yield key, Result(status, json.dumps(body).encode(), seconds, broken=broken)
+            yield key, BatchReply(status, json.dumps(body).encode(), seconds, broken=broken)
 
 
 def _status_of(error: object) -> int:
@@ -165,7 +165,7 @@ class Noted:
         self.facts: dict[str, Any] = json.loads((folder / "batch.json").read_text("utf-8"))
         self.keys = {str(json.loads(row)["custom_id"]) for row in self.data.splitlines()}
         self.left = set(self.keys)
-        self.over: asyncio.Task[dict[str, Result]] | None = None
+        self.over: asyncio.Task[dict[str, BatchReply]] | None = None
         self._lock: RunLock | None = None
 
     @classmethod
@@ -342,13 +342,13 @@ class Provider:
                 del self._at[key]
             batch, left = f"the batch {noted.facts['id']}", plural(len(keys), "request")
             ended = f"{noted.facts['ended']}, with {left} unanswered"
-            raise Pending(f"{batch} at {self._spec.base_url} {ended}", hint=_AGAIN)
+            raise BatchPending(f"{batch} at {self._spec.base_url} {ended}", hint=_AGAIN)
 
-    async def _over(self, noted: Noted) -> dict[str, Result]:
+    async def _over(self, noted: Noted) -> dict[str, BatchReply]:
         if not noted.facts["id"]:
             try:
                 noted.note(id=await self._submit(noted))
-            except (Refused, LMError) as error:
+            except (BatchRefused, LMError) as error:
                 if not error.retryable:  # it was not taken, for sure
                     noted.left.clear()
                 raise
@@ -359,10 +359,10 @@ class Provider:
             first = self.where.clean(faults[0].message or "it does not say why")
             line = f" (line {faults[0].line})" if faults[0].line else ""
             said = f"{self._spec.base_url} refused the batch {batch.id}: {first}{line}"
-            raise Refused(said, hint=_OTHER)
+            raise BatchRefused(said, hint=_OTHER)
         took = batch.seconds
         seconds = time.time() - noted.facts["time"] if took is None else took
-        results = dict[str, Result]()
+        results = dict[str, BatchReply]()
         for name in filter(None, (batch.output_file_id, batch.error_file_id)):
             results |= read_results(await self._call("GET", f"files/{name}/content"), seconds)
         noted.facts["ended"] = "was cancelled" if batch.status == "cancelled" else batch.status
@@ -372,14 +372,14 @@ class Provider:
             noted.keep_only(answered)
         return {key: result for key, result in results.items() if result.status}
 
-    def _add_sent(self, noted: Noted, results: dict[str, Result]) -> None:
+    def _add_sent(self, noted: Noted, results: dict[str, BatchReply]) -> None:
         """To each refused row, what was sent; of a batch that is complete each row has a result."""
         for row in map(json.loads, noted.data.splitlines()):
             key, known = row["custom_id"], results.get(row["custom_id"])
             if known is not None and known.status in (400, 422):
                 results[key] = replace(known, sent=row["body"])
             elif known is None and noted.facts["ended"] == "completed":
-                results[key] = Result(500, b'{"error": "the batch has no result for it"}')
+                results[key] = BatchReply(500, b'{"error": "the batch has no result for it"}')
 
     async def _submit(self, noted: Noted) -> str:
         """The batch's id. A lost answer is asked for again once the provider's list lacks it."""
@@ -463,7 +463,7 @@ class Provider:
                     return body
                 if status in _NO_SUCH_PLACE and path in ("files", "batches"):
                     said = f"{base} has no batches: POST /{path} was answered with {status}"
-                    raise Refused(said, hint=_OTHER)
+                    raise BatchRefused(said, hint=_OTHER)
                 error = wire.refusal_of(status, wire.read_error_body(body), self.where)
                 error.retry_after = wait
             except LMError as fault:
@@ -504,7 +504,7 @@ class ByHand:
             raise ConfigError(f"{spec.text} names no model", hint=f"write {spec.text}#MODEL")
         self.where = wire.ModelAddress(spec.base_url, spec.model, private=private)
         self._file, self._out = file, file.with_name(f"{file.stem}.out{file.suffix}")
-        self._known: dict[str, Result] | None = None
+        self._known: dict[str, BatchReply] | None = None
 
     async def open(self) -> None:
         if self._known is None:
@@ -525,7 +525,7 @@ class ByHand:
             self._write(b"".join(lines))
             done = f"vllm run-batch -i {self._file} -o {self._out} --model {self.where.model}"
             said = f"{self._file} has {plural(len(lines), 'request')} to answer"
-            raise Pending(said, hint=f"{done}; then type the same command again")
+            raise BatchPending(said, hint=f"{done}; then type the same command again")
 
     def _write(self, data: bytes) -> None:
         with on_disk(self._file):

@@ -21,16 +21,18 @@ from promptcodebook.data import table as tabular
 from promptcodebook.errors import DataError, PcoError
 from promptcodebook.types import Rollout
 
-Kind = Literal["jsonl", "csv", "tsv", "parquet"]
-_KINDS = cast("dict[str, Kind]", {f".{k}": k for k in get_args(Kind)} | {".ndjson": "jsonl"})
+FileKind = Literal["jsonl", "csv", "tsv", "parquet"]
+_KINDS = cast(
+    "dict[str, FileKind]", {f".{k}": k for k in get_args(FileKind)} | {".ndjson": "jsonl"}
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RowFile:
     """A file of rows: its columns in order of appearance; `mark` is the SHA-256 of its bytes."""
 
     path: Path
-    kind: Kind
+    kind: FileKind
     columns: tuple[str, ...]
     count: int
     mark: str
@@ -40,14 +42,14 @@ class Source:
         return islice(_records(self.path, self.kind, exact), after, None)
 
 
-def _records(path: Path, kind: Kind, exact: bool = False) -> Iterator[tabular.SourceRow]:
+def _records(path: Path, kind: FileKind, exact: bool = False) -> Iterator[tabular.SourceRow]:
     if kind in ("jsonl", "parquet"):
         return tabular.jsonl_records(path) if kind == "jsonl" else tabular.parquet_records(path)
     cells = tabular.csv_records(path, "\t" if kind == "tsv" else "", exact=exact)
     return islice(cells, 1, None)  # behind the header
 
 
-def kind_of(path: Path) -> Kind:
+def kind_of(path: Path) -> FileKind:
     """By the file's ending. DataError for one that cannot be read row by row."""
     kind = _KINDS.get(path.suffix.lower())
     if kind is None:
@@ -56,7 +58,7 @@ def kind_of(path: Path) -> Kind:
     return kind
 
 
-def survey(path: Path) -> Source:
+def survey(path: Path) -> RowFile:
     """Reads the file once. DataError where it cannot be read or is empty; MissingExtra."""
     kind = kind_of(path)
     if kind == "parquet":
@@ -71,7 +73,7 @@ def survey(path: Path) -> Source:
         columns = tuple(found)
     if not count:
         raise DataError(f"{path} has no rows", hint="give it at least one")
-    return Source(path, kind, columns, count, file_mark(path))
+    return RowFile(path, kind, columns, count, file_mark(path))
 
 
 def file_mark(path: Path) -> str:
@@ -83,7 +85,7 @@ def file_mark(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RowResult:
     """Of one row: the answer and the instincts that it was given by, or the error in its place."""
 
     answer: str | None = None
@@ -91,7 +93,7 @@ class Result:
     error: str | None = None
 
     @classmethod
-    def of(cls, rollout: Rollout) -> Result:
+    def of(cls, rollout: Rollout) -> RowResult:
         route = None if rollout.route is None else rollout.route.indices
         failure = rollout.failure
         if failure is None:
@@ -103,7 +105,7 @@ class Result:
         return _json(asdict(self)) + b"\n"
 
     @classmethod
-    def read(cls, line: bytes) -> Result:
+    def read(cls, line: bytes) -> RowResult:
         """What `line` wrote. ValueError, KeyError or TypeError for anything else."""
         tree = json.loads(line)
         route = tree["route"]
@@ -114,7 +116,7 @@ def added_names(prefix: str) -> tuple[str, str, str]:
     return f"{prefix}answer", f"{prefix}route", f"{prefix}error"
 
 
-def _added(result: Result, prefix: str) -> dict[str, object]:
+def _added(result: RowResult, prefix: str) -> dict[str, object]:
     route = None if result.route is None else list(result.route)
     return dict(zip(added_names(prefix), (result.answer, route, result.error), strict=True))
 
@@ -135,7 +137,7 @@ def on_disk(path: Path) -> Generator[None]:
         raise store_os_error(error, path) from error
 
 
-def write_output(target: Path, source: Source, results: Iterable[Result], prefix: str) -> None:
+def write_output(target: Path, source: RowFile, results: Iterable[RowResult], prefix: str) -> None:
     """OUT, whole or not at all, in the form that its ending names. `results` has one for each row
     of IN. Raises DataError (its values do not fit into Parquet), StoreError or DiskFull."""
     kind = kind_of(target)
@@ -167,7 +169,7 @@ def _cell(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _write_parquet(part: Path, source: Source, results: Iterable[Result], prefix: str) -> None:
+def _write_parquet(part: Path, source: RowFile, results: Iterable[RowResult], prefix: str) -> None:
     arrow, parquet = tabular.import_parquet()
     types = (arrow.string(), arrow.list_(arrow.int64()), arrow.string())
     remaining, writer = iter(results), None
@@ -189,7 +191,7 @@ def _utf8(value: object) -> object:
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
-def _tables(arrow: Any, source: Source) -> Iterator[Any]:
+def _tables(arrow: Any, source: RowFile) -> Iterator[Any]:
     """IN in pieces: of Parquet with its types, of text with types that fit all of it."""
     if source.kind == "parquet":
         with tabular.open_parquet(source.path) as file:
@@ -217,7 +219,7 @@ def _tables(arrow: Any, source: Source) -> Iterator[Any]:
         ) from None
 
 
-def read_results(target: Path, source: Source, prefix: str) -> Iterator[Result]:
+def read_results(target: Path, source: RowFile, prefix: str) -> Iterator[RowResult]:
     """The results in a finished OUT, which must have been made of this IN. DataError."""
     made = survey(target)
     missing = [name for name in added_names(prefix) if name not in made.columns]
@@ -241,4 +243,4 @@ def read_results(target: Path, source: Source, prefix: str) -> Iterator[Result]:
             said = f"{record.where}: {route!r} is not a route"
             raise DataError(said, hint="name an OUT that pco batch wrote") from None
         said = (None if each is None else str(each) for each in (answer, error))
-        yield Result(next(said), known, next(said))
+        yield RowResult(next(said), known, next(said))

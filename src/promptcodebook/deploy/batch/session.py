@@ -20,8 +20,8 @@ from promptcodebook.config import Config
 from promptcodebook.data.table import SourceRow, parse_input_template
 from promptcodebook.deploy.batch.checkpoint import Checkpoint, checkpoint_of
 from promptcodebook.deploy.batch.rows import (
-    Result,
-    Source,
+    RowFile,
+    RowResult,
     added_names,
     file_mark,
     kind_of,
@@ -40,13 +40,13 @@ _ROWS_OF_A_BATCH = 10_000  # Rows that wait in memory for a batch at a provider.
 _WINDOW = 4  # Rows read and not yet recorded, for each that is being answered.
 _MOST_HELD = 1024  # Results that are held back at most, those of rows that were not asked included.
 
-Kept = tuple[
-    SourceRow, Result | None
+RowWithResult = tuple[
+    SourceRow, RowResult | None
 ]  # A row, and its result where an earlier batch has brought it.
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BatchJob:
     """IN through a policy to OUT. `again` is the command as it was typed; `retry` asks the failed
     rows of a finished OUT; `restart` discards previous results; `ray` = on a cluster."""
 
@@ -87,10 +87,10 @@ class Summary:
         }
 
 
-class Batch:
+class BatchSession:
     """A batch whose IN is checked and whose checkpoint is open."""
 
-    def __init__(self, order: Order, file: PolicyFile, config: Config) -> None:
+    def __init__(self, order: BatchJob, file: PolicyFile, config: Config) -> None:
         """Reads IN once, opens OUT's checkpoint. DataError, ConfigError, RunBusy, StoreError."""
         self._policy: Policy | None = None
         kind_of(order.target)
@@ -123,7 +123,7 @@ class Batch:
         self.order, self.source, self.checkpoint = order, source, checkpoint
         self.resumed = checkpoint.count
 
-    def rows(self) -> Iterator[Kept]:
+    def rows(self) -> Iterator[RowWithResult]:
         """What is not recorded yet, with what an earlier batch has brought of it."""
         rows = self.source.rows(self.checkpoint.count)
         if not self.order.retry:
@@ -145,7 +145,7 @@ class Batch:
         OUT. After Stop, TooManyFailures, StoreError or DiskFull the same order continues."""
         checkpoint, again = self.checkpoint, self.order.again
 
-        def keep(results: list[Result]) -> None:
+        def keep(results: list[RowResult]) -> None:
             checkpoint.append(results)
             for _ in results:
                 done()
@@ -193,7 +193,7 @@ class Batch:
         self.checkpoint.close()
 
 
-def _require_columns(source: Source, file: PolicyFile) -> None:
+def _require_columns(source: RowFile, file: PolicyFile) -> None:
     named = (file.input,) if file.input in source.columns else ()
     named = named or parse_input_template(file.input).columns or (file.input,)
     missing = [name for name in named if name not in source.columns]
@@ -205,7 +205,7 @@ def _require_columns(source: Source, file: PolicyFile) -> None:
         raise errors.DataError(f"{source.path} has {said}", hint=hint)
 
 
-def _old_output(order: Order, source: Source, folder: Path) -> str:
+def _old_output(order: BatchJob, source: RowFile, folder: Path) -> str:
     """The mark of the OUT whose failed rows are asked again, '' without --retry."""
     there, resumed = order.target.exists(), folder.exists()
     if not order.retry:
@@ -226,15 +226,15 @@ def _old_output(order: Order, source: Source, folder: Path) -> str:
 class _Landed:
     """A result; `failure` is that of a model. Only a row that was `asked` says anything of them."""
 
-    result: Result
+    result: RowResult
     asked: bool = False
     failure: Failure | None = None
 
 
 async def answer_rows(
     policy: Policy,
-    rows: Iterator[Kept],
-    keep: Callable[[list[Result]], None],
+    rows: Iterator[RowWithResult],
+    keep: Callable[[list[RowResult]], None],
     at_once: int,
     *,
     answered: bool = False,
@@ -258,9 +258,9 @@ async def answer_rows(
                 else:
                     try:
                         rollout = await policy.arun(record.values)
-                        landed = _Landed(Result.of(rollout), asked=True, failure=rollout.failure)
+                        landed = _Landed(RowResult.of(rollout), asked=True, failure=rollout.failure)
                     except errors.DataError as error:  # the row's own fault: no model was asked
-                        landed = _Landed(Result(error=f"{type(error).__name__}: {error}"))
+                        landed = _Landed(RowResult(error=f"{type(error).__name__}: {error}"))
                 for _ in range(order.land(number, landed)):
                     room.release()
         except errors.PcoError as error:
@@ -278,7 +278,7 @@ class _Order:
     """Puts results that land in any order into theirs. Holds back those that may stop the job:
     failures until a row was answered, and the last ones for which no model could be reached."""
 
-    def __init__(self, keep: Callable[[list[Result]], None], answered: bool) -> None:
+    def __init__(self, keep: Callable[[list[RowResult]], None], answered: bool) -> None:
         self._keep, self._next = keep, 0
         self._landed: dict[int, _Landed] = {}
         self._held: list[_Landed] = []
