@@ -22,7 +22,7 @@ from promptcodebook.deploy.online.log import ADD, INSERT, Feedback, Served, Sqli
 from promptcodebook.deploy.registry.registry import open_registry
 from promptcodebook.deploy.viewer.following import FollowedRun
 from promptcodebook.deploy.viewer.page import Screen, page_of
-from promptcodebook.deploy.viewer.server import Site, viewing
+from promptcodebook.deploy.viewer.server import Viewer, viewing
 from promptcodebook.store.events import Event
 from tests.deploy.registry.build import policy
 from tests.report.scripted_run import HOSTILE, ScriptedRun, write_run
@@ -99,7 +99,7 @@ async def ask(base: str, path: str) -> tuple[int, str, str]:
 def get(runs_dir: Path) -> Iterator[Get]:
     """Asks a viewer of these runs for a path."""
     loop = asyncio.new_event_loop()
-    at_work = viewing(Site(runs_dir))
+    at_work = viewing(Viewer(runs_dir))
     base = loop.run_until_complete(at_work.__aenter__())
 
     def read(path: str, method: str = "GET", **headers: str) -> Answer:

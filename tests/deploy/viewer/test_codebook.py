@@ -22,7 +22,7 @@ from promptcodebook.deploy.viewer.codebook import (
     unpaired_interval,
 )
 from promptcodebook.deploy.viewer.following import FollowedRun
-from promptcodebook.deploy.viewer.server import Site, viewing
+from promptcodebook.deploy.viewer.server import Viewer, viewing
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import POLICY
 from promptcodebook.store.effects import Effect, EffectStore, read_effects
@@ -174,12 +174,12 @@ async def test_a_page_says_what_to_type_and_asks_no_model(run: Path) -> None:
     runs = run.parent
     command = f"pco codebook effect {run_reference(run)} 0"
     page = f"/run/{run.name}/codebook/0"
-    async with viewing(Site(runs)) as base:
+    async with viewing(Viewer(runs)) as base:
         text = flat((await asked(base + page)).text)
         assert f"To measure it, type {command}" in text and "--trust" not in text
         for act in ("", "/measure", "/stop"):
             assert (await asked(base + page + act, "POST", Origin=base)).status == 405
         edit_header(run / "run.sqlite", lambda text: text.replace("0.2.0", "0.2.1"), sealed=False)
-    async with viewing(Site(runs)) as base:
+    async with viewing(Viewer(runs)) as base:
         assert f"{command} --trust" in flat((await asked(base + page)).text)
     assert read_effects(run) == []

@@ -16,7 +16,7 @@ from promptcodebook.deploy.registry.registry import Facts, open_registry
 from promptcodebook.deploy.viewer.codebook import codebook_screen
 from promptcodebook.deploy.viewer.examples import compare_screen, example_screen, examples_screen
 from promptcodebook.deploy.viewer.following import FollowedRun, run_screen, with_tests
-from promptcodebook.deploy.viewer.lists import Runs
+from promptcodebook.deploy.viewer.lists import RunsList
 from promptcodebook.deploy.viewer.page import page_of
 from promptcodebook.report.context import render_sections
 from promptcodebook.report.verdict import JudgedSection
@@ -57,7 +57,7 @@ def test_every_screen_says_word_for_word_what_was_approved(get: Get, keys: dict[
 
 
 def test_a_folder_without_runs_says_what_to_type(tmp_path: Path) -> None:
-    assert "pco train" in Runs(tmp_path).screen().body
+    assert "pco train" in RunsList(tmp_path).screen().body
 
 
 @pytest.mark.parametrize("name", ["", "tidy"])

@@ -20,9 +20,9 @@ from promptcodebook.base.paths import BENCH
 from promptcodebook.calls import Usage
 from promptcodebook.deploy.registry.registry import open_registry
 from promptcodebook.deploy.viewer.following import FollowedRun, OpenRuns, find_key, key_of, root_of
-from promptcodebook.deploy.viewer.lists import Runs, Wanted
+from promptcodebook.deploy.viewer.lists import RunFilter, RunsList
 from promptcodebook.deploy.viewer.page import page_of
-from promptcodebook.deploy.viewer.server import Site, viewing
+from promptcodebook.deploy.viewer.server import Viewer, viewing
 from promptcodebook.errors import StoreError
 from promptcodebook.report.context import read_notes
 from promptcodebook.store.events import Validated
@@ -62,7 +62,7 @@ async def test_a_note_is_kept_with_the_run_and_shown_where_the_input_is(tmp_path
     store = write_run(tmp_path / "runs", ScriptedRun(steps=1, hostile=""))
     store.close()
     page, sent = f"/run/{store.header.id}", {"label": " data ", "note": "<b>wrong</b> reference"}
-    async with viewing(Site(tmp_path / "runs")) as base:
+    async with viewing(Viewer(tmp_path / "runs")) as base:
         kept = await asked(f"{base}{page}/note/test-50", "POST", sent, Origin=base)
         assert (kept.status, kept.headers["Location"]) == (303, f"{page}#test")
         assert read_notes(store.path) == {"test-50": ("data", "<b>wrong</b> reference")}
@@ -84,7 +84,7 @@ async def test_nothing_is_written_but_for_a_page_of_its_own(
 ) -> None:
     store = write_run(tmp_path, replace(_ONE, verdict=True, **run))
     page = f"/run/{store.header.id}"
-    async with viewing(Site(tmp_path, read_only=read_only)) as base:
+    async with viewing(Viewer(tmp_path, read_only=read_only)) as base:
         headers = {"Origin": origin.replace("BASE", base)} if origin else {}
         for path in (f"{page}/note/test-1", *([f"{page}/stop"] if not run else [])):
             answer = await asked(base + path, "POST", {"note": "n"}, **headers)
@@ -107,7 +107,7 @@ async def test_the_stop_button_is_ctrl_c_for_the_process_that_writes(tmp_path: P
     job = await asyncio.create_subprocess_exec(sys.executable, "-c", hold, str(store.path), **pipes)
     assert job.stdout is not None and await job.stdout.readline() == b"held\n"
     stop = f"/run/{store.header.id}/stop"
-    async with viewing(Site(tmp_path)) as base:
+    async with viewing(Viewer(tmp_path)) as base:
         text = flat((await asked(f"{base}/run/{store.header.id}")).text)
         assert re.search(r"Running. Step 10 of 50: about \S+.* of training left, then", text)
         assert "of training left" in flat((await asked(base + "/")).text)
@@ -116,7 +116,7 @@ async def test_the_stop_button_is_ctrl_c_for_the_process_that_writes(tmp_path: P
         assert b"KeyboardInterrupt" in said
         assert (await asked(base + stop, "POST", Origin=base)).status == 409
     mine = RunStore.open(store.path, write=True)  # this process: it is not stopped by its viewer
-    async with viewing(Site(tmp_path)) as base:
+    async with viewing(Viewer(tmp_path)) as base:
         assert (await asked(base + stop, "POST", Origin=base)).status == 409
     mine.close()
 
@@ -199,7 +199,7 @@ async def test_an_error_nobody_foresaw_is_answered_with_a_hint_under_the_same_po
     run = ScriptedRun(steps=1, verdict=False, hostile="", config=settings)
     store = write_run(tmp_path / "runs", run)
     store.close()
-    async with viewing(Site(tmp_path / "runs")) as base:
+    async with viewing(Viewer(tmp_path / "runs")) as base:
         status, text, policy = await ask(base, f"/run/{store.header.id}")
     assert status == 500 and "Next: " in text
     assert policy.startswith("default-src 'none'")
@@ -233,7 +233,7 @@ async def test_a_page_hears_within_a_second_that_its_run_went_on(tmp_path: Path)
     store = write_run(tmp_path, ScriptedRun(steps=0, verdict=False, task=SIMULATED))
     path = f"/live/run/{store.header.id}"
     try:
-        async with viewing(Site(tmp_path)) as base:
+        async with viewing(Viewer(tmp_path)) as base:
             first, name = await _news(base, f"{path}?mark=none")
             assert name == "changed"
             waiting = asyncio.create_task(_news(base, f"{path}?mark={first}"))
@@ -253,7 +253,7 @@ async def test_a_page_hears_within_a_second_that_its_run_went_on(tmp_path: Path)
             waiting.cancel()
         # The server is gone; another one takes its place, and the page asks where it stood.
         store.append(next(events))
-        async with viewing(Site(tmp_path)) as base:
+        async with viewing(Viewer(tmp_path)) as base:
             third, _ = await _news(base, path, last=second)
             assert third not in (first, second)
     finally:
@@ -269,7 +269,7 @@ async def _all_news(base: str, path: str) -> list[str]:
 async def test_the_news_of_a_run_that_nobody_writes_end_and_say_so(tmp_path: Path) -> None:
     store = write_run(tmp_path, ScriptedRun(steps=2, verdict=False, hostile=""))
     path = f"/live/run/{store.header.id}"
-    async with viewing(Site(tmp_path)) as base:
+    async with viewing(Viewer(tmp_path)) as base:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(_all_news(base, path), 0.6)
         first, _ = await _news(base, f"{path}?mark=none")
@@ -286,7 +286,7 @@ async def test_the_registry_tells_of_a_promotion_and_of_a_rollback(
 ) -> None:
     file = tmp_path / "registry.sqlite"
     monkeypatch.setenv("PCO_REGISTRY", str(file))
-    async with viewing(Site(tmp_path)) as base:
+    async with viewing(Viewer(tmp_path)) as base:
         before, _ = await _news(base, "/live/registry")
         with open_registry(file, who="Ada") as registry:
             first, second = (registry.freeze(policy(w), "tickets").version for w in ("a", "b"))
@@ -318,13 +318,13 @@ def validated(step: int, score: float, n: int) -> Validated:
     return Validated(step, "subset", Evaluation("val", "val", rollouts))
 
 
-def markup_of(runs: Runs, wanted: Wanted = Wanted()) -> str:  # noqa: B008 - it never changes
+def markup_of(runs: RunsList, wanted: RunFilter = RunFilter()) -> str:  # noqa: B008 - it never changes
     return page_of(runs.screen(wanted), "/").decode()
 
 
 def test_what_was_written_after_the_last_step_is_in_the_list(tmp_path: Path) -> None:
     store = write_run(tmp_path, _RUN)
-    runs = Runs(tmp_path, kept_s=0.0)
+    runs = RunsList(tmp_path, kept_s=0.0)
     mark, before = runs.mark(), markup_of(runs)
     assert "2 scores from 0.400 to 0.500" in before and " 510 " in flat(before)
     usage = Usage(100, 1, 1, 1, 0.0, 100)
@@ -345,10 +345,10 @@ def test_runs_are_listed_with_their_verdict_in_the_order_and_kind_that_is_wanted
         rows = (("present", "the present prompt", present), ("learned", "the result", learned))
         write_run(tmp_path, ScriptedRun(1, 4, 2, 1, hostile="", task=task, rows=rows)).close()
     write_run(tmp_path, replace(_ONE, task="none")).close()
-    runs = Runs(tmp_path)
+    runs = RunsList(tmp_path)
 
     def listed(**wanted: str) -> list[str]:
-        shown = markup_of(runs, Wanted.of(wanted))
+        shown = markup_of(runs, RunFilter.of(wanted))
         return re.findall(r'<span class="id"><a[^>]*>[^<]*-(\w+)</a>', shown)
 
     text = flat(markup_of(runs))
@@ -362,7 +362,7 @@ def test_runs_are_listed_with_their_verdict_in_the_order_and_kind_that_is_wanted
     ]
     assert listed(only="stopped") == ["none"] and listed(words="nothing like it") == []
     assert listed(page="9", by="task") == listed(by="task") and listed(page="9") == listed()
-    assert "No run fits." in flat(markup_of(runs, Wanted.of({"words": "<x>"})))
+    assert "No run fits." in flat(markup_of(runs, RunFilter.of({"words": "<x>"})))
 
 
 def test_a_run_that_cannot_be_read_is_told_on_the_screen_and_warned_of_once(
@@ -372,7 +372,7 @@ def test_a_run_that_cannot_be_read_is_told_on_the_screen_and_warned_of_once(
     bad = tmp_path / "20260101-000000-bad"
     bad.mkdir()
     (bad / "run.sqlite").write_bytes(b"no database" * 100)
-    runs = Runs(tmp_path)
+    runs = RunsList(tmp_path)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             (bad / "run.sqlite").touch()
@@ -385,7 +385,7 @@ def test_all_pages_share_one_look_and_what_did_not_change_is_not_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = write_run(tmp_path, _RUN)
-    runs = Runs(tmp_path, kept_s=60.0)
+    runs = RunsList(tmp_path, kept_s=60.0)
     before, first = runs.mark(), flat(markup_of(runs))
     with monkeypatch.context() as closed:
         closed.setattr(RunStore, "open", None)

@@ -33,7 +33,7 @@ def view(
 
     from promptcodebook.deploy.serve.cli import listen
     from promptcodebook.deploy.viewer.following import find_key, root_of
-    from promptcodebook.deploy.viewer.server import HOST, Site, viewing
+    from promptcodebook.deploy.viewer.server import HOST, Viewer, viewing
     from promptcodebook.report.pages import address
     from promptcodebook.store.runs import find_run
 
@@ -42,7 +42,7 @@ def view(
     path = "/" if folder is None else address("run", find_key(home, folder))
 
     async def serve() -> None:
-        site = Site(home, trust=trust, read_only=read_only)
+        site = Viewer(home, trust=trust, read_only=read_only)
         async with viewing(site, port) as base:
             if as_json:
                 emit({"url": base + path})

@@ -33,7 +33,7 @@ _SERVED_S = 5.0  # how often a registry on a server is asked: others ask it too
 _Files = tuple[list[list[int] | None], int | None]
 
 
-class _Line(NamedTuple):
+class _ScoreLine(NamedTuple):
     """Validation scores in order, the best one's examples; how long a run at work still takes."""
 
     scores: tuple[float, ...] = ()
@@ -42,11 +42,11 @@ class _Line(NamedTuple):
     left: str = ""
 
 
-_Listed = tuple[RunSummary, _Line]
+_Listed = tuple[RunSummary, _ScoreLine]
 KINDS = ("Deploy", "Do not deploy", "Undecided", "running", "stopped", "finished")
 
 
-class Wanted(NamedTuple):
+class RunFilter(NamedTuple):
     """Which runs, and in which order: `words` are searched for, `only` is one of `KINDS`, `by` a
     column of `_ORDERS` (with '-' before it, the other way round)."""
 
@@ -56,7 +56,7 @@ class Wanted(NamedTuple):
     by: str = ""
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> Wanted:
+    def of(cls, query: Mapping[str, str]) -> RunFilter:
         """Of the address; what it does not know is left out."""
         page, by = query.get("page", ""), query.get("by", "")
         number = int(page) if page.isdecimal() and len(page) < 9 else 1
@@ -79,7 +79,7 @@ class Wanted(NamedTuple):
         known.sort(key=lambda each: value(*each), reverse=not self.by.startswith("-"))
         return known + [each for each in found if value(*each) is None]
 
-    def _fits(self, run: RunSummary, line: _Line) -> bool:
+    def _fits(self, run: RunSummary, line: _ScoreLine) -> bool:
         kinds = run.decision, state_of(run)
         text = " ".join((run.id, run.name, run.task, *kinds)).lower()
         return self.only in ("", *kinds) and all(w in text for w in self.words.lower().split())
@@ -89,7 +89,7 @@ def state_of(run: RunSummary) -> str:
     return "running" if run.running else run.ended or "stopped"
 
 
-_ORDERS: Mapping[str, Callable[[RunSummary, _Line], Any]] = {
+_ORDERS: Mapping[str, Callable[[RunSummary, _ScoreLine], Any]] = {
     "run": lambda run, _: run.created,
     "task": lambda run, _: run.task,
     "verdict": lambda run, _: run.decision or None,
@@ -102,15 +102,15 @@ _ORDERS: Mapping[str, Callable[[RunSummary, _Line], Any]] = {
     "cost": lambda run, _: run.usage.cost,
     "time": lambda run, _: run.elapsed_s,
 }
-_ALL = Wanted()
+_ALL = RunFilter()
 
 
-class Runs:
+class RunsList:
     """The runs of one folder. From any thread; pages that follow them share one look a `kept_s`."""
 
     def __init__(self, runs_dir: Path, kept_s: float = 1.0) -> None:
         self._runs_dir, self._kept_s = runs_dir, kept_s
-        self._lines: dict[Path, tuple[_Files, _Line]] = {}
+        self._lines: dict[Path, tuple[_Files, _ScoreLine]] = {}
         self._marked, self._until = "", 0.0
         self._read: tuple[str, list[RunSummary]] = ("", [])
         self._unreadable: dict[Path, StoreError] = {}
@@ -131,7 +131,7 @@ class Runs:
         lines = [(str(folder), _files(folder)) for folder in run_folders(self._runs_dir)]
         return hashlib.sha256(repr(lines).encode("utf-8", "replace")).hexdigest()[:16]
 
-    def screen(self, wanted: Wanted = _ALL) -> Screen:
+    def screen(self, wanted: RunFilter = _ALL) -> Screen:
         """A page of the runs that are wanted."""
         with self._lock:
             # Before the rest: a page may be newer than it says, never older.
@@ -169,7 +169,7 @@ class Runs:
         said = (ALL_SIMULATED if all(marks) else SOME_SIMULATED) if any(marks) else ""
         return Screen("Runs", body, live="/live/runs", mark=mark, simulated=said)
 
-    def _line(self, run: RunSummary) -> _Line:
+    def _line(self, run: RunSummary) -> _ScoreLine:
         files, kept = _files(run.path), self._lines.get(run.path)
         if kept is None or kept[0] != files:
             kept = self._lines[run.path] = (files, _read_line(run.path))
@@ -182,17 +182,17 @@ def _files(folder: Path) -> _Files:
     return marks, holder(folder) if (folder / f"{FILE}-wal").exists() else None
 
 
-def _read_line(path: Path) -> _Line:
+def _read_line(path: Path) -> _ScoreLine:
     try:
         with closing(RunStore.open(path)) as store:
             state, header = store.outline(), store.header
             left = time_left(Context.of(store, {})) if holder(path) is not None else ""
     except StoreError as error:
         _log.debug("run %s: %s", path.name, error)
-        return _Line()
+        return _ScoreLine()
     scored = (m.score for m in state.validations if m.scope == "subset")
     scores = tuple(score for score in scored if score is not None)
-    return _Line(scores, state.best.n if state.best is not None else 0, header.simulated, left)
+    return _ScoreLine(scores, state.best.n if state.best is not None else 0, header.simulated, left)
 
 
 def _spark(scores: Sequence[float]) -> str:
@@ -206,7 +206,7 @@ def _spark(scores: Sequence[float]) -> str:
     )
 
 
-class Versions:
+class RegistryList:
     """The registry as it is viewed: opened once, and only what came since is read again."""
 
     def __init__(self) -> None:

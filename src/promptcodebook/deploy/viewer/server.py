@@ -25,7 +25,7 @@ from promptcodebook.base.text import printable
 from promptcodebook.deploy.viewer import following
 from promptcodebook.deploy.viewer.codebook import biography_screen, codebook_screen, measured_mark
 from promptcodebook.deploy.viewer.examples import compare_screen, example_screen, examples_screen
-from promptcodebook.deploy.viewer.lists import Runs, Versions, Wanted
+from promptcodebook.deploy.viewer.lists import RegistryList, RunFilter, RunsList
 from promptcodebook.deploy.viewer.page import Screen, missing, page_of
 from promptcodebook.deploy.viewer.served import ServedRefs
 from promptcodebook.errors import PcoError
@@ -64,13 +64,13 @@ _Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _OfRun = Callable[[following.FollowedRun, web.Request], Screen]
 
 
-class Site:
+class Viewer:
     """What is shown: the runs below one folder."""
 
     def __init__(self, runs_dir: Path, *, trust: bool = False, read_only: bool = False) -> None:
         self.open_runs = following.OpenRuns(runs_dir, trust=trust, read_only=read_only)
-        self._runs, self._read_only = Runs(runs_dir), read_only
-        self._versions, self._served = Versions(), ServedRefs()
+        self._runs, self._read_only = RunsList(runs_dir), read_only
+        self._versions, self._served = RegistryList(), ServedRefs()
 
     def close(self) -> None:
         self.open_runs.close()
@@ -80,7 +80,7 @@ class Site:
         """The screens by their addresses; below /live a page hears that it is out of date."""
         application = web.Application(middlewares=[_guard])
         add = application.router.add_get
-        add("/", _shown(lambda r: self._runs.screen(Wanted.of(r.query))))
+        add("/", _shown(lambda r: self._runs.screen(RunFilter.of(r.query))))
         for path, make in _RUN_SCREENS.items():
             add(path, _shown(partial(self._of_run, make)))
         add("/compare", _shown(self._compared))
@@ -266,7 +266,7 @@ async def _guard(request: web.Request, handler: _Answer) -> web.StreamResponse:
 
 
 @asynccontextmanager
-async def viewing(site: Site, port: int = 0) -> AsyncGenerator[str, None]:
+async def viewing(site: Viewer, port: int = 0) -> AsyncGenerator[str, None]:
     """The site at work while the block runs; its address. Raises OSError when the port is taken."""
     quiet = logging.getLogger(f"{__name__}.http")
     quiet.disabled = True  # what it says of a malformed request quotes it
