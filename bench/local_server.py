@@ -26,7 +26,7 @@ from promptcodebook.calls import Message
 from promptcodebook.errors import require_modules
 from promptcodebook.models.local.engine import Engine, Job, require_model
 from promptcodebook.models.local.lm import load_engine
-from promptcodebook.models.local.server import LocalServer, Terms
+from promptcodebook.models.local.server import LocalServer, ServerOptions
 from tests.models.local import tiny
 from tests.models.local.served import offline, served, served_by_us
 
@@ -91,7 +91,7 @@ async def beside_the_engine() -> list[Figure]:
     speeds: dict[str, list[float]] = {"engine": [], "server": []}
     waits: dict[str, list[float]] = {"engine": [], "server": []}
     async with (
-        LocalServer(Terms()).serving(load) as (address, loading),
+        LocalServer(ServerOptions()).serving(load) as (address, loading),
         aiohttp.ClientSession() as http,
     ):
         await loading

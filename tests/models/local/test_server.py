@@ -21,7 +21,7 @@ from promptcodebook.models.local.engine import (
     Load,
     TokenLogprob,
 )
-from promptcodebook.models.local.server import LocalServer, Terms
+from promptcodebook.models.local.server import LocalServer, ServerOptions
 from tests.clock import until
 from tests.deploy.serve.proxied import ask
 
@@ -103,13 +103,15 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string
 
 
 @asynccontextmanager
-async def up(engine: Engine | None = None, terms: Terms | None = None) -> AsyncGenerator[str]:
+async def up(
+    engine: Engine | None = None, terms: ServerOptions | None = None
+) -> AsyncGenerator[str]:
     """The server's address, without /v1."""
 
     async def load() -> Engine:
         return engine or ScriptedEngine()
 
-    async with LocalServer(terms or Terms()).serving(load) as (address, loading):
+    async with LocalServer(terms or ServerOptions()).serving(load) as (address, loading):
         await loading
         yield address.base_url.removesuffix("/v1")
 
@@ -271,7 +273,7 @@ async def test_a_stream_that_breaks_says_so_in_its_last_event() -> None:
 
 
 async def test_models_are_listed_and_others_unknown() -> None:
-    async with up(terms=Terms(aliases=("short",))) as url, client(url) as openai_client:
+    async with up(terms=ServerOptions(aliases=("short",))) as url, client(url) as openai_client:
         assert [model.id async for model in await openai_client.models.list()] == ["Scripted-1"]
         assert (await openai_client.models.retrieve("Scripted-1")).id == "Scripted-1"
         for name in ("", "short", "Scripted-1"):
@@ -312,7 +314,7 @@ async def test_while_the_model_is_loading_callers_are_asked_to_wait() -> None:
     async def fails() -> Engine:
         raise ConfigError("no such file")
 
-    async with LocalServer(Terms()).serving(load) as (address, loading):
+    async with LocalServer(ServerOptions()).serving(load) as (address, loading):
         url = address.base_url.removesuffix("/v1")
         status, body, headers = await ask(url, json={"messages": SAID})
         assert (status, headers["retry-after"]) == (503, "1")
@@ -323,7 +325,7 @@ async def test_while_the_model_is_loading_callers_are_asked_to_wait() -> None:
         assert isinstance(await loading, ScriptedEngine)
         assert (await ask(url, "/healthz"))[:2] == (200, {"status": "ok"})
         assert (await ask(url, json={"messages": SAID}))[0] == 200
-    async with LocalServer(Terms()).serving(fails) as (address, loading):
+    async with LocalServer(ServerOptions()).serving(fails) as (address, loading):
         with pytest.raises(ConfigError, match="no such file"):
             await loading
         status, body, _ = await ask(address.base_url.removesuffix("/v1"), "/healthz")
@@ -332,7 +334,7 @@ async def test_while_the_model_is_loading_callers_are_asked_to_wait() -> None:
 
 async def test_beyond_the_queue_callers_are_sent_away_and_places_come_back() -> None:
     engine = ScriptedEngine(held=True)
-    async with up(engine, Terms(queue=2)) as url:
+    async with up(engine, ServerOptions(queue=2)) as url:
         first = [asyncio.create_task(ask(url, json={"messages": SAID})) for _ in range(2)]
         await until(lambda: len(engine.jobs) == 2)
         status, body, headers = await ask(url, json={"messages": SAID})
@@ -348,7 +350,7 @@ async def test_beyond_the_queue_callers_are_sent_away_and_places_come_back() -> 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_caller_that_hangs_up_frees_its_place(stream: bool) -> None:
     engine = ScriptedEngine(held=True)
-    async with up(engine, Terms(queue=1)) as url:
+    async with up(engine, ServerOptions(queue=1)) as url:
         with suppress(asyncio.TimeoutError):
             limit = aiohttp.ClientTimeout(total=0.2)
             await ask(url, json={"messages": SAID, "stream": stream}, timeout=limit)
@@ -383,7 +385,7 @@ async def test_metrics_count_requests_and_tokens_and_never_text() -> None:
 
 
 async def test_a_key_is_asked_for_where_one_is_set() -> None:
-    async with up(terms=Terms(key="abc")) as url:
+    async with up(terms=ServerOptions(key="abc")) as url:
         status, body, _ = await ask(url, json={"messages": SAID})
         assert (status, body["error"]["type"]) == (401, "invalid_api_key")
         assert (await ask(url, "/v1/models"))[0] == (await ask(url, "/metrics"))[0] == 401
@@ -393,7 +395,7 @@ async def test_a_key_is_asked_for_where_one_is_set() -> None:
 
 
 async def test_the_end_waits_for_calls_in_flight_and_not_for_ever() -> None:
-    for terms, status in ((Terms(), 200), (Terms(drain_s=0), 503)):
+    for terms, status in ((ServerOptions(), 200), (ServerOptions(drain_s=0), 503)):
         engine = ScriptedEngine(held=True)
         async with up(engine, terms) as url:
             under_way = asyncio.create_task(ask(url, json={"messages": SAID}))

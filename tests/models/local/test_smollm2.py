@@ -18,8 +18,8 @@ from promptcodebook.errors import RequestRefused
 from promptcodebook.method.policy import route_schema
 from promptcodebook.models.local import openvino
 from promptcodebook.models.local.engine import (
-    Embedder,
     Embedding,
+    EmbeddingEngine,
     Engine,
     Job,
     find_weights,
@@ -95,7 +95,7 @@ async def test_the_model_s_marks_in_a_message_are_text(engine: Engine) -> None:
 
 
 async def test_an_embedding_is_a_fact_of_its_text_and_tells_likeness(engine: Engine) -> None:
-    assert isinstance(engine, Embedder)
+    assert isinstance(engine, EmbeddingEngine)
     texts = [
         "My parcel has not come yet, where is it?",
         "The delivery is late again, has it been lost?",

@@ -15,7 +15,7 @@ import promptcodebook as pco
 from promptcodebook.assemble import Sources, assemble
 from promptcodebook.config import load_config
 from promptcodebook.errors import BudgetReached, ConfigError
-from promptcodebook.models.local.lora import LoraTraining, Watch, Written
+from promptcodebook.models.local.lora import LoraHooks, LoraTraining, Written
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.paper.rivals.grpo import GRPO
 from promptcodebook.store.header import Header
@@ -41,7 +41,7 @@ def checkpoint(training: LoraTraining, rewards: list[float]) -> None:
     (folder / "trainer_state.json").write_text(json.dumps(state))
 
 
-def write(training: LoraTraining, watch: Watch) -> dict[str, Any]:
+def write(training: LoraTraining, watch: LoraHooks) -> dict[str, Any]:
     """Every second reply is right; prompts have 30 tokens and replies 5."""
     rewards: list[float] = []
     for step in range(training.arguments["max_steps"]):
@@ -56,7 +56,7 @@ def write(training: LoraTraining, watch: Watch) -> dict[str, Any]:
 
 
 async def optimize(
-    tmp_path: Path, train: Callable[[LoraTraining, Watch], dict[str, Any]] = write, **more: Any
+    tmp_path: Path, train: Callable[[LoraTraining, LoraHooks], dict[str, Any]] = write, **more: Any
 ) -> tuple[Result, Problem]:
     config = load_config({**SETTINGS, **more})
     assembled = assemble(config, Sources(data=data(), reward=reward))
@@ -81,7 +81,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 async def test_every_reply_is_booked_and_rewarded_as_the_tasks_own(tmp_path: Path) -> None:
     seen: list[float] = []
 
-    def train(training: LoraTraining, watch: Watch) -> dict[str, Any]:
+    def train(training: LoraTraining, watch: LoraHooks) -> dict[str, Any]:
         first = data().train[0]
         watch.begin(30)
         right = Written(0, first.target or "", 28, 4, False)
@@ -102,7 +102,7 @@ async def test_it_trains_on_what_the_program_asks_and_more_steps_leave_the_first
 ) -> None:
     seen: list[LoraTraining] = []
 
-    def train(training: LoraTraining, watch: Watch) -> dict[str, Any]:
+    def train(training: LoraTraining, watch: LoraHooks) -> dict[str, Any]:
         seen.append(training)
         return {"device": "cpu"}
 
@@ -144,7 +144,7 @@ async def test_a_step_that_could_pass_the_budget_is_not_begun(tmp_path: Path) ->
 
 
 async def test_a_training_that_breaks_is_a_row_that_says_how(tmp_path: Path) -> None:
-    def train(training: LoraTraining, watch: Watch) -> dict[str, Any]:
+    def train(training: LoraTraining, watch: LoraHooks) -> dict[str, Any]:
         watch.begin(30)
         raise MemoryError("no room for the model")
 

@@ -20,7 +20,7 @@ from promptcodebook.errors import ConfigError, import_part
 if TYPE_CHECKING:
     from promptcodebook.deploy.http.admission import Address
     from promptcodebook.models.local.engine import Engine
-    from promptcodebook.models.local.server import Terms
+    from promptcodebook.models.local.server import ServerOptions
 
 lm = command.command_group("Serve a model of this machine, or the simulated one, over HTTP.")
 
@@ -67,9 +67,9 @@ def serve(
     simulated_only = {"task": task, "data": data, "config": config, **typed}
     if not model.startswith("simulated"):
         _check_fits(simulated_only, "the simulated model")
-        from promptcodebook.models.local.server import Terms
+        from promptcodebook.models.local.server import ServerOptions
 
-        terms = Terms(host, port, key, aliases=(model,))
+        terms = ServerOptions(host, port, key, aliases=(model,))
         terms = terms if queue is None else replace(terms, queue=queue)
         _serve_local(model, terms, four_bit, as_json)
         return
@@ -97,7 +97,7 @@ def _check_fits(options: Mapping[str, object], whose: str) -> None:
             raise ConfigError(said, hint="pco lm serve --help")
 
 
-def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> None:
+def _serve_local(model: str, terms: ServerOptions, four_bit: bool, as_json: bool) -> None:
     from promptcodebook.deploy.http.admission import require_keys
     from promptcodebook.models.local.engine import HF, find_weights
     from promptcodebook.models.local.lm import load_engine

@@ -90,7 +90,7 @@ class Engine(Protocol):
     async def close(self) -> None: ...
 
 
-Event = str | Generation | Exception
+JobEvent = str | Generation | Exception
 """What a job's caller gets: text in pieces, then the whole, or the error."""
 
 
@@ -99,15 +99,15 @@ class Caller:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: asyncio.Queue[JobEvent] = asyncio.Queue()
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: JobEvent) -> None:
         with suppress(RuntimeError):  # its loop has ended
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
     async def events(self) -> AsyncGenerator[str | Generation]:
         """Up to the Generation; raises the error that the engine reported."""
-        event: Event = ""
+        event: JobEvent = ""
         while not isinstance(event, Generation):
             event = await self._events.get()
             if isinstance(event, Exception):
@@ -133,7 +133,7 @@ class Embedding:
 
 
 @runtime_checkable
-class Embedder(Protocol):
+class EmbeddingEngine(Protocol):
     """An engine whose model makes embeddings. RequestRefused: a text beyond the context."""
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]: ...

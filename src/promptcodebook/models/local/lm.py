@@ -19,7 +19,7 @@ from promptcodebook.lm.spec import Spec
 from promptcodebook.lm.wire import no_embeddings
 from promptcodebook.models.local.engine import (
     GGUF_NEEDS,
-    Embedder,
+    EmbeddingEngine,
     Engine,
     Job,
     Weights,
@@ -94,8 +94,8 @@ class LocalLM:
 
     async def _embedding(self, request: Request) -> Reply:
         engine = await self.engine()
-        if not isinstance(engine, Embedder) or request.messages[0].media:
-            of = " of images" if isinstance(engine, Embedder) else ""
+        if not isinstance(engine, EmbeddingEngine) or request.messages[0].media:
+            of = " of images" if isinstance(engine, EmbeddingEngine) else ""
             raise no_embeddings(f"{engine.model} makes no embeddings{of} here", request)
         begun = time.perf_counter()
         [made] = await engine.embed([request.messages[0].content])

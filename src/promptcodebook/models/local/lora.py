@@ -38,7 +38,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class LoraHooks:
     """`begin` is called before the replies of a step are written, with the tokens of the longest
     prompt; `score` gives their rewards. Either may raise to end the training."""
 
@@ -86,7 +86,7 @@ def checkpoint_rewards(checkpoint: Path | None) -> Sequence[float]:
     return tuple(entry["reward"] for entry in history if "reward" in entry)
 
 
-def train_lora(training: LoraTraining, watch: Watch) -> Mapping[str, Any]:
+def train_lora(training: LoraTraining, watch: LoraHooks) -> Mapping[str, Any]:
     """Trains to the last step, from the last checkpoint where there is one. Returns what trl was
     left to choose, and where it ran. Raises MissingExtra, ConfigError for a model that cannot be
     loaded or a prompt that is too long for it, and what `watch` raises."""
@@ -146,7 +146,9 @@ def _arguments(training: LoraTraining, *, on_gpu: bool) -> Any:
     )
 
 
-def _trainer(training: LoraTraining, arguments: Any, loaded: tuple[Any, Any], watch: Watch) -> Any:
+def _trainer(
+    training: LoraTraining, arguments: Any, loaded: tuple[Any, Any], watch: LoraHooks
+) -> Any:
     """trl's own trainer. It sees the prompts and their row numbers, and no other data."""
     modules = ("trl", "peft", "datasets", "transformers")
     trl, peft, datasets, library = (import_extra(each, _WHAT, _EXTRA) for each in modules)

@@ -2,7 +2,7 @@
 
 Only one thread uses the pipeline: `step()` makes the next token of every running job and holds the
 interpreter's lock. A reply does not depend on what else is in the batch: measured on SmolLM2, under
-four conditions that `load_openvino` and `Batch` keep. States and cache have 32 bits; prompts are
+four conditions that `load_openvino` and `Stepper` keep. States and cache have 32 bits; prompts are
 read whole; a step has at least two rows, so a lone job has company; and no prompt's prefix cache
 leaves one token in one case and many in another.
 
@@ -47,7 +47,7 @@ def _last_line(error: BaseException) -> str:
 
 
 @dataclass(eq=False, slots=True)
-class Place:
+class PipelineJob:
     """A job on its way through the pipeline."""
 
     prompt: Any
@@ -65,7 +65,7 @@ class Place:
     shown: str = ""
 
 
-class Batch:
+class Stepper:
     """The thread that steps the pipeline while there is something to do."""
 
     def __init__(self, load: Callable[[], Any], runtime: Runtime) -> None:
@@ -83,8 +83,8 @@ class Batch:
         self._kept: set[str] = set()
         self._states = 0
         self._change = threading.Condition()
-        self._new: list[Place] = []
-        self._running: list[Place] = []
+        self._new: list[PipelineJob] = []
+        self._running: list[PipelineJob] = []
         self._number = 0
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="openvino", daemon=True)
@@ -104,14 +104,14 @@ class Batch:
         places = min(running, AT_ONCE)
         return engines.Load(places, waiting + running - places)
 
-    def add(self, place: Place) -> None:
+    def add(self, place: PipelineJob) -> None:
         with self._change:
             if self._closed:
                 raise ServerFault("the local model has been closed")
             self._new.append(place)
             self._change.notify()
 
-    def remove(self, place: Place) -> None:
+    def remove(self, place: PipelineJob) -> None:
         """Drops the job at the next step; nothing happens to one that is finished."""
         with self._change:
             place.left = True
@@ -166,7 +166,7 @@ class Batch:
                 self._change.wait(_MOMENT_S)
             return not self._closed
 
-    def _admit(self) -> list[Place]:
+    def _admit(self) -> list[PipelineJob]:
         """Takes in what is new and lets go of who left; returns the new ones."""
         with self._change:
             gone = [place for place in self._running if place.left]
@@ -176,7 +176,7 @@ class Batch:
             if renews:
                 self._kept.clear()
                 self._states = 0
-            fresh: list[Place] = []  # as long as the pipeline has room for their grammars
+            fresh: list[PipelineJob] = []  # as long as the pipeline has room for their grammars
             while self._new and self._states <= _MOST_STATES:
                 place = self._new.pop(0)
                 fresh.append(place)
@@ -197,7 +197,7 @@ class Batch:
                 self._fail(fresh, ServerFault(f"{again}: {_last_line(error)}"))
                 return []
         pipeline: Any = self._pipeline
-        admitted: list[Place] = []
+        admitted: list[PipelineJob] = []
         for place in fresh:
             self._number += 1
             settings = place.settings if place.cached else self._one_token
@@ -208,18 +208,18 @@ class Batch:
                 self._fail([place], _refusal(error))
         return admitted
 
-    def _fail(self, places: list[Place], error: PcoError) -> None:
+    def _fail(self, places: list[PipelineJob], error: PcoError) -> None:
         for place in places:
             place.caller.tell(error)
             self._finish(place)
             if place.handle is not None:
                 place.handle.cancel()
 
-    def _finish(self, place: Place) -> None:
+    def _finish(self, place: PipelineJob) -> None:
         with self._change:
             self._running = [each for each in self._running if each is not place]
 
-    def _deliver(self, place: Place) -> None:
+    def _deliver(self, place: PipelineJob) -> None:
         reason = ""
         while place.cached and place.handle.can_read():
             for output in place.handle.read().values():
@@ -386,7 +386,7 @@ class OpenVinoEngine:
         self._runtime = runtime
         self._states = states
         self._marks = header.control_tokens
-        self._batch = Batch(load, runtime)
+        self._batch = Stepper(load, runtime)
         self.model = model
         self.context_length = header.context_length
 
@@ -419,7 +419,7 @@ class OpenVinoEngine:
         await asyncio.to_thread(self._batch.close)
         await asyncio.to_thread(self._states.close)
 
-    def _place(self, job: engines.Job, caller: engines.Caller, *, streams: bool) -> Place:
+    def _place(self, job: engines.Job, caller: engines.Caller, *, streams: bool) -> PipelineJob:
         tokens = self._prompt(job.messages)
         room = self.context_length - len(tokens)
         if room <= 0:
@@ -432,7 +432,7 @@ class OpenVinoEngine:
         settings = self._settings(job, room, grammar)
         # The cache might hold all but the last token: it is filled first, so that it always does.
         cached = len(tokens) % _BLOCK > 1
-        return Place(prompt, len(tokens), settings, job, caller, streams, grammar, cached)
+        return PipelineJob(prompt, len(tokens), settings, job, caller, streams, grammar, cached)
 
     def _settings(self, job: engines.Job, room: int, grammar: Grammar | None) -> Any:
         if job.logprobs:

@@ -96,7 +96,7 @@ def _refuse(what: str, place: str = "") -> RequestRefused:
     return RequestRefused(said, hint="leave it out of the schema, and check the reply for it")
 
 
-class Part(NamedTuple):
+class RulePiece(NamedTuple):
     """A piece of a rule as it is written; `level` 1 = a row, 2 = a choice, 0 = anything else. An
     engine makes a state of each character, as often as it is repeated."""
 
@@ -108,43 +108,43 @@ class Part(NamedTuple):
         return f"({self.text})" if self.level > level else self.text
 
 
-def _row(*parts: Part | str) -> Part:
+def _row(*parts: RulePiece | str) -> RulePiece:
     """One after the other; a plain string means itself."""
     made = (_literal(part) if isinstance(part, str) else part for part in parts)
     found = [part for part in made if part.states] or [_NOTHING]
     if len(found) == 1:
         return found[0]
-    return Part(" ".join(p.within(0) for p in found), sum(p.states for p in found), 1)
+    return RulePiece(" ".join(p.within(0) for p in found), sum(p.states for p in found), 1)
 
 
-def _choice(options: Iterable[Part | str]) -> Part:
+def _choice(options: Iterable[RulePiece | str]) -> RulePiece:
     parts = (_literal(option) if isinstance(option, str) else option for option in options)
     found = list({part.text: part for part in parts}.values())
     if len(found) == 1:
         return found[0]
-    return Part(" | ".join(p.within(1) for p in found), sum(p.states for p in found), 2)
+    return RulePiece(" | ".join(p.within(1) for p in found), sum(p.states for p in found), 2)
 
 
-def _repeat(part: Part, least: int, most: int) -> Part:
+def _repeat(part: RulePiece, least: int, most: int) -> RulePiece:
     times = f"{{{least}}}" if least == most else f"{{{least},{most}}}"
-    return Part(f"{part.within(0)}{'?' if times == '{0,1}' else times}", part.states * most)
+    return RulePiece(f"{part.within(0)}{'?' if times == '{0,1}' else times}", part.states * most)
 
 
-def _optional(part: Part) -> Part:
+def _optional(part: RulePiece) -> RulePiece:
     return _repeat(part, 0, 1)
 
 
-def _literal(text: str) -> Part:
-    return Part(json.dumps(text, ensure_ascii=False), len(text))
+def _literal(text: str) -> RulePiece:
+    return RulePiece(json.dumps(text, ensure_ascii=False), len(text))
 
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-_NOTHING, _SPACE, _DIGIT = _literal(""), _optional(_literal(" ")), Part("[0-9]", 1)
-_ESCAPED = _row("\\", Part(r"[\"\\/bfnrt]", 1))
-_CHARACTER = _choice([Part(r"[^\"\\\x00-\x1f\x7f]", 1), _ESCAPED])
+_NOTHING, _SPACE, _DIGIT = _literal(""), _optional(_literal(" ")), RulePiece("[0-9]", 1)
+_ESCAPED = _row("\\", RulePiece(r"[\"\\/bfnrt]", 1))
+_CHARACTER = _choice([RulePiece(r"[^\"\\\x00-\x1f\x7f]", 1), _ESCAPED])
 
 
 class _Writer:
@@ -154,8 +154,8 @@ class _Writer:
         self._root = root
         self._read = 0
         self._states = 0
-        self._rules: dict[str, Part] = {}
-        self._known: dict[object, Part] = {}
+        self._rules: dict[str, RulePiece] = {}
+        self._known: dict[object, RulePiece] = {}
         self._enums: dict[str, list[str]] = {}  # by rule: the values as they are written
 
     def grammar(self) -> Grammar:
@@ -181,22 +181,22 @@ class _Writer:
         if self._read > _MOST_PARTS:
             raise _refuse(f"it has more than {_MOST_PARTS:,} parts")
 
-    def _rule(self, part: Part) -> Part:
+    def _rule(self, part: RulePiece) -> RulePiece:
         self._states += part.states
         self._afford(self._states)
         name = f"r{len(self._rules)}"
         self._rules[name] = part
-        return Part(name, 1)
+        return RulePiece(name, 1)
 
-    def _once(self, key: object, make: Callable[[], Part]) -> Part:
+    def _once(self, key: object, make: Callable[[], RulePiece]) -> RulePiece:
         if key not in self._known:
             self._known[key] = self._rule(make())
         return self._known[key]
 
-    def _string(self, least: int, most: int) -> Part:
+    def _string(self, least: int, most: int) -> RulePiece:
         """A JSON string of `least` to `most` characters; none of them needs a `\\u....`."""
 
-        def text() -> Part:
+        def text() -> RulePiece:
             char, left = self._once("character", lambda: _CHARACTER), most - least
             body = [_repeat(char, least, least)] if least else []
             if left >= 2 * _BLOCK:
@@ -210,17 +210,17 @@ class _Writer:
 
         return self._once((least, most), text)
 
-    def _any_number(self, decimals: int) -> Part:
+    def _any_number(self, decimals: int) -> RulePiece:
         """A number of up to nine digits before the point and `decimals` behind it."""
-        whole = _choice(["0", _row(Part("[1-9]", 1), _repeat(_DIGIT, 0, 8))])
+        whole = _choice(["0", _row(RulePiece("[1-9]", 1), _repeat(_DIGIT, 0, 8))])
         behind = [_optional(_row(".", _repeat(_DIGIT, 1, decimals)))] if decimals else []
         number = _row(_optional(_literal("-")), whole, *behind)
         return self._once(("number", decimals), lambda: number)
 
-    def _anything(self, depth: int) -> Part:
-        def options() -> Part:
+    def _anything(self, depth: int) -> RulePiece:
+        def options() -> RulePiece:
             plain = [self._string(0, _LONGEST_TEXT), self._any_number(_DECIMALS)]
-            options: list[Part | str] = [*plain, "true", "false", "null"]
+            options: list[RulePiece | str] = [*plain, "true", "false", "null"]
             if depth:
                 inner = self._anything(depth - 1)
                 some = _optional(_listed(inner, 1, _MOST_ITEMS))
@@ -229,11 +229,11 @@ class _Writer:
 
         return self._once(depth, options)
 
-    def _entries(self, value: Part) -> Part:
+    def _entries(self, value: RulePiece) -> RulePiece:
         entry = self._rule(_row(self._string(0, _LONGEST_KEY), ":", _SPACE, value))
         return _row("{", _optional(_listed(entry, 1, _MOST_ITEMS)), "}")
 
-    def _node(self, node: object, place: str, within: tuple[str, ...]) -> Part:
+    def _node(self, node: object, place: str, within: tuple[str, ...]) -> RulePiece:
         self._count(1)
         if node is True:
             return self._anything(_DEPTH)
@@ -247,7 +247,7 @@ class _Writer:
                 return self._special(key, tree, place, within)
         return self._typed(tree, place, within)
 
-    def _special(self, key: str, tree: _Tree, place: str, within: tuple[str, ...]) -> Part:
+    def _special(self, key: str, tree: _Tree, place: str, within: tuple[str, ...]) -> RulePiece:
         value = tree[key]
         beside = [k for k in tree if k != key and not (k == "type" and key in ("enum", "const"))]
         if beside:
@@ -261,7 +261,7 @@ class _Writer:
             raise _refuse(f"{key!r} of {len(options)}", place)
         return options[0] if len(options) == 1 else self._rule(_choice(options))
 
-    def _enum(self, values: list[Any], kind: Any, place: str) -> Part:
+    def _enum(self, values: list[Any], kind: Any, place: str) -> RulePiece:
         self._count(len(values))
         kinds = [kind] if isinstance(kind, str) else kind
         if kinds is not None:
@@ -274,7 +274,7 @@ class _Writer:
         self._enums[rule.text] = texts
         return rule
 
-    def _reference(self, target: object, place: str, within: tuple[str, ...]) -> Part:
+    def _reference(self, target: object, place: str, within: tuple[str, ...]) -> RulePiece:
         if not isinstance(target, str) or not target.startswith("#"):
             raise _refuse(f"a '$ref' to {target!r}, which is not in it", place)
         if target in within:
@@ -287,7 +287,7 @@ class _Writer:
             node = cast(_Tree, node)[name]
         return self._node(node, place, (*within, target))
 
-    def _typed(self, tree: _Tree, place: str, within: tuple[str, ...]) -> Part:
+    def _typed(self, tree: _Tree, place: str, within: tuple[str, ...]) -> RulePiece:
         given = tree.get("type")
         homes = {_KEYWORDS.get(key, ("", ()))[0] for key in tree}
         implied = next((k for k in ("object", "array", "string", "number") if k in homes), "")
@@ -303,7 +303,7 @@ class _Writer:
             raise _refuse("'type' of 0", place)
         return options[0] if len(options) == 1 else self._rule(_choice(options))
 
-    def _of_kind(self, kind: str, tree: _Tree, place: str, within: tuple[str, ...]) -> Part:
+    def _of_kind(self, kind: str, tree: _Tree, place: str, within: tuple[str, ...]) -> RulePiece:
         match kind:
             case "object":
                 return self._object(tree, place, within)
@@ -326,7 +326,7 @@ class _Writer:
             case _:
                 raise _refuse(f"the type {kind!r}", place)
 
-    def _number(self, kind: str, tree: _Tree) -> Part:
+    def _number(self, kind: str, tree: _Tree) -> RulePiece:
         decimals = 0 if kind == "integer" else _DECIMALS
         if not any(_KEYWORDS.get(key, ("", ()))[0] == "number" for key in tree):
             return self._any_number(decimals)
@@ -336,7 +336,7 @@ class _Writer:
             raise _refuse(f"no {what} is within its bounds", "a number")
         return self._rule(_choice(option for each in spans for option in each))
 
-    def _object(self, tree: _Tree, place: str, within: tuple[str, ...]) -> Part:
+    def _object(self, tree: _Tree, place: str, within: tuple[str, ...]) -> RulePiece:
         """Properties in their order, those that are not required with or without."""
         fields = cast(_Tree, tree.get("properties") or {})
         required = [str(name) for name in tree.get("required", [])]
@@ -360,7 +360,7 @@ class _Writer:
             after, first = self._rule(following), self._rule(beginning)
         return self._rule(_row("{", first, "}"))
 
-    def _array(self, tree: _Tree, place: str, within: tuple[str, ...]) -> Part:
+    def _array(self, tree: _Tree, place: str, within: tuple[str, ...]) -> RulePiece:
         prefix = enumerate(tree.get("prefixItems", []))
         first = [self._node(each, f"{place}/{i}", within) for i, each in prefix]
         least = int(tree.get("minItems", 0))
@@ -393,18 +393,18 @@ class _Writer:
             tail = self._rule(here if i < least else _choice([here, ""]))
         return self._rule(_row("[", tail, "]"))
 
-    def _distinct(self, values: Sequence[str], least: int, most: int) -> Part:
+    def _distinct(self, values: Sequence[str], least: int, most: int) -> RulePiece:
         """Distinct values: by the sets that came already or, if too many, in the schema's order."""
         size = len(values)
         self._afford(size * size * most // _STEPS)
         by_sets = sum(comb(size, taken) for taken in range(most)) <= _SETS
 
         @cache
-        def rest(used: frozenset[int], taken: int) -> Part:
+        def rest(used: frozenset[int], taken: int) -> RulePiece:
             """What may come after `taken` values; none of those that are `used` up."""
             # Enough must be left for the least.
             end = size if by_sets else size - max(0, least - taken - 1)
-            following: list[Part] = []
+            following: list[RulePiece] = []
             for i in range(end if taken < most else 0):
                 if i not in used:
                     after: frozenset[int] = frozenset([*used, i] if by_sets else range(i + 1))
@@ -419,7 +419,7 @@ class _Writer:
         return _row("[", rest(frozenset[int](), 0), "]")
 
 
-def _listed(item: Part, least: int, most: int) -> Part:
+def _listed(item: RulePiece, least: int, most: int) -> RulePiece:
     if most <= 1:
         return item
     return _row(item, _repeat(_row(",", _SPACE, item), max(0, least - 1), most - 1))
@@ -457,7 +457,7 @@ def _bounds(tree: _Tree, decimals: int) -> tuple[int, int]:
     return low, high
 
 
-def _between(low: int, high: int, decimals: int) -> list[Part]:
+def _between(low: int, high: int, decimals: int) -> list[RulePiece]:
     """The numbers from low to high, divided by 10^decimals, as JSON writes them."""
     if low > high:
         return []
@@ -466,9 +466,9 @@ def _between(low: int, high: int, decimals: int) -> list[Part]:
     return [*(_row("-", each) for each in below), *above]
 
 
-def _by_length(low: int, high: int, decimals: int) -> list[Part]:
+def _by_length(low: int, high: int, decimals: int) -> list[RulePiece]:
     """From low to high, 0 or more: a part for each number of digits. None begins with 0."""
-    found: list[Part] = []
+    found: list[RulePiece] = []
     least = decimals + 1
     for size in range(max(least, len(str(low))), max(least, len(str(high))) + 1):
         first = 0 if size == least else 10 ** (size - 1)
@@ -478,17 +478,17 @@ def _by_length(low: int, high: int, decimals: int) -> list[Part]:
     return found
 
 
-def _digits(low: str, high: str, decimals: int) -> Part:
+def _digits(low: str, high: str, decimals: int) -> RulePiece:
     """As many digits as low and high have, from the one to the other."""
     if not low:
         return _NOTHING
     point = "." if len(low) == decimals else ""
     zeros, nines = "0" * (len(low) - 1), "9" * (len(low) - 1)
 
-    def those(first: int, last: int, least: str, most: str) -> Part:
-        return _row(point, Part(f"[{first}-{last}]", 1), _digits(least, most, decimals))
+    def those(first: int, last: int, least: str, most: str) -> RulePiece:
+        return _row(point, RulePiece(f"[{first}-{last}]", 1), _digits(least, most, decimals))
 
-    first, last, options = int(low[0]), int(high[0]), list[Part]()
+    first, last, options = int(low[0]), int(high[0]), list[RulePiece]()
     if first == last:
         return those(first, last, low[1:], high[1:])
     if low[1:] != zeros:

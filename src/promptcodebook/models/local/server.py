@@ -46,7 +46,7 @@ from promptcodebook.deploy.http.completions import (
     read_number,
 )
 from promptcodebook.errors import RequestRefused
-from promptcodebook.models.local.engine import Embedder, Engine, Generation, Job, Load
+from promptcodebook.models.local.engine import EmbeddingEngine, Engine, Generation, Job, Load
 
 _MOST_CHOICES = 32
 _MOST_STOPS = 16
@@ -179,7 +179,7 @@ _FAULTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ServerOptions:
     """Where the server listens and what it allows. `key` '' = none is asked for. `queue` =
     completions admitted at a time, waiting ones too; more get a 429. `drain_s` = how long those in
     flight may still take once the server is to stop. `aliases` = further names of the model."""
@@ -195,7 +195,7 @@ class Terms:
 class LocalServer:
     """One engine, and the paths under which it is asked."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: ServerOptions) -> None:
         # A second more than completions have: those that are cancelled then still answer.
         limits = RequestLimits(in_flight=terms.queue, drain_s=terms.drain_s + 1)
         self._admission = Admission(Callers((terms.key,)), limits)
@@ -380,7 +380,7 @@ class LocalServer:
             param = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
             raise Refusal(_FAULTS[param], param=param) from None
         engine = self._loaded(str(asked.model or ""))
-        if not isinstance(engine, Embedder):
+        if not isinstance(engine, EmbeddingEngine):
             text = f"{engine.model} makes no embeddings here"
             raise Refusal(text, status=501, kind="not_supported")
         texts = [asked.input] if isinstance(asked.input, str) else asked.input

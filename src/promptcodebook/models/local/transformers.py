@@ -25,7 +25,7 @@ _UNFINISHED = "\ufffd"
 _LONGEST_CHARACTER = 4  # tokens of one byte each
 
 
-class Text:
+class StreamedText:
     """A text as its tokens come: how much of it may be sent, and whether a stop string came."""
 
     def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
@@ -77,13 +77,13 @@ class Text:
 
 
 @dataclass(slots=True)
-class Row:
+class BatchRow:
     """One job under way. `grammar` None = no schema; `done` may be set from anywhere."""
 
     job: engines.Job
     prompt: Sequence[int]
     cap: int
-    text: Text
+    text: StreamedText
     grammar: Any
     caller: engines.Caller
     streamed: bool
@@ -127,11 +127,11 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class BatchRows:
     """A batch's rows as `generate` calls them at each step: with scores, for the next tokens."""
 
     _torch: Any
-    _rows: Sequence[Row]
+    _rows: Sequence[BatchRow]
     _ends: frozenset[int]
     _tokenizer: Any
 
@@ -167,7 +167,7 @@ class Rows:
         one = self._torch.full_like(scores, float("-inf"))
         return one.scatter_(1, chosen[:, None], 0.0)
 
-    def _adjust(self, row: Row, scores: Any) -> None:
+    def _adjust(self, row: BatchRow, scores: Any) -> None:
         job = row.job
         if (job.presence_penalty or job.frequency_penalty) and row.seen:
             ids = self._torch.tensor(list(row.seen), device=scores.device)
@@ -180,7 +180,7 @@ class Rows:
             allowed = ((bits[:, None] >> places) & 1).bool().flatten().to(scores.device)
             scores[~allowed[: len(scores)]] = float("-inf")
 
-    def _choose(self, rows: Sequence[Row], scores: Any) -> Any:
+    def _choose(self, rows: Sequence[BatchRow], scores: Any) -> Any:
         torch = self._torch
         chosen = scores.argmax(-1)
         for whole in (True, False):
@@ -292,8 +292,8 @@ class TransformersEngine:
         ends = (*listed, tokenizer.eos_token_id)
         self._ends = frozenset(each for each in ends if each is not None)
         self._grammars = lru_cache(maxsize=64)(self._compile)
-        self._waiting: deque[Row] = deque()
-        self._batch: list[Row] = []
+        self._waiting: deque[BatchRow] = deque()
+        self._batch: list[BatchRow] = []
         self._changed = threading.Condition()
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name="pco-transformers", daemon=True)
@@ -338,10 +338,10 @@ class TransformersEngine:
             raise RequestRefused(f"the model's chat template says: {error}") from error
         room = self._room(len(prompt))
         cap = room if job.max_tokens is None else min(room, job.max_tokens)
-        text = Text(self._tokenizer, job.stop)
+        text = StreamedText(self._tokenizer, job.stop)
         caller = engines.Caller()
         random = keyed_random(job.seed, "tokens")
-        row = Row(job, prompt, cap, text, grammar, caller, streamed, random)
+        row = BatchRow(job, prompt, cap, text, grammar, caller, streamed, random)
         with self._changed:
             if self._is_closed:
                 raise ServerFault("the model has been closed")
@@ -385,7 +385,7 @@ class TransformersEngine:
                 for row in rows:
                     row.fail(ServerFault(f"the model failed: {type(error).__name__}"))
 
-    def _take(self) -> list[Row]:
+    def _take(self) -> list[BatchRow]:
         with self._changed:
             self._batch = []
             self._changed.wait_for(lambda: self._waiting or self._is_closed)
@@ -398,7 +398,7 @@ class TransformersEngine:
                 self._batch = [self._waiting.popleft() for _ in range(taken)]
             return self._batch
 
-    def _run(self, rows: Sequence[Row]) -> None:
+    def _run(self, rows: Sequence[BatchRow]) -> None:
         torch = self._torch
         width = max(len(row.prompt) for row in rows)
         padding = self._tokenizer.pad_token_id or 0
@@ -407,7 +407,7 @@ class TransformersEngine:
         for index, row in enumerate(rows):
             ids[index, width - len(row.prompt) :] = torch.tensor(row.prompt)
             mask[index, width - len(row.prompt) :] = 1
-        batch = Rows(torch, rows, self._ends, self._tokenizer)
+        batch = BatchRows(torch, rows, self._ends, self._tokenizer)
         with torch.inference_mode():
             self._model.generate(
                 input_ids=ids.to(self._model.device),

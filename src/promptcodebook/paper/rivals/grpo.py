@@ -29,8 +29,8 @@ from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.models.local.engine import HF, Weights, find_weights
 from promptcodebook.models.local.gguf import convert_gguf
 from promptcodebook.models.local.lora import (
+    LoraHooks,
     LoraTraining,
-    Watch,
     Written,
     checkpoint_rewards,
     last_checkpoint,
@@ -80,7 +80,7 @@ class GRPO:
     settings = GrpoSettings
 
     def __init__(
-        self, train: Callable[[LoraTraining, Watch], Mapping[str, Any]] = train_lora
+        self, train: Callable[[LoraTraining, LoraHooks], Mapping[str, Any]] = train_lora
     ) -> None:
         self._train = train
 
@@ -100,7 +100,7 @@ class GRPO:
     async def _run(self, problem: Problem, weights: Weights, training: LoraTraining) -> Result:
         """The training until only what the verdict takes is left, and what came of it."""
         thread, meter = LibraryThread("grpo"), _Meter(problem, converted=weights.format == "gguf")
-        watch = Watch(
+        watch = LoraHooks(
             lambda longest: thread.wait_for(meter.begin(longest)),
             lambda step, written: thread.wait_for(meter.score(step, written)),
         )
