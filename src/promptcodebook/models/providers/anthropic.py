@@ -28,7 +28,7 @@ _OURS = (
 _MARK = {"type": "ephemeral"}
 
 
-class Anthropic(library.Library):
+class Anthropic(library.ProviderLibrary):
     module = extra = "anthropic"
 
     def open_client(self) -> Any:
@@ -48,11 +48,11 @@ class Anthropic(library.Library):
     async def close_client(self, client: Any) -> None:
         await client.close()
 
-    async def complete(self, client: Any, asked: library.Tree) -> library.Tree:
+    async def complete(self, client: Any, asked: library.JsonDict) -> library.JsonDict:
         message = await client.messages.create(**asked)
         text, thoughts = "", ""
-        calls: list[library.Tree] = []
-        kept: list[library.Tree] = []
+        calls: list[library.JsonDict] = []
+        kept: list[library.JsonDict] = []
         for block in message.content:
             match block.type:
                 case "text":
@@ -72,7 +72,9 @@ class Anthropic(library.Library):
         own = library.head_of(message.id, self.model)
         return library.completion_of(own, said, _finish(reason), reason, usage)
 
-    async def stream(self, client: Any, asked: library.Tree) -> AsyncGenerator[library.Tree, None]:
+    async def stream(
+        self, client: Any, asked: library.JsonDict
+    ) -> AsyncGenerator[library.JsonDict, None]:
         own, counts, calls, reason = library.head_of("", self.model), None, -1, "end_turn"
         events = await client.messages.create(**asked, stream=True)
         async with events:
@@ -100,7 +102,7 @@ class Anthropic(library.Library):
                     case _:
                         pass
 
-    def refusal(self, error: Exception) -> library.Refused | None:
+    def refusal(self, error: Exception) -> library.RefusedCall | None:
         if not isinstance(error, self.library.APIStatusError):
             return None
         failed: Any = error
@@ -121,10 +123,10 @@ class Anthropic(library.Library):
         counted = await client.messages.count_tokens(model=self.model, messages=messages)
         return counted.input_tokens
 
-    def request(self, body: library.Tree) -> library.Tree:
+    def request(self, body: library.JsonDict) -> library.JsonDict:
         """The keywords of the client's `messages.create`."""
         system, turns = _conversation(body["messages"])
-        asked: library.Tree = {
+        asked: library.JsonDict = {
             "model": self.model,
             "max_tokens": body.get("max_completion_tokens") or body.get("max_tokens") or _LENGTH,
             "messages": turns,
@@ -137,7 +139,7 @@ class Anthropic(library.Library):
             asked["tools"] = [_tool(each) for each in tools]
         if choice := _tool_choice(body):
             asked["tool_choice"] = choice
-        shape: library.Tree = body.get("response_format") or {}
+        shape: library.JsonDict = body.get("response_format") or {}
         if shape.get("type") == "json_schema":
             schema = self.library.transform_schema(shape["json_schema"]["schema"])
             asked["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
@@ -155,11 +157,11 @@ class Anthropic(library.Library):
 
 
 def _conversation(
-    messages: Sequence[library.Tree],
-) -> tuple[list[library.Tree], list[library.Tree]]:
+    messages: Sequence[library.JsonDict],
+) -> tuple[list[library.JsonDict], list[library.JsonDict]]:
     """System blocks, the first message's end marked for the cache, and turns, the last too."""
-    system: list[library.Tree] = []
-    turns: list[library.Tree] = []
+    system: list[library.JsonDict] = []
+    turns: list[library.JsonDict] = []
     for message in messages:
         role: str = message["role"]
         blocks = [_block(part) for part in library.parts_of(message)]
@@ -173,8 +175,8 @@ def _conversation(
                 result = {"type": "tool_result", "tool_use_id": message.get("tool_call_id", "")}
                 role, blocks = "user", [{**result, "content": blocks}]
             case "assistant":
-                calls: list[library.Tree] = message.get("tool_calls") or []
-                thoughts: list[library.Tree] = message.get("thinking_blocks") or []
+                calls: list[library.JsonDict] = message.get("tool_calls") or []
+                thoughts: list[library.JsonDict] = message.get("thinking_blocks") or []
                 blocks = [*thoughts, *blocks]
                 for call in calls:
                     named = {"id": call["id"], "name": call["function"]["name"]}
@@ -194,13 +196,13 @@ def _conversation(
     return system, turns
 
 
-def _mark(blocks: list[library.Tree]) -> None:
+def _mark(blocks: list[library.JsonDict]) -> None:
     """Marks the last block, unless the caller has set marks of its own."""
     if blocks and not any("cache_control" in block for block in blocks):
         blocks[-1] = {**blocks[-1], "cache_control": _MARK}
 
 
-def _block(part: library.Tree) -> library.Tree:
+def _block(part: library.JsonDict) -> library.JsonDict:
     """A part of a message; one that OpenAI does not know is Anthropic's own already."""
     match part.get("type"):
         case "image_url":
@@ -213,13 +215,13 @@ def _block(part: library.Tree) -> library.Tree:
             return part
 
 
-def _source(url: str) -> library.Tree:
+def _source(url: str) -> library.JsonDict:
     if (inline := library.inline_of(url)) is None:
         return {"type": "url", "url": url}
     return {"type": "base64", "media_type": inline[0], "data": inline[1]}
 
 
-def _tool(tool: library.Tree) -> library.Tree:
+def _tool(tool: library.JsonDict) -> library.JsonDict:
     if tool.get("type") != "function":
         return tool  # one that runs at the provider
     function = tool["function"]
@@ -228,10 +230,10 @@ def _tool(tool: library.Tree) -> library.Tree:
     return {"name": function["name"], **about, "input_schema": schema}
 
 
-def _tool_choice(body: library.Tree) -> library.Tree | None:
+def _tool_choice(body: library.JsonDict) -> library.JsonDict | None:
     choice: Any = body.get("tool_choice")
     if only := library.tree_of(library.tree_of(choice).get("function")).get("name"):
-        made: library.Tree = {"type": "tool", "name": only}
+        made: library.JsonDict = {"type": "tool", "name": only}
     elif choice in ("auto", "none", "required"):
         made = {"type": "any" if choice == "required" else choice}
     else:
@@ -245,7 +247,7 @@ def _finish(reason: str) -> str:
     return _FINISH.get(reason, library.BROKEN_OFF)
 
 
-def _delta(delta: Any, calls: int) -> library.Tree | None:
+def _delta(delta: Any, calls: int) -> library.JsonDict | None:
     match delta.type:
         case "text_delta":
             return {"content": delta.text}
@@ -258,7 +260,7 @@ def _delta(delta: Any, calls: int) -> library.Tree | None:
             return None
 
 
-def _usage(counts: Any, completion: int) -> library.Tree:
+def _usage(counts: Any, completion: int) -> library.JsonDict:
     """Anthropic counts what was read from its cache, and written into it, apart."""
     read, written = counts.cache_read_input_tokens or 0, counts.cache_creation_input_tokens or 0
     return library.usage_of(counts.input_tokens + read + written, completion, read, written)

@@ -49,7 +49,7 @@ class _Client:
         return self.aio.models
 
 
-class Gemini(library.Library):
+class Gemini(library.ProviderLibrary):
     module, extra = "google.genai", "gemini"
 
     def open_client(self) -> Any:
@@ -72,7 +72,7 @@ class Gemini(library.Library):
     async def close_client(self, client: Any) -> None:
         await client.session.close()
 
-    async def complete(self, client: Any, asked: library.Tree) -> library.Tree:
+    async def complete(self, client: Any, asked: library.JsonDict) -> library.JsonDict:
         answer = await client.models.generate_content(**asked)
         text, thoughts, calls = _written(answer, 0)
         if (ending := _ending(answer)) is None:
@@ -84,12 +84,14 @@ class Gemini(library.Library):
         said, usage = library.said_of(text, thoughts, calls), _usage(answer.usage_metadata)
         return library.completion_of(own, said, finish, reason, usage)
 
-    async def stream(self, client: Any, asked: library.Tree) -> AsyncGenerator[library.Tree, None]:
+    async def stream(
+        self, client: Any, asked: library.JsonDict
+    ) -> AsyncGenerator[library.JsonDict, None]:
         own, usage, begun = library.head_of("", self.model), None, 0
         finish, reason = None, ""
         async for answer in await client.models.generate_content_stream(**asked):
             text, thoughts, calls = _written(answer, begun)
-            delta: library.Tree = {"content": text} if text else {}
+            delta: library.JsonDict = {"content": text} if text else {}
             if thoughts:
                 delta["reasoning_content"] = thoughts
             if calls:
@@ -103,11 +105,11 @@ class Gemini(library.Library):
         yield library.chunk_of(own, {}, finish, reason)
         yield library.usage_chunk_of(own, _usage(usage))
 
-    async def embed(self, client: Any, body: library.Tree) -> library.Tree:
+    async def embed(self, client: Any, body: library.JsonDict) -> library.JsonDict:
         answer = await client.models.embed_content(model=self.model, contents=body["input"])
         return {"data": [{"embedding": each.values} for each in answer.embeddings]}
 
-    def refusal(self, error: Exception) -> library.Refused | None:
+    def refusal(self, error: Exception) -> library.RefusedCall | None:
         if not isinstance(error, self.library.errors.APIError):
             return None
         failed: Any = error
@@ -134,27 +136,27 @@ class Gemini(library.Library):
     async def count(self, client: Any, text: str) -> int:
         return (await client.models.count_tokens(model=self.model, contents=text)).total_tokens
 
-    def request(self, body: library.Tree) -> library.Tree:
+    def request(self, body: library.JsonDict) -> library.JsonDict:
         """The keywords of the client's `generate_content`."""
         system, contents = _conversation(body["messages"])
-        config: library.Tree = {
+        config: library.JsonDict = {
             word: body[name] for name, word in _SAME.items() if body.get(name) is not None
         }
         if system:
             config["system_instruction"] = {"parts": system}
         if stops := library.stops_of(body):
             config["stop_sequences"] = stops
-        tools: list[library.Tree] = body.get("tools") or []
+        tools: list[library.JsonDict] = body.get("tools") or []
         if tools:
             declared = [_declaration(each) for each in tools if each.get("type") == "function"]
             own = [each for each in tools if each.get("type") != "function"]
             config["tools"] = [*([{"function_declarations": declared}] if declared else []), *own]
         if choice := body.get("tool_choice"):
-            calling: library.Tree = {"mode": _CHOICES.get(str(choice), "ANY")}
+            calling: library.JsonDict = {"mode": _CHOICES.get(str(choice), "ANY")}
             if only := library.tree_of(library.tree_of(choice).get("function")).get("name"):
                 calling["allowed_function_names"] = [only]
             config["tool_config"] = {"function_calling_config": calling}
-        shape: library.Tree = body.get("response_format") or {}
+        shape: library.JsonDict = body.get("response_format") or {}
         if shape.get("type") in ("json_schema", "json_object"):
             config["response_mime_type"] = "application/json"
         if shape.get("type") == "json_schema":
@@ -170,10 +172,10 @@ class Gemini(library.Library):
 
 
 def _conversation(
-    messages: Sequence[library.Tree],
-) -> tuple[list[library.Tree], list[library.Tree]]:
-    system: list[library.Tree] = []
-    turns: list[library.Tree] = []
+    messages: Sequence[library.JsonDict],
+) -> tuple[list[library.JsonDict], list[library.JsonDict]]:
+    system: list[library.JsonDict] = []
+    turns: list[library.JsonDict] = []
     names: dict[str, str] = {}
     for message in messages:
         role, parts = message["role"], [_part(part) for part in library.parts_of(message)]
@@ -188,7 +190,7 @@ def _conversation(
                 parts = [{"function_response": {"name": name, "response": said}}]
                 role = "user"
             case "assistant":
-                calls: list[library.Tree] = message.get("tool_calls") or []
+                calls: list[library.JsonDict] = message.get("tool_calls") or []
                 for call in calls:
                     names[call["id"]] = call["function"]["name"]
                     parts.append(_call_part(call))
@@ -204,7 +206,7 @@ def _conversation(
     return system, turns
 
 
-def _part(part: library.Tree) -> library.Tree:
+def _part(part: library.JsonDict) -> library.JsonDict:
     match part.get("type"):
         case "text":
             return {"text": part["text"]}
@@ -219,13 +221,13 @@ def _part(part: library.Tree) -> library.Tree:
             return part  # Google's own
 
 
-def _media(url: str, kind: str) -> library.Tree:
+def _media(url: str, kind: str) -> library.JsonDict:
     if (inline := library.inline_of(url)) is None:
         return {"file_data": {"file_uri": url, "mime_type": kind}}
     return {"inline_data": {"mime_type": inline[0], "data": inline[1]}}
 
 
-def _call_part(call: library.Tree) -> library.Tree:
+def _call_part(call: library.JsonDict) -> library.JsonDict:
     signed = library.tree_of(library.tree_of(call.get("extra_content")).get("google")).get(
         "thought_signature"
     )
@@ -234,7 +236,7 @@ def _call_part(call: library.Tree) -> library.Tree:
     return {"function_call": called, "thought_signature": signature}
 
 
-def _declaration(tool: library.Tree) -> library.Tree:
+def _declaration(tool: library.JsonDict) -> library.JsonDict:
     function = tool["function"]
     made = {"name": function["name"], "description": function.get("description") or ""}
     if schema := function.get("parameters"):
@@ -242,10 +244,10 @@ def _declaration(tool: library.Tree) -> library.Tree:
     return made
 
 
-def _written(answer: Any, begun: int) -> tuple[str, str, list[library.Tree]]:
+def _written(answer: Any, begun: int) -> tuple[str, str, list[library.JsonDict]]:
     """Text, thoughts and tool calls; `begun` = how many calls came before."""
     text, thoughts = "", ""
-    calls: list[library.Tree] = []
+    calls: list[library.JsonDict] = []
     content: Any = answer.candidates[0].content if answer.candidates else None
     for part in (content and content.parts) or ():
         if part.function_call is not None:
@@ -279,7 +281,7 @@ def _word(value: Any) -> str:
     return str(getattr(value, "value", value) or "")
 
 
-def _usage(counts: Any) -> library.Tree | None:
+def _usage(counts: Any) -> library.JsonDict | None:
     """Thoughts are paid for as replies are."""
     if counts is None:
         return None

@@ -1,5 +1,5 @@
 """A provider's own library, asked in chat completions. Core sends the body that it would send to an
-OpenAI-compatible server. A `Library` hands it to the provider's client in that provider's words,
+OpenAI-compatible server. A `ProviderLibrary` hands it to the provider's client in that provider's words,
 and words the reply as such a server would. All above works as ever."""
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from promptcodebook.lm.limit import PerLoop
 from promptcodebook.lm.spec import Credentials, Spec
 from promptcodebook.lm.wire import ModelAddress, fault_of
 
-Tree = dict[str, Any]
-Refused = tuple[int, Tree, Mapping[str, str]]
+JsonDict = dict[str, Any]
+RefusedCall = tuple[int, JsonDict, Mapping[str, str]]
 """A status, the body of the error as OpenAI words it, and headers."""
 BROKEN_OFF = "error"
 """Replaces a provider's word for a reply that is not whole; the word itself is kept beside it."""
@@ -35,7 +35,7 @@ class Declined(Exception):
         self.status = status
 
 
-class Library(ABC):
+class ProviderLibrary(ABC):
     """A `Transport` over a library, without the library's own retries. Each loop has its client."""
 
     module = ""  # what is imported
@@ -63,22 +63,22 @@ class Library(ABC):
     async def close_client(self, client: Any) -> None: ...
 
     @abstractmethod
-    def request(self, body: Tree) -> Tree:
+    def request(self, body: JsonDict) -> JsonDict:
         """The keywords that the client is called with for this body."""
 
     @abstractmethod
-    async def complete(self, client: Any, asked: Tree) -> Tree:
+    async def complete(self, client: Any, asked: JsonDict) -> JsonDict:
         """A chat completion, for these keywords."""
 
     @abstractmethod
-    def stream(self, client: Any, asked: Tree) -> AsyncGenerator[Tree, None]:
+    def stream(self, client: Any, asked: JsonDict) -> AsyncGenerator[JsonDict, None]:
         """The chunks of one; the usage comes last, in a chunk without choices."""
 
     @abstractmethod
-    def refusal(self, error: Exception) -> Refused | None:
+    def refusal(self, error: Exception) -> RefusedCall | None:
         """What the provider answered; None where the error is not about an answer."""
 
-    async def embed(self, client: Any, body: Tree) -> Tree:
+    async def embed(self, client: Any, body: JsonDict) -> JsonDict:
         raise Declined("nothing of that kind is offered here", 404)
 
     async def names(self, client: Any) -> Sequence[str]:
@@ -96,11 +96,11 @@ class Library(ABC):
     ) -> tuple[int, bytes, Mapping[str, str]]:
         """What a server would answer at the end of this address."""
         client = await self._client()
-        body: Tree = json.loads(data) if data else {}
+        body: JsonDict = json.loads(data) if data else {}
         try:
             match url.rpartition("/")[2]:
                 case "models":
-                    tree: Tree = {"data": [{"id": each} for each in await self.names(client)]}
+                    tree: JsonDict = {"data": [{"id": each} for each in await self.names(client)]}
                 case "tokenize":
                     tree = {"count": await self.count(client, body["prompt"])}
                 case "embeddings" if "messages" in body:
@@ -119,7 +119,7 @@ class Library(ABC):
 
     async def open(self, url: str, where: ModelAddress, data: bytes) -> OpenReply:
         """A completion, or the events of a stream where the body asks for one."""
-        body: Tree = json.loads(data)
+        body: JsonDict = json.loads(data)
         if not body.get("stream"):
             status, answer, headers = await self.send("POST", url, where, data)
             return OpenReply(status, {"Content-Type": _JSON, **headers}, _pieces([answer]))
@@ -137,7 +137,7 @@ class Library(ABC):
         status, tree, headers = self._refusal(failed, where)
         return OpenReply(status, {"Content-Type": _JSON, **headers}, _pieces([_json(tree)]))
 
-    def _asked(self, body: Tree) -> Tree:
+    def _asked(self, body: JsonDict) -> JsonDict:
         """Raises Declined for a body in which something is missing or of another kind."""
         try:
             return self.request(body)
@@ -156,13 +156,17 @@ class Library(ABC):
         return self._clients.here(self.open_client)
 
     async def _events(
-        self, first: Tree, chunks: AsyncGenerator[Tree, None], where: ModelAddress, body: Tree
+        self,
+        first: JsonDict,
+        chunks: AsyncGenerator[JsonDict, None],
+        where: ModelAddress,
+        body: JsonDict,
     ) -> AsyncGenerator[bytes, None]:
-        asked: Tree = body.get("stream_options") or {}
+        asked: JsonDict = body.get("stream_options") or {}
         failed: Exception | None = None
         ended = False
 
-        def ends(chunk: Tree) -> bool:
+        def ends(chunk: JsonDict) -> bool:
             return any(choice.get("finish_reason") is not None for choice in chunk["choices"])
 
         async with aclosing(chunks):
@@ -182,7 +186,7 @@ class Library(ABC):
             raise fault_of(Incident.DROPPED, where, why)
         yield b"data: [DONE]\n\n"
 
-    def _refusal(self, error: Exception, where: ModelAddress) -> Refused:
+    def _refusal(self, error: Exception, where: ModelAddress) -> RefusedCall:
         """Raises the LMError for an error without an answer. Called outside of `except`, since the
         library's error knows our headers and must not be the context of ours."""
         if isinstance(error, Declined):
@@ -212,12 +216,12 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 _JSON = "application/json"
 
 
-def _json(tree: Tree) -> bytes:
+def _json(tree: JsonDict) -> bytes:
     # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
     return json.dumps(tree, separators=(",", ":")).encode("ascii")
 
 
-def _event(tree: Tree) -> bytes:
+def _event(tree: JsonDict) -> bytes:
     return b"data: " + _json(tree) + b"\n\n"
 
 
@@ -229,42 +233,44 @@ async def _pieces(pieces: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
 # The words of OpenAI's wire.
 
 
-def fault(message: str, *, kind: str = "", code: str = "") -> Tree:
+def fault(message: str, *, kind: str = "", code: str = "") -> JsonDict:
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-def tree_of(value: object) -> Tree:
+def tree_of(value: object) -> JsonDict:
     """{} for what is no object."""
-    return cast("Tree", value) if isinstance(value, dict) else {}
+    return cast("JsonDict", value) if isinstance(value, dict) else {}
 
 
-def usage_of(prompt: int, completion: int, cached: int, written: int = 0) -> Tree:
+def usage_of(prompt: int, completion: int, cached: int, written: int = 0) -> JsonDict:
     """Of the whole prompt, `cached` tokens were read from a cache and `written` put into one."""
     details = {"cached_tokens": cached, "cache_write_tokens": written}
     counts = {"prompt_tokens": prompt, "completion_tokens": completion}
     return {**counts, "total_tokens": prompt + completion, "prompt_tokens_details": details}
 
 
-def chunk_of(own: Tree, delta: Tree, finish: str | None = None, reason: str = "") -> Tree:
+def chunk_of(
+    own: JsonDict, delta: JsonDict, finish: str | None = None, reason: str = ""
+) -> JsonDict:
     """A chunk of a stream; `own` is what all of them share."""
-    choice: Tree = {"index": 0, "delta": delta, "finish_reason": finish}
+    choice: JsonDict = {"index": 0, "delta": delta, "finish_reason": finish}
     if finish is not None:
         choice["native_finish_reason"] = reason
     return {**own, "object": "chat.completion.chunk", "choices": [choice]}
 
 
-def usage_chunk_of(own: Tree, usage: Tree | None) -> Tree:
-    no_choices: list[Tree] = []
+def usage_chunk_of(own: JsonDict, usage: JsonDict | None) -> JsonDict:
+    no_choices: list[JsonDict] = []
     return {**own, "object": "chat.completion.chunk", "choices": no_choices, "usage": usage}
 
 
-def head_of(own_id: str, model: str) -> Tree:
+def head_of(own_id: str, model: str) -> JsonDict:
     return {"id": f"chatcmpl-{own_id}", "created": int(time.time()), "model": model}
 
 
-def said_of(text: str, thoughts: str, calls: Sequence[Tree]) -> Tree:
+def said_of(text: str, thoughts: str, calls: Sequence[JsonDict]) -> JsonDict:
     """A reply's content, tool calls and reasoning."""
-    said: Tree = {"content": text or None}
+    said: JsonDict = {"content": text or None}
     if calls:
         said["tool_calls"] = list(calls)
     if thoughts:
@@ -273,27 +279,27 @@ def said_of(text: str, thoughts: str, calls: Sequence[Tree]) -> Tree:
 
 
 def completion_of(
-    own: Tree, message: Tree, finish: str | None, reason: str, usage: Tree | None
-) -> Tree:
+    own: JsonDict, message: JsonDict, finish: str | None, reason: str, usage: JsonDict | None
+) -> JsonDict:
     """A whole reply. `reason` is the provider's own word for why it ended."""
     said = {"role": "assistant", **message}
     choice = {"index": 0, "message": said, "finish_reason": finish, "native_finish_reason": reason}
     return {**own, "object": "chat.completion", "choices": [choice], "usage": usage}
 
 
-def call_of(call_id: str, name: str, arguments: str) -> Tree:
+def call_of(call_id: str, name: str, arguments: str) -> JsonDict:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def parts_of(message: Mapping[str, Any]) -> list[Tree]:
+def parts_of(message: Mapping[str, Any]) -> list[JsonDict]:
     """A message's content as parts; [] where it has none."""
     content: Any = message.get("content")
     if isinstance(content, list):
-        return cast("list[Tree]", content)
+        return cast("list[JsonDict]", content)
     return [{"type": "text", "text": content}] if content else []
 
 
-def arguments_of(call: Mapping[str, Any]) -> Tree:
+def arguments_of(call: Mapping[str, Any]) -> JsonDict:
     """A tool call's arguments. Raises Declined where they are no object."""
     try:
         tree: object = parse_json(call["function"].get("arguments") or "{}")
@@ -301,7 +307,7 @@ def arguments_of(call: Mapping[str, Any]) -> Tree:
         tree = None
     if not isinstance(tree, dict):
         raise Declined(f"the arguments of {call['function'].get('name')!r} are no JSON object")
-    return cast("Tree", tree)
+    return cast("JsonDict", tree)
 
 
 def inline_of(url: str) -> tuple[str, str] | None:
@@ -312,6 +318,6 @@ def inline_of(url: str) -> tuple[str, str] | None:
     return head[5:].removesuffix(";base64").partition(";")[0], data
 
 
-def stops_of(body: Tree) -> list[str] | None:
+def stops_of(body: JsonDict) -> list[str] | None:
     stop: Any = body.get("stop")
     return [stop] if isinstance(stop, str) else stop

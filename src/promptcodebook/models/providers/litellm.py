@@ -10,14 +10,20 @@ from typing import Any
 
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.spec import Credentials, Spec
-from promptcodebook.models.providers.library import Declined, Library, Refused, Tree, fault
+from promptcodebook.models.providers.library import (
+    Declined,
+    JsonDict,
+    ProviderLibrary,
+    RefusedCall,
+    fault,
+)
 
 # Releases of litellm that carried somebody else's code.
 _MALICIOUS = ("1.82.7", "1.82.8")
 _FIELDS = Path(__file__).with_name("litellm.toml")
 
 
-class LiteLLM(Library):
+class LiteLLM(ProviderLibrary):
     """No data sets a keyword of the library: an unknown body field is refused."""
 
     module = extra = "litellm"
@@ -43,18 +49,18 @@ class LiteLLM(Library):
     async def close_client(self, client: Any) -> None:
         pass
 
-    async def complete(self, client: Any, asked: Tree) -> Tree:
+    async def complete(self, client: Any, asked: JsonDict) -> JsonDict:
         return (await client.acompletion(**asked)).model_dump()
 
-    async def stream(self, client: Any, asked: Tree) -> AsyncGenerator[Tree, None]:
+    async def stream(self, client: Any, asked: JsonDict) -> AsyncGenerator[JsonDict, None]:
         options = {"include_usage": True}
         async for chunk in await client.acompletion(**asked, stream=True, stream_options=options):
             yield chunk.model_dump()
 
-    async def embed(self, client: Any, body: Tree) -> Tree:
+    async def embed(self, client: Any, body: JsonDict) -> JsonDict:
         return (await client.aembedding(**self.request(body))).model_dump()
 
-    def refusal(self, error: Exception) -> Refused | None:
+    def refusal(self, error: Exception) -> RefusedCall | None:
         status, name = getattr(error, "status_code", None), type(error).__name__
         if name in ("Timeout", "APIConnectionError") or not isinstance(status, int):
             return None
@@ -62,7 +68,7 @@ class LiteLLM(Library):
         code = "insufficient_quota" if "insufficient_quota" in str(error) else ""
         return status, fault(name, code=code), {}
 
-    def request(self, body: Tree) -> Tree:
+    def request(self, body: JsonDict) -> JsonDict:
         body = {name: value for name, value in body.items() if not name.startswith("stream")}
         # The library takes addresses, keys, headers and much else as keywords beside these.
         if unknown := sorted(body.keys() - self._fields):
@@ -71,5 +77,5 @@ class LiteLLM(Library):
                 "take it out of roles.ROLE.extra; litellm has its own variables for addresses and "
                 "keys, and headers belong in roles.ROLE.headers"
             )
-        own: Tree = {"num_retries": 0, "max_retries": 0, "drop_params": True}
+        own: JsonDict = {"num_retries": 0, "max_retries": 0, "drop_params": True}
         return {**body, **own, "timeout": self.timeout, "extra_headers": self._sent or None}
