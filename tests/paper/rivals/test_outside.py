@@ -30,7 +30,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.optimizers.base import Problem, Result, make_optimizer
-from promptcodebook.paper.rivals.outside import WHOLE, Library, Outside, optimize_outside
+from promptcodebook.paper.rivals.outside import WHOLE, Outside, RivalLibrary, optimize_outside
 from promptcodebook.progress import Note, Phase, ProgressEvent
 from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run
 from promptcodebook.run.optimize import finish
@@ -69,7 +69,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Work],
     class Theirs:
         async def optimize(self, problem: Problem) -> Result:
             settings = {"library": "theirs 1.0", "patience": 3}
-            library = Library("theirs", "the prompt of theirs", settings, works[-1], 144)
+            library = RivalLibrary("theirs", "the prompt of theirs", settings, works[-1], 144)
             return await optimize_outside(problem, library)
 
     module = type(sys)("theirs_outside")

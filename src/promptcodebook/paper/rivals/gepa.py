@@ -15,7 +15,7 @@ from promptcodebook.config import OptimizerSettings
 from promptcodebook.errors import import_extra
 from promptcodebook.method.critic import reference
 from promptcodebook.optimizers.base import Problem, Result
-from promptcodebook.paper.rivals.outside import WHOLE, Library, Outside, optimize_outside
+from promptcodebook.paper.rivals.outside import WHOLE, Outside, RivalLibrary, optimize_outside
 from promptcodebook.types import Example, Rollout
 
 _UNDER_A_BUDGET = 10
@@ -90,7 +90,7 @@ class GEPA:
             name, title = "gepa-merge", "the prompt that GEPA+Merge found"
         reflection = "role updater, temperature 1, at least 1,024 tokens"
         known = {"library": f"gepa {version('gepa')}", "reflection": reflection, **settings}
-        made = Library(name, title, known, work, settings["max_metric_calls"])
+        made = RivalLibrary(name, title, known, work, settings["max_metric_calls"])
         return await optimize_outside(problem, made)
 
 

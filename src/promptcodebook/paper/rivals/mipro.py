@@ -18,7 +18,7 @@ from promptcodebook.config import OptimizerSettings
 from promptcodebook.errors import import_extra, require_modules
 from promptcodebook.method.policy import join_prompts
 from promptcodebook.optimizers.base import Problem, Result
-from promptcodebook.paper.rivals.outside import WHOLE, Library, Outside, optimize_outside
+from promptcodebook.paper.rivals.outside import WHOLE, Outside, RivalLibrary, optimize_outside
 from promptcodebook.types import Example
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class MIPROv2:
             with _quiet():
                 return _compile(dspy, outside, settings)
 
-        library = Library("mipro", "the prompt that MIPROv2 found", settings, work)
+        library = RivalLibrary("mipro", "the prompt that MIPROv2 found", settings, work)
         return await optimize_outside(problem, library)
 
 
@@ -176,10 +176,10 @@ def _quiet() -> Generator[None]:
             logger.setLevel(level)
 
 
-Ask = Callable[[Sequence[Message]], Reply]
+AskText = Callable[[Sequence[Message]], Reply]
 
 
-def dspy_model(dspy: Any, ask: Ask, name: str) -> Any:
+def dspy_model(dspy: Any, ask: AskText, name: str) -> Any:
     """A `dspy.LM` whose requests are calls of `ask`, from any thread, without dspy's sampling."""
     engine = _Engine(dspy, ask)
     engines: dict[str, Any] = {"engine": engine, "async_engine": _AsyncEngine(engine)}
@@ -187,7 +187,7 @@ def dspy_model(dspy: Any, ask: Ask, name: str) -> Any:
 
 
 class _Engine:
-    def __init__(self, dspy: Any, ask: Ask) -> None:
+    def __init__(self, dspy: Any, ask: AskText) -> None:
         self._lm15 = dspy.lm15
         self._ask = ask
 

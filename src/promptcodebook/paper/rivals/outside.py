@@ -33,7 +33,7 @@ from promptcodebook.types import Example, Prompt, Rollout, Trace
 _T = TypeVar("_T")
 
 
-class Ended(BaseException):
+class LibraryEnded(BaseException):
     """Raised in the library's threads once the run has stopped. No Exception: none swallows it."""
 
 
@@ -69,12 +69,12 @@ class LibraryThread:
         try:
             made, error = await done
         except BaseException:
-            self._end(Ended())
+            self._end(LibraryEnded())
             for task in list(self._running):
                 task.cancel()
             raise
         ended = self._ended
-        self._end(Ended())
+        self._end(LibraryEnded())
         # What other threads of the library have in flight comes home before the budget continues.
         while self._running:
             await asyncio.wait(self._running)
@@ -93,16 +93,16 @@ class LibraryThread:
         """The coroutine's result, from a thread. Ended, once the run has stopped."""
         if self._ended is not None:
             coroutine.close()
-            raise Ended
+            raise LibraryEnded
         try:
             return asyncio.run_coroutine_threadsafe(self._tracked(coroutine), self._loop).result()
         except CancelledError:
-            raise Ended from None
+            raise LibraryEnded from None
         except Exception as error:
             if _is_its_own(error):
                 raise
             self._end(error)
-            raise Ended from error
+            raise LibraryEnded from error
 
     async def _tracked(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         task = asyncio.current_task()
@@ -129,7 +129,7 @@ _ROOM = 1024  # tokens that a reply has at least, even where the updater's cap i
 
 
 @dataclass(frozen=True)
-class Library:
+class RivalLibrary:
     """An optimizer of others. `work` runs in a thread of its own and returns the texts by stage;
     `rollouts` is how many it makes at most (None = it alone knows)."""
 
@@ -154,7 +154,7 @@ class _Candidate:
 class Outside(LibraryThread):
     """The problem, as the threads of a library see it."""
 
-    def __init__(self, problem: Problem, library: Library) -> None:
+    def __init__(self, problem: Problem, library: RivalLibrary) -> None:
         super().__init__(library.name)
         assembled = problem.assembled
         dataset, config = assembled.dataset, assembled.config
@@ -293,7 +293,7 @@ class Outside(LibraryThread):
         return f"{asked} were cut at their length cap{advice}."
 
 
-async def optimize_outside(problem: Problem, library: Library) -> Result:
+async def optimize_outside(problem: Problem, library: RivalLibrary) -> Result:
     """What the library found within the budget; of one that fails the present prompt."""
     begin_again(problem)
     outside = Outside(problem, library)
