@@ -42,7 +42,7 @@ from promptcodebook.method.templates import (
     load_templates,
     template_sets,
 )
-from promptcodebook.paper.tasks.pupa.task import Comparison, LeakCount
+from promptcodebook.paper.tasks.pupa.task import LeakCount, QualityComparison
 from promptcodebook.tasks.rewards import Judgement
 from tests.method.build import World, attributed, book, config, examples, said, talkative
 
@@ -370,7 +370,12 @@ BLAMING: dict[Role, list[type[ReplyShape]]] = {
     "critic": [CritiqueReply, OneStringCritiqueReply],
     "attribution": [AttributionReply, OneStringAttributionReply],
 }
-JUDGEMENTS = [schema_of(Judgement), schema_of(Comparison), schema_of(LeakCount), hazards_schema()]
+JUDGEMENTS = [
+    schema_of(Judgement),
+    schema_of(QualityComparison),
+    schema_of(LeakCount),
+    hazards_schema(),
+]
 SCHEMAS: list[tuple[Role, Schema]] = [
     *(("encoder", route_schema(*sizes)) for sizes in [(1, 1), (4, 16), (8, 32), (32, 128)]),
     *(("updater", instincts_schema(*sizes)) for sizes in [(1, 25), (16, 25), (16, 60), (128, 25)]),

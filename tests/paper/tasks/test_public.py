@@ -17,7 +17,7 @@ from promptcodebook.data import SPLITS
 from promptcodebook.data.table import read_jsonl
 from promptcodebook.errors import TaskError
 from promptcodebook.paper.tasks.ifbench import task as ifbench
-from promptcodebook.paper.tasks.public_sources import SOURCES, Remote, Source, source_of
+from promptcodebook.paper.tasks.public_sources import SOURCES, PublicSource, Remote, source_of
 from promptcodebook.tasks.home import default_data_cache, home_of
 from tests.cli.invoked import pco
 
@@ -224,8 +224,8 @@ def test_the_command(hub: Files, tmp_path: Path) -> None:
 ROWS, ARCHIVE = Remote("github", "o/r", "rows.jsonl"), Remote("github", "o/r", "z", unpack="more")
 
 
-def tiny(*files: Remote) -> Source:
-    return Source("tiny", files, lambda tables: {split: [] for split in SPLITS})
+def tiny(*files: Remote) -> PublicSource:
+    return PublicSource("tiny", files, lambda tables: {split: [] for split in SPLITS})
 
 
 def zipped(text: str) -> bytes:

@@ -10,7 +10,13 @@ import pytest
 
 from promptcodebook.base.paths import cache_folder
 from promptcodebook.errors import DataError, MissingExtra
-from promptcodebook.paper.tasks.retrieval import Page, Search, open_retriever, passage_of, title_of
+from promptcodebook.paper.tasks.retrieval import (
+    Search,
+    WikiPage,
+    open_retriever,
+    passage_of,
+    title_of,
+)
 from tests.paper.tasks.shared import shared
 
 PAGES = [
@@ -49,7 +55,7 @@ def test_finds_passages_best_first_and_a_page_by_its_title(corpus: Path) -> None
     assert len(retriever.search("tree lighthouse", 100)) == 5
     assert retriever.search("tree", 0) == []
     page = retriever.page("Tern Island")
-    assert page == Page("Tern Island", ("Tern Island has a lighthouse.", "", "It is small."))
+    assert page == WikiPage("Tern Island", ("Tern Island has a lighthouse.", "", "It is small."))
     assert passage_of(page) == retriever.search("tern", 1)[0]
     assert retriever.page("tern island") is retriever.page("Zebra") is None
 

@@ -30,7 +30,7 @@ from promptcodebook.paper.tasks.hover.task import OFFICIAL, ClaimRow, paper_spli
 from promptcodebook.tasks.home import RECORD, check_row, default_data_cache, kept_record, sha256_of
 from promptcodebook.types import Example
 
-Rows = list[dict[str, object]]
+RawRows = list[dict[str, object]]
 
 _TIMEOUT_S = 60.0  # without a byte
 _DOWNLOAD_S = 3600.0  # for a whole file, however steadily its bytes drip in
@@ -70,12 +70,12 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PublicSource:
     """A benchmark's public home; `arrange` makes its files' rows into splits (and a corpus)."""
 
     name: str
     files: tuple[Remote, ...]
-    arrange: Callable[[Sequence[Rows]], Mapping[str, Rows]]
+    arrange: Callable[[Sequence[RawRows]], Mapping[str, RawRows]]
     note: str = ""
 
     def fetch(self, cache_dir: Path | None = None, *, accept: bool = False) -> Fetched:
@@ -183,7 +183,7 @@ def _download(remote: Remote, name: str, folder: Path) -> Path:
     )
 
 
-def _rows(remote: Remote, path: Path) -> Rows:
+def _rows(remote: Remote, path: Path) -> RawRows:
     try:
         if path.suffix == ".parquet":
             parquet = import_extra("pyarrow.parquet", f"reading {path.name}", "parquet")
@@ -216,7 +216,7 @@ def _unpack(path: Path, folder: Path, most_bytes: int) -> None:
         raise TaskError(said, hint="fetch again, or give --data DIR") from None
 
 
-def source_of(name: str) -> Source:
+def source_of(name: str) -> PublicSource:
     """The public home of a benchmark; TaskError for an unknown name."""
     if name in SOURCES:
         return SOURCES[name]
@@ -225,27 +225,27 @@ def source_of(name: str) -> Source:
     raise TaskError(said, hint=f"pco data fetch NAME, with one of {', '.join(known)}")
 
 
-def _shuffle(rows: Rows) -> Rows:
+def _shuffle(rows: RawRows) -> RawRows:
     # The protocol is stated in terms of Python's own generator, so it is followed with that.
     shuffled = list(rows)
     random.Random(0).shuffle(shuffled)
     return shuffled
 
 
-def _cut(rows: Rows, train: int, val: int, test: int | None = None) -> dict[str, Rows]:
+def _cut(rows: RawRows, train: int, val: int, test: int | None = None) -> dict[str, RawRows]:
     """The first rows are train, the next val, the next test (None = all that are left)."""
     first, second = train, train + val
     end = None if test is None else second + test
     return {"train": rows[:first], "val": rows[first:second], "test": rows[second:end]}
 
 
-def _aime(files: Sequence[Rows]) -> Mapping[str, Rows]:
+def _aime(files: Sequence[RawRows]) -> Mapping[str, RawRows]:
     older, newest = files
-    rows: Rows = [
+    rows: RawRows = [
         {"id": f"aime-{r['id']}", **{k: str(r[k]) for k in ("problem", "answer", "solution")}}
         for r in older
     ]
-    test: Rows = [
+    test: RawRows = [
         {"id": f"aime-2025-{r['problem_idx']}", "problem": r["problem"], "answer": str(r["answer"])}
         for r in newest
     ]
@@ -253,7 +253,7 @@ def _aime(files: Sequence[Rows]) -> Mapping[str, Rows]:
     return _cut(_shuffle(rows), half, len(rows) - half) | {"test": test}
 
 
-def _ifbench(files: Sequence[Rows]) -> Mapping[str, Rows]:
+def _ifbench(files: Sequence[RawRows]) -> Mapping[str, RawRows]:
     ifeval, test = files
     rows = [_request(r, "ifeval-") for r in sorted(ifeval, key=lambda r: int(str(r["key"])))]
     return _cut(_shuffle(rows), 150, 300) | {"test": [_request(r, "") for r in test]}
@@ -269,7 +269,7 @@ def _request(row: Mapping[str, object], prefix: str) -> dict[str, object]:
     }
 
 
-def _livebench(files: Sequence[Rows]) -> Mapping[str, Rows]:
+def _livebench(files: Sequence[RawRows]) -> Mapping[str, RawRows]:
     rows = [
         {
             **{k: r.get(k) for k in ("question_id", "category", "task", "subtask", "ground_truth")},
@@ -280,9 +280,9 @@ def _livebench(files: Sequence[Rows]) -> Mapping[str, Rows]:
     return _cut(_shuffle(rows), 123, 123)
 
 
-def _pupa(files: Sequence[Rows]) -> Mapping[str, Rows]:
+def _pupa(files: Sequence[RawRows]) -> Mapping[str, RawRows]:
     wanted = ("conversation_hash", "user_query", "target_response", "pii_units", "redacted_query")
-    rows: Rows = [
+    rows: RawRows = [
         {"id": f"pupa-{index}", "category": row.get("predicted_category") or row.get("category")}
         | {key: row[key] for key in wanted}
         for index, row in enumerate(files[0])
@@ -299,9 +299,9 @@ def _pages(rows: Iterable[Mapping[str, object]]) -> dict[str, list[object]]:
     return pages
 
 
-def _hotpotqa(files: Sequence[Rows]) -> Mapping[str, Rows]:
+def _hotpotqa(files: Sequence[RawRows]) -> Mapping[str, RawRows]:
     parts = split_pool(list(chain.from_iterable(files)))
-    splits = dict[str, Rows]()
+    splits = dict[str, RawRows]()
     for split, rows in parts.items():
         splits[split] = []
         for row in rows:
@@ -311,11 +311,11 @@ def _hotpotqa(files: Sequence[Rows]) -> Mapping[str, Rows]:
             gold = {"gold_titles": list(dict.fromkeys(facts["title"]))}
             splits[split].append(made | {"supporting_facts": [list(p) for p in pairs]} | gold)
     corpus = _pages(chain.from_iterable(parts.values()))
-    pages: Rows = [{"title": t, "sentences": s} for t, s in corpus.items()]
+    pages: RawRows = [{"title": t, "sentences": s} for t, s in corpus.items()]
     return splits | {"corpus": pages}
 
 
-def _hover(files: Sequence[Rows]) -> Mapping[str, Rows]:
+def _hover(files: Sequence[RawRows]) -> Mapping[str, RawRows]:
     """Train, val and test by the paper's protocol, and the corpus in the order of the titles. The
     paper's five million abstracts are on no hub that we know of. HoVer grew out of HotpotQA, whose
     paragraphs hold the gold pages of most claims; the other claims are left out."""
@@ -327,10 +327,10 @@ def _hover(files: Sequence[Rows]) -> Mapping[str, Rows]:
         gold = [spelled.get(unicodedata.normalize("NFD", title)) for title in gold_titles(claim)]
         if None not in gold:
             pool.append(Example(claim.id, claim.input, fields={**row, "gold_titles": gold}))
-    splits: dict[str, Rows] = {
+    splits: dict[str, RawRows] = {
         split: [dict(claim.fields) for claim in part] for split, part in paper_splits(pool).items()
     }
-    pages: Rows = [{"title": t, "sentences": corpus[t]} for t in sorted(corpus)]
+    pages: RawRows = [{"title": t, "sentences": corpus[t]} for t in sorted(corpus)]
     return splits | {"corpus": pages}
 
 
@@ -343,8 +343,8 @@ _ARRANGE = {
     "pupa": _pupa,
 }
 _READ = tomllib.loads(Path(__file__).with_name("public_sources.toml").read_text("utf-8"))
-SOURCES: Mapping[str, Source] = {
-    name: Source(name, tuple(Remote(**file) for file in read["files"]), arrange, read["note"])
+SOURCES: Mapping[str, PublicSource] = {
+    name: PublicSource(name, tuple(Remote(**file) for file in read["files"]), arrange, read["note"])
     for name, arrange in _ARRANGE.items()
     for read in (_READ[name],)
 }

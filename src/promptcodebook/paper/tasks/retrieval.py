@@ -38,14 +38,14 @@ _KEPT = 65_536  # (query, k) pairs remembered; an entry is k page numbers
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class WikiPage:
     """A title and its sentences; blank ones keep their place, as facts name them by number."""
 
     title: str
     sentences: tuple[str, ...]
 
 
-def passage_of(page: Page) -> str:
+def passage_of(page: WikiPage) -> str:
     """The text that is indexed and that a model reads: 'TITLE | sentence sentence ...'."""
     return page.title + _BETWEEN + " ".join(s for s in page.sentences if s)
 
@@ -55,7 +55,7 @@ def title_of(passage: str) -> str:
     return passage.split(_BETWEEN, 1)[0]
 
 
-def parse_page(line: bytes, where: str) -> Page:
+def parse_page(line: bytes, where: str) -> WikiPage:
     """One line of the file; DataError names `where` (file:line)."""
     try:
         row = json.loads(line)
@@ -71,7 +71,7 @@ def parse_page(line: bytes, where: str) -> Page:
     texts = [sentence.strip() for sentence in given if isinstance(sentence, str)]
     if len(texts) < len(given):
         raise DataError(f"{where}: sentences is not a list of texts", hint=_HINT)
-    return Page(title.strip(), tuple(texts))
+    return WikiPage(title.strip(), tuple(texts))
 
 
 def corpus_of(name: str, folder: Path) -> Path:
@@ -128,7 +128,7 @@ class Retriever:
     def passages(self, numbers: Sequence[int]) -> list[str]:
         return [passage_of(self._page(number)) for number in numbers]
 
-    def page(self, title: str) -> Page | None:
+    def page(self, title: str) -> WikiPage | None:
         """The first page of exactly this title, or None."""
         keys, wanted = self._index.keys, title_key(title)
         at = int(keys.searchsorted(keys.dtype.type(wanted)))
@@ -139,7 +139,7 @@ class Retriever:
             at += 1
         return None
 
-    def _page(self, number: int) -> Page:
+    def _page(self, number: int) -> WikiPage:
         start, end = (int(at) for at in self._index.spans[number])
         return parse_page(self._bytes[start:end], f"{self.corpus} (page {number + 1})")
 

@@ -20,8 +20,8 @@ from promptcodebook.paper.tasks.ifbench.language import (
     EDGES,
     MARKS,
     Arguments,
-    Check,
-    Text,
+    ConstraintCheck,
+    SplitText,
     compare,
     without_marks,
 )
@@ -54,7 +54,7 @@ def _differ(values: Iterable[object]) -> bool:
     return all(one != other for one, other in pairwise(values))
 
 
-def _ending(text: Text, mark: str) -> int:
+def _ending(text: SplitText, mark: str) -> int:
     return sum(sentence.endswith(mark) for sentence in text.sentences)
 
 
@@ -62,7 +62,7 @@ def _ascii(value: str) -> str:
     return unicodedata.normalize("NFKD", value).encode("ascii", "ignore").decode("ascii")
 
 
-def _punctuation(text: Text, args: Arguments) -> bool:
+def _punctuation(text: SplitText, args: Arguments) -> bool:
     value = text.value
     if not any(mark in value for mark in ("?!", "!?", "\u203d")):
         return False
@@ -70,7 +70,7 @@ def _punctuation(text: Text, args: Arguments) -> bool:
     return all(mark in rest for mark in ".,!?;:")
 
 
-def _words_japanese(text: Text, args: Arguments) -> bool:
+def _words_japanese(text: SplitText, args: Arguments) -> bool:
     step = args.N
     if step < 1:
         return False
@@ -78,19 +78,19 @@ def _words_japanese(text: Text, args: Arguments) -> bool:
     return all(not word or word.isdigit() or _JAPANESE.search(word) for word in chosen)
 
 
-def _pronouns(text: Text, args: Arguments) -> bool:
+def _pronouns(text: SplitText, args: Arguments) -> bool:
     tokens = text.language.tokens(text.value.replace("/", " ").lower())
     return sum(token in _LISTS["pronouns"] for token in tokens) >= args.N
 
 
-def _stop_words(text: Text, args: Arguments) -> bool:
+def _stop_words(text: SplitText, args: Arguments) -> bool:
     known = text.language.stop_words if text.words else ()
     # Divide first, do not round: 11 of 20 is above a limit of 55, as in the public scorer.
     count = sum(word.lower() in known for word in text.words)
     return bool(text.words) and count / len(text.words) * 100 <= args.percentage
 
 
-def _overlap(text: Text, args: Arguments) -> bool:
+def _overlap(text: SplitText, args: Arguments) -> bool:
     # Trigrams of characters, not of words, whatever the request says.
     texts = text.value, args.reference_text
     own, other = ({value[i : i + 3] for i in range(len(value) - 2)} for value in texts)
@@ -98,7 +98,7 @@ def _overlap(text: Text, args: Arguments) -> bool:
     return bool(own) and wanted - 2 <= len(own & other) / len(own) * 100 <= wanted + 2
 
 
-def _alphabet(text: Text, args: Arguments) -> bool:
+def _alphabet(text: SplitText, args: Arguments) -> bool:
     letters = string.ascii_lowercase
     firsts = [word[0].lower() for word in text.bare]
     if not firsts or firsts[0] not in letters:
@@ -107,7 +107,7 @@ def _alphabet(text: Text, args: Arguments) -> bool:
     return all(first == letters[(start + i) % 26] for i, first in enumerate(firsts))
 
 
-def _last_first(text: Text, args: Arguments) -> bool:
+def _last_first(text: SplitText, args: Arguments) -> bool:
     for one, other in pairwise(text.sentences):
         last, first = one.rstrip(EDGES).split()[-1:], other.lstrip(EDGES).split()[:1]
         if not last or not first or last[0].lower() != first[0].lower():
@@ -115,7 +115,7 @@ def _last_first(text: Text, args: Arguments) -> bool:
     return True
 
 
-def _keywords_specific_position(text: Text, args: Arguments) -> bool:
+def _keywords_specific_position(text: SplitText, args: Arguments) -> bool:
     sentence, position = cast("tuple[int, int]", (args.n, args.m))
     if not 1 <= sentence <= len(text.sentences):
         return False
@@ -126,7 +126,7 @@ def _keywords_specific_position(text: Text, args: Arguments) -> bool:
     return words[position - 1].lower() == args.keyword.strip().lower()
 
 
-def _words_position(text: Text, args: Arguments) -> bool:
+def _words_position(text: SplitText, args: Arguments) -> bool:
     first, last = text.first_tokens(2), text.last_tokens(3)
     keyword = args.keyword.strip().lower()
     if len(first) < 2:
@@ -148,13 +148,13 @@ def _alliterating(sentence: str) -> int:
     return total
 
 
-def _increment(text: Text, args: Arguments) -> bool:
+def _increment(text: SplitText, args: Arguments) -> bool:
     lengths = [len(without_marks(sentence).split()) for sentence in text.sentences]
     step = args.small_n
     return all(after - before == step for before, after in pairwise(lengths))
 
 
-def _keyword(text: Text, args: Arguments) -> bool:
+def _keyword(text: SplitText, args: Arguments) -> bool:
     number: int = args.N
     if not 1 <= number <= len(text.sentences):
         return False
@@ -162,18 +162,18 @@ def _keyword(text: Text, args: Arguments) -> bool:
     return re.search(wanted, text.sentences[number - 1], re.IGNORECASE) is not None
 
 
-def _change(text: Text, args: Arguments) -> bool:
+def _change(text: SplitText, args: Arguments) -> bool:
     request = args.prompt_to_repeat
     return text.value != request and text.value.split()[1:] == request.split()[1:]
 
 
-def _span(text: Text, args: Arguments) -> bool:
+def _span(text: SplitText, args: Arguments) -> bool:
     # By characters; the requests of the data speak of words.
     start, end = args.n_start, args.n_end
     return text.lower.strip() == args.prompt_to_repeat[start : end + 1].strip().lower()
 
 
-def _parentheses(text: Text, args: Arguments) -> bool:
+def _parentheses(text: SplitText, args: Arguments) -> bool:
     opened, deepest = list[str](), 0
     for mark in text.value:
         if mark in "([{":
@@ -189,7 +189,7 @@ def _parentheses(text: Text, args: Arguments) -> bool:
     return False
 
 
-def _nested_quotes(text: Text, args: Arguments) -> bool:
+def _nested_quotes(text: SplitText, args: Arguments) -> bool:
     # Apostrophes count as quotation marks.
     opened, deepest = list[str](), 0
     for mark in re.findall("[\"']", text.value):
@@ -203,7 +203,7 @@ def _nested_quotes(text: Text, args: Arguments) -> bool:
     return False
 
 
-def _options(text: Text, args: Arguments) -> bool:
+def _options(text: SplitText, args: Arguments) -> bool:
     listed = args.options
     separator = next((s for s in ("/", "or") if s in listed), ",")
     options = [option.strip() for option in listed.split(separator)]
@@ -212,7 +212,7 @@ def _options(text: Text, args: Arguments) -> bool:
     return text.lower.strip(EDGES) in [option.strip(EDGES).lower() for option in options]
 
 
-def _emoji(text: Text, args: Arguments) -> bool:
+def _emoji(text: SplitText, args: Arguments) -> bool:
     cleaned = [without_marks(sentence).strip() for sentence in text.sentences]
     # Punkt puts an emoji after a full stop at the head of the next sentence.
     return all(
@@ -222,7 +222,7 @@ def _emoji(text: Text, args: Arguments) -> bool:
     )
 
 
-def _line_indent(text: Text, args: Arguments) -> bool:
+def _line_indent(text: SplitText, args: Arguments) -> bool:
     # The public scorer removes blank lines from the list it walks over: each removal takes the
     # first equal line that is left, and the line after the current one is passed over.
     lines, left = text.value.split("\n"), defaultdict[str, deque[int]](deque)
@@ -239,13 +239,13 @@ def _line_indent(text: Text, args: Arguments) -> bool:
     return _rises(len(line) - len(line.lstrip(" ")) for line in kept)
 
 
-def _quote_unquote(text: Text, args: Arguments) -> bool:
+def _quote_unquote(text: SplitText, args: Arguments) -> bool:
     joined = "".join(text.value.replace("'\"'", "").split())
     outer = MARKS.replace('"', "") + "0123456789"
     return '""' not in joined and not joined.strip(outer).endswith('"')
 
 
-def _thesis(text: Text, args: Arguments) -> bool:
+def _thesis(text: SplitText, args: Arguments) -> bool:
     start = text.value.find("<i>" if "<i>" in text.value else "<em>")
     if start < 0:
         return False
@@ -255,7 +255,7 @@ def _thesis(text: Text, args: Arguments) -> bool:
     return end >= 0 and bool(rest[3:end].strip()) and bool(rest[end + 4 :].strip())
 
 
-def _no_bullets_bullets(text: Text, args: Arguments) -> bool:
+def _no_bullets_bullets(text: SplitText, args: Arguments) -> bool:
     sentences, bullets, prose = 0, 0, True
     for line in text.value.split("\n"):
         if line.strip().startswith("*"):
@@ -272,20 +272,20 @@ def _no_bullets_bullets(text: Text, args: Arguments) -> bool:
     return bullets >= 2
 
 
-def _title_case(text: Text, args: Arguments) -> bool:
+def _title_case(text: SplitText, args: Arguments) -> bool:
     words = ((token[0], token[1:]) for token in text.tokens if token[0].isalpha())
     return not any(
         first.islower() and (not rest or rest.islower() or rest.isupper()) for first, rest in words
     )
 
 
-def _city(text: Text, args: Arguments) -> bool:
+def _city(text: SplitText, args: Arguments) -> bool:
     rows = _rows(text.value, ",")
     header = ["ID", "Country", "City", "Year", "Count"]
     return len(rows) == 8 and rows[0] == header and all(len(row) == 5 for row in rows)
 
 
-def _special_character(text: Text, args: Arguments) -> bool:
+def _special_character(text: SplitText, args: Arguments) -> bool:
     rows = _table_rows(text.value, "ProductID Category Brand Price Stock", ",")
     if len(rows) != 15:
         return False
@@ -301,7 +301,7 @@ def _special_character(text: Text, args: Arguments) -> bool:
     return False
 
 
-def _quoted_table(text: Text, args: Arguments) -> bool:
+def _quoted_table(text: SplitText, args: Arguments) -> bool:
     rows = _table_rows(text.value, "StudentID Subject Grade Semester Score", "\t")
     fields = [field.strip() for row in rows for field in row]
     return [len(row) for row in rows] == [5] * 4 and all(
@@ -325,7 +325,7 @@ def _rows(value: str, delimiter: str) -> list[list[str]]:
         return []
 
 
-def _mcq_count_length(text: Text, args: Arguments) -> bool:
+def _mcq_count_length(text: SplitText, args: Arguments) -> bool:
     lengths = list[int]()
     for part in _QUESTION.split(text.value):
         lines = [line.strip() for line in part.strip().split("\n")]
@@ -337,7 +337,7 @@ def _mcq_count_length(text: Text, args: Arguments) -> bool:
     return text.value.startswith("Question") and len(lengths) == 4 and _rises(lengths)
 
 
-def _reverse_newline(text: Text, args: Arguments) -> bool:
+def _reverse_newline(text: SplitText, args: Arguments) -> bool:
     lines = [line for line in (raw.strip(EDGES) for raw in text.value.split("\n")) if line]
     start = next((at for at, line in enumerate(lines) if "Zimbabwe" in line), None)
     if start is None or len(lines) - start < 52:
@@ -345,7 +345,7 @@ def _reverse_newline(text: Text, args: Arguments) -> bool:
     return all(one >= other for one, other in pairwise(map(_ascii, lines[start:])))
 
 
-def _word_reverse(text: Text, args: Arguments) -> bool:
+def _word_reverse(text: SplitText, args: Arguments) -> bool:
     value = " ".join(reversed(text.bare_lower))
     return "bald eagle" in value and len(text.language.sentences(value)) == 1
 
@@ -360,7 +360,7 @@ def _in_range(piece: str) -> bool:
     return 1769 <= year <= 1821 and month <= 12 and in_month
 
 
-IFBENCH: Mapping[str, Check] = {
+IFBENCH: Mapping[str, ConstraintCheck] = {
     "count:word_count_range": lambda text, args: (
         args.min_words <= len(text.words) <= args.max_words
     ),
@@ -482,14 +482,14 @@ _FENCES = ("```json", "```Json", "```JSON", "```")
 _ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
-def _number_paragraphs(text: Text, args: Arguments) -> bool:
+def _number_paragraphs(text: SplitText, args: Arguments) -> bool:
     blank = [not piece.strip() for piece in _RULE.split(text.value)]
     if any(blank[1:-1]):
         return False
     return len(blank) - sum(blank) == args.num_paragraphs
 
 
-def _nth_paragraph_first_word(text: Text, args: Arguments) -> bool:
+def _nth_paragraph_first_word(text: SplitText, args: Arguments) -> bool:
     pieces = text.value.split("\n\n")
     count = sum(bool(piece.strip()) for piece in pieces)
     nth: int = args.nth_paragraph
@@ -512,7 +512,7 @@ def _count_brackets(value: str) -> int:
     return count
 
 
-def _postscript(text: Text, args: Arguments) -> bool:
+def _postscript(text: SplitText, args: Arguments) -> bool:
     marker = args.postscript_marker.strip()
     if marker in _POSTSCRIPTS:
         return _POSTSCRIPTS[marker].search(text.lower) is not None
@@ -520,19 +520,19 @@ def _postscript(text: Text, args: Arguments) -> bool:
     return found[0] > 0
 
 
-def _number_highlighted_sections(text: Text, args: Arguments) -> bool:
+def _number_highlighted_sections(text: SplitText, args: Arguments) -> bool:
     single = sum(bool(found.strip("*").strip()) for found in _SINGLE.findall(text.value))
     double = sum(bool(found[2:-2].strip()) for found in _DOUBLE.findall(text.value))
     return single + double >= args.num_highlights
 
 
-def _multiple_sections(text: Text, args: Arguments) -> bool:
+def _multiple_sections(text: SplitText, args: Arguments) -> bool:
     splitter, around = args.section_spliter.strip(), ("", r"\s?\d+")
     [found] = text.language.counts([splitter], text.value, around=around, ignore_case=False)
     return found >= args.num_sections
 
 
-def _json_format(text: Text, args: Arguments) -> bool:
+def _json_format(text: SplitText, args: Arguments) -> bool:
     value = text.value.strip()
     for fence in _FENCES:
         value = value.removeprefix(fence)
@@ -548,13 +548,13 @@ def _holds_title(line: str) -> bool:
     return 0 <= start <= end - 3 and bool(line[start : end + 2].lstrip("<").rstrip(">").strip())
 
 
-def _two_responses(text: Text, args: Arguments) -> bool:
+def _two_responses(text: SplitText, args: Arguments) -> bool:
     pieces = [piece.strip() for piece in text.value.split("******")]
     full = [piece for piece in pieces if piece]
     return all(pieces[1:-1]) and len(full) == 2 and full[0] != full[1]
 
 
-IFEVAL: Mapping[str, Check] = {
+IFEVAL: Mapping[str, ConstraintCheck] = {
     "keywords:existence": lambda text, args: all(text.language.counts(args.keywords, text.value)),
     "keywords:frequency": lambda text, args: compare(
         args.relation, text.language.counts([args.keyword.strip()], text.value)[0], args.frequency

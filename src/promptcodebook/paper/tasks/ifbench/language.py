@@ -35,7 +35,7 @@ _WORD = re.compile(r"\w+")
 _PACKAGES = "punkt_tab stopwords averaged_perceptron_tagger_eng"
 
 
-Check = Callable[["Text", "Arguments"], bool]
+ConstraintCheck = Callable[["SplitText", "Arguments"], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Instruction:
     """One constraint: its demand with {argument} fields, and the arguments that it requires."""
 
     name: str
-    met: Check
+    met: ConstraintCheck
     says: str
     takes: tuple[str, ...]
 
@@ -51,7 +51,7 @@ class Instruction:
 _DEMANDS = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text("utf-8"))
 
 
-def read_instructions(checks: Mapping[str, Check]) -> dict[str, Instruction]:
+def read_instructions(checks: Mapping[str, ConstraintCheck]) -> dict[str, Instruction]:
     """The constraints by id; instructions.toml has their demands in words."""
     return {
         name: Instruction(name, met, _DEMANDS[name]["says"], tuple(_DEMANDS[name].get("takes", ())))
@@ -113,7 +113,7 @@ def without_marks(text: str) -> str:
     return text.translate(_DELETE)
 
 
-class Text:
+class SplitText:
     """A response as the checks see it; `value` is its exact text. Each analysis is made once."""
 
     def __init__(self, value: str, language: Language) -> None:

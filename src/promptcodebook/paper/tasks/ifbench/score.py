@@ -16,7 +16,7 @@ from promptcodebook.paper.tasks.ifbench.language import (
     Arguments,
     Instruction,
     Language,
-    Text,
+    SplitText,
     read_arguments,
     read_instructions,
 )
@@ -52,7 +52,7 @@ class Grade:
         return sum(self.loose) / len(self.loose) if self.loose else 1.0
 
 
-class Level(NamedTuple):
+class Accuracy(NamedTuple):
     """Shares of prompts with all followed, and of instructions; the mean share per prompt (CSR)."""
 
     prompt: float
@@ -128,7 +128,7 @@ def describe(instruction_id: str, kwargs: Mapping[str, object] | None) -> str:
     return constraint.says.format(**args.as_texts())
 
 
-def accuracy(grades: Sequence[Grade]) -> tuple[Level, Level]:
+def accuracy(grades: Sequence[Grade]) -> tuple[Accuracy, Accuracy]:
     """Strict and loose shares of a set; the IFBench paper reports the loose one of prompts."""
     if not grades:
         raise DataError("no graded responses", hint="grade at least one")
@@ -139,7 +139,7 @@ def _met(constraint: Instruction, args: Arguments, value: str, language: Languag
     return bool(value.strip()) and constraint.met(_analyse(value, language), args)
 
 
-_analyse = lru_cache(_REMEMBERED)(Text)
+_analyse = lru_cache(_REMEMBERED)(SplitText)
 
 
 def _read(
@@ -160,10 +160,10 @@ def _default_language(*_folders: str | None) -> Language:
     return Language()
 
 
-def _level(lists: Sequence[Sequence[bool]]) -> Level:
+def _level(lists: Sequence[Sequence[bool]]) -> Accuracy:
     pooled = [followed for each in lists for followed in each]
     shares = [sum(each) / len(each) if each else 1.0 for each in lists]
-    return Level(
+    return Accuracy(
         prompt=sum(all(each) for each in lists) / len(lists),
         instruction=sum(pooled) / len(pooled) if pooled else 1.0,
         share=sum(shares) / len(shares),

@@ -163,7 +163,7 @@ class Papillon:
         return make_output(answer["response"], [craft, helped, answer], {"request": request})
 
 
-class Comparison(ReplyShape):
+class QualityComparison(ReplyShape):
     """The judge's verdict on two answers."""
 
     reasoning: LenientText = Field(
@@ -195,7 +195,7 @@ class JudgeReward:
     async def __call__(self, example: Example, output: Output) -> Score:
         target, query, request = example.target or "", example.input, request_of(output)
         forward, backward = await gather_all(
-            self._judged("compare", Comparison, user_query=query, response_a=a, response_b=b)
+            self._judged("compare", QualityComparison, user_query=query, response_a=a, response_b=b)
             for a, b in ((output.text, target), (target, output.text))
         )
         units, count = units_of(example), 0
