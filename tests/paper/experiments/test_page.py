@@ -14,17 +14,17 @@ import pytest
 
 from promptcodebook.errors import MissingExtra
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.paper.experiments.experiment import Experiment, Order
+from promptcodebook.paper.experiments.experiment import Experiment, Measurement
 from promptcodebook.paper.experiments.lab import Cell, Lab, open_lab
 from promptcodebook.paper.experiments.page import (
     Bars,
     Curves,
-    Figure,
     Heat,
     Page,
-    Point,
+    PageTable,
+    Plot,
+    PlotPoint,
     Published,
-    Table,
     draw,
     latex,
     markdown,
@@ -33,15 +33,15 @@ from promptcodebook.paper.experiments.page import (
 )
 from promptcodebook.paper.experiments.reproduce import measure, write_page
 
-TABLE = Table(
+TABLE = PageTable(
     "ablation", ["setting", "Acc (%)"], [["w/o ε_greedy", "28.2 ± 1.0"], ["a|b & c", "50 %"]]
 )
-FIGURES: list[Figure] = [
+FIGURES: list[Plot] = [
     Bars("usage", "How often", "", "uses", ["0", "1"], {"with": [3, None], "without": [9, 1]}),
     Curves(
         *("sweep", "Codebook size K", "K", "Acc (%)"),
-        {"Acc": [Point(4, 0.3, 0.2, 0.5), Point(16, 0.4)]},
-        {"CSR": [Point(4, 0.5), Point(16, 0.6)]},
+        {"Acc": [PlotPoint(4, 0.3, 0.2, 0.5), PlotPoint(16, 0.4)]},
+        {"CSR": [PlotPoint(4, 0.5), PlotPoint(16, 0.6)]},
         y_right="CSR (%)",
         log_x=True,
     ),
@@ -62,7 +62,7 @@ def test_markdown_and_latex_have_the_tables_cells_and_no_sign_that_they_read_as_
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda f: f.name)
-def test_a_figure_is_drawn_twice_to_the_same_bytes(figure: Figure, tmp_path: Path) -> None:
+def test_a_figure_is_drawn_twice_to_the_same_bytes(figure: Plot, tmp_path: Path) -> None:
     first, again = draw(figure, tmp_path / "a"), draw(figure, tmp_path / "b")
     assert [p.suffix for p in first] == [".svg", ".png"]
     assert first[0].read_bytes() == again[0].read_bytes()
@@ -79,7 +79,9 @@ def _written(out: Path) -> str:
     one = Experiment("ablation", "Table 3", lambda *_: [Cell("only", {}, _measure)], lambda _: PAGE)
     lab = open_lab(out / "lab", "http://127.0.0.1:9/v1#scripted", lm=ScriptedLM())
     try:
-        return write_page(out, measure(Order(one, "quick", 1), lab, lambda _: None)).read_text()
+        return write_page(
+            out, measure(Measurement(one, "quick", 1), lab, lambda _: None)
+        ).read_text()
     finally:
         lab.close()
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.paper.experiments import simulated_worlds
-from promptcodebook.paper.experiments.experiment import Measured, Order
+from promptcodebook.paper.experiments.experiment import Measurement, Results
 from promptcodebook.paper.experiments.lab import Lab
 from promptcodebook.paper.experiments.operators import OPERATORS
 from promptcodebook.paper.experiments.page import Page, markdown, read_table
 from promptcodebook.paper.experiments.reproduce import experiment_named
 from promptcodebook.paper.experiments.simulated_worlds import (
-    Flipping,
+    FlippedChecks,
     blocks,
     cells,
     first_instincts,
@@ -62,7 +62,7 @@ def test_what_pays_late_is_the_last_eighth_of_a_codebook(size: int) -> None:
 
 
 async def test_a_flipped_reward_turns_a_share_of_the_demands() -> None:
-    flips, wrong, whole = Flipping(0.3, 2), 0.0, 0
+    flips, wrong, whole = FlippedChecks(0.3, 2), 0.0, 0
     for example in DATA.train:
         if demands := len(WORLD.problem(example.input).demands):
             whole += demands
@@ -94,11 +94,11 @@ def test_each_arm_is_an_operator_or_listed_and_each_world_says_what_is_expected(
 
 
 def test_a_world_is_measured_with_all_arms_and_shown(tmp_path: Path) -> None:
-    order = Order(experiment_named("what-learns"), "quick", 1)
+    order = Measurement(experiment_named("what-learns"), "quick", 1)
     lab = Lab(tmp_path, "simulated", None)
     names = ("sim/late-8/1", "sim/bare/1")
     results = {c.name: c.measure(lab) for c in cells(order) if c.name in names}
     assert [*results["sim/bare/1"]] == ["sound", "phi-fixed"]
-    page = markdown(Page("x", blocks(Measured(order, lab, results, {}))))
+    page = markdown(Page("x", blocks(Results(order, lab, results, {}))))
     assert "**Simulated.** 1 worlds" in page
     assert page.count("| late-8 |") == 4

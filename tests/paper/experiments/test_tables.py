@@ -19,8 +19,8 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import History
 from promptcodebook.paper.experiments.experiment import (
-    Measured,
-    Order,
+    Measurement,
+    Results,
     about,
     base,
     judged_by_words,
@@ -37,7 +37,7 @@ from promptcodebook.paper.experiments.reproduce import (
 from promptcodebook.paper.experiments.studies import (
     HARMFUL,
     LOCI,
-    Fault,
+    PlantedFault,
     active_after,
     collapse,
     measure_blame,
@@ -52,13 +52,13 @@ TABLES = [n for n in experiment_names() if n not in ("small-real-model", "what-l
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Measured, Page]]:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Results, Page]]:
     """All of them in one lab, as `pco reproduce all` makes them."""
-    made: dict[str, tuple[Measured, Page]] = {}
+    made: dict[str, tuple[Results, Page]] = {}
     with closing(open_lab(tmp_path_factory.mktemp("lab"), "simulated")) as lab:
         for name in TABLES:
             experiment = experiment_named(name)
-            measured = measure(Order(experiment, "quick", 1), lab, lambda _: None)
+            measured = measure(Measurement(experiment, "quick", 1), lab, lambda _: None)
             made[name] = measured, experiment.page(measured)
     return made
 
@@ -66,7 +66,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Measured,
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_of_the_paper_can_be_made_and_is_marked(
-    name: str, pages: dict[str, tuple[Measured, Page]]
+    name: str, pages: dict[str, tuple[Results, Page]]
 ) -> None:
     measured, page = pages[name]
     assert not measured.missing
@@ -79,7 +79,7 @@ def test_every_table_of_the_paper_can_be_made_and_is_marked(
 
 @pytest.mark.slow
 def test_every_method_of_table_1_trains_with_the_same_and_is_judged(
-    pages: dict[str, tuple[Measured, Page]],
+    pages: dict[str, tuple[Results, Page]],
 ) -> None:
     measured, page = pages["main"]
     made = {name.split("/")[1]: result for name, result in measured.results.items()}
@@ -91,14 +91,14 @@ def test_every_method_of_table_1_trains_with_the_same_and_is_judged(
     assert ended and all("448 calls (48 made" in reason_of(measured, r) for r in ended.values())
 
 
-def reason_of(measured: Measured, result: Mapping[str, Any]) -> str:
+def reason_of(measured: Results, result: Mapping[str, Any]) -> str:
     with closing(RunStore.open(measured.lab.folder / result["run"])) as store:
         return store.outline().detail
 
 
 @pytest.mark.slow
 def test_pages_show_the_papers_numbers_apart_and_share_the_runs_that_they_have_in_common(
-    pages: dict[str, tuple[Measured, Page]],
+    pages: dict[str, tuple[Results, Page]],
 ) -> None:
     [table] = pages["ablation"][1].tables
     theirs = [k for k, head in enumerate(table.head) if head.startswith("paper: ")]
@@ -146,7 +146,7 @@ def test_a_preset_that_an_experiment_does_not_have_is_refused() -> None:
 def test_a_benchmark_takes_part_where_the_model_leaves_its_floor(tmp_path: Path) -> None:
     """One whose floor is not known is no result: else it would be kept as one that the model cannot
     do, and never be measured."""
-    order = Order(experiment_named("main"), "quick", 1, "pupa", str(tmp_path / "nowhere"))
+    order = Measurement(experiment_named("main"), "quick", 1, "pupa", str(tmp_path / "nowhere"))
     with closing(open_lab(tmp_path / "lab", "simulated")) as lab:
         measured = measure(order, lab, lambda _: None)
         assert not measured.results and "pupa/floor" in measured.missing
@@ -163,7 +163,7 @@ def test_a_benchmark_takes_part_where_the_model_leaves_its_floor(tmp_path: Path)
                 (lab.folder / "cells" / f"{name}.json").unlink()
 
 
-def _search_measured(tmp_path: Path, tried: Mapping[str, Mapping[str, int] | None]) -> Measured:
+def _search_measured(tmp_path: Path, tried: Mapping[str, Mapping[str, int] | None]) -> Results:
     """Two seeds of each method, as its cells are kept; None = a result that does not say."""
     lab = open_lab(tmp_path, "simulated")
     row = {"rewards": [0.5, 1.0], "failed": 0, "calls": 1.0, "seconds": 0.1}
@@ -176,7 +176,7 @@ def _search_measured(tmp_path: Path, tried: Mapping[str, Mapping[str, int] | Non
             known = {} if search is None else {"search": search}
             results[f"constraints/{name}-calls/{seed}"] = run | {"rows": rows} | known
     lab.close()
-    return Measured(Order(experiment_named("main"), "quick", 2), lab, results, {})
+    return Results(Measurement(experiment_named("main"), "quick", 2), lab, results, {})
 
 
 @pytest.mark.parametrize("name", ["main", "cost", "prompt-length"])
@@ -201,7 +201,7 @@ def test_a_search_that_tried_one_prompt_is_no_row_and_the_others_say_what_they_t
 
 @pytest.mark.parametrize("preset", ["quick", "default", "paper"])
 def test_all_that_validate_do_so_on_the_same_examples_and_pay_for_it(preset: str) -> None:
-    order = Order(experiment_named("main"), preset, 1, "houserules")
+    order = Measurement(experiment_named("main"), preset, 1, "houserules")
     cells = {cell.name.split("/")[1]: cell.settings for cell in cells_of(order, "smollm2")}
     del cells["floor"]
     assert len({settings["validation"]["subset"] for settings in cells.values()}) == 1
@@ -218,11 +218,11 @@ def test_all_that_validate_do_so_on_the_same_examples_and_pay_for_it(preset: str
 
 def test_attempts_that_were_lost_are_named_apart_from_what_training_took(tmp_path: Path) -> None:
     lab = open_lab(tmp_path, "simulated")
-    order = Order(experiment_named("cost"), "quick", 2)
+    order = Measurement(experiment_named("cost"), "quick", 2)
     found = [{"lost": {"calls": 8, "tokens": 9_352}}, {"lost": {"calls": 0, "tokens": 0}}]
     for results, said in (({"pco/0": found[0], "pco/1": found[0]}, "16 attempts"), ({}, "")):
         results = results or {"pco/0": found[1]}
-        page = "\n".join(map(str, about(Measured(order, lab, results, {}), "constraints")))
+        page = "\n".join(map(str, about(Results(order, lab, results, {}), "constraints")))
         assert (said in page) and ("brought no answer" in page) == bool(said)
         assert ("at most 18,704 tokens" in page) == bool(said)
     lab.close()
@@ -233,14 +233,14 @@ def test_a_page_with_rewards_of_the_stand_in_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(Lab, "weights", "")  # no file of the model is at hand
-    order = Order(experiment_named(name), "default", 1)
+    order = Measurement(experiment_named(name), "default", 1)
     with closing(open_lab(tmp_path / "lab", "smollm2", lm=ScriptedLM())) as lab:
-        page = order.experiment.page(Measured(order, lab, {}, {}))
+        page = order.experiment.page(Results(order, lab, {}, {}))
     assert sum("stand-in" in block for block in page.blocks if isinstance(block, str)) == 1
 
 
 def test_a_small_model_is_asked_neither_to_judge_nor_to_write_without_end() -> None:
-    order = Order(experiment_named("main"), "default", 1, "pupa")
+    order = Measurement(experiment_named("main"), "default", 1, "pupa")
     here = load_config(base(order, "smollm2", "pupa"), where="a test")
     assert here.reward == "stand-in"
     assert here.roles["untrusted"] == here.roles["executor"]
@@ -248,7 +248,9 @@ def test_a_small_model_is_asked_neither_to_judge_nor_to_write_without_end() -> N
     served = base(order, "http://localhost:8000/v1#m", "pupa")
     assert "reward" not in served and "roles" not in served
     assert not judged_by_words(("pupa",), "http://localhost:8000/v1#m")
-    houserules = base(Order(order.experiment, "default", 1, "houserules"), "smollm2", "ifbench")
+    houserules = base(
+        Measurement(order.experiment, "default", 1, "houserules"), "smollm2", "ifbench"
+    )
     assert houserules["roles"]["executor"] == {"temperature": 0.0, "max_tokens": 64}
     assert not judged_by_words(("houserules",), "smollm2")
 
@@ -256,9 +258,9 @@ def test_a_small_model_is_asked_neither_to_judge_nor_to_write_without_end() -> N
 # The attribution experiment: it finds who knows, and is not fooled by who always says the same.
 
 
-ORDER = Order(experiment_named("attribution"), "quick", 1)
+ORDER = Measurement(experiment_named("attribution"), "quick", 1)
 SPEC = "simulated"
-Found = list[tuple[Fault, Channel | None]]
+Found = list[tuple[PlantedFault, Channel | None]]
 
 
 def _found(tmp_path: Path, judge: object) -> Found:

@@ -17,12 +17,12 @@ from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, RequestRefused
 from promptcodebook.lm.spec import any_simulated, parse_spec
 from promptcodebook.paper.experiments import what_learns
-from promptcodebook.paper.experiments.experiment import Measured, Order
-from promptcodebook.paper.experiments.lab import Result, open_lab
+from promptcodebook.paper.experiments.experiment import Measurement, Results
+from promptcodebook.paper.experiments.lab import CellResult, open_lab
 from promptcodebook.paper.experiments.operators import OPERATORS
 from promptcodebook.paper.experiments.page import markdown, read_table
 from promptcodebook.paper.experiments.reproduce import measure
-from promptcodebook.paper.experiments.teacher import Manner, Rule, Teacher, rules_in
+from promptcodebook.paper.experiments.teacher import HouseRule, Teacher, TeacherBehaviour, rules_in
 from promptcodebook.paper.experiments.what_learns import EXPERIMENT, one_topic, over_seeds, worlds
 
 SPEC = "http://127.0.0.1:9/v1#scripted"
@@ -42,15 +42,17 @@ class Obedient:
         return Reply(SAID.get(orders[-1], "?") if orders else "Thank you.", usage=Usage(1, 9, 9))
 
 
-def measured(folder: Path, *names: str) -> Measured:
-    def cells(order: Order, spec: str) -> list[Any]:
+def measured(folder: Path, *names: str) -> Results:
+    def cells(order: Measurement, spec: str) -> list[Any]:
         return [c for c in EXPERIMENT.cells(order, spec) if c.name in names]
 
     with closing(open_lab(folder, SPEC, lm=Obedient())) as lab:
-        return measure(Order(replace(EXPERIMENT, cells=cells), "default", 1), lab, lambda _: None)
+        return measure(
+            Measurement(replace(EXPERIMENT, cells=cells), "default", 1), lab, lambda _: None
+        )
 
 
-def earned(results: Mapping[str, Result], name: str) -> float:
+def earned(results: Mapping[str, CellResult], name: str) -> float:
     return fmean(results[name]["rewards"])
 
 
@@ -77,7 +79,7 @@ def test_a_part_is_left_out_by_an_operator_or_by_a_setting() -> None:
         assert set(world.arms) <= changes.keys() | OPERATORS.keys()
     assert named == {"attribution", "ψ", "θ", "φ", "r̄", "ε"}
     assert {w.part for w in worlds() if w.expected == "idle"} >= named
-    cells = EXPERIMENT.cells(Order(EXPERIMENT, "default", 2), SPEC)
+    cells = EXPERIMENT.cells(Measurement(EXPERIMENT, "default", 2), SPEC)
     assert len({cell.name for cell in cells}) == len(cells)
 
 
@@ -87,8 +89,8 @@ def test_the_first_codebooks_hold_what_their_world_says() -> None:
     assert rules_in(" ".join(first(named["control"]))) == []
     harmed = rules_in("\n".join(first(named["blame-harmful"])))
     assert [bool(rule.when) for rule in harmed] == [True] * 3 + [False] * 2
-    assert Rule("in Chinese", "cancelling an order") in harmed
-    assert Rule("with a Python program") in rules_in("\n".join(first(named["theta-misled"])))
+    assert HouseRule("in Chinese", "cancelling an order") in harmed
+    assert HouseRule("with a Python program") in rules_in("\n".join(first(named["theta-misled"])))
 
 
 def test_a_smaller_draw_of_messages_lies_in_a_larger_one() -> None:
@@ -114,4 +116,4 @@ def test_the_spec_of_the_teacher_is_no_simulated_model() -> None:
     assert isinstance(made, Teacher)
     assert not any_simulated([config.lm])
     with pytest.raises(ConfigError, match=r"'updatr' \(did you mean 'updater'\?\)"):
-        Manner.of({"updatr": "obedient"})
+        TeacherBehaviour.of({"updatr": "obedient"})

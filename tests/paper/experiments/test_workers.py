@@ -21,8 +21,8 @@ from promptcodebook.base.sync import run_sync
 from promptcodebook.calls import Reply, Request
 from promptcodebook.errors import DataError, Interrupted
 from promptcodebook.paper.experiments import reproduce as reproducing
-from promptcodebook.paper.experiments.experiment import Experiment, Measured, Order, trained
-from promptcodebook.paper.experiments.lab import Cell, Lab, Result, open_lab
+from promptcodebook.paper.experiments.experiment import Experiment, Measurement, Results, trained
+from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, open_lab
 from promptcodebook.paper.experiments.page import Page
 from promptcodebook.paper.experiments.reproduce import (
     OnRay,
@@ -67,14 +67,14 @@ class Counting:
         return Reply("ok")
 
 
-def order(cells: Sequence[Cell]) -> Order:
+def order(cells: Sequence[Cell]) -> Measurement:
     one = Experiment(
         "e", "", lambda order, spec: cells, lambda measured: Page("e", []), presets=("quick",)
     )
-    return Order(one, "quick", 1)
+    return Measurement(one, "quick", 1)
 
 
-def made(cells: Sequence[Cell], lab: Lab, width: int, told: list[str] | None = None) -> Measured:
+def made(cells: Sequence[Cell], lab: Lab, width: int, told: list[str] | None = None) -> Results:
     tell = (told if told is not None else []).append
     return measure(order(cells), lab, tell, Threads(lab, width).measure)
 
@@ -86,7 +86,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 def waiting_for(name: str, others: threading.Barrier) -> Cell:
-    def together(lab: Lab) -> Result:
+    def together(lab: Lab) -> CellResult:
         others.wait(60)
         return {"name": name}
 
@@ -125,7 +125,7 @@ def test_a_cell_waits_for_those_it_comes_after(lab: Lab) -> None:
     seen, noted = list[str](), threading.Event()
 
     def noting(name: str) -> Cell:
-        def note(lab: Lab) -> Result:
+        def note(lab: Lab) -> CellResult:
             if name == "first":
                 noted.wait(60)
             seen.append(name)
@@ -141,7 +141,7 @@ def test_a_cell_waits_for_those_it_comes_after(lab: Lab) -> None:
 def test_one_that_fails_is_noted_and_the_others_go_on(lab: Lab) -> None:
     two = threading.Barrier(2)
 
-    def fail(lab: Lab) -> Result:
+    def fail(lab: Lab) -> CellResult:
         raise DataError("no such column")
 
     measured = made([Cell("bad", {}, fail), *(waiting_for(n, two) for n in "ab")], lab, 3)
@@ -154,7 +154,7 @@ def asleep(started: threading.Event) -> Cell:
         started.set()
         await asyncio.sleep(60)
 
-    def work(lab: Lab) -> Result:
+    def work(lab: Lab) -> CellResult:
         run_sync(sleep(), relay=lab.relay)
         return {}
 
@@ -164,7 +164,7 @@ def asleep(started: threading.Event) -> Cell:
 def test_a_stop_in_one_ends_all_and_keeps_what_was_finished(lab: Lab) -> None:
     started = threading.Event()
 
-    def stop(lab: Lab) -> Result:
+    def stop(lab: Lab) -> CellResult:
         started.wait(60)
         raise Interrupted("by the user")
 
@@ -201,7 +201,7 @@ SWEEP = experiment_named("sweep-s")
 def job(folder: Path, **changes: Any) -> str:
     """The first cell, as the lab hands it over."""
     lab = open_lab(folder, "simulated")
-    order = Order(SWEEP, "quick", 1)
+    order = Measurement(SWEEP, "quick", 1)
     try:
         text = OnRay(order, lab, "local", 2, 64)._job(SWEEP.cells(order, "simulated")[0])  # pyright: ignore[reportPrivateUsage]
     finally:

@@ -16,7 +16,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.cli.command import Json, ModelOption, Plain, emit, note
 
 if TYPE_CHECKING:
-    from promptcodebook.paper.experiments.experiment import Measured
+    from promptcodebook.paper.experiments.experiment import Results
 
 _NAMED = 8  # cells without a result that a summary names
 
@@ -51,7 +51,7 @@ def reproduce(
     is paid for twice: stopped by Ctrl-C, the same command resumes. The page lists what is missing.
     Runs and replies are in RUNS/bench. The model is the page's own unless --lm names another;
     PCO_LM is not read."""
-    from promptcodebook.paper.experiments.experiment import Order
+    from promptcodebook.paper.experiments.experiment import Measurement
     from promptcodebook.paper.experiments.lab import Lab, open_lab
     from promptcodebook.paper.experiments.reproduce import (
         OnRay,
@@ -63,14 +63,14 @@ def reproduce(
     )
     from promptcodebook.progress import silent, watch_run
 
-    orders: list[Order] = []
+    orders: list[Measurement] = []
     for each in experiment_names() if name == "all" else (name,):
         experiment = experiment_named(each)
         if name == "all" and preset not in experiment.presets:
             continue
         require_preset(experiment, preset)
         count = seeds or (1 if preset == "quick" else experiment.seeds)
-        orders.append(Order(experiment, preset, count, task, data, independent, weak))
+        orders.append(Measurement(experiment, preset, count, task, data, independent, weak))
     # Steps of several runs at once would be shown as those of one.
     alone = cells == 1 and not ray
     view = watch_run(plain=plain) if alone else nullcontext(silent)
@@ -96,7 +96,7 @@ def reproduce(
     return worst
 
 
-def show(measured: Measured, out: Path, *, as_json: bool) -> None:
+def show(measured: Results, out: Path, *, as_json: bool) -> None:
     """Writes the page however far it came, and says where it is."""
     from promptcodebook.paper.experiments.reproduce import write_page
 

@@ -28,7 +28,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import load_config, merge
 from promptcodebook.errors import Stop, TooManyFailures
 from promptcodebook.lm.spec import is_local, parse_spec
-from promptcodebook.paper.experiments.lab import Cell, Lab, Result, row_json
+from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, row_json
 from promptcodebook.paper.experiments.page import Block, Page, read_table
 from promptcodebook.store.run import RunStore
 
@@ -40,8 +40,8 @@ class Experiment:
 
     name: str
     paper: str
-    cells: Callable[[Order, str], Sequence[Cell]]
-    page: Callable[[Measured], Page]
+    cells: Callable[[Measurement, str], Sequence[Cell]]
+    page: Callable[[Results], Page]
     lm: str = "smollm2"
     seeds: int = 5
     presets: Sequence[str] = ("quick", "default", "paper")
@@ -50,7 +50,7 @@ class Experiment:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Measurement:
     """What to measure; `task` and `data` (a folder) '' = its own; critics `independent`, `weak`."""
 
     experiment: Experiment
@@ -63,10 +63,10 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Results:
     """Results by cell; `missing` are those without one, with the reason; `stop` ended it early."""
 
-    order: Order
+    order: Measurement
     lab: Lab
     results: Mapping[str, Mapping[str, Any]]
     missing: Mapping[str, str]
@@ -160,7 +160,7 @@ def trained(
     """The run of these settings to its verdict, on the lab's model unless `sources` gives another.
     One that too many failures stopped has no learned row, and says why in `stopped`."""
 
-    def measure(lab: Lab) -> Result:
+    def measure(lab: Lab) -> CellResult:
         config = load_config(settings, where=f"the experiment's cell {name}")
         try:
             own = None if sources is None else sources(lab)
@@ -173,7 +173,7 @@ def trained(
     return Cell(name, {**settings, "form": FORM}, measure)
 
 
-def read_run(path: Path, stopped: str = "") -> Result:
+def read_run(path: Path, stopped: str = "") -> CellResult:
     """What the tables show of a run. `whole` and `training` are what was paid; `lost` are attempts
     without an answer, after a kill or a failure, at their highest possible cost."""
     with closing(RunStore.open(path)) as store:
@@ -236,30 +236,30 @@ def read_run(path: Path, stopped: str = "") -> Result:
         }
 
 
-def runs_of(results: Mapping[str, Result], name: str, mark: str = "/") -> list[Result]:
+def runs_of(results: Mapping[str, CellResult], name: str, mark: str = "/") -> list[CellResult]:
     """The finished runs of a setting: `NAME/0`, `NAME/1` and so on, one a seed."""
     found = [key for key in results if key.rpartition(mark)[0] == name]
     return [results[key] for key in sorted(found, key=lambda key: int(key.rpartition(mark)[2]))]
 
 
-def rewards(runs: Sequence[Result], row: str = LEARNED) -> Rewards:
+def rewards(runs: Sequence[CellResult], row: str = LEARNED) -> Rewards:
     """Of one row, by run and example; runs that were stopped before it are left out."""
     return [run["rows"][row]["rewards"] for run in runs if row in run["rows"]]
 
 
-def counts(run: Result) -> list[int]:
+def counts(run: CellResult) -> list[int]:
     """How often each instinct was chosen for the test examples."""
     chosen = Counter(k for route in run["routes"] for k in route)
     return [chosen[k] for k in range(len(run["instincts"]))]
 
 
-def tokens(run: Result, row: str = LEARNED) -> float:
+def tokens(run: CellResult, row: str = LEARNED) -> float:
     """Tokens of a deployed query, all its calls together."""
     own = run["rows"][row]
     return own["prompt_tokens"] + own["completion_tokens"]
 
 
-def task_of(order: Order, spec: str, paper: str) -> str:
+def task_of(order: Measurement, spec: str, paper: str) -> str:
     """The order's own; else the paper's, or one that every installation has."""
     if order.task:
         return order.task
@@ -272,7 +272,7 @@ def scale_of(preset: str) -> Mapping[str, Any]:
     return {"update": {}, "verdict_examples": None, **read_table("settings")["scale"][preset]}
 
 
-def base(order: Order, spec: str, paper: str) -> dict[str, Any]:
+def base(order: Measurement, spec: str, paper: str) -> dict[str, Any]:
     """Full PCO on the order's task, `paper` being the benchmark that the paper used."""
     task, listed = task_of(order, spec, paper), read_table("settings")
     settings: dict[str, Any] = {"task": task, "lm": spec, **scale_of(order.preset)}
@@ -282,7 +282,7 @@ def base(order: Order, spec: str, paper: str) -> dict[str, Any]:
 
 
 def variants(
-    order: Order, settings: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any]]
+    order: Measurement, settings: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any]]
 ) -> list[Cell]:
     """A cell for each seed and variant, `NAME/SEED`; all variants of a seed come first."""
     return [
@@ -296,7 +296,7 @@ def said(page: str, name: str, **values: object) -> str:
     return read_table("pages")[page][name].format(**values)
 
 
-def lab_words(measured: Measured, test: int | None, kind: str) -> dict[str, str]:
+def lab_words(measured: Results, test: int | None, kind: str) -> dict[str, str]:
     """What every page says of its model and its order; `test` = examples judged (None = all)."""
     lab = measured.lab
     return {
@@ -308,13 +308,13 @@ def lab_words(measured: Measured, test: int | None, kind: str) -> dict[str, str]
     }
 
 
-def framed(measured: Measured, paper: str, blocks: Sequence[Block]) -> Page:
+def framed(measured: Results, paper: str, blocks: Sequence[Block]) -> Page:
     """The experiment's page; `paper` is the benchmark that the paper used."""
     title = said("title", measured.order.experiment.name)
     return Page(title, [*about(measured, paper), *blocks, *missing(measured)])
 
 
-def made_by(measured: Measured) -> list[Block]:
+def made_by(measured: Results) -> list[Block]:
     """The command that made the page."""
     order, spec = measured.order, measured.lab.spec
     typed = f"pco reproduce {order.experiment.name} --preset {order.preset} --seeds {order.seeds} "
@@ -325,7 +325,7 @@ def made_by(measured: Measured) -> list[Block]:
     return ["A generated page. Made by", f"```\n{typed}\n```"]
 
 
-def about(measured: Measured, paper: str) -> list[Block]:
+def about(measured: Results, paper: str) -> list[Block]:
     order, lab = measured.order, measured.lab
     what = said("what", order.experiment.name)
     task = task_of(order, lab.spec, paper)
@@ -350,7 +350,7 @@ def judged_by_words(tasks: Sequence[str], spec: str) -> list[Block]:
     return [said("shared", "stand_in")] if is_local(spec) and "pupa" in tasks else []
 
 
-def missing(measured: Measured) -> list[Block]:
+def missing(measured: Results) -> list[Block]:
     """The cells that have no result, a line for the seeds of one variant and reason."""
     seeds: dict[tuple[str, str], list[str]] = {}
     for name, why in measured.missing.items():
@@ -364,7 +364,7 @@ def missing(measured: Measured) -> list[Block]:
     return ["## Not measured", "\n".join(lines)] if lines else []
 
 
-def stopped(runs: Mapping[str, Sequence[Result]]) -> list[Block]:
+def stopped(runs: Mapping[str, Sequence[CellResult]]) -> list[Block]:
     """Runs that too many failures ended, by variant."""
     pairs = [(name, run["stopped"]) for name, made in runs.items() for run in made]
     lines = [f"- {name}: {why}" for name, why in pairs if why]

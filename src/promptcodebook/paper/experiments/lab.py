@@ -68,8 +68,8 @@ class Replies:
         self._file.close()
 
 
-Result = Mapping[str, Any]
-Judged = tuple[Mapping[str, Prompter], Sequence[Example]]
+CellResult = Mapping[str, Any]
+JudgedPrompters = tuple[Mapping[str, Prompter], Sequence[Example]]
 T = TypeVar("T")
 
 
@@ -79,7 +79,7 @@ class Cell:
 
     name: str
     settings: Mapping[str, Any]
-    measure: Callable[[Lab], Result]
+    measure: Callable[[Lab], CellResult]
     after: Sequence[str] = ()
 
 
@@ -107,7 +107,7 @@ class Lab:
         finally:
             self.close_model()
 
-    def read(self, cell: Cell) -> Result | None:
+    def read(self, cell: Cell) -> CellResult | None:
         """What a finished cell came to; None where it is not finished, or was another cell then."""
         path = self._path(cell)
         if not path.is_file():
@@ -115,7 +115,7 @@ class Lab:
         kept = json.loads(path.read_text("utf-8"))
         return kept["result"] if kept["cell"] == self._mark(cell) else None
 
-    def keep(self, cell: Cell, result: Result) -> None:
+    def keep(self, cell: Cell, result: CellResult) -> None:
         """Finishes a cell, all at once: a half-written cell does not count."""
         path = self._path(cell)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,9 @@ class Lab:
 
         return run_sync(whole(), relay=self.relay)
 
-    def judge(self, config: Config, judged: Callable[[Assembled], Judged]) -> dict[str, Evaluation]:
+    def judge(
+        self, config: Config, judged: Callable[[Assembled], JudgedPrompters]
+    ) -> dict[str, Evaluation]:
         """Ways of prompting, by name, over the same examples, greedily."""
         done = itertools.count(1)
 
@@ -198,7 +200,7 @@ class Lab:
         with closing(RunStore.open(path)) as store:
             state = state_at(store, step)
 
-        def deployed(assembled: Assembled) -> Judged:
+        def deployed(assembled: Assembled) -> JudgedPrompters:
             way = Deployed(assembled.composer(), state.parameters, state.statistics)
             return {"state": way}, assembled.plan.judged
 

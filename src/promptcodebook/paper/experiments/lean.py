@@ -14,9 +14,9 @@ from promptcodebook.assemble import Sources
 from promptcodebook.config import merge
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.paper.experiments import experiment as shared
-from promptcodebook.paper.experiments.lab import Cell, Lab, Result
-from promptcodebook.paper.experiments.page import Block, Page, Table, read_table, shown
-from promptcodebook.paper.experiments.teacher import Manner, Teacher
+from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab
+from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table, shown
+from promptcodebook.paper.experiments.teacher import Teacher, TeacherBehaviour
 from promptcodebook.paper.experiments.what_learns import Taught, one_topic
 
 _ROLES = ("critic", "attribution", "updater")
@@ -29,7 +29,7 @@ def _halves(spec: str) -> tuple[str, ...]:
     return ("model", "simulated") if is_local(spec) else ("model",)
 
 
-def _cells(order: shared.Order, spec: str) -> Sequence[Cell]:
+def _cells(order: shared.Measurement, spec: str) -> Sequence[Cell]:
     """What decides the question comes first; the others take half of the simulated worlds."""
     listed, found = read_table("lean"), list[Cell]()
     first = [name for name, arm in listed["arms"].items() if not arm.get("capped")]
@@ -44,7 +44,7 @@ def _cells(order: shared.Order, spec: str) -> Sequence[Cell]:
     return found
 
 
-def _kept(cell: Cell, lab: Lab) -> Result:
+def _kept(cell: Cell, lab: Lab) -> CellResult:
     """What the page shows of a run: a whole one has hundreds of routes and rewrites."""
     whole, kept = cell.measure(lab), read_table("lean")["kept"]
     return {key: whole[key] for key in kept}
@@ -54,7 +54,7 @@ def _taught(lab: Lab) -> Sources | None:
     """On this machine: the model answers messages of one topic, and rules do all else."""
     if lab.replies is None or not is_local(lab.spec):
         return None
-    teacher = Teacher(Manner(**read_table("what_learns")["real"]["manner"]))
+    teacher = Teacher(TeacherBehaviour(**read_table("what_learns")["real"]["manner"]))
     data = one_topic(*read_table("lean")["local"]["messages"])
     return Sources(lm=Taught(lab.replies.counted, teacher), data=data)
 
@@ -65,7 +65,9 @@ _SOURCES: Mapping[str, Callable[[Lab], Sources | None]] = {
 }
 
 
-def _settings(order: shared.Order, spec: str, half: str, name: str, seed: int) -> dict[str, Any]:
+def _settings(
+    order: shared.Measurement, spec: str, half: str, name: str, seed: int
+) -> dict[str, Any]:
     listed = read_table("lean")
     own, arm = listed[half], listed["arms"][name]
     layers: list[dict[str, Any]] = [{"task": own["task"], "seed": seed}, arm["settings"]]
@@ -93,8 +95,8 @@ class _Arm:
     """The runs of one method that can be compared, in order, and those of `default` beside them."""
 
     title: str
-    own: Sequence[Result]
-    default: Sequence[Result]
+    own: Sequence[CellResult]
+    default: Sequence[CellResult]
     row: str
 
     @property
@@ -135,7 +137,7 @@ class _Arm:
         ]
 
 
-def _arms(measured: shared.Measured, half: str) -> tuple[dict[str, _Arm], list[str]]:
+def _arms(measured: shared.Results, half: str) -> tuple[dict[str, _Arm], list[str]]:
     found: dict[str, _Arm] = {}
     dropped: list[str] = []
     results = measured.results
@@ -161,18 +163,18 @@ def _arms(measured: shared.Measured, half: str) -> tuple[dict[str, _Arm], list[s
     return found, dropped
 
 
-def _half(measured: shared.Measured, half: str) -> list[Block]:
+def _half(measured: shared.Results, half: str) -> list[Block]:
     arms, dropped = _arms(measured, half)
     blocks: list[Block] = [shared.said("lean", half)]
     head = ["method", "reward (95 %)", "gain over untrained", "least gain", "minus `default`"]
     head += ["training calls", "gain per 1,000 calls", "runs"]
-    blocks.append(Table(f"{half}-gain", head, [arm.line() for arm in arms.values()]))
+    blocks.append(PageTable(f"{half}-gain", head, [arm.line() for arm in arms.values()]))
     blocks += ["\n".join(dropped)] * bool(dropped)
     if "lean" in arms:
         blocks.append(_decided(arms["lean"]))
         rows = [_calls(arm) for name, arm in arms.items() if name in ("lean", "default", "short")]
         head = ["method", "rollouts and validation", *_ROLES, "training calls"]
-        blocks.append(Table(f"{half}-calls", head, rows, "Calls of a run in training, by role"))
+        blocks.append(PageTable(f"{half}-calls", head, rows, "Calls of a run in training, by role"))
     runs = {
         arm: shared.runs_of(measured.results, f"{half}/{arm}") for arm in read_table("lean")["arms"]
     }
@@ -195,7 +197,7 @@ def _calls(arm: _Arm) -> list[str]:
     return [arm.title, *(f"{n:,.0f}" for n in (whole - sum(taught), *taught, whole))]
 
 
-def _page(measured: shared.Measured) -> Page:
+def _page(measured: shared.Results) -> Page:
     words = shared.lab_words(measured, None, "examples")
     blocks = [*shared.made_by(measured), shared.said("lean", "head", **words)]
     if measured.lab.simulated:

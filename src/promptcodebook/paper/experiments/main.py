@@ -18,7 +18,7 @@ from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.paper.experiments import experiment as common
 from promptcodebook.paper.experiments import page as pages
-from promptcodebook.paper.experiments.lab import Cell, Judged, Lab, Result, row_json
+from promptcodebook.paper.experiments.lab import Cell, CellResult, JudgedPrompters, Lab, row_json
 
 BENCHMARKS = ("aime", "hotpotqa", "hover", "ifbench", "livebench_math", "pupa")
 FLOOR = 50  # test examples that tell whether a model leaves the floor of a benchmark
@@ -51,7 +51,7 @@ def methods(spec: str = "") -> Mapping[str, Method]:
     return made
 
 
-def tasks_of(order: common.Order, spec: str) -> tuple[str, ...]:
+def tasks_of(order: common.Measurement, spec: str) -> tuple[str, ...]:
     if order.task:
         return (order.task,)
     kind = parse_spec(spec).kind
@@ -61,11 +61,11 @@ def tasks_of(order: common.Order, spec: str) -> tuple[str, ...]:
     return ours if order.preset == "quick" else (*ours, *BENCHMARKS)
 
 
-def _budgets(order: common.Order) -> Mapping[str, tuple[int, int]]:
+def _budgets(order: common.Measurement) -> Mapping[str, tuple[int, int]]:
     return pages.read_table("methods")["budgets"][order.preset]
 
 
-def cells_of(order: common.Order, spec: str) -> Sequence[Cell]:
+def cells_of(order: common.Measurement, spec: str) -> Sequence[Cell]:
     floors: list[Cell] = []
     cells: list[Cell] = []
     for task in tasks_of(order, spec):
@@ -83,17 +83,19 @@ def cells_of(order: common.Order, spec: str) -> Sequence[Cell]:
 
 
 def _floor(name: str, settings: Mapping[str, Any]) -> Cell:
-    def present(assembled: Assembled) -> Judged:
+    def present(assembled: Assembled) -> JudgedPrompters:
         return {"row": FixedPrompt(assembled.plan.present_prompt)}, assembled.plan.judged
 
-    def measure(lab: Lab) -> Result:
+    def measure(lab: Lab) -> CellResult:
         found = lab.judge(load_config(settings, where="the experiment"), present)
         return {name: row_json(row) for name, row in found.items()}
 
     return Cell(name, settings, measure)
 
 
-def _run(order: common.Order, settings: Mapping[str, Any], name: str, kind: str, seed: int) -> Cell:
+def _run(
+    order: common.Measurement, settings: Mapping[str, Any], name: str, kind: str, seed: int
+) -> Cell:
     (training, judging), method = _budgets(order)[kind], methods()[name]
     # As a share: rounded down, it leaves for training what is meant for training.
     kept = (judging + 0.5) / (training + judging)
@@ -124,7 +126,7 @@ def _run(order: common.Order, settings: Mapping[str, Any], name: str, kind: str,
 def _above(floor: Cell, cell: Cell) -> Cell:
     """The cell where the model leaves the floor; else a result that says that it does not."""
 
-    def measure(lab: Lab) -> Result:
+    def measure(lab: Lab) -> CellResult:
         known = lab.read(floor)
         if known is None:
             raise DataError(f"its task is left out, since {floor.name} has no result")
@@ -133,23 +135,23 @@ def _above(floor: Cell, cell: Cell) -> Cell:
     return replace(cell, measure=measure, after=(*cell.after, floor.name))
 
 
-def _leaves(floor: Result) -> bool:
+def _leaves(floor: CellResult) -> bool:
     return common.score([floor["row"]["rewards"]]).low > 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _MethodRow:
     """A row of a table of methods: which row of the verdicts of the runs, by task."""
 
     title: str
     row: str
-    runs: Mapping[str, Sequence[Result]]
+    runs: Mapping[str, Sequence[CellResult]]
     paid: bool = True  # trained
 
     def rewards(self, task: str) -> Sequence[Sequence[float]]:
         return common.rewards(self.runs[task], self.row)
 
-    def made(self, task: str) -> list[Result]:
+    def made(self, task: str) -> list[CellResult]:
         return [run for run in self.runs[task] if self.row in run["rows"]]
 
 
@@ -157,22 +159,22 @@ class _Line:
 class _Lines:
     """The lines with a result, their tasks, and which searches tried nothing new (`left_out`)."""
 
-    lines: Sequence[_Line]
+    lines: Sequence[_MethodRow]
     tasks: Sequence[str]
     left_out: Sequence[pages.Block]
 
 
-def _lines(measured: common.Measured, kind: str) -> _Lines:
+def _lines(measured: common.Results, kind: str) -> _Lines:
     tasks = tasks_of(measured.order, measured.lab.spec)
 
-    def of(name: str) -> dict[str, list[Result]]:
+    def of(name: str) -> dict[str, list[CellResult]]:
         found = {task: common.runs_of(measured.results, f"{task}/{name}-{kind}") for task in tasks}
         return {task: [run for run in runs if run["rows"]] for task, runs in found.items()}
 
     fixed = pages.read_table("methods")["fixed"]
-    lines = [_Line(title, row, of("pco"), paid=False) for row, title in fixed.items()]
+    lines = [_MethodRow(title, row, of("pco"), paid=False) for row, title in fixed.items()]
     unpacked = "zero-shot on the weights that GRPO begins with"
-    lines.append(_Line(unpacked, "converted", of("grpo"), paid=False))
+    lines.append(_MethodRow(unpacked, "converted", of("grpo"), paid=False))
     dropped: list[str] = []
     for name, method in methods().items():
         runs, title = of(name), method.title
@@ -190,13 +192,13 @@ def _lines(measured: common.Measured, kind: str) -> _Lines:
                 dropped.append(common.said("main", "left_out", title=title, search=search))
                 continue
             title = f"{title} ({search})"
-        lines.append(_Line(title, method.row, runs))
+        lines.append(_MethodRow(title, method.row, runs))
     lines = [line for line in lines if any(map(line.rewards, tasks))]
     there = [task for task in tasks if any(line.rewards(task) for line in lines)]
     return _Lines(lines, there, ["\n".join(dropped)] if dropped else [])
 
 
-def _main_page(measured: common.Measured) -> pages.Page:
+def _main_page(measured: common.Results) -> pages.Page:
     spec = measured.lab.spec
     tasks = tasks_of(measured.order, spec)
     floors: list[list[str]] = []
@@ -208,7 +210,9 @@ def _main_page(measured: common.Measured) -> pages.Page:
             floors.append([task, pages.shown(common.score([result["row"]["rewards"]])), taking])
     title = f"Up to {FLOOR} test examples without any optimizing"
     blocks: list[pages.Block] = common.judged_by_words(tasks[1:], spec)
-    blocks.append(pages.Table("floor", ["task", "zero-shot (95 %)", "takes part"], floors, title))
+    blocks.append(
+        pages.PageTable("floor", ["task", "zero-shot (95 %)", "takes part"], floors, title)
+    )
     for kind, (training, _) in _budgets(measured.order).items():
         found = _lines(measured, kind)
         if found.lines:
@@ -223,12 +227,12 @@ def _main_page(measured: common.Measured) -> pages.Page:
         columns, rows = pages.as_printed(values)
         head = ["method", *(f"{c} ({metrics[c]})" for c in columns)]
         blocks.append(
-            pages.Table(f"paper-{executor}", head, rows, f"The paper, {executor}, in percent")
+            pages.PageTable(f"paper-{executor}", head, rows, f"The paper, {executor}, in percent")
         )
     return common.framed(measured, tasks[0], blocks)
 
 
-def _rewards_table(found: _Lines, kind: str) -> pages.Table:
+def _rewards_table(found: _Lines, kind: str) -> pages.PageTable:
     """Rewards by task, their mean where a method has all, and what it has over PCO's."""
     head = ["method", *(f"{task} (95 %)" for task in found.tasks), "mean", "mean minus PCO"]
     head += [f"{what} in training and choosing" for what in ("tokens", "calls")]
@@ -253,13 +257,13 @@ def _rewards_table(found: _Lines, kind: str) -> pages.Table:
         ]
         cells = [pages.shown(common.score(each)) if each else "" for each in own]
         rows.append([line.title, *cells, mean, over, *spent])
-    return pages.Table(f"main-{kind}", head, rows)
+    return pages.PageTable(f"main-{kind}", head, rows)
 
 
-def _failed(measured: common.Measured, kind: str) -> list[pages.Block]:
+def _failed(measured: common.Results, kind: str) -> list[pages.Block]:
     """Optimizers that failed by themselves, and runs that ended before their own row was judged."""
     tasks = tasks_of(measured.order, measured.lab.spec)
-    runs: dict[str, list[Result]] = {}
+    runs: dict[str, list[CellResult]] = {}
     lines: list[str] = []
     for name, method in methods().items():
         found = [common.runs_of(measured.results, f"{task}/{name}-{kind}") for task in tasks]
@@ -275,7 +279,7 @@ def _failed(measured: common.Measured, kind: str) -> list[pages.Block]:
     return [*(["\n".join(lines)] if lines else []), *common.stopped(runs)]
 
 
-def _length_page(measured: common.Measured) -> pages.Page:
+def _length_page(measured: common.Results) -> pages.Page:
     found = _lines(measured, list(_budgets(measured.order))[-1])
     blocks: list[pages.Block] = []
     if found.lines:
@@ -289,15 +293,15 @@ def _length_page(measured: common.Measured) -> pages.Page:
         lengths = [(line.title, _lengths(line, task)) for line in found.lines]
         rows = [[title, *own] for title, own in lengths if own]
         head = ["method", "longest prompt", "sum over calls", "tokens a query", "calls a query"]
-        blocks.append(pages.Table(f"lengths-{task}", head, rows, f"Tokens on {task}"))
+        blocks.append(pages.PageTable(f"lengths-{task}", head, rows, f"Tokens on {task}"))
     paper = [v for v in pages.published("Figure 4a") if v.metric == "longest_prompt"]
     columns, rows = pages.as_printed(paper)
     title = "The paper, tokens (Figure 4a)"
-    blocks += [*found.left_out, pages.Table("paper-lengths", ["method", *columns], rows, title)]
+    blocks += [*found.left_out, pages.PageTable("paper-lengths", ["method", *columns], rows, title)]
     return common.framed(measured, tasks_of(measured.order, measured.lab.spec)[0], blocks)
 
 
-def _lengths(line: _Line, task: str) -> list[str]:
+def _lengths(line: _MethodRow, task: str) -> list[str]:
     """Means over the runs: the executor's longest system prompt over stages and examples (decision
     17), the longest sum over a rollout's calls, and what a query takes in all."""
     made = line.made(task)
@@ -312,7 +316,7 @@ def _lengths(line: _Line, task: str) -> list[str]:
     ]
 
 
-def _cost_page(measured: common.Measured) -> pages.Page:
+def _cost_page(measured: common.Results) -> pages.Page:
     tasks = tasks_of(measured.order, measured.lab.spec)
     blocks = common.judged_by_words(tasks[1:], measured.lab.spec)
     found = _lines(measured, list(_budgets(measured.order))[-1])
@@ -334,7 +338,7 @@ def _cost_page(measured: common.Measured) -> pages.Page:
             seconds, calls = (fmean(each[what] for each in own) for what in ("seconds", "calls"))
             taken = [training, f"{fmean(judged):,.0f}", f"{seconds:.2f}", f"{calls:.1f}"]
             rows.append([line.title, *taken, pages.shown(common.score(line.rewards(task)))])
-        blocks.append(pages.Table(f"cost-{task}", head, rows))
+        blocks.append(pages.PageTable(f"cost-{task}", head, rows))
     printed = "; ".join(f"{v.row} {v.column}: {v.printed}" for v in pages.published("Table 5"))
     paper = f"The paper, HotpotQA, one A100: {printed}."
     return common.framed(

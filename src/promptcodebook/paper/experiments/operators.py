@@ -37,7 +37,7 @@ from promptcodebook.types import (
     Variable,
 )
 
-Places = Literal["random", "constant", "all", "lowest"]
+BlameMode = Literal["random", "constant", "all", "lowest"]
 
 
 class Around(Attribution):
@@ -54,9 +54,9 @@ class Misblaming(Around):
     """Our attribution, whose complaints are then laid elsewhere: each at a part drawn at random, at
     the first active instinct, at every part, or at the channel that was rated least to blame."""
 
-    def __init__(self, inner: Attribution, where: Places) -> None:
+    def __init__(self, inner: Attribution, where: BlameMode) -> None:
         super().__init__(inner)
-        self._where: Places = where
+        self._where: BlameMode = where
 
     async def split(self, history: History, verdict: Critique, draws: Draws) -> Gradients:
         found = await self._inner.split(history, verdict, draws)
@@ -66,7 +66,7 @@ class Misblaming(Around):
         unblamed = next((k for k in active if k not in found.codebook), active[0])
         everywhere: tuple[Variable, ...] = ("encoder", "generator", *active)
         lowest: Variable = unblamed if least == "codebook" else least
-        places: dict[Places, tuple[Variable, ...]] = {"constant": active[:1], "all": everywhere}
+        places: dict[BlameMode, tuple[Variable, ...]] = {"constant": active[:1], "all": everywhere}
         places["lowest"] = (lowest,)
         laid: dict[Variable, list[str]] = {}
         for text in filter(None, (found.encoder, found.generator, *found.codebook.values())):
@@ -170,7 +170,7 @@ def _blames(kind: Callable[[Attribution], Attribution]) -> Operator:
     return broken
 
 
-def _laid(where: Places) -> Operator:
+def _laid(where: BlameMode) -> Operator:
     return _blames(lambda sound: Misblaming(sound, where))
 
 

@@ -26,7 +26,7 @@ def read_table(file: str) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PageTable:
     """`name` is its file's, `title` its caption; every row is as long as the head."""
 
     name: str
@@ -36,7 +36,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Plot:
     """`name` is its files', `title` its caption; `x` and `y` label the axes."""
 
     name: str
@@ -46,7 +46,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Bars(Figure):
+class Bars(Plot):
     """Bars side by side: of each series one at each label (None = no bar)."""
 
     labels: Sequence[str]
@@ -54,7 +54,7 @@ class Bars(Figure):
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PlotPoint:
     """A value at x; `low` and `high` are the ends of its error bar."""
 
     x: float
@@ -64,23 +64,23 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Curves(Figure):
+class Curves(Plot):
     """Lines over x. Those in `right` are read at an axis of their own, `y_right`."""
 
-    lines: Mapping[str, Sequence[Point]]
-    right: Mapping[str, Sequence[Point]]
+    lines: Mapping[str, Sequence[PlotPoint]]
+    right: Mapping[str, Sequence[PlotPoint]]
     y_right: str = ""
     log_x: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Heat(Figure):
+class Heat(Plot):
     """A value for each row and column, by shade."""
 
     values: Sequence[Sequence[float]]
 
 
-Block = str | Table | Figure  # a string is a paragraph, or a heading, in Markdown
+Block = str | PageTable | Plot  # a string is a paragraph, or a heading, in Markdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +89,12 @@ class Page:
     blocks: Sequence[Block]
 
     @property
-    def tables(self) -> list[Table]:
-        return [block for block in self.blocks if isinstance(block, Table)]
+    def tables(self) -> list[PageTable]:
+        return [block for block in self.blocks if isinstance(block, PageTable)]
 
     @property
-    def figures(self) -> list[Figure]:
-        return [block for block in self.blocks if isinstance(block, Figure)]
+    def figures(self) -> list[Plot]:
+        return [block for block in self.blocks if isinstance(block, Plot)]
 
 
 def shown(of: Interval, *, signed: bool = False, digits: int = 3) -> str:
@@ -109,7 +109,7 @@ def markdown(page: Page, beside: str = "", undrawn: str = "") -> str:
     for block in page.blocks:
         if isinstance(block, str):
             parts.append(block)
-        elif isinstance(block, Table):
+        elif isinstance(block, PageTable):
             lines = [block.head, ["---"] * len(block.head), *block.rows]
             escaped = ([c.replace("|", "\\|").replace("\n", " ") for c in line] for line in lines)
             parts += [f"**{block.title}**"] * bool(block.title)
@@ -122,7 +122,7 @@ def markdown(page: Page, beside: str = "", undrawn: str = "") -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def latex(table: Table) -> str:
+def latex(table: PageTable) -> str:
     """A table for a paper that loads booktabs: the first column left, the others centred."""
     rows = [" & ".join(map(_tex, row)) + r" \\" for row in (table.head, *table.rows)]
     lines = [
@@ -160,7 +160,7 @@ _COLOURS = ("#4575b4", "#d73027", "#1b7837", "#8c8c8c", "#dd8452", "#994f00")
 _RIGHT = ("#e1781e", "#b35806", "#7f3b08")
 
 
-def draw(figure: Figure, folder: Path) -> list[Path]:
+def draw(figure: Plot, folder: Path) -> list[Path]:
     """Writes NAME.svg and NAME.png into the folder. MissingExtra without matplotlib."""
     canvases = import_extra("matplotlib.figure", "drawing a figure", "figures")
     folder.mkdir(parents=True, exist_ok=True)
@@ -215,7 +215,7 @@ def _curves(axes: Axes, figure: Curves) -> list[Axes]:
 
 
 def _lines(
-    axes: Axes, lines: Mapping[str, Sequence[Point]], colours: Sequence[str], mark: str
+    axes: Axes, lines: Mapping[str, Sequence[PlotPoint]], colours: Sequence[str], mark: str
 ) -> None:
     for number, (name, points) in enumerate(lines.items()):
         known = sorted(points, key=lambda p: p.x)

@@ -24,11 +24,11 @@ from promptcodebook.base.paths import cache_folder
 from promptcodebook.base.signals import stop_signals
 from promptcodebook.base.units import duration
 from promptcodebook.deploy.cluster import join_cluster, machine_name, require_version
-from promptcodebook.paper.experiments.experiment import Experiment, Measured, Order
-from promptcodebook.paper.experiments.lab import Cell, Lab, Result, open_lab
+from promptcodebook.paper.experiments.experiment import Experiment, Measurement, Results
+from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, open_lab
 from promptcodebook.paper.experiments.page import draw, latex, markdown, plain, read_table
 
-Outcome = Result | errors.PcoError  # of a cell: its result, or why it failed
+CellOutcome = CellResult | errors.PcoError  # of a cell: its result, or why it failed
 _LOOK_UP_S = 0.2
 
 
@@ -39,7 +39,7 @@ class Progress:
     total: int
     known: int
     tell: Callable[[str], None]
-    keep: Callable[[Cell, Outcome], None]
+    keep: Callable[[Cell, CellOutcome], None]
     begun: int = 0
     ended: int = 0
     since: float = field(default_factory=time.monotonic)
@@ -48,7 +48,7 @@ class Progress:
         self.begun += 1
         self.tell(f"{cell.name} ({self.known + self.begun} of {self.total})")
 
-    def end(self, cell: Cell, outcome: Outcome) -> None:
+    def end(self, cell: Cell, outcome: CellOutcome) -> None:
         self.ended += 1
         if isinstance(outcome, errors.PcoError):
             self.tell(f"{cell.name} failed: {outcome}")
@@ -82,7 +82,7 @@ class Threads:
             progress.begin(cell)
             progress.end(cell, self._attempt(cell))
 
-    def _attempt(self, cell: Cell) -> Outcome:
+    def _attempt(self, cell: Cell) -> CellOutcome:
         try:
             return cell.measure(self.lab)
         except errors.Stop:
@@ -95,12 +95,12 @@ def keep_busy(
     cells: Sequence[Cell],
     width: int,
     progress: Progress,
-    submit: Callable[[Cell], Future[Outcome]],
+    submit: Callable[[Cell], Future[CellOutcome]],
     interrupt: Callable[[], None],
 ) -> None:
     """Keeps `width` cells at work, until nothing is any more. The first Stop, or Ctrl-C, is raised,
     and ends the others: `interrupt` asks them in order; a second time, at once."""
-    waiting, at_work = list(cells), dict[Future[Outcome], Cell]()
+    waiting, at_work = list(cells), dict[Future[CellOutcome], Cell]()
     stop: BaseException | None = None
     with stop_signals():
         while waiting or at_work:
@@ -146,7 +146,7 @@ class OnRay:
     """`width` cells at once on the cluster at `address`; each may have its share of `concurrency`
     calls in flight. MissingExtra without ray, ConfigError where no cluster answers."""
 
-    order: Order
+    order: Measurement
     lab: Lab
     address: str
     width: int
@@ -156,11 +156,11 @@ class OnRay:
         ray = join_cluster(self.address, self.width, "running cells on a cluster")
         # A task that died is begun again by the next command, which finds its run.
         remote = ray.remote(max_retries=0)(measure_job)
-        at_work: dict[Future[Outcome], Any] = {}
+        at_work: dict[Future[CellOutcome], Any] = {}
         interrupted = False
 
-        def submit(cell: Cell) -> Future[Outcome]:
-            reference, outcome = remote.remote(self._job(cell)), Future[Outcome]()
+        def submit(cell: Cell) -> Future[CellOutcome]:
+            reference, outcome = remote.remote(self._job(cell)), Future[CellOutcome]()
             at_work[outcome] = reference
 
             def hand_over(reply: Future[bytes]) -> None:
@@ -220,7 +220,7 @@ def measure_job(job: str) -> bytes:
         folder = cache_folder() / "cells" / digest / asked["cell"].replace("/", "-")
     try:
         require_version(asked["version"])
-        order = Order(experiment_named(asked["experiment"]), **asked["order"])
+        order = Measurement(experiment_named(asked["experiment"]), **asked["order"])
         made = open_lab(folder, asked["spec"], asked["command"], concurrency=asked["concurrency"])
         with closing(made) as lab:
             cells = {cell.name: cell for cell in order.experiment.cells(order, lab.spec)}
@@ -238,7 +238,7 @@ def measure_job(job: str) -> bytes:
     return json.dumps(answer).encode() + b"\n" + packed.getvalue()
 
 
-def _unpacked(answer: bytes, folder: Path) -> Outcome:
+def _unpacked(answer: bytes, folder: Path) -> CellOutcome:
     line, _, runs = answer.partition(b"\n")
     told = json.loads(line)
     if told.get("error") in _STOPS:
@@ -277,15 +277,15 @@ def require_preset(experiment: Experiment, preset: str) -> None:
 
 
 def measure(
-    order: Order, lab: Lab, tell: Callable[[str], None], workers: Workers | None = None
-) -> Measured:
+    order: Measurement, lab: Lab, tell: Callable[[str], None], workers: Workers | None = None
+) -> Results:
     """Measures every cell that is not finished, by `workers` (None = one after the other). One that
     fails is noted and the others continue; a Stop ends all and loses nothing."""
     cells = order.experiment.cells(order, lab.spec)
     found = {cell.name: known for cell in cells if (known := lab.read(cell)) is not None}
     failed: dict[str, str] = {}
 
-    def keep(cell: Cell, outcome: Outcome) -> None:
+    def keep(cell: Cell, outcome: CellOutcome) -> None:
         if isinstance(outcome, errors.PcoError):
             failed[cell.name] = str(outcome)
             return
@@ -302,10 +302,10 @@ def measure(
         stop = reached
     results = {cell.name: found[cell.name] for cell in cells if cell.name in found}
     missing = {c.name: failed.get(c.name, "") for c in cells if c.name not in found}
-    return Measured(order, lab, results, missing, stop)
+    return Results(order, lab, results, missing, stop)
 
 
-def write_page(out: Path, measured: Measured) -> Path:
+def write_page(out: Path, measured: Results) -> Path:
     """NAME.md in `out`, and in its folder NAME every table as LaTeX, every figure as SVG and PNG,
     and `results.json`. Where matplotlib is missing the page says so in place of each figure."""
     name, page = measured.order.experiment.name, measured.order.experiment.page(measured)

@@ -19,10 +19,10 @@ from promptcodebook.lm.spec import parse_spec
 from promptcodebook.method.train import Learner
 from promptcodebook.optimizers.pco import build_learner
 from promptcodebook.paper.experiments import what_learns
-from promptcodebook.paper.experiments.experiment import Measured, Order, runs_of, said
-from promptcodebook.paper.experiments.lab import Cell, Lab, Result
+from promptcodebook.paper.experiments.experiment import Measurement, Results, runs_of, said
+from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab
 from promptcodebook.paper.experiments.operators import OPERATORS
-from promptcodebook.paper.experiments.page import Block, Page, Table, read_table, shown
+from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table, shown
 from promptcodebook.paper.experiments.what_learns import SOUND, judged, learned, over_seeds
 from promptcodebook.paper.simulated.model import SimulatedLM, simulated_model
 from promptcodebook.paper.simulated.world import World
@@ -62,7 +62,7 @@ def setups() -> list[Setup]:
 
 
 @dataclass(frozen=True)
-class Flipping:
+class FlippedChecks:
     """The training reward, each demand judged wrong in a `share` of cases, with its feedback."""
 
     share: float
@@ -118,7 +118,7 @@ def first_instincts(first: str, world: World, size: int, seed: int) -> tuple[str
     return (*orders, *plain)[:size]
 
 
-def cells(order: Order) -> list[Cell]:
+def cells(order: Measurement) -> list[Cell]:
     """A cell for each world and setup; all setups of a world come before the next world."""
     table = read_table("simulated_worlds")
     scale = table[order.preset]
@@ -133,8 +133,8 @@ def cell_of(setup: Setup, seed: int, update: Mapping[str, Any]) -> Cell:
     spec = f"simulated?world={seed}&noise_seed={seed}{setup.spec}"
     base = merge(table["settings"], {"update": update}, setup.settings, {"lm": spec, "seed": seed})
 
-    def measure(lab: Lab) -> Result:
-        data, found = draw_constraints(seed), dict[str, Result]()
+    def measure(lab: Lab) -> CellResult:
+        data, found = draw_constraints(seed), dict[str, CellResult]()
         memory = Memory(simulated_model("constraints", data, parse_spec(spec)))
         world, size = memory.model.world, base.get("size", 16)
         texts = first_instincts(setup.first, world, size, seed)
@@ -144,7 +144,7 @@ def cell_of(setup: Setup, seed: int, update: Mapping[str, Any]) -> Cell:
             settings = merge(base, change.get("settings", {}), {"init": {"instincts": texts}})
             operator = change.get("operator", "" if change or arm == SOUND else arm)
             sources = Sources(data=data, lm=memory)
-            work = _work(operator, Flipping(setup.flip, seed), judged_before=arm == SOUND)
+            work = _work(operator, FlippedChecks(setup.flip, seed), judged_before=arm == SOUND)
             found[arm] = lab.work(load_config(settings), work, sources)
         return found
 
@@ -153,9 +153,9 @@ def cell_of(setup: Setup, seed: int, update: Mapping[str, Any]) -> Cell:
 
 
 def _work(
-    operator: str, flipping: Flipping, *, judged_before: bool
-) -> Callable[[Assembled], Awaitable[Result]]:
-    async def work(assembled: Assembled) -> Result:
+    operator: str, flipping: FlippedChecks, *, judged_before: bool
+) -> Callable[[Assembled], Awaitable[CellResult]]:
+    async def work(assembled: Assembled) -> CellResult:
         learner = build_learner(assembled)
         learner = flipping.over(learner) if flipping.share else learner
         learner = OPERATORS[operator](learner) if operator else learner
@@ -170,7 +170,7 @@ def _work(
 # The page.
 
 
-def blocks(measured: Measured) -> list[Block]:
+def blocks(measured: Results) -> list[Block]:
     """Each setup with its argument and its arms, over the worlds that are measured."""
     table, found = read_table("simulated_worlds"), list[Block]()
     runs = {setup.name: runs_of(measured.results, f"sim/{setup.name}") for setup in setups()}
@@ -184,13 +184,13 @@ def blocks(measured: Measured) -> list[Block]:
         rows = [_row(s, arm, runs[s.name]) for s in mine for arm in (SOUND, *s.arms)]
         if rows:
             name = f"simulated-{mine[0].name.partition('-')[0]}"
-            found += [f"### {part}", "\n".join(told), Table(name, table["page"]["head"], rows)]
+            found += [f"### {part}", "\n".join(told), PageTable(name, table["page"]["head"], rows)]
         if part in table["findings"]:
             found.append(table["findings"][part])
     return found
 
 
-def _row(setup: Setup, arm: str, worlds: Sequence[Result]) -> list[str]:
+def _row(setup: Setup, arm: str, worlds: Sequence[CellResult]) -> list[str]:
     """An arm's gain, what is lost by it (paired by world), and its training calls."""
     gain = over_seeds([world[arm]["rewards"] - world[SOUND]["first"] for world in worlds])
     calls = fmean(world[arm]["calls"] for world in worlds)
@@ -205,12 +205,12 @@ def _row(setup: Setup, arm: str, worlds: Sequence[Result]) -> list[str]:
     return [*row, shown(lost, signed=True), *figures, words, so]
 
 
-def _page(measured: Measured) -> Page:
+def _page(measured: Results) -> Page:
     page = what_learns.EXPERIMENT.page(measured)
     return Page(page.title, [*page.blocks, *blocks(measured)])
 
 
-def _cells(order: Order, spec: str) -> list[Cell]:
+def _cells(order: Measurement, spec: str) -> list[Cell]:
     return [*what_learns.cells(order, spec), *cells(order)]
 
 

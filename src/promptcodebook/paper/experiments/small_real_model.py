@@ -15,8 +15,8 @@ from promptcodebook.config import load_config, merge
 from promptcodebook.errors import TooManyFailures
 from promptcodebook.optimizers.fixed import OraclePrompt
 from promptcodebook.paper.experiments import experiment as shared
-from promptcodebook.paper.experiments.lab import Cell, Lab, Result, read_training, row_json
-from promptcodebook.paper.experiments.page import Block, Page, Table, read_table, shown
+from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, read_training, row_json
+from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table, shown
 from promptcodebook.paper.tasks.houserules import task as houserules
 from promptcodebook.policy.references import state_at
 from promptcodebook.store.run import RunStore
@@ -24,14 +24,14 @@ from promptcodebook.types import Example
 
 COUNTS = (1, 2, 4, 8, 14)  # rules in one prompt
 SELECTS = (1, 2, 4)
-Scale = Mapping[str, Any]  # how much is measured, as settings.toml has it
+ModelScale = Mapping[str, Any]  # how much is measured, as settings.toml has it
 
 
-def scale_of(preset: str) -> Scale:
+def scale_of(preset: str) -> ModelScale:
     return read_table("settings")["small"][preset]
 
 
-def cells(scale: Scale, seeds: int, spec: str) -> list[Cell]:
+def cells(scale: ModelScale, seeds: int, spec: str) -> list[Cell]:
     """All of them, in order of worth."""
     prompt = houserules.present_prompt()
     sentences = sentences_of(prompt)
@@ -73,7 +73,7 @@ def cells(scale: Scale, seeds: int, spec: str) -> list[Cell]:
 def _judged(name: str, settings: Mapping[str, Any]) -> Cell:
     """A run with its verdict: every row's rewards on the test messages."""
 
-    def measure(lab: Lab) -> Result:
+    def measure(lab: Lab) -> CellResult:
         path = lab.train(load_config(settings, where="the experiment"))
         with closing(RunStore.open(path)) as store:
             rows = {each.name: row_json(each) for each in store.test_evaluations()}
@@ -85,7 +85,7 @@ def _judged(name: str, settings: Mapping[str, Any]) -> Cell:
 
 
 def _curve(name: str, settings: Mapping[str, Any], steps: Sequence[int]) -> Cell:
-    def measure(lab: Lab) -> Result:
+    def measure(lab: Lab) -> CellResult:
         config = load_config(settings, where="the experiment")
         path = lab.train(config)
         with closing(RunStore.open(path)) as store:
@@ -100,7 +100,7 @@ def _curve(name: str, settings: Mapping[str, Any], steps: Sequence[int]) -> Cell
 def _last(name: str, settings: Mapping[str, Any]) -> Cell:
     """What a run's policy is worth at its end, or where too many of its calls had failed."""
 
-    def measure(lab: Lab) -> Result:
+    def measure(lab: Lab) -> CellResult:
         config, stopped = load_config(settings, where="the experiment"), ""
         try:
             path = lab.train(config, counted=config.budget.calls is not None)
@@ -129,7 +129,7 @@ def _rules(count: int, settings: Mapping[str, Any], most: int | None) -> Cell:
         chosen = {own, *others[: count - 1]}
         return "\n".join(rule for rule in rules if rule in chosen)
 
-    def measure(lab: Lab) -> Result:
+    def measure(lab: Lab) -> CellResult:
         test = houserules.load_houserules().dataset.test
         examples = [e for e in test if len(houserules.topics_of(e)) == 1]
         ways = {"row": OraclePrompt(among, "")}
@@ -140,12 +140,12 @@ def _rules(count: int, settings: Mapping[str, Any], most: int | None) -> Cell:
     return Cell(f"rules-{count}", {**settings, "rules": count}, measure)
 
 
-Results = Mapping[str, Result]
+Results = Mapping[str, CellResult]
 
 _GOAL = 0.8  # share of the right rules' gain that was aimed at
 
 
-def _page(measured: shared.Measured) -> Page:
+def _page(measured: shared.Results) -> Page:
     results, order = measured.results, measured.order
     scale = scale_of(order.preset)
     words = shared.lab_words(measured, scale.get("test"), "messages")
@@ -168,7 +168,7 @@ def _page(measured: shared.Measured) -> Page:
 def _headline(results: Results) -> list[Block]:
     runs, read = shared.runs_of(results, "route", "-"), shared.runs_of(results, "embed", "-")
 
-    def verdicts(runs: Sequence[Result]) -> str:
+    def verdicts(runs: Sequence[CellResult]) -> str:
         lines = [f"- seed {seed}: {run['verdict']}" for seed, run in enumerate(runs)]
         return "\n".join(["The verdict of each run:", "", *lines])
 
@@ -190,7 +190,7 @@ def _headline(results: Results) -> list[Block]:
     return parts
 
 
-def _judged_blocks(title: str, runs: Sequence[Result]) -> list[Block]:
+def _judged_blocks(title: str, runs: Sequence[CellResult]) -> list[Block]:
 
     def mean(name: str, key: str) -> float:
         return sum(run["rows"][name][key] for run in runs) / len(runs)
@@ -210,10 +210,10 @@ def _judged_blocks(title: str, runs: Sequence[Result]) -> list[Block]:
     n, seeds = len(runs[0]["rows"][names[0]]["rewards"]), plural(len(runs), "seed")
     head = ["prompt", "reward (95 %)", "calls", "tokens", "seconds"]
     words = shared.said("small", "judged", n=n, seeds=seeds, rollouts=runs[0]["rollouts"])
-    return [words, Table(title, head, rows), *_gains(title, runs, set(names))]
+    return [words, PageTable(title, head, rows), *_gains(title, runs, set(names))]
 
 
-def _gains(title: str, runs: Sequence[Result], names: set[str]) -> list[Block]:
+def _gains(title: str, runs: Sequence[CellResult], names: set[str]) -> list[Block]:
     pairs = [("learned", other) for other in ("best_single", "present", "concat", "none")]
     pairs = [p for p in (*pairs, ("oracle", "none"), ("oracle", "learned")) if set(p) <= names]
     gains = {
@@ -221,7 +221,7 @@ def _gains(title: str, runs: Sequence[Result], names: set[str]) -> list[Block]:
         for pair in pairs
     }
     rows = [[f"{a} - {b}", shown(gain, signed=True)] for (a, b), gain in gains.items()]
-    parts: list[Block] = [Table(f"{title}-differences", ["paired difference", "95 %"], rows)]
+    parts: list[Block] = [PageTable(f"{title}-differences", ["paired difference", "95 %"], rows)]
     if not {"learned", "none", "oracle", "best_single", "present"} <= names:
         return parts
 
@@ -238,7 +238,7 @@ def _gains(title: str, runs: Sequence[Result], names: set[str]) -> list[Block]:
     return [*parts, shared.said("small", "share", mean=mean, low=low, high=high), goals]
 
 
-def _against(row: Result, first: Result) -> list[str]:
+def _against(row: CellResult, first: CellResult) -> list[str]:
     """Its reward, and the difference to the first row ('' of that one)."""
     own, base = [row["rewards"]], [first["rewards"]]
     return [
@@ -256,7 +256,7 @@ def _lengths(results: Results) -> list[Block]:
     table = [[str(n), *_against(r, first), f"{r['prompt_tokens']:.0f}"] for n, r in rows.items()]
     head = ["rules", "reward (95 %)", f"against {min(rows)}", "prompt tokens"]
     words = shared.said("small", "lengths", n=len(first["rewards"]))
-    return ["## 2. What a long prompt costs", words, Table("lengths", head, table)]
+    return ["## 2. What a long prompt costs", words, PageTable("lengths", head, table)]
 
 
 def _curves(results: Results) -> list[Block]:
@@ -281,7 +281,7 @@ def _curves(results: Results) -> list[Block]:
     known = [share for share in shares if share is not None]
     if known:
         text += shared.said("small", "fallen", share=percent(sum(known) / len(known)))
-    return ["## 3. Learning curve", text, Table("curve", head, rows)]
+    return ["## 3. Learning curve", text, PageTable("curve", head, rows)]
 
 
 def _sweeps(results: Results) -> list[Block]:
@@ -303,7 +303,7 @@ def _sweeps(results: Results) -> list[Block]:
     return [*parts, "Stopped before that:\n\n" + "\n".join(stopped)] if stopped else parts
 
 
-def _compared(head: str, rows: Results) -> Table:
+def _compared(head: str, rows: Results) -> PageTable:
     first = next(iter(rows))
     table = [
         [
@@ -314,7 +314,7 @@ def _compared(head: str, rows: Results) -> Table:
         for key, result in rows.items()
     ]
     columns = [head, "reward (95 %)", f"against {first}", "rollouts", "calls", "rewrites kept"]
-    return Table(head.replace(" ", "-"), columns, table)
+    return PageTable(head.replace(" ", "-"), columns, table)
 
 
 EXPERIMENT = shared.Experiment(

@@ -36,7 +36,7 @@ _MOST = 8  # words that θ keeps of an order
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class HouseRule:
     """An order, and what a message must be about for it to hold; '' = it always does."""
 
     order: str
@@ -46,17 +46,17 @@ class Rule:
         return f"Answer {self.order}{f' when the message is about {self.when}' * bool(self.when)}."
 
 
-def rules_in(text: str) -> list[Rule]:
-    return [Rule(order, when) for order, when in _RULE.findall(text)]
+def rules_in(text: str) -> list[HouseRule]:
+    return [HouseRule(order, when) for order, when in _RULE.findall(text)]
 
 
-def broken_rules(feedback: str) -> list[Rule]:
+def broken_rules(feedback: str) -> list[HouseRule]:
     """What a checker of `houserules` says was asked for and not kept."""
-    return [Rule(_order(asked), when) for when, asked in _BROKEN.findall(feedback)]
+    return [HouseRule(_order(asked), when) for when, asked in _BROKEN.findall(feedback)]
 
 
 @dataclass(frozen=True)
-class Manner:
+class TeacherBehaviour:
     """How each part of the teacher behaves; the first value named is that of a sound one."""
 
     encoder: str = "overlap"
@@ -76,7 +76,7 @@ class Manner:
     loses: float = 0.0  # share of prompts in which the generator loses the first order
 
     @classmethod
-    def of(cls, params: Mapping[str, str]) -> Manner:
+    def of(cls, params: Mapping[str, str]) -> TeacherBehaviour:
         """ConfigError for a name or a share that there is not."""
         known = [f.name for f in fields(cls)]
         for name in params.keys() - set(known):
@@ -94,7 +94,7 @@ class Manner:
 class Teacher:
     """An LM. RequestRefused for what neither the templates `default` nor GEPA ask."""
 
-    def __init__(self, manner: Manner = Manner()) -> None:
+    def __init__(self, manner: TeacherBehaviour = TeacherBehaviour()) -> None:
         self._manner = manner
         self._said = read_table("teacher")
         # What marks a request, in this order.
@@ -128,7 +128,7 @@ class Teacher:
         common = _common()
         return frozenset(w[:5] for w in words_of(text) if len(w) > 2 and w not in common)
 
-    def _condition(self, rule: Rule) -> frozenset[str]:
+    def _condition(self, rule: HouseRule) -> frozenset[str]:
         known = self._said["words"].get(rule.when, "") if self._manner.reads == "words" else ""
         return self._stems(f"{rule.when} {known}")
 
@@ -168,12 +168,12 @@ class Teacher:
             told = [t for t in told if all(self._holds(r, asked) for r in rules_in(t))] or told
         if self._manner.generator == "orders":
             orders = sorted({rule.order for t in told for rule in rules_in(t)})
-            told = [str(Rule(order)) for order in orders] or [_NO_ORDER]
+            told = [str(HouseRule(order)) for order in orders] or [_NO_ORDER]
         if keyed_random("lose", text).random() < self._manner.loses:
             told = told[1:] or [_NO_ORDER]
         return "\n".join(told)
 
-    def _holds(self, rule: Rule, asked: frozenset[str]) -> bool:
+    def _holds(self, rule: HouseRule, asked: frozenset[str]) -> bool:
         return not rule.when or bool(asked & self._condition(rule))
 
     # The critic and the attribution.
@@ -184,7 +184,7 @@ class Teacher:
         score = float(_between(text, "\nReward: ", " on a scale") or 0.0)
         return {"score": min(max(score, 0.0), 1.0), "feedback": " ".join(told)}
 
-    def _looks_for(self, rule: Rule, psi: str) -> bool:
+    def _looks_for(self, rule: HouseRule, psi: str) -> bool:
         if self._manner.critic == "rubric":
             return not rule.order.startswith("in ") or "language" in psi
         return self._manner.critic != "silent"
@@ -269,7 +269,7 @@ class Teacher:
             if not advice and not unwanted:  # a complaint about another part names an order too
                 named = Counter(_NAMED.findall(told)).most_common(1)
                 kept = not named or named[0][0] in {r.order for r in held}
-                return now if kept else str(Rule(named[0][0]))
+                return now if kept else str(HouseRule(named[0][0]))
         elif held and not unwanted:
             # What works stays: of the advice, only what corrects it.
             advice = Counter({r: n for r, n in advice.items() if r.when in {h.when for h in held}})
@@ -277,7 +277,7 @@ class Teacher:
             rule = advice.most_common(1)[0][0]
             if self._manner.updater == "blind":
                 order = keyed_random("guess", text).choice(self._said["guesses"])
-                rule = Rule(order, rule.when)
+                rule = HouseRule(order, rule.when)
             return str(rule)
         return next((g for g in self._said["general"] if unwanted and g not in text), now)
 
@@ -317,4 +317,4 @@ def _listed(lines: str) -> dict[int, str]:
 
 def teacher_of(_task: str, _dataset: Dataset, spec: Spec) -> Teacher:
     """The teacher of a spec such as `rules?updater=identity`. ConfigError."""
-    return Teacher(Manner.of(spec.params))
+    return Teacher(TeacherBehaviour.of(spec.params))

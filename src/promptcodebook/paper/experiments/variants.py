@@ -14,31 +14,31 @@ from promptcodebook.lm.spec import parse_spec
 from promptcodebook.method.state import average_success, entropy, selected_since, utilisation
 from promptcodebook.paper.experiments import experiment as shared
 from promptcodebook.paper.experiments import page as pages
-from promptcodebook.paper.experiments.lab import Cell, Result
+from promptcodebook.paper.experiments.lab import Cell, CellResult
 
 Changes = Mapping[str, Mapping[str, Any]]  # settings that differ from full PCO, by variant
-Runs = Mapping[str, Sequence[Result]]  # the finished runs of each variant, by seed
+VariantRuns = Mapping[str, Sequence[CellResult]]  # the finished runs of each variant, by seed
 
 
 def _over(
     name: str,
     paper: str,
-    blocks: Callable[[shared.Measured, Runs], list[pages.Block]],
-    changes: Callable[[shared.Order, str], Changes] | None = None,
+    blocks: Callable[[shared.Results, VariantRuns], list[pages.Block]],
+    changes: Callable[[shared.Measurement, str], Changes] | None = None,
     benchmark: str = "ifbench",
 ) -> shared.Experiment:
     """An experiment whose cells are variants of full PCO, by default those listed."""
 
-    def changed(order: shared.Order, spec: str) -> Changes:
+    def changed(order: shared.Measurement, spec: str) -> Changes:
         if changes is not None:
             return changes(order, spec)
         listed = pages.read_table("variants")[name].items()
         return {key: variant.get("settings", {}) for key, variant in listed}
 
-    def cells(order: shared.Order, spec: str) -> list[Cell]:
+    def cells(order: shared.Measurement, spec: str) -> list[Cell]:
         return shared.variants(order, shared.base(order, spec, benchmark), changed(order, spec))
 
-    def page(measured: shared.Measured) -> pages.Page:
+    def page(measured: shared.Results) -> pages.Page:
         names = changed(measured.order, measured.lab.spec)
         runs = {name: shared.runs_of(measured.results, name) for name in names}
         return shared.framed(measured, benchmark, [*blocks(measured, runs), *shared.stopped(runs)])
@@ -47,11 +47,11 @@ def _over(
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _VariantRow:
     """One line: title, runs, the row of their verdicts, and what the paper calls it."""
 
     title: str
-    runs: Sequence[Result]
+    runs: Sequence[CellResult]
     row: str = shared.LEARNED
     paper: str = ""
 
@@ -59,15 +59,18 @@ class _Row:
 _ACC = {"Acc": "loose_share", "CSR": "csr"}  # two of the paper's columns, each with its metric
 
 
-def _titled(experiment: str, runs: Runs) -> list[_Row]:
+def _titled(experiment: str, runs: VariantRuns) -> list[_VariantRow]:
     listed = pages.read_table("variants")[experiment]
     pairs = ((listed[name], made) for name, made in runs.items())
-    return [_Row(each["title"], made, paper=each.get("paper", "")) for each, made in pairs]
+    return [_VariantRow(each["title"], made, paper=each.get("paper", "")) for each, made in pairs]
 
 
 def _compared(
-    name: str, rows: Sequence[_Row], paper: str = "", columns: Mapping[str, str] | None = None
-) -> pages.Table:
+    name: str,
+    rows: Sequence[_VariantRow],
+    paper: str = "",
+    columns: Mapping[str, str] | None = None,
+) -> pages.PageTable:
     """Each row's reward and its difference to the first (by the seeds that both have), routing,
     tokens, and `columns` of the table `paper`, each with its metric."""
     known = [row for row in rows if shared.rewards(row.runs, row.row)]
@@ -76,7 +79,7 @@ def _compared(
     head += ["entropy (bits)", "used", "tokens a query", "tokens in training and choosing", "runs"]
     head += [f"paper: {column}" for column in theirs]
 
-    def over(row: _Row) -> str:
+    def over(row: _VariantRow) -> str:
         pairs = [
             (a["rows"][row.row]["rewards"], b["rows"][known[0].row]["rewards"])
             for a, b in zip(row.runs, known[0].runs, strict=False)
@@ -88,7 +91,7 @@ def _compared(
             shared.difference([a for a, _ in pairs], [b for _, b in pairs]), signed=True
         )
 
-    def printed(row: _Row, column: str) -> str:
+    def printed(row: _VariantRow, column: str) -> str:
         value = pages.paired(pages.published(paper), row.paper, column, theirs[column])
         if value is None:
             return ""
@@ -113,17 +116,17 @@ def _compared(
                 *(printed(row, column) for column in theirs),
             ]
         )
-    return pages.Table(name, head, lines)
+    return pages.PageTable(name, head, lines)
 
 
-def _ablation(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
-    present = _Row("present prompt", runs["pco"], "present", "Baseline")
+def _ablation(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
+    present = _VariantRow("present prompt", runs["pco"], "present", "Baseline")
     columns = {**_ACC, "Ent.": "routing_entropy", "Δ": "loose_share_gain"}
     rows = [*_titled("ablation", runs), present]
     return [_compared("ablation", rows, "Table 3", columns), shared.said("variants", "ablation")]
 
 
-def _other_critics(order: shared.Order, spec: str) -> dict[str, str]:
+def _other_critics(order: shared.Measurement, spec: str) -> dict[str, str]:
     listed = {
         n: each for n, each in pages.read_table("variants")["critic"].items() if "option" in each
     }
@@ -133,13 +136,13 @@ def _other_critics(order: shared.Order, spec: str) -> dict[str, str]:
     return {name: model for name, model in models.items() if model}
 
 
-def _critics(order: shared.Order, spec: str) -> Changes:
+def _critics(order: shared.Measurement, spec: str) -> Changes:
     others, listed = _other_critics(order, spec), pages.read_table("variants")["critic"]
     own = {name: listed[name].get("settings", {}) for name in ("pco", "fixed-critic")}
     return own | {name: {"roles": {"critic": {"model": model}}} for name, model in others.items()}
 
 
-def _critic(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
+def _critic(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
     models = _other_critics(measured.order, measured.lab.spec)
     listed = pages.read_table("variants")["critic"]
     lines = [f"{listed[name]['title']}: `{model}`." for name, model in models.items()]
@@ -152,14 +155,14 @@ def _critic(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
 _SHOWN = 8  # first instincts that a table shows of each
 
 
-def _init(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
+def _init(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
     columns, rows = {"Test Acc": "loose_share", "CSR": "csr"}, _titled("init", runs)
     blocks: list[pages.Block] = [_compared("initialisation", rows, "Table 11", columns)]
     if all(runs.values()):
         # The instincts of seed 0 before the first update, side by side.
         firsts = [made[0]["first"][:_SHOWN] for made in runs.values()]
         lines = [[str(k), *texts] for k, texts in enumerate(zip(*firsts, strict=False))]
-        table = pages.Table("seeds", ["index", *(row.title for row in rows)], lines)
+        table = pages.PageTable("seeds", ["index", *(row.title for row in rows)], lines)
         blocks += ["## At the start, seed 0", table]
     return blocks
 
@@ -175,7 +178,7 @@ class _Sweep:
     row: str
 
 
-def _sweeps(name: str, order: shared.Order) -> list[_Sweep]:
+def _sweeps(name: str, order: shared.Measurement) -> list[_Sweep]:
     """Of the paper's values the first, middle and last, unless the preset is `paper`."""
     found: list[_Sweep] = []
     for key, each in pages.read_table("variants")["sweeps"][name].items():
@@ -199,10 +202,10 @@ def _sweeps(name: str, order: shared.Order) -> list[_Sweep]:
 
 
 def _swept(name: str, paper: str, benchmark: str = "ifbench") -> shared.Experiment:
-    def changes(order: shared.Order, spec: str) -> Changes:
+    def changes(order: shared.Measurement, spec: str) -> Changes:
         return {n: change for sweep in _sweeps(name, order) for n, change in sweep.changes.items()}
 
-    def blocks(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
+    def blocks(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
         found: list[pages.Block] = []
         for sweep in _sweeps(name, measured.order):
             made = {value: runs[n] for n, value in sweep.values.items() if shared.rewards(runs[n])}
@@ -213,10 +216,10 @@ def _swept(name: str, paper: str, benchmark: str = "ifbench") -> shared.Experime
 
 
 def _sweep_blocks(
-    sweep: _Sweep, runs: Mapping[float, Sequence[Result]], paper: str
+    sweep: _Sweep, runs: Mapping[float, Sequence[CellResult]], paper: str
 ) -> list[pages.Block]:
     named = ((f"{sweep.key} = {value:g}", made) for value, made in runs.items())
-    rows = [_Row(title, made, paper=title.replace(" ", "")) for title, made in named]
+    rows = [_VariantRow(title, made, paper=title.replace(" ", "")) for title, made in named]
     table = _compared(sweep.key, rows, paper, {} if sweep.row else _ACC)
     blocks: list[pages.Block] = [f"## {sweep.title}", table]
     if sweep.row:
@@ -234,8 +237,8 @@ def _sweep_blocks(
         title=f"Reward and routing entropy by {sweep.title}",
         x=sweep.title,
         y="reward",
-        lines={"reward": [pages.Point(x, i.mean, i.low, i.high) for x, i in ours.items()]},
-        right={"entropy": [pages.Point(x, y) for x, y in mixed.items()]},
+        lines={"reward": [pages.PlotPoint(x, i.mean, i.low, i.high) for x, i in ours.items()]},
+        right={"entropy": [pages.PlotPoint(x, y) for x, y in mixed.items()]},
         y_right="entropy (bits)",
         log_x=sweep.key == "K",
     )
@@ -245,7 +248,7 @@ def _sweep_blocks(
 _SHORT = 70  # letters of an instinct that a table shows
 
 
-def _usage(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
+def _usage(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
     named = {row.title: row.runs for row in _titled("codebook-usage", runs)}
     first = {n: shared.counts(made[0]) for n, made in named.items() if made and made[0]["routes"]}
     blocks: list[pages.Block] = []
@@ -264,7 +267,7 @@ def _usage(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
                 paper = "" if seed else theirs  # of the paper's own bars, once
                 rows.append([name, str(seed), *_spread(shared.counts(run)), paper])
     head = ["training", "seed", "entropy (bits)", "used", "most / mean"]
-    return [*blocks, pages.Table("usage-by-seed", [*head, "paper: entropy by its bars"], rows)]
+    return [*blocks, pages.PageTable("usage-by-seed", [*head, "paper: entropy by its bars"], rows)]
 
 
 def _spread(chosen: Sequence[int]) -> list[str]:
@@ -273,7 +276,7 @@ def _spread(chosen: Sequence[int]) -> list[str]:
     return [f"{entropy(chosen):.2f}", f"{100 * utilisation(chosen):.0f} %", most]
 
 
-def _specialised(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
+def _specialised(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
     blocks: list[pages.Block] = []
     correlations: list[list[str]] = []
     for seed, run in enumerate(runs["pco"]):
@@ -284,7 +287,7 @@ def _specialised(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
         if seed == 0:
             short = [t if len(t) <= _SHORT else f"{t[: _SHORT - 1]}…" for *_, t in used]
             rows = [[t, str(n), f"{r:.3f}"] for t, (n, r, _) in zip(short, used, strict=True)]
-            blocks.append(pages.Table("seed-0", ["instinct", "usage", "success"], rows))
+            blocks.append(pages.PageTable("seed-0", ["instinct", "usage", "success"], rows))
 
     def theirs(metric: str) -> Mapping[str, pages.Published]:
         return {v.row: v for v in pages.published("Table 2") if v.metric == metric}
@@ -292,7 +295,7 @@ def _specialised(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
     rates = theirs("r_bar")
     paper = _spearman([(v.value, rates[row].value) for row, v in theirs("selections").items()])
     head = ["seed", "rank correlation of usage and success"]
-    table = pages.Table("rank-correlation", head, correlations)
+    table = pages.PageTable("rank-correlation", head, correlations)
     return [*blocks, table, shared.said("variants", "rank", rank=paper)]
 
 
@@ -308,7 +311,7 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float:
         return 0.0
 
 
-def _wide(order: shared.Order, spec: str) -> Changes:
+def _wide(order: shared.Measurement, spec: str) -> Changes:
     size = 16 if order.preset == "quick" else 32
     return {
         f"adaptive-{size}": {"size": size},
@@ -316,7 +319,7 @@ def _wide(order: shared.Order, spec: str) -> Changes:
     }
 
 
-def _routing(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
+def _routing(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
     blocks: list[pages.Block] = []
     rows: list[list[str]] = []
     for name, made in runs.items():
@@ -332,10 +335,10 @@ def _routing(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
     printed = [v for v in pages.published("Table 13") if v.row == "Average"]
     theirs = ", ".join(f"{v.column} {v.printed}" for v in printed)
     average = shared.said("variants", "diversity", averages=theirs)
-    return [*blocks, pages.Table("diversity", head, rows), average]
+    return [*blocks, pages.PageTable("diversity", head, rows), average]
 
 
-def _heat(name: str, run: Result) -> pages.Heat:
+def _heat(name: str, run: CellResult) -> pages.Heat:
     last = {step["epoch"]: step["selected"] for step in run["steps"]}
     counted = [[0] * len(run["first"]), *(last[epoch] for epoch in sorted(last))]
     chosen = [selected_since(before, now) for before, now in pairwise(counted)]
@@ -345,7 +348,7 @@ def _heat(name: str, run: Result) -> pages.Heat:
     return pages.Heat(f"routing-{name}", title, "epoch", "instinct", values)
 
 
-def _evolution(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
+def _evolution(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
     blocks: list[pages.Block] = []
     for seed, run in enumerate(runs["pco"]):
         changed = [r for r in run["rewrites"] if r["variable"].isdigit()]
@@ -357,11 +360,11 @@ def _evolution(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
                 later = [r for r in changed if r["variable"] == str(k)]
                 rows += [[f"#{k}", "first", markdown(text)]] if later else []
                 rows += [[f"#{k}", str(r["step"] + 1), markdown(r["text"])] for r in later]
-            blocks.append(pages.Table("instincts", ["index", "step", "text"], rows))
+            blocks.append(pages.PageTable("instincts", ["index", "step", "text"], rows))
     return blocks
 
 
-def _prompts(measured: shared.Measured, runs: Runs) -> list[pages.Block]:
+def _prompts(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
     """Each prompt with the audit lines of Figure 3: which instincts, why, and what came of it."""
     blocks: list[pages.Block] = []
     for run in runs["pco"][:1]:

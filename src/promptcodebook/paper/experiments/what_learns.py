@@ -22,21 +22,32 @@ from promptcodebook.method.policy import Deployed
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.train import Learner, train
 from promptcodebook.optimizers.pco import build_learner, initialise
-from promptcodebook.paper.experiments.experiment import Experiment, Measured, Order, missing, said
-from promptcodebook.paper.experiments.lab import Cell, Lab, Result
+from promptcodebook.paper.experiments.experiment import (
+    Experiment,
+    Measurement,
+    Results,
+    missing,
+    said,
+)
+from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab
 from promptcodebook.paper.experiments.operators import OPERATORS
-from promptcodebook.paper.experiments.page import Block, Page, Table, read_table, shown
-from promptcodebook.paper.experiments.teacher import Manner, Rule, Teacher, broken_rules
+from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table, shown
+from promptcodebook.paper.experiments.teacher import (
+    HouseRule,
+    Teacher,
+    TeacherBehaviour,
+    broken_rules,
+)
 from promptcodebook.paper.tasks.houserules import task as houserules
 from promptcodebook.types import Example, Output, Score
 
 SOUND = "sound"
-Sizes = tuple[int, int]
+WorldSizes = tuple[int, int]
 """Training and test messages of each topic."""
 
 
 @dataclass(frozen=True)
-class World:
+class RuleWorld:
     """A pair's half: what a run is like in it, which `arms` are compared with the sound one, and
     what is `expected` of the part, by which `argument`."""
 
@@ -57,8 +68,8 @@ def _listed() -> Mapping[str, Any]:
     return read_table("what_learns")["real"]
 
 
-def worlds(preset: str = "default") -> list[World]:
-    found = [World(**each) for each in _listed()["worlds"]]
+def worlds(preset: str = "default") -> list[RuleWorld]:
+    found = [RuleWorld(**each) for each in _listed()["worlds"]]
     named = _listed().get(preset, {}).get("worlds")
     return [world for world in found if named is None or world.name in named]
 
@@ -81,7 +92,7 @@ def _messages() -> Dataset:
     return houserules.load_houserules_six().dataset
 
 
-def first_instincts(world: World) -> list[str]:
+def first_instincts(world: RuleWorld) -> list[str]:
     """The codebook that a world begins with, before the templates' own list fills it up."""
     general: list[str] = read_table("teacher")["general"]
     if world.start == "general":
@@ -90,9 +101,9 @@ def first_instincts(world: World) -> list[str]:
     asked = (Example("", "", fields={"topics": [topic]}) for topic in topics)
     rules = [rule for e in asked for rule in broken_rules(houserules.reward(e, "").feedback)]
     if world.start == "bare":
-        rules = [Rule(rule.order) for rule in rules]
+        rules = [HouseRule(rule.order) for rule in rules]
     if world.start == "harmed":
-        rules += [Rule(order) for order in _listed()["harmful"]]
+        rules += [HouseRule(order) for order in _listed()["harmful"]]
     return [*map(str, rules), *general]
 
 
@@ -108,7 +119,7 @@ class Taught:
 
 
 @dataclass(frozen=True)
-class Flipping:
+class FlippedReward:
     """A reward that is turned round in a share of the cases, by a draw of message and reply."""
 
     inner: Scorer
@@ -121,7 +132,7 @@ class Flipping:
         return replace(score, value=1.0 - score.value) if draw.random() < self.share else score
 
 
-def cells(order: Order, spec: str) -> list[Cell]:
+def cells(order: Measurement, spec: str) -> list[Cell]:
     """All seeds of a world before the next world, so that a run that is cut off has whole ones."""
     own = _listed().get(order.preset, {}).get("settings", {})
     return [
@@ -132,35 +143,39 @@ def cells(order: Order, spec: str) -> list[Cell]:
     ]
 
 
-def settings_of(world: World, spec: str) -> dict[str, Any]:
+def settings_of(world: RuleWorld, spec: str) -> dict[str, Any]:
     first = {"init": {"instincts": first_instincts(world)}, "lm": spec}
     return merge(_listed()["settings"], first, world.settings)
 
 
 def cell_of(
-    world: World, arm: str, seed: int, settings: Mapping[str, Any], sizes: Sizes | None = None
+    world: RuleWorld,
+    arm: str,
+    seed: int,
+    settings: Mapping[str, Any],
+    sizes: WorldSizes | None = None,
 ) -> Cell:
     """One arm's run in a world; `sizes` = messages of each topic, where they are not the page's."""
     change: Mapping[str, Any] = _listed()["arms"].get(arm, {})
     whole = merge(settings, change.get("settings", {}), {"seed": seed})
     most = len(whole["init"]["instincts"])
     whole["init"]["instincts"] = whole["init"]["instincts"][: min(most, whole["size"])]
-    manner = Manner(**{**_listed()["manner"], **world.manner, **change.get("manner", {})})
+    manner = TeacherBehaviour(**{**_listed()["manner"], **world.manner, **change.get("manner", {})})
     operator = "" if change or arm == SOUND else arm
     known = {"manner": repr(manner), "operator": operator, "flips": world.flips}
     train_on, test_on = sizes or (_listed()["train"], _listed()["test"])
     data = one_topic(train_on, 0, test_on, world.topics)
 
-    def measure(lab: Lab) -> Result:
+    def measure(lab: Lab) -> CellResult:
         executor = lab.replies.counted if lab.replies is not None else None
         sources = Sources(data=data, lm=Taught(executor, Teacher(manner)) if executor else None)
         config = load_config(whole, where=f"the experiment's cell {world.name}")
 
-        async def run(assembled: Assembled) -> Result:
+        async def run(assembled: Assembled) -> CellResult:
             learner = build_learner(assembled)
             if world.flips:
                 assert learner.trial.scorer is not None
-                flipping = Flipping(learner.trial.scorer, world.flips, seed)
+                flipping = FlippedReward(learner.trial.scorer, world.flips, seed)
                 learner = replace(learner, trial=replace(learner.trial, scorer=flipping))
             if operator:
                 learner = OPERATORS[operator](learner)
@@ -177,7 +192,7 @@ def cell_of(
     )
 
 
-async def learned(assembled: Assembled, learner: Learner, *, judged_before: bool) -> Result:
+async def learned(assembled: Assembled, learner: Learner, *, judged_before: bool) -> CellResult:
     """A training and what its last state earns on the test messages; what the first one earns, if
     that is asked for; calls of the training, and every text that a step changed."""
     config, data = learner.config, assembled.dataset
@@ -227,10 +242,10 @@ def judged(expected: str, lost: Interval) -> str:
     return read_table("what_learns")["judged"][expected][found]
 
 
-def _row(world: World, arm: str, results: Mapping[str, Result]) -> list[str] | None:
+def _row(world: RuleWorld, arm: str, results: Mapping[str, CellResult]) -> list[str] | None:
     """With the part and without it, paired by seed; None where a seed of neither is there."""
 
-    def of(name: str) -> dict[str, Result]:
+    def of(name: str) -> dict[str, CellResult]:
         head = f"{world.name}/{name}/"
         return {key.removeprefix(head): r for key, r in results.items() if key.startswith(head)}
 
@@ -239,7 +254,7 @@ def _row(world: World, arm: str, results: Mapping[str, Result]) -> list[str] | N
     if not seeds:
         return None
 
-    def gain(run: Result, seed: str) -> float:
+    def gain(run: CellResult, seed: str) -> float:
         return fmean(run["rewards"]) - fmean(with_it[seed]["first"])
 
     lost = over_seeds([fmean(with_it[s]["rewards"]) - fmean(without[s]["rewards"]) for s in seeds])
@@ -259,7 +274,7 @@ def _row(world: World, arm: str, results: Mapping[str, Result]) -> list[str] | N
 _HEAD = ["world", "arm", "gain with", "gain without", "difference", "calls with", "calls without"]
 
 
-def real_blocks(measured: Measured) -> list[Block]:
+def real_blocks(measured: Results) -> list[Block]:
     table = read_table("what_learns")
     texts: Mapping[str, str] = table["findings"]["real"]
     listed = worlds(measured.order.preset)
@@ -273,13 +288,13 @@ def real_blocks(measured: Measured) -> list[Block]:
         ]
         name = f"real-{mine[0].name.partition('-')[0]}"
         found += [f"### {part}", "\n".join(told)]
-        found += [Table(name, [*_HEAD, "seeds", "so"], rows)] * bool(rows)
+        found += [PageTable(name, [*_HEAD, "seeds", "so"], rows)] * bool(rows)
         if part in texts:
             found.append(texts[part])
     return found
 
 
-def _page(measured: Measured) -> Page:
+def _page(measured: Results) -> Page:
     lab, order = measured.lab, measured.order
     typed = f"pco reproduce what-learns --preset {order.preset} --seeds {order.seeds}"
     head = said(
