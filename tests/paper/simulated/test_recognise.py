@@ -14,7 +14,7 @@ from promptcodebook.method.critic import reference
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import instinct_lines, load_templates
 from promptcodebook.method.update import PendingUpdate
-from promptcodebook.paper.simulated.mind import ChatRequest, from_request, understand
+from promptcodebook.paper.simulated.mind import RecognisedRequest, from_request, understand
 from promptcodebook.paper.tasks.constraints.task import reward
 from promptcodebook.types import Codebook, Example, Instinct, Variable
 from tests.method.build import World as Made
@@ -36,7 +36,9 @@ _BULLETED = "\n".join(f"{k}) {text} - worked {10 * k}%" for k, text in enumerate
 CASES = tomllib.loads(Path(__file__).with_name("paraphrases.toml").read_text("utf-8"))["case"]
 
 
-def paraphrased(case: Mapping[str, str], example: Example, temperature: float = 0) -> ChatRequest:
+def paraphrased(
+    case: Mapping[str, str], example: Example, temperature: float = 0
+) -> RecognisedRequest:
     """The request of a case about an example."""
     known = {"{listed}": _LISTED, "{chosen}": _CHOSEN, "{bulleted}": _BULLETED}
     said = {**known, "{input}": example.input, "{report}": reward(example, "hello").feedback}
@@ -44,7 +46,7 @@ def paraphrased(case: Mapping[str, str], example: Example, temperature: float = 
     for mark, text in said.items():
         system, user = system.replace(mark, text), user.replace(mark, text)
     turns = [Message("system", system)] if system else []
-    return ChatRequest((*turns, Message("user", user)), temperature)
+    return RecognisedRequest((*turns, Message("user", user)), temperature)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["kind"])
@@ -111,7 +113,7 @@ def template_values(example: Example, templates: str) -> dict[str, object]:
 def test_our_templates_and_the_papers_are_recognised(templates: str, name: str) -> None:
     for example in examples[:25]:
         messages = load_templates(templates)[name].fill(template_values(example, templates))
-        understood = understand(ChatRequest(messages), world)
+        understood = understand(RecognisedRequest(messages), world)
         assert understood.kind == EXPECTED[name], example.input
 
 
@@ -119,7 +121,7 @@ def test_our_templates_and_the_papers_are_recognised(templates: str, name: str) 
 def test_a_directive_to_be_rewritten_is_not_taken_for_an_order(variable: str) -> None:
     texts = load_templates("default")
     values = {**template_values(examples[0], "default"), "text": texts.text(variable)}
-    understood = understand(ChatRequest(texts["updater"].fill(values)), world)
+    understood = understand(RecognisedRequest(texts["updater"].fill(values)), world)
     assert understood.kind == "improve"
 
 
@@ -144,10 +146,10 @@ async def test_a_rewrite_is_recognised_among_the_others_and_after_a_refusal() ->
 def test_a_second_try_is_read_as_the_request_it_repeats() -> None:
     messages = load_templates("default")["encoder"].fill(template_values(examples[3], "default"))
     again = Message("user", "Your reply cannot be used: 2 of 3 indices. Answer again, in JSON.")
-    retried = ChatRequest((*messages, Message("assistant", "[1, 2]"), again))
+    retried = RecognisedRequest((*messages, Message("assistant", "[1, 2]"), again))
     understood = understand(retried, world)
     assert (understood.kind, understood.input) == ("route", examples[3].input)
-    assert understood.request.digest != ChatRequest(messages).digest
+    assert understood.request.digest != RecognisedRequest(messages).digest
 
 
 def test_the_role_of_a_request_is_never_seen() -> None:

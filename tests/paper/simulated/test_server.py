@@ -10,7 +10,7 @@ import openai
 
 from promptcodebook.deploy.http.admission import Address
 from promptcodebook.paper.simulated.model import SimulatedLM
-from promptcodebook.paper.simulated.server import Site
+from promptcodebook.paper.simulated.server import SimulatedServer
 from promptcodebook.paper.simulated.world import SimulatedSettings
 from tests.paper.simulated.made import examples, world
 
@@ -26,7 +26,7 @@ BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Count."}]}
 
 
 async def test_a_call_goes_to_the_model_it_names_else_to_the_simulated_one() -> None:
-    async with Site(SimulatedLM()).serving() as address:
+    async with SimulatedServer(SimulatedLM()).serving() as address:
         for more in ({}, {"model": "delay"}):
             status, said = await fetch(address, "/v1/chat/completions", json={**BODY, **more})
             assert (status, said["model"]) == (200, more.get("model", "simulated"))
@@ -39,13 +39,13 @@ async def test_a_call_goes_to_the_model_it_names_else_to_the_simulated_one() -> 
 
 
 async def test_with_a_key_it_asks_for_it_and_without_one_it_answers_this_machine() -> None:
-    async with Site(SimulatedLM(), "sk-tests").serving() as address:
+    async with SimulatedServer(SimulatedLM(), "sk-tests").serving() as address:
         for given, expected in (({}, 401), ({"Authorization": "Bearer sk-tests"}, 200)):
             for path, sent in (("chat/completions", {"json": BODY}), ("models", {})):
                 status, _ = await fetch(address, f"/v1/{path}", headers=given, **sent)
                 assert status == expected
         assert (await fetch(address, "/healthz"))[0] == 200
-    async with Site(SimulatedLM()).serving() as address:
+    async with SimulatedServer(SimulatedLM()).serving() as address:
         status, _ = await fetch(address, "/v1/models", headers={"Host": "stranger.example"})
         assert status == 403
 
@@ -60,7 +60,10 @@ async def test_the_openai_client_gets_replies_and_usage_and_streams_the_same() -
     asked: Any = {"model": "simulated", "temperature": 0.0}
     asked["messages"] = [{"role": "user", "content": examples[0].input}]
     slow = SimulatedSettings(stream_chunks=4, stream_delay=0.02)
-    async with Site(SimulatedLM(world, slow)).serving() as address, client(address) as ask:
+    async with (
+        SimulatedServer(SimulatedLM(world, slow)).serving() as address,
+        client(address) as ask,
+    ):
         assert {m.id async for m in ask.models.list()} == {"simulated", "delay"}
         whole = await ask.chat.completions.create(**asked)
         [choice], used = whole.choices, whole.usage
@@ -80,7 +83,10 @@ async def test_stats_count_what_clients_met() -> None:
     settings = SimulatedSettings.from_params({"faults": "429:0.2,500:0.2,drop:0.2,truncate:0.2"})
     met = {"429": 0, "500": 0, "drop": 0, "truncate": 0}
     whole = 0
-    async with Site(SimulatedLM(world, settings)).serving() as address, client(address) as ask:
+    async with (
+        SimulatedServer(SimulatedLM(world, settings)).serving() as address,
+        client(address) as ask,
+    ):
         for number in range(120):
             try:
                 reply = await ask.chat.completions.create(

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from promptcodebook.paper.simulated.critic import wrong_claims
-from promptcodebook.paper.simulated.mind import Entry, Mind, fenced
+from promptcodebook.paper.simulated.mind import ListedItem, Mind, fenced
 from promptcodebook.paper.simulated.orders import (
-    Order,
+    Instruction,
     asked_number,
     content_stems,
     says,
@@ -189,13 +189,13 @@ def _seen_words(mind: Mind) -> frozenset[str]:
     return frozenset(w for w in content_stems(text) if unit(w) >= mind.settings.encoder_noise)
 
 
-def _ranked(mind: Mind, entries: Sequence[Entry]) -> list[Entry]:
+def _ranked(mind: Mind, entries: Sequence[ListedItem]) -> list[ListedItem]:
     settings, problem = mind.settings, mind.problem
     words = _seen_words(mind)
     spread = Counter(w for e in entries for w in content_stems(e.text))
     called = frozenset(mind.noted(mind.asked.request.system, "choose the instinct"))
 
-    def score(place: int, entry: Entry) -> float:
+    def score(place: int, entry: ListedItem) -> float:
         # How much its words look like the input's; those that are everywhere count less.
         own = content_stems(entry.text)
         total = math.fsum(math.log((len(entries) + 1) / (spread[w] + 0.5)) for w in words & own)
@@ -247,7 +247,7 @@ def _rendered(mind: Mind, text: str, words: frozenset[str]) -> list[str]:
         """Whether something irrelevant is kept all the same."""
         return mind.happens(mind.settings.generator_idle, "idle", text)
 
-    def said(order: Order) -> str:
+    def said(order: Instruction) -> str:
         if order.when is None:
             return order.text
         if order.applies(mind.problem.shown, words):

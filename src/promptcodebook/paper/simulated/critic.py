@@ -13,9 +13,9 @@ from typing import cast
 
 from promptcodebook.base.text import place_in
 from promptcodebook.paper.simulated.executor import mentions
-from promptcodebook.paper.simulated.mind import Entry, Mind
+from promptcodebook.paper.simulated.mind import ListedItem, Mind
 from promptcodebook.paper.simulated.orders import (
-    Order,
+    Instruction,
     content_stems,
     patterns,
     says,
@@ -218,7 +218,7 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
 
 
 def _placed(
-    mind: Mind, order: Order, active: tuple[Entry, ...], near: tuple[Entry, ...]
+    mind: Mind, order: Instruction, active: tuple[ListedItem, ...], near: tuple[ListedItem, ...]
 ) -> tuple[str, str, str]:
     if mind.happens(mind.settings.attribution_error, "error", order.skill):
         channel = mind.pick(tuple(_OPENINGS), "channel", order.skill)
@@ -226,7 +226,7 @@ def _placed(
         advice = mind.say(order.skill, None, order.skill)
         return channel, index if channel == "instinct" else "", advice
 
-    def gives(entry: Entry) -> bool:
+    def gives(entry: ListedItem) -> bool:
         return (order.skill, order.when) in ((o.skill, o.when) for o in mind.orders(entry.text))
 
     if any(map(gives, near)):

@@ -14,7 +14,7 @@ from typing import cast
 from promptcodebook.base.randomness import keyed_int
 from promptcodebook.paper.simulated.mind import Mind, Staged
 from promptcodebook.paper.simulated.orders import content_stems, listed
-from promptcodebook.paper.simulated.world import Demand, Problem, SimulatedSettings, World
+from promptcodebook.paper.simulated.world import Demand, KnownInput, SimulatedSettings, World
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Obeyed:
     words: int
 
 
-def obey(world: World, problem: Problem, prompt: str, weighed: str | None = None) -> Obeyed:
+def obey(world: World, problem: KnownInput, prompt: str, weighed: str | None = None) -> Obeyed:
     """A prompt's orders for the input, and their conflicts. Only words of `weighed` count."""
     orders = [o for o in world.skills.orders(prompt) if o.applies(problem.shown, problem.words)]
     done = {o.skill for o in orders if not o.against}
@@ -118,7 +118,7 @@ _OPENING = "Working from what is given, a few steps settle it."
 _OTHERS = ("not stated", "none of these", "the other one", "unknown", "both", "no")
 
 
-def write_answer(problem: Problem, right: bool, variant: int) -> str:
+def write_answer(problem: KnownInput, right: bool, variant: int) -> str:
     """The gold in the form that is asked for, or a wrong one; without a gold a vague text."""
     gold, text = problem.gold, problem.input
     if gold is None:
@@ -317,7 +317,7 @@ def mentions(text: str, name: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", flat) is not None
 
 
-def _titles(problem: Problem) -> tuple[str, ...]:
+def _titles(problem: KnownInput) -> tuple[str, ...]:
     return tuple(cast("Sequence[str]", problem.fields.get("gold_titles") or ()))
 
 
@@ -325,14 +325,14 @@ def _bare(title: str) -> str:
     return " ".join(re.findall(r"\w+", title.lower()))
 
 
-def _evident(problem: Problem, staged: Staged, gold: str) -> bool:
+def _evident(problem: KnownInput, staged: Staged, gold: str) -> bool:
     if len(gold) > 3 and mentions(staged.evidence, gold):
         return True
     flat = f" {_bare(staged.evidence)} "
     return all(f" {_bare(t)} " in flat for t in _titles(problem))
 
 
-def _search(problem: Problem, staged: Staged, met: Met) -> str:
+def _search(problem: KnownInput, staged: Staged, met: Met) -> str:
     if met(staged.hop):
         missing = (t for t in _titles(problem) if not mentions(staged.evidence, t))
         return next(missing, problem.input.split("\n", 1)[0])
@@ -340,7 +340,7 @@ def _search(problem: Problem, staged: Staged, met: Met) -> str:
     return " ".join(dict.fromkeys(plain[:3])) or "background facts"
 
 
-def _notes(problem: Problem, staged: Staged, met: Met) -> str:
+def _notes(problem: KnownInput, staged: Staged, met: Met) -> str:
     titles, gold = {_bare(t) for t in _titles(problem)}, problem.gold
     shown = [(m[1].strip(), m[2].strip()) for m in _TITLE.finditer(staged.evidence)]
     if not met(staged.hop):
@@ -357,14 +357,14 @@ def _notes(problem: Problem, staged: Staged, met: Met) -> str:
     return " ".join(facts) or "None of the passages bears on it."
 
 
-def _verify(problem: Problem, staged: Staged, met: Met) -> str:
+def _verify(problem: KnownInput, staged: Staged, met: Met) -> str:
     gold = (problem.gold or "NOT_SUPPORTED").strip().upper().replace(" ", "_")
     if not _evident(problem, staged, "") or gold not in _LABELS:
         return _LABELS[keyed_int("guess", problem.input) % 2]
     return gold if met() else wrong_answer(gold, problem.input, 0)
 
 
-def _redact(problem: Problem, _staged: Staged, met: Met) -> str:
+def _redact(problem: KnownInput, _staged: Staged, met: Met) -> str:
     pieces = str(problem.fields.get("pii_units", "")).split("||")
     units = filter(None, (piece.strip() for piece in pieces))
     text = problem.input
@@ -377,7 +377,7 @@ def _redact(problem: Problem, _staged: Staged, met: Met) -> str:
     return "Please help with a piece of writing for somebody."
 
 
-def _respond(problem: Problem, staged: Staged, met: Met) -> str:
+def _respond(problem: KnownInput, staged: Staged, met: Met) -> str:
     wanted = content_stems(problem.input)
     taken = wanted & content_stems(staged.outside or "")
     if len(taken) >= _ENOUGH * len(wanted) and problem.gold and met():
@@ -385,7 +385,7 @@ def _respond(problem: Problem, staged: Staged, met: Met) -> str:
     return "In general it helps to be clear about the purpose and to keep a friendly tone."
 
 
-_PERFORMED: Mapping[str, Callable[[Problem, Staged, Met], str]] = {
+_PERFORMED: Mapping[str, Callable[[KnownInput, Staged, Met], str]] = {
     **{"search": _search, "notes": _notes, "verify": _verify},
     **{"redact": _redact, "respond": _respond},
 }

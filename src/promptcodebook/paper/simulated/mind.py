@@ -14,8 +14,15 @@ from typing import Literal, TypeVar, cast
 
 from promptcodebook.base.randomness import keyed_int
 from promptcodebook.calls import Message, Request
-from promptcodebook.paper.simulated.orders import Order, meaning, patterns, says, sentences, told
-from promptcodebook.paper.simulated.world import Problem, SimulatedSettings, World
+from promptcodebook.paper.simulated.orders import (
+    Instruction,
+    meaning,
+    patterns,
+    says,
+    sentences,
+    told,
+)
+from promptcodebook.paper.simulated.world import KnownInput, SimulatedSettings, World
 
 _SEEDS = 2**31  # seeds over HTTP are 31-bit integers
 _FREE_TEXT = ("input", "prompt", "response", "text")
@@ -24,7 +31,7 @@ _LISTED = ("active", "codebook")
 
 
 @dataclass(frozen=True, slots=True)
-class ChatRequest:
+class RecognisedRequest:
     """A chat completion request: no role, no tag, nothing an endpoint would not see."""
 
     messages: tuple[Message, ...]
@@ -57,11 +64,11 @@ class ChatRequest:
         return "\n\n".join(m.content for m in self.messages if m.role == "user")
 
 
-def from_request(request: Request) -> ChatRequest:
+def from_request(request: Request) -> RecognisedRequest:
     """What an endpoint would receive of a Request: its role and model stay behind."""
     sampling = request.sampling
     temperature = 1.0 if sampling.temperature is None else sampling.temperature
-    return ChatRequest(
+    return RecognisedRequest(
         messages=request.messages,
         temperature=0.0 if request.greedy else temperature,
         max_tokens=sampling.max_tokens,
@@ -97,7 +104,7 @@ def _key_meaning(key: str) -> str:
     return meaning("keys", key.lower().strip().replace(" ", "_").replace("-", "_"))
 
 
-def shape_of(request: ChatRequest, frame: str) -> Shape:
+def shape_of(request: RecognisedRequest, frame: str) -> Shape:
     """The shape asked for by the request's schema, else by its words."""
     if request.schema is None:
         return _shape_of_words(frame, request.json_mode)
@@ -118,7 +125,7 @@ def _shape_of_words(frame: str, json_mode: bool) -> Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListedItem:
     """One line of a numbered list, with the success rate shown beside it (None = none)."""
 
     index: int
@@ -127,11 +134,11 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class NumberedList:
     """A numbered list, and what the line above it means."""
 
     name: str
-    entries: tuple[Entry, ...]
+    entries: tuple[ListedItem, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +148,15 @@ class Reading:
     system_frame: str
     frame: str
     sections: Mapping[str, str]
-    blocks: tuple[Block, ...]
+    blocks: tuple[NumberedList, ...]
 
-    def codebook(self) -> tuple[Entry, ...]:
+    def codebook(self) -> tuple[ListedItem, ...]:
         """The numbered list to choose from: the longest one of the right name, else the longest."""
         named = [b.entries for b in self.blocks if b.name == "codebook"]
         named = named or [b.entries for b in self.blocks if b.name != "ask"]
         return max(named, key=len, default=())
 
-    def active(self) -> tuple[Entry, ...]:
+    def active(self) -> tuple[ListedItem, ...]:
         """The instincts that were chosen, where the request shows them."""
         return next((b.entries for b in self.blocks if b.name == "active"), ())
 
@@ -173,18 +180,18 @@ def _meaning(label: str) -> str:
     return meaning("meanings", label) if len(label) <= 120 else ""
 
 
-def _lists(text: str) -> tuple[str, list[Block]]:
+def _lists(text: str) -> tuple[str, list[NumberedList]]:
     """The text without fences and the lists (of rising numbers) that a caption calls for; lists."""
     kept: list[str] = []
-    blocks: list[Block] = []
-    entries: dict[Entry, str] = {}
+    blocks: list[NumberedList] = []
+    entries: dict[ListedItem, str] = {}
     for line in [*patterns("said")["fence"].sub(" ", text).split("\n"), ""]:
         match = says("item", line)
         entry = _entry(match) if match is not None else None
         if entries and (entry is None or entry.index <= max(e.index for e in entries)):
             name = _meaning(next((k for k in reversed(kept) if k.strip()), ""))
             if len(entries) > 1 or name in _LISTED:
-                blocks.append(Block(name, tuple(entries)))
+                blocks.append(NumberedList(name, tuple(entries)))
             if len(entries) < 2 or name not in _LISTED:
                 kept.extend(entries.values())
             entries = {}
@@ -198,15 +205,15 @@ def _lists(text: str) -> tuple[str, list[Block]]:
 _read_system = lru_cache(maxsize=512)(_lists)
 
 
-def _entry(match: re.Match[str]) -> Entry:
+def _entry(match: re.Match[str]) -> ListedItem:
     index = int(match[1] or match[2] or match[3])
     text = match[4].strip()
     tail = says("rate", text) if text[-1] in ")]}%" else None
     if tail is None or tail.start() == 0:
-        return Entry(index, text)
+        return ListedItem(index, text)
     said, text = tail[1].replace(" ", ""), text[: tail.start()].rstrip()
     percent = 100 if said.endswith("%") else 1
-    return Entry(index, text, float(said.rstrip("%")) / percent if said else None)
+    return ListedItem(index, text, float(said.rstrip("%")) / percent if said else None)
 
 
 def _sections(text: str) -> tuple[dict[str, str], str]:
@@ -250,7 +257,7 @@ def fenced(text: str) -> list[str]:
     return [inside.strip() for inside in told("fence", text)]
 
 
-Kind = Literal[
+RequestKind = Literal[
     "route", "compose", "critique", "critique_and_blame", "blame", "adversary", "improve", "split",
     "instincts", "judge", "compare", "leaks", "stage", "execute",
 ]  # fmt: skip
@@ -262,15 +269,15 @@ class Understood:
     """A request with its kind, what was read in it, the shape of its reply, the task input it is
     about ('' = none), and the stage of a program that it is, if it is one."""
 
-    request: ChatRequest
-    kind: Kind
+    request: RecognisedRequest
+    kind: RequestKind
     reading: Reading
     shape: Shape
     input: str
     staged: Staged | None = None
 
 
-def understand(request: ChatRequest, world: World) -> Understood:
+def understand(request: RecognisedRequest, world: World) -> Understood:
     """The request read and its kind recognised; one asked again as the request it repeats."""
     turns = request.messages
     if len(turns) > 2 and turns[-2].role == "assistant" and says("complaint", turns[-1].content):
@@ -289,17 +296,19 @@ def understand(request: ChatRequest, world: World) -> Understood:
     if world.staged and (special := _special(request, reading, shape, known)) is not None:
         return special
     clues = [_Clues(frame, shape, reading) for frame in (reading.system_frame, reading.frame)]
-    kinds: list[Kind] = [k for c in clues for k, fits in _TESTS.items() if fits(c)]
-    kind: Kind = kinds[0] if kinds else "execute"
+    kinds: list[RequestKind] = [k for c in clues for k, fits in _TESTS.items() if fits(c)]
+    kind: RequestKind = kinds[0] if kinds else "execute"
     if not known:
         known = reading.sections.get("input", "" if kind not in ("route", "execute") else user)
     return Understood(request, kind, reading, shape, known.strip())
 
 
-def _special(request: ChatRequest, reading: Reading, shape: Shape, known: str) -> Understood | None:
+def _special(
+    request: RecognisedRequest, reading: Reading, shape: Shape, known: str
+) -> Understood | None:
     """What only worlds of several stages know: judges of two answers and of leaks, and stages."""
     system = request.system.lower()
-    judges: Mapping[Kind, str] = {"compare": "compares", "leaks": "counts_leaks"}
+    judges: Mapping[RequestKind, str] = {"compare": "compares", "leaks": "counts_leaks"}
     for kind, asked in judges.items():
         if says(asked, system or reading.frame):
             return Understood(request, kind, reading, shape, known.strip())
@@ -337,7 +346,7 @@ def _is_route(clues: _Clues) -> bool:
     return len(clues.reading.codebook()) > 1 and clues.says("select")
 
 
-_TESTS: Mapping[Kind, Callable[[_Clues], object]] = {
+_TESTS: Mapping[RequestKind, Callable[[_Clues], object]] = {
     "critique_and_blame": lambda c: c.blames and c.has("score"),
     "blame": lambda c: c.blames and c.says("blame"),
     "critique": lambda c: (
@@ -402,7 +411,7 @@ class Staged:
         return "\n\n".join(f"{name}: {value}" for name, value in values.items())
 
 
-def _read_stage(request: ChatRequest, known: str) -> Staged | None:
+def _read_stage(request: RecognisedRequest, known: str) -> Staged | None:
     fields = _labelled(request.user)
     if not known or not fields:
         return None
@@ -466,7 +475,7 @@ class Mind:
     settings: SimulatedSettings
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> KnownInput:
         return self.world.problem(self.asked.input)
 
     def section(self, *names: str) -> str:
@@ -488,7 +497,7 @@ class Mind:
         """One of these, drawn for this request."""
         return among[int(self.unit("pick", *purpose) * len(among))]
 
-    def orders(self, text: str) -> tuple[Order, ...]:
+    def orders(self, text: str) -> tuple[Instruction, ...]:
         """The orders in a text, whatever input they are for."""
         return self.world.skills.orders(text)
 

@@ -22,13 +22,13 @@ from promptcodebook.lm.spec import Spec
 from promptcodebook.paper.simulated import author, critic, executor
 from promptcodebook.paper.simulated import mind as minds
 from promptcodebook.paper.simulated.orders import cut_tokens, tokens
-from promptcodebook.paper.simulated.world import FAULTS, Fault, SimulatedSettings, World
+from promptcodebook.paper.simulated.world import FAULTS, SimulatedFault, SimulatedSettings, World
 
 NAME = "simulated"
 DELAY = "delay"
 """As the model of a request: one fixed text after the latency, for load tests; nothing is read."""
 _FIXED = "This fixed text comes from the simulated server."
-_ROLES: Mapping[minds.Kind, Callable[[minds.Mind], str]] = {
+_ROLES: Mapping[minds.RequestKind, Callable[[minds.Mind], str]] = {
     "route": author.route,
     "compose": author.compose,
     "improve": author.improve,
@@ -44,7 +44,7 @@ _ROLES: Mapping[minds.Kind, Callable[[minds.Mind], str]] = {
     "stage": executor.perform,
     "execute": executor.execute,
 }
-_DRAWN: tuple[Fault, ...] = ("429", "500", "drop", "truncate", "json", "routes")
+_DRAWN: tuple[SimulatedFault, ...] = ("429", "500", "drop", "truncate", "json", "routes")
 """In this order the shares lie on the line that is drawn from."""
 _INDICES = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)*\s*\]")
 
@@ -58,7 +58,7 @@ class FaultPlan:
         self._shares = shares
         self._arrivals: Counter[bytes] = Counter()
 
-    def strike(self, key: bytes, *, is_json: bool, is_route: bool) -> Fault | None:
+    def strike(self, key: bytes, *, is_json: bool, is_route: bool) -> SimulatedFault | None:
         """The fault of this arrival, None in most cases. `key` identifies the request's body."""
         if not self._shares:
             return None
@@ -72,7 +72,7 @@ class FaultPlan:
         return None
 
 
-def _spoiled(fault: Fault | None, text: str, key: bytes) -> tuple[str, bool]:
+def _spoiled(fault: SimulatedFault | None, text: str, key: bytes) -> tuple[str, bool]:
     if fault == "truncate":
         return cut_tokens(text, max(1, len(tokens(text)) // 2)), True
     if fault == "json" and keyed_int("form", key) % 2 == 0:
@@ -183,7 +183,7 @@ class SimulatedLM:
             )
         return replace(said, usage=replace(said.usage, latency_s=time.perf_counter() - started))
 
-    async def _said(self, request: minds.ChatRequest) -> Reply:
+    async def _said(self, request: minds.RecognisedRequest) -> Reply:
         """The reply, ready `latency` after the request came: thinking counts as part of it."""
         arrived = time.perf_counter()
         # What tells two requests apart: messages, sampling, seed, and the schema's keys.
@@ -211,7 +211,7 @@ class SimulatedLM:
         self.stats.finished(key, asked.kind, reply)
         return reply
 
-    def _as_error(self, fault: Fault) -> LMError:
+    def _as_error(self, fault: SimulatedFault) -> LMError:
         hint = "lower the shares after 'faults=' in the simulated model's spec"
         if fault == "429":
             limited = RateLimited("the simulated model refused: 429", hint=hint, model=NAME)

@@ -152,7 +152,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Instruction:
     """One order. `when` None = always; `against` = not to do it; a `number` in it; its `text`."""
 
     skill: int
@@ -222,23 +222,23 @@ class Skills:
     def shown_in(self, text: str) -> frozenset[int]:
         return frozenset[int]().union(*(self.shown(s) for s in sentences(text)))
 
-    def orders(self, text: str) -> tuple[Order, ...]:
+    def orders(self, text: str) -> tuple[Instruction, ...]:
         """The orders in a text, whatever input they are for."""
         return tuple(order for s in sentences(text) for order in self.orders_of_sentence(s))
 
-    def orders_of_sentence(self, sentence: str) -> tuple[Order, ...]:
+    def orders_of_sentence(self, sentence: str) -> tuple[Instruction, ...]:
         """The orders of one sentence; what introduces them before a colon is passed over."""
         parts = re.split(r":\s+", sentence)
         texts = (": ".join(parts[start:]).strip(' "') for start in range(len(parts)))
         return next(filter(None, (self._read(text, sentence) for text in texts)), ())
 
-    def _read(self, said: str, sentence: str) -> tuple[Order, ...]:
+    def _read(self, said: str, sentence: str) -> tuple[Instruction, ...]:
         condition, body = "", said
         if ahead := says("ahead", said):
             condition, body = ahead[1], ahead[2]
         elif behind := says("behind", said):
             condition, body = behind[2], behind[1]
-        found: list[Order] = []
+        found: list[Instruction] = []
         for clause in _CLAUSE.split(body):
             for skill, against in self._ordered(clause):
                 own: Condition | None = None
@@ -247,7 +247,7 @@ class Skills:
                 elif says("defers", clause):
                     own = Condition(frozenset((skill,)), frozenset())
                 number = _NUMBER.search(clause)
-                found.append(Order(skill, own, sentence, against, number and int(number[1])))
+                found.append(Instruction(skill, own, sentence, against, number and int(number[1])))
         return tuple(found)
 
     def _meant(self, condition: str) -> frozenset[int]:

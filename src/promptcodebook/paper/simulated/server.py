@@ -27,14 +27,14 @@ from promptcodebook.paper.simulated.model import SimulatedLM, simulated_model
 _MODELS = ("simulated", "delay")
 
 
-def open_site(spec: Spec, config: Config, base: Path, key: str = "") -> Site:
+def open_site(spec: Spec, config: Config, base: Path, key: str = "") -> SimulatedServer:
     """The model in a world of the configuration's data; without data, in a general one."""
     named = config.task or config.data.path or config.data.train
     data = plan_data(config, base) if named else NO_DATA
-    return Site(simulated_model(config.task, data, spec), key)
+    return SimulatedServer(simulated_model(config.task, data, spec), key)
 
 
-class Site:
+class SimulatedServer:
     """Both models; counts at GET /stats. Without a `key` it answers this machine alone."""
 
     def __init__(self, lm: SimulatedLM, key: str = "") -> None:

@@ -19,8 +19,8 @@ from promptcodebook.types import Example
 _LABEL = re.compile(r"^\W*[\w ]{1,40}:\**\s*")
 _MOST = 8  # skills that one input needs at most
 _STAGED = ("hotpotqa", "hover", "ifbench", "pupa")  # tasks that are programs of several stages
-Fault = Literal["429", "500", "drop", "json", "truncate", "routes"]
-FAULTS: tuple[Fault, ...] = get_args(Fault)
+SimulatedFault = Literal["429", "500", "drop", "json", "truncate", "routes"]
+FAULTS: tuple[SimulatedFault, ...] = get_args(SimulatedFault)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class KnownInput:
     """An input: skills whose demand is `shown`, those of them that the executor `needs` told, its
     content stems; `gold` and `fields` where the world knows it."""
 
@@ -236,7 +236,7 @@ class World:
         drawn = sorted(range(len(self.skills)), key=lambda k: keyed_int(purpose, world, k))
         return frozenset(drawn[: round(share * len(drawn))])
 
-    def problem(self, text: str) -> Problem:
+    def problem(self, text: str) -> KnownInput:
         """The input as a problem: known by heart, or judged by its visible features."""
         return self._problem(text.strip())
 
@@ -254,7 +254,7 @@ class World:
                         return known
         return ""
 
-    def _read(self, text: str) -> Problem:
+    def _read(self, text: str) -> KnownInput:
         example, shown = self._known.get(text), self.skills.shown_in(text)
         constraints: Iterable[Mapping[str, object]] = ()
         gold, held = None, dict[str, object]()
@@ -268,7 +268,7 @@ class World:
         about = {d.skill for d in demands if d.skill is not None} or shown
         drawn = sorted(about & self.lacking, key=lambda k: keyed_int("needs", self._world, k, text))
         needs = frozenset(drawn[:_MOST])
-        return Problem(text, shown, needs, content_stems(text), demands, gold, held)
+        return KnownInput(text, shown, needs, content_stems(text), demands, gold, held)
 
 
 def _instructions(example: Example) -> Iterable[Mapping[str, object]]:
