@@ -16,7 +16,7 @@ from promptcodebook.base.sync import run_sync
 from promptcodebook.config import load_config
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.tools.headroom.cli import Design, at_hand, measure
-from promptcodebook.tools.headroom.split import SOURCES, Headroom, Tried, split
+from promptcodebook.tools.headroom.split import SOURCES, Headroom, TriedPrompts, split
 from tests.cli.conftest import PROJECT
 from tests.cli.invoked import pco, served
 from tests.lm.server import Server, says
@@ -26,7 +26,7 @@ TOPICS = ("refund", "invoice", "cancel", "address")
 PROMPTS = ("Answer.", *(f"Is it about a {topic}? Use form {topic}." for topic in TOPICS))
 
 
-def world(kind: str, number: int, *, greedy: bool, n: int = 24) -> Tried:
+def world(kind: str, number: int, *, greedy: bool, n: int = 24) -> TriedPrompts:
     """Right answers are coin tosses: even everywhere (noise), mostly right under one prompt for
     all (shared), or under the prompt of the input's topic (routing)."""
     draw = random.Random(f"{kind} {number} {greedy}")
@@ -42,7 +42,7 @@ def world(kind: str, number: int, *, greedy: bool, n: int = 24) -> Tried:
     def answers(rows: int) -> list[list[float]]:
         return [[float(draw.random() < chance(i, k)) for k in range(5)] for i in range(rows)]
 
-    return Tried(texts, PROMPTS, answers(n), [] if greedy else answers(n // 4))
+    return TriedPrompts(texts, PROMPTS, answers(n), [] if greedy else answers(n // 4))
 
 
 def answers(kind: str, worlds: int, *, greedy: bool) -> Counter[str]:
@@ -74,7 +74,7 @@ def test_the_variance_is_that_of_which_a_world_was_made() -> None:
             for _ in range(2)
         ]
         inputs = {f"x{i}": f"letter {i}" for i in range(40)}
-        found = split(Tried(inputs, PROMPTS, rows[0], rows[1][:10]), seed=number).shares
+        found = split(TriedPrompts(inputs, PROMPTS, rows[0], rows[1][:10]), seed=number).shares
         inside.update(name for name in SOURCES if found[name].low <= made[name] <= found[name].high)
     assert min(inside[name] for name in SOURCES) >= 8, inside
     noise = [split(world("noise", w, greedy=False)) for w in range(10)]

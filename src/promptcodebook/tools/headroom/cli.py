@@ -32,7 +32,7 @@ from promptcodebook.progress import counting
 from promptcodebook.run.verdict import ENOUGH
 from promptcodebook.store.journal import until_done
 from promptcodebook.tasks.program import AgentProgram
-from promptcodebook.tools.headroom.split import Headroom, Tried, split
+from promptcodebook.tools.headroom.split import Headroom, TriedPrompts, split
 from promptcodebook.types import Example, Rollout, Trace
 
 KEPT = Path("headroom.json")
@@ -87,7 +87,7 @@ class Design:
 
 
 @dataclass(frozen=True)
-class Measured:
+class HeadroomResult:
     """What it came to; an input of which any answer failed is left out."""
 
     headroom: Headroom
@@ -149,7 +149,7 @@ def headroom(
     show(lambda: tree, lambda: _text(made), as_json=as_json)
 
 
-async def measure(assembled: Assembled, design: Design) -> Measured:
+async def measure(assembled: Assembled, design: Design) -> HeadroomResult:
     """Answers, and splits the rewards. Closes the connections. Raises TooManyFailures, where fewer
     than half of the inputs have all answers; BudgetReached, Interrupted, MissingExtra."""
     config, twice = assembled.config, design.twice
@@ -184,7 +184,7 @@ async def measure(assembled: Assembled, design: Design) -> Measured:
         if rollout.reward is not None:
             unit = unit_reward(rollout.reward, config.reward_range)
             rows.setdefault((example.id, run), []).append(unit)
-    tried = Tried(
+    tried = TriedPrompts(
         {example.id: example.input for example in kept},
         design.prompts,
         [rows[example.id, 0] for example in kept],
@@ -193,7 +193,7 @@ async def measure(assembled: Assembled, design: Design) -> Measured:
     width = config.reward_range[1] - config.reward_range[0]
     found = split(tried, width, config.seed)
     counts = len(kept), len(cells), len(failures)
-    return Measured(found, design.split, *counts, models.simulated)
+    return HeadroomResult(found, design.split, *counts, models.simulated)
 
 
 def at_hand(plan: Plan) -> str:
@@ -238,7 +238,7 @@ def _limits(plan: Plan, rollouts: int) -> Budget:
     return Budget(calls=rollouts * max(1, len(program.stages)))
 
 
-def _text(made: Measured) -> str:
+def _text(made: HeadroomResult) -> str:
     found, model = made.headroom, "simulated model, " if made.simulated else ""
     failed = f"{made.failed} of {plural(made.rollouts, 'rollout')} failed"
     counts = f"{plural(made.inputs, 'input')} x {plural(found.prompts, 'prompt')}; {failed}"

@@ -29,11 +29,11 @@ from promptcodebook.types import Outcome
 
 RESAMPLES = 1000
 SOURCES = ("input", "prompt", "input x prompt", "noise")
-Answer = Literal["routing", "one prompt", "nothing"]
+HeadroomAnswer = Literal["routing", "one prompt", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TriedPrompts:
     """Rewards in [0, 1]: `first` has a row of P for each of `inputs` (text by id), `again` the
     second rewards of the first few of them (none = the executor is greedy)."""
 
@@ -47,7 +47,7 @@ class Tried:
 class Headroom:
     """`shares` of the variance by source; gains in rewards. `greedy` = no noise by construction."""
 
-    answer: Answer
+    answer: HeadroomAnswer
     sentence: str
     shares: Mapping[str, Interval]
     prompt: Interval
@@ -57,7 +57,7 @@ class Headroom:
     greedy: bool
 
 
-def split(tried: Tried, width: float = 1.0, seed: int = 0) -> Headroom:
+def split(tried: TriedPrompts, width: float = 1.0, seed: int = 0) -> Headroom:
     """What can be won, where the rewards' range is that wide. MissingExtra without numpy."""
     np: Any = import_extra("numpy", "pco headroom", "router")
     first, again = np.array(tried.first), np.array(tried.again)
@@ -73,7 +73,7 @@ def split(tried: Tried, width: float = 1.0, seed: int = 0) -> Headroom:
 
     prompt, router = gain(one - first[:, 0]), gain(first[rows, routed] - one)
     oracle = gain(best - one)
-    answer: Answer = "nothing"
+    answer: HeadroomAnswer = "nothing"
     if router.low > 0:
         answer = "routing"
     elif prompt.low > 0:
@@ -128,7 +128,7 @@ def _without_noise(np: Any, first: Any, noise: float) -> Any:
     return by_input + kept(prompts, noise / n) * by_prompt + kept(both, noise) * apart
 
 
-def _chosen(np: Any, tried: Tried, first: Any) -> tuple[list[int], list[int]]:
+def _chosen(np: Any, tried: TriedPrompts, first: Any) -> tuple[list[int], list[int]]:
     """For each input the best prompt for all, and a router's; both by the other folds."""
     names, model = list(tried.inputs), OutcomeModel(tried.inputs)
     spelled = [model.vocabulary.spelled(text) for text in tried.prompts]
@@ -150,7 +150,7 @@ def _chosen(np: Any, tried: Tried, first: Any) -> tuple[list[int], list[int]]:
     return single, routed
 
 
-def _sentence(answer: Answer, prompt: Interval, router: Interval, oracle: Interval) -> str:
+def _sentence(answer: HeadroomAnswer, prompt: Interval, router: Interval, oracle: Interval) -> str:
     one, learned = prompt.text(signed=True), router.text(signed=True)
     if answer == "routing":
         return (
