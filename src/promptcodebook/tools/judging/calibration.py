@@ -127,7 +127,7 @@ class _Choice(ReplyShape):
 
 
 @dataclass(frozen=True)
-class Judging:
+class JudgeTrial:
     """Asks the judge about labelled answers. `rubric` is set where it compares pairs."""
 
     assembled: Assembled
@@ -219,7 +219,7 @@ class Calibration:
 
 
 def calibrate(
-    judging: Judging, labels: Labels, found: Sequence[tuple[Values, Values] | Failure]
+    judging: JudgeTrial, labels: Labels, found: Sequence[tuple[Values, Values] | Failure]
 ) -> Calibration:
     """The figures, and the decision by the rule. DataError where nothing was judged."""
     failed = tuple(f"{f.kind}: {f.message}" for f in found if isinstance(f, Failure))

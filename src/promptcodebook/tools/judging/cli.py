@@ -38,7 +38,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.tools.judging.calibration import (
     Calibration,
-    Judging,
+    JudgeTrial,
     Labels,
     answer_key,
     calibrate,
@@ -52,7 +52,7 @@ judge = command.command_group(
 _SPARE = 0.1
 """The share of the inputs of a sheet that may lack a label: left out by choice, they would bias."""
 LabelsPath = Annotated[Path, typer.Argument(metavar="LABELS", help="CSV or JSONL: see the docs.")]
-Scale = Annotated[
+ScaleOption = Annotated[
     tuple[float, float] | None, typer.Option("--scale", help="The labels' ends, such as 1 5.")
 ]
 
@@ -62,7 +62,7 @@ def calibrate_judge(
     labels: LabelsPath,
     reward: str = typer.Option("", metavar="KIND", help="E.g. judge; default: that of pco.toml."),
     rubric: str = typer.Option("", help="What the judge goes by; default: that of pco.toml."),
-    scale: Scale = None,
+    scale: ScaleOption = None,
     repeats: int = typer.Option(2, min=1, help="How often each row is judged."),
     compare: bool = typer.Option(False, "--compare", help="Compare pairs, in both orders."),
     out: Path | None = typer.Option(None, help="Default: LABELS with .judge.json at the end."),
@@ -87,7 +87,9 @@ def calibrate_judge(
     settled = settled.model_copy(update={**alone, "compose_per_stage": False})
     sources = Sources(base=base, data=NO_DATA, templates=load_templates("default"))
     with until_done("judge calibrate", str(labels), repeats, compare, named) as supplies:
-        judging = Judging(assemble(settled, sources, supplies), _rubric(settled) if compare else "")
+        judging = JudgeTrial(
+            assemble(settled, sources, supplies), _rubric(settled) if compare else ""
+        )
         read = Labels.read(labels, judging.assembled.config.reward_range, scale)
         models = judging.assembled.models
 
@@ -111,7 +113,7 @@ def _rubric(config: Config) -> str:
     return str(reward["rubric"])
 
 
-async def _calibrate(judging: Judging, labels: Labels, repeats: int) -> Calibration:
+async def _calibrate(judging: JudgeTrial, labels: Labels, repeats: int) -> Calibration:
     models, items = judging.assembled.models, labels.items
     try:
         about = "judging labelled answers", len(items), sys.stderr
@@ -187,7 +189,9 @@ def sheet(
 
 
 @judge.command()
-def verdict(run: RunRef, labels: LabelsPath, scale: Scale = None, as_json: Json = False) -> None:
+def verdict(
+    run: RunRef, labels: LabelsPath, scale: ScaleOption = None, as_json: Json = False
+) -> None:
     """A run's verdict with the judge's error in its intervals, by labels on its own test answers.
 
     The run keeps it, so that its report and `pco runs show` have it too. It is no further look at
