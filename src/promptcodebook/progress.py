@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 QUIET_S = 2.0
-"""A `ProgressLine` shows nothing of what takes less; also the pause between two `Lines` about a phase."""
+"""A `ProgressLine` shows nothing of what takes less; also the pause between two about a phase."""
 _PAUSE_S = 10.0  # between two lines where none can be redrawn
 _REDRAW_S = 0.2
 _WIDTH = 79  # characters of a line where no terminal says how many fit

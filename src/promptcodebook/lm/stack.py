@@ -42,7 +42,7 @@ _LOCAL_AT_ONCE = 32
 AT_ONCE = 64  # calls in flight per address, unless said otherwise
 
 LISTENERS = "promptcodebook.listeners"
-"""The entry points of what `telemetry` names: they make an `Middleware` of (configuration, private)."""
+"""The entry points of what `telemetry` names: a `Middleware` of (configuration, private)."""
 
 
 class Middleware(Protocol):

@@ -1,7 +1,7 @@
 """The executor's calls as batches, held until nothing else happens. `Held` is below the journal and
 the cache, where every call that must be paid for arrives; calls of other roles pass. Once no such
-call is under way and no new one has come, all become one batch at a `BatchService`. Each result is booked
-and returned as its call's reply. A row's `custom_id` is the key of its request."""
+call is under way and no new one has come, all become one batch at a `BatchService`. Each result is
+booked and returned as its call's reply. A row's `custom_id` is the key of its request."""
 
 from __future__ import annotations
 

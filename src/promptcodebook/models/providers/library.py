@@ -1,6 +1,6 @@
 """A provider's own library, asked in chat completions. Core sends the body that it would send to an
-OpenAI-compatible server. A `ProviderLibrary` hands it to the provider's client in that provider's words,
-and words the reply as such a server would. All above works as ever."""
+OpenAI-compatible server. A `ProviderLibrary` hands it to the provider's client in that provider's
+words, and words the reply as such a server would. All above works as ever."""
 
 from __future__ import annotations
 
