@@ -27,7 +27,7 @@ READING: Mapping[str, tuple[str, ...]] = {
         "additivity_residual",
     ),
     "method.update": (
-        *("word_cap", "LengthCheck", "Pending", "collect_gradients", "_mending"),
+        *("word_cap", "LengthCheck", "PendingUpdate", "collect_gradients", "_mending"),
         *("apply_rewrites", "Updater"),
     ),
     "method.state": (

@@ -21,9 +21,9 @@ from promptcodebook.report.private import withhold, withhold_ending
 from promptcodebook.report.traces import read_record
 from promptcodebook.store.events import (
     Broke,
-    Candidate,
     Compared,
     Concluded,
+    PromptCandidate,
     RunState,
     Stepped,
     Validated,
@@ -60,7 +60,9 @@ def test_figures_and_the_texts_of_kept_rewrites_stay() -> None:
 
 def test_prompts_of_another_optimizer_are_withheld() -> None:
     """It was shown the examples, and may quote them."""
-    concluded = Concluded("so", None, candidates=(Candidate(f"As {NAME} said.", 0.5, 8, 8, True),))
+    concluded = Concluded(
+        "so", None, candidates=(PromptCandidate(f"As {NAME} said.", 0.5, 8, 8, True),)
+    )
     [shown] = withhold_ending(RunState(conclusion=concluded), "r").conclusion.candidates  # type: ignore[union-attr]
     assert NAME not in repr(withhold(concluded)) + repr(shown)
     assert (shown.score, shown.kept) == (0.5, True)

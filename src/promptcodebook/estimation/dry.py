@@ -39,7 +39,7 @@ from promptcodebook.run.opening import Session
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import AgentProgram
-from promptcodebook.tasks.rewards import JudgeReward, WeightedSum, apply_reward
+from promptcodebook.tasks.rewards import RubricJudge, WeightedSum, apply_reward
 from promptcodebook.tasks.task import RewardFactory
 from promptcodebook.types import Example, Output, Parameters, Program, Prompt, Reward, Score
 
@@ -374,7 +374,7 @@ def _judges(factory: RewardFactory, ask: Ask | None) -> list[Reward]:
         if factory(None) is reward:
             return []
     if isinstance(reward, WeightedSum):
-        return [part.reward for part in reward.parts if isinstance(part.reward, JudgeReward)]
+        return [part.reward for part in reward.parts if isinstance(part.reward, RubricJudge)]
     return [reward]
 
 

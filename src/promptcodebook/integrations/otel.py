@@ -54,7 +54,7 @@ _FLUSH_MS = 5_000
 
 
 class Otel:
-    """An `Outer` (`lm/stack.py`), and what `pco serve` traces its requests with."""
+    """A `Middleware` (`lm/stack.py`), and what `pco serve` traces its requests with."""
 
     def __init__(self, config: Config, private: bool) -> None:
         self._trace: Any = import_extra("opentelemetry.trace", _WHAT, "otel")

@@ -40,7 +40,7 @@ def _kind(reason: str) -> str:
 
 
 _TEXTS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
-    events.Candidate: {"prompt": _length},
+    events.PromptCandidate: {"prompt": _length},
     types.Failure: {"message": _length, "traceback": lambda _: ""},
     types.Gradients: {
         **dict.fromkeys(("encoder", "generator", "critic"), _length),

@@ -30,7 +30,7 @@ from promptcodebook.policy.references import Best, kept_state, require_trust, re
 from promptcodebook.progress import Listener, Note, silent, watch
 from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run, settings_then_and_now
 from promptcodebook.run.verdict import Conclusion, VerdictRow
-from promptcodebook.store.events import Broke, Candidate, Stepped, Validated
+from promptcodebook.store.events import Broke, PromptCandidate, Stepped, Validated
 from promptcodebook.store.header import differences
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import Recorded, RunStore
@@ -72,7 +72,7 @@ class Run:
     lost: Usage = Usage()
     budget: Budget = Budget()
     settings: Mapping[str, Any] = field(default_factory=lambda: dict[str, Any]())
-    candidates: Sequence[Candidate] = ()
+    candidates: Sequence[PromptCandidate] = ()
     sources: Sources = field(default=Sources(), repr=False, compare=False)
     file: PolicyFile | None = field(default=None, repr=False)
     simulated: bool = False

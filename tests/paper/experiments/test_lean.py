@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.config import load_config
-from promptcodebook.paper.experiments.experiment import Measurement, Results
+from promptcodebook.paper.experiments.experiment import ExperimentRequest, Results
 from promptcodebook.paper.experiments.lab import open_lab
 from promptcodebook.paper.experiments.page import PageTable
 from promptcodebook.paper.experiments.reproduce import experiment_named
@@ -34,7 +34,7 @@ def page(tmp_path: Path, **arms: list[dict[str, Any]]) -> tuple[str, list[PageTa
         f"simulated/{n}/{k}": each for n, made in arms.items() for k, each in enumerate(made)
     }
     with closing(open_lab(tmp_path, "simulated")) as lab:
-        made = LEAN.page(Results(Measurement(LEAN, "default", 1), lab, results, {}))
+        made = LEAN.page(Results(ExperimentRequest(LEAN, "default", 1), lab, results, {}))
     texts = [block for block in made.blocks if isinstance(block, str)]
     [decided] = [text for text in texts if "Set before" in text]
     return decided, made.tables
@@ -74,7 +74,7 @@ def test_gains_are_over_the_same_untrained_codebook_and_by_calls(tmp_path: Path)
 
 def test_a_reader_s_model_is_measured_alone_and_every_setting_is_one() -> None:
     """SmolLM2 and the simulated worlds are one page; a model over HTTP needs neither."""
-    order = Measurement(LEAN, "default", 1)
+    order = ExperimentRequest(LEAN, "default", 1)
     small, other = (LEAN.cells(order, spec) for spec in ("smollm2", "http://127.0.0.1:1/v1#m"))
     halves = [{cell.name.partition("/")[0] for cell in cells} for cells in (small, other)]
     assert halves == [{"model", "simulated"}, {"model"}]
@@ -91,7 +91,9 @@ def test_on_this_machine_rules_teach_whoever_asks(tmp_path: Path) -> None:
     """Both our loop and GEPA learn rules from the same teacher, and pay for each call."""
     pytest.importorskip("gepa")
     with closing(open_lab(tmp_path, "smollm2", lm=Obedient())) as lab:
-        cells = {cell.name: cell for cell in LEAN.cells(Measurement(LEAN, "quick", 1), "smollm2")}
+        cells = {
+            cell.name: cell for cell in LEAN.cells(ExperimentRequest(LEAN, "quick", 1), "smollm2")
+        }
         lean, gepa = (cells[f"model/{name}/0"].measure(lab) for name in ("lean", "gepa"))
     assert any(text.startswith("Answer in ") for text in lean["instincts"])
     assert "routes" not in lean

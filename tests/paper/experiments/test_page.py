@@ -14,7 +14,7 @@ import pytest
 
 from promptcodebook.errors import MissingExtra
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.paper.experiments.experiment import Experiment, Measurement
+from promptcodebook.paper.experiments.experiment import Experiment, ExperimentRequest
 from promptcodebook.paper.experiments.lab import Cell, Lab, open_lab
 from promptcodebook.paper.experiments.page import (
     Bars,
@@ -80,7 +80,7 @@ def _written(out: Path) -> str:
     lab = open_lab(out / "lab", "http://127.0.0.1:9/v1#scripted", lm=ScriptedLM())
     try:
         return write_page(
-            out, measure(Measurement(one, "quick", 1), lab, lambda _: None)
+            out, measure(ExperimentRequest(one, "quick", 1), lab, lambda _: None)
         ).read_text()
     finally:
         lab.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.paper.experiments import simulated_worlds
-from promptcodebook.paper.experiments.experiment import Measurement, Results
+from promptcodebook.paper.experiments.experiment import ExperimentRequest, Results
 from promptcodebook.paper.experiments.lab import Lab
 from promptcodebook.paper.experiments.operators import OPERATORS
 from promptcodebook.paper.experiments.page import Page, markdown, read_table
@@ -94,7 +94,7 @@ def test_each_arm_is_an_operator_or_listed_and_each_world_says_what_is_expected(
 
 
 def test_a_world_is_measured_with_all_arms_and_shown(tmp_path: Path) -> None:
-    order = Measurement(experiment_named("what-learns"), "quick", 1)
+    order = ExperimentRequest(experiment_named("what-learns"), "quick", 1)
     lab = Lab(tmp_path, "simulated", None)
     names = ("sim/late-8/1", "sim/bare/1")
     results = {c.name: c.measure(lab) for c in cells(order) if c.name in names}

@@ -14,7 +14,7 @@ import pytest
 from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.errors import Interrupted
 from promptcodebook.paper.experiments import small_real_model as small
-from promptcodebook.paper.experiments.experiment import Measurement, Results
+from promptcodebook.paper.experiments.experiment import ExperimentRequest, Results
 from promptcodebook.paper.experiments.lab import Cell, open_lab
 from promptcodebook.paper.experiments.page import markdown
 from promptcodebook.paper.experiments.reproduce import measure
@@ -48,19 +48,21 @@ class Storyteller:
         return Reply(text, "length", Usage(1, len(turn) // 4, 8))
 
 
-def _chosen(names: Sequence[str]) -> Measurement:
+def _chosen(names: Sequence[str]) -> ExperimentRequest:
     """The experiment, a fraction of its work and only these cells."""
 
-    def cells(order: Measurement, spec: str) -> list[Cell]:
+    def cells(order: ExperimentRequest, spec: str) -> list[Cell]:
         return [c for c in small.cells(SCALE, order.seeds, spec) if c.name in names]
 
-    return Measurement(replace(EXPERIMENT, cells=cells), "quick", 2)
+    return ExperimentRequest(replace(EXPERIMENT, cells=cells), "quick", 2)
 
 
 ORDER = _chosen(["route-0", "rules-4", "curve-0"])
 
 
-def _measured(folder: Path, lm: Storyteller, order: Measurement = ORDER) -> tuple[Results, str]:
+def _measured(
+    folder: Path, lm: Storyteller, order: ExperimentRequest = ORDER
+) -> tuple[Results, str]:
     with closing(open_lab(folder, SPEC, lm=lm)) as lab:
         measured = measure(order, lab, lambda _: None)
         return measured, markdown(order.experiment.page(measured))
@@ -165,7 +167,7 @@ def _route(**rows: Sequence[float]) -> Mapping[str, Any]:
 
 
 def _page(results: Mapping[str, Mapping[str, Any]], tmp_path: Path) -> str:
-    order = Measurement(EXPERIMENT, "default", 5)
+    order = ExperimentRequest(EXPERIMENT, "default", 5)
     with closing(open_lab(tmp_path, SPEC, lm=Storyteller())) as lab:
         return markdown(order.experiment.page(Results(order, lab, results, {})))
 

@@ -19,7 +19,7 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import History
 from promptcodebook.paper.experiments.experiment import (
-    Measurement,
+    ExperimentRequest,
     Results,
     about,
     base,
@@ -58,7 +58,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Results, 
     with closing(open_lab(tmp_path_factory.mktemp("lab"), "simulated")) as lab:
         for name in TABLES:
             experiment = experiment_named(name)
-            measured = measure(Measurement(experiment, "quick", 1), lab, lambda _: None)
+            measured = measure(ExperimentRequest(experiment, "quick", 1), lab, lambda _: None)
             made[name] = measured, experiment.page(measured)
     return made
 
@@ -146,7 +146,9 @@ def test_a_preset_that_an_experiment_does_not_have_is_refused() -> None:
 def test_a_benchmark_takes_part_where_the_model_leaves_its_floor(tmp_path: Path) -> None:
     """One whose floor is not known is no result: else it would be kept as one that the model cannot
     do, and never be measured."""
-    order = Measurement(experiment_named("main"), "quick", 1, "pupa", str(tmp_path / "nowhere"))
+    order = ExperimentRequest(
+        experiment_named("main"), "quick", 1, "pupa", str(tmp_path / "nowhere")
+    )
     with closing(open_lab(tmp_path / "lab", "simulated")) as lab:
         measured = measure(order, lab, lambda _: None)
         assert not measured.results and "pupa/floor" in measured.missing
@@ -176,7 +178,7 @@ def _search_measured(tmp_path: Path, tried: Mapping[str, Mapping[str, int] | Non
             known = {} if search is None else {"search": search}
             results[f"constraints/{name}-calls/{seed}"] = run | {"rows": rows} | known
     lab.close()
-    return Results(Measurement(experiment_named("main"), "quick", 2), lab, results, {})
+    return Results(ExperimentRequest(experiment_named("main"), "quick", 2), lab, results, {})
 
 
 @pytest.mark.parametrize("name", ["main", "cost", "prompt-length"])
@@ -201,7 +203,7 @@ def test_a_search_that_tried_one_prompt_is_no_row_and_the_others_say_what_they_t
 
 @pytest.mark.parametrize("preset", ["quick", "default", "paper"])
 def test_all_that_validate_do_so_on_the_same_examples_and_pay_for_it(preset: str) -> None:
-    order = Measurement(experiment_named("main"), preset, 1, "houserules")
+    order = ExperimentRequest(experiment_named("main"), preset, 1, "houserules")
     cells = {cell.name.split("/")[1]: cell.settings for cell in cells_of(order, "smollm2")}
     del cells["floor"]
     assert len({settings["validation"]["subset"] for settings in cells.values()}) == 1
@@ -218,7 +220,7 @@ def test_all_that_validate_do_so_on_the_same_examples_and_pay_for_it(preset: str
 
 def test_attempts_that_were_lost_are_named_apart_from_what_training_took(tmp_path: Path) -> None:
     lab = open_lab(tmp_path, "simulated")
-    order = Measurement(experiment_named("cost"), "quick", 2)
+    order = ExperimentRequest(experiment_named("cost"), "quick", 2)
     found = [{"lost": {"calls": 8, "tokens": 9_352}}, {"lost": {"calls": 0, "tokens": 0}}]
     for results, said in (({"pco/0": found[0], "pco/1": found[0]}, "16 attempts"), ({}, "")):
         results = results or {"pco/0": found[1]}
@@ -233,14 +235,14 @@ def test_a_page_with_rewards_of_the_stand_in_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(Lab, "weights", "")  # no file of the model is at hand
-    order = Measurement(experiment_named(name), "default", 1)
+    order = ExperimentRequest(experiment_named(name), "default", 1)
     with closing(open_lab(tmp_path / "lab", "smollm2", lm=ScriptedLM())) as lab:
         page = order.experiment.page(Results(order, lab, {}, {}))
     assert sum("stand-in" in block for block in page.blocks if isinstance(block, str)) == 1
 
 
 def test_a_small_model_is_asked_neither_to_judge_nor_to_write_without_end() -> None:
-    order = Measurement(experiment_named("main"), "default", 1, "pupa")
+    order = ExperimentRequest(experiment_named("main"), "default", 1, "pupa")
     here = load_config(base(order, "smollm2", "pupa"), where="a test")
     assert here.reward == "stand-in"
     assert here.roles["untrusted"] == here.roles["executor"]
@@ -249,7 +251,7 @@ def test_a_small_model_is_asked_neither_to_judge_nor_to_write_without_end() -> N
     assert "reward" not in served and "roles" not in served
     assert not judged_by_words(("pupa",), "http://localhost:8000/v1#m")
     houserules = base(
-        Measurement(order.experiment, "default", 1, "houserules"), "smollm2", "ifbench"
+        ExperimentRequest(order.experiment, "default", 1, "houserules"), "smollm2", "ifbench"
     )
     assert houserules["roles"]["executor"] == {"temperature": 0.0, "max_tokens": 64}
     assert not judged_by_words(("houserules",), "smollm2")
@@ -258,7 +260,7 @@ def test_a_small_model_is_asked_neither_to_judge_nor_to_write_without_end() -> N
 # The attribution experiment: it finds who knows, and is not fooled by who always says the same.
 
 
-ORDER = Measurement(experiment_named("attribution"), "quick", 1)
+ORDER = ExperimentRequest(experiment_named("attribution"), "quick", 1)
 SPEC = "simulated"
 Found = list[tuple[PlantedFault, Channel | None]]
 

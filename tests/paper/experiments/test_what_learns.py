@@ -17,7 +17,7 @@ from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, RequestRefused
 from promptcodebook.lm.spec import any_simulated, parse_spec
 from promptcodebook.paper.experiments import what_learns
-from promptcodebook.paper.experiments.experiment import Measurement, Results
+from promptcodebook.paper.experiments.experiment import ExperimentRequest, Results
 from promptcodebook.paper.experiments.lab import CellResult, open_lab
 from promptcodebook.paper.experiments.operators import OPERATORS
 from promptcodebook.paper.experiments.page import markdown, read_table
@@ -43,12 +43,12 @@ class Obedient:
 
 
 def measured(folder: Path, *names: str) -> Results:
-    def cells(order: Measurement, spec: str) -> list[Any]:
+    def cells(order: ExperimentRequest, spec: str) -> list[Any]:
         return [c for c in EXPERIMENT.cells(order, spec) if c.name in names]
 
     with closing(open_lab(folder, SPEC, lm=Obedient())) as lab:
         return measure(
-            Measurement(replace(EXPERIMENT, cells=cells), "default", 1), lab, lambda _: None
+            ExperimentRequest(replace(EXPERIMENT, cells=cells), "default", 1), lab, lambda _: None
         )
 
 
@@ -79,7 +79,7 @@ def test_a_part_is_left_out_by_an_operator_or_by_a_setting() -> None:
         assert set(world.arms) <= changes.keys() | OPERATORS.keys()
     assert named == {"attribution", "ψ", "θ", "φ", "r̄", "ε"}
     assert {w.part for w in worlds() if w.expected == "idle"} >= named
-    cells = EXPERIMENT.cells(Measurement(EXPERIMENT, "default", 2), SPEC)
+    cells = EXPERIMENT.cells(ExperimentRequest(EXPERIMENT, "default", 2), SPEC)
     assert len({cell.name for cell in cells}) == len(cells)
 
 

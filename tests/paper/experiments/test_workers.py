@@ -21,7 +21,12 @@ from promptcodebook.base.sync import run_sync
 from promptcodebook.calls import Reply, Request
 from promptcodebook.errors import DataError, Interrupted
 from promptcodebook.paper.experiments import reproduce as reproducing
-from promptcodebook.paper.experiments.experiment import Experiment, Measurement, Results, trained
+from promptcodebook.paper.experiments.experiment import (
+    Experiment,
+    ExperimentRequest,
+    Results,
+    trained,
+)
 from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, open_lab
 from promptcodebook.paper.experiments.page import Page
 from promptcodebook.paper.experiments.reproduce import (
@@ -67,11 +72,11 @@ class Counting:
         return Reply("ok")
 
 
-def order(cells: Sequence[Cell]) -> Measurement:
+def order(cells: Sequence[Cell]) -> ExperimentRequest:
     one = Experiment(
         "e", "", lambda order, spec: cells, lambda measured: Page("e", []), presets=("quick",)
     )
-    return Measurement(one, "quick", 1)
+    return ExperimentRequest(one, "quick", 1)
 
 
 def made(cells: Sequence[Cell], lab: Lab, width: int, told: list[str] | None = None) -> Results:
@@ -201,7 +206,7 @@ SWEEP = experiment_named("sweep-s")
 def job(folder: Path, **changes: Any) -> str:
     """The first cell, as the lab hands it over."""
     lab = open_lab(folder, "simulated")
-    order = Measurement(SWEEP, "quick", 1)
+    order = ExperimentRequest(SWEEP, "quick", 1)
     try:
         text = OnRay(order, lab, "local", 2, 64)._job(SWEEP.cells(order, "simulated")[0])  # pyright: ignore[reportPrivateUsage]
     finally:

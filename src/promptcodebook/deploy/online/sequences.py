@@ -8,7 +8,7 @@ reaches 1 / alpha with a chance of at most alpha (Ville's inequality). Then m is
 Three things differ from the paper's hedged capital:
 
 - The fractions are fixed and their capitals are added; the paper's follow the variance seen so far.
-  So the order of values has no effect: a `ValueCounts` is all the state, and servers may add theirs up.
+  So the order of values has no effect: a `ValueCounts` is all the state, and servers add theirs up.
   Beside the paper's, 95 % intervals of 0/1 rewards have 1.09, 0.95 and 0.82 of the width after 50,
   200 and 1,000 values; those of other rewards may be a fifth wider up to 200 (`bench/canary.py`).
 - A value between two of 61 knots counts in part at each. As the logarithm is concave, the capital

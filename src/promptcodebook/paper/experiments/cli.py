@@ -51,7 +51,7 @@ def reproduce(
     is paid for twice: stopped by Ctrl-C, the same command resumes. The page lists what is missing.
     Runs and replies are in RUNS/bench. The model is the page's own unless --lm names another;
     PCO_LM is not read."""
-    from promptcodebook.paper.experiments.experiment import Measurement
+    from promptcodebook.paper.experiments.experiment import ExperimentRequest
     from promptcodebook.paper.experiments.lab import Lab, open_lab
     from promptcodebook.paper.experiments.reproduce import (
         OnRay,
@@ -63,14 +63,14 @@ def reproduce(
     )
     from promptcodebook.progress import silent, watch_run
 
-    orders: list[Measurement] = []
+    orders: list[ExperimentRequest] = []
     for each in experiment_names() if name == "all" else (name,):
         experiment = experiment_named(each)
         if name == "all" and preset not in experiment.presets:
             continue
         require_preset(experiment, preset)
         count = seeds or (1 if preset == "quick" else experiment.seeds)
-        orders.append(Measurement(experiment, preset, count, task, data, independent, weak))
+        orders.append(ExperimentRequest(experiment, preset, count, task, data, independent, weak))
     # Steps of several runs at once would be shown as those of one.
     alone = cells == 1 and not ray
     view = watch_run(plain=plain) if alone else nullcontext(silent)

@@ -40,7 +40,7 @@ class Experiment:
 
     name: str
     paper: str
-    cells: Callable[[Measurement, str], Sequence[Cell]]
+    cells: Callable[[ExperimentRequest, str], Sequence[Cell]]
     page: Callable[[Results], Page]
     lm: str = "smollm2"
     seeds: int = 5
@@ -50,7 +50,7 @@ class Experiment:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class ExperimentRequest:
     """What to measure; `task` and `data` (a folder) '' = its own; critics `independent`, `weak`."""
 
     experiment: Experiment
@@ -66,7 +66,7 @@ class Measurement:
 class Results:
     """Results by cell; `missing` are those without one, with the reason; `stop` ended it early."""
 
-    order: Measurement
+    order: ExperimentRequest
     lab: Lab
     results: Mapping[str, Mapping[str, Any]]
     missing: Mapping[str, str]
@@ -259,7 +259,7 @@ def tokens(run: CellResult, row: str = LEARNED) -> float:
     return own["prompt_tokens"] + own["completion_tokens"]
 
 
-def task_of(order: Measurement, spec: str, paper: str) -> str:
+def task_of(order: ExperimentRequest, spec: str, paper: str) -> str:
     """The order's own; else the paper's, or one that every installation has."""
     if order.task:
         return order.task
@@ -272,7 +272,7 @@ def scale_of(preset: str) -> Mapping[str, Any]:
     return {"update": {}, "verdict_examples": None, **read_table("settings")["scale"][preset]}
 
 
-def base(order: Measurement, spec: str, paper: str) -> dict[str, Any]:
+def base(order: ExperimentRequest, spec: str, paper: str) -> dict[str, Any]:
     """Full PCO on the order's task, `paper` being the benchmark that the paper used."""
     task, listed = task_of(order, spec, paper), read_table("settings")
     settings: dict[str, Any] = {"task": task, "lm": spec, **scale_of(order.preset)}
@@ -282,7 +282,7 @@ def base(order: Measurement, spec: str, paper: str) -> dict[str, Any]:
 
 
 def variants(
-    order: Measurement, settings: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any]]
+    order: ExperimentRequest, settings: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any]]
 ) -> list[Cell]:
     """A cell for each seed and variant, `NAME/SEED`; all variants of a seed come first."""
     return [

@@ -29,7 +29,7 @@ def _halves(spec: str) -> tuple[str, ...]:
     return ("model", "simulated") if is_local(spec) else ("model",)
 
 
-def _cells(order: shared.Measurement, spec: str) -> Sequence[Cell]:
+def _cells(order: shared.ExperimentRequest, spec: str) -> Sequence[Cell]:
     """What decides the question comes first; the others take half of the simulated worlds."""
     listed, found = read_table("lean"), list[Cell]()
     first = [name for name, arm in listed["arms"].items() if not arm.get("capped")]
@@ -66,7 +66,7 @@ _SOURCES: Mapping[str, Callable[[Lab], Sources | None]] = {
 
 
 def _settings(
-    order: shared.Measurement, spec: str, half: str, name: str, seed: int
+    order: shared.ExperimentRequest, spec: str, half: str, name: str, seed: int
 ) -> dict[str, Any]:
     listed = read_table("lean")
     own, arm = listed[half], listed["arms"][name]

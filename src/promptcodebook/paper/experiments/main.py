@@ -51,7 +51,7 @@ def methods(spec: str = "") -> Mapping[str, Method]:
     return made
 
 
-def tasks_of(order: common.Measurement, spec: str) -> tuple[str, ...]:
+def tasks_of(order: common.ExperimentRequest, spec: str) -> tuple[str, ...]:
     if order.task:
         return (order.task,)
     kind = parse_spec(spec).kind
@@ -61,11 +61,11 @@ def tasks_of(order: common.Measurement, spec: str) -> tuple[str, ...]:
     return ours if order.preset == "quick" else (*ours, *BENCHMARKS)
 
 
-def _budgets(order: common.Measurement) -> Mapping[str, tuple[int, int]]:
+def _budgets(order: common.ExperimentRequest) -> Mapping[str, tuple[int, int]]:
     return pages.read_table("methods")["budgets"][order.preset]
 
 
-def cells_of(order: common.Measurement, spec: str) -> Sequence[Cell]:
+def cells_of(order: common.ExperimentRequest, spec: str) -> Sequence[Cell]:
     floors: list[Cell] = []
     cells: list[Cell] = []
     for task in tasks_of(order, spec):
@@ -94,7 +94,7 @@ def _floor(name: str, settings: Mapping[str, Any]) -> Cell:
 
 
 def _run(
-    order: common.Measurement, settings: Mapping[str, Any], name: str, kind: str, seed: int
+    order: common.ExperimentRequest, settings: Mapping[str, Any], name: str, kind: str, seed: int
 ) -> Cell:
     (training, judging), method = _budgets(order)[kind], methods()[name]
     # As a share: rounded down, it leaves for training what is meant for training.

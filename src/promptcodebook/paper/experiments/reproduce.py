@@ -24,7 +24,7 @@ from promptcodebook.base.paths import cache_folder
 from promptcodebook.base.signals import stop_signals
 from promptcodebook.base.units import duration
 from promptcodebook.deploy.cluster import join_cluster, machine_name, require_version
-from promptcodebook.paper.experiments.experiment import Experiment, Measurement, Results
+from promptcodebook.paper.experiments.experiment import Experiment, ExperimentRequest, Results
 from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, open_lab
 from promptcodebook.paper.experiments.page import draw, latex, markdown, plain, read_table
 
@@ -146,7 +146,7 @@ class OnRay:
     """`width` cells at once on the cluster at `address`; each may have its share of `concurrency`
     calls in flight. MissingExtra without ray, ConfigError where no cluster answers."""
 
-    order: Measurement
+    order: ExperimentRequest
     lab: Lab
     address: str
     width: int
@@ -220,7 +220,7 @@ def measure_job(job: str) -> bytes:
         folder = cache_folder() / "cells" / digest / asked["cell"].replace("/", "-")
     try:
         require_version(asked["version"])
-        order = Measurement(experiment_named(asked["experiment"]), **asked["order"])
+        order = ExperimentRequest(experiment_named(asked["experiment"]), **asked["order"])
         made = open_lab(folder, asked["spec"], asked["command"], concurrency=asked["concurrency"])
         with closing(made) as lab:
             cells = {cell.name: cell for cell in order.experiment.cells(order, lab.spec)}
@@ -277,7 +277,7 @@ def require_preset(experiment: Experiment, preset: str) -> None:
 
 
 def measure(
-    order: Measurement, lab: Lab, tell: Callable[[str], None], workers: Workers | None = None
+    order: ExperimentRequest, lab: Lab, tell: Callable[[str], None], workers: Workers | None = None
 ) -> Results:
     """Measures every cell that is not finished, by `workers` (None = one after the other). One that
     fails is noted and the others continue; a Stop ends all and loses nothing."""

@@ -19,7 +19,7 @@ from promptcodebook.lm.spec import parse_spec
 from promptcodebook.method.train import Learner
 from promptcodebook.optimizers.pco import build_learner
 from promptcodebook.paper.experiments import what_learns
-from promptcodebook.paper.experiments.experiment import Measurement, Results, runs_of, said
+from promptcodebook.paper.experiments.experiment import ExperimentRequest, Results, runs_of, said
 from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab
 from promptcodebook.paper.experiments.operators import OPERATORS
 from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table, shown
@@ -118,7 +118,7 @@ def first_instincts(first: str, world: World, size: int, seed: int) -> tuple[str
     return (*orders, *plain)[:size]
 
 
-def cells(order: Measurement) -> list[Cell]:
+def cells(order: ExperimentRequest) -> list[Cell]:
     """A cell for each world and setup; all setups of a world come before the next world."""
     table = read_table("simulated_worlds")
     scale = table[order.preset]
@@ -210,7 +210,7 @@ def _page(measured: Results) -> Page:
     return Page(page.title, [*page.blocks, *blocks(measured)])
 
 
-def _cells(order: Measurement, spec: str) -> list[Cell]:
+def _cells(order: ExperimentRequest, spec: str) -> list[Cell]:
     return [*what_learns.cells(order, spec), *cells(order)]
 
 

@@ -189,7 +189,7 @@ async def _right_routes(assembled: Assembled, state: State) -> dict[str, tuple[i
     return dict(await gather_all(map(routed, assembled.dataset.train)))
 
 
-def _attribution_cells(order: shared.Measurement, spec: str) -> Sequence[Cell]:
+def _attribution_cells(order: shared.ExperimentRequest, spec: str) -> Sequence[Cell]:
     settings = shared.base(order, spec, "hotpotqa")
     wanted = {"quick": 4, "default": 20}.get(order.preset, 50)
 
@@ -240,7 +240,7 @@ GAP = "houserules_six"
 WORLDS = 100  # repetitions of what is drawn
 
 
-def _theory_cells(order: shared.Measurement, spec: str) -> Sequence[Cell]:
+def _theory_cells(order: shared.ExperimentRequest, spec: str) -> Sequence[Cell]:
     settings: dict[str, Any] = {
         "task": GAP,
         "lm": spec,
@@ -438,7 +438,7 @@ class Setting:
         return fitting[:: max(1, len(fitting) // most)][:most] if most else fitting
 
 
-def _pays_cells(order: shared.Measurement, spec: str) -> Sequence[Cell]:
+def _pays_cells(order: shared.ExperimentRequest, spec: str) -> Sequence[Cell]:
     most = {"quick": 8, "default": 96}.get(order.preset)
     executor = {"temperature": 0.0, "max_tokens": 64}
     base = {"task": TASK, "lm": spec, "roles": {"executor": executor}}

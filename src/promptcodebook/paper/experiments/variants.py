@@ -24,18 +24,18 @@ def _over(
     name: str,
     paper: str,
     blocks: Callable[[shared.Results, VariantRuns], list[pages.Block]],
-    changes: Callable[[shared.Measurement, str], Changes] | None = None,
+    changes: Callable[[shared.ExperimentRequest, str], Changes] | None = None,
     benchmark: str = "ifbench",
 ) -> shared.Experiment:
     """An experiment whose cells are variants of full PCO, by default those listed."""
 
-    def changed(order: shared.Measurement, spec: str) -> Changes:
+    def changed(order: shared.ExperimentRequest, spec: str) -> Changes:
         if changes is not None:
             return changes(order, spec)
         listed = pages.read_table("variants")[name].items()
         return {key: variant.get("settings", {}) for key, variant in listed}
 
-    def cells(order: shared.Measurement, spec: str) -> list[Cell]:
+    def cells(order: shared.ExperimentRequest, spec: str) -> list[Cell]:
         return shared.variants(order, shared.base(order, spec, benchmark), changed(order, spec))
 
     def page(measured: shared.Results) -> pages.Page:
@@ -126,7 +126,7 @@ def _ablation(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
     return [_compared("ablation", rows, "Table 3", columns), shared.said("variants", "ablation")]
 
 
-def _other_critics(order: shared.Measurement, spec: str) -> dict[str, str]:
+def _other_critics(order: shared.ExperimentRequest, spec: str) -> dict[str, str]:
     listed = {
         n: each for n, each in pages.read_table("variants")["critic"].items() if "option" in each
     }
@@ -136,7 +136,7 @@ def _other_critics(order: shared.Measurement, spec: str) -> dict[str, str]:
     return {name: model for name, model in models.items() if model}
 
 
-def _critics(order: shared.Measurement, spec: str) -> Changes:
+def _critics(order: shared.ExperimentRequest, spec: str) -> Changes:
     others, listed = _other_critics(order, spec), pages.read_table("variants")["critic"]
     own = {name: listed[name].get("settings", {}) for name in ("pco", "fixed-critic")}
     return own | {name: {"roles": {"critic": {"model": model}}} for name, model in others.items()}
@@ -178,7 +178,7 @@ class _Sweep:
     row: str
 
 
-def _sweeps(name: str, order: shared.Measurement) -> list[_Sweep]:
+def _sweeps(name: str, order: shared.ExperimentRequest) -> list[_Sweep]:
     """Of the paper's values the first, middle and last, unless the preset is `paper`."""
     found: list[_Sweep] = []
     for key, each in pages.read_table("variants")["sweeps"][name].items():
@@ -202,7 +202,7 @@ def _sweeps(name: str, order: shared.Measurement) -> list[_Sweep]:
 
 
 def _swept(name: str, paper: str, benchmark: str = "ifbench") -> shared.Experiment:
-    def changes(order: shared.Measurement, spec: str) -> Changes:
+    def changes(order: shared.ExperimentRequest, spec: str) -> Changes:
         return {n: change for sweep in _sweeps(name, order) for n, change in sweep.changes.items()}
 
     def blocks(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
@@ -311,7 +311,7 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float:
         return 0.0
 
 
-def _wide(order: shared.Measurement, spec: str) -> Changes:
+def _wide(order: shared.ExperimentRequest, spec: str) -> Changes:
     size = 16 if order.preset == "quick" else 32
     return {
         f"adaptive-{size}": {"size": size},

@@ -24,7 +24,7 @@ from promptcodebook.method.train import Learner, train
 from promptcodebook.optimizers.pco import build_learner, initialise
 from promptcodebook.paper.experiments.experiment import (
     Experiment,
-    Measurement,
+    ExperimentRequest,
     Results,
     missing,
     said,
@@ -132,7 +132,7 @@ class FlippedReward:
         return replace(score, value=1.0 - score.value) if draw.random() < self.share else score
 
 
-def cells(order: Measurement, spec: str) -> list[Cell]:
+def cells(order: ExperimentRequest, spec: str) -> list[Cell]:
     """All seeds of a world before the next world, so that a run that is cut off has whole ones."""
     own = _listed().get(order.preset, {}).get("settings", {})
     return [

@@ -26,7 +26,7 @@ from promptcodebook.optimizers.base import Problem, Result, spending, validation
 from promptcodebook.optimizers.fixed import baselines
 from promptcodebook.optimizers.selection import VerdictReserve, train_to_reserve
 from promptcodebook.progress import Note, Phase
-from promptcodebook.store.events import Amended, Candidate, EndReason, Resumed
+from promptcodebook.store.events import Amended, EndReason, PromptCandidate, Resumed
 from promptcodebook.tasks.user_code import hush
 from promptcodebook.types import Example, Prompt, Rollout, Trace
 
@@ -262,10 +262,10 @@ class Outside(LibraryThread):
         best = max(measured, key=lambda c: (len(c.rewards), c.mean), default=None)
         return self.first if best is None else best.texts
 
-    def tried(self, texts: Mapping[str, str]) -> tuple[Candidate, ...]:
+    def tried(self, texts: Mapping[str, str]) -> tuple[PromptCandidate, ...]:
         """All that was run, in order; `texts` are those that are kept."""
         return tuple(
-            Candidate(
+            PromptCandidate(
                 prompt=self.prompt_of(each.texts).text,
                 score=each.mean if each.rewards else None,
                 n=len(each.rewards),

@@ -178,7 +178,7 @@ def make_reward(
         if ask is None:
             said = "the reward 'judge' asks a model, and none is at hand here"
             raise ConfigError(said, hint="set lm, or roles.judge.model")
-        return JudgeReward(ask, rubric)
+        return RubricJudge(ask, rubric)
     if kind == "sum":
         return _sum(options.get("parts"), base, ask, calls or UserCalls())
     return _ready(kind, options, base)
@@ -263,7 +263,7 @@ class Judgement(ReplyShape):
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeReward:
+class RubricJudge:
     """A reward in [0, 1]; the rubric is the user's. Raises LMError when no verdict came."""
 
     ask: Ask

@@ -39,7 +39,7 @@ ConstraintCheck = Callable[["SplitText", "Arguments"], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
+class InstructionCheck:
     """One constraint: its demand with {argument} fields, and the arguments that it requires."""
 
     name: str
@@ -51,10 +51,12 @@ class Instruction:
 _DEMANDS = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text("utf-8"))
 
 
-def read_instructions(checks: Mapping[str, ConstraintCheck]) -> dict[str, Instruction]:
+def read_instructions(checks: Mapping[str, ConstraintCheck]) -> dict[str, InstructionCheck]:
     """The constraints by id; instructions.toml has their demands in words."""
     return {
-        name: Instruction(name, met, _DEMANDS[name]["says"], tuple(_DEMANDS[name].get("takes", ())))
+        name: InstructionCheck(
+            name, met, _DEMANDS[name]["says"], tuple(_DEMANDS[name].get("takes", ()))
+        )
         for name, met in checks.items()
     }
 
@@ -98,7 +100,7 @@ def _shape(takes: tuple[str, ...]) -> type[Arguments]:
     return create_model("Arguments", __base__=Arguments, **fields)
 
 
-def read_arguments(constraint: Instruction, given: Mapping[str, object]) -> Arguments:
+def read_arguments(constraint: InstructionCheck, given: Mapping[str, object]) -> Arguments:
     """Nulls count as absent. DataError for one too many, a missing one and a wrong type."""
     values = {name: value for name, value in given.items() if value is not None}
     return check_row(values, f"the kwargs of {constraint.name}", _shape(constraint.takes))

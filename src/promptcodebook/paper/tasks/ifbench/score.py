@@ -14,15 +14,15 @@ from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.paper.tasks.ifbench import checks
 from promptcodebook.paper.tasks.ifbench.language import (
     Arguments,
-    Instruction,
+    InstructionCheck,
     Language,
     SplitText,
     read_arguments,
     read_instructions,
 )
 
-IFBENCH: Mapping[str, Instruction] = read_instructions(checks.IFBENCH)
-IFEVAL: Mapping[str, Instruction] = read_instructions(checks.IFEVAL)
+IFBENCH: Mapping[str, InstructionCheck] = read_instructions(checks.IFBENCH)
+IFEVAL: Mapping[str, InstructionCheck] = read_instructions(checks.IFEVAL)
 
 _REMEMBERED = 32  # analysed texts: the eight variants of a few examples
 
@@ -135,7 +135,7 @@ def accuracy(grades: Sequence[Grade]) -> tuple[Accuracy, Accuracy]:
     return _level([grade.strict for grade in grades]), _level([grade.loose for grade in grades])
 
 
-def _met(constraint: Instruction, args: Arguments, value: str, language: Language) -> bool:
+def _met(constraint: InstructionCheck, args: Arguments, value: str, language: Language) -> bool:
     return bool(value.strip()) and constraint.met(_analyse(value, language), args)
 
 
@@ -144,7 +144,7 @@ _analyse = lru_cache(_REMEMBERED)(SplitText)
 
 def _read(
     instruction_id: str, kwargs: Mapping[str, object] | None
-) -> tuple[Instruction, Arguments]:
+) -> tuple[InstructionCheck, Arguments]:
     constraint = IFBENCH.get(instruction_id) or IFEVAL.get(instruction_id)
     if constraint is None:
         known = [*IFBENCH, *IFEVAL]
