@@ -46,7 +46,7 @@ class Sink(Protocol):
 
 
 class Tracker:
-    """A `Middleware` that tells a run to a `Sink`, which `begin` opens with id, models and settings."""
+    """Middleware that tells a run to a `Sink`, which `begin` opens with id, models and settings."""
 
     def __init__(self, name: str, config: Config, begin: Callable[[str, Settings], Sink]) -> None:
         self._name, self._begin = name, begin

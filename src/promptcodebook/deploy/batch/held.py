@@ -98,7 +98,7 @@ class BatchPrices(PriceTable):
 
 
 class Held:
-    """A `Middleware` (`lm/stack.py`) that asks the executor's calls to one spec as batches. Equal calls
+    """Middleware that asks the executor's calls to one spec as batches. Equal calls
     share a row. A row that failed fails again at once when it is asked again. One whose reply the
     model broke off is in the next batch too, up to `retries` times."""
 
