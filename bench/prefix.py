@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import Any
 
 from bench.figures import Figure, shown
 from bench.proxy import policy
@@ -31,7 +32,7 @@ from promptcodebook.paper.simulated.orders import tokens
 from promptcodebook.routing.ranking import RankedRoutes
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Parameters
-from tests.deploy.serve.proxied import Setup, repeated, up, words_of
+from tests.deploy.serve.proxied import Setup, up
 from tests.proof.served import Served, served
 
 SIZE = 16
@@ -78,6 +79,23 @@ async def counted(
     await models.close()
     stats = server.stats()
     return share, length, stats["cached_tokens"] / stats["prompt_tokens"]
+
+
+def words_of(body: dict[str, Any]) -> list[str]:
+    """All that a request says, in order."""
+    return [word for m in body["messages"] for word in (m["role"], *str(m["content"]).split())]
+
+
+def repeated(bodies: Sequence[dict[str, Any]]) -> float:
+    """Of the words that requests say after the first one, the share that an earlier one began with:
+    what a server that caches prefixes does not read again."""
+    streams = list(map(words_of, bodies))
+
+    def common(a: Sequence[str], b: Sequence[str]) -> int:
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+    known = sum(max(common(a, b) for b in streams[:n]) for n, a in enumerate(streams) if n)
+    return known / sum(map(len, streams[1:]))
 
 
 async def conversed(texts: Sequence[str], size: int, **options: object) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.provenance import Package, bill_of_materials, main, read_locks
+from bench.provenance import main
 
 ROOT = Path(__file__).parents[1]
 LOCK = """# made by a tool
@@ -98,43 +98,3 @@ def test_a_package_with_an_advisory_fails_the_scan(
     )
     assert main(["--locks", str(locks), "--service", service.url]) == 0
     assert "accepted: jinja2 3.1.4 (core.lock): GHSA-q2x7-8rv6-6q7h" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("answer", "reason"), [
-    (lambda _: (503, b"later"), "503"),
-    (lambda _: (200, b"<html>Sign in to the network</html>"), "no answer of such a service"),
-    (lambda _: (200, b'{"results": 5}'), "no answer of such a service"),
-    (results({"next_page_token": "x"}, {}), "no answer of such a service"),
-    (None, "refused"),
-])  # fmt: skip
-def test_what_was_not_checked_is_said_and_never_passes_for_checked(
-    answer: Answer | None,
-    reason: str,
-    locks: Path,
-    serving: Callable[[Answer], Service],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    url = "http://127.0.0.1:9/v1" if answer is None else serving(answer).url
-    assert main(["--locks", str(locks), "--service", url]) == 0
-    said = capsys.readouterr().out
-    assert "advisories not checked: no advisory service reachable" in said
-    assert reason in said and "no known advisory" not in said
-
-
-def test_the_locks_themselves_are_read_whole() -> None:
-    packages = read_locks(ROOT / "requirements")
-    pinned = sum(
-        "==" in line and not line.startswith(" ")
-        for path in (ROOT / "requirements").glob("*.lock")
-        for line in path.read_text("utf-8").splitlines()
-        if not line.startswith("#")
-    )
-    assert sum(len(package.locks) for package in packages) == pinned > 400
-    assert all(package.hashes for package in packages)
-    bill = bill_of_materials(packages, ROOT)
-    required = {part["name"] for part in bill["components"] if part["scope"] == "required"}
-    assert {"aiohttp", "jinja2", "pydantic"} <= required and "torch" not in required
-    refs = [part["bom-ref"] for part in bill["components"]]
-    assert len(refs) == len(set(refs))
-    assert {ref for each in bill["dependencies"] for ref in each["dependsOn"]} <= set(refs)
-    assert isinstance(packages[0], Package)

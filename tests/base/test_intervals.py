@@ -8,7 +8,6 @@ import statistics
 
 import pytest
 
-from bench.figures import clustered_interval
 from promptcodebook.base.intervals import mean_interval, paired_interval
 from promptcodebook.deploy.viewer.codebook import unpaired_interval
 from promptcodebook.paper.experiments.experiment import crossed_interval, crossed_ratio
@@ -23,6 +22,11 @@ def test_equal_values_have_a_width_that_shrinks_with_their_number(n: int, value:
     assert interval.low == pytest.approx(value - missed * value, abs=1e-9)
     assert interval.high == pytest.approx(value + missed * (1 - value), abs=1e-9)
     assert interval.low < interval.high
+
+
+def test_no_values_have_no_interval() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        mean_interval([])
 
 
 def test_few_wins_are_no_proof_and_a_rare_value_is_bounded_as_a_share() -> None:
@@ -46,18 +50,6 @@ def test_without_skewness_it_is_a_little_more_than_student_s_interval() -> None:
         assert 1.02 * 1.984 <= reach / error < 1.05 * 1.984
 
 
-def test_rare_heavy_losses_are_seldom_taken_for_a_gain() -> None:
-    """Losses are lognormal and equal to what they are paired with on the whole. Nominal is 2.5 %,
-    and 3 % may be wrong; with the skewness that 20 values show it was 7 %."""
-    draw = random.Random(17)
-    mean = 0.1 * math.exp(0.5)
-    wrong = 0
-    for _ in range(600):
-        losses = [0.1 * math.exp(draw.gauss(0.0, 1.0)) for _ in range(20)]
-        wrong += mean_interval([mean - loss for loss in losses], (-9.0, 9.0)).low > 0
-    assert wrong <= 0.03 * 600
-
-
 def test_cancelling_differences_leave_no_dust_above_zero() -> None:
     a = [0.1, 0.3, 0.7, 0.2] * 6
     b = [0.3, 0.1, 0.2, 0.7] * 6
@@ -74,29 +66,6 @@ def test_a_paired_interval_is_narrower_than_two_apart() -> None:
     assert paired.high - paired.low < mean_interval(better).high - mean_interval(better).low
     more, less = [0.9, 0.8, 0.7] * 10, [0.1, 0.2, 0.3] * 10
     assert paired_interval(more, less).low > 0 > paired_interval(less, more).high
-
-
-def test_an_interval_over_groups_covers_another_draw_of_groups() -> None:
-    """Groups that differ are more uncertain than their values thrown together would say. Of many
-    equal groups it is as wide as the mean of a sample is spread, 1.96 standard errors a side."""
-    groups = [[level + 0.01 * i for i in range(20)] for level in (0.1, 0.3, 0.5, 0.7, 0.9)]
-    clustered = clustered_interval(groups)
-    together = mean_interval([value for group in groups for value in group])
-    assert clustered.mean == pytest.approx(together.mean)
-    assert clustered.high - clustered.low > 1.5 * (together.high - together.low)
-    draw = random.Random(2)
-    groups = [[draw.gauss(0.5, 0.1)] for _ in range(200)]
-    interval = clustered_interval(groups)
-    values = [group[0] for group in groups]
-    mean = sum(values) / 200
-    error = math.sqrt(sum((v - mean) ** 2 for v in values)) / 200
-    assert (interval.high - interval.low) / (2 * error) == pytest.approx(1.96, abs=0.12)
-
-    for empty in ([], [[]], [[1.0], []]):
-        with pytest.raises(ValueError, match="no values"):
-            clustered_interval(empty)
-    with pytest.raises(ValueError, match="no values"):
-        mean_interval([])
 
 
 def test_skewed_values_reach_as_far_as_hall_s_formula_says() -> None:

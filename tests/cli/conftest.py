@@ -1,16 +1,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from promptcodebook.store.run import RunStore
-from tests.cli.invoked import Result, pco
+from tests.cli.invoked import pco
 from tests.store.edit import edit_header
 
-Pco = Callable[..., Result]
 PROJECT = Path(__file__).parent / "project"
 """A small task of two dozen rows, as one would make of what `pco init` writes."""
 QUICK = ("--preset", "quick", "--set", "update.epochs=4", "--set", "validation.every=2")

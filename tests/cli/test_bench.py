@@ -95,6 +95,7 @@ def test_a_stopped_run_is_resumed_unless_it_is_compared_at_its_budget(tmp_path: 
 # `pco reproduce`: a page by its name, and what is typed next where it cannot be made.
 
 
+@pytest.mark.slow
 def test_a_page_is_written_once(tmp_path: Path) -> None:
     sweep = ("reproduce", "sweep-s", "--preset", "quick", "--out", "results", "--json")
     first = pco(*sweep, cwd=tmp_path)
@@ -193,6 +194,7 @@ def test_a_policy_that_does_not_win_is_not_said_to(
     assert len(set(rewards.values())) == 1
 
 
+@pytest.mark.slow
 def test_a_stopped_demo_goes_on_where_it_was_and_pays_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,6 +212,7 @@ def test_a_stopped_demo_goes_on_where_it_was_and_pays_nothing_twice(
     assert resumed["rows"] == json.loads(capsys.readouterr().out)["rows"]
 
 
+@pytest.mark.slow
 def test_where_the_wheels_are_missing_it_says_what_to_type_and_runs_the_tour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ PLANS = (
 )
 
 
+@pytest.mark.slow
 def test_what_the_plain_plan_takes_lies_within_the_estimate_and_the_forward_pass_near_it(
     tmp_path: Path,
 ) -> None:

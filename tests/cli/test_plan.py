@@ -27,6 +27,7 @@ def scaffold(tmp_path: Path) -> Path:
     return tmp_path / "mytask"
 
 
+@pytest.mark.slow
 def test_it_writes_a_task_that_trains_and_says_what_to_type_next(tmp_path: Path) -> None:
     result = pco("init", "mytask", cwd=tmp_path)
     assert result.code == 0

@@ -99,7 +99,9 @@ def test_only_openais_own_models_are_sent_the_newer_field_for_a_length(
     assert length_field(parse_spec("openai/gpt-5", os.environ)) == "max_tokens"
 
 
-@pytest.mark.parametrize("args", [("--records", "0"), ("--verbatim",)])
+@pytest.mark.parametrize(
+    "args", [pytest.param(("--records", "0"), marks=pytest.mark.slow), ("--verbatim",)]
+)
 def test_what_requests_say_is_on_no_disk(args: tuple[str, ...], tmp_path: Path) -> None:
     """Nor is what the encoder says of it: the one file that is written is the record."""
     file_of().save(tmp_path / "tickets.pco.json")
@@ -165,7 +167,7 @@ def test_only_an_address_that_is_taken_is_told_as_one(
 # `pco view` as it is typed.
 
 
-@pytest.mark.parametrize("options", [(), ("--open",)])
+@pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.slow), ("--open",)])
 def test_the_address_of_a_run_answers_and_opens_where_asked_until_sigterm(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:

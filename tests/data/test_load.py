@@ -10,7 +10,6 @@ import sys
 from itertools import combinations
 from pathlib import Path
 
-import pandas
 import pyarrow
 import pytest
 from hypothesis import assume, given, settings
@@ -138,6 +137,8 @@ FakeArrowDataset.__module__ = "datasets.arrow_dataset"
 
 
 def test_every_library_gives_the_same(tmp_path: Path, from_list: Dataset) -> None:
+    import pandas  # takes a worker that collects the tests a third of a second
+
     path = tmp_path / "tickets.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
     for source in (path, pandas.DataFrame(ROWS), FakeArrowDataset(ROWS)):

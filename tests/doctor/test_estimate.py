@@ -133,7 +133,7 @@ def test_a_shortened_plan_validates_as_often(settings: dict[str, Any]) -> None:
     assert validations(shorten_plan(plan)) == validations(plan)
 
 
-@pytest.mark.parametrize("select", [1, 2])
+@pytest.mark.parametrize("select", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_least_leaves_out_the_composed_prompts_that_may_copy_an_input(select: int) -> None:
     """Three of them, on the 24 inputs that validate; there are none where every prompt is a single
     instinct, and those are all tried. The margin of any estimate is 15 %."""
@@ -190,6 +190,7 @@ def test_the_time_follows_the_concurrency() -> None:
     assert fast.seconds.expected < slow.seconds.expected / 5
 
 
+@pytest.mark.slow
 def test_rounds_of_maintenance_are_counted() -> None:
     """So many calls of the updater a round, also where the plan is shortened below a round."""
     updates = {"epochs": 12, "steps_per_epoch": 1}

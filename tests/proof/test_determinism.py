@@ -65,6 +65,7 @@ AIME: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_a_run_in_process_is_that_over_http(tmp_path: Path) -> None:
     """Not only the end: every route, prompt, output, verdict and gradient on the way. Another task
     and among faults: tests/proof/test_faults.py."""

@@ -80,9 +80,11 @@ def test_a_run_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.Monk
     RunStore.open(run.path).close()
 
 
-def test_a_run_that_is_begun_no_longer_needs_the_file_it_began_from(tmp_path: Path) -> None:
+def test_a_run_that_is_begun_no_longer_needs_the_file_it_began_from(
+    whole: pco.Run, tmp_path: Path
+) -> None:
     file = tmp_path / "earlier.json"
-    train(tmp_path, "first").policy.save(file)
+    whole.policy.save(file)
     config = {"init": {"kind": "file", "path": str(file)}}
     part = train(tmp_path, config=config, budget="60calls")
     file.unlink()
@@ -90,9 +92,9 @@ def test_a_run_that_is_begun_no_longer_needs_the_file_it_began_from(tmp_path: Pa
     assert (part.ended, rest.ended) == ("budget", "finished")
 
 
-def test_a_run_goes_on_from_a_whole_policy_of_another(tmp_path: Path) -> None:
+def test_a_run_goes_on_from_a_whole_policy_of_another(whole: pco.Run, tmp_path: Path) -> None:
     """θ, φ, texts and what is known of each: `init.kind = file` starts where the other ended."""
-    file = train(tmp_path, "one").policy.file
+    file = whole.policy.file
     file.save(tmp_path / "policy.json")
     given = {"kind": "file", "path": str(tmp_path / "policy.json")}
     one = {"update": {"epochs": 1, "batch_size": 6}, "init": given}
@@ -134,8 +136,8 @@ def test_a_tidied_codebook_comes_out_the_same_wherever_the_run_was_stopped(tmp_p
     again.close()
 
 
-def test_a_saved_policy_loads_and_answers_like_the_run(tmp_path: Path) -> None:
-    run = train(tmp_path)
+def test_a_saved_policy_loads_and_answers_like_the_run(whole: pco.Run, tmp_path: Path) -> None:
+    run = whole
     file = tmp_path / "small.pco.json"
     run.policy.save(file)
     x = "In 5 words: what are maps good for?"
@@ -159,8 +161,9 @@ async def test_it_works_inside_a_running_loop_and_as_a_coroutine(tmp_path: Path)
     assert len(asyncio.all_tasks()) == 1
 
 
-def test_a_reached_budget_is_resumable_and_ends_at_the_same_bytes(tmp_path: Path) -> None:
-    whole = train(tmp_path, "whole")
+def test_a_reached_budget_is_resumable_and_ends_at_the_same_bytes(
+    whole: pco.Run, tmp_path: Path
+) -> None:
     spent = sum(u.calls for u in whole.usage.values())
     part = train(tmp_path, "part", budget=f"{spent // 2}calls")
     assert part.ended == "budget" and part.stop is not None

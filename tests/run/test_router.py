@@ -54,7 +54,9 @@ ALIKE = {"roles": {"executor": {"temperature": 0.0}}}
 """An executor that answers alike every time: what it was asked is not asked again."""
 
 
-@pytest.mark.parametrize(("reward", "config"), [(chance, {}), (shuffled, ALIKE)])
+@pytest.mark.parametrize(
+    ("reward", "config"), [(chance, {}), pytest.param(shuffled, ALIKE, marks=pytest.mark.slow)]
+)
 def test_where_instincts_do_not_matter_nothing_is_claimed(
     tmp_path: Path, reward: object, config: object
 ) -> None:
@@ -108,6 +110,7 @@ def test_no_instinct_is_a_route_too(tmp_path: Path) -> None:
     assert len(kind) >= 0.9 * len(routes), PHRASES
 
 
+@pytest.mark.slow
 def test_without_repeats_a_stopped_run_ends_at_the_same_policy(tmp_path: Path) -> None:
     config = {**ALIKE, "update": {"epochs": 5}}
     once = learn(tmp_path / "once", config=config)
@@ -196,7 +199,7 @@ def test_what_only_an_embedding_tells_is_learned_and_every_input_is_read_once(
     assert both.rows["concat"].calls_per_query == 1.0
 
 
-@pytest.mark.parametrize("features", ["words", "both"])
+@pytest.mark.parametrize("features", [pytest.param("words", marks=pytest.mark.slow), "both"])
 def test_what_nothing_tells_is_not_learned(tmp_path: Path, features: str) -> None:
     """The other side: words that say nothing, and embeddings of something else."""
 
@@ -262,7 +265,7 @@ def looks(request: Request) -> Reply | str:
     return Reply("", vector=vector(f"message {seen[0] if seen else 0}"))
 
 
-@pytest.mark.parametrize("images", [True, False])
+@pytest.mark.parametrize("images", [True, pytest.param(False, marks=pytest.mark.slow)])
 async def test_what_only_an_image_tells_is_learned_where_images_are_embedded(
     tmp_path: Path, images: bool
 ) -> None:
@@ -312,7 +315,8 @@ def test_a_model_that_makes_none_ends_the_run_before_a_rollout(tmp_path: Path) -
 
 def test_the_estimate_counts_what_is_read() -> None:
     def calls(features: str) -> float:
-        settings = {**SMALL, "router": {"kind": "outcomes", "features": features}, "lm": NOBODY}
+        router = {"kind": "outcomes", "features": features}
+        settings = {**SMALL, "router": router, "lm": NOBODY, "update": {"epochs": 2}}
         plan = plan_run(
             load_config(settings, where="the test"), Sources(data=numbers(), reward=right)
         )

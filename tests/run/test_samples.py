@@ -71,6 +71,7 @@ def test_a_verdict_counts_each_example_by_the_mean_of_its_samples(
     assert narrow.high - narrow.low < 0.75 * (wide.high - wide.low)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_resumes_with_the_samples_it_had(
     whole: tuple[pco.Run, ScriptedLM], tmp_path: Path
 ) -> None:
@@ -78,7 +79,7 @@ def test_a_run_that_is_stopped_resumes_with_the_samples_it_had(
     expected, known = whole
     total, asked = len(known.history), list[Request]()
     part: pco.Run | None = None
-    for calls in (*range(40, total, 350), total + 10):
+    for calls in (*range(40, total, 700), total + 10):
         more = {"resume": part.id} if part else {}
         part, lm = run(tmp_path, budget=f"{calls}calls", **more)
         asked += lm.history
@@ -105,7 +106,7 @@ def test_an_evaluation_takes_as_many_samples_as_its_run(
 
 def test_the_estimate_counts_samples_where_they_judge() -> None:
     """Validation and verdict take as many times the calls; training takes no more."""
-    task, config = data(), {"preset": "small", "size": 6, "update": {"epochs": 6}}
+    task, config = data(), {"preset": "small", "size": 6, "update": {"epochs": 1}}
     once, often = (estimate(task, "exact", "simulated", samples=n, config=config) for n in (1, 3))
     judged = 7 * len(task.test)
     more = often.total.calls.expected - once.total.calls.expected

@@ -141,6 +141,7 @@ def test_a_faulty_line_is_named(name: str, folder: Path) -> None:
         assert caught.value.hint
 
 
+@pytest.mark.slow
 @each
 def test_the_real_data_can_be_read(name: str) -> None:
     dataset = load_task(name, shared("data", name)).dataset

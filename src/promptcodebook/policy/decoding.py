@@ -286,7 +286,7 @@ def _is_known(word: str) -> bool:
     known, word = _words(), word.lower()
     if word in known or word in ("a", "i"):
         return True
-    for ending in _ENDINGS:
+    for ending in _ENDINGS if word.endswith(_ENDINGS) else ():
         stem = word.removesuffix(ending)
         if stem != word and len(stem) > 2:
             doubled = stem[:-1] if stem[-1] == stem[-2] else stem
@@ -299,9 +299,15 @@ def _reads(text: str) -> bool:
     """Whether most of it is English: by letters, for short words are in many languages."""
     plain = text if text.isascii() else fold(text).text
     words = [word for word in _WORD.findall(plain) if len(word) > 1]
-    letters = sum(map(len, words))
-    known = sum(len(word) for word in words if _is_known(word))
-    return len(words) > 1 and letters >= _LEAST_LETTERS and known >= 0.7 * letters
+    letters = known = sum(map(len, words))
+    if len(words) < 2 or letters < _LEAST_LETTERS:
+        return False
+    # Long words first: nearly all readings are none, and that shows after a few of those.
+    for word in sorted(words, key=len, reverse=True):
+        known -= 0 if _is_known(word) else len(word)
+        if known < 0.7 * letters:
+            return False
+    return True
 
 
 def _prose(text: str) -> list[tuple[re.Match[str], bool]]:

@@ -92,22 +92,6 @@ def learn(runs: Path, lm: Any, agent: Any = shop, epochs: int = 6, **more: Any) 
 
 
 @pytest.mark.slow
-def test_an_agent_learns_who_gets_what_and_its_run_resumes_byte_equal(tmp_path: Path) -> None:
-    lm = ScriptedLM().reply_with(obey)
-    whole = learn(tmp_path / "whole", lm)
-    assert whole.worth and len(set(whole.codebook.texts) & {*rules()}) >= 3
-    asked = [request.messages for request in lm.history]
-    assert all("You work for a shop." in turns[0].content for turns in asked)
-    assert whole.usage["executor"].calls == len(asked)
-    again = ScriptedLM().reply_with(obey)
-    cut = learn(tmp_path / "cut", again, budget="100calls")
-    assert cut.ended == "budget"
-    resumed = learn(tmp_path / "cut", again, budget="100000calls", resume=cut.id)
-    assert resumed.ended == "finished" and len(again.history) == len(asked)
-    files = [(run.path / "policy.json").read_bytes() for run in (whole, resumed)]
-    assert files[0] == files[1]
-
-
 def test_an_image_arrives_unchanged_is_journaled_once_and_a_run_with_it_resumes(
     tmp_path: Path,
 ) -> None:
@@ -145,10 +129,6 @@ def test_a_run_of_an_agent_that_never_asks_the_same_twice_resumes_and_pays_for_w
     assert resumed.usage["executor"].calls == len(lm.history), "each paid call is counted once"
 
 
-def rules() -> list[str]:
-    return [line.removeprefix("- ") for line in PROMPT.splitlines() if line.startswith("- ")]
-
-
 def test_a_prompt_that_is_found_nowhere_costs_nothing(tmp_path: Path) -> None:
     asked = list[Request]()
     lm = ScriptedLM().reply_with(lambda request: asked.append(request) or "R")  # type: ignore[func-returns-value]
@@ -176,6 +156,7 @@ TRAIN = [sys.executable, "-m", "promptcodebook.cli", "train", *TYPED, "--json"]
 MOMENTS = int(os.environ.get("PCO_TEST_MOMENTS", "3"))
 
 
+@pytest.mark.slow
 def test_an_agent_is_typed_and_its_command_runs_only_with_trust(tmp_path: Path) -> None:
     place = folder_of(tmp_path / "shop")
     made = typed("train", *TYPED, "--json", cwd=place)

@@ -250,14 +250,14 @@ async def test_two_servers_that_judge_at_once_end_a_canary_once(tmp_path: Path) 
         await trial.begin()
         canary = trial.canary
         judges = [CanaryJudge(Registry(trial.registry.storage, f"server {n}"), PRODUCTION,
-                        SqliteLog(tmp_path / "requests.sqlite")) for n in range(6)]  # fmt: skip
+                        SqliteLog(tmp_path / "requests.sqlite")) for n in range(3)]  # fmt: skip
         stop = asyncio.Event()
 
         async def judge(each: CanaryJudge) -> list[str]:
             became: list[str] = []
             while not stop.is_set():
                 became.append(await asyncio.to_thread(each.look))
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.02)
             return list(filter(None, became))
 
         looking = [asyncio.ensure_future(judge(each)) for each in judges]

@@ -94,9 +94,3 @@ def test_the_bench_passes_over_no_moment_at_which_a_canary_ends(job: Job, action
     said = (at(job, canary[:, each], control[:, each]) for each in range(job.horizon))
     first = next(each for each, action in enumerate(said, 1) if action != "wait")
     assert ended(job, 1) == (action, first)
-
-
-def test_equal_arms_are_left_alone_at_every_look() -> None:
-    """A few of the worlds of `bench.canary`: of 40 at most 5 % end, and no more than 6 may."""
-    jobs = [Job(kind, traffic) for kind in ("0/1", "graded") for traffic in (0.1, 0.5)]
-    assert sum(ended(job, each)[0] != "wait" for job in jobs for each in range(10)) <= 6

@@ -26,6 +26,7 @@ from tests.run.test_router import BOTH, LETTERS, numbers, reads, vector
 from tests.run.topics import PHRASES, learn, obey
 
 
+@pytest.mark.slow
 async def test_a_router_that_reads_embeddings_learns_by_those_that_were_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -223,6 +223,7 @@ def test_what_cannot_be_learned_from_is_left_out_and_counted(world: World) -> No
     assert "pco serve REF --feedback" in refused.value.hint
 
 
+@pytest.mark.slow
 def test_old_feedback_fades(world: World) -> None:
     """The rule of the new topic was right until the middle of the log, and no more since."""
     logs, right_rule = world.log(600, 1.0), (world.rule(NEW),)

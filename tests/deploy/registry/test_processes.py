@@ -15,6 +15,8 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from promptcodebook.deploy.registry.registry import open_registry
 from tests.deploy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
@@ -41,6 +43,7 @@ def start(folder: Path, name: str, count: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=Path(__file__).parents[3])
 
 
+@pytest.mark.slow
 def test_processes_promote_at_once_and_are_killed(tmp_path: Path) -> None:
     """Each is killed once, at a random moment after it came back; the ref is read meanwhile."""
     size, count, kills = 2, 8, 1

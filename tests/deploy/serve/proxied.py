@@ -4,10 +4,9 @@ share."""
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,23 +55,6 @@ def by_words() -> PolicyFile:
     rows = tuple(tuple(draw.randrange(-9, 10) for _ in range(BUCKETS)) for _ in range(5))
     ranking = Ranking((1.0,) * BUCKETS, 0.01, rows, (0.0,) * 5, least=1, kind="distilled")
     return file_of(ranking=ranking, compose="verbatim")
-
-
-def words_of(body: dict[str, Any]) -> list[str]:
-    """All that a request says, in order."""
-    return [word for m in body["messages"] for word in (m["role"], *str(m["content"]).split())]
-
-
-def repeated(bodies: Sequence[dict[str, Any]]) -> float:
-    """Of the words that requests say after the first one, the share that an earlier one began with:
-    what a server that caches prefixes does not read again."""
-    streams = list(map(words_of, bodies))
-
-    def common(a: Sequence[str], b: Sequence[str]) -> int:
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
-
-    known = sum(max(common(a, b) for b in streams[:n]) for n, a in enumerate(streams) if n)
-    return known / sum(map(len, streams[1:]))
 
 
 def three_call(**settings: Any) -> PolicyFile:

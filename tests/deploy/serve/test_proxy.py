@@ -25,10 +25,8 @@ from tests.deploy.serve.proxied import (
     by_words,
     deployed,
     one_call,
-    repeated,
     three_call,
     up,
-    words_of,
 )
 from tests.lm.server import Step, drops, fails, pours, raw, refusing, says
 from tests.method.build import talkative
@@ -129,34 +127,6 @@ TOPICS = (
     "My name is spelt wrongly on the bill.",
     "When does the summer sale begin?",
 )
-
-
-def turns(said: int) -> list[dict[str, Any]]:
-    """A conversation up to the user's turn of that number, each about something else."""
-    system = {"role": "system", "content": "You answer for a shop. " + "Keep to its rules. " * 60}
-    talk = [
-        {"role": role, "content": text}
-        for topic in TOPICS[: said + 1]
-        for role, text in (("user", topic), ("assistant", f"Here is all about it: {topic} " * 2))
-    ]
-    return [system, *talk[:-1]]
-
-
-async def test_a_conversation_that_keeps_its_prompt_repeats_nine_tenths_of_it() -> None:
-    """Without `sticky` each topic is routed, and all that follows the prompt is read again."""
-    shares = dict[str, float]()
-    for sticky, first in (("", True), ("", False), ("conversation", False)):
-        setup = Setup(options={"sticky": sticky, "first": first})
-        # Two servers in turn: nothing is kept of a conversation.
-        async with up(by_words(), setup) as one, up(by_words(), setup) as other:
-            for number in range(len(TOPICS)):
-                await (one, other)[number % 2].ask(json={"messages": turns(number)})
-            halves = one.upstream.bodies, other.upstream.bodies
-        bodies = [body for pair in zip(*halves, strict=True) for body in pair]
-        shares[f"{sticky} {first}"] = repeated(bodies)
-    sizes = [len(words_of(body)) for body in bodies]  # all but the new turn and the last answer
-    assert shares["conversation False"] == sum(sizes[:-1]) / sum(sizes[1:])
-    assert shares[" True"] < shares[" False"] < 0.8 < 0.9 <= shares["conversation False"], shares
 
 
 @pytest.mark.parametrize(("sticky", "names"), [

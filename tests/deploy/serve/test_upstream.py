@@ -139,6 +139,7 @@ async def by_dspy(url: str) -> Any:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asks", [by_litellm, by_dspy])
 async def test_litellm_and_dspy_work_unmodified(asks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")

@@ -138,7 +138,7 @@ def check(schema: Any, text: str) -> None:
 
 @pytest.mark.parametrize("name", _ROLES)
 @given(data=st.data())
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_a_role_s_reply_satisfies_its_schema(name: str, data: st.DataObject) -> None:
     check(_ROLES[name], data.draw(_of_role(name)))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -49,12 +49,13 @@ class Sent:
 
 @dataclass(frozen=True)
 class Answer:
-    """`events` = a stream; `hangs` = none comes; `drops` = the connection breaks after them."""
+    """`events` = a stream; `hangs` = none comes; `drops` = the connection breaks after them. A
+    library's shapes are made when they are sent: who collects the tests imports none for them."""
 
-    body: object = None
+    body: object | Callable[[], object] = None
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
-    events: Sequence[str] = ()
+    events: Callable[[], Sequence[str]] = tuple
     hangs: bool = False
     drops: bool = False
 
@@ -74,24 +75,26 @@ class Site:
         return self.sent[-1].body
 
     async def take(self, request: web.Request) -> web.StreamResponse:
-        body: Tree = json.loads(await request.read() or b"{}")
-        self.sent.append(Sent(request.path, dict(request.headers), body))
+        sent: Tree = json.loads(await request.read() or b"{}")
+        self.sent.append(Sent(request.path, dict(request.headers), sent))
         try:
-            _check(request.path, body)
+            _check(request.path, sent)
         except Exception as error:  # reported by the fixture, where the test sees it
             self.faults.append(f"{request.path}: {error}")
         answer = self._answers.popleft()
         if answer.hangs:
             await asyncio.sleep(60)
-        if answer.drops and not answer.events:
+        events = answer.events()
+        if answer.drops and not events:
             assert request.transport is not None
             request.transport.abort()
             return web.Response()
-        if not answer.events:
-            return web.json_response(answer.body, status=answer.status, headers=answer.headers)
+        if not events:
+            body = answer.body() if callable(answer.body) else answer.body
+            return web.json_response(body, status=answer.status, headers=answer.headers)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        for event in answer.events:
+        for event in events:
             await response.write(event.encode())
         if answer.drops:
             assert request.transport is not None
@@ -171,8 +174,12 @@ def says(*blocks: Tree | str, stop: str = "end_turn", **usage: int) -> Answer:
     head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude"}
     counts = {"input_tokens": 7, "output_tokens": 3, **usage}
     tree = {**head, "content": content, "stop_reason": stop, "stop_sequence": None, "usage": counts}
-    message = library("anthropic.types").Message
-    return Answer(message.model_validate(tree).model_dump(mode="json"))
+
+    def message() -> Tree:
+        shape = library("anthropic.types").Message
+        return shape.model_validate(tree).model_dump(mode="json")
+
+    return Answer(message)
 
 
 def refuses(status: int, kind: str, message: str, **headers: str) -> Answer:
@@ -181,16 +188,18 @@ def refuses(status: int, kind: str, message: str, **headers: str) -> Answer:
 
 
 def streams(*events: Tree, drops: bool = False) -> Answer:
-    made = [_shape("RawMessageStreamEvent").validate_python(each) for each in events]
-    texts = [f"event: {e.type}\ndata: {e.model_dump_json(exclude_none=True)}\n\n" for e in made]
-    return Answer(events=texts, drops=drops)
+    def text(event: Tree) -> str:
+        made = _shape("RawMessageStreamEvent").validate_python(event)
+        return f"event: {made.type}\ndata: {made.model_dump_json(exclude_none=True)}\n\n"
+
+    return Answer(events=lambda: list(map(text, events)), drops=drops)
 
 
 # Replies of Gemini.
 
 
 def generates(*parts: Tree | str, finish: str = "STOP", **usage: int) -> Answer:
-    return Answer(_generated(parts, finish, usage))
+    return Answer(lambda: _generated(parts, finish, usage))
 
 
 def _generated(parts: Sequence[Tree | str], finish: str | None, usage: Mapping[str, int]) -> Tree:
@@ -204,7 +213,7 @@ def _generated(parts: Sequence[Tree | str], finish: str | None, usage: Mapping[s
 
 def blocks(reason: str) -> Answer:
     tree = {"promptFeedback": {"blockReason": reason}, "usageMetadata": {"promptTokenCount": 7}}
-    return Answer(_google("GenerateContentResponse", tree))
+    return Answer(lambda: _google("GenerateContentResponse", tree))
 
 
 def google_refuses(status: int, word: str, message: str, *details: Tree) -> Answer:
@@ -213,11 +222,11 @@ def google_refuses(status: int, word: str, message: str, *details: Tree) -> Answ
 
 
 def google_streams(*chunks: Sequence[Tree | str], drops: bool = False) -> Answer:
-    made = [
-        _generated(chunk, "STOP" if chunk is chunks[-1] and not drops else None, {})
-        for chunk in chunks
-    ]
-    return Answer(events=[f"data: {json.dumps(each)}\r\n\r\n" for each in made], drops=drops)
+    def text(chunk: Sequence[Tree | str]) -> str:
+        finish = "STOP" if chunk is chunks[-1] and not drops else None
+        return f"data: {json.dumps(_generated(chunk, finish, {}))}\r\n\r\n"
+
+    return Answer(events=lambda: list(map(text, chunks)), drops=drops)
 
 
 def _google(name: str, tree: Tree) -> Tree:

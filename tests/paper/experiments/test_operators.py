@@ -18,7 +18,7 @@ from promptcodebook.types import Rewrite, Trace
 CONFIG = load_config(
     {
         **{"task": "constraints", "lm": "simulated?attribution_error=0.5", "keep": "last"},
-        "update": {"epochs": 3, "batch_size": 12, "shared_by": 1},
+        "update": {"epochs": 2, "batch_size": 12, "shared_by": 1},
         "explore": {"epsilon": 0.5},
         "validation": {"every": 0, "subset": 2},
         "verdict_examples": 2,
@@ -73,6 +73,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Trace], list[R
     return made(tmp_path_factory.mktemp("sound"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_an_operator_breaks_what_it_says(
     operator: str, sound: tuple[list[Trace], list[Rewrite]], tmp_path: Path

@@ -72,6 +72,7 @@ async def test_a_flipped_reward_turns_a_share_of_the_demands() -> None:
     assert 0.1 < wrong / whole < 0.35, "within an example two may cancel each other"
 
 
+@pytest.mark.slow
 def test_flipped_rewards_are_seen_in_training_and_never_in_a_test(tmp_path: Path) -> None:
     """The first state earns the same with them and without; what is learned differs."""
     few = {s.name: s for s in setups()}
@@ -93,6 +94,7 @@ def test_each_arm_is_an_operator_or_listed_and_each_world_says_what_is_expected(
     assert len({setup.name for setup in setups()}) == len(setups())
 
 
+@pytest.mark.slow
 def test_a_world_is_measured_with_all_arms_and_shown(tmp_path: Path) -> None:
     order = ExperimentRequest(experiment_named("what-learns"), "quick", 1)
     lab = Lab(tmp_path, "simulated", None)

@@ -19,7 +19,6 @@ from promptcodebook.paper.experiments.lab import Cell, open_lab
 from promptcodebook.paper.experiments.page import markdown
 from promptcodebook.paper.experiments.reproduce import measure
 from promptcodebook.paper.experiments.small_real_model import EXPERIMENT
-from promptcodebook.store.lock import RunLock
 
 SPEC = "http://127.0.0.1:9/v1#scripted"
 SCALE: dict[str, Any] = {
@@ -83,31 +82,6 @@ def test_stopped_anywhere_it_goes_on_and_ends_as_if_it_had_not_been(tmp_path: Pa
     assert again.asked == 0
 
 
-def test_a_run_that_another_process_is_at_is_no_result(tmp_path: Path) -> None:
-    order = _chosen(["route-0"])
-    _measured(tmp_path, Storyteller(), order)
-    (tmp_path / "cells" / "route-0.json").unlink()  # as if the run were judged just now
-    [run] = [path.parent for path in tmp_path.glob("*/run.sqlite")]
-    lock = RunLock(run)
-    try:
-        measured, _ = _measured(tmp_path, Storyteller(), order)
-        assert "is being written by" in measured.missing["route-0"]
-    finally:
-        lock.release()
-    assert not _measured(tmp_path, Storyteller(), order)[0].missing
-
-
-def test_seeds_share_the_replies_to_equal_requests_even_those_that_were_cut(tmp_path: Path) -> None:
-    lm, asked = Storyteller(), [0]
-    lab = open_lab(tmp_path, SPEC, lm=lm)
-    for seed in range(2):
-        measure(_chosen([f"route-{seed}"]), lab, lambda _: None)
-        asked.append(lm.asked)
-    lab.close()
-    first, second = asked[1], asked[2] - asked[1]
-    assert second < 0.9 * first
-
-
 @pytest.mark.slow
 def test_a_router_that_reads_embeddings_stands_beside_the_one_that_does_not(tmp_path: Path) -> None:
     measured, page = _measured(tmp_path, Storyteller(), _chosen(["route-0", "embed-0"]))
@@ -142,6 +116,7 @@ def test_text_updates_that_a_weak_model_cannot_make_are_a_result_and_no_error(
     assert "No variant kept a rewrite" not in _page(kept, tmp_path)
 
 
+@pytest.mark.slow
 def test_at_equal_calls_known_replies_count_as_well(tmp_path: Path) -> None:
     """Else the variant that repeats what others asked would train longer on the same budget."""
     order = _chosen(["texts-off"])

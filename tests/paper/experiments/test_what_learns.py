@@ -56,6 +56,7 @@ def earned(results: Mapping[str, CellResult], name: str) -> float:
     return fmean(results[name]["rewards"])
 
 
+@pytest.mark.slow
 def test_a_sound_teacher_gains_and_one_that_changes_or_says_nothing_does_not(
     tmp_path: Path,
 ) -> None:

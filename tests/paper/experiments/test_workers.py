@@ -105,6 +105,7 @@ def test_so_many_cells_are_at_work_at_once_and_results_keep_their_order(lab: Lab
     assert told[0] == "c (1 of 6)" and "5 of 6 cells finished" in told[-1] and "left" in told[-1]
 
 
+@pytest.mark.slow
 def test_runs_at_once_share_one_loop_and_an_equal_run_is_made_once(tmp_path: Path) -> None:
     lm = Counting()
     lab = open_lab(tmp_path, SPEC, lm=lm)
@@ -181,6 +182,7 @@ def test_a_stop_in_one_ends_all_and_keeps_what_was_finished(lab: Lab) -> None:
     assert set(measured.missing) == {"asleep", "stops", "later"}
 
 
+@pytest.mark.slow
 async def test_the_limit_of_a_labs_model_is_that_of_all_its_cells(tmp_path: Path) -> None:
     server = Server()
     server.default = says("ok", delay=0.02)

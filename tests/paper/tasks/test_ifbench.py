@@ -37,6 +37,7 @@ from tests.paper.tasks.shared import shared, vectors
 HERE = Path(__file__).parent
 
 
+@pytest.mark.slow
 def test_agrees_with_the_public_scorer(language: Language) -> None:
     rows = vectors("ifbench") + vectors("ifeval")
     assert len(rows) > 3000 and {row["instruction_id"] for row in rows} == {*IFBENCH, *IFEVAL}
@@ -169,6 +170,7 @@ def test_prompt_level_instruction_level_and_mean_share() -> None:
 # No response makes a check raise, and none makes it take long.
 
 
+@pytest.mark.slow
 def test_a_pattern_that_would_never_end_is_not_met_and_counted() -> None:
     ids = ["keywords:forbidden_words", "keywords:existence", "punctuation:no_comma"]
     kwargs: list[dict[str, object]] = [

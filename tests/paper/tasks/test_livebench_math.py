@@ -167,6 +167,7 @@ def test_a_comparison_that_never_ends_is_stopped_and_said_so() -> None:
     assert time.monotonic() - start < 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subtask", ["amc_12a", "aime_i", "imo", "amps_hard"])
 @pytest.mark.parametrize(
     "piece",

@@ -158,6 +158,7 @@ def test_missing_libraries_are_named(corpus: Path, monkeypatch: pytest.MonkeyPat
     assert "promptcodebook[bench]" in caught.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "field", "recall"), [("hotpotqa", "question", 0.54), ("hover", "claim", 0.67)]
 )

@@ -331,6 +331,7 @@ def test_labels_take_back_a_gain_that_only_the_judge_sees(run: Path) -> None:
     assert again == found, "the same labels give the same verdict, and are no further look"
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_keeps_its_verdict_by_labels(run: Path) -> None:
     """Where no row is judged again. The run ended by its budget, with what was kept for that."""
     spent = ("--set", "update.epochs=50", "--budget", "1500calls", "--seed", "1")

@@ -65,6 +65,7 @@ def learn(place: Path, model: Any = follow, epochs: int = 24, **more: Any) -> pc
     )
 
 
+@pytest.mark.slow
 def test_demonstrations_are_training_examples_and_go_to_inputs_like_them(tmp_path: Path) -> None:
     run = learn(tmp_path)
     demos = [text for text in run.codebook.texts if text.startswith(HEAD)]
@@ -80,19 +81,14 @@ def test_demonstrations_are_training_examples_and_go_to_inputs_like_them(tmp_pat
     assert share.calls.expected == run.usage["executor"].calls
 
 
+@pytest.mark.slow
 def test_a_model_that_learns_nothing_from_examples_gains_nothing(tmp_path: Path) -> None:
     run = learn(tmp_path, blind, epochs=12)
     assert not run.worth and any(text.startswith(HEAD) for text in run.codebook.texts)
     assert abs(run.rows["learned"].score.mean - run.rows["present"].score.mean) < 0.05
 
 
-def test_a_resumed_run_has_the_demonstrations_of_the_whole_one(tmp_path: Path) -> None:
-    whole, short = learn(tmp_path / "whole", epochs=12), learn(tmp_path / "cut", epochs=5)
-    longer = learn(tmp_path / "cut", epochs=12, resume=short.id)
-    files = [(run.path / "policy.json").read_bytes() for run in (longer, whole)]
-    assert files[0] == files[1] and HEAD.encode().split(b"\n")[0] in files[0]
-
-
+@pytest.mark.slow
 def test_what_shares_words_with_a_held_out_input_is_no_demonstration(tmp_path: Path) -> None:
     whole = data()
     copied = "please read these eight words in this row"

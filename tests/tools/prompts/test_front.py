@@ -24,7 +24,7 @@ from promptcodebook.tools.prompts import Front, read_front, read_prompts
 from tests.cli.invoked import pco as typed
 from tests.cli.invoked import served
 from tests.lm.server import Server, says
-from tests.run.topics import PHRASES, chance, data, obey, right
+from tests.run.topics import PHRASES, data, obey, right
 
 PROMPTS = [f"You work for a shop.\n\nWhatever comes, say {letter}." for letter in PHRASES]
 
@@ -210,11 +210,6 @@ def test_copies_of_one_prompt_are_one_prompt_and_gain_nothing(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="only 1 different instincts") as refused:
         learn(tmp_path / "more", copies, 2)
     assert "set size = 1" in refused.value.hint
-
-
-def test_different_prompts_gain_nothing_where_the_reward_is_chance(tmp_path: Path) -> None:
-    place = folder(tmp_path / "mine", PROMPTS)
-    assert not learn(tmp_path / "runs", place, 4, chance, prompt=PROMPTS[0]).worth
 
 
 def test_an_unknown_reader_names_those_that_there_are(tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def test_a_candidate_that_copies_a_training_input_is_refused(
     assert LEAK not in run.codebook.texts
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_as_the_whole_one(tmp_path: Path) -> None:
     whole, short = learn(tmp_path / "whole", 12), learn(tmp_path / "cut", 5)
     longer = learn(tmp_path / "cut", 12, resume=short.id)
@@ -114,6 +115,7 @@ def test_a_pool_that_was_edited_is_noticed(tmp_path: Path) -> None:
         learn(tmp_path, 6, resume=short.id)
 
 
+@pytest.mark.slow
 def test_a_frozen_instinct_keeps_its_place(tmp_path: Path) -> None:
     run = learn(tmp_path, 12, init={"frozen": (1,)})
     assert run.codebook.texts[1] == IDLE[1]

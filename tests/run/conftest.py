@@ -1,0 +1,14 @@
+"""A trained run that the tests of runs share."""
+
+from __future__ import annotations
+
+import pytest
+
+import promptcodebook as pco
+from tests.run.test_optimize import train
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> pco.Run:
+    """Of the simulated model, from the first call to the verdict, and never interrupted."""
+    return train(tmp_path_factory.mktemp("whole"))
