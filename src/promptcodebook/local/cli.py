@@ -13,13 +13,15 @@ import typer
 
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
-from promptcodebook.errors import ConfigError, import_part
+from promptcodebook.errors import ConfigError, import_part, require_modules
 from promptcodebook.serve.cli import listen
 
 if TYPE_CHECKING:
     from promptcodebook.local.engine import Engine
     from promptcodebook.local.server import Terms
     from promptcodebook.serve.admission import Address
+
+_SERVED_BY = ("fastapi", "uvicorn", "prometheus_client")
 
 lm = command.command_group("Serve a model of this machine, or the simulated one, over HTTP.")
 
@@ -66,6 +68,7 @@ def serve(
     simulated_only = {"task": task, "data": data, "config": config, **typed}
     if not model.startswith("simulated"):
         _check_fits(simulated_only, "the simulated model")
+        require_modules(_SERVED_BY, "serving a local model", "local-server")
         from promptcodebook.local.server import Terms
 
         terms = Terms(host, port, key, aliases=(model,))
