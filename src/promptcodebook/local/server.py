@@ -304,7 +304,7 @@ class _Gate:
                 await self._say_it_stops(scope, exchange)
         except Exception as error:
             # Starlette has answered, and raises it again. Its message may quote the request.
-            _log.error("a call to %s failed: %s", scope["path"], kind_and_place(error))
+            _log.error("a call failed: %s", kind_and_place(error))
         finally:
             exchange.close()
             self._under_way.discard(task)
