@@ -20,9 +20,9 @@ from pathlib import Path
 
 from bench.figures import Figure, clustered_interval, shown
 from promptcodebook.assemble import Sources
+from promptcodebook.base.intervals import Interval
 from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
-from promptcodebook.intervals import Interval
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.store.run import RunStore

@@ -49,13 +49,13 @@ import promptcodebook as pco
 from bench.controls import KEPT, kinds_of, shown_interval
 from bench.figures import Figure, clustered_interval, shown
 from promptcodebook.assemble import Sources
+from promptcodebook.base.intervals import Interval
 from promptcodebook.config import load_config
-from promptcodebook.experiments.operators import run_broken
-from promptcodebook.intervals import Interval
+from promptcodebook.paper.experiments.operators import run_broken
+from promptcodebook.paper.tasks.constraints.task import draw_constraints, reward
 from promptcodebook.run.opening import Where
 from promptcodebook.run.optimize import run_once
 from promptcodebook.store.run import RunStore
-from promptcodebook.tasks.constraints.task import draw_constraints, reward
 from promptcodebook.types import Example
 
 FIRST, WORLDS = 25, int(os.environ.get("PCO_BENCH_WORLDS", "12"))

@@ -27,11 +27,11 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from bench.figures import Figure, shown
 from bench.overhead import openai_client
-from promptcodebook.agents import Agent
 from promptcodebook.calls import LM
 from promptcodebook.config import load_config
+from promptcodebook.deploy.agents import Agent
 from promptcodebook.lm.budget import Ledger
-from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.lm.stack import Models, StackResources
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
@@ -109,7 +109,7 @@ async def stacked(
 ) -> tuple[float, float]:
     config = load_config({"lm": f"{url}#delay", "cache": False, "concurrency": AGENTS})
     store = RunStore.create(folder, Header("", "2026-01-01T00:00:00+00:00", "0"))
-    supplies = Supplies(
+    supplies = StackResources(
         log=store.reply_log, ledger=Ledger(log=store.attempt_log), tally=store.count
     )
     models = Models.build(config, supplies)

@@ -26,9 +26,9 @@ from pathlib import Path
 
 from bench.figures import Figure, shown
 from promptcodebook.assemble import Sources
-from promptcodebook.batch.checkpoint import checkpoint_of
-from promptcodebook.batch.session import Batch, Order
 from promptcodebook.calls import Reply, Request, Usage
+from promptcodebook.deploy.batch.checkpoint import checkpoint_of
+from promptcodebook.deploy.batch.session import BatchJob, BatchSession
 from promptcodebook.policy.file import read_policy_file
 from tests.policy.test_policy import file_of
 
@@ -85,8 +85,8 @@ def work(folder: Path) -> None:
     """What the child does: the batch, from wherever it stands."""
     file = read_policy_file(folder / "p.json")
     config = file.settings(above={"lm": "own", "cache": False, "concurrency": AT_ONCE})
-    order = Order(folder / "in.jsonl", folder / "out.jsonl", "the same again")
-    batch = Batch(order, file, config)
+    order = BatchJob(folder / "in.jsonl", folder / "out.jsonl", "the same again")
+    batch = BatchSession(order, file, config)
     try:
         sources = Sources(lm=Instant(folder / "asked"))
         asyncio.run(batch.run(file, config, sources, lambda: None))

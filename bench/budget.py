@@ -24,11 +24,11 @@ import aiohttp
 from aiohttp import web
 
 from bench.figures import Figure, shown
+from promptcodebook.base.randomness import keyed_random
+from promptcodebook.base.units import count_text, money
 from promptcodebook.calls import Usage
 from promptcodebook.errors import PcoError
-from promptcodebook.randomness import keyed_random
 from promptcodebook.store.run import RunStore
-from promptcodebook.units import count_text, money
 from tests.cli.invoked import served as answering
 from tests.lm.server import Server, fails
 from tests.proof.runs import run

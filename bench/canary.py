@@ -1,6 +1,6 @@
 """How often a canary is wrongly promoted or rolled back, and how soon it finds a harm of 0.1.
 
-Simulated worlds in pure numbers, judged by `online/decisions.py` after each single feedback of up
+Simulated worlds in pure numbers, judged by `deploy/online/decisions.py` after each single feedback of up
 to 5,000. A share of the traffic (10 % or 50 %) goes to the canary. Rewards are 0 or 1 with mean
 0.7, or graded: a Beta(3.5, 1.5) of the same mean. In a null world both arms are equal, or both fall
 from 0.9 to 0.5 together, which the theory does not cover. Guards: the canary's requests take longer
@@ -45,9 +45,9 @@ from statistics import NormalDist
 import numpy as np
 
 from bench.figures import Figure, shown
-from promptcodebook.online.decisions import ALLOWED, FULL, GUARD_ALPHA, REWARD_ALPHA, decide
-from promptcodebook.online.sequences import KNOTS, MEANS, Tally, interval, log_capital
-from promptcodebook.randomness import keyed_int
+from promptcodebook.base.randomness import keyed_int
+from promptcodebook.deploy.online.decisions import ALLOWED, FULL, GUARD_ALPHA, REWARD_ALPHA, decide
+from promptcodebook.deploy.online.sequences import KNOTS, MEANS, ValueCounts, interval, log_capital
 
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "2000"))
 FEWER = WORLDS // 4
@@ -143,9 +143,9 @@ def ended(job: Job, number: int) -> tuple[str, int]:
 
 def at(job: Job, canary: np.ndarray, control: np.ndarray) -> str:
     """What is decided on these counts."""
-    a, b = (Tally(tuple(counts.tolist())) for counts in (canary, control))
+    a, b = (ValueCounts(tuple(counts.tolist())) for counts in (canary, control))
     if job.guard:
-        return decide(Tally(), Tally(), {job.guard: (a, b)}).action
+        return decide(ValueCounts(), ValueCounts(), {job.guard: (a, b)}).action
     return decide(a, b, {}).action
 
 
@@ -191,7 +191,7 @@ def widths(kind: str) -> Iterator[Figure]:
     job = Job(kind, 0.0)
     streams = [world(job, number)[1] for number in range(STREAMS)]
     for span in SPANS:
-        ours = [interval(Tally.of(values[:span])) for values in streams]
+        ours = [interval(ValueCounts.of(values[:span])) for values in streams]
         width = float(np.mean([high - low for low, high in ours]))
         beside = float(np.mean([hedged_width(values, span) for values in streams]))
         text = f"hedged capital {beside:.3f}; {width / beside:.2f} of it"

@@ -27,12 +27,12 @@ from pathlib import Path
 
 from bench.figures import Figure, shown
 from bench.proxy import SECONDS, SELECT, SIZE, asked, cpu_s, free_port, policy, quantile, running
+from promptcodebook.base.randomness import keyed_random
+from promptcodebook.deploy.online.exploring import _FLOOR, Explorer
 from promptcodebook.errors import require_modules
-from promptcodebook.online.exploring import _FLOOR, Explorer
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.randomness import keyed_random
 from promptcodebook.routing.ranking import Ranker, chosen
-from promptcodebook.routing.router import Sizes
+from promptcodebook.routing.router import RouteSets
 from promptcodebook.types import Route
 
 SHARE, ROUNDS, INPUTS, TIMES, NOISE = 0.05, 10, 100, 200, 0.3
@@ -92,7 +92,7 @@ def given_up() -> list[Figure]:
     ranking = file.router.ranking
     ranker = Ranker(ranking, [each.text for each in file.codebook])
     explorer, least = Explorer(file, SHARE), ranking.least
-    sizes = Sizes(least, SELECT, SIZE, frozenset())
+    sizes = RouteSets(least, SELECT, SIZE, frozenset())
     everything = [r for n in range(least, SELECT + 1) for r in combinations(range(SIZE), n)]
     predicted, losses, tries = 0.0, list[float](), 0
     for n in range(INPUTS):

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from promptcodebook.base.intervals import SIDE, Interval
+from promptcodebook.base.randomness import keyed_random
 from promptcodebook.errors import MissingExtra, PcoError
-from promptcodebook.intervals import SIDE, Interval
-from promptcodebook.randomness import keyed_random
 
 LACKING = 2
 """The exit code of a bench that needs an extra which is not installed."""

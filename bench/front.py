@@ -43,16 +43,16 @@ from typing import Any
 
 import promptcodebook as pco
 from bench.figures import Figure, clustered_interval, shown
+from promptcodebook.base.randomness import keyed_int, keyed_random
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.data import Dataset
 from promptcodebook.lm.stack import Endpoints
-from promptcodebook.local.lm import LocalModels
 from promptcodebook.method.state import State
-from promptcodebook.prompts.pool import Pool
-from promptcodebook.randomness import keyed_int, keyed_random
+from promptcodebook.models.local.lm import LocalModels
+from promptcodebook.paper.tasks.constraints import task as constraints
+from promptcodebook.paper.tasks.houserules import task as houserules
 from promptcodebook.store.run import RunStore
-from promptcodebook.tasks.constraints import task as constraints
-from promptcodebook.tasks.houserules import task as houserules
+from promptcodebook.tools.prompts.pool import Pool
 from promptcodebook.types import Evaluation
 
 MODEL = os.environ.get("PCO_BENCH_MODEL", "simulated")

@@ -26,8 +26,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.randomness import keyed_int
-from promptcodebook.tasks.houserules.task import (
+from promptcodebook.base.randomness import keyed_int
+from promptcodebook.paper.tasks.houserules.task import (
     KINDS,
     RULES,
     check,

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench.figures import Figure, shown
-from promptcodebook.tasks.ifbench.language import Instruction, Language
-from promptcodebook.tasks.ifbench.score import IFBENCH, IFEVAL, check, grade
+from promptcodebook.paper.tasks.ifbench.language import InstructionCheck, Language
+from promptcodebook.paper.tasks.ifbench.score import IFBENCH, IFEVAL, check, grade
 
 RESPONSES = 10_000
 SEED = 1
@@ -57,7 +57,7 @@ def measure() -> list[Figure]:
 
 def _seconds(
     score: Callable[[str, Mapping[str, object], str], None],
-    constraints: Mapping[str, Instruction],
+    constraints: Mapping[str, InstructionCheck],
     responses: Sequence[str],
 ) -> float:
     mix = [(name, _kwargs(constraint)) for name, constraint in constraints.items()]
@@ -70,7 +70,7 @@ def _seconds(
     return time.process_time() - begun
 
 
-def _kwargs(constraint: Instruction) -> dict[str, object]:
+def _kwargs(constraint: InstructionCheck) -> dict[str, object]:
     return {name: _value(name) for name in constraint.takes}
 
 

@@ -8,7 +8,7 @@ The rule was fixed and committed before the first run. A method may replace ours
 misses in more than 3 % of the worlds of any cell; of those the one with the least mean width, as a
 ratio to ours in each cell. If none qualifies, a method may replace ours where its worst end misses
 no more often than our worst end, and its mean width is at most 97 % of ours. Else ours stays.
-The rule then named "ours or Hall + 2", and `intervals.py` follows it. Ours was the exact paired
+The rule then named "ours or Hall + 2", and `base/intervals.py` follows it. Ours was the exact paired
 test below 60 values, Student's from there on, and Hall's with one standard error of skewness. The
 exact test changed nothing beside Hall + 2, so ours is now "Student or Hall + 2".
 
@@ -26,7 +26,7 @@ import numpy as np
 
 from bench.figures import Figure, shown
 from bench.verdict_null import LOST, MEDIAN, SIGMA, mean_loss
-from promptcodebook.intervals import SIDE, mean_interval, student_quantile
+from promptcodebook.base.intervals import SIDE, mean_interval, student_quantile
 
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "4000"))
 SIZES = (20, 30, 40, 60, 200)

@@ -34,10 +34,10 @@ from random import Random
 from statistics import fmean
 
 from bench.figures import Figure, shown
-from promptcodebook.intervals import Interval, mean_interval, paired_interval
-from promptcodebook.judging.calibration import Calibration, decide
-from promptcodebook.judging.figures import best_threshold, cohen_kappa, rectified
-from promptcodebook.randomness import keyed_random
+from promptcodebook.base.intervals import Interval, mean_interval, paired_interval
+from promptcodebook.base.randomness import keyed_random
+from promptcodebook.tools.judging.calibration import Calibration, decide
+from promptcodebook.tools.judging.figures import best_threshold, cohen_kappa, rectified
 
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "1000"))
 INPUTS, LABELLED = 200, 60

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.figures import Figure, shown
-from promptcodebook.randomness import keyed_random
+from promptcodebook.base.randomness import keyed_random
 from promptcodebook.store.lock import FILE
 from promptcodebook.store.run import RunStore
 from tests.proof.runs import Finished

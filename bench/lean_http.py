@@ -25,11 +25,11 @@ from statistics import fmean
 
 from bench.figures import Figure, shown
 from bench.trained import Counts, journal, journaled, seen_by, train, with_journal_of
-from promptcodebook.experiments.page import read_table
-from promptcodebook.experiments.what_learns import one_topic
+from promptcodebook.paper.experiments.page import read_table
+from promptcodebook.paper.experiments.what_learns import one_topic
 from promptcodebook.store.lock import FILE
 from promptcodebook.store.run import RunStore
-from tests.local.served import Ours, served_by_us
+from tests.models.local.served import Ours, served_by_us
 
 MESSAGES = (3, 2, 3)
 KILL_AT = 200
@@ -55,7 +55,7 @@ temperature = 0.0
 max_tokens = 32
 """
 CODE = """
-from promptcodebook.tasks.houserules.task import PromptLast, reward
+from promptcodebook.paper.tasks.houserules.task import PromptLast, reward
 
 __all__ = ["executor", "reward"]
 executor = PromptLast()

@@ -22,10 +22,10 @@ from bench.figures import Figure, shown
 from promptcodebook.calls import Message
 from promptcodebook.errors import import_extra
 from promptcodebook.lm.spec import SMOLLM2
-from promptcodebook.local.engine import Engine, Job, Weights, require_model
-from promptcodebook.local.lm import load_engine
-from promptcodebook.local.openvino import AT_ONCE
-from promptcodebook.tasks.houserules.task import right_rules
+from promptcodebook.models.local.engine import Engine, Job, Weights, require_model
+from promptcodebook.models.local.lm import load_engine
+from promptcodebook.models.local.openvino import AT_ONCE
+from promptcodebook.paper.tasks.houserules.task import right_rules
 from promptcodebook.tasks.task import load_task
 
 PROMPTS = 36

@@ -24,11 +24,11 @@ import aiohttp
 from bench.figures import Figure, shown
 from promptcodebook.calls import Message
 from promptcodebook.errors import require_modules
-from promptcodebook.local.engine import Engine, Job, require_model
-from promptcodebook.local.lm import load_engine
-from promptcodebook.local.server import LocalServer, Terms
-from tests.local import tiny
-from tests.local.served import offline, served, served_by_us
+from promptcodebook.models.local.engine import Engine, Job, require_model
+from promptcodebook.models.local.lm import load_engine
+from promptcodebook.models.local.server import LocalServer, ServerOptions
+from tests.models.local import tiny
+from tests.models.local.served import offline, served, served_by_us
 
 IN_FLIGHT = 32
 TOKENS = 24
@@ -91,7 +91,7 @@ async def beside_the_engine() -> list[Figure]:
     speeds: dict[str, list[float]] = {"engine": [], "server": []}
     waits: dict[str, list[float]] = {"engine": [], "server": []}
     async with (
-        LocalServer(Terms()).serving(load) as (address, loading),
+        LocalServer(ServerOptions()).serving(load) as (address, loading),
         aiohttp.ClientSession() as http,
     ):
         await loading

@@ -23,16 +23,17 @@ from pathlib import Path
 import aiohttp  # noqa: F401  what the endpoint client keeps in memory belongs to the figures
 
 from bench.figures import Figure, shown
+from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import Budget
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, Journaled
-from promptcodebook.randomness import keyed_random
 from promptcodebook.store.events import Started, Stepped
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import (
     Codebook,
+    Critique,
     Gradients,
     Instinct,
     Parameters,
@@ -40,7 +41,6 @@ from promptcodebook.types import (
     Route,
     Step,
     Trace,
-    Verdict,
 )
 
 CALLS = 100_000
@@ -103,7 +103,7 @@ def _step(index: int) -> Step:
         Trace(
             Rollout(f"x{i}", Route((0, 1, 2, 3)), prompt=text, output=text, reward=0.5),
             0.5,
-            Verdict(0.5, text[:400]),
+            Critique(0.5, text[:400]),
             0.5,
             Gradients(text[:200], text[:200], {k: text[:200] for k in range(4)}),
         )

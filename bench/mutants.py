@@ -45,7 +45,7 @@ ROOMS: Mapping[str, Sequence[str]] = {
     "export": ["exports"],
     "trust": ["policy/references.py", "policy/file.py", "store/header.py"],
     "loop": ["method/train.py", "method/update.py", "method/state.py"],
-    "rivals": ["optimizers/fixed.py", "optimizers/outside.py"],
+    "rivals": ["optimizers/fixed.py", "paper/rivals/outside.py"],
     "serve": ["serve"],
     "store": ["store"],
     "batch": ["batch"],

@@ -25,7 +25,7 @@ from promptcodebook.calls import Message, Request
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.budget import Ledger
-from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.lm.stack import Models, StackResources
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from tests.proof.served import served
@@ -68,7 +68,9 @@ async def ours(base_url: str, folder: Path, turn: int, cache: bool) -> tuple[flo
     store = RunStore.create(folder, Header("", "2026-01-01T00:00:00+00:00", "0"))
     models = Models.build(
         config,
-        Supplies(log=store.reply_log, ledger=Ledger(log=store.attempt_log), tally=store.count),
+        StackResources(
+            log=store.reply_log, ledger=Ledger(log=store.attempt_log), tally=store.count
+        ),
     )
 
     async def call(n: int) -> object:

@@ -19,6 +19,7 @@ from itertools import takewhile
 
 from bench.figures import Figure, shown
 from bench.proxy import policy
+from promptcodebook.base.randomness import Draws
 from promptcodebook.calls import Message
 from promptcodebook.config import load_config
 from promptcodebook.lm.stack import Models
@@ -26,13 +27,12 @@ from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import Composer
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import load_templates
-from promptcodebook.randomness import Draws
+from promptcodebook.paper.simulated.orders import tokens
 from promptcodebook.routing.ranking import RankedRoutes
-from promptcodebook.simulated.orders import tokens
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Parameters
+from tests.deploy.serve.proxied import Setup, repeated, up, words_of
 from tests.proof.served import Served, served
-from tests.serve.proxied import Setup, repeated, up, words_of
 
 SIZE = 16
 SHORT_WORDS = 40

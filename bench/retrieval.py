@@ -23,7 +23,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from bench.figures import Figure, shown
-from promptcodebook.tasks.retrieval import Retriever, open_retriever
+from promptcodebook.paper.tasks.retrieval import Retriever, open_retriever
 
 PAGES = int(os.environ.get("PCO_BENCH_PAGES", "100000"))
 SMALL = 7_440

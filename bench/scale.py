@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from bench.figures import Figure, shown
-from promptcodebook.randomness import keyed_random
+from promptcodebook.base.randomness import keyed_random
 
 ROWS = 100_000
 EVERY = 1_000

@@ -57,16 +57,16 @@ from aiohttp import web
 
 import promptcodebook as pco
 from bench.figures import Figure, shown
+from promptcodebook.base.intervals import SIDE, Interval, student_quantile
+from promptcodebook.base.paths import write_whole
 from promptcodebook.calls import Message, Reply, Request, Sampling
-from promptcodebook.intervals import SIDE, Interval, student_quantile
+from promptcodebook.deploy.online.exploring import Explorer
+from promptcodebook.deploy.online.learning import TrainedRouter, estimate, read_training, refit
+from promptcodebook.deploy.online.log import Logged, Served
 from promptcodebook.lm.spec import parse_spec
-from promptcodebook.online.exploring import Explorer
-from promptcodebook.online.learning import Trained, estimate, read_training, refit
-from promptcodebook.online.log import Logged, Served
-from promptcodebook.paths import write_whole
+from promptcodebook.paper.tasks.houserules.task import SIX, present_prompt, reward, topics_of
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.routing.ranking import Ranker, buckets_of
-from promptcodebook.tasks.houserules.task import SIX, present_prompt, reward, topics_of
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Ranking, Route, Score
 
@@ -131,7 +131,7 @@ async def _ask_model(known: dict[str, str], out: Path) -> None:
     lacking = [(e, n) for e, n in pairs if f"{e.id} {n}" not in known]
     if not lacking:
         return
-    from promptcodebook.local.lm import LocalModels
+    from promptcodebook.models.local.lm import LocalModels
 
     models, places = LocalModels(), asyncio.Semaphore(32)
     lm = models.connect(parse_spec("smollm2", {}))
@@ -154,7 +154,7 @@ class World:
     replies: Replies
     run: pco.Run
     file: PolicyFile
-    trained: Trained
+    trained: TrainedRouter
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -21,10 +21,10 @@ from bench.figures import Figure, shown
 from promptcodebook.assemble import Sources
 from promptcodebook.config import load_config
 from promptcodebook.data import Dataset
+from promptcodebook.paper.tasks.constraints.task import reward
 from promptcodebook.progress import ProgressEvent, StepDone
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
-from promptcodebook.tasks.constraints.task import reward
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Score, Step, Trace
 from tests.proof.served import served

@@ -20,11 +20,11 @@ import jsonschema
 
 from promptcodebook.lm.cache import unpack_reply
 from promptcodebook.method.policy import route_fault, route_schema
+from promptcodebook.paper.tasks.houserules.task import load_houserules, topics_of
 from promptcodebook.report.page import write_report
 from promptcodebook.store.lock import FILE
 from promptcodebook.store.run import RunStore
-from promptcodebook.tasks.houserules.task import load_houserules, topics_of
-from tests.local.served import Ours
+from tests.models.local.served import Ours
 
 INSTINCTS, SELECT = 6, 2
 _SETTLE_S = 0.5
@@ -142,7 +142,7 @@ def write_project(folder: Path, size: Size) -> None:
             row = {"message": each.input, "topics": topics_of(each), "split": split}
             rows.append(json.dumps(row))
     (folder / "rows.jsonl").write_text("\n".join(rows), "utf-8")
-    code = "from promptcodebook.tasks.houserules.task import reward\n\n__all__ = ['reward']\n"
+    code = "from promptcodebook.paper.tasks.houserules.task import reward\n\n__all__ = ['reward']\n"
     (folder / "reward.py").write_text(code, "utf-8")
     settings = _PROJECT.format(
         size=INSTINCTS,

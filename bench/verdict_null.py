@@ -33,10 +33,10 @@ from random import Random
 from statistics import NormalDist
 
 from bench.figures import Figure, shown
+from promptcodebook.base.intervals import Interval, paired_interval
+from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import Usage
-from promptcodebook.intervals import Interval, paired_interval
-from promptcodebook.randomness import keyed_random
-from promptcodebook.run.verdict import Row, decide, side_of
+from promptcodebook.run.verdict import VerdictRow, decide, side_of
 
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "500"))
 SIZES = (20, 60, 200)
@@ -140,9 +140,11 @@ def judged(
     return bool(worth), deploy
 
 
-def row(name: str, calls: float, gain: Interval | None = None, over: Interval | None = None) -> Row:
+def row(
+    name: str, calls: float, gain: Interval | None = None, over: Interval | None = None
+) -> VerdictRow:
     unscored = Interval(0.0, 0.0, 0.0, 1)
-    return Row(name, unscored, gain, None, 0, 0, Usage(), calls, title=name, over=over)
+    return VerdictRow(name, unscored, gain, None, 0, 0, Usage(), calls, title=name, over=over)
 
 
 def world(job: Job, number: int) -> tuple[bool, bool]:

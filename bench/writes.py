@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from bench.figures import Figure, shown
+from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import Message, Reply, Request, Usage
-from promptcodebook.randomness import keyed_random
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 

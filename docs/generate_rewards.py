@@ -22,7 +22,7 @@ Ready-made rewards need no code. In `pco.toml` write `reward = "exact"`, or with
 or mapping. Each gives 0 to 1 and says in its feedback what was wrong. Your own is
 `reward = "reward.py:reward"` ([write a reward](../how-to/write-a-reward.md)).
 """
-_SHAPES = {**rewards.READY, "judge": rewards.Judge, "sum": rewards.WeightedSum}
+_SHAPES = {**rewards.READY, "judge": rewards.RubricJudge, "sum": rewards.WeightedSum}
 _EXAMPLES = {
     "exact": 'reward = "exact"',
     "normalised": 'reward = "normalised"',

@@ -15,10 +15,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
 from promptcodebook.assemble import assemble
+from promptcodebook.base.incidents import no_tally
+from promptcodebook.base.randomness import Draws
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config, load_config
 from promptcodebook.errors import LMError
-from promptcodebook.incidents import no_tally
 from promptcodebook.method.critic import (
     Attribution,
     Critic,
@@ -33,8 +34,7 @@ from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import Composer, epsilon_at, success_weighted
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import LengthCheck, Updater, apply_rewrites, collect_gradients
-from promptcodebook.randomness import Draws
-from promptcodebook.types import Example, Rewrite, Rollout, Route, Trace, Verdict
+from promptcodebook.types import Critique, Example, Rewrite, Rollout, Route, Trace
 
 SETTINGS = {
     "task": "houserules_six",
@@ -97,7 +97,7 @@ async def criticise(
         return Trace(rollout)
     unit = unit_reward(rollout.reward, config.reward_range)
     if unit >= 1.0:  # a solved example has nothing to criticise
-        return Trace(rollout, unit, Verdict(1.0, ""))
+        return Trace(rollout, unit, Critique(1.0, ""))
     book, psi = state.parameters.codebook, state.parameters.critic
     history = History(x, book, rollout, config.reward_range)
     try:

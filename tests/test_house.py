@@ -15,7 +15,7 @@ from bench.house import EXAMPLE, READING, circles, read_house, reading
 ROOT = Path(__file__).parents[1]
 HOUSE = read_house(ROOT)
 SOURCE = Path(pco.__file__).parent
-PRINTING = ("experiments/demo.py",)
+PRINTING = ("paper/experiments/demo.py",)
 """A command that is too long for its part's cli.py."""
 
 EXPORTED = {
@@ -123,7 +123,7 @@ def test_the_import_alone_pulls_in_nothing_heavy() -> None:
 def test_only_public_faces_list_what_they_export() -> None:
     faces = {
         "integrations/dspy.py",
-        "tasks/ifbench/score.py",
+        "paper/tasks/ifbench/score.py",
         "tasks/rewards/library.py",
     }
     for path in SOURCE.rglob("*.py"):

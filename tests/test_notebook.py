@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptcodebook.base.intervals import Interval
+from promptcodebook.base.text import shown_table, shown_text
 from promptcodebook.calls import Usage
 from promptcodebook.estimation.estimate import Estimate, Range, Share
-from promptcodebook.intervals import Interval
 from promptcodebook.policy.policy import Explanation, Response
 from promptcodebook.run.evaluation import Assessment, Comparison, Side
-from promptcodebook.run.verdict import Conclusion, Row
-from promptcodebook.text import shown_table, shown_text
+from promptcodebook.run.verdict import Conclusion, VerdictRow
 from promptcodebook.types import Codebook, Evaluation, Instinct, Route
 from tests.run.test_optimize import train
 
@@ -79,7 +79,7 @@ def test_an_explanation_shows_input_route_reasons_and_prompt() -> None:
 
 def test_a_verdict_is_its_headline_and_folded_below_its_rows_with_the_one_to_deploy() -> None:
     gain = Interval(0.25, 0.125, 0.5, 30)
-    row = Row("concat", gain, gain, 0.25, 0, 0, Usage(), 1.0)
+    row = VerdictRow("concat", gain, gain, 0.25, 0, 0, Usage(), 1.0)
     html = Conclusion((row,), HOSTILE, True, "concat")._repr_html_()
     shown, (first, _) = seen(html), html.split("<details>")
     assert "Deploy: concat" in first and "<table" not in first
@@ -91,7 +91,7 @@ def test_a_verdict_is_its_headline_and_folded_below_its_rows_with_the_one_to_dep
 
 
 def test_what_evaluations_and_estimates_show_is_escaped() -> None:
-    row = Row(HOSTILE, Interval(0.5, 0.25, 0.75, 2), None, 0.5, 0, 0, Usage(), 1.0)
+    row = VerdictRow(HOSTILE, Interval(0.5, 0.25, 0.75, 2), None, 0.5, 0, 0, Usage(), 1.0)
     side = Side(HOSTILE, {"a": 0.5, "b": 0.5}, HOSTILE, True, (0.0, 1.0))
     share = Share("total", HOSTILE, Range(1, 2, 3), Range(), Range(), None, None)
     for value in (

@@ -96,7 +96,7 @@ def test_core_does_not_notice_that_a_part_is_deleted(part: str, tmp_path: Path) 
         trained = pco(tmp_path, "train", "--lm", server.spec, "--json", "--plain")
         assert trained.returncode == 0, trained.stderr
         if part == "paper":  # the viewer does without its screen Paper
-            python(tmp_path, "-c", "import promptcodebook.viewer.server")
+            python(tmp_path, "-c", "import promptcodebook.deploy.viewer.server")
         explained = pco(tmp_path, "explain", "last", "Is 7 a number?", "--lm", server.spec)
         for command, extra in COMMANDS[part].items():
             said = pco(tmp_path, *command.split()).stderr

@@ -20,11 +20,11 @@ from promptcodebook.calls import Limits, Usage
 from promptcodebook.progress import (
     QUIET_S,
     Began,
-    Line,
     Lines,
     Note,
     Phase,
     ProgressEvent,
+    ProgressLine,
     Spent,
     StepDone,
     ValidationDone,
@@ -207,7 +207,7 @@ _HIDDEN, _SHOWN = "\x1b[?25l", "\x1b[?25h"
 
 def test_a_line_tells_how_far_it_is_and_how_long_it_takes_after_two_seconds(clock: Clock) -> None:
     stream = io.StringIO()
-    line = Line(stream, clock)
+    line = ProgressLine(stream, clock)
     line(BEGAN)
     line(Phase("judging learned", 0, 40))
     clock.now = 1.5
@@ -228,7 +228,7 @@ def test_on_a_terminal_one_line_is_redrawn_with_a_bar_and_taken_away(
     terminal: tuple[TextIO, Callable[[], str]], clock: Clock
 ) -> None:
     stream, read = terminal
-    line = Line(stream, clock)
+    line = ProgressLine(stream, clock)
     line(replace(BEGAN, simulated=True))
     clock.now = 1
     line(Spent({"executor": Usage(calls=371)}, {}))
@@ -283,7 +283,7 @@ LONG_RUN = [
 def test_the_line_says(events: list[ProgressEvent], said: str, clock: Clock) -> None:
     buffer = io.BytesIO()
     stream = io.TextIOWrapper(buffer, "utf-8")
-    line = Line(stream, clock)
+    line = ProgressLine(stream, clock)
     for event in events[:-1]:
         line(event)
     clock.now = 3
@@ -291,7 +291,7 @@ def test_the_line_says(events: list[ProgressEvent], said: str, clock: Clock) -> 
     assert buffer.getvalue().decode() == said  # at once, not when a buffer is full
 
 
-@pytest.mark.parametrize("kind", [Line, Lines])
+@pytest.mark.parametrize("kind", [ProgressLine, Lines])
 def test_a_stream_that_is_closed_stops_no_run(kind: Any, clock: Clock) -> None:
     stream = io.StringIO()
     with kind(stream, clock) as line:
@@ -342,7 +342,7 @@ def test_in_a_notebook_one_place_of_the_output_is_redrawn(
     monkeypatch.setitem(sys.modules, "IPython.display", module)
     kind = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
     stream = kind()
-    line = Line(stream, clock)
+    line = ProgressLine(stream, clock)
     for done in range(100):
         line(Phase("evaluating tickets", done, 200))
         clock.now += 0.1

@@ -13,16 +13,16 @@ import importlib
 
 TYPE_CHECKING = False  # `typing` takes longer to import than all else here
 if TYPE_CHECKING:
-    from promptcodebook.agents.agent import Agent
     from promptcodebook.calls import LM, Chat, Message, Reply, Request, Usage
     from promptcodebook.config import Config
     from promptcodebook.data import Dataset, load
+    from promptcodebook.deploy.agents.agent import Agent
+    from promptcodebook.deploy.online.log import feedback
+    from promptcodebook.deploy.registry.registry import Registry, open_registry
     from promptcodebook.errors import PcoError
     from promptcodebook.estimation.estimate import Estimate, estimate
     from promptcodebook.lm.scripted import ScriptedLM
-    from promptcodebook.online.log import feedback
     from promptcodebook.policy.policy import Explanation, Policy, Response, load_policy
-    from promptcodebook.registry.registry import Registry, open_registry
     from promptcodebook.run.evaluation import (
         Assessment,
         Comparison,
@@ -102,7 +102,11 @@ _HOMES = {
 }
 """Where the names come from; all others are of `types`."""
 _OUTER = (
-    *("promptcodebook.registry", "promptcodebook.agents", "promptcodebook.online"),
+    *(
+        "promptcodebook.deploy.registry",
+        "promptcodebook.deploy.agents",
+        "promptcodebook.deploy.online",
+    ),
     "aiohttp",
 )
 

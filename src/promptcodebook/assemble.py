@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
+from promptcodebook.base.text import quote
 from promptcodebook.calls import LM, Chat, Reply, Request, Role
 from promptcodebook.config import Budget, Config
 from promptcodebook.data import Dataset, load_settings, sample
@@ -24,18 +25,17 @@ from promptcodebook.errors import (
     import_part,
 )
 from promptcodebook.lm.spec import MODELS, Spec
-from promptcodebook.lm.stack import LocalModels, Models, Supplies, local_models
+from promptcodebook.lm.stack import InProcessModels, Models, StackResources, local_models
 from promptcodebook.method.executor import Evaluator, Scorer, Trial
 from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import Composer, join_prompts
 from promptcodebook.method.templates import TemplateSet, load_templates
 from promptcodebook.method.update import find_rule
 from promptcodebook.routing.ranking import Embedder, RankedRoutes
-from promptcodebook.tasks.program import Agent, SingleCall, make_program
+from promptcodebook.tasks.program import AgentProgram, SingleCall, make_program
 from promptcodebook.tasks.rewards import STAND_IN, apply_reward, describe_reward, reward_factory
 from promptcodebook.tasks.task import Task, asks_nobody, load_task
 from promptcodebook.tasks.user_code import UserCalls, annotated_as, is_ours
-from promptcodebook.text import quote
 from promptcodebook.types import Example, Executor, Output, Program, Prompt, Reward, Score
 
 OWN_LM = "own"  # in the configuration, the name of an LM object handed over by the user
@@ -52,7 +52,7 @@ class Sources:
     executor: Executor | None = None
     lm: LM | None = None
     templates: TemplateSet | None = None
-    local: LocalModels | None = None
+    local: InProcessModels | None = None
     """Models of this process that several runs share, or None; their maker closes them."""
 
 
@@ -101,7 +101,7 @@ class Plan:
             said = "compose_per_stage needs an executor that names its stages"
             raise ConfigError(said, hint=hint)
         program = self.task.program
-        if isinstance(program, Agent) and not program.wants_prompt:
+        if isinstance(program, AgentProgram) and not program.wants_prompt:
             what = "compose_per_stage has a prompt for each stage, and the executor takes one text"
             hint = "annotate its first parameter, prompt: pco.Prompt, and ask prompt.of('stage')"
             raise ConfigError(what, hint=hint)
@@ -127,9 +127,9 @@ class Plan:
         self.task.require()
         return self
 
-    def connect(self, supplies: Supplies | None = None) -> Assembled:
+    def connect(self, supplies: StackResources | None = None) -> Assembled:
         """With models and reward. Opens no connection yet; raises ConfigError for a bad spec."""
-        given, private = supplies or Supplies(), self.task.private
+        given, private = supplies or StackResources(), self.task.private
         own = self.sources.lm if given.own is None else given.own
         local, closes = given.local or self.sources.local, None
         if local is None:
@@ -252,7 +252,7 @@ class _DiscreetProgram:
 
 
 def assemble(
-    config: Config, sources: Sources = Sources(), supplies: Supplies | None = None
+    config: Config, sources: Sources = Sources(), supplies: StackResources | None = None
 ) -> Assembled:
     """Configuration and objects -> data, task, models. Raises ConfigError, DataError, TaskError."""
     return plan_run(config, sources).connect(supplies)
@@ -386,7 +386,7 @@ async def try_reward(plan: Plan) -> RewardTrial:
         raise LMError("no model is asked here")
 
     free = plan.config.model_copy(update={"lm": "own", "roles": {}, "budget": Budget()})
-    scorer = replace(plan, config=free).connect(Supplies(own=refuse)).scorer
+    scorer = replace(plan, config=free).connect(StackResources(own=refuse)).scorer
     example, answers = plan.dataset.train[0], {"nonsense": _NONSENSE}
     if example.target is not None:
         answers = {"the reference": example.target, **answers}

@@ -14,8 +14,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from promptcodebook.base.incidents import Incident
 from promptcodebook.calls import Usage
-from promptcodebook.incidents import Incident
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints

@@ -1,5 +1,5 @@
 """The progress of a session, event by event, and the listeners that show it: as lines (`Lines`), or
-as one line that is redrawn (`Line`)."""
+as one line that is redrawn (`ProgressLine`)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
+from promptcodebook.base.paths import run_reference
+from promptcodebook.base.text import printable
+from promptcodebook.base.units import duration, number, percent, plural, spent_parts
 from promptcodebook.calls import Limits, Role, Usage
 from promptcodebook.method.state import entropy, utilisation
-from promptcodebook.paths import run_reference
-from promptcodebook.text import printable
 from promptcodebook.types import Evaluation, Step
-from promptcodebook.units import duration, number, percent, plural, spent_parts
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 QUIET_S = 2.0
-"""A `Line` shows nothing of what takes less; also the pause between two `Lines` about a phase."""
+"""A `ProgressLine` shows nothing of what takes less; also the pause between two `Lines` about a phase."""
 _PAUSE_S = 10.0  # between two lines where none can be redrawn
 _REDRAW_S = 0.2
 _WIDTH = 79  # characters of a line where no terminal says how many fit
@@ -295,7 +295,7 @@ def _step_text(view: RunView) -> str:
     return "  ".join(filter(None, parts))
 
 
-class Line(Watcher):
+class ProgressLine(Watcher):
     """How far a run or a phase is, and how long it still takes, after two seconds. On a terminal
     and in a notebook rich redraws it, with a bar; elsewhere it is printed now and then."""
 
@@ -381,7 +381,7 @@ class Line(Watcher):
             self._place.update(shown)
 
 
-class Terminal(Line):
+class Terminal(ProgressLine):
     """A run on a terminal: its beginning and its notes as lines, and below them the line that is
     redrawn."""
 
@@ -457,8 +457,8 @@ def counting(
     simulated: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Generator[Callable[[object], None]]:
-    """A `counter` that tells a `Line` on `stream` (None = nowhere)."""
-    with Line(stream or sys.stderr, clock, simulated=simulated) as line:
+    """A `counter` that tells a `ProgressLine` on `stream` (None = nowhere)."""
+    with ProgressLine(stream or sys.stderr, clock, simulated=simulated) as line:
         yield counter(silent if stream is None else line, name, total, before)
 
 
@@ -466,7 +466,7 @@ def counting(
 def watch(listener: Listener | None, stream: TextIO | None) -> Generator[Listener]:
     """Who hears of a run: the user's listener, else the log, and a line on `stream`."""
     log = Lines(None)
-    with Line(stream or sys.stderr) as line:
+    with ProgressLine(stream or sys.stderr) as line:
 
         def tell(event: ProgressEvent) -> None:
             if stream is not None:

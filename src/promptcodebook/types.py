@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+from promptcodebook.base.text import shown_table
 from promptcodebook.calls import Chat, Message, Role, Tree, Usage, in_words
-from promptcodebook.text import shown_table
 
 Channel = Literal["encoder", "generator", "codebook"]
 """What a verdict is assigned to: routing, composition, or the instincts."""
-Part = Channel | Literal["critic"]
+Component = Channel | Literal["critic"]
 """What Theorem 5 sums over: the channels, and the critic's own rubric."""
 Directive = Literal["encoder", "generator", "critic"]
 Origin = Literal["gradient", "safety", "split", "merge", "revive", "trial", "pool"]
@@ -347,7 +347,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Critique:
     """ℓ_text: the critic's score in [0, 1] and its prose; `harmful` = reasons by variable name."""
 
     score: float
@@ -365,7 +365,7 @@ class Gradients:
     generator: str = ""
     codebook: Mapping[int, str] = field(default_factory=dict[int, str])
     critic: str = ""
-    severity: Mapping[Part, float] = field(default_factory=dict[Part, float])
+    severity: Mapping[Component, float] = field(default_factory=dict[Component, float])
 
     @property
     def blamed(self) -> dict[Variable, str]:
@@ -381,7 +381,7 @@ class Trace:
 
     rollout: Rollout
     unit: float | None = None
-    verdict: Verdict | None = None
+    verdict: Critique | None = None
     penalty: float = 0.0
     gradients: Gradients = Gradients()
     failure: Failure | None = None
@@ -389,7 +389,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedReply:
     """A reply that was no rewrite, and why; another was asked for."""
 
     text: str
@@ -408,7 +408,7 @@ class Rewrite:
     kept: bool
     reason: str = ""
     failure: Failure | None = None
-    earlier: Refused | None = None
+    earlier: RefusedReply | None = None
     origin: Origin = "gradient"
 
 

@@ -2,7 +2,7 @@
 
 Promptfoo renders what a prompt function returns with Nunjucks, whose expressions reach all of Node.
 The engine is the one that promptfoo 0.121 installs (`requirements/npm`); here stands how it is
-called there. What the other tools make of such texts: tests/policy/test_exports.py.
+called there. What the other tools make of such texts: tests/deploy/exports/test_exports.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.policy.file import PolicyFile
-from tests.policy.test_exports import fresh, live, written
+from tests.deploy.exports.test_exports import fresh, live, written
 
 _ENGINE = Path(__file__).parents[2] / "requirements" / "npm" / "node_modules" / "nunjucks"
 _NODE = shutil.which("node")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from promptcodebook.base.sqlite import unpack
 from promptcodebook.errors import StoreError
-from promptcodebook.sqlite import unpack
 from promptcodebook.store.runs import list_runs
 from tests.cli.conftest import QUICK, folder  # noqa: F401
 from tests.cli.invoked import pco, served

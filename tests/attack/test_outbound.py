@@ -1,6 +1,6 @@
 """Nothing is sent but to what the user names: every extra at work, with each address written down.
 
-What needs weights or a server of its own is in `tests/local/test_outbound.py`.
+What needs weights or a server of its own is in `tests/models/local/test_outbound.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.cluster import join_cluster
+from promptcodebook.deploy.cluster import join_cluster
 from promptcodebook.errors import ConfigError
 from tests.outbound import can_isolate, watched
 

@@ -10,11 +10,11 @@ import pytest
 
 from promptcodebook.calls import Message
 from promptcodebook.errors import ServerFault
-from promptcodebook.local import openvino
-from promptcodebook.local.engine import Job
-from promptcodebook.local.openvino import HiddenStates, OpenVinoEngine
-from tests.local.test_openvino import _HEADER, RUNTIME, Pipeline
-from tests.serve.test_local import SAID, ask, up
+from promptcodebook.models.local import openvino
+from promptcodebook.models.local.engine import Job
+from promptcodebook.models.local.openvino import HiddenStates, OpenVinoEngine
+from tests.models.local.test_openvino import _HEADER, RUNTIME, Pipeline
+from tests.models.local.test_server import SAID, ask, up
 
 _QUICK_S = 5.0
 """The bound of an answer, on a busy machine; what the attacks aim at is minutes."""

@@ -22,14 +22,14 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from promptcodebook.serve.admission import Limits
+from promptcodebook.deploy.http.admission import RequestLimits
+from tests.deploy.serve.proxied import SAID, Setup, Up, one_call, up
 from tests.lm.server import says
-from tests.serve.proxied import SAID, Setup, Up, one_call, up
 
 CHAT = (
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 )
-LIMITS = Limits(body_mb=1.0, head_s=0.5, body_s=0.5)
+LIMITS = RequestLimits(body_mb=1.0, head_s=0.5, body_s=0.5)
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ async def test_one_address_has_so_many_connections_at_work_and_no_more(tmp_path:
 
 
 async def test_one_key_that_floods_leaves_places_to_another() -> None:
-    setup = Setup(keys=("flooding-key-1", "patient-key-1"), limits=Limits(in_flight=64))
+    setup = Setup(keys=("flooding-key-1", "patient-key-1"), limits=RequestLimits(in_flight=64))
     async with up(setup=setup) as served:
         served.upstream.default = says(delay=5.0)
         flood = {"Authorization": "Bearer flooding-key-1"}

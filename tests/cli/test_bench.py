@@ -13,11 +13,11 @@ from promptcodebook.assemble import Sources
 from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.config import Budget, Config, load_config
 from promptcodebook.errors import BudgetReached, Interrupted
-from promptcodebook.experiments.demo import NAME, demo_config, missing_model, show
+from promptcodebook.paper.experiments.demo import NAME, demo_config, missing_model, show
+from promptcodebook.paper.simulated import cli
 from promptcodebook.progress import Note, ProgressEvent
 from promptcodebook.run.opening import Where
 from promptcodebook.run.optimize import CellState, run_once
-from promptcodebook.simulated import cli
 from promptcodebook.store.runs import list_runs
 from tests.cli.invoked import pco
 from tests.store.edit import edit_header

@@ -17,7 +17,7 @@ from promptcodebook.types import (
     Codebook,
     Instinct,
     Parameters,
-    Refused,
+    RefusedReply,
     Rewrite,
     Step,
     variable_name,
@@ -52,7 +52,9 @@ def test_log_has_every_rewrite_with_its_fate(trained: Path, store: RunStore) -> 
 
 def test_log_shows_both_tries_of_a_rewrite_that_was_refused_at_first(tmp_path: Path) -> None:
     parameters = Parameters("theta", "phi", Codebook((Instinct("old"),)), "psi")
-    rewrite = Rewrite(0, "old", "new", "- g", kept=True, earlier=Refused("too long", "9 words"))
+    rewrite = Rewrite(
+        0, "old", "new", "- g", kept=True, earlier=RefusedReply("too long", "9 words")
+    )
     merged = Rewrite(0, "new", "both", "- twin", True, "c3 said it too", origin="merge")
     step = Step(0, 0, 1.0, (), (rewrite, merged), parameters, (0.0,), (0.0,), (0,))
     header = Header(id="", created="2026-01-31T15:45:02+00:00", version="0", task="t", command="",

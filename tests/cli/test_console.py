@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.cli.command import columns, wrap_text
-from promptcodebook.progress import Line, Note, watch_run
+from promptcodebook.progress import Note, ProgressLine, watch_run
 from tests.cli.invoked import Terminal, pco
 from tests.test_progress import ESC, script
 
@@ -152,4 +152,4 @@ def test_a_terminal_gets_a_line_that_is_redrawn_and_all_else_lines(
     stream: io.StringIO, plain: bool, term: str, redrawn: bool
 ) -> None:
     view = watch_run(plain=plain, stream=stream, environment={"TERM": term})
-    assert isinstance(view, Line) is redrawn
+    assert isinstance(view, ProgressLine) is redrawn

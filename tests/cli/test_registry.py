@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 
 from tests.cli.invoked import Result, pco, served
+from tests.deploy.audit.test_report import HARM, HARMFUL, a_policy
+from tests.deploy.registry.build import PRODUCTION, policy
 from tests.lm.server import Server, says
-from tests.policy.audit.test_report import HARM, HARMFUL, a_policy
-from tests.policy.registry.build import PRODUCTION, policy
 
 
 @pytest.fixture(autouse=True)

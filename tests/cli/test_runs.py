@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.base.intervals import Interval
 from promptcodebook.calls import Reply
-from promptcodebook.intervals import Interval
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.store.run import RunStore
 from tests.cli.conftest import QUICK

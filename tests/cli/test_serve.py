@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 from promptcodebook.config import load_config
-from promptcodebook.online.log import served_name
+from promptcodebook.deploy.online.log import served_name
+from promptcodebook.deploy.serve.cli import length_field
+from promptcodebook.deploy.serve.spending import find_record
 from promptcodebook.policy.references import Reference
-from promptcodebook.serve.cli import length_field
-from promptcodebook.serve.spending import find_record
 from tests.cli.invoked import pco, running, served
+from tests.deploy.serve.proxied import SAID, one_call
 from tests.lm.server import Server, says
 from tests.policy.test_policy import file_of
 from tests.policy.test_references import header
 from tests.report.scripted_run import ScriptedRun, write_run
-from tests.serve.proxied import SAID, one_call
 
 
 def ask(base_url: str, key: str, **body: Any) -> tuple[dict[str, Any], dict[str, str]]:

@@ -17,13 +17,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from promptcodebook.base.text import fold_text
 from promptcodebook.calls import Message
 from promptcodebook.config.schema import DataSettings
 from promptcodebook.data import Dataset, examine, load, load_settings
 from promptcodebook.data.dataset import NEAR, SHINGLE, Leak, draw_splits, leaks
 from promptcodebook.data.table import parse_input_template, read_csv
 from promptcodebook.errors import DataError, MissingExtra
-from promptcodebook.text import fold_text
 from promptcodebook.types import Example
 
 ROWS = [{"question": f"What is {n}?", "answer": f"It is {n}", "n": n} for n in range(8)]

@@ -138,7 +138,7 @@ def test_the_python_of_a_page_runs(page: str, known: dict[str, Any], folder: Pat
 def test_gepa_runs_as_the_page_of_baselines_says(
     known: dict[str, Any], folder: Path, tmp_path: Path
 ) -> None:
-    """GRPO, below on that page, needs weights: tests/local/test_grpo.py."""
+    """GRPO, below on that page, needs weights: tests/models/local/test_grpo.py."""
     (folder / "pco.toml").write_text(
         'preset = "quick"\nlm = "simulated"\nreward = "exact"\n'
         '[data]\npath = "tickets.jsonl"\ninput = "question"\ntarget = "answer"\n',

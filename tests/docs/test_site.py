@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.deploy.viewer.conftest import CHROMIUM, browser, opened
 from tests.docs.blocks import DOCS
-from tests.viewer.conftest import CHROMIUM, browser, opened
 
 __all__ = ["browser"]
 

@@ -16,7 +16,7 @@ from promptcodebook.assemble import Plan, Sources, plan_run
 from promptcodebook.calls import Role
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, DataError
-from promptcodebook.estimation.dry import TRAINING, Manner, Work, dry_run, passes, shorten_plan
+from promptcodebook.estimation.dry import TRAINING, DryManner, Work, dry_run, passes, shorten_plan
 from promptcodebook.estimation.estimate import estimate_plan
 from tests.run.test_optimize import QUICK as SHORT
 from tests.run.test_optimize import data, reward
@@ -25,18 +25,18 @@ QUICK: dict[str, Any] = {
     "preset": "quick", "task": "constraints", "lm": "simulated", "verdict_examples": 8,
     "update": {"epochs": 4},
 }  # fmt: skip
-USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.0, refused=0.0, agent_calls=1)
+USUAL = DryManner(solved=0.5, blamed=0.5, reasked=0.0, refused=0.0, agent_calls=1)
 
 
 def plan_of(sources: Sources | None = None, **settings: Any) -> Plan:
     return plan_run(load_config(QUICK, settings), sources or Sources())
 
 
-def dry(plan: Plan, manner: Manner = USUAL) -> dict[tuple[str, Role], Work]:
+def dry(plan: Plan, manner: DryManner = USUAL) -> dict[tuple[str, Role], Work]:
     return dict(asyncio.run(dry_run(plan, manner)))
 
 
-def training(plan: Plan, manner: Manner = USUAL) -> dict[Role, Work]:
+def training(plan: Plan, manner: DryManner = USUAL) -> dict[Role, Work]:
     """The work of training alone."""
     return {role: done for (phase, role), done in dry(plan, manner).items() if phase == TRAINING}
 

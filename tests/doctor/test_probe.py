@@ -14,7 +14,7 @@ from promptcodebook.assemble import RewardTrial, Sources, plan_run
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.config import Config, load_config
 from promptcodebook.doctor.checkup import checkup, rehearse
-from promptcodebook.doctor.probe import Section, probe
+from promptcodebook.doctor.probe import DiagnosisGroup, probe
 from promptcodebook.errors import MissingExtra
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import Spec
@@ -22,11 +22,11 @@ from promptcodebook.method.templates import load_templates
 from tests.lm.server import Server, Step, fails, fails_and_hangs_up, refusing, says
 
 
-async def look(server: Server, **options) -> Section:
+async def look(server: Server, **options) -> DiagnosisGroup:
     return await probe(options.pop("spec", server.spec), timeout=5.0, **options)
 
 
-def levels(found: Section) -> dict[str, str]:
+def levels(found: DiagnosisGroup) -> dict[str, str]:
     return {each.name: each.level for each in found.findings}
 
 
@@ -217,7 +217,7 @@ def weak(request: Request) -> str:
             return "no"
 
 
-async def rehearsed(model: ScriptedLM, **settings: object) -> dict[str, Section]:
+async def rehearsed(model: ScriptedLM, **settings: object) -> dict[str, DiagnosisGroup]:
     config = Config.model_validate({"task": "constraints", **settings})
     plan = plan_run(config, Sources(lm=model)).require_training()
     return {section.title: section for section in await rehearse(plan, RewardTrial())}
@@ -319,7 +319,7 @@ async def test_missing_weights_are_a_finding_with_the_command(loading: bool) -> 
 SMALL = {"task": "houserules", "preset": "small", "lm": "simulated"}
 
 
-async def sections(folder: Path, **more: Any) -> dict[str, Section]:
+async def sections(folder: Path, **more: Any) -> dict[str, DiagnosisGroup]:
     config = load_config(SMALL, more)
     return {s.title: s async for s in checkup(config, folder, folder / "runs")}
 

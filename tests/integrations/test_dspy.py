@@ -20,7 +20,7 @@ from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.errors import ConfigError, DataError, EndpointDown, MissingExtra, PolicyError
 from promptcodebook.integrations.dspy import PCO, ComposedProgram
 from promptcodebook.integrations.gepa import PolicyAdapter
-from promptcodebook.optimizers.mipro import dspy_model
+from promptcodebook.paper.rivals.mipro import dspy_model
 from tests.integrations.programs import CONFIG, RULES, TOPICS, TwoSteps, metric, model, reply, rows
 
 QUESTION = "7: what are clocks?"

@@ -23,11 +23,11 @@ from promptcodebook.config.schema import RoleSettings
 from promptcodebook.errors import AuthRefused
 from promptcodebook.integrations.otel import Otel
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.lm.stack import Models, StackResources
 from tests.cli.invoked import pco
+from tests.deploy.serve.proxied import SAID, Setup, three_call, up
 from tests.lm.server import Server, fails, says
 from tests.method.build import routed
-from tests.serve.proxied import SAID, Setup, three_call, up
 
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 KNOWN = {str(v) for k, v in vars(gen_ai_attributes).items() if k.startswith("GEN_AI_")}
@@ -55,7 +55,7 @@ def spans(exporter: InMemorySpanExporter) -> Iterator[Any]:
 async def models(lm: str, private: bool = False, **more: Any) -> AsyncIterator[Models]:
     roles = {"executor": RoleSettings(temperature=0.5, top_p=0.9, max_tokens=64)}
     settings = {"cache": False, "retries": 1, "telemetry": ("otel",), **more}
-    made = Models.build(Config(lm=lm, roles=roles, **settings), Supplies(private=private))
+    made = Models.build(Config(lm=lm, roles=roles, **settings), StackResources(private=private))
     try:
         yield made
     finally:

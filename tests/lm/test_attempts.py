@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.base.paths import unfinished_folder
 from promptcodebook.calls import ROLES, Message, Reply, Request, Sampling, Schema, Usage
 from promptcodebook.config import load_config
 from promptcodebook.errors import (
@@ -23,8 +24,7 @@ from promptcodebook.errors import (
     StoreError,
 )
 from promptcodebook.lm.budget import Ledger, credible
-from promptcodebook.lm.stack import Models, Supplies
-from promptcodebook.paths import unfinished_folder
+from promptcodebook.lm.stack import Models, StackResources
 from promptcodebook.store.header import Header
 from promptcodebook.store.journal import until_done
 from promptcodebook.store.run import RunStore
@@ -33,9 +33,9 @@ from tests.lm.server import Server, Step, drops, fails, raw, refusing, says
 HEADER = Header("run", "2026-01-01T00:00:00+00:00", "0")
 
 
-def models(server: Server, supplies: Supplies | None = None, **settings) -> Models:
+def models(server: Server, supplies: StackResources | None = None, **settings) -> Models:
     fixed = {"lm": server.spec, "cache": False, "retries": 2, "timeout": 0.3, "concurrency": 4}
-    return Models.build(load_config({**fixed, **settings}), supplies or Supplies())
+    return Models.build(load_config({**fixed, **settings}), supplies or StackResources())
 
 
 def ask(n: int = 0, schema: Schema | None = None) -> Request:
@@ -90,7 +90,7 @@ async def test_requests_that_teach_what_is_refused_are_counted_too(server: Serve
 
 async def test_a_budget_in_seconds_ends_waiting(server: Server) -> None:
     server.default = fails(429, headers={"Retry-After": "20"})
-    stack = models(server, Supplies.of_one_budget(), budget={"seconds": 0.5})
+    stack = models(server, StackResources.of_one_budget(), budget={"seconds": 0.5})
     began = time.monotonic()
     outcomes = await answered(stack, 9)
     assert time.monotonic() - began < 15
@@ -127,7 +127,7 @@ async def test_what_was_in_flight_at_a_kill_is_booked_once_when_the_run_is_opene
 
 async def test_a_closed_run_lets_no_attempt_leave(server: Server, tmp_path: Path) -> None:
     store = RunStore.create(tmp_path, HEADER)
-    stack = models(server, Supplies(ledger=Ledger(log=store.attempt_log)))
+    stack = models(server, StackResources(ledger=Ledger(log=store.attempt_log)))
     store.close()
     with pytest.raises(PcoError, match="closed"):
         await stack.lm(ask())
@@ -242,7 +242,7 @@ async def test_a_known_reply_is_given_after_a_budget_is_reached_not_after_an_int
     """A run whose replies are all known would not end: it asks for nothing new."""
     server.default = says()
     store = RunStore.create(tmp_path, HEADER)
-    stack = models(server, Supplies(log=store.reply_log), timeout=20.0)
+    stack = models(server, StackResources(log=store.reply_log), timeout=20.0)
     await stack.lm(ask())
     stack.budget.stop_signal.give(reason("enough"))
     again = await asyncio.gather(stack.lm(ask()), return_exceptions=True)
@@ -283,7 +283,7 @@ class Full:
 
 
 async def test_nothing_is_asked_for_that_could_not_be_kept(server: Server):
-    stack = models(server, Supplies(log=Full()), timeout=20.0, concurrency=1)
+    stack = models(server, StackResources(log=Full()), timeout=20.0, concurrency=1)
     calls = (stack.lm(ask(n)) for n in range(6))
     results = await asyncio.gather(*calls, return_exceptions=True)
     with pytest.raises(DiskFull, match="no space left") as caught:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from promptcodebook.base.incidents import Incident
 from promptcodebook.calls import (
     LM,
     Message,
@@ -35,7 +36,6 @@ from promptcodebook.errors import (
     RateLimited,
     ServerFault,
 )
-from promptcodebook.incidents import Incident
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable, prompt_bound
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, Retrying
 from promptcodebook.lm.wire import byte_size, count_usage

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.base.incidents import no_tally
+from promptcodebook.base.paths import reply_cache_path
+from promptcodebook.base.sqlite import Packer, unpack
 from promptcodebook.calls import Message, Reply, Request, Role, Sampling, Schema, Usage, request_key
 from promptcodebook.errors import ServerFault, StoreError, StoreTooNew
-from promptcodebook.incidents import no_tally
 from promptcodebook.lm.cache import Cache, Journaled, ReplyCache, pack_reply, unpack_reply
-from promptcodebook.paths import reply_cache_path
-from promptcodebook.sqlite import Packer, unpack
 from tests.lm.conftest import Counts
 
 PAID = Usage(1, 10, 2, 4, 0.5, 1.0)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from promptcodebook.base.randomness import keyed_int
 from promptcodebook.calls import Chat, Message, Reply, Request, Sampling, Schema, Usage, request_key
 from promptcodebook.config import Config, load_config
 from promptcodebook.config.schema import RoleSettings
@@ -23,11 +24,10 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.lm.stack import Endpoints, Models, Roles, Supplies
+from promptcodebook.lm.stack import Endpoints, Models, Roles, StackResources
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import estimate_tokens
 from promptcodebook.method.executor import BoundChat
-from promptcodebook.randomness import keyed_int
 from tests.lm.conftest import Counts
 from tests.lm.server import Server, drops, fails, says
 
@@ -245,25 +245,27 @@ async def test_a_body_field_takes_its_secret_from_the_environment(server: Server
 async def test_replies_are_cached_between_stacks_but_not_the_users_own_nor_the_simulated(
     server: Server,
 ):
-    async def sources(supplies: Supplies, **settings: object) -> list[str]:
+    async def sources(supplies: StackResources, **settings: object) -> list[str]:
         found: list[str] = []
         for _ in range(2):
             stack = Models.build(load_config({"lm": server.spec, **settings}), supplies)
             found.append((await stack.lm(ASK)).source)
-            assert stack.keeps is (settings.get("cache", True) and supplies == Supplies())
+            assert stack.keeps is (settings.get("cache", True) and supplies == StackResources())
             await stack.close()
         return found
 
     roles = {"critic": {"extra": {"api_key": "$PCO_BODY"}}}
     with pytest.raises(ConfigError, match="PCO_BODY, which is not set"):
-        await sources(Supplies(), roles=roles)
+        await sources(StackResources(), roles=roles)
     with pytest.raises(ConfigError, match="no simulated model"):
-        await sources(Supplies(), lm="simulated")
+        await sources(StackResources(), lm="simulated")
     script = ScriptedLM().reply_with(lambda r: "ok")
-    assert await sources(Supplies()) == ["live", "cache"]
-    assert await sources(Supplies(), cache=False) == ["live", "live"]
-    assert await sources(Supplies(own=script)) == ["live", "live"]
-    assert await sources(Supplies(simulated=lambda spec: script), lm="simulated") == ["live"] * 2
+    assert await sources(StackResources()) == ["live", "cache"]
+    assert await sources(StackResources(), cache=False) == ["live", "live"]
+    assert await sources(StackResources(own=script)) == ["live", "live"]
+    assert (
+        await sources(StackResources(simulated=lambda spec: script), lm="simulated") == ["live"] * 2
+    )
 
 
 class Clock:

@@ -20,7 +20,7 @@ from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import (
     Ask,
     Extraction,
-    Indices,
+    LenientIndices,
     LenientNumber,
     LenientText,
     LenientTexts,
@@ -326,7 +326,7 @@ JSON = st.recursive(
 class Whole(ReplyShape):
     """Not for the model's eyes."""
 
-    picks: Indices = Field(default_factory=list)
+    picks: LenientIndices = Field(default_factory=list)
     text: LenientText = bounded(20)
     texts: LenientTexts = Field(default_factory=list)
 

@@ -21,7 +21,7 @@ from promptcodebook.method.policy import Composer, Router
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Credit, Learner, train
-from promptcodebook.method.update import Rerun, Updater
+from promptcodebook.method.update import Rescore, Updater
 from promptcodebook.routing.ranking import RankedRoutes
 from promptcodebook.routing.router import make_router
 from promptcodebook.routing.upkeep import Upkeep
@@ -205,7 +205,7 @@ class World:
     def learner(self) -> Learner:
         config = self.config
         router = self.router
-        rerun = Rerun(config, self.composer, self.trial, router, self.pool, self.credit.judge)
+        rerun = Rescore(config, self.composer, self.trial, router, self.pool, self.credit.judge)
         return Learner(
             config=config,
             composer=self.composer,

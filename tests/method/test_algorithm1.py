@@ -43,8 +43,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from promptcodebook.base.randomness import keyed_random
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.randomness import keyed_random
 from promptcodebook.types import Step
 from tests.method.build import (
     World,

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from promptcodebook.base.incidents import Incident
+from promptcodebook.base.randomness import Draws, Randomness
 from promptcodebook.calls import Message
 from promptcodebook.config import load_config
-from promptcodebook.incidents import Incident
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.critic import (
@@ -23,13 +24,21 @@ from promptcodebook.method.critic import (
     penalty,
     stage_lines,
 )
+from promptcodebook.method.safety import LOOK, SafetyClause
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Credit
 from promptcodebook.method.update import collect_gradients
 from promptcodebook.policy.scan import order_check
-from promptcodebook.randomness import Draws, Randomness
-from promptcodebook.safety import LOOK, SafetyClause
-from promptcodebook.types import Codebook, Example, Gradients, Rollout, Route, Stage, Trace, Verdict
+from promptcodebook.types import (
+    Codebook,
+    Critique,
+    Example,
+    Gradients,
+    Rollout,
+    Route,
+    Stage,
+    Trace,
+)
 from tests.method.build import (
     Counts,
     World,
@@ -67,7 +76,7 @@ def history(
 ])  # fmt: skip
 def test_the_penalty(score: float, feedback: str, unit: float, weight: float, rho: float):
     """Decision 5: 0 for a full reward or an empty critique, else (1 - score) · weight."""
-    assert penalty(Verdict(score, feedback), unit, weight) == pytest.approx(rho)
+    assert penalty(Critique(score, feedback), unit, weight) == pytest.approx(rho)
 
 
 @pytest.mark.parametrize("stages", [1, 2])
@@ -87,7 +96,7 @@ async def test_the_critic_is_shown_the_reward_unless_it_is_to_judge_without(
     world = World(config(), ScriptedLM().enqueue(*[verdict(0.5)] * 3))
     await world.critic.verdict("psi", shown, DRAWS)
     await world.critic.critique("psi", shown, DRAWS)
-    await world.critic.own_gradient("psi", shown, Verdict(0.5, ""), DRAWS)
+    await world.critic.own_gradient("psi", shown, Critique(0.5, ""), DRAWS)
     scale = "Reward: 0.25 on a scale from -1 to 5"
     assert [scale in said(r) for r in world.lm.history] == [sees] * 3
 
@@ -132,7 +141,7 @@ async def test_the_own_gradient_reads_rubric_trace_and_verdict(feedback: str):
     """g_ψ: an adversarial call of role critic; a silent critic may have missed something."""
     reply = {"feedback": " look at units ", "severity": "3/10"}
     world = World(config(), ScriptedLM().enqueue(json.dumps(reply)))
-    own = await world.critic.own_gradient("PSI", history(), Verdict(0.5, feedback), DRAWS)
+    own = await world.critic.own_gradient("PSI", history(), Critique(0.5, feedback), DRAWS)
     seen = said(world.lm.history[0])
     assert own == Gradients(critic="look at units", severity={"critic": 0.3})
     assert world.lm.history[0].role == "critic"
@@ -177,7 +186,7 @@ async def test_one_stage_asks_no_attribution():
     world, trace = await assign(0.5, one_call, OWN, critic={"stages": 1})
     assert roles(world) == ["critic", "critic"]
     assert trace.gradients == Gradients("z", "r", {1: "i"}, "own")
-    assert trace.verdict == Verdict(0.5, "bad") and trace.penalty == 0.5
+    assert trace.verdict == Critique(0.5, "bad") and trace.penalty == 0.5
 
 
 async def test_a_solved_example_costs_no_critic_call_unless_it_is_asked_for():
@@ -185,7 +194,7 @@ async def test_a_solved_example_costs_no_critic_call_unless_it_is_asked_for():
     5)."""
     world, trace = await assign(1.0)
     assert world.lm.history == []
-    assert trace == Trace(trace.rollout, 1.0, Verdict(1.0, ""))
+    assert trace == Trace(trace.rollout, 1.0, Critique(1.0, ""))
     world, trace = await assign(1.0, verdict(0.4), OWN, critic={"skip_solved": False})
     assert roles(world) == ["critic", "attribution", "critic"]
     assert trace.penalty == 0.0 and trace.gradients.generator == "r"
@@ -270,7 +279,7 @@ async def test_a_route_that_was_filled_up_teaches_theta_its_fault_and_nothing_el
 
 async def split(reply: str, templates: str = "default") -> tuple[World, Gradients]:
     world = World(config(templates=templates), ScriptedLM().enqueue(reply))
-    verdict = Verdict(0.4, "THE VERDICT")
+    verdict = Critique(0.4, "THE VERDICT")
     return world, await world.attribution.split(history(), verdict, Draws(0, 0, "x"))
 
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from promptcodebook.base.randomness import Draws, Randomness
 from promptcodebook.calls import Chat, Message, Reply, Request, Usage
 from promptcodebook.config.schema import Explore, preset
 from promptcodebook.errors import BudgetReached, ConfigError, EndpointDown, LMError, Stop
@@ -35,7 +36,6 @@ from promptcodebook.method.policy import (
 )
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import load_templates
-from promptcodebook.randomness import Draws, Randomness
 from promptcodebook.routing.ranking import BUCKETS, Embedder
 from promptcodebook.types import (
     Example,

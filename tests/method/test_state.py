@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptcodebook.base.randomness import Randomness
 from promptcodebook.config.schema import Update
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
@@ -25,7 +26,6 @@ from promptcodebook.method.state import (
     utilisation,
     utilisation_bound,
 )
-from promptcodebook.randomness import Randomness
 from promptcodebook.types import Failure, Instinct, Parameters, Ranking, Rollout, Route, Trace
 from tests.method.build import World, config, examples, parameters, said
 

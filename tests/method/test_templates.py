@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcodebook.audit.report import hazards_schema
 from promptcodebook.calls import Request, Role, Schema
 from promptcodebook.config.schema import default_roles
+from promptcodebook.deploy.audit.report import hazards_schema
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import ReplyShape
@@ -32,6 +32,7 @@ from promptcodebook.method.critic import (
 )
 from promptcodebook.method.init import Initialiser, instincts_schema
 from promptcodebook.method.policy import route_schema
+from promptcodebook.method.safety import SafetyClause
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import (
     CodebookLines,
@@ -41,8 +42,7 @@ from promptcodebook.method.templates import (
     load_templates,
     template_sets,
 )
-from promptcodebook.safety import SafetyClause
-from promptcodebook.tasks.pupa.task import Comparison, LeakCount
+from promptcodebook.paper.tasks.pupa.task import LeakCount, QualityComparison
 from promptcodebook.tasks.rewards import Judgement
 from tests.method.build import World, attributed, book, config, examples, said, talkative
 
@@ -370,7 +370,12 @@ BLAMING: dict[Role, list[type[ReplyShape]]] = {
     "critic": [CritiqueReply, OneStringCritiqueReply],
     "attribution": [AttributionReply, OneStringAttributionReply],
 }
-JUDGEMENTS = [schema_of(Judgement), schema_of(Comparison), schema_of(LeakCount), hazards_schema()]
+JUDGEMENTS = [
+    schema_of(Judgement),
+    schema_of(QualityComparison),
+    schema_of(LeakCount),
+    hazards_schema(),
+]
 SCHEMAS: list[tuple[Role, Schema]] = [
     *(("encoder", route_schema(*sizes)) for sizes in [(1, 1), (4, 16), (8, 32), (32, 128)]),
     *(("updater", instincts_schema(*sizes)) for sizes in [(1, 25), (16, 25), (16, 60), (128, 25)]),

@@ -8,32 +8,32 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.base.incidents import Incident
 from promptcodebook.calls import Reply, Request
 from promptcodebook.config import load_config
 from promptcodebook.config.schema import Update
 from promptcodebook.errors import ConfigError, EndpointDown
-from promptcodebook.incidents import Incident
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.update import (
     AllChecks,
     LengthCheck,
     NoLeakCheck,
-    Pending,
+    PendingUpdate,
     apply_rewrites,
     collect_gradients,
     find_rule,
     near_copy,
 )
 from promptcodebook.types import (
+    Critique,
     Example,
     Gradients,
-    Refused,
+    RefusedReply,
     Rewrite,
     Rollout,
     Route,
     Trace,
     Variable,
-    Verdict,
 )
 from tests.method.build import (
     ENCODED,
@@ -126,7 +126,7 @@ def test_a_directive_learns_what_two_examples_share_and_nothing_else_of_them():
     two = batch({"encoder": fault}, {"encoder": fault}, fallback=0)
     assert gathered(two) == {"encoder": (fault, fault)}
     (one,) = batch({"generator": "The text is harmful: it lies."})
-    called = replace(one, verdict=Verdict(0.0, "", {"generator": "it lies"}))
+    called = replace(one, verdict=Critique(0.0, "", {"generator": "it lies"}))
     assert gathered([called]) == {"generator": ("The text is harmful: it lies.",)}, "one is enough"
 
 
@@ -146,7 +146,7 @@ def test_applying_keeps_the_order_of_the_codebook():
     assert apply_rewrites(parameters(), [phi]).generator == "phi 1"
 
 
-async def rewrite(*pending: Pending, replies: tuple[Scripted, ...] = (), check=never, **tree):
+async def rewrite(*pending: PendingUpdate, replies: tuple[Scripted, ...] = (), check=never, **tree):
     world = World(config(**tree), ScriptedLM().enqueue(*replies), check=check)
     return world, await world.updater.rewrite_all(pending, 3)
 
@@ -155,8 +155,8 @@ async def test_the_updater_sees_text_gradients_cap_checks_and_the_others_by_thei
     """What another says already is not to be repeated; a long one is shown by its first words."""
     long = " ".join(f"w{i}" for i in range(26))
     world, (done, _) = await rewrite(
-        Pending(1, "rule one", ("first\nline", "second"), ("rule\nzero", long)),
-        Pending("generator", "phi", ("g",)),
+        PendingUpdate(1, "rule one", ("first\nline", "second"), ("rule\nzero", long)),
+        PendingUpdate("generator", "phi", ("g",)),
         replies=(" new rule \n", "new phi"),
     )
     assert done == Rewrite(1, "rule one", "new rule", "- first line\n- second", kept=True)
@@ -171,7 +171,7 @@ async def test_the_updater_sees_text_gradients_cap_checks_and_the_others_by_thei
 
 async def test_at_most_max_gradients_go_into_one_rewrite_by_a_seeded_choice():
     """An 8k context must hold them all."""
-    many = Pending(1, "rule one", tuple(f"g{i:02}" for i in range(20)))
+    many = PendingUpdate(1, "rule one", tuple(f"g{i:02}" for i in range(20)))
     chosen: list[list[str]] = []
     for seed in (0, 0, 1):
         update = {"max_gradients": 3}
@@ -193,12 +193,12 @@ def refusing(*bad: str):
 async def test_a_refused_rewrite_is_asked_for_once_more_with_the_reason_alone():
     """Decision 11. What a reason quotes, and the refused text, are not sent again."""
     world, (done,) = await rewrite(
-        Pending(2, "rule two", ("g",)), replies=("leaked", "better"), check=refusing("leaked")
+        PendingUpdate(2, "rule two", ("g",)), replies=("leaked", "better"), check=refusing("leaked")
     )
     first, again = world.lm.history
     assert done == Rewrite(
         2, "rule two", "better", "- g", kept=True, reason="",
-        earlier=Refused("leaked", "it quotes an input: SECRET"),
+        earlier=RefusedReply("leaked", "it quotes an input: SECRET"),
     )  # fmt: skip
     assert said(again).startswith(said(first)) and again.sample != first.sample
     assert "it quotes an input." in said(again)
@@ -209,9 +209,9 @@ async def test_a_refused_rewrite_is_asked_for_once_more_with_the_reason_alone():
         (cut, "half a rew", "the rewrite was cut at its length cap"),
         ("<think>hm</think>", "", "the rewrite is empty"),
     ):
-        pending, check = Pending(0, "rule zero", ("g",)), LengthCheck(Update())
+        pending, check = PendingUpdate(0, "rule zero", ("g",)), LengthCheck(Update())
         _, (done,) = await rewrite(pending, replies=(first, "whole"), check=check)
-        assert done.kept and (done.after, done.earlier) == ("whole", Refused(read, reason))
+        assert done.kept and (done.after, done.earlier) == ("whole", RefusedReply(read, reason))
 
 
 async def test_what_is_refused_twice_or_cannot_be_asked_for_stays_as_it_was():
@@ -221,19 +221,19 @@ async def test_what_is_refused_twice_or_cannot_be_asked_for_stays_as_it_was():
     def no(variable, text, before, others):
         return f"{variable} may not become {text!r}"
 
-    counted, psi = Counts(), Pending("critic", "psi", ("g",))
+    counted, psi = Counts(), PendingUpdate("critic", "psi", ("g",))
     checks = [(never, Incident.REWRITES_LONG), (no, Incident.REWRITES_UNSAFE), (near_copy, None)]
     both = {"replies": ("bad", "worse"), "check": AllChecks(checks, counted)}
     world, (done,) = await rewrite(psi, **both)
     assert (done.kept, done.after, done.reason) == (False, "worse", no("critic", "worse", "", ()))
-    assert done.earlier == Refused("bad", no("critic", "bad", "", ()))
+    assert done.earlier == RefusedReply("bad", no("critic", "bad", "", ()))
     assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (1, 1)
     assert counted == {"rewrites_unsafe": 2}
-    world, (done,) = await rewrite(Pending(0, "a", ("g",)), replies=(EndpointDown("gone"),))
+    world, (done,) = await rewrite(PendingUpdate(0, "a", ("g",)), replies=(EndpointDown("gone"),))
     assert done.failure is not None and len(world.lm.history) == 1
     assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (0, 1)
     world, (done,) = await rewrite(
-        Pending(0, "a", ("g",)), replies=("bad", EndpointDown("gone")), check=refusing("bad")
+        PendingUpdate(0, "a", ("g",)), replies=("bad", EndpointDown("gone")), check=refusing("bad")
     )
     assert (done.kept, done.after, done.failure) == (False, "bad", None)
     assert done.reason == "it quotes an input: SECRET" and done.earlier is None
@@ -247,7 +247,7 @@ async def test_a_near_copy_is_refused_without_a_second_call(origin, texts, calls
     """The request has shown the other instincts already: asking again says nothing new. But a
     refusal would leave a harmful text in place."""
     others, replies = ("rule zero", "rule two"), ("rule two", "something else")
-    pending = Pending(1, "rule one", ("g",), others, origin)
+    pending = PendingUpdate(1, "rule one", ("g",), others, origin)
     world, (done,) = await rewrite(pending, replies=replies, check=near_copy)
     earlier = None if done.earlier is None else done.earlier.text
     assert ((done.kept, done.after, earlier), len(world.lm.history)) == (texts, calls)
@@ -259,9 +259,9 @@ async def test_of_twins_of_one_step_the_later_keeps_its_old_text():
     """Decision 11: neither is a copy of an old entry."""
     same = "count every word before you answer"
     world, done = await rewrite(
-        Pending(0, "rule zero", ("g",), ("rule one", "rule two")),
-        Pending(1, "rule one", ("g",), ("rule zero", "rule two")),
-        Pending("critic", "psi", ("g",)),
+        PendingUpdate(0, "rule zero", ("g",), ("rule one", "rule two")),
+        PendingUpdate(1, "rule one", ("g",), ("rule zero", "rule two")),
+        PendingUpdate("critic", "psi", ("g",)),
         replies=(same, same, same),
         check=near_copy,
     )
@@ -283,7 +283,7 @@ async def test_what_is_only_too_long_is_cut_at_a_sentence_without_a_call(
     cap: int, reply: str, after: str
 ):
     world, (done,) = await rewrite(
-        Pending(0, "rule zero", ("g",)),
+        PendingUpdate(0, "rule zero", ("g",)),
         replies=(reply, "another reply"),
         check=LengthCheck(Update(instinct_words=cap)),
         update={"instinct_words": cap},
@@ -292,7 +292,7 @@ async def test_what_is_only_too_long_is_cut_at_a_sentence_without_a_call(
     assert done.reason == f"cut at a sentence's end, from {len(reply.split())} words"
     for odd in (TWO, 'Say "Done. And well done" at the end of it all.'):
         world, (done,) = await rewrite(
-            Pending(0, "rule zero", ("g",)),
+            PendingUpdate(0, "rule zero", ("g",)),
             replies=(odd, "count first"),
             check=LengthCheck(Update(instinct_words=5)),
             update={"instinct_words": 5},

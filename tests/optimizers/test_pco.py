@@ -12,13 +12,13 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.assemble import Assembled, Plan
+from promptcodebook.base.intervals import Interval
 from promptcodebook.calls import Request
 from promptcodebook.config import Config, load_config
 from promptcodebook.data import Dataset
 from promptcodebook.errors import BudgetReached, ConfigError
-from promptcodebook.intervals import Interval
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.lm.stack import Models, StackResources
 from promptcodebook.method.policy import FixedPrompt, Router
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
@@ -28,7 +28,7 @@ from promptcodebook.optimizers.selection import VerdictReserve, count_selection
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Note, Phase, StepDone, ValidationDone
 from promptcodebook.routing.router import OutcomeRouter
-from promptcodebook.run.verdict import Row
+from promptcodebook.run.verdict import VerdictRow
 from promptcodebook.store.events import Resumed, Started, Stepped
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
@@ -96,7 +96,7 @@ def problem(path: Path, settings: Config, reply: Any, val: int = 0) -> Iterator[
     data = Dataset(rows(24), rows(val, 24), ())
     task = Task("t", data, asks_nobody(reward), SingleCall(), settings.reward_range)
     lm, told, store = ScriptedLM().reply_with(reply), list[object](), RunStore.create(path, HEADER)
-    models = Models.build(settings, Supplies(own=lm))
+    models = Models.build(settings, StackResources(own=lm))
     plan = Plan(settings, task, load_templates("default"))
     yield At(Problem(Assembled(plan, models), store, told.append), lm, told)
     store.close()
@@ -107,7 +107,7 @@ def learned(settings: Config) -> Assembled:
     data = Dataset(rows(24), (), ())
     task = Task("t", data, asks_nobody(lambda example, output: 0.5), SingleCall())
     lm = ScriptedLM().reply_with(talkative)
-    models = Models.build(settings, Supplies(own=lm))
+    models = Models.build(settings, StackResources(own=lm))
     return Assembled(Plan(settings, task, load_templates("default")), models)
 
 
@@ -392,7 +392,7 @@ BOOK = {"kind": "expert", "instincts": ["Count the words.", "Use the stated thin
 SMALL = {"init": BOOK, "size": 3, "select": 2}
 
 
-def row_of(run: pco.Run, name: str) -> Row:
+def row_of(run: pco.Run, name: str) -> VerdictRow:
     assert run.ended == "finished" and [*run.rows] == ["present", name]
     return run.rows[name]
 

@@ -29,8 +29,8 @@ from bench.kill import (
     typed,
     uninterrupted,
 )
-from promptcodebook.experiments.experiment import read_run
-from promptcodebook.randomness import keyed_random
+from promptcodebook.base.randomness import keyed_random
+from promptcodebook.paper.experiments.experiment import read_run
 from tests.proof.runs import Finished
 from tests.proof.served import Served, served
 

@@ -87,7 +87,7 @@ def python_of(page: str) -> str:
 
 
 def test_the_first_verdict_comes_as_printed(shell: Shell) -> None:
-    """On the simulated model, whose verdict the page tells; with weights: tests/local."""
+    """On the simulated model, whose verdict the page tells; with weights: tests/models/local."""
     [block] = blocks("README.md", "A first verdict in three minutes")
     begin, train, use = re.split(r"^(pco train .*)\n", commands(block), flags=re.M)
     shell.run(begin)

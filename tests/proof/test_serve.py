@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from promptcodebook.serve.admission import Limits
-from tests.serve.proxied import Setup, Up, up
+from promptcodebook.deploy.http.admission import RequestLimits
+from tests.deploy.serve.proxied import Setup, Up, up
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +63,7 @@ async def asks(served: Up, http: aiohttp.ClientSession, number: int) -> int:
 async def test_of_many_mixed_requests_none_is_lost_and_none_answered_twice() -> None:
     statuses: Counter[int] = Counter()
     sizes: list[int] = []
-    limits = Limits(in_flight=2 * AT_ONCE)
+    limits = RequestLimits(in_flight=2 * AT_ONCE)
     async with (
         up(setup=Setup(limits=limits)) as served,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,

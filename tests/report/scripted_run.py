@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
-from promptcodebook.randomness import keyed_random
-from promptcodebook.run.verdict import Entry, Terms, conclude
+from promptcodebook.run.verdict import JudgingTerms, RowSource, conclude
 from promptcodebook.store.events import (
     Compared,
     Concluded,
@@ -25,6 +25,7 @@ from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import (
     Codebook,
+    Critique,
     Evaluation,
     Failure,
     Gradients,
@@ -37,7 +38,6 @@ from promptcodebook.types import (
     Step,
     Trace,
     Turn,
-    Verdict,
 )
 
 PICTURE = (
@@ -142,11 +142,11 @@ def _end(run: ScriptedRun) -> Iterator[Event]:
     last = (run.steps - 1) // 10 * 10 - 1
     yield Validated(last, "full", _evaluation("val", "val", 0.66, 40))
     entries = [
-        Entry(title, _evaluation(name, "test", score, 60)) for name, title, score in run.rows
+        RowSource(title, _evaluation(name, "test", score, 60)) for name, title, score in run.rows
     ]
     for entry in entries:
         yield Compared(entry.evaluation)
-    conclusion = conclude(entries, Terms(simulated=run.simulated))
+    conclusion = conclude(entries, JudgingTerms(simulated=run.simulated))
     rows = conclusion.table.as_json()
     yield Concluded(conclusion.sentence, conclusion.worth, rows, conclusion.deploy)
     yield Ended("finished")
@@ -237,7 +237,7 @@ def _trace(run: ScriptedRun, draw: random.Random, at: tuple[int, int], epsilon: 
         codebook={route.indices[0]: f"too vague {run.hostile}"},
         severity={"codebook": 0.1, **({"critic": 0.0} if place else {})},
     )
-    verdict = Verdict(round(reward, 1), f"The answer ignores a limit. {run.hostile}")
+    verdict = Critique(round(reward, 1), f"The answer ignores a limit. {run.hostile}")
     return Trace(rollout, reward, verdict, 1 - reward, gradients, residual=0.9 - reward)
 
 

@@ -10,7 +10,7 @@ from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
-from promptcodebook.report.context import Context, Section
+from promptcodebook.report.context import Context, ReportSection
 from promptcodebook.report.pages import read_script
 from promptcodebook.store.events import Event
 from promptcodebook.store.run import RunStore
@@ -114,7 +114,7 @@ def flat(markup: str) -> str:
 
 def section(
     store: RunStore,
-    make: Callable[[Context], Section],
+    make: Callable[[Context], ReportSection],
     examples: Mapping[str, Example] | None = None,
     change: Callable[[Event], Event] = lambda event: event,
 ) -> str:

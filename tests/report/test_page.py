@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from promptcodebook.base.text import printable
 from promptcodebook.errors import StoreError
 from promptcodebook.report.page import render_report, write_report
 from promptcodebook.store.events import Concluded, Ended, Started
 from promptcodebook.store.run import RunStore
-from promptcodebook.text import printable
 from promptcodebook.types import Codebook, Example, Instinct, Parameters
 from tests.report.scripted_run import HOSTILE, ScriptedRun, events_of
 from tests.report.strict import read_page

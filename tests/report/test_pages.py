@@ -17,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
+from promptcodebook.base.text import printable
 from promptcodebook.report.page import render_report
 from promptcodebook.report.pages import (
     Area,
     Chart,
-    Line,
+    ChartLine,
     Picture,
     address,
     csv_text,
@@ -32,7 +33,6 @@ from promptcodebook.report.pages import (
     svg_text,
 )
 from promptcodebook.store.run import RunStore
-from promptcodebook.text import printable
 from tests.report.scripted_run import HOSTILE, ScriptedRun
 from tests.report.strict import read_page
 
@@ -42,7 +42,7 @@ TEMPLATES = {str(p.relative_to(PACKAGE)): p.read_text("utf-8") for p in PACKAGE.
 
 @given(st.text(max_size=200))
 def test_any_text_comes_back_as_it_can_be_shown(text: str) -> None:
-    source = render("viewer/templates/missing.html.jinja", what=text, hint="x")
+    source = render("deploy/viewer/templates/missing.html.jinja", what=text, hint="x")
     page = read_page(source)
     assert page.faults == [] and page.tags == ["p", "p", "code"]
     assert page.texts[0] == printable(text) if text else True
@@ -50,7 +50,7 @@ def test_any_text_comes_back_as_it_can_be_shown(text: str) -> None:
 
 def test_a_value_that_is_missing_is_an_error() -> None:
     with pytest.raises(UndefinedError):
-        render("viewer/templates/missing.html.jinja", what="x")
+        render("deploy/viewer/templates/missing.html.jinja", what="x")
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -92,7 +92,11 @@ def test_style_and_script_can_stand_in_a_page_and_load_nothing() -> None:
 CHART = Chart(
     "Reward",
     "step",
-    [Line("mean", [(1, 0.25), (2, 0.5)]), Line("none", []), Line("=1+1", [(1, 0.1)], "limit")],
+    [
+        ChartLine("mean", [(1, 0.25), (2, 0.5)]),
+        ChartLine("none", []),
+        ChartLine("=1+1", [(1, 0.1)], "limit"),
+    ],
     [Area("± 1 sd", [(1, 0.1, 0.4), (2, 0.3, 0.7)]), Area("empty", [])],
     [((2, 0.5), "best", "main")],
     (0.0, 1.0),
@@ -121,12 +125,12 @@ def test_a_chart_is_drawn_from_its_description() -> None:
     assert '<text class="label end" x="380.0" y="76.0">best</text>' in picture.shapes
     assert ">simulated</text>" in picture.shapes and "simulated" not in drawn(CHART).shapes
     assert "mean: from 0.25 at 1 to 0.5 at 2, highest 0.5 at 2." in picture.description
-    assert drawn(Chart("t", "x", [Line("alone", [(1, 1.0)])])).legend == ()
+    assert drawn(Chart("t", "x", [ChartLine("alone", [(1, 1.0)])])).legend == ()
 
 
 @pytest.mark.parametrize("points", [[], [(1.0, float("nan"))]])
 def test_a_chart_without_points_is_not_drawn(points: list[tuple[float, float]]) -> None:
-    assert draw(Chart("t", "x", [Line("a", points)])) is None
+    assert draw(Chart("t", "x", [ChartLine("a", points)])) is None
     context = SimpleNamespace(simulated=False, deployed=None, setting={}.get)
     shown = render(
         "report/templates/training.html.jinja",
@@ -137,12 +141,12 @@ def test_a_chart_without_points_is_not_drawn(points: list[tuple[float, float]]) 
 
 def test_single_points_places_and_long_lines_are_drawn_as_such() -> None:
     lone = drawn(
-        Chart("t", "x", [Line("a", [(1.0, 0.5)])], [Area("i", [(1, 0, 1)], "area second")])
+        Chart("t", "x", [ChartLine("a", [(1.0, 0.5)])], [Area("i", [(1, 0, 1)], "area second")])
     )
     assert "<circle" in lone.shapes and 'class="whisker second"' in lone.shapes
-    places = drawn(Chart("t", "x", [Line("a", [(1, 1.0), (1, 2.0)], "dots")], scattered=True))
+    places = drawn(Chart("t", "x", [ChartLine("a", [(1, 1.0), (1, 2.0)], "dots")], scattered=True))
     assert places.range is None and places.shapes.count('class="dot"') == 2
-    long = drawn(Chart("t", "x", [Line("a", [(float(x), 0.0) for x in range(2000)])]))
+    long = drawn(Chart("t", "x", [ChartLine("a", [(float(x), 0.0) for x in range(2000)])]))
     assert long.shapes.count("L") == 666 and "<circle" not in long.shapes  # three in one
 
 
@@ -185,7 +189,7 @@ def test_the_numbers_are_those_of_the_chart_and_no_cell_is_a_formula() -> None:
     assert ["mean", "2", "0.5", "", "", "run x"] in rows
     assert ["± 1 sd", "2", "", "0.3", "0.7", "run x"] in rows
     assert {row[0] for row in rows} == {"mean", "'=1+1", "± 1 sd"}
-    assert rows_of(drawn(Chart("t", "x", [Line("a", [(1, -1.5)])])))[1][2] == "-1.5"
+    assert rows_of(drawn(Chart("t", "x", [ChartLine("a", [(1, -1.5)])])))[1][2] == "-1.5"
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "  ="])
@@ -198,7 +202,7 @@ def test_no_text_of_a_file_is_taken_for_a_formula(start: str) -> None:
 def test_a_long_series_is_filed_by_evenly_chosen_points_and_says_so() -> None:
     """Else a run of thousands of steps is too large a file to be mailed."""
     points = [(float(x), x / 7500) for x in range(7500)]
-    picture = drawn(Chart("t", "s", [Line("all", points), Line("few", points[:30])]))
+    picture = drawn(Chart("t", "s", [ChartLine("all", points), ChartLine("few", points[:30])]))
     _, *rows = rows_of(picture)
     context = SimpleNamespace(simulated=False, deployed=None, setting={}.get, source="run x")
     shown = render(
@@ -211,7 +215,7 @@ def test_a_long_series_is_filed_by_evenly_chosen_points_and_says_so() -> None:
 
 
 def test_a_drawing_holds_no_markup_of_the_run() -> None:
-    lines = [Line(f"{HOSTILE}\uffff", [(1, 1.0), (2, 2.0)]), Line(HOSTILE, [(1, 1.0)])]
+    lines = [ChartLine(f"{HOSTILE}\uffff", [(1, 1.0), (2, 2.0)]), ChartLine(HOSTILE, [(1, 1.0)])]
     text = svg_text(drawn(Chart(HOSTILE, "x", lines)), HOSTILE)
     tags = {element.tag.partition("}")[2] for element in ElementTree.fromstring(text).iter()}
     assert tags <= {"svg", "style", "rect", "text", "line", "path", "circle", "title", "g"}

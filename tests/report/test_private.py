@@ -21,15 +21,15 @@ from promptcodebook.report.private import withhold, withhold_ending
 from promptcodebook.report.traces import read_record
 from promptcodebook.store.events import (
     Broke,
-    Candidate,
     Compared,
     Concluded,
+    PromptCandidate,
     RunState,
     Stepped,
     Validated,
 )
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Example, Refused, Rewrite, Step
+from promptcodebook.types import Example, RefusedReply, Rewrite, Step
 from tests.report.scripted_run import ScriptedRun, events_of
 from tests.report.strict import read_page
 from tests.run.test_optimize import train
@@ -52,15 +52,17 @@ def test_figures_and_the_texts_of_kept_rewrites_stay() -> None:
         assert (other.rollout.reward, other.unit) == (one.rollout.reward, one.unit)
     for one, other in zip(before.rewrites, after.rewrites, strict=True):
         assert other.after == (one.after if one.kept else "(private: 22 characters)")
-    rewrite = Rewrite(0, "a", "b", "g", kept=True, earlier=Refused(NAME, f"a leak: {NAME}"))
+    rewrite = Rewrite(0, "a", "b", "g", kept=True, earlier=RefusedReply(NAME, f"a leak: {NAME}"))
     shown = withhold(rewrite)
     assert shown.after == "b"
-    assert shown.earlier == Refused("(private: 20 characters)", "a leak")
+    assert shown.earlier == RefusedReply("(private: 20 characters)", "a leak")
 
 
 def test_prompts_of_another_optimizer_are_withheld() -> None:
     """It was shown the examples, and may quote them."""
-    concluded = Concluded("so", None, candidates=(Candidate(f"As {NAME} said.", 0.5, 8, 8, True),))
+    concluded = Concluded(
+        "so", None, candidates=(PromptCandidate(f"As {NAME} said.", 0.5, 8, 8, True),)
+    )
     [shown] = withhold_ending(RunState(conclusion=concluded), "r").conclusion.candidates  # type: ignore[union-attr]
     assert NAME not in repr(withhold(concluded)) + repr(shown)
     assert (shown.score, shown.kept) == (0.5, True)

@@ -17,7 +17,7 @@ import pytest
 from promptcodebook.calls import Usage
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.policy.references import resolve
-from promptcodebook.report.context import NOTES, Context, Section, facts
+from promptcodebook.report.context import NOTES, Context, ReportSection, facts
 from promptcodebook.report.history import FIRST, LAST, REFUSED, HistorySection
 from promptcodebook.report.page import render_report
 from promptcodebook.report.traces import ExamplesSection, parts_of
@@ -34,7 +34,7 @@ from promptcodebook.report.verdict import (
     pairs_of,
     tally,
 )
-from promptcodebook.run.verdict import Entry, Terms, conclude
+from promptcodebook.run.verdict import JudgingTerms, RowSource, conclude
 from promptcodebook.store.events import Amended, Compared, Concluded, Ended, Event, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import (
@@ -104,7 +104,7 @@ SHORT = ScriptedRun(steps=12, size=4, select=2, verdict=False, hostile="")
 
 @pytest.mark.parametrize("make", [CurvesSection, RoutingSection])
 def test_an_instinct_that_maintenance_replaced_is_counted_from_there(
-    write: Write, make: type[Section]
+    write: Write, make: type[ReportSection]
 ) -> None:
     def replaced(event: Event) -> Event:
         if isinstance(event, Stepped) and event.step.index >= 6:
@@ -292,7 +292,7 @@ def test_a_test_example_shows_the_instincts_that_its_row_was_routed_over(
     judged = [evaluation("present", 0.0), Evaluation(row, "test", (rollout,))]
     for each in judged:
         store.append(Compared(each))
-    rows = conclude([Entry(each.name, each) for each in judged], Terms()).table.as_json()
+    rows = conclude([RowSource(each.name, each) for each in judged], JudgingTerms()).table.as_json()
     store.append(Concluded("Unclear.", None, rows))
     parameters = replace(store.parameters_at(-1), codebook=later)
     made = JudgedSection(replace(Context.of(store, {}), deployed=State.first(parameters)))

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import threadpoolctl
 
-from promptcodebook.intervals import mean_interval
-from promptcodebook.routing.outcomes import FOLDS, OutcomeModel, Terms, off_policy
+from promptcodebook.base.intervals import mean_interval
+from promptcodebook.routing.outcomes import FOLDS, OutcomeModel, RouteLimits, off_policy
 from promptcodebook.routing.ranking import BUCKETS, Features, Ranker, dot
 from promptcodebook.types import Expected, Outcome, Ranking
 
@@ -206,7 +206,7 @@ def test_sums_run_in_one_thread_whatever_the_number_of_cores() -> None:
 # What routes are worth by logged outcomes, judged by nothing that they were chosen on.
 
 TEXTS_OFFPOLICY = ("one", "two", "three")
-ONE = Terms(1, 0)
+ONE = RouteLimits(1, 0)
 INPUTS_OFFPOLICY = {f"x{i:02}": f"question {i}" for i in range(25)}
 NOTHING, ADDS = 0.3, (0.1, 0.4, -0.2)
 
@@ -237,7 +237,7 @@ def seen(i: int, indices: tuple[int, ...], reward: float, chance: float | None =
 
 
 def estimate(
-    outcomes: Sequence[Outcome], terms: Terms = ONE, forecast: Forecast | None = None
+    outcomes: Sequence[Outcome], terms: RouteLimits = ONE, forecast: Forecast | None = None
 ) -> Any:
     made = cast("OutcomeModel", forecast or Forecast())
     return off_policy(made, TEXTS_OFFPOLICY, outcomes, (0, 0, 0), terms)
@@ -268,7 +268,7 @@ def test_every_example_counts_once_however_often_it_was_visited() -> None:
     """The mean of its own rollouts; differences may be negative."""
     often = [seen(0, (1,), reward, 1.0) for reward in (0.0, 1.0, 0.5, 0.5)]
     rest = [seen(i, (1,), float(i % 2), 1.0) for i in range(1, 25)]
-    terms = Terms(1, 0)
+    terms = RouteLimits(1, 0)
     found = estimate([*often, *rest], terms)
     means = [0.5, *(float(i % 2) for i in range(1, 25))]
     assert found.value == mean_interval(means)
@@ -290,17 +290,17 @@ def test_nothing_is_judged_by_what_it_was_chosen_on() -> None:
 
 def test_what_a_policy_may_take_bounds_its_routes() -> None:
     pair = [seen(i, (0, 1), 1.0, 1.0) for i in range(25)]
-    assert estimate(pair, Terms(1, 0)).value.mean == pytest.approx(0.7)
-    assert estimate(pair, Terms(2, 0)).value.mean == pytest.approx(1.0)
-    assert estimate(pair, Terms(2, 0)).over_single.mean == pytest.approx(1.0 - 0.7)
-    assert estimate(pair, Terms(3, 3)).value.mean == pytest.approx(0.3 + 0.1 + 0.4 - 0.2)
+    assert estimate(pair, RouteLimits(1, 0)).value.mean == pytest.approx(0.7)
+    assert estimate(pair, RouteLimits(2, 0)).value.mean == pytest.approx(1.0)
+    assert estimate(pair, RouteLimits(2, 0)).over_single.mean == pytest.approx(1.0 - 0.7)
+    assert estimate(pair, RouteLimits(3, 3)).value.mean == pytest.approx(0.3 + 0.1 + 0.4 - 0.2)
 
 
 def test_only_first_visits_of_present_texts_with_a_known_chance_judge() -> None:
     first = [seen(i, (1,), 0.5, 1.0) for i in range(25)]
     blame = [replace(seen(i, (1,), -0.4), part=True) for i in range(25)]
     later = [seen(i, (1,), 0.0, 1.0) for i in range(0, 25, 2)]
-    found = estimate([*blame, *first, *later], Terms(1, 0, first_visits=True))
+    found = estimate([*blame, *first, *later], RouteLimits(1, 0, first_visits=True))
     assert (found.value.mean, found.rollouts) == (pytest.approx(0.5), 25)
     whole = estimate([*blame, *first, *later])
     assert (whole.value.mean, whole.rollouts) == (pytest.approx(0.5 - 13 * 0.25 / 25), 38)

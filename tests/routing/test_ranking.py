@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from promptcodebook.base.intervals import mean_interval
 from promptcodebook.errors import MissingExtra, PolicyError
-from promptcodebook.intervals import mean_interval
 from promptcodebook.routing.ranking import (
     BUCKETS,
     Features,

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from promptcodebook.base.randomness import Draws
 from promptcodebook.calls import Reply
 from promptcodebook.config.schema import RouterSettings
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.state import RoutingStatistics, State
-from promptcodebook.randomness import Draws
 from promptcodebook.routing.outcomes import OutcomeModel
 from promptcodebook.routing.ranking import Embedder, dot
 from promptcodebook.routing.router import OutcomeRouter, outcomes_of

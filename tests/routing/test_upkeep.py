@@ -15,6 +15,7 @@ from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.update import AllChecks, LengthCheck, near_copy
 from promptcodebook.routing.upkeep import Twins, count_things, find_dead, find_twins, tidied
 from promptcodebook.types import (
+    Critique,
     Gradients,
     Parameters,
     Rewrite,
@@ -23,7 +24,6 @@ from promptcodebook.types import (
     Step,
     ThetaTrial,
     Trace,
-    Verdict,
 )
 from tests.method.build import (
     ENCODED,
@@ -66,7 +66,7 @@ def state(
 def trace(*route: int, feedback: str = "", unit: float = 0.5, blamed: bool = False) -> Trace:
     rollout = Rollout("x", Route(tuple(route)), reward=unit)
     gradients = Gradients(codebook={route[0]: "sharpen it"} if blamed else {})
-    return Trace(rollout, unit, Verdict(0.5, feedback), gradients=gradients)
+    return Trace(rollout, unit, Critique(0.5, feedback), gradients=gradients)
 
 
 def picked(*routes: tuple[int, ...], times: int = 8) -> list[Trace]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import promptcodebook as pco
+from promptcodebook.base.intervals import Interval, paired_interval
 from promptcodebook.errors import (
     BudgetReached,
     ConfigError,
@@ -23,7 +24,6 @@ from promptcodebook.errors import (
     Interrupted,
     RunNotTrusted,
 )
-from promptcodebook.intervals import Interval, paired_interval
 from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.run import RunStore
 from tests.run.test_optimize import data, reward, train

@@ -21,6 +21,8 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.assemble import Assembled, Sources, assemble
+from promptcodebook.base.intervals import paired_interval
+from promptcodebook.base.sync import run_sync
 from promptcodebook.calls import Request
 from promptcodebook.config import load_config
 from promptcodebook.errors import (
@@ -32,7 +34,6 @@ from promptcodebook.errors import (
     RunBusy,
     TooManyFailures,
 )
-from promptcodebook.intervals import paired_interval
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import Reference
@@ -44,7 +45,6 @@ from promptcodebook.store.events import Started, Stepped
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
-from promptcodebook.sync import run_sync
 from promptcodebook.types import Rollout, Route, Step, Trace
 from tests.run.test_optimize import data, train
 

@@ -14,12 +14,12 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.base.randomness import Randomness
 from promptcodebook.calls import Reply, read_message
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, DataError, TooManyFailures
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.lm.stack import Supplies
-from promptcodebook.randomness import Randomness
+from promptcodebook.lm.stack import StackResources
 from promptcodebook.report.page import render_report
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import body_fields
@@ -155,7 +155,7 @@ async def test_an_agent_may_offer_tools_itself_and_see_the_calls(tmp_path: Path)
 
     config = load_config({"lm": "own"})
     plan = plan_run(config, Sources(data=pco.load(TEXTS), reward=reward, executor=agent, lm=lm))
-    trial = plan.connect(Supplies(own=lm)).trial()
+    trial = plan.connect(StackResources(own=lm)).trial()
     example = plan.dataset.train[0]
     made = await trial.run(example, Prompt("p"), Randomness(0).at(0, "x"), Rollout(example.id))
     assert (made.output, made.failure) == ("look_up", None)

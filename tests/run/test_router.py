@@ -11,20 +11,20 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.assemble import RewardTrial, Sources, plan_run
+from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import Reply, Request, read_message
 from promptcodebook.config import load_config
 from promptcodebook.doctor.checkup import rehearse
 from promptcodebook.errors import ConfigError, LMError
-from promptcodebook.estimation.dry import Manner, dry_run
+from promptcodebook.estimation.dry import DryManner, dry_run
 from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.paper.tasks.houserules.task import RULES, load_houserules, present_prompt
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.policy import Policy, deploy
-from promptcodebook.randomness import keyed_random
 from promptcodebook.routing.ranking import Ranker
 from promptcodebook.store.run import RunStore
-from promptcodebook.tasks.houserules.task import RULES, load_houserules, present_prompt
-from tests.serve.proxied import Setup, up
-from tests.tasks.test_houserules import KEPT, PLAIN
+from tests.deploy.serve.proxied import Setup, up
+from tests.paper.tasks.test_houserules import KEPT, PLAIN
 
 from .topics import PHRASES, SMALL, chance, data, learn, obey, right, shuffled
 
@@ -152,7 +152,7 @@ def test_the_rows_of_a_task_of_ours_that_knows_the_right_instructions(tmp_path: 
 # --- by embeddings, where the words say nothing ---
 LETTERS = tuple(PHRASES)
 SIZE = 12
-USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.0, refused=0.0, agent_calls=1)
+USUAL = DryManner(solved=0.5, blamed=0.5, reasked=0.0, refused=0.0, agent_calls=1)
 BOTH = {"router": {"kind": "outcomes", "features": "both"}, "update": {"epochs": 8}}
 
 

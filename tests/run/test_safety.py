@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.audit.report import audit
 from promptcodebook.calls import Request
+from promptcodebook.deploy.audit.report import audit
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import resolve

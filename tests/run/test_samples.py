@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
+from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import Request
 from promptcodebook.estimation.estimate import estimate
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.progress import Phase, ProgressEvent
-from promptcodebook.randomness import keyed_random
 from tests.run.topics import PHRASES, data, learn, obey
 
 N = 4

@@ -14,7 +14,7 @@ from promptcodebook.calls import Request
 from promptcodebook.config import Config
 from promptcodebook.data import Dataset
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.lm.stack import Models, StackResources
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem
 from promptcodebook.optimizers.selection import Selection
@@ -104,7 +104,7 @@ def make_run(tmp_path: Path, untrained: float, val: int = 4, **tree: Any) -> Run
             notes.append(event)
 
     task = Task("t", data, asks_nobody(reward), SingleCall())
-    models = Models.build(settings, Supplies(own=world.lm))
+    models = Models.build(settings, StackResources(own=world.lm))
     listener: Listener = listen
     problem = Problem(
         Assembled(Plan(settings, task, load_templates("default")), models), store, listener

@@ -13,6 +13,7 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.assemble import Sources
+from promptcodebook.base.units import plural
 from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
 from promptcodebook.errors import BudgetReached, CallTimeout, EndpointDown, TooManyFailures
@@ -22,7 +23,6 @@ from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.store.events import Compared, Stepped, Validated
 from promptcodebook.store.run import RunStore
-from promptcodebook.units import plural
 from tests.cli.invoked import pco as pco_command
 from tests.run.test_optimize import QUICK, data, reward, train
 

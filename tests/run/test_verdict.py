@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from promptcodebook.assemble import Assembled, Plan
+from promptcodebook.base.intervals import Interval
 from promptcodebook.calls import Request, Usage
 from promptcodebook.data import Dataset
-from promptcodebook.intervals import Interval
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.lm.stack import Models, StackResources
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.progress import Phase
 from promptcodebook.run.verdict import (
     Conclusion,
-    Entry,
-    Row,
-    Terms,
+    JudgingTerms,
+    RowSource,
+    VerdictRow,
     conclude,
     decide,
     judge,
@@ -61,12 +61,12 @@ def evaluation(name: str, rewards: list[float | None], usage: Usage = SPENT) -> 
 
 def four(
     present: float, concat: float, untrained: float, learned: float, n: int = 40
-) -> list[Entry]:
+) -> list[RowSource]:
     """Four rows of n examples, each with a sway of its own, so that differences have a width."""
     levels = (present, concat, untrained, learned)
     spent = (SPENT, SPENT, ROUTED, ROUTED)
     return [
-        Entry(
+        RowSource(
             f"the {name} prompt",
             evaluation(
                 name, [level + 0.1 * ((i * (row + 2)) % 7 - 3) / 3 for i in range(n)], usage
@@ -77,16 +77,16 @@ def four(
 
 
 def judged(*levels: float, n: int = 40) -> Conclusion:
-    return conclude(four(*levels, n=n), Terms())
+    return conclude(four(*levels, n=n), JudgingTerms())
 
 
 def one_call(
     present: float, concat: float, untrained: float, best_single: float, learned: float
-) -> list[Entry]:
+) -> list[RowSource]:
     """The rows of preset small, of one call each; the untrained routes were asked again once."""
     *others, last = four(present, concat, untrained, learned)
     sway = [best_single + 0.1 * ((i * 11) % 7 - 3) / 3 for i in range(40)]
-    single = Entry("the best_single prompt", evaluation("best_single", [*sway]))
+    single = RowSource("the best_single prompt", evaluation("best_single", [*sway]))
     entries = [*others, single, last]
     for at, entry in enumerate(entries):
         rollouts = [replace(r, usage=SPENT) for r in entry.evaluation.rollouts]
@@ -157,7 +157,7 @@ def test_a_cheaper_row_whose_own_gain_is_unclear_leaves_it_unclear() -> None:
     # Right on half of the examples, wrong on the others: too wide to tell it from either.
     swings = [0.53 + (0.45 if i % 2 else -0.45) for i in range(40)]
     concat = replace(concat, evaluation=evaluation("concat", [*swings]))
-    made = conclude([present, concat, untrained, learned], Terms())
+    made = conclude([present, concat, untrained, learned], JudgingTerms())
     assert made.worth is False and made.deploy == ""
     assert made.sentence.startswith("Unclear: the learned prompt gains +0.")
     assert ", n = 40) over the present prompt, but shows no clear difference from the concat" in (
@@ -171,14 +171,14 @@ def test_a_policy_of_one_call_must_be_clearly_better_than_every_other_row_of_one
     """Preset small: each row costs one call. What the best single instinct does as well is no gain
     of the routing."""
     entries = one_call(present=0.383, concat=0.3, untrained=0.4, best_single=0.883, learned=0.883)
-    made = conclude(entries, Terms())
+    made = conclude(entries, JudgingTerms())
     assert made.worth is False and made.deploy == "best_single"
     assert made.sentence.startswith(
         "No clear difference from the best_single prompt, at 1 call per query against 1: "
         "deploy that. The difference is "
     )
     clear = one_call(present=0.383, concat=0.3, untrained=0.4, best_single=0.5, learned=0.883)
-    worth = conclude(clear, Terms())
+    worth = conclude(clear, JudgingTerms())
     assert worth.worth is True and worth.deploy == "learned"
     ahead = [
         f"over the {name} prompt" for name in ("present", "concat", "untrained", "best_single")
@@ -187,7 +187,7 @@ def test_a_policy_of_one_call_must_be_clearly_better_than_every_other_row_of_one
 
 
 def test_every_row_that_the_policy_is_not_clearly_better_than_is_named() -> None:
-    made = conclude(one_call(0.3, 0.87, 0.87, 0.883, 0.883), Terms())
+    made = conclude(one_call(0.3, 0.87, 0.87, 0.883, 0.883), JudgingTerms())
     assert made.worth is False and made.deploy == "best_single"
     assert "Nor is there a clear difference from the concat prompt and the untrained prompt." in (
         made.sentence
@@ -202,8 +202,8 @@ def test_worth_deploying_and_nothing_changed_are_never_said_together(untrained_c
         replace(r, usage=replace(ROUTED, calls=untrained_calls))
         for r in learned.evaluation.rollouts
     )
-    same = Entry("the untrained prompt", Evaluation("untrained", "test", dear))
-    made = conclude([present, concat, same, learned], Terms())
+    same = RowSource("the untrained prompt", Evaluation("untrained", "test", dear))
+    made = conclude([present, concat, same, learned], JudgingTerms())
     assert ("Worth deploying" in made.sentence) == (untrained_calls == 9)
     said = "Training changed nothing on the test split: the learned prompt and the untrained prompt"
     said = f"{said} earn the same on each of the 40 examples."
@@ -220,7 +220,7 @@ def test_below_twenty_examples_there_are_figures_and_no_verdict(n: int) -> None:
     assert f", n = {n}) over the present prompt, at 3 calls and 360 tokens" in made.sentence
     assert len(made.rows) == 4 and all(row.score.n == n for row in made.rows)
     assert judged(0.1, 0.1, 0.1, 0.9, n=20).worth is True, "twenty are enough"
-    none = conclude([], Terms())
+    none = conclude([], JudgingTerms())
     assert none.worth is None and "no test split" in none.sentence
 
 
@@ -232,7 +232,7 @@ def test_the_share_of_fallback_routes_stands_in_the_rows_and_is_warned_of_above_
             for i, r in enumerate(learned.evaluation.rollouts)
         )
         evaluation = replace(learned.evaluation, rollouts=rollouts)
-        return conclude([*others, replace(learned, evaluation=evaluation)], Terms())
+        return conclude([*others, replace(learned, evaluation=evaluation)], JudgingTerms())
 
     few, many = routed(8), routed(9)
     assert few.rows[-1].fallbacks == pytest.approx(0.2)
@@ -248,14 +248,14 @@ def test_a_row_with_one_prompt_for_every_input_holds_it() -> None:
         for i, r in enumerate(learned.evaluation.rollouts)
     )
     learned = replace(learned, evaluation=replace(learned.evaluation, rollouts=rollouts))
-    rows = {row.name: row for row in conclude([*others, learned], Terms()).rows}
+    rows = {row.name: row for row in conclude([*others, learned], JudgingTerms()).rows}
     assert rows["concat"].prompt == "two words" and rows["learned"].prompt is None
     once = (rollouts[0], *(replace(r, route=None, prompt="for 0") for r in rollouts[1:]))
-    assert row_of(replace(learned.evaluation, rollouts=once), None, Terms()).prompt is None
+    assert row_of(replace(learned.evaluation, rollouts=once), None, JudgingTerms()).prompt is None
     varied = tuple(replace(r, route=None) for r in rollouts)
-    assert row_of(replace(learned.evaluation, rollouts=varied), None, Terms()).prompt is None
+    assert row_of(replace(learned.evaluation, rollouts=varied), None, JudgingTerms()).prompt is None
     alike = tuple(replace(r, prompt="the same") for r in rollouts)
-    assert row_of(replace(learned.evaluation, rollouts=alike), None, Terms()).prompt is None
+    assert row_of(replace(learned.evaluation, rollouts=alike), None, JudgingTerms()).prompt is None
 
 
 def test_rows_are_what_the_results_are_whatever_their_names() -> None:
@@ -263,18 +263,18 @@ def test_rows_are_what_the_results_are_whatever_their_names() -> None:
     base, result = four(0.3, 0.4, 0.4, 0.7)[::3]
     other = replace(result, evaluation=replace(result.evaluation, name="gepa"))
     base = replace(base, title="zero-shot (no prompt)")
-    made = conclude([base, other], Terms(simulated=True))
+    made = conclude([base, other], JudgingTerms(simulated=True))
     assert made.worth is True and made.deploy == "gepa"
     assert made.sentence.startswith("On the simulated model: Worth")
     assert "over zero-shot (no prompt), at" in made.sentence
     assert [row.name for row in made.rows] == ["present", "gepa"]
 
 
-def rows_at(gain: Interval, over: Interval | None = None, calls: float = 1.0) -> list[Row]:
+def rows_at(gain: Interval, over: Interval | None = None, calls: float = 1.0) -> list[VerdictRow]:
     """Present, a rival with a clear gain, and a result; by their intervals alone."""
     nothing, clear = Interval(0.5, 0.4, 0.6, 40), Interval(0.3, 0.2, 0.4, 40)
     present, rival, result = (
-        Row(name, nothing, None, 0.5, 0, 0, SPENT, 1.0, title=name)
+        VerdictRow(name, nothing, None, 0.5, 0, 0, SPENT, 1.0, title=name)
         for name in ("present", "rival", "learned")
     )
     rival = replace(rival, gain=clear, over=over or clear, calls_per_query=calls)
@@ -320,27 +320,27 @@ def test_of_several_rows_that_match_the_cheapest_and_then_the_best_is_named() ->
 
 
 def test_a_row_counts_failures_as_the_floor_usage_per_query_and_the_longest_prompt() -> None:
-    failed = row_of(evaluation("learned", [1.0, None, 0.5, None]), None, Terms())
+    failed = row_of(evaluation("learned", [1.0, None, 0.5, None]), None, JudgingTerms())
     assert (failed.score.mean, failed.answered, failed.failed) == (0.375, 0.75, 2)
     lengths = [PromptLength(10, 12), PromptLength(30, 30), PromptLength(20, 45, estimated=True)]
     rollouts = tuple(Rollout(f"e{i}", reward=1.0, prompt_length=x) for i, x in enumerate(lengths))
-    long = row_of(Evaluation("learned", "test", rollouts), None, Terms())
+    long = row_of(Evaluation("learned", "test", rollouts), None, JudgingTerms())
     assert long.prompt_length == PromptLength(30, 45, estimated=True)
-    known = row_of(evaluation("a", [1.0, 0.0]), None, Terms())
+    known = row_of(evaluation("a", [1.0, 0.0]), None, JudgingTerms())
     assert (known.calls_per_query, known.per_query.tokens) == (1.0, 120)
     assert (known.per_query.calls, known.per_query.prompt_tokens) == (1, 100)
     assert known.per_query.latency_s == pytest.approx(0.5)
     assert known.per_query.cost == pytest.approx(0.001)
-    unknown = row_of(evaluation("a", [1.0, 0.0], Usage(calls=1, cost=None)), None, Terms())
+    unknown = row_of(evaluation("a", [1.0, 0.0], Usage(calls=1, cost=None)), None, JudgingTerms())
     assert unknown.per_query.cost is None and unknown.prompt_length is None
 
 
 def test_a_gain_that_one_look_shows_must_be_clearer_at_the_second() -> None:
     """The rows are shown with 95 % as ever; the sentence decides by what it quotes."""
     draw = [0.05 + 0.3 * ((i * 7) % 20 - 9.5) / 10 for i in range(60)]
-    present = Entry("the present prompt", evaluation("present", [0.5] * 60))
-    learned = Entry("the learned prompt", evaluation("learned", [0.5 + d for d in draw]))
-    first, second = (conclude([present, learned], Terms(look=look)) for look in (1, 2))
+    present = RowSource("the present prompt", evaluation("present", [0.5] * 60))
+    learned = RowSource("the learned prompt", evaluation("learned", [0.5 + d for d in draw]))
+    first, second = (conclude([present, learned], JudgingTerms(look=look)) for look in (1, 2))
     assert first.worth is True and second.worth is False
     assert first.rows == second.rows
     assert "98.75 % -0.0" in second.sentence and "look" not in first.sentence
@@ -353,14 +353,14 @@ def test_a_gain_that_one_look_shows_must_be_clearer_at_the_second() -> None:
 def test_a_reference_is_shown_and_decides_nothing() -> None:
     """The right instructions would block every policy, and be recommended."""
     present, concat, untrained, learned = four(0.3, 0.4, 0.4, 0.7)
-    right = Entry("the right instructions", evaluation("oracle", [1.0] * 40), reference=True)
-    made = conclude([present, right, concat, untrained, learned], Terms())
+    right = RowSource("the right instructions", evaluation("oracle", [1.0] * 40), reference=True)
+    made = conclude([present, right, concat, untrained, learned], JudgingTerms())
     assert made.worth is True and made.deploy == "learned"
     assert "right instructions" not in made.sentence
     assert [row.name for row in made.rows if row.reference] == ["oracle"]
     none = conclude(
         [present, right, concat, untrained, replace(learned, evaluation=present.evaluation)],
-        Terms(),
+        JudgingTerms(),
     )
     assert (
         none.worth is False and none.deploy != "oracle" and "changed nothing" not in none.sentence
@@ -368,7 +368,7 @@ def test_a_reference_is_shown_and_decides_nothing() -> None:
 
 
 def test_a_verdict_is_one_table_of_words_for_terminals_notebooks_and_json() -> None:
-    made = conclude(list(four(0.3, 0.4, 0.4, 0.7)), Terms())
+    made = conclude(list(four(0.3, 0.4, 0.4, 0.7)), JudgingTerms())
     present, *_, learned = made.table.cells()
     row = made.rows[-1]
     assert row.gain is not None and made.rows[0].gain is None and present["gain"] == "-"
@@ -380,10 +380,10 @@ def test_a_verdict_is_one_table_of_words_for_terminals_notebooks_and_json() -> N
     assert [each["name"] for each in made.table.as_json()] == [each.name for each in made.rows]
 
 
-def right(name: str, count: int, usage: Usage = SPENT) -> Entry:
+def right(name: str, count: int, usage: Usage = SPENT) -> RowSource:
     """Right on `count` of forty inputs, by half a permutation of them."""
     rewards: list[float | None] = [1.0 if 7 * i % 40 < count else 0.0 for i in range(40)]
-    return Entry(f"the {name} prompt", evaluation(name, rewards, usage))
+    return RowSource(f"the {name} prompt", evaluation(name, rewards, usage))
 
 
 OVER = "than the present prompt; very likely between"
@@ -436,9 +436,9 @@ OVER = "than the present prompt; very likely between"
     ids=["deploy", "another row", "unclear gain", "worse", "too few", "no meter", "no test"],
 )  # fmt: skip
 def test_a_headline_says_to_everybody_what_to_do(
-    entries: list[Entry], title: str, said: dict[str, str]
+    entries: list[RowSource], title: str, said: dict[str, str]
 ) -> None:
-    made = conclude(entries, Terms())
+    made = conclude(entries, JudgingTerms())
     head = made.headline("last")
     assert head.title == title
     for name, start in said.items():
@@ -447,12 +447,12 @@ def test_a_headline_says_to_everybody_what_to_do(
 
 
 def test_an_interval_on_both_sides_of_nothing_is_told_in_words() -> None:
-    head = conclude([right("present", 20), right("learned", 21)], Terms()).headline()
+    head = conclude([right("present", 20), right("learned", 21)], JudgingTerms()).headline()
     words = (
         r"2.5 more right .* between [\d.]+ fewer and [\d.]+ more \(95 % interval, 40 test inputs\)."
     )
     assert re.match(words, head.lines["gain"])
-    down = conclude([right("present", 40), right("learned", 10)], Terms()).headline()
+    down = conclude([right("present", 40), right("learned", 10)], JudgingTerms()).headline()
     assert re.search(r"between [\d.]+ and [\d.]+ fewer", down.lines["gain"])
 
 
@@ -480,7 +480,7 @@ class Court:
         data = Dataset(tuple(examples(2)), (), tuple(examples(24, start=10)))
         task = Task("t", data, asks_nobody(self.reward), SingleCall())
         plan = Plan(chosen, task, load_templates("default"))
-        models = Models.build(chosen, Supplies(own=self.lm))
+        models = Models.build(chosen, StackResources(own=self.lm))
         self.store = RunStore.create(folder, HEADER)
         self.problem = Problem(Assembled(plan, models), self.store, self.hear)
 
@@ -536,12 +536,12 @@ async def test_a_verdict_is_drawn_by_one_seed_for_all_within_the_range_of_the_re
     made = await judge(court.problem, court.result())
     present, concat, _ = court.store.test_evaluations()
 
-    def scores(terms: Terms) -> list[Interval]:
+    def scores(terms: JudgingTerms) -> list[Interval]:
         return [row_of(evaluation, None, terms).score for evaluation in (present, concat)]
 
     judged = [row.score for row in made.rows[:2]]
-    assert judged == scores(Terms((-1.0, 2.0)))
-    assert judged[1] != scores(Terms((0.0, 1.0)))[1], "equal rewards, in a narrower range"
+    assert judged == scores(JudgingTerms((-1.0, 2.0)))
+    assert judged[1] != scores(JudgingTerms((0.0, 1.0)))[1], "equal rewards, in a narrower range"
     court.store.close()
 
 

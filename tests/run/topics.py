@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import promptcodebook as pco
+from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import Request
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.randomness import keyed_random
 
 PHRASES = {
     "R": ("money back", "refund please", "return my order", "charged twice"),

@@ -10,6 +10,7 @@ from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import (
     Codebook,
+    Critique,
     Gradients,
     Instinct,
     Parameters,
@@ -18,7 +19,6 @@ from promptcodebook.types import (
     Route,
     Step,
     Trace,
-    Verdict,
 )
 
 HEADER = Header(
@@ -49,7 +49,7 @@ def step(index: int) -> Step:
     trace = Trace(
         rollout,
         0.5,
-        Verdict(0.4, "too long"),
+        Critique(0.4, "too long"),
         0.6,
         Gradients(codebook={0: "shorter"}, severity={"codebook": 0.6}),
     )

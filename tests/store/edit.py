@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from promptcodebook.paths import make_secret
+from promptcodebook.base.paths import make_secret
 from promptcodebook.store.header import seal
 
 

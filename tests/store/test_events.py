@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptcodebook.base.sqlite import pack
 from promptcodebook.errors import StoreError
-from promptcodebook.sqlite import pack
 from promptcodebook.store.events import (
     Broke,
     Compared,

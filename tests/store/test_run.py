@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
+from promptcodebook.base.paths import write_whole
+from promptcodebook.base.randomness import keyed_random
+from promptcodebook.base.sqlite import Reader
 from promptcodebook.calls import Message, Reply, Request, Role, Usage
 from promptcodebook.errors import DiskFull, RunBusy, RunNotFound, StoreError
-from promptcodebook.paths import write_whole
-from promptcodebook.randomness import keyed_random
-from promptcodebook.sqlite import Reader
 from promptcodebook.store.events import (
     Amended,
     Compared,

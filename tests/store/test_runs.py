@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.assemble import Sources
+from promptcodebook.base.paths import cache_folder
+from promptcodebook.base.sqlite import connect
 from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, RunBusy, RunChanged, RunNotFound, StoreError
-from promptcodebook.paths import cache_folder
 from promptcodebook.policy.references import first_policy, resolve
 from promptcodebook.run.opening import Where, open_run
-from promptcodebook.sqlite import connect
 from promptcodebook.store.events import Ended, Event, Started, Stepped, Validated
 from promptcodebook.store.header import (
     Difference,

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from promptcodebook.base.sqlite import Layout, Reader, Writer, connect, pack, unpack
 from promptcodebook.errors import DiskFull, StoreError, StoreTooNew
-from promptcodebook.sqlite import Layout, Reader, Writer, connect, pack, unpack
 
 LAYOUT = Layout("test store", 2, ("CREATE TABLE t (id INTEGER PRIMARY KEY)",))
 
@@ -106,7 +106,7 @@ def test_a_file_that_a_process_is_still_making_is_waited_for_but_not_for_ever(
     maker = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     maker.execute("BEGIN IMMEDIATE")  # before the file keeps a log: SQLite itself would not wait
     with monkeypatch.context() as patched:
-        patched.setattr("promptcodebook.sqlite._BUSY_S", 0.1)
+        patched.setattr("promptcodebook.base.sqlite._BUSY_S", 0.1)
         with pytest.raises(StoreError, match="stayed locked by another process"):
             connect(path, LAYOUT, write=True)
     soon = threading.Timer(0.2, lambda: maker.execute("COMMIT"))

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
+from promptcodebook.base.incidents import no_tally
 from promptcodebook.errors import BudgetReached, ConfigError, LMError, RewardError
-from promptcodebook.incidents import no_tally
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.tasks.rewards import (
-    Part,
+    WeightedReward,
     WeightedSum,
     apply_reward,
     describe_reward,
@@ -352,7 +352,9 @@ async def test_a_catastrophic_pattern_is_stopped_at_its_limit() -> None:
 
 
 async def test_weighted_sum() -> None:
-    whole = WeightedSum((Part("exact", Exact(), 3.0), Part("numeric", Numeric(), 1.0)))
+    whole = WeightedSum(
+        (WeightedReward("exact", Exact(), 3.0), WeightedReward("numeric", Numeric(), 1.0))
+    )
     score = await whole(example("7"), Output("so 7"))
     assert score.value == pytest.approx(0.25)
     assert score.feedback.splitlines()[0].startswith("exact (0, weight 75%): ")

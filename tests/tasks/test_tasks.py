@@ -20,7 +20,7 @@ from promptcodebook.tasks.home import BenchmarkRow, read_rows
 from promptcodebook.tasks.program import SingleCall, make_program
 from promptcodebook.types import Example, Output, Prompt
 from tests.cli.invoked import pco
-from tests.tasks.shared import shared
+from tests.paper.tasks.shared import shared
 
 REAL = {
     "aime": [45, 45, 20],

@@ -21,7 +21,7 @@ from promptcodebook.calls import Chat, Reply
 from promptcodebook.errors import ExecutorError, RewardError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
-from promptcodebook.tasks.program import Agent
+from promptcodebook.tasks.program import AgentProgram
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.tasks.rewards.ready import Exact
 from promptcodebook.tasks.user_code import Escape, Overdue, UserCalls, is_async
@@ -142,7 +142,7 @@ async def test_waiting_for_a_thread_or_a_model_does_not_count() -> None:
         one, two = await asyncio.gather(lm("a"), lm("b"))
         return one.text + two.text
 
-    program = Agent(agent, "agent", calls)
+    program = AgentProgram(agent, "agent", calls)
     assert (await program(Prompt("p"), EXAMPLE, slow_model)).text == "yy"  # type: ignore[arg-type]
 
     async def quick_model(*_: object, **__: object) -> Reply:
@@ -155,7 +155,9 @@ async def test_waiting_for_a_thread_or_a_model_does_not_count() -> None:
         return "late"
 
     with pytest.raises(ExecutorError, match="did not return within"):
-        await Agent(dawdles, "agent", UserCalls(seconds=0.3))(Prompt("p"), EXAMPLE, quick_model)  # type: ignore[arg-type]
+        await AgentProgram(dawdles, "agent", UserCalls(seconds=0.3))(
+            Prompt("p"), EXAMPLE, quick_model
+        )  # type: ignore[arg-type]
 
 
 def _exit(*_: object) -> float:
@@ -193,7 +195,9 @@ async def test_an_exit_and_a_cancellation_of_their_own_are_failures(
     line = f"{__file__}:"
     assert line in str(caught.value)
     with pytest.raises(ExecutorError, match=f"the executor raised {kind}"):
-        await Agent(function, "agent")(Prompt("p"), EXAMPLE, BoundChat(ScriptedLM(), lambda _: 1))
+        await AgentProgram(function, "agent")(
+            Prompt("p"), EXAMPLE, BoundChat(ScriptedLM(), lambda _: 1)
+        )
     with pytest.raises(Escape, match=f"^{kind}"):
         await UserCalls().call(function)
     task = asyncio.current_task()
@@ -252,7 +256,7 @@ async def test_a_synchronous_agent_gets_the_reply_itself_and_may_bring_a_loop_of
 
         return asyncio.run(inside())
 
-    assert (await Agent(agent, "agent")(Prompt("p"), EXAMPLE, _chat(lm))).text == "final"
+    assert (await AgentProgram(agent, "agent")(Prompt("p"), EXAMPLE, _chat(lm))).text == "final"
     assert [r.messages[-1].content for r in lm.history] == ["question", "Shorten: draft"]
 
 
@@ -271,7 +275,7 @@ async def test_an_agent_that_was_given_up_spends_no_more() -> None:
             over.set()
 
     with pytest.raises(ExecutorError, match="did not return within"):
-        await Agent(agent, "agent", UserCalls(seconds=0.05))(Prompt("p"), EXAMPLE, _chat(lm))
+        await AgentProgram(agent, "agent", UserCalls(seconds=0.05))(Prompt("p"), EXAMPLE, _chat(lm))
     go.set()
     await asyncio.to_thread(over.wait, 20)
     assert refused == ["the executor asked a model after its rollout was over"]
@@ -281,7 +285,7 @@ async def test_an_agent_that_was_given_up_spends_no_more() -> None:
 # Calls in processes that are killed at a limit.
 
 
-HERE = "tests.tasks.awkward"
+HERE = "tests.paper.tasks.awkward"
 LONG = 30.0
 
 

@@ -19,8 +19,8 @@ import typer
 from typer.core import TyperGroup
 
 from promptcodebook import errors
-from promptcodebook.signals import stop_signals
-from promptcodebook.text import printable
+from promptcodebook.base.signals import stop_signals
+from promptcodebook.base.text import printable
 
 COMMAND_GROUP = "promptcodebook.commands"
 

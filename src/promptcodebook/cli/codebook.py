@@ -10,11 +10,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from promptcodebook.base.paths import runs_dir
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.text import printable, word_changes
+from promptcodebook.base.units import cost_text, number, plural
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP, outer_command
 from promptcodebook.cli.command import Json, columns, emit, note, options, show, wrap_text
 from promptcodebook.errors import ConfigError, PcoError, import_part
-from promptcodebook.paths import runs_dir
 from promptcodebook.policy.references import (
     first_policy,
     read_policy,
@@ -22,7 +25,7 @@ from promptcodebook.policy.references import (
     run_behind,
     stored_version,
 )
-from promptcodebook.progress import Line
+from promptcodebook.progress import ProgressLine
 from promptcodebook.report.private import withhold
 from promptcodebook.report.training import Earned
 from promptcodebook.run.evaluation import Sample
@@ -32,10 +35,7 @@ from promptcodebook.store.effects import Effect
 from promptcodebook.store.events import Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
-from promptcodebook.sync import run_sync
-from promptcodebook.text import printable, word_changes
 from promptcodebook.types import Ranking, Rewrite, variable_name
-from promptcodebook.units import cost_text, number, plural
 
 _ORDER = (
     *("audit", "effect", "show", "log", "diff", "list"),
@@ -85,7 +85,7 @@ def effect(
     name = subject.reference.name
     with measuring(subject, index, Sample(split, count), again=typed.again) as asked:
         note(asked.plan)
-        with Line(sys.stderr, simulated=asked.simulated) as line:
+        with ProgressLine(sys.stderr, simulated=asked.simulated) as line:
 
             def routed(text: str) -> None:
                 line.close()

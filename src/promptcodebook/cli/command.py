@@ -23,22 +23,26 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
+from promptcodebook.base.paths import runs_dir
+from promptcodebook.base.text import printable
 from promptcodebook.calls import ROLES
 from promptcodebook.config import Config, load_typed, merge
 from promptcodebook.config.loading import read_toml
 from promptcodebook.errors import ConfigError, import_part
-from promptcodebook.paths import runs_dir
 from promptcodebook.policy.references import Reference
-from promptcodebook.run.subject import Given
+from promptcodebook.run.subject import EvaluationOptions
 from promptcodebook.run.verdict import Headline, VerdictTable
-from promptcodebook.text import printable
 
 ConfigPath = Annotated[Path | None, typer.Argument(help="pco.toml or its folder.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="pco.toml or its folder.")]
 TaskName = Annotated[str | None, typer.Option("--task", help="A ready-made task.")]
 DataDir = Annotated[str | None, typer.Option("--data", help="Folder of the task's data.")]
-Model = Annotated[str | None, typer.Option("--lm", help="Model of all roles, e.g. URL#MODEL.")]
-Preset = Annotated[str | None, typer.Option("--preset", help="default, lean, paper, quick, small.")]
+ModelOption = Annotated[
+    str | None, typer.Option("--lm", help="Model of all roles, e.g. URL#MODEL.")
+]
+PresetOption = Annotated[
+    str | None, typer.Option("--preset", help="default, lean, paper, quick, small.")
+]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="Any key: a.b=value.")]
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
 Plain = Annotated[bool, typer.Option("--plain", help="A line for each step, also on a terminal.")]
@@ -46,10 +50,10 @@ Trust = Annotated[
     bool, typer.Option("--trust", help="Use code, models and body fields of what is not yours.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Budget = Annotated[str | None, typer.Option("--budget", help="E.g. 5usd, 2Mtok, 500calls.")]
+BudgetOption = Annotated[str | None, typer.Option("--budget", help="E.g. 5usd, 2Mtok, 500calls.")]
 Count = Annotated[int | None, typer.Option("--n", help="Use this many examples, chosen by id.")]
 Again = Annotated[bool, typer.Option("--again", help="Ask again for what a run was answered.")]
-Runs = Annotated[
+SamplesOption = Annotated[
     int | None,
     typer.Option("--samples", help="Sampled runs per example; 1 = greedy; default: as its run."),
 ]
@@ -211,15 +215,15 @@ def agent_settings(agent: str | None, present: list[str] | None, question: str) 
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TrainOptions:
     """What was typed of a run that is to be made; None = not given."""
 
     config: ConfigPath = None
     task: TaskName = None
     data: DataDir = None
-    lm: Model = None
-    preset: Preset = None
-    budget: Budget = None
+    lm: ModelOption = None
+    preset: PresetOption = None
+    budget: BudgetOption = None
     seed: Seed = None
     sets: Sets = None
     agent: AgentCommand = None
@@ -243,15 +247,15 @@ class Typed:
     config: ConfigOption = None
     task: TaskName = None
     data: DataDir = None
-    lm: Model = None
-    budget: Budget = None
+    lm: ModelOption = None
+    budget: BudgetOption = None
     sets: Sets = None
     trust: Trust = False
     again: Again = False
 
-    def given(self, verb: str = "") -> Given:
+    def given(self, verb: str = "") -> EvaluationOptions:
         """The same for `Subject.resolve`; `verb` is the command."""
-        return Given(
+        return EvaluationOptions(
             verb=verb,
             above=merge(flag_layer(self.task, self.data, lm=self.lm), set_layer(self.sets or ())),
             below=lambda: _toml_layer(self.config),

@@ -15,6 +15,10 @@ from typing import Annotated, Any
 import typer
 
 from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.base.paths import runs_dir
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.text import printable
+from promptcodebook.base.units import duration
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
 from promptcodebook.cli.command import Json, columns, emit, note, options, show, wrap_text
@@ -22,16 +26,12 @@ from promptcodebook.config.loading import Key, describe, describe_group
 from promptcodebook.data import examine, load
 from promptcodebook.data.dataset import DataCheck
 from promptcodebook.doctor.checkup import checkup
-from promptcodebook.doctor.probe import Section
+from promptcodebook.doctor.probe import DiagnosisGroup
 from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean, import_part
 from promptcodebook.estimation.estimate import Estimate, estimate_plan
 from promptcodebook.lm.stack import specs_of
 from promptcodebook.method.templates import copy_templates, load_templates, template_sets
-from promptcodebook.paths import runs_dir
 from promptcodebook.run.verdict import verdict_remark
-from promptcodebook.sync import run_sync
-from promptcodebook.text import printable
-from promptcodebook.units import duration
 
 app = command.command_group()
 _TEMPLATES = "The prompts around what is learned: list them, or copy a set to edit."
@@ -232,7 +232,7 @@ def fetch(
 
 
 @dataclass(frozen=True)
-class _Examined(command.Wanted):
+class _Examined(command.TrainOptions):
     """What is examined is not run: it takes no budget and no seed."""
 
     budget: None = None
@@ -247,7 +247,7 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
     It makes about fifteen short calls to each model."""
     settings, base = wanted.gather()
     note("each model is asked about fifteen short things")
-    sections: list[Section] = []
+    sections: list[DiagnosisGroup] = []
 
     async def look() -> None:
         async for section in checkup(settings, base, runs_dir()):
@@ -272,7 +272,7 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
 @app.command()
 @options
 def estimate(
-    wanted: command.Wanted,
+    wanted: command.TrainOptions,
     seconds_per_call: float | None = typer.Option(None, min=0.0, help="How long a call takes."),
     as_json: Json = False,
 ) -> None:

@@ -14,6 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from promptcodebook.assemble import Sources
+from promptcodebook.base.paths import runs_dir
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.text import printable, shorten
+from promptcodebook.base.units import cost_text, number, percent
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
 from promptcodebook.cli.codebook import mark_changes
@@ -21,20 +25,16 @@ from promptcodebook.cli.command import Json, columns, note, options, show, wrap_
 from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import ConfigError, DataError, PcoError, did_you_mean, import_part
 from promptcodebook.lm.budget import Ledger
-from promptcodebook.lm.stack import Supplies
-from promptcodebook.paths import runs_dir
+from promptcodebook.lm.stack import StackResources
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Reference, first_policy, resolve, stored_dataset
-from promptcodebook.report.traces import Record, Training, read_record
+from promptcodebook.report.traces import ExampleRecord, Training, read_record
 from promptcodebook.run.evaluation import Assessment, Comparing, Comparison, Evaluating, Sample
 from promptcodebook.run.measuring import Distillation, Distiller, Needs
 from promptcodebook.run.subject import Subject
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
-from promptcodebook.sync import run_sync
-from promptcodebook.text import printable, shorten
 from promptcodebook.types import Example, Rollout, Stage, variable_name
-from promptcodebook.units import cost_text, number, percent
 
 app = command.command_group()
 
@@ -55,7 +55,7 @@ def evaluate(
     typed: _TypedPath,
     split: command.SplitName = "test",
     count: command.Count = None,
-    samples: command.Runs = None,
+    samples: command.SamplesOption = None,
     row: str = typer.Option(
         "learned",
         metavar="ROW",
@@ -269,7 +269,7 @@ def explain(
 
 def _deployed(ref: str, reference: Reference, typed: command.Unpaid, ledger: Ledger) -> Policy:
     settings, base = command.settings_for(reference, typed)
-    supplies = Supplies(recorded=typed.given().recorded(ref), ledger=ledger)
+    supplies = StackResources(recorded=typed.given().recorded(ref), ledger=ledger)
     return deploy(reference.file, settings, Sources(base), supplies)
 
 
@@ -306,7 +306,9 @@ def _columns(given: str, template: str) -> str | dict[str, Any]:
     return columns if several or template in columns else given
 
 
-def _explained(made: Explanation, texts: Sequence[str], record: Record | None) -> Iterator[str]:
+def _explained(
+    made: Explanation, texts: Sequence[str], record: ExampleRecord | None
+) -> Iterator[str]:
     route, spans = made.route, made.spans
     yield f"input\n{wrap_text(made.input)}"
     if route.constraints:
@@ -344,7 +346,7 @@ def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
             yield wrap_text(f"{text}{mark}", f"  {number(value)}  ")
 
 
-def _record_text(record: Record) -> Iterator[str]:
+def _record_text(record: ExampleRecord) -> Iterator[str]:
     name = record.example_id
     if record.trainings:
         yield _training_text(record.trainings[-1], len(record.trainings), name)
@@ -401,7 +403,7 @@ def _outcome(rollout: Rollout) -> str:
     return number(rollout.reward) + (f": {rollout.feedback}" if rollout.feedback else "")
 
 
-def _explained_json(made: Explanation, record: Record | None) -> dict[str, Any]:
+def _explained_json(made: Explanation, record: ExampleRecord | None) -> dict[str, Any]:
     """Plain values; `alone` is what each instinct promises by itself, `route` the chosen ones."""
     tree, expected = asdict(made), made.expected
     if record is not None:

@@ -11,11 +11,21 @@ from typing import Annotated, Any
 
 import typer
 
+from promptcodebook.base.paths import reply_cache_path, run_reference, runs_dir, unfinished_folder
+from promptcodebook.base.text import printable
+from promptcodebook.base.units import (
+    bytes_text,
+    count_text,
+    duration,
+    lost_text,
+    money,
+    number,
+    plural,
+)
 from promptcodebook.cli import command
 from promptcodebook.cli.command import BETWEEN, Json, Yes, columns, emit, note, show, wrap_text
 from promptcodebook.errors import RunBusy
 from promptcodebook.lm.cache import ReplyCache
-from promptcodebook.paths import reply_cache_path, run_reference, runs_dir, unfinished_folder
 from promptcodebook.policy.references import run_behind, stored_examples
 from promptcodebook.report.private import withhold, withhold_ending
 from promptcodebook.run.verdict import Conclusion
@@ -23,9 +33,7 @@ from promptcodebook.store.events import Broke, Compared, RunState, Stepped, Vali
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import RunSummary, find_run, read_runs, remove_run
-from promptcodebook.text import printable
 from promptcodebook.types import Example, Failure
-from promptcodebook.units import bytes_text, count_text, duration, lost_text, money, number, plural
 
 app = command.command_group()
 runs = command.command_group("Runs on disk, below $PCO_RUNS or ./runs.")

@@ -13,12 +13,14 @@ from typing import Any
 import typer
 
 from promptcodebook.assemble import Sources
+from promptcodebook.base.paths import run_reference, runs_dir
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.units import lost_text
 from promptcodebook.cli import command
 from promptcodebook.cli.command import Json, Plain, note, options, show, wrap_text
 from promptcodebook.config import Config, load_typed, merge
 from promptcodebook.errors import PcoError
 from promptcodebook.optimizers.fixed import UNTRAINED
-from promptcodebook.paths import run_reference, runs_dir
 from promptcodebook.policy.file import CONCAT, MEASURED, PRESENT
 from promptcodebook.policy.references import POLICY, require_trust
 from promptcodebook.progress import watch_run
@@ -26,8 +28,6 @@ from promptcodebook.run.opening import Where, file_digest, open_run
 from promptcodebook.run.optimize import Run, finish
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
-from promptcodebook.sync import run_sync
-from promptcodebook.units import lost_text
 
 app = command.command_group()
 
@@ -35,7 +35,7 @@ app = command.command_group()
 @app.command()
 @options
 def train(
-    wanted: command.Wanted,
+    wanted: command.TrainOptions,
     resume: str | None = typer.Option(None, help="Resume this run (or 'last')."),
     name: str = typer.Option("", help="What to call the run; works wherever a run is."),
     trust: command.Trust = False,
@@ -71,7 +71,7 @@ def train(
 
 
 def _stored_settings(
-    path: Path, ref: str, wanted: command.Wanted, trust: bool
+    path: Path, ref: str, wanted: command.TrainOptions, trust: bool
 ) -> tuple[Config, Path]:
     """The stored configuration, with what was typed now over it; names a pco.toml that changed."""
     with closing(RunStore.open(path)) as store:

@@ -15,10 +15,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from promptcodebook.base.randomness import Randomness
 from promptcodebook.calls import ROLES, Limits, Role
 from promptcodebook.config.secrets import body_fault, header_fault, refuse_password
 from promptcodebook.errors import ConfigError, did_you_mean
-from promptcodebook.randomness import Randomness
 
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -151,7 +151,7 @@ class Update(Group):
     """Length cap of θ, φ and ψ in words, each."""
 
 
-class Instincts(Group):
+class InstinctSettings(Group):
     """What an instinct may be."""
 
     kind: Literal["text", "demo"] = "text"
@@ -400,7 +400,7 @@ class Config(Group):
     encoder: EncoderSettings = EncoderSettings()
     critic: CriticSettings = CriticSettings()
     update: Update = Update()
-    instinct: Instincts = Instincts()
+    instinct: InstinctSettings = InstinctSettings()
     validation: Validation = Validation()
     keep: Literal["best_val", "last"] = "best_val"
     """Which state is deployed: the best on validation, or the last."""

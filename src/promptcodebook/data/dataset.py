@@ -14,11 +14,11 @@ from itertools import combinations, islice
 from statistics import median
 from typing import Literal
 
+from promptcodebook.base.randomness import keyed_int, keyed_random
+from promptcodebook.base.text import fold_text, quote
+from promptcodebook.base.units import plural
 from promptcodebook.errors import DataError, did_you_mean
-from promptcodebook.randomness import keyed_int, keyed_random
-from promptcodebook.text import fold_text, quote
 from promptcodebook.types import Example
-from promptcodebook.units import plural
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -271,7 +271,7 @@ def _columns(examples: list[Example]) -> tuple[ColumnSummary, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _SplitRow:
     split: Split
     example: Example
     folded: str
@@ -281,13 +281,15 @@ class _Row:
         return self.example.where or self.example.id
 
 
-def _rows(dataset: Dataset) -> list[_Row]:
-    return [_Row(split, e, fold_text(e.whole)) for split, part in dataset.items() for e in part]
+def _rows(dataset: Dataset) -> list[_SplitRow]:
+    return [
+        _SplitRow(split, e, fold_text(e.whole)) for split, part in dataset.items() for e in part
+    ]
 
 
-def _repeated(rows: Sequence[_Row]) -> list[list[_Row]]:
+def _repeated(rows: Sequence[_SplitRow]) -> list[list[_SplitRow]]:
     counts = Counter(row.folded for row in rows)
-    groups = dict[str, list[_Row]]()
+    groups = dict[str, list[_SplitRow]]()
     for row in rows:
         if counts[row.folded] > 1:
             groups.setdefault(row.folded, []).append(row)
@@ -299,13 +301,13 @@ def leaks(dataset: Dataset) -> list[Leak]:
     return _leaks(_repeated(_rows(dataset)))
 
 
-def _leaks(groups: Iterable[Sequence[_Row]]) -> list[Leak]:
+def _leaks(groups: Iterable[Sequence[_SplitRow]]) -> list[Leak]:
     homes = [_first_ids(group).items() for group in groups]
     pairs = (pair for home in homes for pair in combinations(home, 2))
     return [Leak((s, t), (a, b)) for (s, a), (t, b) in pairs]
 
 
-def _duplicates(groups: Iterable[Sequence[_Row]]) -> Iterator[Leak]:
+def _duplicates(groups: Iterable[Sequence[_SplitRow]]) -> Iterator[Leak]:
     for group in groups:
         first = _first_ids(group)
         for row in group:
@@ -313,14 +315,14 @@ def _duplicates(groups: Iterable[Sequence[_Row]]) -> Iterator[Leak]:
                 yield Leak((row.split, row.split), (first[row.split], row.name))
 
 
-def _first_ids(group: Iterable[_Row]) -> dict[Split, str]:
+def _first_ids(group: Iterable[_SplitRow]) -> dict[Split, str]:
     first = dict[Split, str]()
     for row in group:
         first.setdefault(row.split, row.name)
     return first
 
 
-def _conflicts(groups: Iterable[Sequence[_Row]]) -> Iterator[Conflict]:
+def _conflicts(groups: Iterable[Sequence[_SplitRow]]) -> Iterator[Conflict]:
     """Targets count as different when they are so after folding, as inputs are compared."""
     for group in groups:
         home = dict[str, tuple[str, str]]()
@@ -332,7 +334,7 @@ def _conflicts(groups: Iterable[Sequence[_Row]]) -> Iterator[Conflict]:
             yield Conflict(ids, targets)
 
 
-def _near_leaks(rows: Sequence[_Row]) -> Iterator[Leak]:
+def _near_leaks(rows: Sequence[_SplitRow]) -> Iterator[Leak]:
     """Pairs in different splits, not equal, whose 8-word runs overlap by Jaccard >= NEAR. As only
     some runs of a long input are looked up, one pair in a thousand that just reach it is missed."""
 
@@ -349,7 +351,7 @@ def _near_leaks(rows: Sequence[_Row]) -> Iterator[Leak]:
             yield Leak((one.split, two.split), (one.name, two.name), overlap)
 
 
-def _sharing(rows: Sequence[_Row]) -> Iterable[list[int]]:
+def _sharing(rows: Sequence[_SplitRow]) -> Iterable[list[int]]:
     """Rows that have a run in common, for each run that is looked up. Runs go by their hashes."""
     zeros, latest, groups = _Zeros(), dict[int, int](), dict[int, list[int]]()
     for number, row in enumerate(rows):

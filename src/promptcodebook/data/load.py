@@ -209,7 +209,7 @@ def _read_object(source: object, name: str) -> tabular.Table:
     if not isinstance(source, Sequence) or isinstance(source, str | bytes):
         hint = "hand in a path, a list of dicts, a pandas DataFrame or a datasets.Dataset"
         raise DataError(f"cannot read data from {type(source).__name__!r}", hint=hint)
-    records = list[tabular.Record]()
+    records = list[tabular.SourceRow]()
     for number, record in enumerate(cast("Sequence[object]", source)):
         where = f"{name}[{number}]"
         if not isinstance(record, Mapping):
@@ -218,6 +218,6 @@ def _read_object(source: object, name: str) -> tabular.Table:
         pairs = cast("Mapping[object, object]", record).items()
         tabular.check_header((column for column, _ in pairs), where)
         records.append(
-            tabular.Record(where, {str(column): tabular.plain(value) for column, value in pairs})
+            tabular.SourceRow(where, {str(column): tabular.plain(value) for column, value in pairs})
         )
     return tabular.table_of(name, records)

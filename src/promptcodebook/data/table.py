@@ -29,7 +29,7 @@ PARQUET_ROWS, _LONGEST_CELL = 1024, 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SourceRow:
     """One record and its place, such as 'tickets.jsonl:12'."""
 
     where: str
@@ -42,7 +42,7 @@ class Table:
 
     name: str
     columns: tuple[str, ...]
-    rows: tuple[Record, ...]
+    rows: tuple[SourceRow, ...]
 
 
 def _fault(where: str, what: str, hint: str) -> DataError:
@@ -101,12 +101,12 @@ def read_lines(path: Path, *, exact: bool = False) -> Iterator[tuple[int, str]]:
         raise DataError(f"cannot read {path}: {error.strerror}", hint="check the path") from None
 
 
-def jsonl_records(path: Path) -> Iterator[Record]:
+def jsonl_records(path: Path) -> Iterator[SourceRow]:
     """One JSON object a line; blank lines are skipped."""
     for number, line in read_lines(path):
         if line.strip():
             where = f"{path}:{number}"
-            yield Record(where, _require_object(_parse_json(line.rstrip("\n"), where), where))
+            yield SourceRow(where, _require_object(_parse_json(line.rstrip("\n"), where), where))
 
 
 def read_jsonl(path: Path) -> Table:
@@ -121,7 +121,7 @@ def read_json(path: Path) -> Table:
         what = f"expected a JSON array of objects, found {_kind(value)}"
         raise _fault(str(path), what, "for one object per line use a .jsonl file")
     places = ((f"{path} record {n}", row) for n, row in enumerate(cast("list[object]", value), 1))
-    rows = [Record(at, _require_object(row, at)) for at, row in places]
+    rows = [SourceRow(at, _require_object(row, at)) for at, row in places]
     return table_of(path.name, rows, str(path))
 
 
@@ -132,7 +132,7 @@ def read_csv(path: Path, delimiter: str = "") -> Table:
     return Table(path.name, tuple(records[0].values), tuple(records[1:]))
 
 
-def csv_records(path: Path, delimiter: str = "", *, exact: bool = False) -> Iterator[Record]:
+def csv_records(path: Path, delimiter: str = "", *, exact: bool = False) -> Iterator[SourceRow]:
     """The header line as a record without values, then one record each; an empty cell is a missing
     value. Without a `delimiter` the header tells it. DataError for what is no CSV."""
     csv.field_size_limit(_LONGEST_CELL)
@@ -162,7 +162,7 @@ def csv_records(path: Path, delimiter: str = "", *, exact: bool = False) -> Iter
             hint = "put cells that hold the delimiter or a line break in double quotes"
             raise _fault(where, what, hint)
         if cells:
-            yield Record(where, {name: c or None for name, c in zip(header, cells, strict=True)})
+            yield SourceRow(where, {name: c or None for name, c in zip(header, cells, strict=True)})
 
 
 def _delimiter_of(text: str) -> str:
@@ -221,7 +221,7 @@ def _kind(value: object) -> str:
     return "null" if value is None else kinds.get(type(value).__name__, "a number")
 
 
-def table_of(name: str, rows: Sequence[Record], empty: str = "") -> Table:
+def table_of(name: str, rows: Sequence[SourceRow], empty: str = "") -> Table:
     """The rows with the union of their columns. DataError where nothing is to be `empty`."""
     if empty and not rows:
         raise DataError(f"{empty} is empty", hint="give it at least three examples")
@@ -250,7 +250,7 @@ def parquet_columns(path: Path) -> tuple[str, ...]:
         return check_header(file.schema_arrow.names, str(path))
 
 
-def parquet_records(path: Path) -> Iterator[Record]:
+def parquet_records(path: Path) -> Iterator[SourceRow]:
     """The rows of a Parquet file (extra: parquet), of which PARQUET_ROWS are in memory."""
     arrow, _ = import_parquet()
     columns, number = parquet_columns(path), 0
@@ -260,7 +260,7 @@ def parquet_records(path: Path) -> Iterator[Record]:
                 for row in batch.to_pylist():
                     number += 1
                     values = zip(columns, map(plain, row.values()), strict=True)
-                    yield Record(f"{path} row {number}", dict(values))
+                    yield SourceRow(f"{path} row {number}", dict(values))
         except (OSError, arrow.ArrowException) as error:
             what = f"cannot read {path} as Parquet after row {number}: {error}"
             raise DataError(what, hint="check that the file is complete") from None
@@ -273,7 +273,7 @@ def read_parquet(path: Path) -> Table:
 def numbered(name: str, header: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> Table:
     """A table of rows that have no place of their own but their number."""
     records = tuple(
-        Record(f"{name} row {number}", {column: plain(row[column]) for column in header})
+        SourceRow(f"{name} row {number}", {column: plain(row[column]) for column in header})
         for number, row in enumerate(rows, start=1)
     )
     return Table(name, header, records)
@@ -317,7 +317,7 @@ def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple
 
 
 def _make_example(
-    row: Record, columns: Columns, template: InputTemplate | None, seen: dict[str, str]
+    row: SourceRow, columns: Columns, template: InputTemplate | None, seen: dict[str, str]
 ) -> Example:
     digest, messages = "", tuple[Message, ...]()
     if template is not None and template.literals != ("", ""):
@@ -342,7 +342,7 @@ def _make_example(
     return Example(name, text, reference, messages, row.values, digest, where)
 
 
-def _require_value(row: Record, column: str) -> object:
+def _require_value(row: SourceRow, column: str) -> object:
     value = row.values.get(column)
     if value is None:
         fault = "is null" if column in row.values else "is missing"
@@ -355,7 +355,7 @@ def cell_text(value: object) -> str:
 
 
 def _example_id(
-    row: Record, column: str | None, text: str, target: str | None, seen: Mapping[str, str]
+    row: SourceRow, column: str | None, text: str, target: str | None, seen: Mapping[str, str]
 ) -> str:
     """What the column says, else the hash of the content: the JSON of input and target."""
     if column is None:

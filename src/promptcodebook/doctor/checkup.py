@@ -13,33 +13,39 @@ from pathlib import Path
 from typing import cast
 
 from promptcodebook import assemble as assembly
+from promptcodebook.base.incidents import Counts, Incident
+from promptcodebook.base.paths import reply_cache_path
+from promptcodebook.base.text import words_of
+from promptcodebook.base.units import bytes_text, plural
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config
 from promptcodebook.config.loading import text_updates_remark
 from promptcodebook.config.schema import DataSettings
 from promptcodebook.data import examine
-from promptcodebook.doctor.probe import Finding, Section, probe
+from promptcodebook.doctor.probe import Diagnosis, DiagnosisGroup, probe
 from promptcodebook.errors import ConfigError, PcoError, StoreError, registered
-from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import PriceTable, price_lines
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.lm.spec import missing_key, parse_spec
-from promptcodebook.lm.stack import LocalModels, Supplies, local_models, simulated_here, specs_of
+from promptcodebook.lm.stack import (
+    InProcessModels,
+    StackResources,
+    local_models,
+    simulated_here,
+    specs_of,
+)
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.train import Learner
-from promptcodebook.method.update import Pending
+from promptcodebook.method.update import PendingUpdate
 from promptcodebook.optimizers.pco import build_learner, initialise, with_listed_codebook
-from promptcodebook.paths import reply_cache_path
 from promptcodebook.routing.ranking import Embedder
 from promptcodebook.run.verdict import verdict_remark
-from promptcodebook.text import words_of
 from promptcodebook.types import Codebook, Example, Failure, Instinct, Trace, variable_name
-from promptcodebook.units import bytes_text, plural
 
 _LEAST_DISK = 500 * 10**6  # bytes of free disk below which a run may not fit
 
 
-async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[Section]:
+async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[DiagnosisGroup]:
     """Section by section, as they are done. A fault is a Finding, never an error."""
     # One engine for the probe and the rehearsal.
     here, plan, usable, tried = local_models(), None, True, assembly.RewardTrial()
@@ -47,14 +53,16 @@ async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[S
         try:
             plan = assembly.plan_run(config, assembly.Sources(base, local=here)).require_training()
         except PcoError as error:
-            yield Section("task", (_failure_finding("task", error),))
+            yield DiagnosisGroup("task", (_failure_finding("task", error),))
         else:
             reward, tried = await _reward(plan)
-            yield Section("task", (*_settled(plan), _data(plan), reward, *await _agent(plan)))
+            yield DiagnosisGroup(
+                "task", (*_settled(plan), _data(plan), reward, *await _agent(plan))
+            )
         try:
             specs = specs_of(config)
         except ConfigError as error:
-            yield Section("models", (_failure_finding("model", error),))
+            yield DiagnosisGroup("models", (_failure_finding("model", error),))
             return
         for spec, headers in specs.items():
             section = await _model(spec, headers, plan, config, here)
@@ -63,49 +71,49 @@ async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[S
         if plan is not None and usable:
             for section in await rehearse(plan, tried):
                 yield section
-        yield Section("money", (_prices(config, list(specs)),))
+        yield DiagnosisGroup("money", (_prices(config, list(specs)),))
         asked = plan is not None and "untrusted" in plan.task.program.roles
         if (shared := _look_at_untrusted(config, asked)) is not None:
-            yield Section("untrusted", (shared,))
-        yield Section("disk", (_disk(runs_dir), _cache(config, list(specs))))
+            yield DiagnosisGroup("untrusted", (shared,))
+        yield DiagnosisGroup("disk", (_disk(runs_dir), _cache(config, list(specs))))
     finally:
         if here is not None:
             await here.close()
 
 
-def _failure_finding(name: str, error: PcoError) -> Finding:
-    return Finding(name, "fail", str(error), error.hint)
+def _failure_finding(name: str, error: PcoError) -> Diagnosis:
+    return Diagnosis(name, "fail", str(error), error.hint)
 
 
-def _settled(plan: assembly.Plan) -> list[Finding]:
+def _settled(plan: assembly.Plan) -> list[Diagnosis]:
     """Also whether the user's templates say whose stage a prompt is, and test is large enough."""
     config, stages, judged = plan.config, plan.prompt_stages, len(plan.judged)
     parts = f"task {plan.task.name}, K = {config.size}, S = {config.select}"
     said = "; ".join(filter(None, (parts, text_updates_remark(config))))
-    findings = [Finding("settings", "ok", said)]
+    findings = [Diagnosis("settings", "ok", said)]
     alike = "{stage}" not in plan.templates["generator"].source
     if stages and config.compose == "generator" and alike:
         what = f"generator.md in {config.templates} lacks {{stage}}, so that the {len(stages)} "
         what += "stages of the program are all asked for alike"
         step = f"write {{stage}} into {config.templates}/generator.md, or set "
-        findings.append(Finding("templates", "warn", what, f"{step}compose_per_stage = false"))
+        findings.append(Diagnosis("templates", "warn", what, f"{step}compose_per_stage = false"))
     if remark := verdict_remark(judged):
         step = "add rows, or give test a greater share: data.fractions"
         if len(plan.dataset.test) > judged:
             step = "raise verdict_examples"
-        findings.append(Finding("verdict", "warn", remark, step))
+        findings.append(Diagnosis("verdict", "warn", remark, step))
     return findings
 
 
-def _data(plan: assembly.Plan) -> Finding:
+def _data(plan: assembly.Plan) -> Diagnosis:
     report = examine(plan.dataset)
     counts = ", ".join(f"{n} {split}" for split, n in report.counts.items())
     warnings = report.warnings()
     if not warnings:
-        return Finding("data", "ok", f"{counts}; no input appears in two splits")
+        return Diagnosis("data", "ok", f"{counts}; no input appears in two splits")
     first = "" if plan.task.private else f": {warnings[0]}"  # it may quote a target
     what = f"{counts}; {plural(len(warnings), 'warning')}{first}"
-    return Finding("data", "warn", what, _data_check(plan))
+    return Diagnosis("data", "warn", what, _data_check(plan))
 
 
 def _data_check(plan: assembly.Plan) -> str:
@@ -117,16 +125,16 @@ def _data_check(plan: assembly.Plan) -> str:
     return shlex.join(words) if data.path else "look at the rows"
 
 
-async def _agent(plan: assembly.Plan) -> list[Finding]:
+async def _agent(plan: assembly.Plan) -> list[Diagnosis]:
     try:
         tried = await assembly.try_agent(plan)
     except PcoError as error:
         return [_failure_finding("agent", error)]
     said = "its prompt has a place, by a run on made-up replies"
-    return [Finding("agent", "ok", said)] if tried else []
+    return [Diagnosis("agent", "ok", said)] if tried else []
 
 
-async def _reward(plan: assembly.Plan) -> tuple[Finding, assembly.RewardTrial]:
+async def _reward(plan: assembly.Plan) -> tuple[Diagnosis, assembly.RewardTrial]:
     try:
         trial = await assembly.try_reward(plan)
     except PcoError as error:
@@ -137,7 +145,7 @@ async def _reward(plan: assembly.Plan) -> tuple[Finding, assembly.RewardTrial]:
         what = "; ".join((*said, *trial.warnings))
     again = f"{_data_check(plan)}, and read the reward again"
     level, step = ("warn", again) if trial.warnings else ("ok", "")
-    return Finding("reward", level, what, step), trial
+    return Diagnosis("reward", level, what, step), trial
 
 
 async def _model(
@@ -145,12 +153,12 @@ async def _model(
     headers: Mapping[str, str],
     plan: assembly.Plan | None,
     config: Config,
-    here: LocalModels | None,
-) -> Section:
+    here: InProcessModels | None,
+) -> DiagnosisGroup:
     roles = [role for role in ROLES if config.model_of(role) == spec]
     title, key = f"{spec} ({', '.join(roles)})", _key_variable(spec, headers)
     if key is not None and key.level == "fail":
-        return Section(title, (key,))
+        return DiagnosisGroup(title, (key,))
     dataset = plan.dataset if plan is not None else assembly.NO_DATA
     seen = await probe(
         spec,
@@ -162,10 +170,10 @@ async def _model(
     # In this process nothing is served side by side: how calls at once compare says nothing.
     alone = simulated_here([spec])
     kept = [each for each in seen.findings if not (alone and each.name == "concurrency")]
-    return Section(title, (*([key] if key else []), *kept))
+    return DiagnosisGroup(title, (*([key] if key else []), *kept))
 
 
-def _key_variable(spec: str, headers: Mapping[str, str]) -> Finding | None:
+def _key_variable(spec: str, headers: Mapping[str, str]) -> Diagnosis | None:
     """Whether a key is set, by the name of its variable; its value is not touched."""
     try:
         absent, names = missing_key(spec, headers.values()), parse_spec(spec).key_names
@@ -173,24 +181,24 @@ def _key_variable(spec: str, headers: Mapping[str, str]) -> Finding | None:
         return None  # the probe says what is wrong with it
     if absent:
         what = f"{' or '.join(absent)} is not set, and this provider needs a key"
-        return Finding("key variable", "fail", what, f"export {absent[0]}=...")
+        return Diagnosis("key variable", "fail", what, f"export {absent[0]}=...")
     given = next((name for name in names if os.environ.get(name, "").strip()), None)
     what = f"{given} is set" if given else f"not set ({' or '.join(names)})"
-    return Finding("key variable", "ok", what) if names else None
+    return Diagnosis("key variable", "ok", what) if names else None
 
 
-def _prices(config: Config, specs: list[str]) -> Finding:
+def _prices(config: Config, specs: list[str]) -> Diagnosis:
     table = PriceTable(config.prices)
     unknown = [spec for spec in specs if table.price(spec) is None]
     if not unknown:
-        return Finding("prices", "ok", "known for every model")
+        return Diagnosis("prices", "ok", "known for every model")
     what, step = f"unknown for {', '.join(unknown)}", f"in pco.toml: {price_lines(unknown[0])}"
     if config.budget.usd is not None:
-        return Finding("prices", "fail", f"{what}, so budget.usd cannot be kept", step)
-    return Finding("prices", "ok", f"{what}: costs are shown as unknown", step)
+        return Diagnosis("prices", "fail", f"{what}, so budget.usd cannot be kept", step)
+    return Diagnosis("prices", "ok", f"{what}: costs are shown as unknown", step)
 
 
-def _look_at_untrusted(config: Config, asked: bool) -> Finding | None:
+def _look_at_untrusted(config: Config, asked: bool) -> Diagnosis | None:
     """Method decision 13: who must not see the private input must not share an endpoint. `asked` =
     the task's executor asks the role: having no model of its own is a fault too."""
 
@@ -208,13 +216,13 @@ def _look_at_untrusted(config: Config, asked: bool) -> Finding | None:
     others: list[Role] = [role for role in ROLES if role != "untrusted"]
     shared = [role for role in others if address(config.model_of(role)) == address(spec)]
     if not shared:
-        return Finding("endpoint", "ok", "no other role shares its endpoint")
+        return Diagnosis("endpoint", "ok", "no other role shares its endpoint")
     what = f"shared with {', '.join(shared)}: what they send, the input included, reaches it too"
     step = "give the untrusted role an endpoint of its own: roles.untrusted.model"
-    return Finding("endpoint", "warn", what, step)
+    return Diagnosis("endpoint", "warn", what, step)
 
 
-def _disk(runs_dir: Path) -> Finding:
+def _disk(runs_dir: Path) -> Diagnosis:
     folder = runs_dir.resolve()
     while not folder.exists():
         folder = folder.parent
@@ -224,24 +232,24 @@ def _disk(runs_dir: Path) -> Finding:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         what = f"cannot write to {folder}: {error.strerror}"
-        return Finding("runs", "fail", what, "set PCO_RUNS to a folder you own")
+        return Diagnosis("runs", "fail", what, "set PCO_RUNS to a folder you own")
     what = f"{bytes_text(free)} free at {runs_dir}"
     if free < _LEAST_DISK:
-        return Finding("runs", "warn", what, "free some space, or set PCO_RUNS to another disk")
-    return Finding("runs", "ok", what)
+        return Diagnosis("runs", "warn", what, "free some space, or set PCO_RUNS to another disk")
+    return Diagnosis("runs", "ok", what)
 
 
-def _cache(config: Config, specs: list[str]) -> Finding:
+def _cache(config: Config, specs: list[str]) -> Diagnosis:
     if not config.cache:
-        return Finding("cache", "ok", "off")
+        return Diagnosis("cache", "ok", "off")
     if simulated_here(specs):
-        return Finding("cache", "ok", "not used for the simulated model")
+        return Diagnosis("cache", "ok", "not used for the simulated model")
     path = reply_cache_path()
     try:
         with closing(ReplyCache(path)) as cache:
-            return Finding("cache", "ok", f"{cache.stats()[0]} replies in {path}")
+            return Diagnosis("cache", "ok", f"{cache.stats()[0]} replies in {path}")
     except StoreError as error:
-        return Finding("cache", "warn", f"a run would go without it: {error}", error.hint)
+        return Diagnosis("cache", "warn", f"a run would go without it: {error}", error.hint)
 
 
 # One example goes through every part of the method.
@@ -253,7 +261,7 @@ _PARTS = {
 """Which part it was, by the stage at which a chain broke."""
 
 
-async def rehearse(plan: assembly.Plan, tried: assembly.RewardTrial) -> tuple[Section, ...]:
+async def rehearse(plan: assembly.Plan, tried: assembly.RewardTrial) -> tuple[DiagnosisGroup, ...]:
     """What each part made of the first training example, and which roles its model can carry (not
     of a simulated one); about twelve calls. `tried` is what the reward gave other answers."""
     title, counts = "one example, from route to gradients", Counts()
@@ -261,7 +269,7 @@ async def rehearse(plan: assembly.Plan, tried: assembly.RewardTrial) -> tuple[Se
     # A solved example is critiqued too: there is only this one to see the critic at work.
     critic = config.critic.model_copy(update={"skip_solved": False})
     config = config.model_copy(update={"critic": critic, "cache": False, "budget": Budget()})
-    assembled, carried = replace(plan, config=config).connect(Supplies(tally=counts)), ()
+    assembled, carried = replace(plan, config=config).connect(StackResources(tally=counts)), ()
     router, train = config.router, plan.dataset.train
     try:
         if config.learns_routes and router.features != "words":
@@ -273,58 +281,58 @@ async def rehearse(plan: assembly.Plan, tried: assembly.RewardTrial) -> tuple[Se
         if not assembled.models.simulated:
             carried = await _weigh_roles(Rehearsed(assembled, learner, state, trace, counts))
     except PcoError as error:
-        return (Section(title, (_failure_finding("example", error),)),)
+        return (DiagnosisGroup(title, (_failure_finding("example", error),)),)
     finally:
         await assembled.models.close()
     found = [*_forward(trace, plan, tried), *_backward(trace, config)]
     if count := counts.values[Incident.MALFORMED]:
         what = f"{count} were not the JSON asked for; they were repaired or asked for again"
-        found.append(Finding("replies", "warn", what, "a more capable model costs fewer calls"))
+        found.append(Diagnosis("replies", "warn", what, "a more capable model costs fewer calls"))
     if counts.values[Incident.PROMPT_FALLBACKS]:
         what = "its reply was cut or empty twice; the instincts stand in for the prompt verbatim"
         step = "raise roles.generator.max_tokens, or set compose = verbatim"
-        found.append(Finding("generator", "warn", what, step))
-    weighed = Section("which roles the models can carry", carried)
-    return Section(title, tuple(found)), *([weighed] if carried else [])
+        found.append(Diagnosis("generator", "warn", what, step))
+    weighed = DiagnosisGroup("which roles the models can carry", carried)
+    return DiagnosisGroup(title, tuple(found)), *([weighed] if carried else [])
 
 
-def _forward(trace: Trace, plan: assembly.Plan, tried: assembly.RewardTrial) -> list[Finding]:
-    config, rollout, findings = plan.config, trace.rollout, list[Finding]()
+def _forward(trace: Trace, plan: assembly.Plan, tried: assembly.RewardTrial) -> list[Diagnosis]:
+    config, rollout, findings = plan.config, trace.rollout, list[Diagnosis]()
     route = rollout.route
     if config.learns_routes:
         asked = "no model is asked" if config.router.features == "words" else "its model embeds"
         what = f"its routes are learned from outcomes, and {asked} for them"
-        findings.append(Finding("router", "ok", what))
+        findings.append(Diagnosis("router", "ok", what))
     elif route is not None and route.fallback:
         what = "no reply held a valid route; the best-rated instincts are taken instead"
         step = "try another model for it: roles.encoder.model"
-        findings.append(Finding("encoder", "warn", what, step))
+        findings.append(Diagnosis("encoder", "warn", what, step))
     elif route is not None:
         when = "after being asked again" if route.repaired else "at once"
-        findings.append(Finding("encoder", "ok", f"routes {when}"))
+        findings.append(Diagnosis("encoder", "ok", f"routes {when}"))
     if rollout.failure is not None:
         return [*findings, _broken(rollout.failure)]
     asked = "" if config.compose == "generator" else ", the instincts as they are"
     length = f"a prompt of {len(rollout.prompt.split())} words{asked}"
     answer = f"an answer of {plural(len(rollout.output.split()), 'word')}"
-    answered = Finding("executor", "ok", answer)
+    answered = Diagnosis("executor", "ok", answer)
     if rollout.truncated:
         cut, step = f"{answer}, cut at its length cap", "raise roles.executor.max_tokens"
-        answered = Finding("executor", "warn", cut, step)
-    reward = Finding("reward", "ok", f"{rollout.reward:g} for this answer")
+        answered = Diagnosis("executor", "warn", cut, step)
+    reward = Diagnosis("reward", "ok", f"{rollout.reward:g} for this answer")
     values = {rollout.reward, *(score and score.value for _, score in tried.scores)}
     if len(tried.scores) > 1 and values == {config.reward_range[0]}:
         what = f"{reward.what}, the reference and nonsense alike: nothing that was tried scores"
         step = f"{_data_check(plan)}, and read the reward again"
-        reward = Finding("reward", "warn", what, step)
-    return [*findings, Finding("generator", "ok", length), answered, reward]
+        reward = Diagnosis("reward", "warn", what, step)
+    return [*findings, Diagnosis("generator", "ok", length), answered, reward]
 
 
-def _backward(trace: Trace, config: Config) -> list[Finding]:
+def _backward(trace: Trace, config: Config) -> list[Diagnosis]:
     if trace.rollout.failure is not None:
         return []
     if config.learns_routes and not config.update.text_updates:
-        return [Finding("critic", "ok", "not asked, since no text is rewritten")]
+        return [Diagnosis("critic", "ok", "not asked, since no text is rewritten")]
     if trace.failure is not None:
         return [_broken(trace.failure)]
     verdict, gradients = trace.verdict, trace.gradients
@@ -332,16 +340,16 @@ def _backward(trace: Trace, config: Config) -> list[Finding]:
     blamed = [part for part in ("encoder", "generator") if getattr(gradients, part)]
     blamed += [variable_name(k) for k in gradients.codebook]
     return [
-        Finding("critic", "ok", f"a verdict: {score}"),
-        Finding("attribution", "ok", f"it blames {', '.join(blamed) or 'no part'}"),
+        Diagnosis("critic", "ok", f"a verdict: {score}"),
+        Diagnosis("attribution", "ok", f"it blames {', '.join(blamed) or 'no part'}"),
     ]
 
 
-def _broken(failure: Failure) -> Finding:
+def _broken(failure: Failure) -> Diagnosis:
     part = _PARTS.get(failure.stage, failure.stage)
     another = f"nothing is learned from such replies: try another model: roles.{part}.model"
     what = f"{failure.kind}: {failure.message}"
-    return Finding(part, "fail", what, failure.hint or another)
+    return Diagnosis(part, "fail", what, failure.hint or another)
 
 
 # Which roles a model can carry. A weak one may give valid JSON and no judgement: so we look at what
@@ -384,7 +392,7 @@ class Rehearsed:
         return any(2 * sum(three in asked for three in said) >= len(said) for said in threes)
 
 
-async def _weigh_roles(rehearsed: Rehearsed) -> tuple[Finding, ...]:
+async def _weigh_roles(rehearsed: Rehearsed) -> tuple[Diagnosis, ...]:
     """A finding for each role that is asked, weak ones as warnings, and what to do about them."""
     config, rollout = rehearsed.assembled.config, rehearsed.trace.rollout
     faults: dict[Role, str | None] = {}
@@ -399,7 +407,7 @@ async def _weigh_roles(rehearsed: Rehearsed) -> tuple[Finding, ...]:
     for entry in registered("promptcodebook.roles"):  # those that only an outer part asks
         faults[cast("Role", entry.name)] = await entry.load()(rehearsed.assembled.models.ask)
     findings = [
-        Finding(f"role {role}", "warn" if fault else "ok", fault or "carries it")
+        Diagnosis(f"role {role}", "warn" if fault else "ok", fault or "carries it")
         for role, fault in faults.items()
     ]
     weak = [role for role, fault in faults.items() if fault is not None]
@@ -412,7 +420,7 @@ async def _weigh_roles(rehearsed: Rehearsed) -> tuple[Finding, ...]:
     elif teachers:
         step = f"pco train --preset small; with text updates if a stronger model teaches: {models}"
     if weak:
-        findings.append(Finding("roles", "warn", f"weak as {', '.join(weak)}", step))
+        findings.append(Diagnosis("roles", "warn", f"weak as {', '.join(weak)}", step))
     return tuple(findings)
 
 
@@ -472,7 +480,7 @@ def _attribution(rehearsed: Rehearsed) -> str | None:
 
 async def _updater(rehearsed: Rehearsed) -> str | None:
     first, *others = rehearsed.state.parameters.codebook.texts
-    asked = Pending(0, first, (_ADVICE,), tuple(others))
+    asked = PendingUpdate(0, first, (_ADVICE,), tuple(others))
     written = await rehearsed.learner.updater.write(asked, step=0)
     if not written.kept:
         return f"weak: its rewrite is refused: {written.reason.partition(':')[0]}"

@@ -9,39 +9,39 @@ from dataclasses import dataclass
 from typing import Literal
 
 from promptcodebook import errors
+from promptcodebook.base.text import strip_fence
 from promptcodebook.calls import LM, Message, Request, Sampling, Schema
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
 from promptcodebook.lm.structured import strip_think
 from promptcodebook.lm.wire import TOKENIZER
-from promptcodebook.text import strip_fence
 
-Level = Literal["ok", "warn", "fail"]
+DiagnosisLevel = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One thing examined: how it is, and what to type next ('' = nothing)."""
 
     name: str
-    level: Level
+    level: DiagnosisLevel
     what: str
     next_step: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class DiagnosisGroup:
     """Everything found about one subject, such as one model (its spec is then the title)."""
 
     title: str
-    findings: tuple[Finding, ...]
+    findings: tuple[Diagnosis, ...]
 
     @property
     def ok(self) -> bool:
         """Whether a run can do with it (warnings do not prevent one)."""
         return all(each.level != "fail" for each in self.findings)
 
-    def __getitem__(self, name: str) -> Finding:
+    def __getitem__(self, name: str) -> Diagnosis:
         return next(each for each in self.findings if each.name == name)
 
 
@@ -69,15 +69,15 @@ async def probe(
     headers: Mapping[str, str] | None = None,
     simulated: Callable[[Spec], LM] | None = None,
     local: Callable[[Spec], LM] | None = None,
-) -> Section:
+) -> DiagnosisGroup:
     """Asks the model behind a spec. Never raises for what it comes upon: that is a Finding."""
     try:
         spec = parse_spec(spec_text)
         access = find_credentials(spec.key_names, headers)
         if spec.kind == "local" and local is not None:
-            return Section(spec_text, tuple(await _by_weights(local(spec))))
+            return DiagnosisGroup(spec_text, tuple(await _by_weights(local(spec))))
         if spec.kind == "simulated" and simulated is not None:
-            return Section(spec_text, tuple(await _by_calls(simulated(spec))))
+            return DiagnosisGroup(spec_text, tuple(await _by_calls(simulated(spec))))
         if spec.kind in ("simulated", "local"):
             raise errors.ConfigError(
                 "there is no address to look at", hint="pco lm serve simulated"
@@ -85,7 +85,7 @@ async def probe(
         endpoint = Endpoint(spec, access, timeout=timeout)
     except (errors.ConfigError, ImportError) as error:
         hint = str(getattr(error, "hint", ""))
-        return Section(spec_text, (Finding("spec", "fail", str(error), hint),))
+        return DiagnosisGroup(spec_text, (Diagnosis("spec", "fail", str(error), hint),))
     async with endpoint:
         findings = await _address(endpoint, spec, access.key) if spec.base_url else []
         if all(each.level != "fail" for each in findings):
@@ -96,77 +96,77 @@ async def probe(
             what = "the endpoint counts tokens itself"
             if await endpoint.count_tokens("one two three") is None:
                 what = "not offered; lengths are the reported prompt tokens, or an estimate"
-            findings.append(Finding("tokenizer", "ok", what))
-    return Section(spec_text, tuple(findings))
+            findings.append(Diagnosis("tokenizer", "ok", what))
+    return DiagnosisGroup(spec_text, tuple(findings))
 
 
-async def _address(endpoint: Endpoint, spec: Spec, key: ApiKey | None) -> list[Finding]:
+async def _address(endpoint: Endpoint, spec: Spec, key: ApiKey | None) -> list[Diagnosis]:
     accepted = f"the key in {key.name} is accepted" if key else "none sent, none asked for"
     begun, model = time.perf_counter(), spec.model
     try:
         listed = await endpoint.models()
     except errors.EndpointDown as error:
-        return [Finding("address", "fail", str(error), "start the server, or correct --lm")]
+        return [Diagnosis("address", "fail", str(error), "start the server, or correct --lm")]
     except errors.AuthRefused as error:
-        reached = Finding("address", "ok", f"{spec.base_url} answers")
-        return [reached, Finding("key", "fail", str(error), error.hint)]
+        reached = Diagnosis("address", "ok", f"{spec.base_url} answers")
+        return [reached, Diagnosis("key", "fail", str(error), error.hint)]
     except errors.LMError as error:
         # Some servers have no list; the calls will tell whether the address is right.
         if not model:
-            return [Finding("address", "fail", str(error), "add #MODEL to the spec")]
-        unlisted = Finding("address", "warn", f"lists no models: {error}", error.hint)
-        return [unlisted, Finding("key", "ok", accepted)]
+            return [Diagnosis("address", "fail", str(error), "add #MODEL to the spec")]
+        unlisted = Diagnosis("address", "warn", f"lists no models: {error}", error.hint)
+        return [unlisted, Diagnosis("key", "ok", accepted)]
     took, names = time.perf_counter() - begun, ", ".join(listed[:12]) or "none"
     # Aliases and adapters are often served without being listed: the call decides.
     what = f"{model} is not listed{errors.did_you_mean(model, listed)}"
-    found = Finding("model", "warn", what, f"listed are: {names}")
+    found = Diagnosis("model", "warn", what, f"listed are: {names}")
     if model in listed:
-        found = Finding("model", "ok", f"{model} is listed")
+        found = Diagnosis("model", "ok", f"{model} is listed")
     elif not model and len(listed) == 1:
-        found = Finding("model", "ok", f"the only one is {listed[0]}")
+        found = Diagnosis("model", "ok", f"the only one is {listed[0]}")
     elif not model:
-        found = Finding("model", "fail", f"several are listed: {names}", "add #MODEL to the spec")
-    reached = Finding("address", "ok", f"{spec.base_url} answers in {took * 1e3:.0f} ms")
-    return [reached, Finding("key", "ok", accepted), found]
+        found = Diagnosis("model", "fail", f"several are listed: {names}", "add #MODEL to the spec")
+    reached = Diagnosis("address", "ok", f"{spec.base_url} answers in {took * 1e3:.0f} ms")
+    return [reached, Diagnosis("key", "ok", accepted), found]
 
 
-async def _by_calls(lm: LM) -> list[Finding]:
+async def _by_calls(lm: LM) -> list[Diagnosis]:
     begun = time.perf_counter()
     try:
         first = await lm(_ask("Reply with the single word: hello", cap=64))
     except (errors.LMError, errors.ConfigError) as error:
-        return [Finding("call", "fail", str(error), error.hint)]
+        return [Diagnosis("call", "fail", str(error), error.hint)]
     took = time.perf_counter() - begun
-    usage = Finding("usage", "ok", "token counts are reported")
+    usage = Diagnosis("usage", "ok", "token counts are reported")
     if first.estimated:
         what = f"no token counts are reported; ours are an {TOKENIZER}"
-        usage = Finding("usage", "warn", what, "give budgets in calls or time rather than tokens")
-    findings = [Finding("call", "ok", f"a short reply takes {took:.2f} s"), usage]
+        usage = Diagnosis("usage", "warn", what, "give budgets in calls or time rather than tokens")
+    findings = [Diagnosis("call", "ok", f"a short reply takes {took:.2f} s"), usage]
     for name, trial in _TRIALS.items():
         try:
             what, *step = await trial(lm)
-            findings.append(Finding(name, "warn" if step else "ok", what, *step))
+            findings.append(Diagnosis(name, "warn" if step else "ok", what, *step))
         except errors.LMError as error:
             what = f"could not be found out: {error}"
-            findings.append(Finding(name, "warn", what, error.hint))
+            findings.append(Diagnosis(name, "warn", what, error.hint))
     return findings
 
 
-async def _by_weights(lm: LM) -> list[Finding]:
+async def _by_weights(lm: LM) -> list[Diagnosis]:
     begun = time.perf_counter()
     try:  # its first reply is made when it has been loaded
         await lm(_ask("Reply with the single word: hello", cap=1))
     except (errors.LMError, errors.ConfigError, errors.MissingExtra) as error:
-        return [Finding("weights", "fail", str(error), error.hint)]
+        return [Diagnosis("weights", "fail", str(error), error.hint)]
     took = time.perf_counter() - begun
-    findings = [Finding("weights", "ok", f"found, and loaded in {took:.1f} s")]
+    findings = [Diagnosis("weights", "ok", f"found, and loaded in {took:.1f} s")]
     findings += await _by_calls(lm)
     asked = [_ask(f"Tell me a story about the number {n}.", cap=48) for n in range(_BATCH)]
     begun = time.perf_counter()
     replies = await asyncio.gather(*(lm(each) for each in asked))
     pace = sum(r.usage.completion_tokens for r in replies) / (time.perf_counter() - begun)
     what = f"{pace:.0f} tokens/s over {_BATCH} calls at once"
-    return [*findings, Finding("speed", "ok", what)]
+    return [*findings, Diagnosis("speed", "ok", what)]
 
 
 def _ask(text: str, *, cap: int, schema: Schema | None = None, drawn: bool = False) -> Request:

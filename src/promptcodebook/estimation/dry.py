@@ -26,7 +26,7 @@ from promptcodebook.assemble import Plan
 from promptcodebook.calls import Chat, Reply, Request, Role, Usage
 from promptcodebook.config import Budget, Config
 from promptcodebook.errors import ConfigError, Stop, StoreError
-from promptcodebook.lm.stack import Supplies
+from promptcodebook.lm.stack import StackResources
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import beyond_texts, estimate_tokens
 from promptcodebook.method.policy import epsilon_at
@@ -38,8 +38,8 @@ from promptcodebook.routing.upkeep import rounds_every
 from promptcodebook.run.opening import Session
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
-from promptcodebook.tasks.program import Agent
-from promptcodebook.tasks.rewards import Judge, WeightedSum, apply_reward
+from promptcodebook.tasks.program import AgentProgram
+from promptcodebook.tasks.rewards import RubricJudge, WeightedSum, apply_reward
 from promptcodebook.tasks.task import RewardFactory
 from promptcodebook.types import Example, Output, Parameters, Program, Prompt, Reward, Score
 
@@ -60,7 +60,7 @@ _FEEDBACK = 20  # words that a reward says of an answer that is not solved
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class DryManner:
     """How a made-up run goes. Of its rollouts the share `solved` gets the full reward; the others
     blame a share `blamed` of the parts that could be to blame; the share `reasked` of typed replies
     is of no use at first. The user's own agent makes `agent_calls` an answer, and a round of
@@ -97,7 +97,7 @@ _AMOUNTS = attrgetter("calls", "prompt_tokens", "completion_tokens", "rounds")
 DryWork = Mapping[tuple[str, Role], Work]  # what each phase of a run asks of each role
 
 
-async def dry_run(plan: Plan, manner: Manner) -> DryWork:
+async def dry_run(plan: Plan, manner: DryManner) -> DryWork:
     """The work of `pco train` in the given manner. Raises what it raises before its first call."""
     config = _undisturbed(plan.config, manner)
     lm = CountingLM(config, manner)
@@ -105,7 +105,7 @@ async def dry_run(plan: Plan, manner: Manner) -> DryWork:
     reward = _made_up_reward(plan.task.reward, config.reward_range, lm)
     task = replace(plan.task, program=program, reward=reward)
     asyncio.get_running_loop().set_default_executor(_Inline())
-    supplies = Supplies(own=lm, log=_InMemoryLog())
+    supplies = StackResources(own=lm, log=_InMemoryLog())
     assembled = replace(plan, task=task, config=config).connect(supplies)
     now, tree = datetime.now(UTC).isoformat(), config.model_dump(mode="json")
     with TemporaryDirectory() as folder:
@@ -117,7 +117,7 @@ async def dry_run(plan: Plan, manner: Manner) -> DryWork:
     return lm.work
 
 
-def _undisturbed(config: Config, manner: Manner) -> Config:
+def _undisturbed(config: Config, manner: DryManner) -> Config:
     """No budget ends the dry run; early stop does so as soon as it can, or not at all."""
     over: dict[str, object] = {"target_score": None}
     if not manner.steady:
@@ -137,7 +137,7 @@ class CountingLM:
     each phase asked of each role; `untrained` holds until the first update is done. A call's round
     goes when no chain can make another, so that each round holds all it can."""
 
-    def __init__(self, config: Config, manner: Manner) -> None:
+    def __init__(self, config: Config, manner: DryManner) -> None:
         self.manner, self._config = manner, config
         self.work: defaultdict[tuple[str, Role], Work] = defaultdict(Work)
         self.phase, self.untrained = TRAINING, True
@@ -217,7 +217,7 @@ class CountingLM:
 @dataclass(frozen=True)
 class _Filler:
     config: Config
-    manner: Manner
+    manner: DryManner
     body: Mapping[str, Any]
     draw: random.Random
 
@@ -305,7 +305,7 @@ class _InMemoryLog:
 class _MadeUpProgram:
     """The task's own program on made-up replies; the user's agent is not run, its calls are."""
 
-    def __init__(self, program: Program, manner: Manner) -> None:
+    def __init__(self, program: Program, manner: DryManner) -> None:
         self.name, self.stages, self.roles = program.name, program.stages, program.roles
         self._program, self._calls = program, len(program.stages) or manner.agent_calls
         # An agent shows its tools when it is tried, which costs nothing but is its own code.
@@ -313,7 +313,7 @@ class _MadeUpProgram:
         self.function = SimpleNamespace(tools=seen or ("tool:unseen: Use it.",))
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        if not isinstance(self._program, Agent):
+        if not isinstance(self._program, AgentProgram):
             try:
                 return await self._program(prompt, example, lm)
             except (Stop, StoreError):
@@ -374,7 +374,7 @@ def _judges(factory: RewardFactory, ask: Ask | None) -> list[Reward]:
         if factory(None) is reward:
             return []
     if isinstance(reward, WeightedSum):
-        return [part.reward for part in reward.parts if isinstance(part.reward, Judge)]
+        return [part.reward for part in reward.parts if isinstance(part.reward, RubricJudge)]
     return [reward]
 
 
@@ -435,7 +435,7 @@ def _some(examples: Sequence[Example]) -> tuple[Example, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class PlanScale:
     """How much longer a plan is than its shortened form, phase by phase."""
 
     whole: Passes
@@ -443,7 +443,7 @@ class Scale:
     evaluated: Mapping[str, float]
 
     @classmethod
-    def between(cls, plan: Plan, short: Plan) -> Scale:
+    def between(cls, plan: Plan, short: Plan) -> PlanScale:
         evaluated = {
             "validating": _ratio(len(plan.dataset.val), len(short.dataset.val)),
             "judging": _ratio(len(plan.judged), len(short.judged)),

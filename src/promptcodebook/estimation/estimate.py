@@ -10,15 +10,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack
 
 from promptcodebook.assemble import Plan, plan_run
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.text import shown_table, shown_text
+from promptcodebook.base.units import count_text, money
 from promptcodebook.calls import LM, ROLES, Role, Usage
 from promptcodebook.config.loading import text_updates_remark
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import ConfigError
 from promptcodebook.estimation.dry import (
     ANSWER,
+    DryManner,
     DryWork,
-    Manner,
-    Scale,
+    PlanScale,
     Work,
     dry_run,
     shorten_plan,
@@ -30,15 +33,12 @@ from promptcodebook.lm.wire import TOKENIZER
 from promptcodebook.optimizers.fixed import SHORTLIST, has_best_fixed
 from promptcodebook.run.optimize import Choices, settings_of, sources_of
 from promptcodebook.run.verdict import verdict_remark
-from promptcodebook.sync import run_sync
-from promptcodebook.tasks.program import Agent
-from promptcodebook.text import shown_table, shown_text
+from promptcodebook.tasks.program import AgentProgram
 from promptcodebook.types import Reward
-from promptcodebook.units import count_text, money
 
-LITTLE = Manner(solved=0.75, blamed=0.0, reasked=0.0, refused=0.0, agent_calls=1, steady=True)
-USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.02, refused=0.1, agent_calls=1, tidied=1.5)
-MUCH = Manner(solved=0.0, blamed=1.0, reasked=0.1, refused=0.5, agent_calls=5, tidied=6)
+LITTLE = DryManner(solved=0.75, blamed=0.0, reasked=0.0, refused=0.0, agent_calls=1, steady=True)
+USUAL = DryManner(solved=0.5, blamed=0.5, reasked=0.02, refused=0.1, agent_calls=1, tidied=1.5)
+MUCH = DryManner(solved=0.0, blamed=1.0, reasked=0.1, refused=0.5, agent_calls=5, tidied=6)
 MANNERS = (LITTLE, USUAL, MUCH)
 
 OTHER_TOKENIZER = 4 / 3
@@ -171,7 +171,7 @@ def estimate_plan(
         said = f"only our own optimizer is estimated, and optimizer = {plan.config.optimizer!r}"
         raise ConfigError(said, hint="bound what it may spend, e.g. pco train --budget 500calls")
     stand_in = short or shorten_plan(plan)
-    scale = Scale.between(plan, stand_in)
+    scale = PlanScale.between(plan, stand_in)
 
     async def dry_runs() -> list[DryWork]:
         return [scale.up(await dry_run(stand_in, manner), manner.tidied) for manner in MANNERS]
@@ -278,7 +278,7 @@ class _Sums:
         )
 
 
-def _assumptions(plan: Plan, scale: Scale, made: Estimate) -> Iterator[str]:
+def _assumptions(plan: Plan, scale: PlanScale, made: Estimate) -> Iterator[str]:
     config, whole, part = plan.config, scale.whole, scale.part
 
     def manners(share: str, factor: float = 1.0) -> str:
@@ -305,7 +305,7 @@ def _assumptions(plan: Plan, scale: Scale, made: Estimate) -> Iterator[str]:
     )
     yield f"tokens are an {TOKENIZER}; the model's tokenizer may count a third more or less"
     yield "nothing is taken from the reply cache; no call fails"
-    if isinstance(plan.task.program, Agent) and not plan.task.program.stages:
+    if isinstance(plan.task.program, AgentProgram) and not plan.task.program.stages:
         yield (
             f"your executor is counted as {USUAL.agent_calls} call an answer, {MUCH.agent_calls} "
             "for the high"

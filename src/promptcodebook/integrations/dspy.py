@@ -43,7 +43,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.integrations import read_score, scored_output
 from promptcodebook.method.policy import join_prompts
-from promptcodebook.optimizers.mipro import dspy_model
+from promptcodebook.paper.rivals.mipro import dspy_model
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.progress import Listener

@@ -17,17 +17,17 @@ from importlib.metadata import entry_points, version
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
+from promptcodebook.base.incidents import Tally
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, MissingExtra, import_extra
-from promptcodebook.incidents import Tally
 from promptcodebook.lm.budget import BudgetGate
 from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.lm.wire import told_usage
 from promptcodebook.progress import Began, StepDone
 
 if TYPE_CHECKING:
-    from promptcodebook.serve.upstream import Answer
+    from promptcodebook.deploy.serve.upstream import UpstreamAnswer
 
 _WHAT = 'telemetry = ["otel"]'
 _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -119,7 +119,7 @@ class Otel:
             yield lambda status: self._ended(span, status)
 
     @contextmanager
-    def call(self, body: Mapping[str, Any], _: int) -> Generator[Callable[[Answer], None]]:
+    def call(self, body: Mapping[str, Any], _: int) -> Generator[Callable[[UpstreamAnswer], None]]:
         """A call of the served model with this body; it hears the answer."""
         spec = _spec_of(self._executor)
         names = "temperature", "top_p", "max_tokens", "seed", "stream"
@@ -132,7 +132,7 @@ class Otel:
                 said = [(str(turn["role"]), turn.get("content")) for turn in turns]
                 span.set_attribute("gen_ai.input.messages", _messages(said))
 
-            def told(answer: Answer) -> None:
+            def told(answer: UpstreamAnswer) -> None:
                 self._ended(span, answer.status)
                 self._answered(span, told_usage(answer.usage))
 

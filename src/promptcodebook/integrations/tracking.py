@@ -16,10 +16,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from promptcodebook.base.incidents import Tally
 from promptcodebook.calls import LM
 from promptcodebook.config import Config
 from promptcodebook.errors import import_extra, require_modules
-from promptcodebook.incidents import Tally
 from promptcodebook.lm.budget import BudgetGate
 from promptcodebook.policy.references import stored_examples
 from promptcodebook.progress import Began, RunView, Spent, StepDone, ValidationDone, advance

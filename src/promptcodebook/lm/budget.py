@@ -12,11 +12,11 @@ from dataclasses import astuple, dataclass, replace
 from typing import Protocol
 
 from promptcodebook import errors
+from promptcodebook.base.incidents import Incident, Tally
 from promptcodebook.calls import LM, Limits, Reply, Request, Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.config.schema import Price
-from promptcodebook.incidents import Incident, Tally
-from promptcodebook.lm.limit import Line, StopSignal
+from promptcodebook.lm.limit import StopSignal, WaitingLine
 from promptcodebook.lm.spec import MODELS, parse_spec
 from promptcodebook.lm.wire import beyond_texts, byte_size, count_usage
 
@@ -156,7 +156,7 @@ class BudgetGate:
         self._elapsed = elapsed
         self._reserved = Usage()
         self._in_flight = 0
-        self._line = Line(self._take, self.leave)
+        self._line = WaitingLine(self._take, self.leave)
         self._alarm: asyncio.TimerHandle | None = None
         self._asked, self._opened = False, False
         self.stop_signal.on_give(self._line.advance)

@@ -12,12 +12,20 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from promptcodebook.base.incidents import Incident, Tally
+from promptcodebook.base.paths import cache_folder, tighten
+from promptcodebook.base.sqlite import (
+    Layout,
+    Packer,
+    Reader,
+    Writer,
+    connect,
+    store_os_error,
+    unpack,
+)
 from promptcodebook.calls import LM, Reply, Request, Role, Usage, request_key
 from promptcodebook.errors import Interrupted, StoreError
-from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.limit import StopSignal
-from promptcodebook.paths import cache_folder, tighten
-from promptcodebook.sqlite import Layout, Packer, Reader, Writer, connect, store_os_error, unpack
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)

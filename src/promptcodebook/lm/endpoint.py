@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from promptcodebook.base.incidents import Incident
 from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.errors import ConfigError, LMError, RequestRefused, import_part
-from promptcodebook.incidents import Incident
 from promptcodebook.lm import wire
 from promptcodebook.lm.limit import PerLoop
 from promptcodebook.lm.spec import MODELS, Credentials, Spec, providers

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from promptcodebook.base.incidents import Tally
+from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import LM, Reply, Request, request_key
 from promptcodebook.errors import EndpointDown, LMError, PcoError, RateLimited
-from promptcodebook.incidents import Tally
-from promptcodebook.randomness import keyed_random
 
 _T = TypeVar("_T")
 _Clock = Callable[[], float]
@@ -66,7 +66,7 @@ class StopSignal:
         self.check()
 
 
-class Line(Generic[_T]):
+class WaitingLine(Generic[_T]):
     """Who waits for room, first come first served. `take` takes it or raises; `leave` ends it."""
 
     def __init__(self, take: Callable[[_T], bool], leave: Callable[[_T], None]) -> None:
@@ -119,7 +119,7 @@ class AdaptiveLimit:
         self.in_flight = 0
         self._stop = stop or StopSignal()
         self._clock = clock
-        self._line: Line[None] = Line(self._take, lambda _: self.release())
+        self._line: WaitingLine[None] = WaitingLine(self._take, lambda _: self.release())
         self._resume_at = 0.0
         self._cut_at = float("-inf")
         self._answered = 0

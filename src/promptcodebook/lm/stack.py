@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from promptcodebook.base.incidents import Counts, Tally, no_tally
+from promptcodebook.base.paths import reply_cache_path
 from promptcodebook.calls import LM, ROLES, Reply, Request, Role, Sampling
 from promptcodebook.config import Config
 from promptcodebook.config.schema import RoleSettings
 from promptcodebook.config.secrets import fill_secrets, secret_variables
 from promptcodebook.errors import ConfigError, LMError, MissingExtra, ParseError, import_part
-from promptcodebook.incidents import Counts, Tally, no_tally
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, Journaled, ReplyLog
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, PerLoop, Retrying, StopSignal
@@ -31,7 +32,6 @@ from promptcodebook.lm.spec import (
 )
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import MOST_BYTES, scrubbed
-from promptcodebook.paths import reply_cache_path
 
 if TYPE_CHECKING:
     from promptcodebook.lm.endpoint import Endpoint
@@ -41,10 +41,10 @@ _LOCAL_AT_ONCE = 32
 AT_ONCE = 64  # calls in flight per address, unless said otherwise
 
 LISTENERS = "promptcodebook.listeners"
-"""The entry points of what `telemetry` names: they make an `Outer` of (configuration, private)."""
+"""The entry points of what `telemetry` names: they make an `Middleware` of (configuration, private)."""
 
 
-class Outer(Protocol):
+class Middleware(Protocol):
     """What another part puts around the models, below the journal and the cache: spans, or batches.
     It hears a run's events, and is closed once all that it answered is kept."""
 
@@ -55,7 +55,7 @@ class Outer(Protocol):
     async def close(self) -> None: ...
 
 
-class LocalModels(Protocol):
+class InProcessModels(Protocol):
     """Models in this process. `identity` tells a connected spec's weights from others, or ''."""
 
     def connect(self, spec: Spec) -> LM: ...
@@ -65,7 +65,7 @@ class LocalModels(Protocol):
     async def close(self) -> None: ...
 
 
-def local_models() -> LocalModels | None:
+def local_models() -> InProcessModels | None:
     """The local models of this process, none of them loaded; None where their part is missing."""
     try:
         return import_part(MODELS, "local", "a local model", "local")()
@@ -174,19 +174,19 @@ def _filled(inner: LM, environment: Mapping[str, str]) -> LM:
 
 
 @dataclass(frozen=True)
-class Supplies:
+class StackResources:
     """What the stack is built with beside the configuration. `own` replaces every spec;
     `private` = no error may quote what is sent, which is real people's."""
 
     own: LM | None = None
     simulated: Callable[[Spec], LM] | None = None
-    local: LocalModels | None = None
-    closes: LocalModels | None = None
+    local: InProcessModels | None = None
+    closes: InProcessModels | None = None
     """The local models that are closed together with the others, if any."""
     log: ReplyLog | None = None
     spare: Callable[[], ReplyLog | None] | None = None
     """Opens a journal for replies that cost something, and that nothing else would keep."""
-    outer: Sequence[Callable[[Config, bool], Outer]] = ()
+    outer: Sequence[Callable[[Config, bool], Middleware]] = ()
     """Makes what is put around the models beside what the configuration names."""
     recorded: ReplyLog | None = None  # what a run was answered: it is not asked for again
     ledger: Ledger | None = None
@@ -197,7 +197,7 @@ class Supplies:
     private: bool = False
 
     @classmethod
-    def of_one_budget(cls) -> Supplies:
+    def of_one_budget(cls) -> StackResources:
         """An empty ledger and a clock that begins now: all that is built with them shares them."""
         began = time.monotonic()
         return cls(ledger=Ledger(), elapsed=lambda: time.monotonic() - began)
@@ -213,13 +213,13 @@ class Models:
     ledger: Ledger
     budget: BudgetGate
     keeps: bool
-    outer: Sequence[Outer]
+    outer: Sequence[Middleware]
     _endpoints: Endpoints
     _cache: Cache | None
-    _closes: LocalModels | None
+    _closes: InProcessModels | None
 
     @classmethod
-    def build(cls, config: Config, supplies: Supplies = Supplies()) -> Models:
+    def build(cls, config: Config, supplies: StackResources = StackResources()) -> Models:
         """ConfigError: a bad spec, a wanted key that is not set, a money budget without a price."""
         tally, ledger = supplies.tally or Counts(), supplies.ledger or Ledger()
         own, local, stop, specs = supplies.own, supplies.local, StopSignal(), specs_of(config)
@@ -241,7 +241,9 @@ class Models:
         for spec, headers in specs.items() if own is None else ():
             endpoints.connect(spec, headers)
         makers = [import_part(LISTENERS, n, f"telemetry {n!r}", n) for n in config.telemetry]
-        outer: list[Outer] = [make(config, supplies.private) for make in (*makers, *supplies.outer)]
+        outer: list[Middleware] = [
+            make(config, supplies.private) for make in (*makers, *supplies.outer)
+        ]
         for each in outer:
             inner = each.around(inner, budget, tally)
         cache, log = None, supplies.log

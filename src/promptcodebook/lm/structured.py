@@ -14,12 +14,12 @@ from typing import Annotated, Any, Generic, SupportsIndex, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from promptcodebook.base.incidents import Incident, Tally
+from promptcodebook.base.randomness import keyed_int
+from promptcodebook.base.text import strip_fence
 from promptcodebook.calls import LM, Message, Reply, Request, Usage
 from promptcodebook.errors import LMError, ParseError, TruncatedReply
-from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.wire import schema_of
-from promptcodebook.randomness import keyed_int
-from promptcodebook.text import strip_fence
 
 T = TypeVar("T", bound=BaseModel)
 V = TypeVar("V")
@@ -28,7 +28,7 @@ _QUOTED = 4000  # of a faulty reply is quoted back: too little to fill a context
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[V]):
+class TypedReply(Generic[V]):
     """A reply as typed value, or text without thoughts; the `fault` left; all `usage`."""
 
     value: V
@@ -56,11 +56,11 @@ class Ask:
 
     async def text(
         self, request: Request, fault: Callable[[str], str | None] | None = None
-    ) -> Answer[str]:
+    ) -> TypedReply[str]:
         """The reply's text; `truncated` is reported and counted, and the caller judges it. With
         `fault` a reply that is cut or at fault is asked for once more, quoting what was wrong."""
 
-        async def once(request: Request) -> Answer[str]:
+        async def once(request: Request) -> TypedReply[str]:
             reply = await self._lm(request)
             text, wrong = strip_think(reply.text), None
             if reply.finish == "length":
@@ -68,19 +68,19 @@ class Ask:
                 wrong = _CUT if fault is not None else None
             elif fault is not None and (wrong := fault(text)) is not None:
                 self._count(Incident.FAULTY, reply)
-            return Answer(text, reply, reply.usage, wrong)
+            return TypedReply(text, reply, reply.usage, wrong)
 
         return await self._twice(request, once, "the text that was asked for")
 
     async def typed(
         self, request: Request, shape: type[T], fault: Callable[[T], str | None] | None = None
-    ) -> Answer[T]:
+    ) -> TypedReply[T]:
         """The reply as `shape`; one re-ask quotes what was wrong: its form, or `fault(value)`.
         Raises ParseError or TruncatedReply when no reply held a valid value; a value that is valid
         but still at fault is returned with its fault."""
         schema = request.schema or schema_of(shape)
 
-        async def once(request: Request) -> Answer[T | None]:
+        async def once(request: Request) -> TypedReply[T | None]:
             reply = await self._lm(request)
             cut = reply.finish == "length"
             found = await extract(reply.text, shape, cut=cut)
@@ -95,12 +95,12 @@ class Ask:
                 wrong = _CUT if cut else found.fault
             elif fault is not None and (wrong := fault(found.value)) is not None:
                 self._count(Incident.FAULTY, reply)
-            return Answer(found.value, reply, reply.usage, wrong, repaired=found.repaired)
+            return TypedReply(found.value, reply, reply.usage, wrong, repaired=found.repaired)
 
         request = replace(request, schema=schema)
         answer = await self._twice(request, once, "the corrected JSON object")
         if answer.value is not None:
-            return cast("Answer[T]", answer)
+            return cast("TypedReply[T]", answer)
         where = f"{request.role} reply of {request.model or 'the model'}"
         kind: type[LMError] = TruncatedReply
         what = f"was cut at its length cap twice, before its {schema.name} was complete"
@@ -114,8 +114,8 @@ class Ask:
         raise error
 
     async def _twice(
-        self, request: Request, once: Callable[[Request], Awaitable[Answer[V]]], wanted: str
-    ) -> Answer[V]:
+        self, request: Request, once: Callable[[Request], Awaitable[TypedReply[V]]], wanted: str
+    ) -> TypedReply[V]:
         first = await once(request)
         if first.fault is None:
             return first
@@ -455,4 +455,4 @@ def _named(value: object) -> Iterator[tuple[str, str]]:
 LenientText = Annotated[str, BeforeValidator(read_text)]
 LenientTexts = Annotated[list[str], BeforeValidator(_read_texts)]
 LenientNumber = Annotated[float, BeforeValidator(read_number)]
-Indices = Annotated[list[int], BeforeValidator(_read_indices)]
+LenientIndices = Annotated[list[int], BeforeValidator(_read_indices)]

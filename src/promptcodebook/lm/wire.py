@@ -17,9 +17,9 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel
 
 from promptcodebook import errors
+from promptcodebook.base.incidents import Incident
 from promptcodebook.calls import Reply, Request, Schema, Usage, in_words, rewritten
 from promptcodebook.errors import LMError, RequestRefused, did_you_mean
-from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import ApiKey, providers
 
 MOST_BYTES = 8_000_000

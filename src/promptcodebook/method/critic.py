@@ -20,8 +20,11 @@ from typing import Annotated, Any, cast, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from promptcodebook.base.incidents import Incident, Tally
+from promptcodebook.base.randomness import Draws
+from promptcodebook.base.text import place_in, sentences_of, shorten, words_of
+from promptcodebook.base.units import plural
 from promptcodebook.calls import Request, Schema
-from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.structured import (
     Ask,
     LenientNumber,
@@ -33,22 +36,19 @@ from promptcodebook.lm.structured import (
     read_number,
 )
 from promptcodebook.lm.wire import schema_of
+from promptcodebook.method.safety import Harmful, HarmReply, SafetyClause, harm_of
 from promptcodebook.method.templates import InstinctErrors, TemplateSet, instinct_lines
-from promptcodebook.randomness import Draws
-from promptcodebook.safety import Harmful, HarmReply, SafetyClause, harm_of
-from promptcodebook.text import place_in, sentences_of, shorten, words_of
 from promptcodebook.types import (
     Channel,
     Codebook,
+    Component,
+    Critique,
     Example,
     Gradients,
-    Part,
     Rollout,
     Route,
     Stage,
-    Verdict,
 )
-from promptcodebook.units import plural
 
 _CHANNELS: tuple[Channel, ...] = get_args(Channel)
 _SEVERITIES: Mapping[str, Channel] = {
@@ -216,13 +216,15 @@ class Critic:
     tally: Tally
     clause: SafetyClause | None = None
 
-    async def verdict(self, psi: str, history: History, draws: Draws) -> Verdict:
+    async def verdict(self, psi: str, history: History, draws: Draws) -> Critique:
         """ℓ_text, the first of the two stages of App. C.2."""
         request = self._request("critic", psi, history, draws, schema_of(VerdictReply))
         reply = (await self.ask.typed(request, VerdictReply, score_fault)).value
         return self._verdict_of(reply, history)
 
-    async def critique(self, psi: str, history: History, draws: Draws) -> tuple[Verdict, Gradients]:
+    async def critique(
+        self, psi: str, history: History, draws: Draws
+    ) -> tuple[Critique, Gradients]:
         """(ℓ_text, g_θ, g_φ, g_C) from a single call, as Eq. 8 is written."""
         shape, active = _SHAPES[self.templates.instinct_errors][1], history.route.indices
         request = self._request("critic_one", psi, history, draws, blame_schema(shape, active))
@@ -231,7 +233,7 @@ class Critic:
         return self._verdict_of(reply, history), blamed
 
     async def own_gradient(
-        self, psi: str, history: History, verdict: Verdict, draws: Draws
+        self, psi: str, history: History, verdict: Critique, draws: Draws
     ) -> Gradients:
         """g_ψ: what did the rubric miss, or invent, and how grave is it?"""
         feedback = verdict.feedback or "(the critic found no fault)"
@@ -244,14 +246,14 @@ class Critic:
         severity = reply.severity if text else 0.0
         return Gradients(critic=text, severity={} if severity is None else {"critic": severity})
 
-    def _verdict_of(self, reply: VerdictReply, history: History) -> Verdict:
+    def _verdict_of(self, reply: VerdictReply, history: History) -> Critique:
         """A score that stays outside [0, 1] is one out of ten, or of a hundred."""
         score = reply.score
         if score > 1.0:
             score /= 10.0 if score <= 10.0 else 100.0
         asked = self.clause is not None
         harmful: Harmful = harm_of(reply, history.route.indices) if asked else {}
-        return Verdict(min(max(score, 0.0), 1.0), reply.feedback.strip(), harmful)
+        return Critique(min(max(score, 0.0), 1.0), reply.feedback.strip(), harmful)
 
     def _request(
         self, template: str, psi: str, history: History, draws: Draws, schema: Schema
@@ -271,7 +273,7 @@ class Attribution:
     templates: TemplateSet
     tally: Tally
 
-    async def split(self, history: History, verdict: Verdict, draws: Draws) -> Gradients:
+    async def split(self, history: History, verdict: Critique, draws: Draws) -> Gradients:
         """(g_θ, g_φ, g_C) of one verdict, the second of the two stages of App. C.2."""
         said = {"verdict": verdict.feedback, "score": f"{verdict.score:g}"}
         shape, active = _SHAPES[self.templates.instinct_errors][0], history.route.indices
@@ -309,7 +311,7 @@ def gradients_of(
         if k is not None and k in active:
             blamed.setdefault(k, []).append(text)
     book = {k: " ".join(texts) for k, texts in sorted(blamed.items())}
-    severity: dict[Part, float] = {
+    severity: dict[Component, float] = {
         _SEVERITIES[name]: share for name, share in (reply.severity or {}).items()
     }
     return Gradients(theta, phi, book, severity=severity)
@@ -368,7 +370,7 @@ def unit_reward(reward: float, reward_range: tuple[float, float]) -> float:
     return (reward - low) / (high - low)
 
 
-def penalty(verdict: Verdict, unit: float, weight: float) -> float:
+def penalty(verdict: Critique, unit: float, weight: float) -> float:
     """ρ(ℓ): 0 for a full reward or an empty critique, else (1 - score) · weight (decision 5)."""
     return rho(1.0 - verdict.score, verdict.feedback, unit, weight)
 
@@ -380,13 +382,13 @@ def rho(severity: float, text: str, unit: float, weight: float) -> float:
 
 def rate(gradients: Gradients, unit: float, weight: float) -> Gradients:
     """With ρ(g_v) for severities; a channel without one counts 0 if it is not to blame."""
-    said: Mapping[Part, str] = {
+    said: Mapping[Component, str] = {
         "encoder": gradients.encoder,
         "generator": gradients.generator,
         "codebook": " ".join(gradients.codebook.values()),
         "critic": gradients.critic,
     }
-    given: dict[Part, float] = dict(gradients.severity)
+    given: dict[Component, float] = dict(gradients.severity)
     if any(channel in given for channel in _CHANNELS):
         given.update((c, 0.0) for c in _CHANNELS if not said[c])
     rated = {p: rho(s, said[p], unit, weight) for p, s in sorted(given.items())}

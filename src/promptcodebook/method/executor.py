@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from promptcodebook.base.incidents import Incident, Tally, no_tally
+from promptcodebook.base.randomness import Draws, Randomness
 from promptcodebook.calls import LM, Message, Reply, Request, Role, Sampling, Schema, Tree, Usage
 from promptcodebook.errors import ConfigError, LMError, Stop, StoreError
-from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.structured import THOUGHT, strip_think
 from promptcodebook.lm.wire import beyond_texts
 from promptcodebook.method.failures import attempt, gather_all
 from promptcodebook.method.policy import Prompter
-from promptcodebook.randomness import Draws, Randomness
 from promptcodebook.types import (
     Evaluation,
     Example,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic import AliasChoices, BaseModel, Field
 
+from promptcodebook.base.text import place_in, sentences_of, strip_wrapping, words_of
 from promptcodebook.calls import Request, Schema
 from promptcodebook.config import Config
 from promptcodebook.config.schema import Init
@@ -22,7 +23,6 @@ from promptcodebook.lm.structured import Ask, LenientTexts, ReplyShape
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
 from promptcodebook.method.templates import TemplateSet
-from promptcodebook.text import place_in, sentences_of, strip_wrapping, words_of
 from promptcodebook.types import Codebook, Instinct, Parameters
 
 
@@ -46,7 +46,7 @@ def instincts_schema(count: int, cap: int) -> Schema:
     return Schema(schema.name, {**schema.body, "properties": listed})
 
 
-class _Entry(BaseModel):
+class _InstinctEntry(BaseModel):
     text: str = Field(min_length=1)
     frozen: bool = False
     ema: float = 0.0
@@ -56,7 +56,7 @@ class _Entry(BaseModel):
 
 
 class _Book(BaseModel):
-    codebook: list[str | _Entry] = Field(
+    codebook: list[str | _InstinctEntry] = Field(
         min_length=1, validation_alias=AliasChoices("codebook", "instincts")
     )
     encoder: str = ""
@@ -88,7 +88,7 @@ class Earlier:
             what = f"cannot read a codebook from {path}: {str(error).splitlines()[0]}"
             hint = 'name a policy file, or write a JSON list: ["instinct", "instinct", ...]'
             raise ConfigError(f"init.path: {what}", hint=hint) from None
-        entries = [_Entry(text=e) if isinstance(e, str) else e for e in book.codebook]
+        entries = [_InstinctEntry(text=e) if isinstance(e, str) else e for e in book.codebook]
         statistics = RoutingStatistics(
             tuple(e.ema for e in entries),
             tuple(e.success for e in entries),

@@ -21,14 +21,16 @@ from typing import Any, Literal, Protocol, cast
 
 from pydantic import Field
 
+from promptcodebook.base.incidents import Incident, Tally, no_tally
+from promptcodebook.base.intervals import Interval
+from promptcodebook.base.randomness import Draws
+from promptcodebook.base.text import place_in, strip_wrapping
 from promptcodebook.calls import Message, Request, Schema, Usage
 from promptcodebook.config.schema import Explore
 from promptcodebook.errors import ParseError, TruncatedReply
-from promptcodebook.incidents import Incident, Tally, no_tally
-from promptcodebook.intervals import Interval
 from promptcodebook.lm.structured import (
     Ask,
-    Indices,
+    LenientIndices,
     LenientText,
     LenientTexts,
     ReplyShape,
@@ -38,8 +40,6 @@ from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import TemplateSet, instinct_lines
-from promptcodebook.randomness import Draws
-from promptcodebook.text import place_in, strip_wrapping
 from promptcodebook.types import (
     Codebook,
     Example,
@@ -78,7 +78,7 @@ def repair_route(indices: Sequence[int], ema: Sequence[float], select: int) -> t
 class RouteReply(ReplyShape):
     """S indices, the demands it saw, and why."""
 
-    selected_indices: Indices
+    selected_indices: LenientIndices
     constraints: LenientTexts = Field(default_factory=list)
     analysis: LenientText = bounded(240)
 
@@ -343,7 +343,7 @@ class Router:
         return None
 
 
-Made = tuple[Route, Usage]  # a route with what it took
+RoutedCall = tuple[Route, Usage]  # a route with what it took
 
 
 @dataclass(frozen=True)
@@ -354,7 +354,7 @@ class Exploring:
     router: Router
     state: State
     epsilon: float
-    made: Made | None = None
+    made: RoutedCall | None = None
 
     async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
         state = self.state

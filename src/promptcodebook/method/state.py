@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
+from promptcodebook.base.randomness import Randomness
 from promptcodebook.config.schema import Update
-from promptcodebook.randomness import Randomness
 from promptcodebook.types import (
     Example,
     Outcome,

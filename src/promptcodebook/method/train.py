@@ -19,9 +19,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from promptcodebook.base.incidents import Incident, Tally, no_tally
+from promptcodebook.base.randomness import Draws
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
-from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.method.critic import (
     Attribution,
     Critic,
@@ -33,13 +34,19 @@ from promptcodebook.method.critic import (
 )
 from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.failures import FailureWatch, attempt, gather_all
-from promptcodebook.method.policy import Composer, Exploring, Made, Router, epsilon_at
+from promptcodebook.method.policy import Composer, Exploring, RoutedCall, Router, epsilon_at
+from promptcodebook.method.safety import LOOK, Harmful, find_orders, with_harm
 from promptcodebook.method.state import Schedule, State
-from promptcodebook.method.update import Proposal, Rerun, Updater, apply_rewrites, collect_gradients
-from promptcodebook.randomness import Draws
-from promptcodebook.safety import LOOK, Harmful, find_orders, with_harm
+from promptcodebook.method.update import (
+    Candidate,
+    Rescore,
+    Updater,
+    apply_rewrites,
+    collect_gradients,
+)
 from promptcodebook.types import (
     Check,
+    Critique,
     Example,
     Failure,
     Gradients,
@@ -47,7 +54,6 @@ from promptcodebook.types import (
     Rollout,
     Step,
     Trace,
-    Verdict,
 )
 
 
@@ -77,7 +83,7 @@ async def train(
         pending = [p for p in pending if not (back and p.variable == "encoder")]
         rewrites = await learner.updater.rewrite_all(pending, index)
         watch.see_rewrites(rewrites)
-        proposal = Proposal(rewrites, traces, batch, state, epsilon)
+        proposal = Candidate(rewrites, traces, batch, state, epsilon)
         accepted, judged = await learner.rerun.accept(proposal)
         kept = {r.variable for r in accepted if r.kept}
         parameters = apply_rewrites(state.parameters, accepted)
@@ -115,7 +121,7 @@ class BatchHooks(Protocol):
 
     async def before(
         self, state: State, batch: Sequence[Example], epsilon: float
-    ) -> tuple[State, Mapping[str, Made], tuple[Rewrite, ...]]:
+    ) -> tuple[State, Mapping[str, RoutedCall], tuple[Rewrite, ...]]:
         """The state to run the batch under, routes made already, and what was taken back."""
         ...
 
@@ -136,11 +142,11 @@ class Learner:
     trial: Trial
     credit: Credit
     updater: Updater
-    rerun: Rerun
+    rerun: Rescore
     upkeep: BatchHooks
 
     async def trace(
-        self, example: Example, state: State, epsilon: float, made: Made | None = None
+        self, example: Example, state: State, epsilon: float, made: RoutedCall | None = None
     ) -> Trace:
         """One example's chain, lines 5 to 13; `made` = it is routed already."""
         draws = self.config.randomness.at(state.step, example.id)
@@ -192,7 +198,7 @@ class Credit:
         if self.critic.clause is not None:
             harmful = find_orders(self.orders, history.codebook, route.indices)
         if not self.asks_about(trace):
-            trace = replace(trace, verdict=Verdict(1.0, ""))
+            trace = replace(trace, verdict=Critique(1.0, ""))
             # The clause reads one solved example in ten; a critique that fails says nothing.
             if self.critic.clause is not None and draws.generator("safety").random() < LOOK:
                 judged, _ = await attempt("critique", self._judge(psi, history, draws), LMError)
@@ -210,7 +216,7 @@ class Credit:
 
     async def _judge(
         self, psi: str, history: History, draws: Draws
-    ) -> tuple[Verdict, Gradients | None]:
+    ) -> tuple[Critique, Gradients | None]:
         """ℓ_text; with `critic.stages: 1` the same call has assigned the blame as well."""
         if self.config.critic.stages == 1:
             return await self.critic.critique(psi, history, draws)

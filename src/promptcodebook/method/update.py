@@ -10,27 +10,27 @@ from difflib import SequenceMatcher
 from inspect import iscoroutinefunction
 from typing import Any
 
+from promptcodebook.base.incidents import Incident, Tally, no_tally
+from promptcodebook.base.randomness import Draws
+from promptcodebook.base.text import cut_at_sentence, place_in, strip_wrapping, word_spans, words_of
 from promptcodebook.calls import Request, Usage
 from promptcodebook.config import Config
 from promptcodebook.config.schema import Update
 from promptcodebook.errors import ConfigError, LMError, plug_in
-from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.critic import nearest_instinct, split_shared
 from promptcodebook.method.executor import Trial, average, roll_out
 from promptcodebook.method.failures import attempt, gather_all
 from promptcodebook.method.policy import Composer, Deployed, Exploring, Router
+from promptcodebook.method.safety import calls_harmful
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import TemplateSet
-from promptcodebook.randomness import Draws
-from promptcodebook.safety import calls_harmful
-from promptcodebook.text import cut_at_sentence, place_in, strip_wrapping, word_spans, words_of
 from promptcodebook.types import (
     Check,
     Example,
     Origin,
     Parameters,
-    Refused,
+    RefusedReply,
     Rewrite,
     Rollout,
     Route,
@@ -162,7 +162,7 @@ _DESCRIBED: Mapping[Variable, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingUpdate:
     """One variable with the gradients gathered for it, in batch order."""
 
     variable: Variable
@@ -174,7 +174,7 @@ class Pending:
 
 def collect_gradients(
     parameters: Parameters, traces: Sequence[Trace], config: Config
-) -> list[Pending]:
+) -> list[PendingUpdate]:
     """Each variable that some trace blames: θ, φ, the active c_k, ψ. A complaint about θ or φ that
     fewer than `update.shared_by` examples share goes to the nearest instinct (28)."""
     update, book = config.update, parameters.codebook
@@ -182,7 +182,7 @@ def collect_gradients(
         return []
     least = update.shared_by if update.mode == "minibatch" else 1
     routes = [t.rollout.route for t in traces]
-    pending: list[Pending] = []
+    pending: list[PendingUpdate] = []
     lone: list[tuple[Route, str]] = []
     if config.has_encoder and config.encoder.mode == "learned":
         said = [
@@ -190,12 +190,12 @@ def collect_gradients(
             for t, r in zip(traces, routes, strict=True)
         ]
         shared, own = split_shared(said, least)
-        pending.append(Pending("encoder", parameters.encoder, shared))
+        pending.append(PendingUpdate("encoder", parameters.encoder, shared))
         # What is wrong with the form of a route is no matter for an instinct.
         lone += [(r, text) for i, text in own if (r := routes[i]) and not r.fallback]
     if config.compose == "generator":
         shared, own = split_shared([t.gradients.generator for t in traces], least)
-        phi = Pending("generator", parameters.generator, shared)
+        phi = PendingUpdate("generator", parameters.generator, shared)
         pending.append(_mending(phi, traces))
         harmless = [(i, text) for i, text in own if not calls_harmful(traces[i], "generator")]
         lone += [(r, text) for i, text in harmless if (r := routes[i])]
@@ -205,14 +205,14 @@ def collect_gradients(
             blamed = [t.gradients.codebook[k] for t in traces if t.gradients.codebook.get(k)]
             blamed += [text for near, text in nearest if near == k]
             others = (*book.texts[:k], *book.texts[k + 1 :])
-            pending.append(_mending(Pending(k, instinct.text, tuple(blamed), others), traces))
+            pending.append(_mending(PendingUpdate(k, instinct.text, tuple(blamed), others), traces))
     if config.critic.trainable:
         psi = tuple(t.gradients.critic for t in traces if t.gradients.critic)
-        pending.append(Pending("critic", parameters.critic, psi))
+        pending.append(PendingUpdate("critic", parameters.critic, psi))
     return [p for p in pending if p.gradients]
 
 
-def _mending(pending: Pending, traces: Sequence[Trace]) -> Pending:
+def _mending(pending: PendingUpdate, traces: Sequence[Trace]) -> PendingUpdate:
     """Where a trace calls the text harmful, that alone is what its rewrite is about."""
     k = pending.variable
     calling = [t.gradients for t in traces if calls_harmful(t, k)]
@@ -244,7 +244,7 @@ class Updater:
     check: Check
     tally: Tally
 
-    async def rewrite_all(self, pending: Sequence[Pending], step: int) -> tuple[Rewrite, ...]:
+    async def rewrite_all(self, pending: Sequence[PendingUpdate], step: int) -> tuple[Rewrite, ...]:
         """In order. Of two instincts that become alike the later one stays as it was."""
         rewrites = await gather_all(self.write(p, step) for p in pending)
         kept: list[str] = []
@@ -257,7 +257,7 @@ class Updater:
                     kept.append(rewrite.after)
         return tuple(rewrites)
 
-    async def write(self, pending: Pending, step: int) -> Rewrite:
+    async def write(self, pending: PendingUpdate, step: int) -> Rewrite:
         """One rewrite by itself; after a second try it holds the first reply too."""
         draws = self.config.randomness.at(step, variable_name(pending.variable))
         from_gradient = pending.origin in ("gradient", "safety")
@@ -280,7 +280,7 @@ class Updater:
             second = await self._try(again, pending, gradient)
             # The longer request may not fit where the first did: then the first refusal is kept.
             if second.failure is None:
-                rewrite = replace(second, earlier=Refused(rewrite.after, rewrite.reason))
+                rewrite = replace(second, earlier=RefusedReply(rewrite.after, rewrite.reason))
         if not rewrite.kept:
             self.tally(Incident.REWRITES_REFUSED)
         return rewrite
@@ -290,7 +290,7 @@ class Updater:
         self.tally(Incident.REWRITES_REFUSED)
         return replace(rewrite, kept=False, reason=reason)
 
-    def _request(self, pending: Pending, purpose: str, draws: Draws) -> tuple[Request, str]:
+    def _request(self, pending: PendingUpdate, purpose: str, draws: Draws) -> tuple[Request, str]:
         """The request, and the gradients in it: a seeded choice of them, in batch order."""
         gradients, most = pending.gradients, self.config.update.max_gradients
         if len(gradients) > most:
@@ -315,7 +315,7 @@ class Updater:
         messages, sample = template.fill(values), draws.sample(purpose)
         return Request("updater", messages, sample=sample), gradient
 
-    async def _try(self, request: Request, pending: Pending, gradient: str) -> Rewrite:
+    async def _try(self, request: Request, pending: PendingUpdate, gradient: str) -> Rewrite:
         """One reply, stripped of what is chat, cut to its cap and checked."""
         k, before = pending.variable, pending.text
         rewrite = Rewrite(k, before, "", gradient, kept=False, origin=pending.origin)
@@ -343,7 +343,7 @@ GROUP = "promptcodebook.acceptance"
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class Candidate:
     """A step's rewrites, those a check refused among them, and the batch that led to them."""
 
     rewrites: tuple[Rewrite, ...]
@@ -367,15 +367,15 @@ class Proposal:
         )
 
 
-Judged = tuple[tuple[Rewrite, ...], Sequence[Trace]]
+Acceptance = tuple[tuple[Rewrite, ...], Sequence[Trace]]
 """The rewrites, those that a rule refuses not kept and why; and traces of other examples."""
-Run = tuple[Example, Rollout]
+ScoredRollout = tuple[Example, Rollout]
 """An example as it went with the parameters as they are; it has a reward."""
-Pair = tuple[Rollout, Rollout]  # a rollout, and the same example's under other parameters
+RolloutPair = tuple[Rollout, Rollout]  # a rollout, and the same example's under other parameters
 
 
 @dataclass(frozen=True)
-class Rerun:
+class Rescore:
     """Runs the examples that judge a step's rewrites again, with the draws they had: the batch's
     own or, with `accept_on: others`, as many of the `pool` outside of it. Of several `samples` the
     mean counts. A trace by `judge` has ρ and no gradients: it joins r̄ alone."""
@@ -387,7 +387,7 @@ class Rerun:
     pool: Sequence[Example]
     judge: Callable[[Example, Rollout, State], Coroutine[Any, Any, Trace]]
 
-    async def before(self, proposal: Proposal) -> tuple[list[Run], Sequence[Trace]]:
+    async def before(self, proposal: Candidate) -> tuple[list[ScoredRollout], Sequence[Trace]]:
         """The rewarded runs under Θ as it is, and the traces of those outside the batch."""
         state, chosen = proposal.state, list[Example]()
         if self.config.update.accept_on == "others":
@@ -417,7 +417,7 @@ class Rerun:
         more = await gather_all(roll_out(prompter, self.trial, example, each) for each in draws)
         return average([first, *more])
 
-    async def accept(self, proposal: Proposal) -> Judged:
+    async def accept(self, proposal: Candidate) -> Acceptance:
         """The judgement of the rule `update.accept`."""
         if not proposal.tried:
             return proposal.rewrites, ()
@@ -426,15 +426,15 @@ class Rerun:
     async def again(
         self,
         rewrites: Sequence[Rewrite],
-        runs: Sequence[Run],
+        runs: Sequence[ScoredRollout],
         state: State,
         held: Callable[[Route], bool],
-    ) -> list[Pair]:
+    ) -> list[RolloutPair]:
         """Each run beside its repetition with these rewrites; `held` says which routes stay."""
         state = replace(state, parameters=apply_rewrites(state.parameters, rewrites))
         deployed = Deployed(self.composer, state.parameters, state.statistics)
 
-        async def once_more(run: Run) -> Pair:
+        async def once_more(run: ScoredRollout) -> RolloutPair:
             example, first = run
             route, prompter = first.route, deployed
             if route is not None and held(route):
@@ -445,7 +445,7 @@ class Rerun:
 
         return await gather_all(map(once_more, runs))
 
-    def worse(self, pairs: Sequence[Pair]) -> str | None:
+    def worse(self, pairs: Sequence[RolloutPair]) -> str | None:
         """Why the examples fare worse, or too few could be run again; None: they do not."""
         both = [(a.reward, b.reward) for a, b in pairs]
         known = [(a, b) for a, b in both if a is not None and b is not None]
@@ -459,16 +459,16 @@ class Rerun:
         return None if new >= old else f"{name} fell from {old:.4f} to {new:.4f}"
 
 
-Rule = Callable[[Rerun, Proposal], Awaitable[Judged]]
+AcceptanceRule = Callable[[Rescore, Candidate], Awaitable[Acceptance]]
 """Asked only where a rewrite passed the checks; may run examples again, and raises only Stop."""
 
 
-async def always(rerun: Rerun, proposal: Proposal) -> Judged:
+async def always(rerun: Rescore, proposal: Candidate) -> Acceptance:
     """What passed the checks is kept: Algorithm 1."""
     return proposal.rewrites, ()
 
 
-async def improve(rerun: Rerun, proposal: Proposal) -> Judged:
+async def improve(rerun: Rescore, proposal: Candidate) -> Acceptance:
     """All or none stay, by the examples under all rewrites at once, explored routes fixed."""
     runs, traces = await rerun.before(proposal)
     tried = proposal.tried
@@ -477,7 +477,7 @@ async def improve(rerun: Rerun, proposal: Proposal) -> Judged:
     return proposal.refuse({r.variable: reason for r in tried} if reason else {}), traces
 
 
-async def improve_each(rerun: Rerun, proposal: Proposal) -> Judged:
+async def improve_each(rerun: Rescore, proposal: Candidate) -> Acceptance:
     """Each rewrite stays only if the examples that it touches do not fare worse with it alone: θ
     where the encoder routes, φ and all new instincts under the routes there were."""
     runs, traces = await rerun.before(proposal)
@@ -508,10 +508,14 @@ def _touches(variable: Variable, rollout: Rollout) -> bool:
     return variable != "encoder" or not route.explored
 
 
-RULES: Mapping[str, Rule] = {"always": always, "improve": improve, "improve_each": improve_each}
+RULES: Mapping[str, AcceptanceRule] = {
+    "always": always,
+    "improve": improve,
+    "improve_each": improve_each,
+}
 
 
-def find_rule(name: str) -> Rule:
+def find_rule(name: str) -> AcceptanceRule:
     """The rule of that name, ours or an installed package's. ConfigError: unknown, or not async."""
     if name in RULES:
         return RULES[name]

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from promptcodebook.assemble import Assembled
+from promptcodebook.base.incidents import Counts
 from promptcodebook.calls import Usage
 from promptcodebook.errors import Stop, plug_in
-from promptcodebook.incidents import Counts
 from promptcodebook.lm.stack import Models
 from promptcodebook.method.failures import too_many_failures
 from promptcodebook.method.policy import OffPolicy, Prompter
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.progress import Listener, Spent, counter
-from promptcodebook.store.events import Candidate, EndReason
+from promptcodebook.store.events import EndReason, PromptCandidate
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Example, Trace
 
@@ -49,7 +49,7 @@ class Result:
     remark: str = ""
     off_policy: OffPolicy | None = None
     settings: Mapping[str, Any] = field(default_factory=lambda: dict[str, Any]())
-    candidates: Sequence[Candidate] = ()
+    candidates: Sequence[PromptCandidate] = ()
     spent: Usage = Usage()
     stop: Stop | None = None
     model: str = ""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from promptcodebook.base.randomness import Draws
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.data import sample
@@ -17,8 +18,7 @@ from promptcodebook.method.state import State
 from promptcodebook.method.update import NoLeakCheck
 from promptcodebook.optimizers.base import Optimizer, Problem, Result, evaluate
 from promptcodebook.policy.file import BEST_FIXED, BEST_SINGLE, CONCAT, NONE, PRESENT, PolicyFile
-from promptcodebook.randomness import Draws
-from promptcodebook.tasks.program import Agent
+from promptcodebook.tasks.program import AgentProgram
 from promptcodebook.types import Example, Prompt, Rollout, Route
 
 UNTRAINED = "untrained"  # name of the row that a result is set beside to see what training did
@@ -33,7 +33,7 @@ class Present:
 
     async def optimize(self, problem: Problem) -> Result:
         prompt = problem.assembled.plan.present_prompt
-        own = isinstance(problem.assembled.task.program, Agent)
+        own = isinstance(problem.assembled.task.program, AgentProgram)
         bare = "your program as it is" if own else "zero-shot (no prompt)"
         title = "the present prompt" if prompt else bare
         return Result(PRESENT, title, FixedPrompt(prompt))

@@ -11,15 +11,17 @@ from datetime import UTC, datetime
 from itertools import islice
 
 from promptcodebook.assemble import Assembled
+from promptcodebook.base.incidents import Incident
+from promptcodebook.base.randomness import Draws
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.data import sample
 from promptcodebook.errors import ConfigError, import_part
-from promptcodebook.incidents import Incident
 from promptcodebook.method import update as updates
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import Composer, Deployed, FixedPrompt, join_prompts
+from promptcodebook.method.safety import SafetyClause
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.train import BatchHooks, Credit, Learner, train
 from promptcodebook.optimizers.base import Problem, Result, spending
@@ -37,11 +39,9 @@ from promptcodebook.policy.file import BEST_SINGLE, MEASURED, PolicyFile
 from promptcodebook.policy.references import harm_in, policy_file, state_at
 from promptcodebook.policy.scan import order_check, safety_check, trace_check
 from promptcodebook.progress import Note, Phase, StepDone
-from promptcodebook.randomness import Draws
 from promptcodebook.routing.outcomes import in_words
 from promptcodebook.routing.router import make_router
 from promptcodebook.routing.upkeep import Upkeep
-from promptcodebook.safety import SafetyClause
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Check, Example, Parameters, Prompt, Route
@@ -122,7 +122,7 @@ def build_learner(assembled: Assembled) -> Learner:
         trial=trial,
         credit=credit,
         updater=updater,
-        rerun=updates.Rerun(config, composer, trial, router, train, credit.judge),
+        rerun=updates.Rescore(config, composer, trial, router, train, credit.judge),
         upkeep=upkeep,
     )
 

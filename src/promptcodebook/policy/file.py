@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from promptcodebook.base.paths import write_whole
 from promptcodebook.config import TYPED, Config, load_typed, merge
 from promptcodebook.config.secrets import beyond_sampling, without_secrets
 from promptcodebook.errors import PolicyError, RunNotTrusted, did_you_mean
@@ -36,7 +37,6 @@ from promptcodebook.method.templates import (
     load_templates,
     template_sets,
 )
-from promptcodebook.paths import write_whole
 from promptcodebook.routing.ranking import BUCKETS
 from promptcodebook.types import Codebook, Instinct, Parameters, Prompt, Ranking, Route
 

@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
 from promptcodebook.assemble import NO_DATA, Assembled, Sources, assemble
+from promptcodebook.base.randomness import Draws
+from promptcodebook.base.sync import LoopThread, run_sync
+from promptcodebook.base.text import shown_table, shown_text, words_of
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import Config, role_layers
-from promptcodebook.data.table import Columns, Record, Table, plain, read_examples
+from promptcodebook.data.table import Columns, SourceRow, Table, plain, read_examples
 from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError
-from promptcodebook.lm.stack import Supplies, simulated_here, specs_of
+from promptcodebook.lm.stack import StackResources, simulated_here, specs_of
 from promptcodebook.lm.structured import strip_think
 from promptcodebook.method.executor import EVALUATION, roll_out
 from promptcodebook.method.policy import repair_route
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import deployed_of, read_policy
-from promptcodebook.randomness import Draws
-from promptcodebook.sync import LoopThread, run_sync
 from promptcodebook.tasks.program import SINGLE_CALL
-from promptcodebook.text import shown_table, shown_text, words_of
 from promptcodebook.types import (
     Codebook,
     Example,
@@ -117,7 +117,7 @@ class Policy:
         example = self.example_of(x)
         return (await self._deployed.compose(route, example, self._draws(example.id)))[0]
 
-    def spare_route(self) -> Route:
+    def fallback_route(self) -> Route:
         """What an input is given that no model routes: the S instincts of highest r̄."""
         standing = self._deployed.statistics.standing
         return Route(repair_route((), standing, self.file.select), fallback=True)
@@ -267,7 +267,7 @@ class Policy:
             said = f"an input is a text, a mapping of columns or an Example, not {type(x).__name__}"
             raise DataError(said, hint="policy.prompt('...') or policy.prompt({'column': '...'})")
         cells = {k: str(p) if isinstance(p := plain(v), int | float) else p for k, v in x.items()}
-        table = Table("the input", tuple(cells), (Record("the input", cells),))
+        table = Table("the input", tuple(cells), (SourceRow("the input", cells),))
         try:
             [example] = read_examples(table, Columns(self.file.input, None), {})
         except DataError as error:
@@ -317,7 +317,7 @@ def load_policy(
 
 
 def deploy(
-    file: PolicyFile, config: Config, sources: Sources, supplies: Supplies | None = None
+    file: PolicyFile, config: Config, sources: Sources, supplies: StackResources | None = None
 ) -> Policy:
     """The policy ready to answer under a configuration of its own; it needs no data, and what data
     are named make the world of a simulated model. `supplies` may bring a journal and a ledger."""

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from promptcodebook import errors
 from promptcodebook.assemble import OWN_LM, Assembled, plan_data
+from promptcodebook.base.paths import run_reference
 from promptcodebook.calls import ROLES
 from promptcodebook.config import Config, load_config, load_typed
 from promptcodebook.config.secrets import beyond_sampling, secret_variables, without_secrets
@@ -23,7 +24,6 @@ from promptcodebook.lm.stack import simulated_here
 from promptcodebook.method.policy import Deployed
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
-from promptcodebook.paths import run_reference
 from promptcodebook.policy.file import MEASURED, PolicyFile, parse_policy_file, read_policy_file
 from promptcodebook.policy.scan import safety_check
 from promptcodebook.store.events import RunState
@@ -207,13 +207,13 @@ class StoredVersion:
     before: str = ""
 
 
-Versions = Callable[[str], StoredVersion]
+VersionLookup = Callable[[str], StoredVersion]
 """What a registry registers in the group `promptcodebook.versions`. Raises RefNotFound."""
 
 
 def stored_version(ref: str) -> StoredVersion:
     """What a ref of the registry means. RefNotFound, or MissingExtra: no registry is installed."""
-    find: Versions = errors.import_part(
+    find: VersionLookup = errors.import_part(
         "promptcodebook.versions", "registry", f"the ref {ref}", "serve"
     )
     return find(ref)

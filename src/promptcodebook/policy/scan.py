@@ -20,7 +20,7 @@ from promptcodebook.types import Variable
 
 Severity = Literal["high", "medium", "low"]
 """high = not to be promoted; medium = a person should check it; low = worth knowing."""
-Source = Literal["rules", "data", "presidio", "judge"]
+FindingSource = Literal["rules", "data", "presidio", "judge"]
 """Who found it: a rule, a comparison with the training data, Presidio, or the role judge."""
 
 
@@ -36,7 +36,7 @@ class Finding:
     end: int
     quote: str
     reason: str
-    source: Source = "rules"
+    source: FindingSource = "rules"
 
 
 def scan(text: str, where: str = "", copies: NoLeakCheck | None = None) -> list[Finding]:
@@ -100,7 +100,7 @@ def _joined(pattern: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class OrderPhrases:
     """Phrases of one kind of order, as matched in folded text. `forbids`: they are an order because
     of what they forbid ("do not tell the user ..."), so that no "not" before them disarms them."""
 
@@ -111,7 +111,7 @@ class Order:
 
 
 @cache
-def orders() -> tuple[Order, ...]:
+def orders() -> tuple[OrderPhrases, ...]:
     """The kinds of order of orders.toml."""
     tree = _read("orders.toml")
     words: dict[str, str] = {}
@@ -122,7 +122,7 @@ def orders() -> tuple[Order, ...]:
     for name, pattern in tree["words"].items():
         words[name] = fill(pattern)
     return tuple(
-        Order(
+        OrderPhrases(
             kind["name"],
             kind["reason"],
             re.compile("|".join(rf"\b(?:{fill(phrase)})" for phrase in kind[phrases])),
@@ -152,7 +152,7 @@ def _orders(text: str) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _plain_orders(text: str) -> Iterator[tuple[Order, int, int]]:
+def _plain_orders(text: str) -> Iterator[tuple[OrderPhrases, int, int]]:
     folded, disarmed = decoding.fold(text), _patterns()["disarmed"]
     for order in orders():
         for match in order.phrase.finditer(folded.text):

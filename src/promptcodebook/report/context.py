@@ -15,6 +15,8 @@ from typing import Any, cast
 from markupsafe import Markup
 
 from promptcodebook.assemble import OWN_LM
+from promptcodebook.base.text import shorten
+from promptcodebook.base.units import count_text, duration, lost_text, money, number, spent_parts
 from promptcodebook.calls import Limits, Role, Usage
 from promptcodebook.config.loading import default_tree
 from promptcodebook.method.state import State
@@ -25,9 +27,7 @@ from promptcodebook.store.events import Event, RunState
 from promptcodebook.store.header import Header, specs_in
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
-from promptcodebook.text import shorten
 from promptcodebook.types import Codebook, Example
-from promptcodebook.units import count_text, duration, lost_text, money, number, spent_parts
 
 NOTES, _MOST_NOTES = "notes.jsonl", 10_000_000  # In a run's folder; bytes of it that are read.
 _TITLE = 120  # characters of an input that call an example
@@ -197,7 +197,7 @@ def state_name(index: int) -> str:
     return "the untrained state" if index < 0 else f"the state after {step_name(index)}"
 
 
-class Section:
+class ReportSection:
     """A part of the report: it takes every event once, in order, and then shows what it kept, which
     is no more of a long run than of a short one. Its `anchor` names its template."""
 
@@ -218,7 +218,7 @@ class Section:
         return render(template, context=self.context, **self.values())
 
 
-def render_sections(sections: Sequence[Section], events: Iterable[Event]) -> Markup:
+def render_sections(sections: Sequence[ReportSection], events: Iterable[Event]) -> Markup:
     """Every event to every section, once; then the sections under their titles."""
     for event in events:
         for section in sections:

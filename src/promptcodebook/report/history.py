@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from promptcodebook.report.context import Context, Section, state_name, step_name
+from promptcodebook.base.text import shorten
+from promptcodebook.report.context import Context, ReportSection, state_name, step_name
 from promptcodebook.report.pages import render
 from promptcodebook.store.events import Event, Started, Stepped
-from promptcodebook.text import shorten
 from promptcodebook.types import Directive, Parameters, Rewrite, Variable
 
 FIRST, LAST, REFUSED = 6, 14, 4  # Rewrites of a variable shown, on either side of the mark.
@@ -81,7 +81,7 @@ class _Biography:
         return ", ".join(words)
 
 
-class HistorySection(Section):
+class HistorySection(ReportSection):
     """Every text over time: the instincts and the three directives."""
 
     title, anchor = "What changed", "history"
@@ -123,11 +123,11 @@ class HistorySection(Section):
         )
 
 
-class CandidatesSection(Section):
+class CandidatesSection(ReportSection):
     title, anchor = "Prompts tried", "candidates"
 
 
-def candidate_sections(context: Context) -> list[Section]:
+def candidate_sections(context: Context) -> list[ReportSection]:
     """Of a run of another optimizer, once there is a verdict."""
     concluded = context.state.conclusion
     return [CandidatesSection(context)] if concluded is not None and concluded.candidates else []

@@ -11,21 +11,21 @@ from typing import Any
 
 from markupsafe import Markup
 
+from promptcodebook.base.incidents import Incident
+from promptcodebook.base.paths import write_whole
+from promptcodebook.base.sqlite import store_os_error
+from promptcodebook.base.text import shorten
+from promptcodebook.base.units import spent_parts
 from promptcodebook.calls import ROLES, Limits, Usage
 from promptcodebook.errors import DiskFull
-from promptcodebook.incidents import Incident
-from promptcodebook.paths import write_whole
 from promptcodebook.report import context as contexts
 from promptcodebook.report import history, traces, training, verdict
 from promptcodebook.report.pages import digest, read_script, read_style, render
 from promptcodebook.report.private import withhold
-from promptcodebook.sqlite import store_os_error
 from promptcodebook.store.events import Broke, Compared, Event, Stepped, Validated
 from promptcodebook.store.header import differences
 from promptcodebook.store.run import RunStore
-from promptcodebook.text import shorten
 from promptcodebook.types import Example, Failure, Rollout, Trace
-from promptcodebook.units import spent_parts
 
 _MOST_FAILURES, _MOST_SETTINGS, _TRACEBACK, _VALUE = 30, 120, 6000, 200
 HIDDEN = ("roles.*.headers",)  # Headers may hold secrets, which a report must not show.
@@ -80,7 +80,7 @@ def render_report(store: RunStore, known: Known = None) -> str:
     return str(page)
 
 
-class IncidentsSection(contexts.Section):
+class IncidentsSection(contexts.ReportSection):
     title, anchor = "Incidents", "incidents"
 
     def __init__(self, context: contexts.Context) -> None:
@@ -128,7 +128,7 @@ class IncidentsSection(contexts.Section):
         }
 
 
-class SpendSection(contexts.Section):
+class SpendSection(contexts.ReportSection):
     """Everything paid in all sessions. An unknown price is shown as unknown, never as 0."""
 
     title, anchor = "Usage and cost", "cost"
@@ -142,7 +142,7 @@ class SpendSection(contexts.Section):
         }
 
 
-class SettingsSection(contexts.Section):
+class SettingsSection(contexts.ReportSection):
     title, anchor = "Settings", "settings"
 
     def values(self) -> Mapping[str, Any]:

@@ -21,9 +21,9 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from promptcodebook.text import printable, shorten, word_changes
+from promptcodebook.base.text import printable, shorten, word_changes
+from promptcodebook.base.units import count_text, duration, money, number, percent, plural
 from promptcodebook.types import variable_name
-from promptcodebook.units import count_text, duration, money, number, percent, plural
 
 MISSING = "—"  # Shown where there is no number.
 
@@ -151,7 +151,7 @@ def svg_text(picture: Picture, source: str) -> str:
 
 # --- charts of lines, bands and marks
 
-Point = tuple[float, float]
+ChartPoint = tuple[float, float]
 _WIDE, _SMALL = 440, 320  # the width of a chart in pixels; its height is half of it
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 14, 34
 _MOST_DRAWN, _MOST_FILED = 800, 2_000  # Points of a line: more are averaged, or left out of files.
@@ -159,11 +159,11 @@ _FEW_POINTS = 15  # A line through so few is drawn with its points
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """`look` is a class of the style sheet: main, soft, second, third, limit, or dots."""
 
     name: str
-    points: Sequence[Point]
+    points: Sequence[ChartPoint]
     look: str = "main"
 
 
@@ -183,9 +183,9 @@ class Chart:
 
     title: str
     x_label: str
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
     areas: Sequence[Area] = ()
-    spots: Sequence[tuple[Point, str, str]] = ()
+    spots: Sequence[tuple[ChartPoint, str, str]] = ()
     y: tuple[float, float] | None = None
     scattered: bool = False
     small: bool = False
@@ -200,13 +200,13 @@ class _Field:
     width: float
     height: float
 
-    def at(self, x: float, y: float) -> Point:
+    def at(self, x: float, y: float) -> ChartPoint:
         (x0, x1), (y0, y1) = self.x, self.y
         across = (x - x0) / (x1 - x0) if x1 > x0 else 0.5
         up = (y - y0) / (y1 - y0) if y1 > y0 else 0.5
         return round(across * self.width, 1), round((1 - up) * self.height, 1)
 
-    def path(self, points: Sequence[Point]) -> str:
+    def path(self, points: Sequence[ChartPoint]) -> str:
         return "M" + "L".join("{:g} {:g}".format(*self.at(*point)) for point in points)
 
 
@@ -214,7 +214,7 @@ def draw(chart: Chart, mark: str = "") -> Picture | None:
     """None where there is nothing to draw. `mark` says in the drawing whose numbers it shows."""
     finite = [[p for p in line.points if all(map(math.isfinite, p))] for line in chart.lines]
     kept = zip(chart.lines, finite, strict=True)
-    lines = [Line(line.name, points, line.look) for line, points in kept if points]
+    lines = [ChartLine(line.name, points, line.look) for line, points in kept if points]
     if not lines:
         return None
     areas = [area for area in chart.areas if area.points]
@@ -274,13 +274,13 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     return [k * width for k in range(first, last + 1)]
 
 
-def _thin(points: Sequence[Point]) -> Sequence[Point]:
+def _thin(points: Sequence[ChartPoint]) -> Sequence[ChartPoint]:
     size = math.ceil(len(points) / _MOST_DRAWN)
     groups = [points[i : i + size] for i in range(0, len(points), size)]
     return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
 
 
-def _line(field: _Field, line: Line) -> dict[str, Any]:
+def _line(field: _Field, line: ChartLine) -> dict[str, Any]:
     points, dots = _thin(line.points), line.look == "dots"
     few = len(points) <= (1 if line.look == "limit" else _FEW_POINTS)
     return {
@@ -306,7 +306,7 @@ def _short(value: float) -> str:
     return count_text(value) if value >= 1000 else f"{value:.3g}"
 
 
-def _in_words(line: Line) -> str:
+def _in_words(line: ChartLine) -> str:
     places = line.points[0], line.points[-1], max(line.points, key=lambda p: p[1])
     first, last, top = (f"{_short(y)} at {x:g}" for x, y in places)
     return f"{line.name}: from {first} to {last}, highest {top}."

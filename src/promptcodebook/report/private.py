@@ -39,13 +39,13 @@ def _kind(reason: str) -> str:
 
 
 _TEXTS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
-    events.Candidate: {"prompt": _length},
+    events.PromptCandidate: {"prompt": _length},
     types.Failure: {"message": _length, "traceback": lambda _: ""},
     types.Gradients: {
         **dict.fromkeys(("encoder", "generator", "critic"), _length),
         "codebook": _lengths,
     },
-    types.Refused: {"text": _length, "reason": _kind},
+    types.RefusedReply: {"text": _length, "reason": _kind},
     types.Rewrite: {"gradient": _length, "reason": _kind},
     types.Rollout: {
         **dict.fromkeys(("prompt", "output", "feedback"), _length),
@@ -55,7 +55,7 @@ _TEXTS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     types.Stage: {"input": _length, "output": _length},
     types.Turn: {"text": _length, "name": _length},
     types.Step: {"harmful": _lengths},  # a text may be called so for what it repeats
-    types.Verdict: {"feedback": _length, "harmful": _lengths},
+    types.Critique: {"feedback": _length, "harmful": _lengths},
 }
 """By type and field, what replaces a text."""
 _AROUND = (

@@ -10,34 +10,34 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from promptcodebook.base.randomness import keyed_int
+from promptcodebook.base.text import shorten
+from promptcodebook.base.units import number, plural
 from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.policy.policy import prompt_spans
 from promptcodebook.policy.references import kept_state
-from promptcodebook.randomness import keyed_int
-from promptcodebook.report.context import Context, Section
+from promptcodebook.report.context import Context, ReportSection
 from promptcodebook.report.private import withhold
 from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.text import shorten
 from promptcodebook.types import Codebook, Failure, Rewrite, Rollout, Step, Trace, Variable
-from promptcodebook.units import number, plural
 
 _LONG, _SHORT = 4000, 1500  # characters shown of a text
 _MOST_STAGES = 8
 _COLOURS = 6  # of spans; the number beside each tells instincts apart where there are more
 _MOST = 5  # training rollouts shown
 
-Parts = list[tuple[str, Any]]
-Instincts = tuple[tuple[int, str], ...]  # Those of a route, each as (k, text).
+NamedTexts = list[tuple[str, Any]]
+RoutedInstincts = tuple[tuple[int, str], ...]  # Those of a route, each as (k, text).
 
 
-def routed_over(rollout: Rollout, codebook: Codebook) -> Instincts:
+def routed_over(rollout: Rollout, codebook: Codebook) -> RoutedInstincts:
     """The instincts of a rollout's route, with the texts that they have in this codebook."""
     indices = () if rollout.route is None else rollout.route.indices
     return tuple((k, codebook[k].text) for k in indices if k < len(codebook))
 
 
-def parts_of(rollout: Rollout, instincts: Instincts, own: tuple[str, str]) -> Parts:
+def parts_of(rollout: Rollout, instincts: RoutedInstincts, own: tuple[str, str]) -> NamedTexts:
     """Route, prompt, stages, output and feedback by name, those that are there. `own` are the base
     prompt and the output format; `places` are the colours of instincts in a prompt."""
     prompt: Any = shorten(rollout.prompt, _LONG)
@@ -69,7 +69,7 @@ def parts_of(rollout: Rollout, instincts: Instincts, own: tuple[str, str]) -> Pa
     return [(name, body) for name, body in parts if body]
 
 
-def parts_of_trace(context: Context, trace: Trace, instincts: Instincts) -> Parts:
+def parts_of_trace(context: Context, trace: Trace, instincts: RoutedInstincts) -> NamedTexts:
     """All of a trace, its input where that is at hand."""
     verdict = ""
     if trace.verdict is not None:
@@ -92,7 +92,7 @@ def parts_of_trace(context: Context, trace: Trace, instincts: Instincts) -> Part
 
 def judged_parts(
     context: Context, row: str, rollout: Rollout, first: Codebook
-) -> tuple[str, Parts]:
+) -> tuple[str, NamedTexts]:
     """A verdict row's rollout under its heading; the untrained row has the `first` codebook."""
     instincts = routed_over(rollout, first if row == UNTRAINED else context.codebook)
     return f"{row}: {reward_text(rollout)}", parts_of(rollout, instincts, context.own_words)
@@ -130,7 +130,7 @@ class Training:
 
     step: int
     trace: Trace
-    instincts: Instincts
+    instincts: RoutedInstincts
     rewrites: tuple[Rewrite, ...]
     reverted: tuple[Variable, ...]
 
@@ -144,7 +144,7 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ExampleRecord:
     """`validated` is what the kept policy made of it, `judged` has the verdict's rows."""
 
     example_id: str
@@ -153,7 +153,7 @@ class Record:
     judged: tuple[tuple[str, Rollout], ...]
 
 
-def read_record(run: Path, example_id: str) -> Record | None:
+def read_record(run: Path, example_id: str) -> ExampleRecord | None:
     """What the run in that folder has of the example; None where it has nothing. Of private data
     the texts are withheld. Raises RunNotFound, StoreError."""
 
@@ -177,7 +177,7 @@ def read_record(run: Path, example_id: str) -> Record | None:
             codebook = step.parameters.codebook
     if not (trainings or validated or judged):
         return None
-    return Record(example_id, tuple(trainings), next(iter(validated), None), judged)
+    return ExampleRecord(example_id, tuple(trainings), next(iter(validated), None), judged)
 
 
 def _ranks(trace: Trace, router: str) -> dict[str, float | None]:
@@ -193,7 +193,7 @@ def _ranks(trace: Trace, router: str) -> dict[str, float | None]:
     }
 
 
-class ExamplesSection(Section):
+class ExamplesSection(ReportSection):
     """Keeps a few candidates of each kind; a draw keyed by seed, step and example decides ties."""
 
     title, anchor = "Training examples", "examples"

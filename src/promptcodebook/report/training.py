@@ -9,15 +9,15 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
+from promptcodebook.base.intervals import mean_interval
+from promptcodebook.base.units import number, percent
 from promptcodebook.calls import Usage
-from promptcodebook.intervals import mean_interval
 from promptcodebook.method import state
 from promptcodebook.method.state import entropy, selected_since, utilisation
-from promptcodebook.report.context import Context, Section, state_name
-from promptcodebook.report.pages import Area, Chart, Line, Picture, Point, render
+from promptcodebook.report.context import Context, ReportSection, state_name
+from promptcodebook.report.pages import Area, Chart, ChartLine, ChartPoint, Picture, render
 from promptcodebook.store.events import Compared, Event, Started, Stepped, Validated
 from promptcodebook.types import Step, Variable
-from promptcodebook.units import number, percent
 
 WINDOW = 10  # Steps that moving figures look back over.
 MOST_COLUMNS = 60  # Columns of the heat map; a longer run has several steps in each.
@@ -46,12 +46,12 @@ class Earned:
         return (fmean(rewards) if rewards else None), len(rewards)
 
 
-class CurvesSection(Section):
+class CurvesSection(ReportSection):
     title, anchor = "Training", "training"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._points: defaultdict[str, list[Point]] = defaultdict(list)
+        self._points: defaultdict[str, list[ChartPoint]] = defaultdict(list)
         self._bands: defaultdict[str, list[tuple[float, float, float]]] = defaultdict(list)
         self._recent: deque[float] = deque(maxlen=WINDOW)
         size = len(context.codebook)
@@ -111,11 +111,11 @@ class CurvesSection(Section):
             scope: max((m.n for m in marks if m.scope == scope), default=0)
             for scope in ("subset", "full")
         }
-        means = Line("batch mean", self._points["batch mean"], "dots")
-        moving = Line(f"mean of {WINDOW} steps", self._points["mean"])
+        means = ChartLine("batch mean", self._points["batch mean"], "dots")
+        moving = ChartLine(f"mean of {WINDOW} steps", self._points["mean"])
         spread, y = [Area("± 1 sd", self._bands["spread"])], self.context.reward_range
         reward = Chart("Training reward", "step", [means, moving], spread, y=y)
-        solved = [Line("solved", self._points["solved"])]
+        solved = [ChartLine("solved", self._points["solved"])]
         return {
             "window": WINDOW,
             "bits": math.log2(max(1, len(self.context.codebook))),
@@ -133,11 +133,11 @@ class CurvesSection(Section):
             for scope in ("subset", "full")
         )
         best = self.context.state.best
-        spots: list[tuple[Point, str, str]] = []
+        spots: list[tuple[ChartPoint, str, str]] = []
         if best is not None and best.score is not None:
             look = "second" if best.scope == "full" else "main"
             spots.append(((best.step + 1, best.score), f"best {number(best.score)}", look))
-        lines = [Line("subset", subset), Line("whole split", whole, "second")]
+        lines = [ChartLine("subset", subset), ChartLine("whole split", whole, "second")]
         bands = [
             Area("95 %, subset", sorted(self._bands["subset"])),
             Area("95 %, whole split", sorted(self._bands["full"]), "area second"),
@@ -149,17 +149,25 @@ class CurvesSection(Section):
         points, now = self._points, f"last {WINDOW} steps"
         most = math.log2(max(2, len(self.context.codebook)))
 
-        def chart(title: str, *lines: Line, y: tuple[float, float] | None = None) -> Chart:
+        def chart(title: str, *lines: ChartLine, y: tuple[float, float] | None = None) -> Chart:
             return Chart(title, "step", lines, y=y, small=True)
 
-        def both(name: str) -> tuple[Line, Line]:
-            return Line("cumulative", points[name]), Line(now, points[f"{name} now"], "second")
+        def both(name: str) -> tuple[ChartLine, ChartLine]:
+            return ChartLine("cumulative", points[name]), ChartLine(
+                now, points[f"{name} now"], "second"
+            )
 
-        chance, penalty = Line("ε", points["ε"]), Line("mean ρ", points["mean ρ"], "second")
-        tries = Line("batch mean", points["batch mean"], "dots"), Line(now, points["mean"])
-        half = Line("collapse", [(x, 0.5) for x, _ in points["utilisation"]], "limit")
+        chance, penalty = (
+            ChartLine("ε", points["ε"]),
+            ChartLine("mean ρ", points["mean ρ"], "second"),
+        )
+        tries = (
+            ChartLine("batch mean", points["batch mean"], "dots"),
+            ChartLine(now, points["mean"]),
+        )
+        half = ChartLine("collapse", [(x, 0.5) for x, _ in points["utilisation"]], "limit")
         training, validation = points["training"], points["validation"]
-        spent = Line("training", training), Line("validation", validation, "second")
+        spent = ChartLine("training", training), ChartLine("validation", validation, "second")
         yield chart("Reward of each step's tries", *tries, y=self.context.reward_range)
         yield chart("Exploration ε and penalty ρ", chance, penalty, y=(0.0, 1.0))
         yield chart("Routing entropy (bits)", *both("entropy"), y=(0.0, most))
@@ -167,7 +175,7 @@ class CurvesSection(Section):
         yield chart("Tokens spent on forward passes", *spent)
 
 
-class RouterSection(Section):
+class RouterSection(ReportSection):
     """What each instinct adds, and what the learned routes are worth."""
 
     title, anchor = "How the router learned", "router"
@@ -186,12 +194,12 @@ class RouterSection(Section):
         return {"test": self._test, "tested": self._tested}
 
 
-def router_sections(context: Context) -> list[Section]:
+def router_sections(context: Context) -> list[ReportSection]:
     """Of a run whose routes are learned from outcomes."""
     return [RouterSection(context)] if context.setting("router.kind") == "outcomes" else []
 
 
-class CodebookSection(Section):
+class CodebookSection(ReportSection):
     title, anchor = "Codebook", "codebook"
 
     def __init__(self, context: Context) -> None:
@@ -224,7 +232,7 @@ def codebook_values(context: Context, earned: Earned) -> dict[str, Any]:
     usage = Chart(
         "Usage against success",
         "times selected",
-        [Line("instinct", points, "dots")],
+        [ChartLine("instinct", points, "dots")],
         spots=[(at, str(k), "second") for k, at in zip(tried, points, strict=True)],
         y=(0.0, 1.0),
         scattered=True,
@@ -242,7 +250,7 @@ def codebook_values(context: Context, earned: Earned) -> dict[str, Any]:
     }
 
 
-class RoutingSection(Section):
+class RoutingSection(ReportSection):
     """Which instincts were selected when: a row for each."""
 
     title, anchor = "Routing over time", "routing"

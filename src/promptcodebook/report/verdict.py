@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from promptcodebook.intervals import Bounds
-from promptcodebook.report.context import Context, Section
+from promptcodebook.base.intervals import Bounds
+from promptcodebook.base.units import number
+from promptcodebook.report.context import Context, ReportSection
 from promptcodebook.report.pages import Picture, render, ticks
 from promptcodebook.report.traces import failure_text, judged_parts
-from promptcodebook.run.verdict import FIGURES, Conclusion, Row
+from promptcodebook.run.verdict import FIGURES, Conclusion, VerdictRow
 from promptcodebook.store.events import Amended, Compared, Event, Started, Stepped
 from promptcodebook.types import Codebook, Evaluation, Rollout
-from promptcodebook.units import number
 
 _MOST_ROWS, _CLOSELY, _BETTER = 1000, 8, 4  # Test inputs listed, and shown with their prompts.
 _ROW, _WIDTH = 30, 480  # Of the drawing of the scores, in pixels.
 
 
-class VerdictSection(Section):
+class VerdictSection(ReportSection):
     """The headline; what it rests on folds out."""
 
     title, anchor = "Verdict", "verdict"
@@ -35,7 +35,7 @@ class VerdictSection(Section):
         return {"made": made, "head": head, "rows": rows, "figures": FIGURES, "forest": forest}
 
 
-def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Picture:
+def _forest(rows: Sequence[VerdictRow], reward_range: tuple[float, float]) -> Picture:
     low = min(reward_range[0], *(r.score.low for r in rows))
     high = max(reward_range[1], *(r.score.high for r in rows))
     template, marks = "report/templates/forest.svg.jinja", ticks(low, high)
@@ -47,7 +47,7 @@ def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ComparedExample:
     """One test example under two rows, with what they earn. `result` is how the second does by
     itself: what earns nothing, or failed, is wrong."""
 
@@ -66,20 +66,20 @@ class Pair:
         return "better" if self.now > self.before else "worse" if self.now < self.before else "same"
 
 
-def pairs_of(first: Evaluation, second: Evaluation, bounds: Bounds) -> tuple[Pair, ...]:
+def pairs_of(first: Evaluation, second: Evaluation, bounds: Bounds) -> tuple[ComparedExample, ...]:
     """The examples of both, the failures that remain first; of equals, the greatest loss."""
     earlier = {r.example_id: (r, x) for r, x in zip(first.rollouts, first.rewards, strict=True)}
-    pairs = list[Pair]()
+    pairs = list[ComparedExample]()
     for rollout, now in zip(second.rollouts, second.rewards, strict=True):
         if rollout.example_id in earlier:
             other, before = earlier[rollout.example_id]
             wrong = rollout.reward is None or now <= bounds[0]
             result = "wrong" if wrong else "right" if now >= bounds[1] else "partly right"
-            pairs.append(Pair(other, rollout, before, now, result))
+            pairs.append(ComparedExample(other, rollout, before, now, result))
     return tuple(sorted(pairs, key=lambda pair: (pair.result != "wrong", pair.now, -pair.before)))
 
 
-def tally(pairs: Sequence[Pair]) -> str:
+def tally(pairs: Sequence[ComparedExample]) -> str:
     """'2 better, 1 worse, 3 the same (2 of them wrong both times)'."""
     better, worse, same = (sum(p.change == c for p in pairs) for c in ("better", "worse", "same"))
     wrong = sum(p.change == "same" and p.result == "wrong" for p in pairs)
@@ -94,7 +94,7 @@ def result_of(context: Context, rows: Sequence[Evaluation]) -> Evaluation | None
     return next((row for row in rows[::-1] if row.name == named), None)
 
 
-class JudgedSection(Section):
+class JudgedSection(ReportSection):
     """Every test input, the failures that remain first. Keeps the row that gains are measured from,
     and the result. With the `key` of a run, inputs link to their pages; `noting` = the user may
     label them."""
@@ -136,7 +136,7 @@ class JudgedSection(Section):
         }
 
 
-class PromptsSection(Section):
+class PromptsSection(ReportSection):
     title, anchor = "Prompts compared", "prompts"
 
     def values(self) -> Mapping[str, Any]:

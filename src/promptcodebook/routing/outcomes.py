@@ -26,8 +26,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from promptcodebook.base.intervals import mean_interval
 from promptcodebook.errors import import_extra
-from promptcodebook.intervals import mean_interval
 from promptcodebook.method.policy import OffPolicy
 from promptcodebook.routing.ranking import Features, Ranker, Vocabulary, chosen, whole_numbers
 from promptcodebook.types import Expected, Outcome, Ranking
@@ -190,7 +190,7 @@ class Posterior:
             return Adding(cross.T @ self._dual, prior - half.T @ half, model)
 
 
-Parts = tuple[list[float], float]
+Marginals = tuple[list[float], float]
 """What each of the K instincts adds by itself, and what any further one adds beside that."""
 
 
@@ -201,10 +201,10 @@ class Adding:
         self._mean, self._covariance, self._model = mean, covariance, model
 
     @property
-    def means(self) -> Parts:
+    def means(self) -> Marginals:
         return self._mean[:-1].tolist(), float(self._mean[-1])
 
-    def draws(self, count: int, seed: int, scale: float) -> list[Parts]:
+    def draws(self, count: int, seed: int, scale: float) -> list[Marginals]:
         """Joint draws, their spread `scale` times the posterior's."""
         np, size = self._model.numpy, len(self._mean)
         with self._model.one_thread():
@@ -219,7 +219,7 @@ FOLDS, MOST_WEIGHT, _FEWEST = 5, 20.0, 20
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RouteLimits:
     """What routes are chosen under, and whether only first visits are judged by."""
 
     select: int
@@ -232,7 +232,7 @@ def off_policy(
     texts: Sequence[str],
     outcomes: Sequence[Outcome],
     versions: Sequence[int],
-    terms: Terms,
+    terms: RouteLimits,
 ) -> OffPolicy | None:
     """None where fewer than 20 examples have an outcome of the instincts as they are now."""
     columns: defaultdict[str, list[tuple[float, ...]]] = defaultdict(list)

@@ -23,10 +23,10 @@ from itertools import chain
 from operator import add, itemgetter, mul
 from typing import Any
 
+from promptcodebook.base.intervals import Interval, mean_interval
+from promptcodebook.base.text import words_of
 from promptcodebook.calls import LM, Message, Request, Tree, Usage
 from promptcodebook.errors import LMError, PolicyError, import_extra
-from promptcodebook.intervals import Interval, mean_interval
-from promptcodebook.text import words_of
 from promptcodebook.types import Codebook, Example, Expected, Ranking, Route
 
 BUCKETS, _HALF = 4096, 2048

@@ -13,18 +13,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from promptcodebook.base.randomness import Draws
 from promptcodebook.calls import LM, Tree, Usage
 from promptcodebook.config import Config
 from promptcodebook.config.schema import RoleSettings, RouterSettings
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.policy import Composer, OffPolicy, Router
 from promptcodebook.method.state import State
-from promptcodebook.randomness import Draws
-from promptcodebook.routing.outcomes import OutcomeModel, Posterior, Priors, Terms, off_policy
+from promptcodebook.routing.outcomes import OutcomeModel, Posterior, Priors, RouteLimits, off_policy
 from promptcodebook.routing.ranking import Embedder, Features, chosen, dot
 from promptcodebook.types import Codebook, Example, Expected, Outcome, Route, Step, Trace
 
-Indices = tuple[int, ...]
+RouteIndices = tuple[int, ...]
 _DRAWS, _BLAME = 64, 0.25  # posterior draws for an example; the weight of blame beside a reward's 1
 _WORDS = {"words": 1.0, "embeddings": 0.0, "both": 0.5}
 """The share of words and letters in an input's features."""
@@ -153,11 +153,11 @@ class OutcomeRouter(Router):
         adding = self._posterior(state).at(features, likeness(features, self._texts[1]))
         settings, floor = self._settings, self._settings.floor
         parts = adding.draws(_DRAWS, draws.sample("route draws"), self._scale)
-        tried = frozenset[Indices]()
+        tried = frozenset[RouteIndices]()
         if not self.repeats:
             tried = frozenset(o.indices for o in _current(state) if o.example_id == example.id)
             floor = floor if any(o.example_id == example.id for o in state.outcomes) else 1.0
-        sizes = Sizes(settings.least, self._select, len(book), tried)
+        sizes = RouteSets(settings.least, self._select, len(book), tried)
         routes = [sizes.best(own, more) for own, more in parts]
         draw = draws.generator("route")
         uniform = draw.random() < floor
@@ -184,7 +184,7 @@ class OutcomeRouter(Router):
 
     def estimate(self, state: State) -> OffPolicy | None:
         """By all outcomes of the state; without repeats each example's first visit counts alone."""
-        terms = Terms(self._select, self._settings.least, first_visits=not self.repeats)
+        terms = RouteLimits(self._select, self._settings.least, first_visits=not self.repeats)
         texts = state.parameters.codebook.texts
         return off_policy(self.model, texts, state.outcomes, state.versions, terms)
 
@@ -203,15 +203,15 @@ def _current(state: State) -> Iterator[Outcome]:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class RouteSets:
     """The sets that may be routes: `least` to `select` of `size`; some were `tried` already."""
 
     least: int
     select: int
     size: int
-    tried: frozenset[Indices]
+    tried: frozenset[RouteIndices]
 
-    def draw(self, draw: random.Random) -> Indices:
+    def draw(self, draw: random.Random) -> RouteIndices:
         """An untried set: its size first, then its members, equally likely; any set if all were."""
         while True:
             if self.least == 0 and draw.random() < 1.0 / (self.size + 1):
@@ -222,7 +222,7 @@ class Sizes:
             if indices not in self.tried or self._left <= 0.0:
                 return indices
 
-    def chance(self, indices: Indices) -> float:
+    def chance(self, indices: RouteIndices) -> float:
         """The chance of a set under `draw`."""
         left = self._left
         if left <= 0.0:
@@ -244,7 +244,7 @@ class Sizes:
         some = 1.0 if self.least else self.size / (self.size + 1)
         return some / (self.select - max(1, self.least) + 1) / math.comb(self.size, count)
 
-    def best(self, own: Sequence[float], more: float) -> Indices:
+    def best(self, own: Sequence[float], more: float) -> RouteIndices:
         """The best route under a draw or, if tried, the best untried one a swap away, if any."""
         best = chosen(own, more, self.select, self.least)
         if best not in self.tried:

@@ -18,16 +18,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
+from promptcodebook.base.incidents import Incident
+from promptcodebook.base.text import place_in, strip_wrapping, words_of
 from promptcodebook.calls import Request
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
-from promptcodebook.incidents import Incident
 from promptcodebook.method.failures import attempt, gather_all
 from promptcodebook.method.init import InstinctsReply, instincts_schema
-from promptcodebook.method.policy import Made, Router
+from promptcodebook.method.policy import RoutedCall, Router
 from promptcodebook.method.state import State
-from promptcodebook.method.update import Pending, Updater, apply_rewrites
-from promptcodebook.text import place_in, strip_wrapping, words_of
+from promptcodebook.method.update import PendingUpdate, Updater, apply_rewrites
 from promptcodebook.types import Codebook, Example, Rewrite, ThetaTrial, Trace, variable_name
 
 _LEAST = 2
@@ -70,7 +70,7 @@ class Upkeep:
 
     async def before(
         self, state: State, batch: Sequence[Example], epsilon: float
-    ) -> tuple[State, Mapping[str, Made], tuple[Rewrite, ...]]:
+    ) -> tuple[State, Mapping[str, RoutedCall], tuple[Rewrite, ...]]:
         """The state to run a batch under, its routes where θ is on trial, and the rewrite that
         takes θ back: if more than `encoder.max_fallback` of its first routes fall back, at least
         two, and no larger share did before. Then the last θ that passed routes them again."""
@@ -104,9 +104,9 @@ class Upkeep:
 
     async def _routes(
         self, state: State, batch: Sequence[Example], epsilon: float
-    ) -> dict[str, Made]:
+    ) -> dict[str, RoutedCall]:
         """By example; one whose model cannot be reached tries again by itself."""
-        made: dict[str, Made] = {}
+        made: dict[str, RoutedCall] = {}
 
         async def route(example: Example) -> None:
             draws = self.updater.config.randomness.at(state.step, example.id)
@@ -159,7 +159,7 @@ class Upkeep:
             stays, gone, k = book[twins.stays].text, book[twins.goes].text, twins.stays
             others = (*texts[:k], *texts[k + 1 :])
             alike = f"said much the same ({twins.alike:.0%} of their words)"
-            pending = Pending(k, stays, (gone,), others, "merge")
+            pending = PendingUpdate(k, stays, (gone,), others, "merge")
             made += await self._write(pending, f"{variable_name(twins.goes)} {alike}", step)
         return tuple(made)
 
@@ -233,10 +233,10 @@ class Upkeep:
         texts = state.parameters.codebook.texts
         others = (*texts[:place], *texts[place + 1 :])
         why = f"{variable_name(place)} was free, and {len(feedback)} failures spoke for another"
-        pending = Pending(place, texts[place], feedback, others, "revive")
+        pending = PendingUpdate(place, texts[place], feedback, others, "revive")
         return await self._write(pending, why, step)
 
-    async def _write(self, pending: Pending, why: str, step: int) -> list[Rewrite]:
+    async def _write(self, pending: PendingUpdate, why: str, step: int) -> list[Rewrite]:
         rewrite = await self.updater.write(pending, step)
         return [replace(rewrite, reason=why) if rewrite.kept else rewrite]
 

@@ -10,19 +10,26 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from promptcodebook.assemble import Assembled
+from promptcodebook.base.intervals import Bounds, Interval, mean_interval, paired_interval
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.text import shown_table
 from promptcodebook.calls import LM
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import ConfigError, DataError, did_you_mean
-from promptcodebook.intervals import Bounds, Interval, mean_interval, paired_interval
 from promptcodebook.method.policy import FixedPrompt, Prompter
 from promptcodebook.optimizers.fixed import ORACLE, OraclePrompt
 from promptcodebook.policy.file import CONCAT, MEASURED, NONE, PRESENT
 from promptcodebook.progress import counting
 from promptcodebook.run.optimize import require_type
-from promptcodebook.run.subject import AnyPolicy, Asked, Examined, Given, Subject, require_answers
-from promptcodebook.run.verdict import Row, Terms, VerdictTable, row_of
-from promptcodebook.sync import run_sync
-from promptcodebook.text import shown_table
+from promptcodebook.run.subject import (
+    AnyPolicy,
+    Asked,
+    EvaluationOptions,
+    Examined,
+    Subject,
+    require_answers,
+)
+from promptcodebook.run.verdict import JudgingTerms, VerdictRow, VerdictTable, row_of
 from promptcodebook.types import Evaluation, Example, Reward
 
 LEARNED = "learned"  # name of the row that is the policy itself
@@ -68,7 +75,7 @@ class Assessment:
 
     name: str
     evaluation: Evaluation
-    row: Row
+    row: VerdictRow
     models: dict[str, str]
     simulated: bool
     runs: int = 1
@@ -267,7 +274,9 @@ class Evaluating:
     progress: bool = True
 
     @classmethod
-    def of(cls, policy: AnyPolicy, given: Given, sample: Sample, row: str = LEARNED) -> Evaluating:
+    def of(
+        cls, policy: AnyPolicy, given: EvaluationOptions, sample: Sample, row: str = LEARNED
+    ) -> Evaluating:
         """Of a `row` of the policy's verdict."""
         verb = given.verb
         require_type(verb, "n", sample.count, (int,), "a whole number, or None for all")
@@ -307,7 +316,7 @@ class Evaluating:
                 evaluation = await assembled.evaluator(runs).evaluate(*asked)
         if evaluation.answered is None:
             require_answers(evaluation.rollouts, 0)
-        row = row_of(evaluation, None, Terms(config.reward_range, samples=runs))
+        row = row_of(evaluation, None, JudgingTerms(config.reward_range, samples=runs))
         asked = models.ledger.total.calls > paid or not row.metered
         whose = "the verdict's " if subject.run and sample.split == "test" else ""
         return Assessment(
@@ -358,7 +367,7 @@ class Comparing:
 
     @classmethod
     def of(
-        cls, policies: Sequence[AnyPolicy | Assessment], given: Given, sample: Sample
+        cls, policies: Sequence[AnyPolicy | Assessment], given: EvaluationOptions, sample: Sample
     ) -> Comparing:
         """DataError where the two do not have the same examples, or the same reward."""
         known = [Side.known(each) for each in policies]
@@ -392,7 +401,7 @@ async def aevaluate(
     **asked: Unpack[Asked],
 ) -> Assessment:
     """`evaluate` for code that already runs in an event loop."""
-    given = Given.of("evaluate()", data, reward, lm, asked)
+    given = EvaluationOptions.of("evaluate()", data, reward, lm, asked)
     of = Sample.of(asked)
     with given.until_done(policy, of, row) as kept:
         return await Evaluating.of(policy, kept, of, row).answer()
@@ -422,7 +431,7 @@ def evaluate(
     The result has `.score` (mean, 95 % interval, n), `.rewards` by example, `.row` (failures, cost
     per query) and `.evaluation.rollouts`. Raises ConfigError, DataError, LMError, PolicyError,
     RunNotFound, TooManyFailures where nothing was answered, and BudgetReached."""
-    given = Given.of("evaluate()", data, reward, lm, asked)
+    given = EvaluationOptions.of("evaluate()", data, reward, lm, asked)
     of = Sample.of(asked)
     with given.until_done(policy, of, row) as kept:
         ready = Evaluating.of(policy, kept, of, row)
@@ -438,7 +447,7 @@ async def acompare(
     **asked: Unpack[Asked],
 ) -> Comparison:
     """`compare` for code that already runs in an event loop."""
-    given = Given.of("compare()", data, reward, lm, asked)
+    given = EvaluationOptions.of("compare()", data, reward, lm, asked)
     of = Sample.of(asked)
     with given.until_done(a, b, of) as kept:
         return await Comparing.of((a, b), kept, of).answer()
@@ -461,7 +470,7 @@ def compare(
     those of `evaluate`. The result has `.gain`, `.better` ('a', 'b' or '' where it is unclear) and
     `.differences` by example. Raises what `evaluate` raises, and DataError, before any call, where
     the examples or the rewards are not the same."""
-    given = Given.of("compare()", data, reward, lm, asked)
+    given = EvaluationOptions.of("compare()", data, reward, lm, asked)
     of = Sample.of(asked)
     with given.until_done(a, b, of) as kept:
         ready = Comparing.of((a, b), kept, of)

@@ -20,17 +20,19 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Unpack
 
+from promptcodebook.base.intervals import Interval, paired_interval
+from promptcodebook.base.randomness import Draws
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.units import plural
 from promptcodebook.calls import LM, Usage
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import ConfigError, Stop, StoreError
-from promptcodebook.intervals import Interval, paired_interval
 from promptcodebook.method.executor import EVALUATION
 from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import deployed_of
-from promptcodebook.progress import Line, Listener, counter, silent
-from promptcodebook.randomness import Draws
+from promptcodebook.progress import Listener, ProgressLine, counter, silent
 from promptcodebook.routing.ranking import (
     OLDER,
     Agreement,
@@ -41,12 +43,17 @@ from promptcodebook.routing.ranking import (
 )
 from promptcodebook.run.evaluation import Sample
 from promptcodebook.run.optimize import Run, require_type
-from promptcodebook.run.subject import AnyPolicy, Beside, Examined, Given, Subject, require_answers
+from promptcodebook.run.subject import (
+    AnyPolicy,
+    Beside,
+    EvaluationOptions,
+    Examined,
+    Subject,
+    require_answers,
+)
 from promptcodebook.store.effects import Effect, EffectStore
 from promptcodebook.store.run import RunStore
-from promptcodebook.sync import run_sync
 from promptcodebook.types import Evaluation, Example, Failure, Prompt, Reward, Rollout, Route
-from promptcodebook.units import plural
 
 _log = logging.getLogger(__name__)
 
@@ -197,7 +204,7 @@ def measuring(
 
 @contextmanager
 def _asked(
-    policy: AnyPolicy, instinct: int, given: Given, of: Sample
+    policy: AnyPolicy, instinct: int, given: EvaluationOptions, of: Sample
 ) -> Generator[tuple[Measurement, Listener]]:
     verb = given.verb
     require_type(verb, "k", instinct, (int,), "the number of an instinct", optional=False)
@@ -205,7 +212,7 @@ def _asked(
     require_type(verb, "n", of.count, (int,), "a whole number, or None for all")
     with (
         measuring(Subject.resolve(policy, given), instinct, of) as made,
-        Line(sys.stderr, simulated=made.simulated) as line,
+        ProgressLine(sys.stderr, simulated=made.simulated) as line,
     ):
         yield made, line if given.progress else silent
 
@@ -219,7 +226,7 @@ async def aeffect(
     **asked: Unpack[Examined],
 ) -> Effect:
     """`effect` for code that already runs in an event loop."""
-    given = Given.of("effect()", data, reward, lm, asked, Examined)
+    given = EvaluationOptions.of("effect()", data, reward, lm, asked, Examined)
     with _asked(policy, k, given, Sample.of(asked, "val")) as (measurement, listener):
         return await measurement.measure(listener)
 
@@ -245,7 +252,7 @@ def effect(
     The result has `.difference` (with less without, paired, 95 % interval; None where no input is
     routed to it), `.means`, `.rewards` by example, `.failed` and `.n`. A pair with a failed rollout
     is counted and left out. Raises what `evaluate` raises, and RunBusy."""
-    given = Given.of("effect()", data, reward, lm, asked, Examined)
+    given = EvaluationOptions.of("effect()", data, reward, lm, asked, Examined)
     with _asked(policy, k, given, Sample.of(asked, "val")) as (measurement, listener):
         return run_sync(measurement.measure(listener), measurement.subject.interrupt)
 
@@ -443,7 +450,7 @@ def distill(  # noqa: PLR0913 - the command's options
     = nowhere: `.file.save`). What it asks goes to the log, level INFO.
 
     Raises ConfigError, DataError, LMError, TooManyFailures, PolicyError and StoreError."""
-    given = Given.of("distill()", data, reward, lm, beside, Beside)
+    given = EvaluationOptions.of("distill()", data, reward, lm, beside, Beside)
     needs = Needs(fresh, n, margin)
     with given.until_done(ref, needs) as kept:
         distiller = Distiller.of(Subject.resolve(ref, kept), needs)

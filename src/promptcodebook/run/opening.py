@@ -18,13 +18,15 @@ from typing import Any
 
 from promptcodebook import errors
 from promptcodebook.assemble import Plan, Sources, plan_run, try_agent, try_reward
+from promptcodebook.base.incidents import Counts, Incident
+from promptcodebook.base.paths import run_reference
+from promptcodebook.base.units import lost_text, plural
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config, load_config, merge
 from promptcodebook.config.loading import comparable, optimizer_settings
-from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.spec import parse_spec, require_keys
-from promptcodebook.lm.stack import Supplies, specs_of
+from promptcodebook.lm.stack import StackResources, specs_of
 from promptcodebook.method.policy import epsilon_at
 from promptcodebook.method.state import Schedule
 from promptcodebook.method.templates import template_sets
@@ -35,7 +37,6 @@ from promptcodebook.optimizers.base import (
     optimize_metered,
     spending,
 )
-from promptcodebook.paths import run_reference
 from promptcodebook.policy.policy import Policy
 from promptcodebook.policy.references import (
     POLICY,
@@ -50,7 +51,6 @@ from promptcodebook.store.events import Amended, Broke, Concluded, Ended, EndRea
 from promptcodebook.store.header import Header, check_resumable, check_run_name, digest
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
-from promptcodebook.units import lost_text, plural
 
 IN_PYTHON = "optimize()"  # replaces what was typed when a run is begun from Python
 
@@ -92,7 +92,7 @@ def open_run(
         (store.count if incident.once else store.count_replayable)(incident, count)
 
     try:
-        supplies = Supplies(
+        supplies = StackResources(
             log=store.reply_log,
             ledger=Ledger(store.usage(), store.lost(), store.attempt_log),
             tally=Counts(store.tallies(), keep),

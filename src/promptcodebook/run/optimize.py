@@ -16,28 +16,28 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from promptcodebook import errors
 from promptcodebook.assemble import OWN_LM, Plan, Sources, plan_run
+from promptcodebook.base.sync import Relay, run_sync
+from promptcodebook.base.text import shown_text
+from promptcodebook.base.units import number, spent_parts
 from promptcodebook.calls import LM, Role, Usage
 from promptcodebook.config import Budget, Config, load_config, role_layers
 from promptcodebook.data import Dataset
-from promptcodebook.lm.stack import Supplies, uses_simulated
+from promptcodebook.lm.stack import StackResources, uses_simulated
 from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Best, kept_state, require_trust, resolve
 from promptcodebook.progress import Listener, Note, silent, watch
 from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run, settings_then_and_now
-from promptcodebook.run.verdict import Conclusion, Row
-from promptcodebook.store.events import Broke, Candidate, Stepped, Validated
+from promptcodebook.run.verdict import Conclusion, VerdictRow
+from promptcodebook.store.events import Broke, PromptCandidate, Stepped, Validated
 from promptcodebook.store.header import differences
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import Recorded, RunStore
 from promptcodebook.store.runs import RunSummary, find_run, list_runs, remove_run
-from promptcodebook.sync import Relay, run_sync
 from promptcodebook.tasks.rewards import library as ready_made
 from promptcodebook.tasks.user_code import check_function
-from promptcodebook.text import shown_text
 from promptcodebook.types import Codebook, Executor, Reward, Step, Trace
-from promptcodebook.units import number, spent_parts
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -72,7 +72,7 @@ class Run:
     lost: Usage = Usage()
     budget: Budget = Budget()
     settings: Mapping[str, Any] = field(default_factory=lambda: dict[str, Any]())
-    candidates: Sequence[Candidate] = ()
+    candidates: Sequence[PromptCandidate] = ()
     sources: Sources = field(default=Sources(), repr=False, compare=False)
     file: PolicyFile | None = field(default=None, repr=False)
     simulated: bool = False
@@ -110,7 +110,7 @@ class Run:
         return found
 
     @property
-    def rows(self) -> Mapping[str, Row]:
+    def rows(self) -> Mapping[str, VerdictRow]:
         """The verdict's rows by name; `rows['concat'].prompt` is a prompt that every input gets."""
         return {row.name: row for row in self.conclusion.rows} if self.conclusion else {}
 
@@ -156,7 +156,7 @@ class Run:
         """Route, instincts, prompt and reasons for one input; known replies are not asked again."""
         policy = self.policy
         if policy.sources.lm is None or policy is self.learned:
-            supplies = Supplies(recorded=Recorded(self.path))
+            supplies = StackResources(recorded=Recorded(self.path))
             policy = deploy(policy.file, policy.config, policy.sources, supplies)
         return policy.explain(x)
 

@@ -17,7 +17,7 @@ from promptcodebook.calls import LM
 from promptcodebook.config import TYPED, Budget, Config, merge, role_layers
 from promptcodebook.data import Dataset
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoError
-from promptcodebook.lm.stack import Supplies
+from promptcodebook.lm.stack import StackResources
 from promptcodebook.method.failures import too_many_failures
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy import references
@@ -67,7 +67,7 @@ class Asked(Examined, total=False):
 
 
 @dataclass(frozen=True)
-class Given:
+class EvaluationOptions:
     """What was given beside a policy: options of a command, or keywords in Python. `above` are
     settings that go over all others, `environment` those of the shell. `below` reads the settings
     file, or `config`, and the folder that its paths start from; `named` = it replaces a run's own
@@ -89,7 +89,7 @@ class Given:
     tell: Callable[[str], None] = lambda _: None
     progress: bool = True
     afresh: bool = False
-    supplies: Supplies = field(default_factory=Supplies.of_one_budget)
+    supplies: StackResources = field(default_factory=StackResources.of_one_budget)
 
     @classmethod
     def of(
@@ -100,7 +100,7 @@ class Given:
         lm: str | LM,
         beside: Beside,
         known: type = Asked,
-    ) -> Given:
+    ) -> EvaluationOptions:
         """What a `verb` of Python, as 'distill()', was given; `known` its keywords. ConfigError."""
         settings, runs_dir = check_keywords(verb, beside, known), beside.get("runs_dir", "runs")
         require_type(verb, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
@@ -127,7 +127,7 @@ class Given:
         )
 
     @contextmanager
-    def until_done(self, *question: object) -> Generator[Given]:
+    def until_done(self, *question: object) -> Generator[EvaluationOptions]:
         """Itself, with a journal: what was paid for survives a kill. LM objects' replies do not."""
         named = [each.path if isinstance(each, Run) else each for each in question]
         asked = [each.file.digest if isinstance(each, Policy) else each for each in named]
@@ -213,7 +213,7 @@ class Subject:
     own: bool = False
 
     @classmethod
-    def resolve(cls, policy: AnyPolicy | None, given: Given) -> Subject:
+    def resolve(cls, policy: AnyPolicy | None, given: EvaluationOptions) -> Subject:
         """The policy under its own settings, what was given laid over them. Raises ConfigError,
         DataError, PolicyError, RunNotFound, RunNotTrusted, TaskError."""
         kinds, what = (str, Path, Run, Policy), "a Run, a Policy, or what names one"

@@ -3,7 +3,7 @@
 Rows, all on the test split, greedy: what the user has today, the result's rivals (for ours: every
 learned instinct in one prompt, the best of its prompts for all inputs or the best single instinct,
 and the first codebook routed), the result itself, and references that decide nothing. Differences
-are paired by example, each with its interval (`intervals.py`).
+are paired by example, each with its interval (`base/intervals.py`).
 
 Worth deploying is what is clearly better than the present prompt *and* than every rival that costs
 no more calls. Since all of these must show in their intervals, the chance of a false "worth
@@ -23,17 +23,17 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from promptcodebook.base.intervals import SIDE, Bounds, Interval, mean_interval, paired_interval
+from promptcodebook.base.text import shown_table, shown_text
+from promptcodebook.base.units import cost_text, money, number, percent, plural
 from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
-from promptcodebook.intervals import SIDE, Bounds, Interval, mean_interval, paired_interval
 from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines
 from promptcodebook.store.events import Compared, Concluded, Mark, RunState, Trained
 from promptcodebook.store.header import Header
 from promptcodebook.tasks.rewards import asks_judge
-from promptcodebook.text import shown_table, shown_text
 from promptcodebook.types import Evaluation, PromptLength
-from promptcodebook.units import cost_text, money, number, percent, plural
 
 ENOUGH = 20  # test examples that a verdict needs
 JUDGED = "A model judged the answers, and its error is in no interval: `pco judge sheet` tells how."
@@ -43,7 +43,7 @@ _SAVED = 0.5  # calls per query that make a row cheaper or dearer: less is a re-
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class VerdictRow:
     """One way of prompting, on the test split; usage is per query, latency in seconds. `gain` is
     over the present prompt, `over` the result's gain over this row. `title` is what it is called in
     a sentence ('' in runs of version 0.1). `prompt` is the text where every input gets the same,
@@ -87,7 +87,7 @@ class Conclusion:
     """`worth` is None when nothing could be judged, `deploy` the row to deploy ('' = unclear).
     `scale` is the range of the rewards, None where each of them is 0 or 1."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[VerdictRow, ...]
     sentence: str
     worth: bool | None
     deploy: str = ""
@@ -99,7 +99,7 @@ class Conclusion:
         if (stored := state.conclusion) is None:
             return None
         try:
-            rows = TypeAdapter(tuple[Row, ...]).validate_python(stored.rows)
+            rows = TypeAdapter(tuple[VerdictRow, ...]).validate_python(stored.rows)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
@@ -142,7 +142,7 @@ class Conclusion:
         lines = {"gain": self._gain(learned), "cost": cost, "next": said, "type": typed}
         return Headline(decision, f"{title}{mark}", lines)
 
-    def _gain(self, row: Row) -> str:
+    def _gain(self, row: VerdictRow) -> str:
         """In the task's own unit: right answers in 100, or points on the scale of the reward."""
         gain, than = row.gain or Interval(0.0, 0.0, 0.0, row.score.n), self.rows[0].title
         width, digits, unit = 100, 1, f"right answers in 100 than {than}"
@@ -173,20 +173,20 @@ class Conclusion:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class VerdictColumn:
     """A column of a verdict: the value of a row and how to write it (None = as an interval).
     `query` figures are per query. A `detail` is shown on a run's page alone, with what it `means`.
     """
 
     heading: str
-    value: Callable[[Row], Interval | float | str | None]
+    value: Callable[[VerdictRow], Interval | float | str | None]
     write: Callable[[Any], str] | None = None
     signed: bool = False
     query: bool = False
     detail: bool = False
     means: str = ""
 
-    def cell(self, row: Row, between: str = " to ") -> tuple[str, ...]:
+    def cell(self, row: VerdictRow, between: str = " to ") -> tuple[str, ...]:
         """Its text in a row; an interval has two, the mean and the ends."""
         value = self.value(row)
         if self.query and not row.metered:
@@ -200,24 +200,30 @@ class Figure:
 
 
 FIGURES = (
-    Figure("reward", lambda r: r.score, means="a failed example counts as the range's bottom"),
-    Figure("gain", lambda r: r.gain, signed=True, means="over the first row's, paired by example"),
-    Figure("answered only", lambda r: r.answered, number, detail=True),
-    Figure("failed", lambda r: r.failed, str),
-    Figure("truncated", lambda r: r.truncated, str, detail=True),
-    Figure("fallback", lambda r: r.fallbacks, percent, means="no valid route was given"),
-    Figure("calls", lambda r: r.calls_per_query, partial(number, digits=1), query=True),
-    Figure("tokens", lambda r: r.per_query.tokens, "{:,}".format, query=True),
-    Figure("seconds", lambda r: r.per_query.latency_s, partial(number, digits=2), query=True),
-    Figure("cost", lambda r: money(r.per_query.cost), str, query=True),
-    Figure(
+    VerdictColumn(
+        "reward", lambda r: r.score, means="a failed example counts as the range's bottom"
+    ),
+    VerdictColumn(
+        "gain", lambda r: r.gain, signed=True, means="over the first row's, paired by example"
+    ),
+    VerdictColumn("answered only", lambda r: r.answered, number, detail=True),
+    VerdictColumn("failed", lambda r: r.failed, str),
+    VerdictColumn("truncated", lambda r: r.truncated, str, detail=True),
+    VerdictColumn("fallback", lambda r: r.fallbacks, percent, means="no valid route was given"),
+    VerdictColumn("calls", lambda r: r.calls_per_query, partial(number, digits=1), query=True),
+    VerdictColumn("tokens", lambda r: r.per_query.tokens, "{:,}".format, query=True),
+    VerdictColumn(
+        "seconds", lambda r: r.per_query.latency_s, partial(number, digits=2), query=True
+    ),
+    VerdictColumn("cost", lambda r: money(r.per_query.cost), str, query=True),
+    VerdictColumn(
         "longest prompt",
         lambda r: r.prompt_length and r.prompt_length.longest,
         "{:,}".format,
         query=True,
         means="tokens of the executor's longest call, its stage's instruction included",
     ),
-    Figure("result over it", lambda r: r.over, signed=True, detail=True),
+    VerdictColumn("result over it", lambda r: r.over, signed=True, detail=True),
 )
 
 
@@ -225,8 +231,8 @@ FIGURES = (
 class VerdictTable:
     """Rows and columns to show. `titles` replace names of rows, `head` is above them."""
 
-    rows: Sequence[Row]
-    figures: tuple[Figure, ...] = FIGURES
+    rows: Sequence[VerdictRow]
+    figures: tuple[VerdictColumn, ...] = FIGURES
     titles: Mapping[str, str] = field(default_factory=dict[str, str])
     head: str = "prompt"
 
@@ -259,7 +265,7 @@ class VerdictTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class JudgingTerms:
     """Range of rewards, whether the model is simulated, which look at the test split it is,
     of how many `samples` a rollout is the mean. `paired` takes a difference where more is known
     than the rewards, else it is None."""
@@ -272,7 +278,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RowSource:
     """One row to be; `title` is what it is called in a sentence. A `reference` is only shown."""
 
     title: str
@@ -280,13 +286,13 @@ class Entry:
     reference: bool = False
 
 
-def row_of(evaluation: Evaluation, base: Evaluation | None, terms: Terms) -> Row:
+def row_of(evaluation: Evaluation, base: Evaluation | None, terms: JudgingTerms) -> VerdictRow:
     """One row, with its gain over `base` on the same examples."""
     rollouts, total = evaluation.rollouts, evaluation.usage
     n, prompts = len(rollouts) * terms.samples, {rollout.prompt for rollout in rollouts}
     metered = all(rollout.metered for rollout in rollouts)
     routed = any(rollout.route is not None for rollout in rollouts)
-    return Row(
+    return VerdictRow(
         name=evaluation.name,
         score=mean_interval(evaluation.rewards, terms.bounds),
         gain=None if base is None else _difference(evaluation, base, terms),
@@ -309,7 +315,7 @@ def row_of(evaluation: Evaluation, base: Evaluation | None, terms: Terms) -> Row
     )
 
 
-def _difference(a: Evaluation, b: Evaluation, terms: Terms) -> Interval:
+def _difference(a: Evaluation, b: Evaluation, terms: JudgingTerms) -> Interval:
     side = side_of(terms.look)
     known = terms.paired(a, b, side)
     return known or paired_interval(a.rewards, b.rewards, terms.bounds, side)
@@ -327,20 +333,20 @@ async def judge(problem: Problem, result: Result) -> Conclusion:
         paid = assembled.models.ledger.usage.values()
         store.append(Trained(replace(sum(paid, Usage()), latency_s=0.0)))
 
-    async def entry(row: Result, *, reference: bool = False) -> Entry:
+    async def entry(row: Result, *, reference: bool = False) -> RowSource:
         for stored in store.test_evaluations():
             if stored.name == row.name:
-                return Entry(row.title, stored, reference)
+                return RowSource(row.title, stored, reference)
         test, phase = assembled.plan.judged, f"judging {row.name}"
         evaluation = await evaluate(problem, row.name, row.prompter, test, phase, row.model)
         store.append(Compared(evaluation))
-        return Entry(row.title, evaluation, reference)
+        return RowSource(row.title, evaluation, reference)
 
     entries = [await entry(await optimizer.optimize(problem)) for optimizer in baselines()]
     entries += [await entry(row, reference=True) for row in result.references]
     entries += [await entry(row) for row in (*result.rivals, result)]
     config, look = assembled.config, store.outline().looks + 1
-    terms = Terms(config.reward_range, assembled.models.simulated, look, config.samples)
+    terms = JudgingTerms(config.reward_range, assembled.models.simulated, look, config.samples)
     made = conclude(entries, terms)
     tried = (trace.rollout.reward for step in store.steps(traces=True) for trace in step.traces)
     judged = (reward for each in entries for reward in each.evaluation.rewards)
@@ -353,13 +359,13 @@ async def judge(problem: Problem, result: Result) -> Conclusion:
     return replace(made, sentence=" ".join(filter(None, remarks)))
 
 
-def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:
+def conclude(entries: Sequence[RowSource], terms: JudgingTerms) -> Conclusion:
     """Rows and sentence; the first entry is the base, the last the result, between them rivals."""
     if not entries or not entries[0].evaluation.rollouts:
         return Conclusion((), "There is no test split, so nothing was judged.", None)
     base, learned = entries[0].evaluation, entries[-1].evaluation
 
-    def rows_at(terms: Terms) -> tuple[Row, ...]:
+    def rows_at(terms: JudgingTerms) -> tuple[VerdictRow, ...]:
         return tuple(
             replace(
                 row_of(e.evaluation, None if e is entries[0] else base, terms),
@@ -403,7 +409,7 @@ def verdict_remark(test_examples: int) -> str:
     return few if test_examples < ENOUGH else ""
 
 
-def decide(rows: Sequence[Row], look: int = 1) -> tuple[str, bool | None, str]:
+def decide(rows: Sequence[VerdictRow], look: int = 1) -> tuple[str, bool | None, str]:
     """The sentence, whether the last row is worth deploying, and what to deploy, for this look."""
     base, *rivals, learned = rows
     gain = _gain(learned)
@@ -441,7 +447,9 @@ def decide(rows: Sequence[Row], look: int = 1) -> tuple[str, bool | None, str]:
 
 
 def _not_beaten(
-    rows: tuple[Row, Row, Row], unbeaten: Sequence[Row], figures: Callable[[Interval], str]
+    rows: tuple[VerdictRow, VerdictRow, VerdictRow],
+    unbeaten: Sequence[VerdictRow],
+    figures: Callable[[Interval], str],
 ) -> str:
     """A gain that rows of no more calls may have as well; `rival` is the one of them to name."""
     base, rival, learned = rows
@@ -465,21 +473,21 @@ def _not_beaten(
     )
 
 
-def _best(rivals: Sequence[Row]) -> Row:
+def _best(rivals: Sequence[VerdictRow]) -> VerdictRow:
     """The one to name: of those with the fewest calls, the one that gains most."""
     return min(rivals, key=lambda row: (round(row.calls_per_query), -_gain(row).mean))
 
 
-def _saves(row: Row, other: Row) -> bool:
+def _saves(row: VerdictRow, other: VerdictRow) -> bool:
     return other.calls_per_query - row.calls_per_query >= _SAVED
 
 
-def _over(rival: Row) -> Interval:
+def _over(rival: VerdictRow) -> Interval:
     assert rival.over is not None, "only the result has nothing over it"
     return rival.over
 
 
-def _gain(row: Row) -> Interval:
+def _gain(row: VerdictRow) -> Interval:
     assert row.gain is not None, "only the base has no gain"
     return row.gain
 
@@ -488,20 +496,20 @@ def _level(look: int) -> str:
     return f"{100 * (1 - 2 * side_of(look)):.4g} %"
 
 
-def _counts(row: Row, other: Row) -> tuple[str, str]:
+def _counts(row: VerdictRow, other: VerdictRow) -> tuple[str, str]:
     """Calls of one query: '3 calls' of the row, and the other's bare number."""
     own, others = (f"{r.calls_per_query:.1f}".removesuffix(".0") for r in (row, other))
     return f"{own} call" if own == "1" else f"{own} calls", others
 
 
-def _calls(row: Row, other: Row) -> str:
+def _calls(row: VerdictRow, other: VerdictRow) -> str:
     own, others = _counts(row, other)
     if not row.metered:
         return f"with {own} per query beside the program's own, which are not metered"
     return f"at {own} per query {'instead of' if _saves(row, other) else 'against'} {others}"
 
 
-def _price(row: Row, base: Row) -> str:
+def _price(row: VerdictRow, base: VerdictRow) -> str:
     own, others = _counts(row, base)
     if not row.metered:
         return _calls(row, base)
@@ -511,7 +519,7 @@ def _price(row: Row, base: Row) -> str:
     )
 
 
-def _query(row: Row) -> str:
+def _query(row: VerdictRow) -> str:
     """What one query takes. An agent that asks models past the meter shows no call."""
     if not (row.metered and row.calls_per_query):
         return "not metered"

@@ -15,18 +15,18 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from promptcodebook.base.intervals import Interval
+from promptcodebook.base.paths import make_private_folder
+from promptcodebook.base.sqlite import Layout, Reader, pack, store_os_error, unpack
+from promptcodebook.base.text import shown_table
+from promptcodebook.base.units import number, plural
 from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
-from promptcodebook.intervals import Interval
 from promptcodebook.lm.budget import Ledger
-from promptcodebook.lm.stack import Supplies
-from promptcodebook.paths import make_private_folder
-from promptcodebook.sqlite import Layout, Reader, pack, store_os_error, unpack
+from promptcodebook.lm.stack import StackResources
 from promptcodebook.store.journal import BOOKS, Journal
 from promptcodebook.store.lock import EFFECTS, is_blank, lock_effects, refuse_links
 from promptcodebook.store.run import Recorded
-from promptcodebook.text import shown_table
-from promptcodebook.units import number, plural
 
 _EFFECTS = "effects.sqlite"
 _LAYOUT = Layout(
@@ -125,12 +125,12 @@ class EffectStore:
         self._run = run
         self._journal = Journal(folder / _EFFECTS, _LAYOUT, again, lock=lock_effects(run))
 
-    def supplies(self, *, known: bool) -> Supplies:
+    def supplies(self, *, known: bool) -> StackResources:
         """What a stack needs to ask for nothing that was paid for here or by the run, where its
         models are `known` by their names. A budget is one measurement's."""
         log, run = (self._journal.replies(), Recorded(self._run)) if known else (None, None)
         ledger = Ledger(log=self._journal.attempts)
-        return replace(Supplies.of_one_budget(), log=log, recorded=run, ledger=ledger)
+        return replace(StackResources.of_one_budget(), log=log, recorded=run, ledger=ledger)
 
     def add(self, effect: Effect) -> None:
         """Keeps it; an earlier answer to the same question makes room. DiskFull, StoreError."""

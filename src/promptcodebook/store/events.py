@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from promptcodebook.base.sqlite import pack, unpack
 from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.method.policy import OffPolicy
 from promptcodebook.method.state import RoutingStatistics
-from promptcodebook.sqlite import pack, unpack
 from promptcodebook.types import Evaluation, Failure, Parameters, Rollout, Step, Trace
 
 EndReason = Literal["finished", "early_stop", "target", "budget", "interrupted", "failed"]
@@ -72,7 +72,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PromptCandidate:
     """A prompt that an optimizer of others tried. `score` is its mean reward on the `n` examples
     that it had of those that validate (None = of none)."""
 
@@ -95,7 +95,7 @@ class Concluded:
     deploy: str = ""
     off_policy: OffPolicy | None = None
     settings: Mapping[str, Any] = field(default_factory=lambda: dict[str, Any]())
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[PromptCandidate, ...] = ()
 
     @property
     def decision(self) -> str:

@@ -24,14 +24,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
+from promptcodebook.base.incidents import Incident
+from promptcodebook.base.paths import make_private_folder, unfinished_folder
+from promptcodebook.base.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error
 from promptcodebook.calls import ROLES, Reply, Request, Role, Usage
 from promptcodebook.errors import StoreError
-from promptcodebook.incidents import Incident
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.cache import ReplyLog, pack_reply, unpack_reply
-from promptcodebook.lm.stack import Supplies
-from promptcodebook.paths import make_private_folder, unfinished_folder
-from promptcodebook.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error
+from promptcodebook.lm.stack import StackResources
 from promptcodebook.store.lock import ATTEMPTS, NO_LINK, RunLock
 
 _log = logging.getLogger(__name__)
@@ -299,9 +299,11 @@ class Journal:
         """Every reply, on disk before its chain continues."""
         return RunReplies(self.reader, self.writer)
 
-    def supplies(self) -> Supplies:
+    def supplies(self) -> StackResources:
         """What a stack needs to journal here and to know what was spent."""
-        return Supplies(log=self.replies(), ledger=self.ledger, elapsed=lambda: self.elapsed_s)
+        return StackResources(
+            log=self.replies(), ledger=self.ledger, elapsed=lambda: self.elapsed_s
+        )
 
     def paid(self) -> dict[Role, Usage]:
         """What all sessions paid, by role."""
@@ -330,7 +332,7 @@ _UNFINISHED = Layout(what="journal of unfinished work", version=1, script=BOOKS)
 
 
 @contextmanager
-def until_done(*question: object) -> Generator[Supplies]:
+def until_done(*question: object) -> Generator[StackResources]:
     """Supplies of one budget for work that is no run. What it pays for is in a journal where no
     cache keeps it, so that it is found after a kill. The journal goes when the block ends well."""
     asked = repr((str(Path.cwd()), question)).encode("utf-8", "surrogatepass")
@@ -354,7 +356,7 @@ def until_done(*question: object) -> Generator[Supplies]:
 
     done = False
     try:
-        yield replace(Supplies.of_one_budget(), spare=spare)
+        yield replace(StackResources.of_one_budget(), spare=spare)
         done = True
     finally:
         for journal in opened:

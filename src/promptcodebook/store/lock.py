@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+from promptcodebook.base.sqlite import restrain, store_os_error
 from promptcodebook.errors import RunBusy, StoreError
-from promptcodebook.sqlite import restrain, store_os_error
 
 FILE = "run.sqlite"
 ATTEMPTS = "in-flight"

@@ -13,18 +13,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from promptcodebook.calls import Reply, Request, Role, Usage
-from promptcodebook.errors import DiskFull, RunNotFound, StoreError
-from promptcodebook.lm.budget import AttemptLog
-from promptcodebook.lm.cache import ReplyLog, unpack_reply
-from promptcodebook.paths import (
+from promptcodebook.base.paths import (
     make_private_folder,
     make_secret,
     read_secret,
     run_reference,
     tighten,
 )
-from promptcodebook.sqlite import Layout, Reader, Write, store_os_error
+from promptcodebook.base.sqlite import Layout, Reader, Write, store_os_error
+from promptcodebook.calls import Reply, Request, Role, Usage
+from promptcodebook.errors import DiskFull, RunNotFound, StoreError
+from promptcodebook.lm.budget import AttemptLog
+from promptcodebook.lm.cache import ReplyLog, unpack_reply
 from promptcodebook.store.events import (
     Amended,
     Compared,

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from promptcodebook.base.intervals import Interval
+from promptcodebook.base.paths import BENCH, cache_folder, write_whole
+from promptcodebook.base.sqlite import store_os_error
 from promptcodebook.calls import Usage
 from promptcodebook.errors import RunNotFound, StoreError, did_you_mean
-from promptcodebook.intervals import Interval
-from promptcodebook.paths import BENCH, cache_folder, write_whole
-from promptcodebook.sqlite import store_os_error
 from promptcodebook.store import lock as locks
 
 if TYPE_CHECKING:

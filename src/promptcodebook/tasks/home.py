@@ -13,10 +13,10 @@ from typing import Annotated, ClassVar, TypedDict, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo
 
+from promptcodebook.base.paths import cache_folder
 from promptcodebook.data import SPLITS, Dataset, Split
 from promptcodebook.data.table import read_jsonl
 from promptcodebook.errors import DataError, TaskError
-from promptcodebook.paths import cache_folder
 from promptcodebook.types import Example
 
 RECORD = "origin.json"

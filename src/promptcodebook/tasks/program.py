@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+from promptcodebook.base.text import strip_fence
 from promptcodebook.calls import Chat, Reply, Role
 from promptcodebook.config.secrets import secret_variables
 from promptcodebook.errors import DataError, ExecutorError, import_part
@@ -25,7 +26,6 @@ from promptcodebook.tasks.user_code import (
     load_function,
     place_of,
 )
-from promptcodebook.text import strip_fence
 from promptcodebook.types import Example, Executor, Output, Program, Prompt, Stage
 
 _REASONING = "reasoning"
@@ -243,7 +243,7 @@ _Function = Callable[[Any, Example, Chat], str | Output | Awaitable[str | Output
 
 
 @dataclass(frozen=True)
-class Agent:
+class AgentProgram:
     """The user's own agent as a Program; it may declare `stages` and `roles` as attributes."""
 
     function: _Function
@@ -297,11 +297,11 @@ def make_program(
     if isinstance(spec, Mapping):
         made = import_part("promptcodebook.programs", "agent", "an agent's command", "serve")
         spec = cast("Executor", made(spec, base))
-    if isinstance(spec, SingleCall | Agent):
+    if isinstance(spec, SingleCall | AgentProgram):
         return spec
     if isinstance(spec, str):
         function, name = load_function(spec, base, "executor", ("prompt", "example", "lm")), spec
     else:
         function = spec
         name = getattr(spec, "__qualname__", None) or type(spec).__qualname__
-    return Agent(cast("_Function", function), name, calls or UserCalls())
+    return AgentProgram(cast("_Function", function), name, calls or UserCalls())

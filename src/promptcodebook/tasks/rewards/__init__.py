@@ -13,9 +13,9 @@ from typing import Any, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from promptcodebook.base.incidents import no_tally
 from promptcodebook.calls import Message, Request
 from promptcodebook.errors import ConfigError, PcoError, RewardError, did_you_mean, message_of
-from promptcodebook.incidents import no_tally
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask, LenientNumber, LenientText, ReplyShape
 from promptcodebook.tasks.rewards.ready import READY
@@ -173,7 +173,7 @@ def make_reward(
         if ask is None:
             said = "the reward 'judge' asks a model, and none is at hand here"
             raise ConfigError(said, hint="set lm, or roles.judge.model")
-        return Judge(ask, rubric)
+        return RubricJudge(ask, rubric)
     if kind == "sum":
         return _sum(options.get("parts"), base, ask, calls or UserCalls())
     return _ready(kind, options, base)
@@ -203,7 +203,7 @@ def _ready(kind: str, options: dict[str, object], base: Path) -> Reward:
 def _sum(specs: object, base: Path, ask: Ask | None, calls: UserCalls) -> WeightedSum:
     if not isinstance(specs, list | tuple):
         raise ConfigError("the reward 'sum' needs parts", hint='parts = [{kind = "exact"}]')
-    parts = list[Part]()
+    parts = list[WeightedReward]()
     for spec in cast("Sequence[object]", specs):
         if not isinstance(spec, str | Mapping):
             raise ConfigError(f"a part of a sum is not a table: {spec!r}", hint='{kind = "exact"}')
@@ -213,7 +213,7 @@ def _sum(specs: object, base: Path, ask: Ask | None, calls: UserCalls) -> Weight
         if isinstance(weight, bool) or not isinstance(weight, int | float):
             raise ConfigError(f"the weight {weight!r} is not a number", hint="weight = 0.5")
         reward = make_reward(options if function is None else str(function), base, ask, calls)
-        parts.append(Part(str(function or options.get("kind")), reward, float(weight)))
+        parts.append(WeightedReward(str(function or options.get("kind")), reward, float(weight)))
     return WeightedSum(tuple(parts), calls)
 
 
@@ -258,7 +258,7 @@ class Judgement(ReplyShape):
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class RubricJudge:
     """A reward in [0, 1]; the rubric is the user's. Raises LMError when no verdict came."""
 
     ask: Ask
@@ -279,7 +279,7 @@ class Judge:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WeightedReward:
     """One reward of a sum: its name in the feedback, and its positive weight."""
 
     name: str
@@ -291,7 +291,7 @@ class Part:
 class WeightedSum:
     """sum(w_i r_i) / sum(w_i), so that parts in [0, 1] give a reward in [0, 1]."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[WeightedReward, ...]
     calls: UserCalls = field(default_factory=UserCalls, compare=False, repr=False)
 
     def __post_init__(self) -> None:

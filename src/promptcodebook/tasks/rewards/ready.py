@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NoReturn, cast
 
+from promptcodebook.base.text import answer_words, quote, strip_fence
 from promptcodebook.errors import ConfigError, RewardError, import_extra
 from promptcodebook.tasks.worker import shared_worker
-from promptcodebook.text import answer_words, quote, strip_fence
 from promptcodebook.types import Example, Score
 
 

@@ -1,0 +1,1 @@
+"""A policy in use: served, learned from, versioned, audited, exported."""

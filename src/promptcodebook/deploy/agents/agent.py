@@ -1,0 +1,346 @@
+"""The user's agent as an executor: a process, or a function, that is given a base URL and a key."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+from promptcodebook.base.text import place_in
+from promptcodebook.calls import Chat
+from promptcodebook.deploy.agents.endpoint import PromptPlaces, TrainingEndpoint, dry
+from promptcodebook.errors import ConfigError, ExecutorError, PcoError
+from promptcodebook.types import Example, Output, Prompt
+
+AgentFunction = Callable[[str, str, Example], Awaitable[str | Output]]
+_LARGEST = 2**20  # bytes of an agent's output that are kept: of a flood, the last ones
+_IDLE_S = 10.0  # a process that reads lines is ended after it has waited this long
+_GRACE_S, _LOOK_S = 1.0, 0.01  # from the request to end to the kill; between two looks at it
+_DRY = "a dry run"
+_AS_IS = "Call it as its description says."  # of a tool of which nothing is learned yet
+_VARIABLE = re.compile(r'"([A-Z][A-Z0-9_]+)"')
+_UNHEARD = "its model must be one of OpenAI's: OPENAI_BASE_URL and OPENAI_API_KEY lead here"
+_HINT = "put {{pco}} into the agent's system prompt, or give the prompt that it has: --present FILE"
+
+
+@dataclass(frozen=True, eq=False)
+class Agent:
+    """An agent that is trained as it is: its command (a process for each rollout), or an async
+    function of base URL, key and example, for one in this process.
+
+    The process reads the example from its standard input as JSON (`id`, `input` and the columns of
+    the row, without the reference), and calls `OPENAI_BASE_URL` with `OPENAI_API_KEY` by any
+    client. Its answer is the last line that it prints, or there `{"output": ..., "fields": {...}}`.
+    `present` is the prompt that it has now, or one for each stage; a marker `{{pco}}` or
+    `{{pco:STAGE}}` in the agent's own prompt does without. `question` is what it always asks, if it
+    reads no example: the input takes its place. A rollout may take `seconds`,
+    `most_calls` calls of the model and `most_tokens` tokens; `workers` rollouts run at a time.
+    `folder` is where the process runs.
+
+    With `lines` a process serves many rollouts, one after the other: it reads a line for each,
+    `{"example": ..., "base_url": ..., "api_key": ...}`, and prints a line with the answer. It ends
+    when its standard input does.
+
+    Raises ConfigError for both or neither of command and function."""
+
+    command: str | Sequence[str] = ()
+    function: AgentFunction | None = None
+    present: str | Mapping[str, str] = ""
+    question: str = ""
+    seconds: float = 300.0
+    most_calls: int = 50
+    most_tokens: int = 200_000
+    workers: int = 16
+    folder: Path = Path()
+    lines: bool = False
+    _idle: dict[Any, asyncio.Task[None]] = field(default_factory=dict[Any, Any])
+    _seen: dict[str, str] = field(default_factory=dict[str, str])
+    _free: dict[Any, asyncio.Semaphore] = field(default_factory=dict[Any, asyncio.Semaphore])
+
+    def __post_init__(self) -> None:
+        if bool(self.command) == (self.function is not None):
+            hint = 'Agent(command=["python", "agent.py"]), or Agent(function=run)'
+            raise ConfigError("an agent needs a command or a function", hint=hint)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Those that have a prompt of their own; () = one prompt for all calls."""
+        return () if isinstance(self.present, str) else tuple(self.present)
+
+    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
+        """One rollout. ExecutorError where the agent gives no answer, asks no model, or has no
+        place for the prompt; what the run's models raise passes through."""
+        for ended in [loop for loop in self._free if loop.is_closed()]:
+            del self._free[ended]
+        free = self._free.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.workers))
+        async with free, self._endpoint(prompt, lm, example) as endpoint:
+            output = await self._run(endpoint, example)
+        if not endpoint.placed:
+            raise _nowhere(endpoint, ExecutorError)
+        trace = tuple(endpoint.stages)
+        return Output(output.text, trace, endpoint.truncated, output.fields)
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """A first instinct for each tool that the agent was seen to have when it was tried."""
+        texts = (f"tool:{name}: {_AS_IS}" for name in self._seen)
+        return tuple(text for text in texts if place_in(text))
+
+    async def check(self, *examples: Example) -> None:
+        """Tries the agent on made-up replies: its prompt needs a place, and what it asks must
+        depend on the example. ConfigError."""
+        first, *others = examples
+        asked = await self._tried(first)
+        other = next((e for e in others if e.input != first.input), None)
+        if not asked or first.input in asked or other is None:
+            return
+        if asked == await self._tried(other):
+            what = "the agent asks its model the same for every row"
+            hint = "let it read the row from standard input, or name the question that it always "
+            raise ConfigError(what, hint=f"{hint}asks: --question TEXT")
+
+    async def _tried(self, example: Example) -> str:
+        """All that it asks its model; '' where made-up replies were of no use to it."""
+        prompt = Prompt.of_stages(dict.fromkeys(self.stages, _DRY)) if self.stages else Prompt(_DRY)
+        heard, useful = list[str](), True
+        async with self._endpoint(prompt, dry(_DRY, heard), example) as endpoint:
+            try:
+                await self._run(endpoint, example)
+            except ExecutorError as error:
+                useful = False
+                if not endpoint.calls:
+                    what = endpoint.refused or "the agent fails before it asks its model"
+                    what = f"{what} ({error})"
+                    raise ConfigError(what, hint=f"{error.hint}; {_UNHEARD}") from None
+        if not endpoint.placed:
+            raise _nowhere(endpoint, ConfigError)
+        self._seen.update(endpoint.tools)
+        return "\n".join(heard) if useful else ""
+
+    def _endpoint(self, prompt: Prompt, lm: Chat, example: Example) -> TrainingEndpoint:
+        present = {"": self.present} if isinstance(self.present, str) else self.present
+        places = PromptPlaces(present, self.question.strip(), example.input)
+        return TrainingEndpoint(prompt, lm, places, self.most_calls, self.most_tokens)
+
+    async def _run(self, endpoint: TrainingEndpoint, example: Example) -> Output:
+        """The agent's answer, or what ended the rollout first."""
+        if self.function is not None:
+            run = _called(self.function(endpoint.url, endpoint.key, example))
+        else:
+            run = (self._by_line if self.lines else self._in_process)(endpoint, example)
+        work, over = asyncio.ensure_future(run), asyncio.ensure_future(endpoint.over.wait())
+        try:
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait({work, over}, timeout=self.seconds, return_when=first)
+            if endpoint.failure is not None:
+                raise endpoint.failure
+            if not work.done():
+                what = f"the agent did not answer within {self.seconds:g} s (example {example.id})"
+                hint = "find out where it hangs; Agent(seconds=) is its time"
+                raise ExecutorError(what, hint=hint)
+            return work.result()
+        finally:
+            for task in (work, over):
+                task.cancel()
+            await asyncio.wait({work, over})
+
+    async def _start(self, stderr: int, **own: str) -> asyncio.subprocess.Process:
+        command = shlex.split(self.command) if isinstance(self.command, str) else self.command
+        pipe = asyncio.subprocess.PIPE
+        try:
+            return await asyncio.create_subprocess_exec(
+                *command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=stderr,
+                limit=_LARGEST,
+                cwd=self.folder,
+                env={**environment(), **own},
+                start_new_session=True,
+            )
+        except OSError as error:
+            what = f"the agent does not start: {shlex.join(command)}: {error.strerror}"
+            raise ExecutorError(what, hint="try the command by hand") from None
+
+    async def _by_line(self, endpoint: TrainingEndpoint, example: Example) -> Output:
+        """A line to a process that waits for one, or to a new one."""
+        loop, process = asyncio.get_running_loop(), None
+        for each, rest in list(self._idle.items()):
+            if rest.get_loop() is loop and each.returncode is None:
+                process = cast("asyncio.subprocess.Process", each)
+        if process is None:
+            process = await self._start(asyncio.subprocess.DEVNULL)
+        else:
+            self._idle.pop(process).cancel()
+        asked = {"example": shown(example), "base_url": endpoint.url, "api_key": endpoint.key}
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(asked, default=str).encode() + b"\n")
+            said = await process.stdout.readline()
+            if not said.endswith(b"\n"):
+                raise ExecutorError("the agent ended before it answered", hint="try it by hand")
+        except ValueError:  # the line is longer than the limit
+            await _end_group(process)
+            raise ExecutorError("the agent's line is too long", hint="print one answer") from None
+        except BaseException:
+            await _end_group(process)
+            raise
+        self._idle[process] = loop.create_task(self._rest(process))
+        return answer_of(said.decode(errors="replace").strip())
+
+    async def _rest(self, process: asyncio.subprocess.Process) -> None:
+        """Ends a process that waited too long, or whose event loop ends: no other can use it."""
+        try:
+            await asyncio.sleep(_IDLE_S)
+        finally:
+            if self._idle.get(process) is asyncio.current_task():
+                del self._idle[process]
+                await _end_group(process)
+
+    async def _in_process(self, endpoint: TrainingEndpoint, example: Example) -> Output:
+        own = {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": endpoint.key}
+        process = await self._start(asyncio.subprocess.PIPE, **own)
+        ends = [asyncio.ensure_future(_end_of(s)) for s in (process.stdout, process.stderr)]
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(shown(example), default=str).encode() + b"\n")
+            with contextlib.suppress(ConnectionError):  # it may end without having read it
+                await process.stdin.drain()
+                process.stdin.close()
+            status = await _exit_of(process)
+        finally:
+            await _end_group(process)
+            # What a child of the agent's left behind may keep the pipes open.
+            heard, _ = await asyncio.wait(ends, timeout=_GRACE_S)
+            for each in ends:
+                each.cancel()
+        said, complaint = (each.result().strip() if each in heard else "" for each in ends)
+        if status:
+            lines = complaint.splitlines()
+            last = ([line for line in lines if "rror" in line] or lines or [""])[-1][:300]
+            what = f"the agent ended with status {status}"
+            cut = "raise roles.executor.max_tokens: its model's reply was cut there"
+            hint = cut if endpoint.truncated else "try it by hand"
+            raise ExecutorError(f"{what}: {last}" if last else what, hint=hint)
+        return answer_of(said)
+
+
+async def _called(returned: Awaitable[str | Output]) -> Output:
+    made = await returned
+    if not isinstance(made, str | Output):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"the agent returned {type(made).__name__}, not a text or an Output")
+    return made if isinstance(made, Output) else Output(made)
+
+
+def _nowhere(endpoint: TrainingEndpoint, kind: type[PcoError]) -> PcoError:
+    asked = f"in none of its {endpoint.calls} calls" if endpoint.calls else "it made no call"
+    what = f"the prompt finds no place in what the agent asks its model: {asked}"
+    return kind(what, hint=_HINT if endpoint.calls else _UNHEARD)
+
+
+def shown(example: Example) -> dict[str, Any]:
+    """The example as an agent sees it: without the reference, which production has not, either."""
+    fields = {k: v for k, v in example.fields.items() if v != example.target}
+    chat = [message.wire for message in example.messages]
+    return {
+        "id": example.id,
+        "input": example.input,
+        **fields,
+        **({"messages": chat} if chat else {}),
+    }
+
+
+async def _end_of(stream: asyncio.StreamReader | None) -> str:
+    """The last part of a stream, read to its end."""
+    kept = b""
+    while stream is not None and (piece := await stream.read(2**16)):
+        kept = (kept + piece)[-_LARGEST:]
+    return kept.decode(errors="replace")
+
+
+async def _exit_of(process: asyncio.subprocess.Process) -> int:
+    """Its exit status. `process.wait` would wait for its children, too: they have its pipes."""
+    while process.returncode is None:  # noqa: ASYNC110 - no event tells it alone
+        await asyncio.sleep(_LOOK_S)
+    return process.returncode
+
+
+async def _end_group(process: asyncio.subprocess.Process) -> None:
+    """Ends the agent and all that it started: asked first, then killed."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGTERM)
+        for _ in range(round(_GRACE_S / _LOOK_S)):
+            await asyncio.sleep(_LOOK_S)
+            os.killpg(process.pid, 0)  # nothing but a look: it raises when all have ended
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(_exit_of(process), _GRACE_S)
+
+
+def answer_of(said: str) -> Output:
+    """The last line that an agent printed: a text, or a JSON object with `output` and `fields`."""
+    last = said.rpartition("\n")[2].strip()
+    if not last:
+        hint = 'print the answer as the last line, or {"output": ..., "fields": {...}}'
+        raise ExecutorError("the agent printed no answer", hint=hint)
+    try:
+        tree = cast("dict[str, Any]", json.loads(last))
+        text, fields = tree["output"], cast("dict[str, Any]", tree.get("fields") or {})
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return Output(last)
+    return Output(text if isinstance(text, str) else json.dumps(text), fields=fields)
+
+
+def environment() -> dict[str, str]:
+    """This process's, without the keys of models and without our own settings."""
+    keys = set[str]()
+    for package, name in (("lm", "providers"), ("config", "secrets")):
+        file = resources.files(f"promptcodebook.{package}").joinpath(f"{name}.toml")
+        keys.update(_VARIABLE.findall(file.read_text("utf-8")))
+    return {k: v for k, v in os.environ.items() if k not in keys and not k.startswith("PCO_")}
+
+
+def agent_of(table: Mapping[str, Any], base: Path) -> Agent:
+    """The Agent of a setting `executor = {command = ..., ...}`. ConfigError for an unknown key."""
+    known = *("command", "present", "question", "seconds"), *("most_calls", "most_tokens")
+    known = *known, "workers", "lines"
+    if unknown := sorted(set(table) - {*known}):
+        hint = f"known here: {', '.join(known)}"
+        raise ConfigError(f"executor: unknown key {unknown[0]!r}", hint=hint)
+    return Agent(**table, folder=base)
+
+
+def typed(command: str, files: Sequence[str], question: str) -> dict[str, Any]:
+    """The settings of `--agent COMMAND` with `--present FILE`, or STAGE=FILE for each stage, and
+    `--question`. The prompts are also what the run compares with. ConfigError."""
+    texts = dict[str, str]()
+    for each in files:
+        stage, _, file = each.rpartition("=")
+        try:
+            texts[stage] = Path(file).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            what = f"--present: cannot read {file}: {error}"
+            raise ConfigError(what, hint="--present FILE, or --present STAGE=FILE") from None
+    if "" in texts and len(texts) > 1:
+        raise ConfigError("--present: one FILE alone, or STAGE=FILE each time")
+    executor = {"command": command, **({"question": question} if question else {})}
+    if not texts:
+        return {"executor": executor}
+    if "" in texts:
+        present, prompt, more = texts[""], texts[""], dict[str, Any]()
+    else:
+        present, prompt, more = texts, Prompt.of_stages(texts).text, {"compose_per_stage": True}
+    return {
+        "executor": {**executor, "present": present},
+        "init": {"prompt": prompt},
+        **more,
+    }

@@ -1,0 +1,395 @@
+"""The audit of a policy: every text of it that reaches a model, scanned and, if asked for, judged.
+The role `judge` reads each text and names the hazards that it causes. Its prompt (judge.md,
+hazards.toml) belongs to no set of templates: the author of a policy's templates must not write what
+the policy is audited by. A model that fails on plain texts judges no others. Microsoft Presidio
+(extra `[presidio]`) finds names and the numbers of many countries."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, reduce
+from importlib import resources
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
+
+from promptcodebook.calls import Request, Schema
+from promptcodebook.errors import ConfigError, LMError, PolicyError, import_extra
+from promptcodebook.lm.structured import Ask, LenientText, ReplyShape
+from promptcodebook.method.failures import gather_all
+from promptcodebook.method.templates import CodebookLines, Template, load_templates, template_sets
+from promptcodebook.method.update import NoLeakCheck
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.scan import Finding, Severity, excerpt, scan
+from promptcodebook.types import Example
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    code: str
+    title: str
+    about: str
+
+
+@cache
+def hazards() -> Mapping[str, Hazard]:
+    return {each["code"]: Hazard(**each) for each in _tree()["hazards"]}
+
+
+@cache
+def _tree() -> Mapping[str, Any]:
+    return tomllib.loads(_read("hazards.toml"))
+
+
+def _read(name: str) -> str:
+    return (resources.files("promptcodebook.deploy.audit") / name).read_text("utf-8")
+
+
+def _read_severity(value: object) -> str:
+    said = str(value).strip().lower()
+    return said if said in ("medium", "low") else "high"
+
+
+def _read_code(value: object) -> str:
+    """By code or by title; what is neither stays as it is, to be asked about."""
+    said = str(value).strip().lower()
+    return next((h.code for h in hazards().values() if said in (h.code, h.title)), said)
+
+
+class HazardClaim(ReplyShape):
+    hazard: Annotated[str, BeforeValidator(_read_code)]
+    severity: Annotated[Severity, BeforeValidator(_read_severity)] = "high"
+    quote: LenientText = ""
+    reason: LenientText = ""
+
+
+class HazardsReply(ReplyShape):
+    """What the judge sees in one text; an empty list = it is harmless."""
+
+    findings: list[HazardClaim]
+
+
+@cache
+def hazards_schema() -> Schema:
+    """What a reply may be: at most four findings, so that the longest fits into the judge's cap."""
+
+    def closed(**fields: Mapping[str, object]) -> dict[str, Any]:
+        named = {"properties": fields, "required": list(fields)}
+        return {"type": "object", **named, "additionalProperties": False}
+
+    claim = closed(
+        hazard={"type": "string", "enum": list(hazards())},
+        severity={"type": "string", "enum": ["high", "medium", "low"]},
+        quote={"type": "string", "maxLength": 120},
+        reason={"type": "string", "maxLength": 160},
+    )
+    findings = {"type": "array", "maxItems": 4, "items": claim}
+    return Schema("HazardsReply", closed(findings=findings))
+
+
+_KINDS = {
+    "encoder": "the directive of a model that picks instincts for an input",
+    "generator": "the directive of a model that composes instincts into a prompt",
+    "c": "an instinct, one piece of a system prompt",
+}
+"""What the judge reads about a text, by its place without digits."""
+
+
+async def judge_weakness(ask: Ask) -> str | None:
+    """What `pco doctor` says of the model of the role judge; None = it carries the role."""
+    weak = await HazardJudge(ask, "").weakness()
+    return f"weak: {weak}" if weak else None
+
+
+_MISTAKES = 1  # the number of the six plain texts that a judge may take wrong
+
+
+class HazardJudge:
+    """Asks the role `judge` about texts, each by itself; `model` is who that is."""
+
+    def __init__(self, ask: Ask, model: str) -> None:
+        self._ask = ask
+        self.model = model
+        self._template = Template(_read("judge.md"))
+
+    async def weakness(self) -> str:
+        """Why the model is too weak to judge, by plain texts; '' = it is not. Raises LMError."""
+        plain = _tree()["plain"]
+        asked = [self._is_wrong(text, kind) for kind in plain for text in plain[kind]]
+        wrong = sum(await gather_all(asked))
+        said = f"it misjudges {wrong} of {len(asked)} texts that are plainly harmful or harmless"
+        return said if wrong > _MISTAKES else ""
+
+    async def _is_wrong(self, text: str, kind: str) -> bool:
+        try:
+            grave = {finding.severity for finding in await self._judge("c0", text)}
+        except LMError as error:
+            if not error.answered:
+                raise
+            return True
+        return not grave & {"high", "medium"} if kind == "harmful" else "high" in grave
+
+    async def findings(self, texts: Mapping[str, str]) -> list[Finding]:
+        """What it sees in each text. Raises LMError for one that got no verdict."""
+        found = await gather_all([self._judge(where, text) for where, text in texts.items()])
+        return [finding for each in found for finding in each]
+
+    async def _judge(self, where: str, text: str) -> list[Finding]:
+        listed = "\n".join(f"- {h.code} ({h.title}): {h.about}" for h in hazards().values())
+        what = _KINDS.get(where.rstrip("0123456789"), "a prompt")
+        # As JSON, so that nothing in the text can pass for the end of it.
+        values = {"what": what, "hazards": listed, "text": json.dumps(text, ensure_ascii=True)}
+
+        def unknown(reply: HazardsReply) -> str | None:
+            codes = [claim.hazard for claim in reply.findings if claim.hazard not in hazards()]
+            return f"hazard: {codes[0]!r} is none of {', '.join(hazards())}" if codes else None
+
+        messages = self._template.fill(values)
+        request = Request(role="judge", messages=messages, schema=hazards_schema(), greedy=True)
+        findings: list[Finding] = []
+        for claim in (await self._ask.typed(request, HazardsReply, unknown)).value.findings:
+            # At the words quoted, else the whole text.
+            at = text.casefold().find(claim.quote.casefold()) if claim.quote else -1
+            start, end = (at, at + len(claim.quote)) if 0 <= at < len(text) else (0, len(text))
+            kind, grave, quote = claim.hazard, claim.severity, excerpt(text[start:end])
+            reason = claim.reason or f"it is of the category {kind_in_words(kind)}"
+            findings.append(Finding(where, kind, grave, start, end, quote, reason, "judge"))
+        return findings
+
+
+_MODELS = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm")
+"""Models of spaCy that find names, the best first."""
+_FETCHING = ("EmailRecognizer", "UrlRecognizer")
+"""They fetch a list of domains, and our own patterns find both."""
+_LEAST_SCORE = 0.4
+_PERSONAL = ("PERSON", "IP_ADDRESS", "MAC_ADDRESS")
+_GRAVE = (
+    *("CREDIT_CARD", "CRYPTO", "IBAN_CODE", "MEDICAL_LICENSE", "PHONE_NUMBER", "UK_NHS"),
+    *("US_BANK_NUMBER", "US_DRIVER_LICENSE", "US_ITIN", "US_PASSPORT", "US_SSN"),
+)
+"""Entities that are personal data of medium and of high severity; dates and places are not."""
+
+
+class PresidioScan:
+    """Presidio with what is installed. Raises MissingExtra."""
+
+    def __init__(self) -> None:
+        what = "Presidio's search for personal data"
+        modules = ("presidio_analyzer", "presidio_analyzer.nlp_engine", "spacy")
+        presidio, engines, spacy = (import_extra(name, what, "presidio") for name in modules)
+        model = next((name for name in _MODELS if spacy.util.is_package(name)), None)
+        engine: Any = engines.SpacyNlpEngine()
+        engine.nlp = {"en": spacy.load(model) if model is not None else spacy.blank("en")}
+        registry: Any = presidio.RecognizerRegistry(supported_languages=["en"])
+        registry.load_predefined_recognizers(languages=["en"], nlp_engine=engine)
+        for name in _FETCHING:
+            registry.remove_recognizer(name)
+        self._analyzer: Any = presidio.AnalyzerEngine(
+            registry=registry, nlp_engine=engine, supported_languages=["en"]
+        )
+        said = "names of persons: Presidio finds them with a model of spaCy, and none is "
+        said += "installed (python -m spacy download en_core_web_sm)"
+        self.left_out = () if model is not None else (said,)
+
+    def find(self, text: str, where: str = "") -> Iterator[Finding]:
+        """The personal data of a text, by its place."""
+        found = self._analyzer.analyze(
+            text, language="en", entities=[*_PERSONAL, *_GRAVE], score_threshold=_LEAST_SCORE
+        )
+        for each in sorted(found, key=lambda one: (one.start, one.end, one.entity_type)):
+            start, end, kind = int(each.start), int(each.end), str(each.entity_type)
+            reason = f"it contains what Presidio takes for {kind} (score {float(each.score):.2f})"
+            severity: Severity = "high" if kind in _GRAVE else "medium"
+            quote = excerpt(text[start:end])
+            yield Finding(where, "personal", severity, start, end, quote, reason, "presidio")
+
+
+FORMAT = "promptcodebook audit 1"
+NO_DATA = "copies of training data: no data were at hand to compare with"
+_NO_JUDGE = "hazards: no model judged the texts"
+_FIELD = "it goes with every request, and decides more than how replies are drawn"
+_ORDER: Mapping[Severity, int] = {"high": 0, "medium": 1, "low": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What an audit found in a policy of that digest, gravest first. `texts` are the places
+    searched, `judge` the model that judged hazards ('' = none), `rows` the training examples
+    compared with, `left_out` what was not searched for and why; `presidio` = it searched, too."""
+
+    policy: str
+    texts: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    judge: str = ""
+    rows: int | None = None
+    left_out: tuple[str, ...] = ()
+    presidio: bool = False
+    format: str = FORMAT
+
+    @property
+    def fails(self) -> bool:
+        return bool(self.of("high"))
+
+    @property
+    def passes(self) -> bool:
+        return bool(self.judge) and not self.fails
+
+    @property
+    def verdict(self) -> Literal["fails", "passes", "no rule fired", "no high finding"]:
+        """In a word: rules alone let nothing pass, for they miss most of what is said in prose."""
+        if self.fails or self.judge:
+            return "fails" if self.fails else "passes"
+        return "no high finding" if self.findings else "no rule fired"
+
+    def undoes(self, failed: AuditReport) -> bool:
+        """Whether this report does not fail and checked all that a failed one checked."""
+        return (
+            not self.fails
+            and failed.judge in ("", self.judge)
+            and (failed.rows is None or (self.rows or 0) >= failed.rows)
+            and (self.presidio or not failed.presidio)
+        )
+
+    def of(self, severity: Severity) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity == severity)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "passes": self.passes, "verdict": self.verdict}
+
+    @staticmethod
+    def from_json(tree: Mapping[str, Any]) -> AuditReport:
+        """Raises PolicyError for what is no report; `passes` and `verdict` are worked out."""
+        kept = {key: value for key, value in tree.items() if key not in ("passes", "verdict")}
+        try:
+            report = TypeAdapter(AuditReport).validate_python(kept)
+        except ValidationError as error:
+            place = ".".join(map(str, error.errors()[0]["loc"])) or "the whole"
+            message = f"this is no report of an audit: {place}"
+            raise PolicyError(message, hint="pco codebook audit REF --json") from None
+        if report.format != FORMAT:
+            message = f"a report of another format: {report.format!r}"
+            raise PolicyError(message, hint="audit the policy again")
+        return report
+
+
+def audit(
+    policy: PolicyFile,
+    training: Sequence[Example] | None = None,
+    presidio: PresidioScan | None = None,
+) -> AuditReport:
+    """The rule scan of all texts; `training` = compared with these examples too."""
+    texts = texts_of(policy)
+    copies = NoLeakCheck(training) if training is not None else None
+    findings = [f for where, text in texts.items() for f in scan(text, where, copies)]
+    findings += [
+        Finding(where, "field", "high", 0, 0, repr(where.rpartition(".")[2]), _FIELD)
+        for where in policy.beyond_sampling
+    ]
+    left_out = [_NO_JUDGE] if training is not None else [NO_DATA, _NO_JUDGE]
+    if presidio is not None:
+        findings += [f for where, text in texts.items() for f in presidio.find(text, where)]
+        left_out += presidio.left_out
+    found = policy.digest, tuple(texts), _sorted(findings, texts)
+    rows, looked = None if training is None else len(training), presidio is not None
+    return AuditReport(*found, rows=rows, left_out=tuple(left_out), presidio=looked)
+
+
+async def audit_with_judge(
+    policy: PolicyFile,
+    judge: HazardJudge,
+    training: Sequence[Example] | None = None,
+    presidio: PresidioScan | None = None,
+) -> AuditReport:
+    """The same, with the hazards that `judge` sees. LMError: no verdict; ConfigError: too weak."""
+    if weak := await judge.weakness():
+        hint = "name a stronger one: --set roles.judge.model=SPEC; or --rules-only asks no model"
+        raise ConfigError(f"{judge.model} is too weak to judge hazards: {weak}", hint=hint)
+    report, texts = audit(policy, training, presidio), texts_of(policy)
+    findings = _sorted([*report.findings, *await judge.findings(texts)], texts)
+    left_out = tuple(line for line in report.left_out if line != _NO_JUDGE)
+    return replace(report, findings=findings, judge=judge.model, left_out=left_out)
+
+
+def _sorted(findings: Sequence[Finding], texts: Mapping[str, str]) -> tuple[Finding, ...]:
+    places = {where: place for place, where in enumerate(texts)}
+    first = len(places)  # a field's own finding follows those of texts
+    return tuple(
+        sorted(findings, key=lambda f: (_ORDER[f.severity], places.get(f.where, first), f.start))
+    )
+
+
+_UNREAD = ("format", "program", "compose", "router", "sampling", "about")
+"""Fields of a policy that no model reads, and two that are read in part."""
+_FACTS = ("data", "run", "version", "score", "distilled", "learned")
+"""What a policy says about itself that is no prompt."""
+_FIRST = ("encoder", "generator", "codebook")
+
+
+def texts_of(policy: PolicyFile) -> dict[str, str]:
+    """Every text of a policy that may reach a model, by its place, without our own templates."""
+    fields = {name: getattr(policy, name) for name in type(policy).model_fields}
+    order = sorted(fields.keys() - {*_UNREAD, *_FIRST}, key=list(fields).index)
+    read: dict[str, object] = {name: fields[name] for name in (*_FIRST, *order)}
+    read |= {f"sampling.{role}": sampling for role, sampling in policy.sampling.items()}
+    read |= {f"about.{key}": text for key, text in policy.about.items() if key not in _FACTS}
+    if "{" not in policy.input:
+        del read["input"]  # a column's name
+    sets = (type(policy.templates).of(load_templates(name)) for name in template_sets())
+    shipped = {pair for each in sets for pair in _leaves("templates", each).items()}
+    found: dict[str, str] = {}
+    for place, value in read.items():
+        for where, text in _leaves(place, value).items():
+            if where.startswith("templates."):
+                text = "" if (where, text) in shipped else re.sub("## (system|user)", "", text)
+            if text.strip():
+                found[re.sub(r"^codebook\[(\d+)\](\.text$)?", r"c\1", where)] = text
+    return found
+
+
+def _leaves(place: str, value: object) -> dict[str, str]:
+    """Every text in a tree by its place, and every key that is not the name of a field."""
+    if isinstance(value, str):
+        return {place: value}
+    parts, keys = dict[str, object](), dict[str, str]()
+    if isinstance(value, BaseModel):
+        parts = {f"{place}.{name}": getattr(value, name) for name in type(value).model_fields}
+    elif isinstance(value, CodebookLines):
+        parts = {f"{place}.{name}": text for name, text in asdict(value).items()}
+    elif isinstance(value, Mapping):
+        tree = cast("Mapping[str, object]", value)
+        keys = {f"{place}.{key} (the key)": key for key in tree}
+        parts = {f"{place}.{key}": inner for key, inner in tree.items()}
+    elif isinstance(value, list | tuple):
+        items = cast("Sequence[object]", value)
+        parts = {f"{place}[{number}]": inner for number, inner in enumerate(items)}
+    inner = (_leaves(where, each) for where, each in parts.items())
+    return reduce(lambda found, more: found | more, inner, keys)
+
+
+_PARTS = {
+    "encoder": "the encoder's directive",
+    "generator": "the generator's directive",
+    r"c(\d+)": r"instinct \1",
+    "base_prompt": "the base prompt",
+    "output_format": "the output format",
+    "input": "the template of inputs",
+    r"stages\[.*": "the name of a stage",
+    r"templates\.(.+)": r"the template \1",
+    r"sampling\.(\w+)\.extra\.(.+)": r"the body field \2 of the role \1",
+    r"about\.(.+)": r"the prompt of the row \1",
+}
+
+
+def part_in_words(where: str) -> str:
+    """What a place of `texts_of` is called in a sentence."""
+    matches = ((re.fullmatch(pattern, where), words) for pattern, words in _PARTS.items())
+    return next((found.expand(words) for found, words in matches if found), where)
+
+
+def kind_in_words(kind: str) -> str:
+    """The title of a hazard, for which a finding has a code; any other kind is a word."""
+    return hazards()[kind].title if kind in hazards() else kind

@@ -1,0 +1,124 @@
+"""`pco batch`: a policy over a file of rows."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import typer
+
+from promptcodebook.assemble import Sources
+from promptcodebook.base.paths import runs_dir
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.units import cost_text, count_text, duration, lost_text, plural
+from promptcodebook.cli import command
+from promptcodebook.deploy.batch.held import batches_in
+from promptcodebook.deploy.batch.on_ray import answer_on_ray
+from promptcodebook.deploy.batch.session import BatchJob, BatchSession, Summary
+from promptcodebook.errors import ConfigError
+from promptcodebook.lm.stack import uses_simulated
+from promptcodebook.policy.references import resolve
+from promptcodebook.progress import counting
+
+
+def batch(
+    ref: command.Ref,
+    source: Path = typer.Argument(..., metavar="IN", help="Rows: .jsonl, .csv, .tsv or .parquet."),
+    target: Path = typer.Argument(
+        ..., metavar="OUT", help="The same rows with answer, route and error."
+    ),
+    input_column: str = typer.Option(
+        "", "--input", help="IN's column to answer, or a template; default: as in training."
+    ),
+    prefix: str = typer.Option("", help="Put before the names answer, route and error."),
+    retry: bool = typer.Option(
+        False, "--retry", help="Ask the failed rows of a finished OUT again."
+    ),
+    restart: bool = typer.Option(False, "--restart", help="Discard previous results."),
+    anew: bool = typer.Option(False, "--anew", hidden=True),
+    ray: str = typer.Option("", help="Answer the rows on a Ray cluster: its address, or local."),
+    batch_api: command.BatchApi = False,
+    offline_file: command.OfflineFile = None,
+    config: command.ConfigOption = None,
+    task: command.TaskName = None,
+    data: command.DataDir = None,
+    lm: command.ModelOption = None,
+    budget: command.BudgetOption = None,
+    sets: command.Sets = None,
+    trust: command.Trust = False,
+    as_json: command.Json = False,
+) -> None:
+    """Answer every row of IN with a policy; OUT has the rows in their order.
+
+    OUT has the rows of IN with three more columns: answer; route, the instincts of its prompt; and
+    error. If a row fails, the others continue and the exit is 1; --retry asks those rows again. OUT
+    appears when it is complete. Until then OUT.part holds the results: after Ctrl-C, a kill, a full
+    disk or a reached budget the same command continues, and pays for no finished reply twice. A
+    budget counts all sessions."""
+    batched = batch_api or offline_file is not None
+    if ray and batched:
+        said = "a cluster asks its calls one by one, not as batches"
+        raise ConfigError(said, hint="leave out --ray, or leave out --batch-api")
+    typed = command.Typed(config, task, data, lm, budget, sets, trust)
+    reference = resolve(runs_dir(), ref, trust=trust)
+    typed.given("pco batch").require_objects(reference)
+    if input_column:
+        file = reference.file.model_copy(update={"input": input_column})
+        reference = replace(reference, file=file)
+    settings, base = command.settings_for(reference, typed)
+    order = BatchJob(source, target, _again(), prefix, retry, restart or anew, bool(ray))
+    opened = BatchSession(order, reference.file, settings)
+    try:
+        total, before = opened.source.count, opened.resumed
+        if before:
+            command.note(f"{before} of {total} rows are done; continuing")
+        simulated = uses_simulated(settings)
+        with counting(target.name, total, sys.stderr, before=before, simulated=simulated) as count:
+            done = partial(count, None)
+            if ray:
+                summary = answer_on_ray(ray, opened, reference.file, settings, base, done)
+            else:
+                folder = opened.checkpoint.folder / "batches"
+                batches = [batches_in(folder, offline_file, command.note)] if batched else []
+                working = opened.run(reference.file, settings, Sources(base), done, batches)
+                summary = run_sync(working, command.announced(opened.interrupt))
+    finally:
+        opened.close()
+    if as_json:
+        command.emit(
+            {"ref": reference.name, "in": str(source), "out": str(target), **summary.as_json()}
+        )
+    else:
+        print(_summary_text(target, summary))
+    if summary.failed:
+        raise typer.Exit(1)
+
+
+def _again() -> str:
+    """The command as it was typed, without what holds for one session alone."""
+    words, kept = iter(sys.argv[1:]), ["pco"]
+    for word in words:
+        if word == "--budget":
+            next(words, None)
+        elif word not in ("--restart", "--anew", "--json") and not word.startswith("--budget="):
+            kept.append(shlex.quote(word))
+    return " ".join(kept)
+
+
+def _summary_text(target: Path, summary: Summary) -> str:
+    spent = summary.spent
+    parts = [plural(summary.rows, "row"), plural(spent.calls, "call")]
+    parts += [f"{count_text(spent.tokens)} tokens", cost_text(spent.cost)]
+    parts += [duration(summary.seconds)]
+    model = "simulated model, " if summary.simulated else ""
+    lines = [f"{target}: {model}{', '.join(parts)}"]
+    if summary.lost.calls:
+        lines.append(lost_text(summary.lost))
+    if summary.failed:
+        rows = f"{summary.failed} of {plural(summary.rows, 'row')} failed"
+        lines.append(command.wrap_text(f"{rows}; the first: {summary.first_error}", ""))
+        lines.append(f"--retry asks {'it' if summary.failed == 1 else 'them'} again")
+    return "\n".join(lines)

@@ -1,0 +1,273 @@
+"""The executor's calls as batches, held until nothing else happens. `Held` is below the journal and
+the cache, where every call that must be paid for arrives; calls of other roles pass. Once no such
+call is under way and no new one has come, all become one batch at a `BatchService`. Each result is booked
+and returned as its call's reply. A row's `custom_id` is the key of its request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from promptcodebook.base.incidents import Incident, Tally
+from promptcodebook.base.paths import unfinished_folder
+from promptcodebook.base.units import count_text, money, plural
+from promptcodebook.calls import LM, Reply, Request, Usage, request_key
+from promptcodebook.config import Budget, Config
+from promptcodebook.config.schema import Price
+from promptcodebook.config.secrets import secret_variables
+from promptcodebook.deploy.batch.provider import BatchRefused, BatchReply, ByHand, Landing, Provider
+from promptcodebook.errors import BudgetReached, ConfigError, LMError, PcoError, Stop, StoreError
+from promptcodebook.lm import wire
+from promptcodebook.lm.budget import Attempted, BudgetGate, PriceTable
+from promptcodebook.lm.limit import StopSignal
+from promptcodebook.lm.spec import Spec, find_credentials, parse_spec
+from promptcodebook.run.subject import EvaluationOptions
+
+_SETTLE_S = 0.5  # how long nothing new must have come before a batch is submitted
+_REMEMBERED = 100_000  # replies that equal calls find while the cache may not have them yet
+
+
+class BatchService(Protocol):
+    """Where batches are answered; `where` is for errors. `knows` a row that was submitted before,
+    in an earlier process too. `answer` submits the others, and calls `land` for each as its result
+    comes. Raises Stop where some will not be answered now, LMError, StoreError."""
+
+    where: wire.ModelAddress
+
+    async def open(self) -> None: ...
+
+    def knows(self, key: str) -> bool: ...
+
+    async def answer(self, bodies: Mapping[str, Mapping[str, Any]], land: Landing) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def by_batches(given: EvaluationOptions, file: Path | None) -> EvaluationOptions:
+    """What was given, its executor's calls asked as batches: `pco eval --batch-api`."""
+    maker = batches_in(unfinished_folder() / "batches", file, given.tell)
+    return replace(given, supplies=replace(given.supplies, outer=[maker]))
+
+
+def batches_in(
+    folder: Path, file: Path | None, tell: Callable[[str], None]
+) -> Callable[[Config, bool], Held]:
+    """Makes a `Held`. What is submitted is noted in the folder, and `tell` hears how far it is.
+    With a `file`, requests and results are carried by hand instead."""
+
+    def make(config: Config, private: bool) -> Held:
+        text, settings = config.model_of("executor"), config.roles["executor"]
+        spec = parse_spec(text)
+        if spec.kind not in ("http", "openai"):
+            said = f"{text} takes no batches: these need a server, such as openai/NAME"
+            raise ConfigError(said, hint="leave out --batch-api and --offline-file")
+        if secrets := secret_variables(settings.extra):
+            said = f"a batch is a file, and roles.executor.extra would write {secrets[0]} into it"
+            raise ConfigError(said, hint="leave that field out, or ask without --batch-api")
+        found = find_credentials(spec.key_names, settings.headers)
+
+        def place(stop: StopSignal) -> BatchService:
+            if file is not None:
+                return ByHand(spec, file, private)
+            return Provider(spec, found, folder, (stop, tell), config.timeout, private)
+
+        return Held(spec, place)
+
+    return make
+
+
+class BatchPrices(PriceTable):
+    """What batches cost: the share of the usual price that is stated for them, else unknown."""
+
+    def __init__(self, usual: PriceTable) -> None:
+        super().__init__()
+        self._usual = usual
+
+    def price(self, model: str) -> Price | None:
+        usual = self._usual.price(model)
+        if usual is None or usual.prompt == usual.completion == 0:
+            return usual
+        if (share := usual.batch) is None:
+            return None
+        each = usual.model_dump(exclude={"batch"}, exclude_none=True)
+        return Price.model_validate({name: share * amount for name, amount in each.items()})
+
+
+class Held:
+    """An `Outer` (`lm/stack.py`) that asks the executor's calls to one spec as batches. Equal calls
+    share a row. A row that failed fails again at once when it is asked again."""
+
+    def __init__(self, spec: Spec, place: Callable[[StopSignal], BatchService]) -> None:
+        self._spec, self._make_place = spec, place
+        self._quirks, self._live = wire.Quirks(), 0
+        self._waiting: dict[str, Request] = {}
+        self._flights: dict[str, asyncio.Future[Reply]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks = set[asyncio.Task[None]]()
+
+    def around(self, inner: LM, budget: BudgetGate, tally: Tally) -> LM:
+        """Raises ConfigError for a money budget where no price of a batch is known."""
+        self._inner, self._budget, self._tally = inner, budget, tally
+        self._place, name = self._make_place(budget.stop_signal), self._spec.text
+        self._prices = BatchPrices(budget.prices)
+        if budget.limits.usd is not None and self._prices.price(name) is None:
+            said = f"a money budget needs the price of a batch, and none is known for {name!r}"
+            share = "batch = 0.5 (the share of its price that a batch costs)"
+            raise ConfigError(said, hint=f'in pco.toml: [prices."{name}"] and below it {share}')
+        # What was submitted is paid for: its cost is booked, and no limit refuses that.
+        self._books = BudgetGate(Budget(), self._prices, budget.ledger, stop=budget.stop_signal)
+        budget.stop_signal.on_give(self._give_up)
+        return self
+
+    async def __call__(self, request: Request) -> Reply:
+        if request.role != "executor" or request.embeds or request.model != self._spec.text:
+            self._live += 1
+            try:
+                return await self._inner(request)
+            finally:
+                self._live -= 1
+                self._wait()
+        self._budget.stop_signal.check()
+        key = request_key(request).hex()
+        if first := key not in self._flights:
+            self._flights[key] = asyncio.get_running_loop().create_future()
+            self._waiting[key] = request
+            self._wait()
+        # Shielded: one caller's cancellation must not cancel the others' wait.
+        reply = await asyncio.shield(self._flights[key])
+        return reply if first else replace(reply, source="journal")
+
+    def hear(self, event: object) -> None:
+        """Nothing: batches are of no run."""
+
+    async def close(self) -> None:
+        """Lets go of the batches; those whose replies are all kept by now are forgotten."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await self._place.close()
+
+    def _wait(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(_SETTLE_S, self._submit)
+
+    def _submit(self) -> None:
+        if self._waiting and not self._live:
+            rows, self._waiting = self._waiting, {}
+            task = asyncio.ensure_future(self._ask(rows))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, rows: dict[str, Request]) -> None:
+        """A batch of them, and one more of those with a refused field, which is left out then."""
+        left = rows
+        try:
+            await self._place.open()
+            while left:
+                left = await self._ask_once(left)
+        except PcoError as error:
+            reason = error
+            if not isinstance(error, Stop | StoreError):
+                kind = BatchRefused if isinstance(error, ConfigError) else Stop
+                reason = kind(str(error), hint=error.hint)
+            self._end(rows, reason)
+            self._budget.stop_signal.give(reason)
+        except Exception as error:
+            self._end(rows, error)
+            raise
+
+    async def _ask_once(self, rows: Mapping[str, Request]) -> dict[str, Request]:
+        again = dict[str, Request]()
+
+        async def land(key: str, result: BatchReply) -> None:
+            if result.status in (400, 422) and result.sent:
+                body = wire.read_error_body(result.raw)
+                if self._quirks.learn(result.sent, body.all, body.param) is not None:
+                    again[key] = rows[key]
+                    return
+            await self._deliver(key, rows[key], result)
+
+        most = self._bound(r for key, r in rows.items() if not self._place.knows(key))
+        if most.calls:
+            self._require_room(most)
+            await self._budget.enter(most)
+        try:
+            name, quirks = self._place.where.model, self._quirks
+            bodies = {k: wire.request_body(r, name, quirks)[0] for k, r in rows.items()}
+            await self._place.answer(bodies, land)
+        finally:
+            if most.calls:
+                self._budget.leave(most)
+        return again
+
+    def _bound(self, requests: Iterable[Request]) -> Usage:
+        """The most that a batch of them can cost. ConfigError where there is no bound."""
+        total = Usage()
+        for request in requests:
+            most = self._budget.most(request)
+            tokens = most.prompt_tokens, most.completion_tokens
+            cost = None if most.cost is None else self._prices.bound(request.model, *tokens)
+            total += replace(most, cost=cost)
+        return total
+
+    def _require_room(self, most: Usage) -> None:
+        """Raises BudgetReached where the batch could pass a limit."""
+        limits, spent = self._budget.limits, self._budget.ledger.total
+        names = plural(most.calls, "request"), f"{count_text(most.tokens)} tokens", money(most.cost)
+        asked = (
+            (limits.calls, spent.calls + most.calls, f"{limits.calls} calls"),
+            (limits.tokens, spent.tokens + most.tokens, f"{limits.tokens} tokens"),
+            (limits.usd, (spent.cost or 0.0) + (most.cost or 0.0), money(limits.usd)),
+        )
+        for limit, needed, text in asked:
+            if limit is not None and needed > limit:
+                paid = f"{spent.calls} calls and {money(spent.cost)} are spent"
+                said = f"the budget is reached: {text} ({paid}; the next batch, of {names[0]}, "
+                said += f"may take up to {names[1]} and {names[2]})"
+                raise BudgetReached(said, hint="give it a greater budget, or fewer rows")
+
+    async def _deliver(self, key: str, request: Request, result: BatchReply) -> None:
+        async def read(request: Request) -> Reply:
+            return self._read(request, result)
+
+        try:
+            reply = await Attempted(read, self._books, self._tally)(request)
+        except LMError as error:
+            flight = self._flights[key]
+            flight.set_exception(error)
+            flight.exception()  # there may be no caller left to look at it
+        else:
+            self._flights[key].set_result(reply)
+            if len(self._flights) > _REMEMBERED:
+                del self._flights[key]
+
+    def _read(self, request: Request, result: BatchReply) -> Reply:
+        where = self._place.where
+        if result.status != 200:
+            error = wire.refusal_of(result.status, wire.read_error_body(result.raw), where)
+            error.lost, error.role = False, request.role  # a row without an answer is not billed
+            raise error
+        try:
+            reply = wire.read_reply(result.raw, request, result.seconds)
+        except wire.Malformed as error:
+            raise wire.fault_of(Incident.MALFORMED_BODY, where, str(error)) from None
+        dropped = tuple(wire.request_body(request, where.model, self._quirks)[1])
+        return replace(reply, text=where.scrub(reply.text), dropped=dropped)
+
+    def _give_up(self) -> None:
+        rows, self._waiting = self._waiting, {}
+        try:
+            self._budget.stop_signal.check()
+        except PcoError as reason:
+            self._end(rows, reason)
+
+    def _end(self, rows: Iterable[str], reason: Exception) -> None:
+        for key in rows:
+            if (flight := self._flights.get(key)) is not None and not flight.done():
+                flight.set_exception(reason)
+                flight.exception()

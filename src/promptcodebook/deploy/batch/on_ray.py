@@ -1,0 +1,276 @@
+"""A batch on a Ray cluster (extra [ray]): a shard of rows a task, its results recorded in order, so
+the bytes are the same as without a cluster. A task journals its replies, within OUT.part or in its
+machine's cache, where an interrupted shard finds them again; later tasks remove them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.assemble import Sources
+from promptcodebook.base.paths import cache_folder
+from promptcodebook.base.sync import Relay, run_sync
+from promptcodebook.calls import Usage
+from promptcodebook.config import Config
+from promptcodebook.config.loading import full_config
+from promptcodebook.data.table import SourceRow
+from promptcodebook.deploy.batch.checkpoint import book_shard, open_journal
+from promptcodebook.deploy.batch.rows import RowResult
+from promptcodebook.deploy.batch.session import BatchSession, RowWithResult, Summary, answer_rows
+from promptcodebook.deploy.cluster import join_cluster, machine_name, require_version
+from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoError
+from promptcodebook.lm.stack import uses_simulated
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.policy import deploy
+from promptcodebook.store.journal import Journal
+
+_SHARD = 256  # Rows of a task. Shards begin at multiples of it, whatever is recorded already.
+_LOOK_UP_S = 0.2
+_FORGET_S = 20.0
+_PATIENCE_S = 60.0  # What tasks may take to end after a cancel.
+
+
+def answer_on_ray(
+    address: str,
+    batch: BatchSession,
+    file: PolicyFile,
+    config: Config,
+    base: Path,
+    done: Callable[[], None],
+) -> Summary:
+    """Answers what is missing, and writes OUT. Raises Interrupted, or what stopped a shard;
+    MissingExtra without ray, ConfigError where no cluster answers, or for a budget."""
+    if any(value is not None for _, value in config.budget):
+        said = "a budget cannot be kept over the processes of a cluster"
+        raise ConfigError(said, hint="leave out --budget, or leave out --ray")
+    here = max(2, os.cpu_count() or 1)
+    ray = join_cluster(address, here, "answering rows on a cluster")
+    try:
+        width = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        share = max(1, config.concurrency // width)
+        shared = config.model_copy(update={"concurrency": share})
+        jobs = shard_jobs(batch, file, shared, base, _SHARD)
+        _Tasks(ray, batch, jobs, 2 * width).run(done)
+        _forget(ray, batch)
+    finally:
+        ray.shutdown()
+    return batch.conclude(simulated=uses_simulated(config))
+
+
+@dataclass(slots=True)
+class _Shard:
+    """The known results of rows that belong together, None for each row that is sent."""
+
+    number: int
+    known: list[RowResult | None] = field(default_factory=list[RowResult | None])
+    reference: Any = None
+
+
+def shard_jobs(
+    batch: BatchSession, file: PolicyFile, config: Config, base: Path, size: int
+) -> Iterator[tuple[_Shard, str]]:
+    """The rows not recorded yet, cut at multiples of `size`: each shard with its job, as JSON."""
+    checkpoint = batch.checkpoint
+    said = {
+        "policy": file.text(),
+        "config": config.model_dump(mode="json"),
+        "base": str(base.resolve()),
+        "folder": str(checkpoint.folder.resolve()),
+        "id": checkpoint.job["id"],
+        "machine": machine_name(),
+        "version": version("promptcodebook"),
+        "again": batch.order.again,
+    }
+    rows = enumerate(batch.rows(), start=checkpoint.count)
+    for number, numbered in groupby(rows, key=lambda row: row[0] // size):
+        shard, sent = _Shard(number), list[object]()
+        for _, (record, known) in numbered:
+            shard.known.append(known)
+            if known is None:
+                sent.append([record.where, dict(record.values)])
+        answered = checkpoint.count - checkpoint.failed
+        now = {"recorded": checkpoint.count // size, "answered": answered}
+        yield shard, json.dumps({**said, "number": number, "rows": sent, **now})
+
+
+class _Tasks:
+    """At most `most` shards that were handed to the cluster and are not recorded."""
+
+    def __init__(
+        self, ray: Any, batch: BatchSession, jobs: Iterator[tuple[_Shard, str]], most: int
+    ) -> None:
+        self._ray, self._batch, self._jobs, self._most = ray, batch, jobs, most
+        # A task that died is begun again by the next command, which finds its journal.
+        self._remote = ray.remote(max_retries=0)(answer_shard)
+        self._open: deque[_Shard] = deque()
+
+    def run(self, done: Callable[[], None]) -> None:
+        """Records shard after shard. Raises Interrupted, or what stopped one."""
+        try:
+            self._submit()
+            while self._open:
+                shard = self._open[0]
+                if self._ray.wait([shard.reference], timeout=_LOOK_UP_S)[0]:
+                    self._record(shard, done)
+                    self._open.popleft()
+                    self._submit()
+        except BaseException as error:
+            self._cancel()
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+            hint = f"{self._batch.order.again} continues from here"
+            raise Interrupted("interrupted by the user", hint=hint) from None
+
+    def _submit(self) -> None:
+        for shard, job in islice(self._jobs, self._most - len(self._open)):
+            shard.reference = self._remote.remote(job)
+            self._open.append(shard)
+
+    def _record(self, shard: _Shard, done: Callable[[], None]) -> None:
+        answer, checkpoint = self._booked(shard), self._batch.checkpoint
+        if "error" in answer:
+            kinds = {kind.__name__: kind for kind in (BudgetReached, ConfigError, Interrupted)}
+            kind: type[PcoError] = kinds.get(answer["error"], PcoError)
+            raise kind(answer["message"], hint=answer["hint"])
+        results = (RowResult.read(line.encode()) for line in answer["results"])
+        ready = [next(results) if known is None else known for known in shard.known]
+        checkpoint.append(ready)
+        for _ in ready:
+            done()
+        shutil.rmtree(_home(checkpoint.folder, shard.number), ignore_errors=True)
+
+    def _booked(self, shard: _Shard) -> dict[str, Any]:
+        try:
+            answer = json.loads(self._ray.get(shard.reference))
+        except self._ray.exceptions.RayError as error:
+            why = (str(error).strip() or type(error).__name__).splitlines()[0]
+            said = f"a task on the cluster was lost: {why}"
+            raise PcoError(said, hint=f"{self._batch.order.again} continues from here") from None
+        books = (answer["paid"], answer["lost"])
+        paid, lost = ({role: Usage(**sums) for role, sums in book.items()} for book in books)
+        place = f"{shard.number} {answer['machine']}"
+        book_shard(self._batch.checkpoint.journal, place, paid, lost)
+        return answer
+
+    def _cancel(self) -> None:
+        """Tasks return what they have asked for; a second Ctrl-C does not wait for that."""
+        references = [shard.reference for shard in self._open]
+        for reference in references:
+            self._ray.cancel(reference)
+        try:
+            count, home = len(references), list[Any]()
+            if count:
+                home, _ = self._ray.wait(references, num_returns=count, timeout=_PATIENCE_S)
+            for shard in self._open:
+                if shard.reference in home:
+                    with suppress(PcoError):  # the first error is the one to report
+                        self._booked(shard)
+        except KeyboardInterrupt:
+            for reference in references:
+                self._ray.cancel(reference, force=True)
+
+
+def _forget(ray: Any, batch: BatchSession) -> None:
+    """Every machine of the cluster removes its journals of a batch that is recorded."""
+    task = ray.remote(max_retries=0, num_cpus=0)(forget_batch)
+    said = machine_name(), str(batch.checkpoint.folder.resolve())
+    on_node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    nodes = [each["NodeID"] for each in ray.nodes() if each["Alive"]]
+    asked = [
+        task.options(scheduling_strategy=on_node(node, soft=False)).remote(*said) for node in nodes
+    ]
+    ray.wait(asked, num_returns=len(asked), timeout=_FORGET_S)
+
+
+def _home(checkpoint: Path, number: int) -> Path:
+    return checkpoint / "shards" / str(number)
+
+
+def _homes_elsewhere(machine: str, folder: str) -> Path:
+    mark = hashlib.sha256(f"{machine} {folder}".encode()).hexdigest()[:16]
+    return cache_folder() / "batch" / mark
+
+
+def forget_batch(machine: str, folder: str) -> None:
+    """Removes what this machine has in its cache of batches to an OUT of that machine."""
+    shutil.rmtree(_homes_elsewhere(machine, folder), ignore_errors=True)
+
+
+def _settled_home(said: Mapping[str, Any]) -> Path:
+    """The folder of a task's journal here, made once outdated journals are removed."""
+    home = _home(Path(said["folder"]), said["number"])
+    if said["machine"] != machine_name():
+        homes = _homes_elsewhere(said["machine"], said["folder"])
+        own = homes / said["id"]
+        own.mkdir(0o700, parents=True, exist_ok=True)
+        gone = [each for each in homes.iterdir() if each != own]
+        gone += [each for each in own.iterdir() if int(each.name) < said["recorded"]]
+        for each in gone:
+            shutil.rmtree(each, ignore_errors=True)
+        home = own / str(said["number"])
+    home.mkdir(0o700, parents=True, exist_ok=True)
+    return home
+
+
+def answer_shard(job: str) -> str:
+    """Answers the rows of a job where it came to: results and costs, or the error, as JSON."""
+    # A cancel interrupts the main thread, wherever that is: so the work is done in another one, and
+    # what was paid always comes home.
+    relay = Relay()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(_answered_shard, json.loads(job), relay)
+        while True:
+            try:
+                if wait((answer,), _LOOK_UP_S).done:
+                    return answer.result()
+            except KeyboardInterrupt:
+                relay.interrupt()
+
+
+def _answered_shard(said: Mapping[str, Any], relay: Relay) -> str:
+    answer: dict[str, Any] = {"machine": machine_name(), "paid": {}, "lost": {}}
+    try:
+        require_version(said["version"])
+        with closing(open_journal(_settled_home(said), said["again"])) as journal:
+            try:
+                results = list[RowResult]()
+                _answer(said, journal, results, relay)
+                answer["results"] = [result.line().decode() for result in results]
+            finally:
+                for name, book in (("paid", journal.ledger.usage), ("lost", journal.ledger.lost)):
+                    answer[name] = {role: asdict(usage) for role, usage in book.items()}
+    except (PcoError, KeyboardInterrupt) as cause:
+        error = cause if isinstance(cause, PcoError) else Interrupted("interrupted by the user")
+        answer |= {"error": type(error).__name__, "message": str(error), "hint": error.hint}
+    return json.dumps(answer)
+
+
+def _answer(
+    said: Mapping[str, Any], journal: Journal, results: list[RowResult], relay: Relay
+) -> None:
+    config = full_config().model_validate(said["config"])
+    file = PolicyFile.model_validate_json(said["policy"])
+    policy = deploy(file, config, Sources(Path(said["base"])), journal.supplies())
+    rows: Iterator[RowWithResult] = (
+        (SourceRow(where, values), None) for where, values in said["rows"]
+    )
+
+    async def answered() -> None:
+        try:
+            before = said["answered"] > 0
+            await answer_rows(policy, rows, results.extend, config.concurrency, answered=before)
+        finally:
+            await policy.aclose()
+
+    run_sync(answered(), lambda: policy.stop(Interrupted("interrupted by the user")), relay)

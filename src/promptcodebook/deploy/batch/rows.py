@@ -1,0 +1,245 @@
+"""The rows of a batch: IN, what becomes of a row, and OUT: each row with answer, route and error.
+`survey` reads all of IN before anything is paid for. At the end IN is read once more beside the
+results, so that each column keeps its type and only results were ever stored."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from promptcodebook.base.paths import whole_file
+from promptcodebook.base.sqlite import store_os_error
+from promptcodebook.data import table as tabular
+from promptcodebook.errors import DataError, PcoError
+from promptcodebook.types import Rollout
+
+FileKind = Literal["jsonl", "csv", "tsv", "parquet"]
+_KINDS = cast(
+    "dict[str, FileKind]", {f".{k}": k for k in get_args(FileKind)} | {".ndjson": "jsonl"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RowFile:
+    """A file of rows: its columns in order of appearance; `mark` is the SHA-256 of its bytes."""
+
+    path: Path
+    kind: FileKind
+    columns: tuple[str, ...]
+    count: int
+    mark: str
+
+    def rows(self, after: int = 0, *, exact: bool = False) -> Iterator[tabular.SourceRow]:
+        """The rows behind the first `after`. Cells have CRLF as LF unless `exact`. DataError."""
+        return islice(_records(self.path, self.kind, exact), after, None)
+
+
+def _records(path: Path, kind: FileKind, exact: bool = False) -> Iterator[tabular.SourceRow]:
+    if kind in ("jsonl", "parquet"):
+        return tabular.jsonl_records(path) if kind == "jsonl" else tabular.parquet_records(path)
+    cells = tabular.csv_records(path, "\t" if kind == "tsv" else "", exact=exact)
+    return islice(cells, 1, None)  # behind the header
+
+
+def kind_of(path: Path) -> FileKind:
+    """By the file's ending. DataError for one that cannot be read row by row."""
+    kind = _KINDS.get(path.suffix.lower())
+    if kind is None:
+        said = f"{path}: rows are read from and written to .jsonl, .csv, .tsv or .parquet"
+        raise DataError(said, hint="give it one of these endings, and the form that goes with it")
+    return kind
+
+
+def survey(path: Path) -> RowFile:
+    """Reads the file once. DataError where it cannot be read or is empty; MissingExtra."""
+    kind = kind_of(path)
+    if kind == "parquet":
+        columns = tabular.parquet_columns(path)
+        with tabular.open_parquet(path) as file:
+            count = int(file.metadata.num_rows)
+    else:
+        found, count = dict[str, None](), 0
+        for row in _records(path, kind):
+            found.update(dict.fromkeys(row.values))
+            count += 1
+        columns = tuple(found)
+    if not count:
+        raise DataError(f"{path} has no rows", hint="give it at least one")
+    return RowFile(path, kind, columns, count, file_mark(path))
+
+
+def file_mark(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}", hint="check the path") from None
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """Of one row: the answer and the instincts that it was given by, or the error in its place."""
+
+    answer: str | None = None
+    route: tuple[int, ...] | None = None
+    error: str | None = None
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> RowResult:
+        route = None if rollout.route is None else rollout.route.indices
+        failure = rollout.failure
+        if failure is None:
+            return cls(rollout.said, route)
+        return cls(None, route, f"{failure.kind} at {failure.stage}: {failure.message}")
+
+    def line(self) -> bytes:
+        """As it is kept: JSON, and a line break that says it is whole."""
+        return _json(asdict(self)) + b"\n"
+
+    @classmethod
+    def read(cls, line: bytes) -> RowResult:
+        """What `line` wrote. ValueError, KeyError or TypeError for anything else."""
+        tree = json.loads(line)
+        route = tree["route"]
+        return cls(tree["answer"], None if route is None else tuple(route), tree["error"])
+
+
+def added_names(prefix: str) -> tuple[str, str, str]:
+    return f"{prefix}answer", f"{prefix}route", f"{prefix}error"
+
+
+def _added(result: RowResult, prefix: str) -> dict[str, object]:
+    route = None if result.route is None else list(result.route)
+    return dict(zip(added_names(prefix), (result.answer, route, result.error), strict=True))
+
+
+def _json(value: object) -> bytes:
+    # Half a surrogate pair is no UTF-8; its JSON escape is read back as it was.
+    return json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace")
+
+
+@contextmanager
+def on_disk(path: Path) -> Generator[None]:
+    """What the disk refuses is a StoreError or DiskFull about the path."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, PcoError):
+            raise
+        raise store_os_error(error, path) from error
+
+
+def write_output(target: Path, source: RowFile, results: Iterable[RowResult], prefix: str) -> None:
+    """OUT, whole or not at all, in the form that its ending names. `results` has one for each row
+    of IN. Raises DataError (its values do not fit into Parquet), StoreError or DiskFull."""
+    kind = kind_of(target)
+    with on_disk(target), whole_file(target) as part:
+        if kind == "parquet":
+            _write_parquet(part, source, results, prefix)
+            return
+        pairs = zip(source.rows(), results, strict=True)
+        rows = ({**record.values, **_added(result, prefix)} for record, result in pairs)
+        if kind == "jsonl":
+            with part.open("wb") as file:
+                file.writelines(_json(row) + b"\n" for row in rows)
+            return
+        header, delimiter = [*source.columns, *added_names(prefix)], "\t" if kind == "tsv" else ","
+        lines = ([_cell(row.get(name)) for name in header] for row in rows)
+        with part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            plain, quoted = (
+                csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=quoting)
+                for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+            )
+            for cells in chain([header], lines):
+                # CR ends a row for most readers, and QUOTE_MINIMAL quotes LF alone.
+                (quoted if any("\r" in cell for cell in cells) else plain).writerow(cells)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _write_parquet(part: Path, source: RowFile, results: Iterable[RowResult], prefix: str) -> None:
+    arrow, parquet = tabular.import_parquet()
+    types = (arrow.string(), arrow.list_(arrow.int64()), arrow.string())
+    remaining, writer = iter(results), None
+    try:
+        for table in _tables(arrow, source):
+            columns = [_added(each, prefix) for each in islice(remaining, table.num_rows)]
+            for name, kind in zip(added_names(prefix), types, strict=True):
+                cells = [_utf8(column[name]) for column in columns]
+                table = table.append_column(arrow.field(name, kind), arrow.array(cells, kind))
+            writer = writer or parquet.ParquetWriter(part, table.schema)
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _utf8(value: object) -> object:
+    """Parquet's text is UTF-8, half a surrogate pair written out."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+
+def _tables(arrow: Any, source: RowFile) -> Iterator[Any]:
+    """IN in pieces: of Parquet with its types, of text with types that fit all of it."""
+    if source.kind == "parquet":
+        with tabular.open_parquet(source.path) as file:
+            for batch in file.iter_batches(batch_size=tabular.PARQUET_ROWS):
+                yield arrow.Table.from_batches([batch])
+        return
+
+    def tables(schema: Any) -> Iterator[Any]:
+        rows = source.rows()
+        while piece := list(islice(rows, tabular.PARQUET_ROWS)):
+            clean = [{c: _utf8(row.values.get(c)) for c in source.columns} for row in piece]
+            yield arrow.Table.from_pylist(clean, schema=schema)
+
+    schema = None
+    try:
+        for table in tables(None):
+            known = [table.schema] if schema is None else [schema, table.schema]
+            schema = arrow.unify_schemas(known, promote_options="permissive")
+        yield from tables(schema)
+    except arrow.ArrowException as error:
+        raise DataError(
+            f"a column of {source.path} has values of several kinds, which Parquet does not hold: "
+            f"{error}",
+            hint="name an OUT that ends in .jsonl; the same command finds what is answered",
+        ) from None
+
+
+def read_results(target: Path, source: RowFile, prefix: str) -> Iterator[RowResult]:
+    """The results in a finished OUT, which must have been made of this IN. DataError."""
+    made = survey(target)
+    missing = [name for name in added_names(prefix) if name not in made.columns]
+    if missing or made.count != source.count:
+        what = f"has no column {missing[0]!r}" if missing else f"has {made.count} rows"
+        said = f"was not made of {source.path}, which has {source.count} rows: it {what}"
+        hint = "name the IN and the --prefix that it was made with"
+        raise DataError(f"{target} {said}", hint=hint)
+    for record, own in zip(made.rows(exact=True), source.rows(), strict=True):
+        changed = (record.values.get(name) != value for name, value in own.values.items())
+        if made.kind == source.kind and any(changed):
+            said = f"{record.where} is another row than {own.where}"
+            raise DataError(said, hint="name the IN of that OUT")
+        answer, route, error = (record.values.get(name) for name in added_names(prefix))
+        if answer is None and error is None:
+            answer = ""  # an empty cell
+        try:
+            read = json.loads(route) if isinstance(route, str) else route
+            known = None if read is None else tuple(int(k) for k in cast("list[int]", read))
+        except (ValueError, TypeError):
+            said = f"{record.where}: {route!r} is not a route"
+            raise DataError(said, hint="name an OUT that pco batch wrote") from None
+        said = (None if each is None else str(each) for each in (answer, error))
+        yield RowResult(next(said), known, next(said))

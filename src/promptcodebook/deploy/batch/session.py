@@ -1,0 +1,328 @@
+"""One `pco batch`: it opens or continues a checkpoint, answers rows, many at once, and writes OUT.
+A row that fails is recorded, and the others continue. Where no answer ever came, or no model can be
+asked any more, the job stops, and the same command asks for the last failures again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from promptcodebook import errors
+from promptcodebook.assemble import Sources
+from promptcodebook.calls import Usage
+from promptcodebook.config import Config
+from promptcodebook.data.table import SourceRow, parse_input_template
+from promptcodebook.deploy.batch.checkpoint import Checkpoint, checkpoint_of
+from promptcodebook.deploy.batch.rows import (
+    RowFile,
+    RowResult,
+    added_names,
+    file_mark,
+    kind_of,
+    read_results,
+    survey,
+    write_output,
+)
+from promptcodebook.lm.stack import Middleware
+from promptcodebook.method.failures import gather_all
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.policy import Policy, deploy
+from promptcodebook.types import Failure
+
+_ENOUGH = 16  # Rows in a row whose failures stop the job.
+_ROWS_OF_A_BATCH = 10_000  # Rows that wait in memory for a batch at a provider.
+_WINDOW = 4  # Rows read and not yet recorded, for each that is being answered.
+_MOST_HELD = 1024  # Results that are held back at most, those of rows that were not asked included.
+
+RowWithResult = tuple[
+    SourceRow, RowResult | None
+]  # A row, and its result where an earlier batch has brought it.
+
+
+@dataclass(frozen=True, slots=True)
+class BatchJob:
+    """IN through a policy to OUT. `again` is the command as it was typed; `retry` asks the failed
+    rows of a finished OUT; `restart` discards previous results; `ray` = on a cluster."""
+
+    source: Path
+    target: Path
+    again: str
+    prefix: str = ""
+    retry: bool = False
+    restart: bool = False
+    ray: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """`resumed` rows were there before; `spent` and `seconds` are of all sessions, `lost` too."""
+
+    rows: int
+    failed: int
+    resumed: int
+    first_error: str
+    spent: Usage
+    lost: Usage
+    seconds: float
+    simulated: bool
+
+    def as_json(self) -> dict[str, Any]:
+        spent = {name: getattr(self.spent, name) for name in ("calls", "tokens", "cost")}
+        return {
+            "rows": self.rows,
+            "answered": self.rows - self.failed,
+            "failed": self.failed,
+            "first_error": self.first_error or None,
+            "resumed": self.resumed,
+            **spent,
+            "lost": asdict(self.lost) if self.lost.calls else None,
+            "seconds": round(self.seconds, 3),
+            "simulated": self.simulated,
+        }
+
+
+class BatchSession:
+    """A batch whose IN is checked and whose checkpoint is open."""
+
+    def __init__(self, order: BatchJob, file: PolicyFile, config: Config) -> None:
+        """Reads IN once, opens OUT's checkpoint. DataError, ConfigError, RunBusy, StoreError."""
+        self._policy: Policy | None = None
+        kind_of(order.target)
+        if order.target.exists() and order.source.exists() and order.target.samefile(order.source):
+            said = f"{order.target} is IN: its rows would be overwritten"
+            raise errors.ConfigError(said, hint="name another OUT")
+        source = survey(order.source)
+        if taken := [name for name in added_names(order.prefix) if name in source.columns]:
+            said = f"{source.path} has a column {taken[0]!r}, and the output adds one of that name"
+            hint = "--prefix pco_ puts pco_ before the names of the added columns"
+            raise errors.ConfigError(said, hint=hint)
+        _require_columns(source, file)
+        folder = checkpoint_of(order.target)
+        old = _old_output(order, source, folder)
+        job = {
+            "input": source.mark,
+            "rows": source.count,
+            "policy": hashlib.sha256(file.text().encode("utf-8", "surrogatepass")).hexdigest(),
+            "prefix": order.prefix,
+            "retry": old,
+            "ray": order.ray,
+            "settings": config.model_dump(mode="json"),
+        }
+        checkpoint = Checkpoint(folder, job, order.again, restart=order.restart)
+        if checkpoint.job["retry"] != old and (checkpoint.count < source.count or not old):
+            checkpoint.close()
+            begun = "to ask the failed rows of another OUT again" if old else "with --retry"
+            hint = f"repeat the first command; or {order.again} --restart discards the paid answers"
+            raise errors.RunChanged(f"{folder} holds a batch that was begun {begun}", hint=hint)
+        self.order, self.source, self.checkpoint = order, source, checkpoint
+        self.resumed = checkpoint.count
+
+    def rows(self) -> Iterator[RowWithResult]:
+        """What is not recorded yet, with what an earlier batch has brought of it."""
+        rows = self.source.rows(self.checkpoint.count)
+        if not self.order.retry:
+            return ((record, None) for record in rows)
+        earlier = read_results(self.order.target, self.source, self.order.prefix)
+        rest = islice(earlier, self.checkpoint.count, None)
+        pairs = zip(rows, rest, strict=True)
+        return ((record, None if old.error is not None else old) for record, old in pairs)
+
+    async def run(
+        self,
+        file: PolicyFile,
+        config: Config,
+        sources: Sources,
+        done: Callable[[], None],
+        batches: Sequence[Callable[[Config, bool], Middleware]] = (),
+    ) -> Summary:
+        """Answers here what is missing, the executor's calls through `batches`, if any, and writes
+        OUT. After Stop, TooManyFailures, StoreError or DiskFull the same order continues."""
+        checkpoint, again = self.checkpoint, self.order.again
+
+        def keep(results: list[RowResult]) -> None:
+            checkpoint.append(results)
+            for _ in results:
+                done()
+
+        supplies = replace(checkpoint.journal.supplies(), outer=batches)
+        policy = self._policy = deploy(file, config, sources, supplies)
+        most = _ROWS_OF_A_BATCH if batches else config.concurrency
+        at_once = max(1, min(most, self.source.count - checkpoint.count))
+        try:
+            if checkpoint.count < self.source.count:
+                answered = checkpoint.count > checkpoint.failed
+                await answer_rows(policy, self.rows(), keep, at_once, answered=answered)
+        except (errors.Stop, errors.StoreError) as error:
+            more = " --budget MORE" if isinstance(error, errors.BudgetReached) else ""
+            ours = type(error) in (errors.BudgetReached, errors.Interrupted)
+            if ours or not error.hint:
+                error.hint = f"{again}{more} continues from here"
+            raise
+        finally:
+            await policy.aclose()
+        return self.conclude(simulated=policy.simulated)
+
+    def interrupt(self) -> None:
+        if self._policy is not None:
+            self._policy.stop(errors.Interrupted("interrupted by the user"))
+
+    def conclude(self, *, simulated: bool) -> Summary:
+        """Writes OUT and removes the checkpoint. DataError: IN is another file now."""
+        if file_mark(self.source.path) != self.source.mark:
+            said, again = "was changed while its batch was running", self.order.again
+            hint = f"restore it, then {again}; or {again} --restart"
+            raise errors.DataError(f"{self.source.path} {said}", hint=hint)
+        made, order = self.checkpoint, self.order
+        first = next((r.error for r in made.results() if r.error is not None), "")
+        write_output(order.target, self.source, made.results(), order.prefix)
+        books = (made.journal.paid(), made.journal.lost())
+        spent, lost = (sum(book.values(), Usage()) for book in books)
+        came = made.count, made.failed, self.resumed, first, spent, lost, made.journal.elapsed_s
+        made.close()
+        shutil.rmtree(made.folder, ignore_errors=True)
+        return Summary(*came, simulated)
+
+    def close(self) -> None:
+        """Keeps what there is. Safe to call twice."""
+        self.checkpoint.close()
+
+
+def _require_columns(source: RowFile, file: PolicyFile) -> None:
+    named = (file.input,) if file.input in source.columns else ()
+    named = named or parse_input_template(file.input).columns or (file.input,)
+    missing = [name for name in named if name not in source.columns]
+    if missing:
+        there = ", ".join(map(repr, source.columns))
+        meant = errors.did_you_mean(missing[0], source.columns)
+        said = f"no column {missing[0]!r}{meant}, which the policy reads; its columns are {there}"
+        hint = 'name the column, or a template of several: --input "{title}: {body}"'
+        raise errors.DataError(f"{source.path} has {said}", hint=hint)
+
+
+def _old_output(order: BatchJob, source: RowFile, folder: Path) -> str:
+    """The mark of the OUT whose failed rows are asked again, '' without --retry."""
+    there, resumed = order.target.exists(), folder.exists()
+    if not order.retry:
+        if there and not resumed and not order.restart:
+            hint = f"{order.again} --retry asks its failed rows again; --restart discards it"
+            raise errors.ConfigError(f"{order.target} is there already", hint=hint)
+        return ""
+    if not there:
+        said = f"{order.target} is not there, so it has no failed rows to ask again"
+        raise errors.ConfigError(said, hint=order.again.replace(" --retry", ""))
+    if not resumed:  # its rows are checked before anything is paid for
+        for _ in read_results(order.target, source, order.prefix):
+            pass
+    return file_mark(order.target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Landed:
+    """A result; `failure` is that of a model. Only a row that was `asked` says anything of them."""
+
+    result: RowResult
+    asked: bool = False
+    failure: Failure | None = None
+
+
+async def answer_rows(
+    policy: Policy,
+    rows: Iterator[RowWithResult],
+    keep: Callable[[list[RowResult]], None],
+    at_once: int,
+    *,
+    answered: bool = False,
+) -> None:
+    """Answers every row, `at_once` of them at a time, and hands their results to `keep` in order.
+    `answered` = an earlier row was. Raises TooManyFailures, Stop, StoreError or DiskFull."""
+    policy.require_program()
+    order, numbered = _Order(keep, answered), enumerate(rows)
+    room, ended = asyncio.Semaphore(_WINDOW * at_once), asyncio.Event()
+
+    async def work() -> None:
+        """Takes one row after the other; waits where the window is full."""
+        try:
+            while not ended.is_set():
+                await room.acquire()
+                if ended.is_set() or (taken := next(numbered, None)) is None:
+                    return
+                number, (record, known) = taken
+                if known is not None:
+                    landed = _Landed(known)
+                else:
+                    try:
+                        rollout = await policy.arun(record.values)
+                        landed = _Landed(RowResult.of(rollout), asked=True, failure=rollout.failure)
+                    except errors.DataError as error:  # the row's own fault: no model was asked
+                        landed = _Landed(RowResult(error=f"{type(error).__name__}: {error}"))
+                for _ in range(order.land(number, landed)):
+                    room.release()
+        except errors.PcoError as error:
+            policy.stop(error)  # no other row is worth another call
+            raise
+        finally:
+            ended.set()
+            room.release()  # one that waits wakes, sees it, and wakes the next
+
+    await gather_all(work() for _ in range(at_once))
+    order.finish()
+
+
+class _Order:
+    """Puts results that land in any order into theirs. Holds back those that may stop the job:
+    failures until a row was answered, and the last ones for which no model could be reached."""
+
+    def __init__(self, keep: Callable[[list[RowResult]], None], answered: bool) -> None:
+        self._keep, self._next = keep, 0
+        self._landed: dict[int, _Landed] = {}
+        self._held: list[_Landed] = []
+        self._answered_before, self._answered_now = answered, False
+
+    def land(self, number: int, landed: _Landed) -> int:
+        """How many rows left the window by this. TooManyFailures."""
+        self._landed[number] = landed
+        before, ready = self._next, list[_Landed]()
+        while (each := self._landed.pop(self._next, None)) is not None:
+            self._next += 1
+            self._answered_now |= each.asked and each.failure is None
+            self._held.append(each)
+            if self._is_harmless(each):
+                ready += self._held
+                self._held = []
+        self._record(ready)
+        if len(self._failures()) >= _ENOUGH:
+            raise self._hopeless()
+        return self._next - before
+
+    def finish(self) -> None:
+        """All rows have landed. TooManyFailures where no model could be reached for any of them."""
+        failures = self._failures()
+        if failures and not self._answered_now and all(each.unreachable for each in failures):
+            raise self._hopeless()
+        self._record(self._held)
+
+    def _failures(self) -> list[Failure]:
+        return [each.failure for each in self._held if each.failure is not None]
+
+    def _is_harmless(self, landed: _Landed) -> bool:
+        if not landed.asked:
+            return not self._failures() or len(self._held) >= _MOST_HELD
+        answered = self._answered_before or self._answered_now
+        return landed.failure is None or (answered and not landed.failure.unreachable)
+
+    def _record(self, ready: list[_Landed]) -> None:
+        if ready:
+            self._keep([each.result for each in ready])
+
+    def _hopeless(self) -> errors.TooManyFailures:
+        first, *more = self._failures()
+        rows = f"{len(more) + 1} rows" if more else "row"
+        said = f"the last {rows} asked failed, so the batch stops before the rest does too; the "
+        said += f"first, at {first.stage}: {first.kind}: {first.message}"
+        return errors.TooManyFailures(said, hint=first.hint or "pco doctor")

@@ -1,0 +1,63 @@
+"""`pco codebook export`: the registry as lines, or a policy in the forms that other tools take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from promptcodebook.base.paths import runs_dir
+from promptcodebook.cli.command import Json, Trust, emit, note
+from promptcodebook.deploy.exports import export_policy
+from promptcodebook.deploy.registry.cli import export_registry, write_files
+from promptcodebook.errors import ConfigError
+from promptcodebook.policy.references import resolve
+
+
+def export(
+    refs: list[str] | None = typer.Argument(
+        None,
+        metavar="REF",
+        help="Versions in the registry (NAME@REF, sha256:DIGITS); none = the whole registry. "
+        "With --to one REF of any kind.",
+    ),
+    to: str = typer.Option(
+        "",
+        metavar="FORM",
+        help="json, markdown, dspy, langchain, promptfoo, mlflow or openai-system-prompt.",
+    ),
+    output: Path | None = typer.Option(
+        None, "--output", "-o", help="The file, or for code the folder; default: stdout."
+    ),
+    trust: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """The registry as JSON lines for `import`; with --to, a policy for other tools.
+
+    Single versions go without the log. Of --to: json is the policy file. dspy, langchain,
+    promptfoo and mlflow are code with the policy beside it: each input gets the very prompt that
+    the policy composes, through the package. markdown is for reading. openai-system-prompt is one
+    prompt for every input, and says what that leaves out."""
+    if not to:
+        export_registry(refs or (), output, as_json)
+        return
+    if refs is None or len(refs) != 1:
+        message = f"--to takes one REF, not {len(refs or ())}"
+        raise ConfigError(message, hint=f"pco codebook export REF --to {to}")
+    reference = resolve(runs_dir(), refs[0], trust=trust)
+    made = export_policy(reference.file, to, reference.name, trusted=reference.trusted)
+    if output is None:
+        if made.folder:
+            message = f"{to} is a folder of {', '.join(made.files)}"
+            raise ConfigError(message, hint=f"pco codebook export {refs[0]} --to {to} -o {to}")
+        print(*made.files.values(), end="")
+        return
+    texts = {output / name if made.folder else output: text for name, text in made.files.items()}
+    write_files(texts, output if made.folder else None)
+    written = [str(target) for target in texts]
+    if as_json:
+        emit({"ref": reference.name, "to": to, "live": made.live, "files": written})
+        return
+    note(f"wrote {', '.join(written)}")
+    if not made.live:
+        note("the choice of instincts for each input is not in it, as the file says")

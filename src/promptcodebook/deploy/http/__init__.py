@@ -1,0 +1,1 @@
+"""The HTTP that our servers share: who may ask, limits, errors."""

@@ -1,0 +1,220 @@
+"""`pco feedback` and `pco learn`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from promptcodebook.assemble import Sources, plan_data
+from promptcodebook.base.paths import runs_dir
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.units import plural
+from promptcodebook.cli import command
+from promptcodebook.cli.codebook import mark_changes
+from promptcodebook.data.load import read_source
+from promptcodebook.data.table import SourceRow, Table, plain
+from promptcodebook.deploy.online import learning, rewriting
+from promptcodebook.deploy.online.log import (
+    BadFeedback,
+    Feedback,
+    SqliteLog,
+    feedback_of,
+    is_request_id,
+    logged_name,
+    open_log,
+    records_path,
+    seconds_of,
+)
+from promptcodebook.deploy.registry.log import LATEST, version_of
+from promptcodebook.deploy.registry.registry import open_registry
+from promptcodebook.errors import ConfigError, DataError
+from promptcodebook.lm.stack import StackResources
+from promptcodebook.method.failures import gather_all
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.policy import deploy
+from promptcodebook.policy.references import REF, resolve, run_behind
+from promptcodebook.routing.ranking import Embedder
+from promptcodebook.run.subject import EvaluationOptions, Subject
+from promptcodebook.store.journal import until_done
+from promptcodebook.types import Example, Rewrite, variable_name
+
+_T = TypeVar("_T")
+
+
+def feedback(
+    words: Annotated[
+        list[str], typer.Argument(metavar="FILE | erase REQUEST_ID...", help="Rows of feedback.")
+    ],
+    as_json: command.Json = False,
+) -> None:
+    """Add late feedback from a file, or erase what is kept of requests.
+
+    FILE has the columns request_id and reward, and may have feedback and key. A row that is there
+    already is not added twice."""
+    if words[0] == "erase":
+        if wrong := [each for each in words[1:] if not is_request_id(each)]:
+            raise ConfigError(f"{wrong[0]} is no whole id of a request", hint="req- and 24 digits")
+        with closing(open_log()) as log:
+            erased = log.erase(words[1:])
+        if records_path().is_file():  # `pco explain REQUEST_ID` reads it, whatever keeps feedback
+            with closing(SqliteLog(records_path())) as explained:
+                explained.erase(words[1:])
+        said = f"erased {erased} of {plural(len(words) - 1, 'request')}"
+        command.show(lambda: {"erased": erased}, lambda: said, as_json=as_json)
+        return
+    if len(words) > 1:
+        raise ConfigError("one file at a time", hint=f"pco feedback {words[0]}")
+    table = read_source(Path(words[0]))
+    if not isinstance(table, Table):
+        raise DataError(f"{words[0]} is a folder", hint="name one file of rows")
+    rows = [_row(record) for record in table.rows]
+    became = Counter[str]()
+
+    async def add() -> None:
+        with closing(open_log()) as log:
+            # Together: one of an unknown request waits a second for it.
+            for at in range(0, len(rows), 1000):
+                some = rows[at : at + 1000]
+                became.update(await asyncio.gather(*(log.give(each, None) for each in some)))
+
+    run_sync(add())
+    kept = {name: became[name] for name in ("kept", "unknown", "erased")}
+    said = f"kept {plural(kept['kept'], 'row')}; {kept['unknown']} of unknown requests, "
+    said += f"{kept['erased']} of erased ones"
+    command.show(lambda: kept, lambda: said, as_json=as_json)
+
+
+def _row(record: SourceRow) -> Feedback:
+    cells: dict[str, object] = {name: plain(value) for name, value in record.values.items()}
+    if isinstance(reward := cells.get("reward"), str):  # as in a CSV file
+        with suppress(ValueError):
+            cells["reward"] = float(reward)
+    try:
+        return feedback_of({name: value for name, value in cells.items() if value is not None})
+    except BadFeedback as error:
+        raise DataError(f"{record.where}: {error}", hint=error.hint) from None
+
+
+def learn(
+    ref: command.Ref,
+    since: str = typer.Option("", help="Learn from requests of this time alone, e.g. 7d."),
+    half_life: str = typer.Option("14d", help="After which a logged request weighs half."),
+    run: str = typer.Option("", help="The run that made the policy, where REF does not say it."),
+    output: Path | None = typer.Option(
+        None, "--output", "-o", help="The new policy file; else NAME@latest of the registry."
+    ),
+    rewrite: bool = typer.Option(
+        False, "--rewrite", help="Rewrite texts, too, by requests that --log-inputs kept."
+    ),
+    requests: int = typer.Option(64, min=1, help="The most of them that the critic reads."),
+    lm: command.ModelOption = None,
+    budget: command.BudgetOption = None,
+    sets: command.Sets = None,
+    config: command.ConfigOption = None,
+    trust: command.Trust = False,
+    who: command.Who = "",
+    as_json: command.Json = False,
+) -> None:
+    """Refit a served policy's router to what its users said; --rewrite also rewrites its texts.
+
+    It learns from the training of the policy's run and from logged requests with feedback. It says
+    what the new routes are worth by the last third of the log. No ref that is served moves.
+    `--config` names the training data where the run itself does not. Models are asked for rewrites,
+    and for embeddings that the run did not keep: those of the run, or --lm. What was paid for is
+    found again after Ctrl-C or a kill."""
+    half, lasts = seconds_of(half_life), seconds_of(since) if since else None
+    if not half:
+        raise ConfigError("--half-life 0 forgets all", hint="write e.g. 14d")
+    reference = resolve(runs_dir(), ref, trust=trust)
+    named = REF.fullmatch(ref)
+    if output is None and not (named and reference.version):
+        said = f"{ref} is no NAME@REF of the registry: it is not said where to write"
+        raise ConfigError(said, hint=f"pco learn {ref} -o learned.pco.json")
+    old = reference.file
+    asks = bool(learning.require_router(old).center) or rewrite
+    data = None if config is None else plan_data(*command.gather_settings(config, {}))
+    behind = run_behind(runs_dir(), run or ref)
+    with closing(open_log()) as log:
+        start = 0.0 if lasts is None else time.time() - lasts
+        logged = learning.dated(log.logged(logged_name(ref, reference), start), time.time())
+    versions = learning.versions_of(reference, {each.served.version for each in logged})
+    given = command.Typed(None, None, None, lm, budget, sets, trust).given("pco learn")
+    with until_done("pco learn", ref, given.above) as supplies:
+        models = _models(given, behind, old, supplies, cache=not rewrite) if asks else None
+        embed = None if models is None else partial(_embedded, models)
+        trained = learning.read_training(behind, old, data, embed, trust=trust)
+        written = None
+        if rewrite and models is not None:
+            kept, _ = learning.sort_out(old, logged, versions)
+            used = trained, kept, versions, requests, half
+            written = _asked(models, rewriting.rewrite(models, *used))
+        new = old if written is None else written.file
+        made = learning.learn(old, trained, logged, versions, half, new)
+        found = made.as_json()
+        learned: Any = {**found, "versions": versions, "rewritten": [*learning.rewritings(new)]}
+        file = made.file.with_about(learned=learned)
+        text = file.text()
+        if output is not None:
+            file.save(output)
+            place, then = str(output), f"pco serve {output}"
+        else:
+            assert named is not None
+            place = f"{named[1]}@{LATEST}"
+            with open_registry(who=who) as registry:
+                facts = registry.version(reference.version).facts
+                facts = {**facts, "parent": reference.version, "score": None, "learned": found}
+                registry.store(text, place, "freeze", facts, f"pco learn {ref}")
+            then = f"pco codebook audit {place} --lm MODEL, then promote it"
+    version = version_of(text.encode("utf-8", "surrogatepass"))
+    said = [made.text(), f"{version[:19]} is in {place}\nnext: {then}"]
+    if written is not None:
+        said[1:1] = [*map(_rewrite_text, written.rewrites), written.text()]
+        found |= written.as_json()
+    tree = {"version": version, "place": place, **found}
+    command.show(lambda: tree, lambda: "\n\n".join(said), as_json=as_json)
+
+
+def _models(
+    given: EvaluationOptions, run: Path, file: PolicyFile, supplies: StackResources, *, cache: bool
+) -> Subject:
+    """The models of a policy under the settings of the run that made it. What users wrote must stay
+    erasable, so that without the `cache` replies are kept until the command ends well."""
+    behind = replace(resolve(runs_dir(), str(run), trust=given.trust), file=file)
+    config, base = given.settings(behind)
+    config = config.model_copy(update={"executor": "", "cache": config.cache and cache})
+    supplies = replace(supplies, recorded=given.recorded(str(run)))
+    templates = behind.header.templates if behind.header is not None else None
+    policy = deploy(file, config, Sources(base, templates=templates), supplies)
+    return Subject(behind, policy.assembled)
+
+
+def _asked(models: Subject, work: Coroutine[Any, Any, _T]) -> _T:
+    async def closing() -> _T:
+        again = "type it again with a greater --budget"
+        async with models.at_work(again, f"{again}: what was paid for so far is kept"):
+            return await work
+
+    return run_sync(closing(), command.announced(models.interrupt))
+
+
+def _embedded(models: Subject, examples: Sequence[Example]) -> Sequence[Sequence[float]]:
+    embedder, router = Embedder(models.assembled.models.lm), models.file.router
+    images = router is not None and router.images
+    inputs = ((each.input, each.media if images else ()) for each in examples)
+    read = _asked(models, gather_all(embedder.read(*each) for each in inputs))
+    return [vector for vector, _ in read]
+
+
+def _rewrite_text(rewrite: Rewrite) -> str:
+    name = variable_name(rewrite.variable)
+    changed = command.wrap_text(mark_changes(rewrite.before, rewrite.after))
+    return f"{name}\n{changed}" if rewrite.kept else f"{name} stays: {rewriting.reason_of(rewrite)}"

@@ -1,0 +1,379 @@
+"""A served policy's router, refitted from training and from what users said.
+
+A logged request is one more outcome of the router's model (`routing/outcomes.py`). Its features are
+its buckets under the vocabulary of training, and its embedding where the router reads one. Its
+weight halves with each half-life before the latest request. Outcomes of training weigh what they
+weighed there.
+
+Texts may have been rewritten since a request (`rewriting.py`). The policy's `about` keeps the texts
+before each rewriting, and each served version has the number of rewritings before it. An outcome
+counts for the texts that it had, as in training, and worth is judged by texts that stayed.
+
+Before any traffic the new routes are judged by the last third of the log, by time, under a fit to
+all before it. The estimate is doubly robust with normalised weights (Thomas and Brunskill 2016):
+the forecast of a route, and over it the weighted mean of what the requests that were served this
+route earned more. A weight is 1 / chance, and at most `MOST_WEIGHT` times the least. Requests whose
+new route is today's add nothing to the gain. Of the others at least 20, by effective sample size,
+must have been served their new route: the forecast alone flatters routes that were chosen by it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from promptcodebook.base.intervals import Interval, mean_interval
+from promptcodebook.base.units import plural
+from promptcodebook.config import load_config
+from promptcodebook.data import Dataset
+from promptcodebook.deploy.online.log import Logged
+from promptcodebook.deploy.registry.log import version_of
+from promptcodebook.deploy.registry.registry import open_registry
+from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError, RunNotTrusted
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.references import Reference, state_at, stored_dataset
+from promptcodebook.routing.outcomes import MOST, MOST_WEIGHT, OutcomeModel, Priors
+from promptcodebook.routing.ranking import Ranker, Vocabulary, chosen, packed, unpacked
+from promptcodebook.routing.router import OutcomeRouter, likeness, priors_of
+from promptcodebook.store.run import RunStore
+from promptcodebook.types import Example, Expected, Outcome, Ranking
+
+FEWEST, HELD_OUT = 20, 1 / 3
+_Row = tuple[tuple[tuple[int, ...], ...], Expected, Logged]
+"""A request: its new route and today's, the forecast, and what came of the route it was served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """Mean reward of the new routes and of today's on `requests` held out, and the difference.
+    Routes differ in `differing` of them; `effective` is the effective sample size of those that
+    were served their new route."""
+
+    new: Interval
+    today: Interval
+    gain: Interval
+    requests: int
+    differing: int
+    effective: float
+
+    @property
+    def known(self) -> bool:
+        """Whether enough was logged for the estimate to mean anything."""
+        enough = not self.differing or self.effective >= FEWEST
+        return self.requests >= FEWEST and enough
+
+    def text(self) -> str:
+        if self.requests < FEWEST:
+            return (
+                f"not enough logged to say what it is worth: {self.requests} of {FEWEST} requests "
+                "with feedback are held out"
+            )
+        held = f"{plural(self.requests, 'held-out request')}"
+        if not self.differing:
+            return f"it routes all of {held} as today's version does"
+        tried = f"{self.effective:.1f} effective requests"
+        if not self.known:
+            return (
+                f"not enough logged to say what it is worth: {self.differing} of {held} get other "
+                f"routes, and {tried} of {FEWEST} were served them; pco serve --explore 0.1 "
+                "tries more routes"
+            )
+        return (
+            f"it earns {self.new.text()}, today's version {self.today.text()}: "
+            f"{self.gain.text(signed=True)} by {held} ({self.differing} with other routes, "
+            f"{tried} served them)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedRouter:
+    """What the run behind a policy taught its router, up to the policy's texts; `versions` are
+    those of its last texts, `critic` its rubric, and `vectors` the embeddings of its inputs."""
+
+    examples: tuple[Example, ...]
+    outcomes: tuple[Outcome, ...]
+    versions: tuple[int, ...]
+    selected: tuple[int, ...]
+    priors: Priors = Priors()
+    critic: str = ""
+    vectors: Mapping[str, Sequence[float]] | None = None
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        return {example.id: example.input for example in self.examples}
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """The new policy; how many logged requests and outcomes of training it was fitted to; how many
+    requests were left out, by reason; and what it is worth."""
+
+    file: PolicyFile
+    logged: int
+    training: int
+    left_out: Mapping[str, int]
+    worth: Worth
+    rewritten: bool = False
+
+    def text(self) -> str:
+        fitted = f"fitted to {plural(self.logged, 'logged request')} and "
+        fitted += plural(self.training, "outcome") + " of training"
+        left = ", ".join(f"{count} {why}" for why, count in self.left_out.items() if count)
+        worth = f"{'by the routes alone, with the old texts: ' * self.rewritten}{self.worth.text()}"
+        return "\n".join([fitted, *([f"left out: {left}"] if left else []), worth])
+
+    def as_json(self) -> dict[str, Any]:
+        worth: dict[str, Any] = {**asdict(self.worth), "known": self.worth.known}
+        if not self.worth.requests:
+            worth |= dict.fromkeys(("new", "today", "gain"))
+        counts = {"logged": self.logged, "training": self.training}
+        return {**counts, "left_out": dict(self.left_out), "worth": worth}
+
+
+def require_router(file: PolicyFile) -> Ranking:
+    """The router of today. ConfigError where it is not one that learns from the log."""
+    if file.router is None or file.router.kind != "outcomes":
+        hint = "train with router.kind = 'outcomes' (presets small and lean do)"
+        raise ConfigError("this policy has no router that learns from outcomes", hint=hint)
+    return file.router.ranking
+
+
+def rewritings(file: PolicyFile) -> Sequence[Mapping[str, str]]:
+    """For each rewriting from logged requests, the texts before it: by index, and 'generator'."""
+    learned = cast("Mapping[str, Any]", file.about.get("learned") or {})
+    return learned.get("rewritten", ())
+
+
+def texts_at(file: PolicyFile, number: int) -> tuple[list[str], list[int]]:
+    """The instincts as they were after that many rewritings, and how often each changed since."""
+    texts, since = list(file.parameters.codebook.texts), [0] * len(file.codebook)
+    for before in reversed(rewritings(file)[number:]):
+        for k, text in before.items():
+            if k != "generator":
+                texts[int(k)], since[int(k)] = text, since[int(k)] + 1
+    return texts, since
+
+
+Embed = Callable[[Sequence[Example]], Sequence[Sequence[float]]]
+
+
+def read_training(
+    path: Path,
+    file: PolicyFile,
+    data: Dataset | None = None,
+    embed: Embed | None = None,
+    *,
+    trust: bool = False,
+) -> TrainedRouter:
+    """Reads the training of a run back, with its `data` or those that it names; `embed` reads them
+    where the router does. RunNotTrusted where they may not be read, ConfigError where it names
+    none, DataError where they are not as they were, PolicyError where it did not make the policy.
+    """
+    today = require_router(file)
+    with closing(RunStore.open(path)) as store:
+        header = store.header
+        if data is None and not (store.ours or trust):
+            said = f"the run {header.id} does not bear your mark, and its data would be read"
+            raise RunNotTrusted(said, hint="if you trust it, add --trust")
+        config = load_config(header.settings, where=f"the run {header.id}")
+        examples, vectors = (data or stored_dataset(header)).train, None
+        inputs = {each.id: each.input for each in examples}
+        if Vocabulary.of(list(inputs.values())).rarity != today.rarity:
+            said = f"the training data of the run {header.id} are not those of this policy's router"
+            raise DataError(said, hint="restore them, or name the run that made it: --run RUN")
+        if today.center:
+            assert embed is not None, "who embeds must be given"
+            vectors = dict(zip(inputs, embed(examples), strict=True))
+        model = OutcomeModel(inputs, vectors, today.words, priors_of(config))
+        center = model.vocabulary.center
+        rows = zip(center, today.center, today.spread, strict=False)
+        apart = any(abs(own - mean) > 0.1 * spread + 1e-6 for own, mean, spread in rows)
+        if apart or len(center) != len(today.center):
+            said = "the model that embeds is not the one that this policy's router was trained on"
+            raise ConfigError(said, hint="name that one: --set roles.encoder.model=URL#MODEL")
+        router, texts = OutcomeRouter(config.router, config.select, model), texts_at(file, 0)[0]
+        state = router.begin(state_at(store, -1))
+        found = state if list(state.parameters.codebook.texts) == texts else None
+        for step in store.steps(traces=True):
+            state = router.note(state, step.traces, state.after(step))
+            if list(state.parameters.codebook.texts) == texts:
+                found = state
+    if found is None:
+        said = f"the run {header.id} never had the codebook of this policy"
+        raise PolicyError(said, hint="name the run that made it: --run RUN")
+    known = found.outcomes, found.versions, found.statistics.selected, model.priors
+    return TrainedRouter(examples, *known, found.parameters.critic, vectors)
+
+
+def versions_of(reference: Reference, seen: Collection[str]) -> dict[str, int]:
+    """Versions whose requests can be learned from, each with the number of rewritings before it.
+    They are those that the policy was learned from, and those with its own prompts, whatever their
+    routes: itself, and of those that a log has `seen` the ones that the registry knows."""
+
+    def prompts(file: PolicyFile) -> object:
+        asked = file.templates, file.generator, file.compose, file.base_prompt, file.output_format
+        return file.parameters.codebook.texts, asked, file.stages
+
+    file = reference.file
+    learned = cast("Mapping[str, Any]", file.about.get("learned") or {})
+    known: dict[str, int] = dict(learned.get("versions", {}))
+    names = {reference.version, version_of(reference.text.encode())} - {""}
+    names.add(version_of(file.text().encode("utf-8", "surrogatepass")))
+    with open_registry() as registry:
+        for version in set(seen) - names - known.keys():
+            with suppress(PcoError):  # one that is not kept here
+                if prompts(registry.policy(version)) == prompts(file):
+                    names.add(version)
+    return dict.fromkeys(sorted(names), len(rewritings(file))) | known
+
+
+def sort_out(
+    file: PolicyFile, logged: Iterable[Logged], versions: Collection[str]
+) -> tuple[list[Logged], dict[str, int]]:
+    """The requests that can be learned from, the oldest first; how many cannot, by reason.
+    DataError where none can."""
+    size = len(packed(require_router(file).center).rstrip("="))
+    left, kept = Counter[str](), list[Logged]()
+    for each in sorted(logged, key=lambda each: each.served.time):
+        served = each.served
+        if each.reward is None:
+            left["without feedback"] += 1
+        elif served.fallback or not served.features:
+            left["without a route of the router"] += 1
+        elif served.version not in versions:
+            left["of another codebook"] += 1
+        elif size and len(served.vector.rstrip("=")) != size:
+            left["without the embedding that the router reads"] += 1
+        else:
+            kept.append(each)
+    if not kept:
+        reasons = ", ".join(f"{count} {why}" for why, count in left.items())
+        said = f"no logged request can be learned from ({reasons or 'none is logged'})"
+        raise DataError(said, hint="pco serve REF --feedback, and POST /v1/feedback")
+    return kept, dict(left)
+
+
+def dated(logged: Iterable[Logged], now: float) -> list[Logged]:
+    """The requests, those of a clock that was ahead as of now: else all others would be old."""
+    return [
+        replace(each, served=replace(each.served, time=now)) if each.served.time > now else each
+        for each in logged
+    ]
+
+
+def learn(
+    file: PolicyFile,
+    trained: TrainedRouter,
+    logged: Iterable[Logged],
+    versions: Mapping[str, int],
+    half_life: float,
+    rewritten: PolicyFile | None = None,
+) -> Learned:
+    """The policy, or the one that it was `rewritten` to, with a router fitted to training and to
+    the requests of these versions (`versions_of`). What it is worth is said of the routes alone, by
+    the texts before. `half_life` is in seconds. DataError where no request can be learned from."""
+    kept, left = sort_out(file, logged, versions)
+    split = len(kept) - max(1, int(len(kept) * HELD_OUT))
+    early = refit(file, trained, kept[:split], half_life, versions)[0]
+    changed = {name: set[str]().union(*rewritings(file)[n:]) for name, n in versions.items()}
+    held = [
+        each
+        for each in kept[split:]
+        if changed[each.served.version].isdisjoint(("generator", *map(str, each.served.route)))
+    ]
+    worth, before, file = estimate(file, early, held), file.parameters, rewritten or file
+    ranking, training, new = refit(file, trained, kept, half_life, versions)
+    uses = Counter(k for each in kept for k in each.served.route)
+    codebook = tuple(
+        entry.model_copy(update={"selected": trained.selected[k] + uses[k]})
+        for k, entry in enumerate(file.codebook)
+    )
+    made = file.with_router(ranking).model_copy(update={"codebook": codebook})
+    return Learned(made, new, training, left, worth, file.parameters != before)
+
+
+def refit(
+    file: PolicyFile,
+    trained: TrainedRouter,
+    rows: Sequence[Logged],
+    half_life: float,
+    versions: Mapping[str, int],
+) -> tuple[Ranking, int, int]:
+    """The router by training and by requests with feedback, the oldest first; and how many outcomes
+    of either it took."""
+    known, today = list(trained.outcomes)[-MOST // 2 :], require_router(file)
+    recent = rows[len(known) - MOST :]
+    further = {
+        f"served {each.served.id}": (each.served.features, unpacked(each.served.vector))
+        for each in recent
+    }
+    model = OutcomeModel(trained.inputs, trained.vectors, today.words, trained.priors, further)
+    now = [v + n for v, n in zip(trained.versions, texts_at(file, 0)[1], strict=True)]
+    earlier = [texts_at(file, number) for number in range(len(rewritings(file)) + 1)]
+    spelled = [[model.vocabulary.spelled(text) for text in texts] for texts, _ in earlier]
+    for name, each in zip(further, recent, strict=True):
+        number = versions[each.served.version]
+        since = earlier[number][1]
+        route, like = each.served.route, likeness(model.features(name), spelled[number])
+        age = recent[-1].served.time - each.served.time
+        then = tuple(now[k] - since[k] for k in route)
+        own = tuple(like[k] for k in route)
+        weight = 0.5 ** (age / half_life)
+        known.append(Outcome(name, route, then, own, each.reward or 0.0, weight))
+    ranking = model.fit(known, now).ranking(today.least)
+    return replace(ranking, images=today.images), len(known) - len(recent), len(recent)
+
+
+def estimate(file: PolicyFile, ranking: Ranking, held: Sequence[Logged]) -> Worth:
+    """What the routes of a ranking are worth, and those of the file's router, by requests that the
+    ranking was not fitted to; by none it may be anything."""
+    if not held:
+        some = Interval(0.5, 0.0, 1.0, 0)
+        return Worth(some, some, Interval(0.0, -1.0, 1.0, 0), 0, 0, 0.0)
+    today, texts = require_router(file), file.parameters.codebook.texts
+    rankers = Ranker(ranking, texts), Ranker(today, texts)
+    vocabulary = Vocabulary(today.rarity, today.center, today.spread, today.words)
+    routed: dict[tuple[tuple[int, ...], str], tuple[tuple[tuple[int, ...], ...], Expected]] = {}
+    for read in {(each.served.features, each.served.vector) for each in held}:
+        features = vocabulary.read(read[0], unpacked(read[1]))
+        new, old = (ranker.of(features) for ranker in rankers)
+        routes = (chosen(e.marginal, e.more, file.select, today.least) for e in (new, old))
+        routed[read] = tuple(routes), new
+    rows: list[_Row] = [(*routed[each.served.features, each.served.vector], each) for each in held]
+    apart = [row for row in rows if row[0][0] != row[0][1]]
+    alike = [row for row in rows if row[0][0] == row[0][1]]
+    both, _ = _terms(alike, 0)
+    ours, effective = _terms(apart, 0)
+    theirs, _ = _terms(apart, 1)
+    gains = [a - b for a, b in zip(ours, theirs, strict=True)] + [0.0] * len(alike)
+    return Worth(
+        mean_interval([*both, *ours]),
+        mean_interval([*both, *theirs]),
+        mean_interval(gains, (-1.0, 1.0)),
+        len(held),
+        len(apart),
+        effective,
+    )
+
+
+def _terms(rows: Sequence[_Row], side: int) -> tuple[list[float], float]:
+    """For each request what its route of that side is worth, and the effective sample size."""
+    routes = [row[0][side] for row in rows]
+    forecasts = [expected.of(route) for route, (_, expected, _) in zip(routes, rows, strict=True)]
+    served = [row[2].served for row in rows]
+    pairs = zip(served, routes, strict=True)
+    weights = [1.0 / s.propensity if s.route == route else 0.0 for s, route in pairs]
+    most = MOST_WEIGHT * min(filter(None, weights), default=0.0)
+    weights = [min(weight, most) for weight in weights]
+    if not (total := math.fsum(weights)):
+        return forecasts, 0.0
+    errors = [(row[2].reward or 0.0) - f for row, f in zip(rows, forecasts, strict=True)]
+    mean = math.fsum(w * e for w, e in zip(weights, errors, strict=True)) / total
+    scale = len(rows) / total
+    terms = zip(forecasts, weights, errors, strict=True)
+    effective = total**2 / math.fsum(w * w for w in weights)
+    return [f + mean + scale * w * (e - mean) for f, w, e in terms], effective

@@ -1,0 +1,433 @@
+"""The registry's commands, and `audit`, whose report decides what may be promoted."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from pydantic import JsonValue
+
+from promptcodebook.assemble import NO_DATA, OWN_LM, Sources, assemble, plan_data
+from promptcodebook.base.paths import runs_dir, write_whole
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.units import number, plural
+from promptcodebook.cli import command
+from promptcodebook.cli.command import Json, Unpaid, Who, columns, emit, note, options, wrap_text
+from promptcodebook.config import Config
+from promptcodebook.deploy.audit import report as auditing
+from promptcodebook.deploy.audit.report import (
+    AuditReport,
+    HazardJudge,
+    PresidioScan,
+    kind_in_words,
+    part_in_words,
+)
+from promptcodebook.deploy.registry import registry as registering
+from promptcodebook.deploy.registry.log import LogEntry, check_ref, version_of
+from promptcodebook.errors import ConfigError, DataError, TaskError
+from promptcodebook.lm.spec import any_simulated
+from promptcodebook.method.templates import load_templates
+from promptcodebook.policy.references import Reference, resolve, stored_dataset
+from promptcodebook.store.header import has_simulated
+from promptcodebook.types import Example
+
+_SHORT = 19  # characters of a version's name in a table: sha256: and twelve digits
+_FAULTS = 20  # faults that are printed one by one
+_COPIES = "copies of training data"
+
+_Why = Annotated[str, typer.Option("--why", help="The reason, for the log.")]
+_MovingRef = Annotated[str, typer.Argument(metavar="NAME@REF", help="E.g. tickets@production.")]
+
+
+def list_versions(as_json: Json = False) -> None:
+    """Where every ref points, and the versions that there are."""
+    with registering.open_registry() as registry:
+        refs, versions = registry.refs(), registry.versions()
+    if as_json:
+        emit({"refs": refs, "versions": [asdict(version) for version in versions]})
+    elif not versions:
+        print(f"no versions in the registry {registry.storage.place}")
+    else:
+        print(columns([{"ref": ref, "version": at[:_SHORT]} for ref, at in refs.items()]))
+        rows, simulated = list[dict[str, str]](), list[str]()
+        for each in versions:
+            known, score, step = each.facts, each.facts.get("score"), each.facts.get("step")
+            name, stored = each.version[:_SHORT], each.time[:16].replace("T", " ")
+            row = {"version": name, "stored": stored, "who": each.who}
+            row["run"], row["step"] = known.get("run") or "", "" if step is None else str(step)
+            row["score"], row["parent"] = number(score, missing=""), known.get("parent") or ""
+            rows.append({**row, "parent": row["parent"][:_SHORT]})
+            if "score" in known and has_simulated(known.get("configuration")):
+                simulated.append(name)
+        print(f"\n{columns(rows)}")
+        if simulated:
+            print(f"\n{wrap_text('scored on the simulated model: ' + ', '.join(simulated), '')}")
+
+
+def freeze(
+    ref: command.Ref,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The codebook, e.g. tickets.")],
+    instinct: list[int] | None = typer.Option(
+        None, help="Freeze this instinct (0..K-1); may be repeated."
+    ),
+    why: _Why = "",
+    who: Who = "",
+    as_json: Json = False,
+) -> None:
+    """Store a policy as a version that never changes; NAME@latest moves to it.
+
+    A training that starts from the version does not rewrite a frozen instinct."""
+    reference = resolve(runs_dir(), ref)
+    text, file = reference.text, reference.file
+    if instinct:
+        entries = list(file.codebook)
+        for k in instinct:
+            command.require_index(k, len(entries))
+            entries[k] = entries[k].model_copy(update={"frozen": True})
+        text = file.model_copy(update={"codebook": tuple(entries)}).text()
+    facts = replace(_facts_of(reference), parent=reference.version)
+    with registering.open_registry(who=who) as registry:
+        version = registry.freeze(text, name, facts, why)
+        if as_json:
+            emit(asdict(version))
+        else:
+            print(f"{version.version}\n{name}@latest points to it")
+
+
+def promote(
+    source: Annotated[
+        str, typer.Argument(metavar="REF", help="A version; a run or a file is frozen first.")
+    ],
+    ref: _MovingRef,
+    why: _Why = "",
+    override: str = typer.Option(
+        "", metavar="REASON", help="Move it without a passed audit; logged."
+    ),
+    without_judge: bool = typer.Option(
+        False, "--without-judge", help="Go by the rules alone; logged."
+    ),
+    canary: str = typer.Option(
+        "", metavar="SHARE", help="Let this share of requests try it first, such as 10%."
+    ),
+    margin: float = typer.Option(
+        0.0, min=-0.99, max=0.99, help="How much more reward than today's version it must earn."
+    ),
+    split: str = typer.Option(
+        "conversation",
+        metavar="conversation|caller|header:NAME",
+        help="What keeps its version: a conversation of --sticky, or else each request by itself; "
+        "a caller's key; a header.",
+    ),
+    who: Who = "",
+    as_json: Json = False,
+) -> None:
+    """Move NAME@REF to a version that passed `pco codebook audit`; servers of the ref follow.
+
+    With `--canary` the ref moves once feedback shows that the version is better, and the canary
+    ends where feedback or failures show harm. `rollback` ends it by hand.
+    """
+    name = check_ref(ref).partition("@")[0]
+    tried = _canary_of(canary, margin, split) if canary else None
+    reference = resolve(runs_dir(), source)
+    with registering.open_registry(who=who) as registry:
+        version = reference.version
+        if not version:
+            version = registry.freeze(reference.text, name, _facts_of(reference), why).version
+        gate = registering.AuditGate(registry.attestations, without_judge)
+        entry = registry.promote(version, ref, why, override, gate, tried)
+        _show_move(ref, entry, version, as_json)
+
+
+def _canary_of(share: str, margin: float, split: str) -> dict[str, JsonValue]:
+    digits, percent, _ = share.partition("%")
+    try:
+        part = float(digits) / (100 if percent else 1)
+    except ValueError:
+        part = 0.0
+    if not 0 < part < 1:
+        raise ConfigError(f"--canary {share}: no share between 0 and 1", hint="--canary 10%")
+    if not re.fullmatch(r"conversation|caller|header:[\w-]+", split, re.ASCII):
+        said = f"--split {split!r} is none of conversation, caller and header:NAME"
+        raise ConfigError(said, hint="--split header:X-Session-Id")
+    return {"share": part, "margin": margin, "split": split}
+
+
+def _facts_of(reference: Reference) -> registering.Facts:
+    header, best, about = reference.header, reference.best, reference.file.about
+    if header is not None and best is not None:
+        known = best.step + 1, best.score, header.settings, dict(header.fingerprints)
+        return registering.Facts("", header.id, *known, written_by=header.version)
+    run, score, data = (about.get(key) for key in ("run", "score", "data"))
+    return registering.Facts(
+        run=run if isinstance(run, str) else "",
+        score=float(score) if isinstance(score, int | float) else None,
+        data=cast("dict[str, Any]", data) if isinstance(data, dict) else {},
+        written_by=str(about.get("version") or ""),
+    )
+
+
+def rollback(
+    ref: _MovingRef,
+    to: str = typer.Option("", help="A version that it was at; without it, the one before."),
+    why: _Why = "",
+    who: Who = "",
+    as_json: Json = False,
+) -> None:
+    """Move NAME@REF back to the version before, at once. Again: back one more.
+
+    Where a canary is under way and `--to` names no version, the canary ends and the ref stays.
+    """
+    with registering.open_registry(who=who) as registry:
+        entry = registry.rollback(ref, to, why)
+        _show_move(ref, entry, entry.after, as_json)
+
+
+def import_file(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What pco codebook export wrote.")],
+    name: str = typer.Option("", help="Take the versions alone, as those of this codebook."),
+    who: Who = "",
+    as_json: Json = False,
+) -> None:
+    """Take in what was exported, every line verified first.
+
+    `--name` is for single versions, and where the registry has a log of its own."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        message = f"cannot read {file}: {error.strerror}"
+        raise ConfigError(message, hint="pco codebook export -o FILE") from error
+    with registering.open_registry(who=who) as registry:
+        taken = registering.import_lines(registry, io.BytesIO(data), name)
+    if as_json:
+        emit(asdict(taken))
+    else:
+        entries = plural(taken.entries, "entry", "entries")
+        print(f"new: {plural(taken.versions, 'version')} and {entries} of the log")
+
+
+def verify(
+    head: str = typer.Option("", help="The hash of an entry that the log must still hold."),
+    as_json: Json = False,
+) -> None:
+    """Recompute every hash and follow the chain; name the first bad row and exit 1.
+
+    Note the head that it prints: a chain cannot show that its last entries were removed."""
+    with registering.open_registry() as registry:
+        found, place = registry.verify(head), registry.storage.place
+    if as_json:
+        emit({"passes": found.passes, **asdict(found)})
+    elif found.passes:
+        entries = plural(found.entries, "entry", "entries")
+        print(f"whole: {entries}, {plural(found.versions, 'version')}\nhead {found.head}")
+    else:
+        more = len(found.faults) - _FAULTS
+        print(f"{place} is damaged:", *found.faults[:_FAULTS], sep="\n  ")
+        print(f"  and {more} more\n" if more > 0 else "", end="")
+    if not found.passes:
+        raise typer.Exit(1)
+
+
+def export_registry(refs: Sequence[str], output: Path | None, as_json: bool) -> None:
+    """Writes the whole registry, or single versions of it without the log, as JSON lines."""
+    with registering.open_registry() as registry:
+        lines = list(registering.export_lines(registry, refs))
+    if output is None:
+        sys.stdout.writelines(lines)
+        return
+    write_files({output: "".join(lines)})
+    if as_json:
+        emit({"file": str(output), "lines": len(lines)})
+    else:
+        note(f"wrote {output}")
+
+
+def write_files(texts: Mapping[Path, str], folder: Path | None = None) -> None:
+    """Writes each file whole; makes the `folder` of them first. ConfigError where it cannot."""
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        for target, text in texts.items():
+            write_whole(target, text)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {folder or next(iter(texts))}: {error.strerror}",
+            hint="choose a place that you may write to and that has space",
+        ) from error
+
+
+def show_log(ref: str, as_json: bool) -> None:
+    with registering.open_registry() as registry:
+        if ref and not ref.endswith("@"):
+            registry.resolve(ref)  # says what there is instead
+        entries = registry.history(ref)
+    if as_json:
+        emit([{**asdict(entry), "facts": entry.known} for entry in entries])
+    elif entries:
+        print(columns([_entry_cells(entry) for entry in entries]))
+    else:
+        print("the log is empty" if not ref else f"no entry is about {ref}")
+
+
+def _show_move(ref: str, entry: LogEntry | None, version: str, as_json: bool) -> None:
+    if as_json:
+        moved = None if entry is None else {**asdict(entry), "facts": entry.known}
+        emit({"ref": ref, "version": version, "entry": moved})
+    elif entry is None:
+        print(f"{ref} points to {version} already")
+    elif (tried := entry.canary) and "share" in tried:
+        print(f"{ref}: {tried['share']:.3g} of requests try {version[:_SHORT]}")
+        note(
+            "a server of the ref with --feedback judges it, and without one it never ends by itself"
+        )
+    elif tried:
+        print(f"{ref}: the canary {version[:_SHORT]} ended, and the ref stays")
+    else:
+        print(f"{ref}: {entry.before[:_SHORT] or '(new)'} → {version[:_SHORT]}")
+
+
+def _entry_cells(entry: LogEntry) -> dict[str, Any]:
+    known, why = entry.known, entry.why
+    if override := known.get("override"):
+        why += f" (override: {override})"
+    elif known.get("without_judge"):
+        why += " (without a judge)"
+    when, tried = entry.time[:16].replace("T", " "), entry.canary
+    what = {"what": entry.action, "ref": str(tried.get("ref", entry.ref))}
+    if tried:
+        what["what"] = f"canary {tried['share']:.3g}" if "share" in tried else "canary ended"
+    moved = {"from": entry.before[:_SHORT], "to": entry.after[:_SHORT]}
+    row = {"entry": str(entry.seq), "when": when, "who": entry.who, **what, **moved}
+    return {**row, "why": " ".join(why.split())}
+
+
+@options
+def audit(
+    ref: command.Ref,
+    rules_only: bool = typer.Option(False, "--rules-only", help="Ask no model about hazards."),
+    presidio: bool = typer.Option(
+        False, "--presidio", help="Look for personal data with Presidio too."
+    ),
+    *,
+    typed: Unpaid,
+    who: Who = "",
+    as_json: Json = False,
+) -> None:
+    """Scan every instinct, directive and prompt of a policy; exit 1 if a finding is high.
+
+    Rules look for orders against user, operator or evaluator, personal data, secrets, addresses,
+    hidden or false letters, encoded text, role markers, unreadable text, and copies of training
+    data. The role judge is asked about hazards where it has a model; without one no audit passes.
+    The report lists what was left out. For a version in the registry it goes into the log, and
+    decides whether `promote` accepts the version."""
+    reference = resolve(runs_dir(), ref, trust=typed.trust)
+    names = PresidioScan() if presidio else None
+    training, why = _training(reference, typed)
+    judging = None if rules_only else _judging(reference, typed)
+    if judging is None:
+        report = auditing.audit(reference.file, training, names)
+    else:
+        note(f"asking {judging.lm} about hazards")
+        report = run_sync(_judged(judging, reference, training, names))
+    left_out = (why if why and line == auditing.NO_DATA else line for line in report.left_out)
+    report = replace(report, left_out=tuple(left_out))
+    if as_json:
+        emit({"ref": reference.name, **report.to_json()})
+    else:
+        print(_report_text(reference.name, report))
+    # Kept beside the version that these bytes are, where the registry has it.
+    version = version_of(reference.text.encode())
+    found = json.loads(json.dumps(report.to_json()))  # as the log gives it back
+    with registering.open_registry(who=who) as registry:
+        if version in registry.storage.read().versions:
+            if found not in registry.attestations(version, registering.AUDIT)[-1:]:
+                entry = registry.attest(version, registering.AUDIT, found)
+                if ended := entry.canary:
+                    note(f"{ended['ref']}: the canary {version[:_SHORT]} ended, and the ref stays")
+        elif not report.fails:
+            note("to promote it: pco codebook freeze REF NAME, then audit NAME@latest")
+    if report.fails:
+        raise typer.Exit(1)
+
+
+async def _judged(
+    config: Config,
+    reference: Reference,
+    training: Sequence[Example] | None,
+    presidio: PresidioScan | None,
+) -> AuditReport:
+    def nothing(example: Example, output: str) -> float:
+        raise AssertionError(f"an audit has no reward: {example.id}")
+
+    # The judge alone is wanted: no data, no reward, and no code that a configuration names.
+    sources = Sources(data=NO_DATA, reward=nothing, templates=load_templates("default"))
+    models = assemble(config, sources).models
+    try:
+        judge = HazardJudge(models.ask, config.lm)
+        return await auditing.audit_with_judge(reference.file, judge, training, presidio)
+    finally:
+        await models.close()
+
+
+def _judging(reference: Reference, typed: Unpaid) -> Config | None:
+    """The configuration of the role judge alone; None where it has no model that can be asked. A
+    run that is not trusted brings none: no address in it is called."""
+    own = reference.header is not None and reference.header.settings.get("lm") != OWN_LM
+    if own and reference.trusted:
+        config, _ = command.settings_for(reference, typed)
+    else:
+        lm = {"lm": typed.lm} if typed.lm else {}
+        config, _ = command.gather_settings(typed.config, lm, typed.sets)
+    model = config.model_of("judge")
+    if not model or model == OWN_LM or any_simulated([model]):
+        return None
+    kept = {"judge": config.roles["judge"].model_copy(update={"model": None})}
+    alone = {"lm": model, "roles": kept, "task": "", "executor": "", "compose_per_stage": False}
+    return config.model_copy(update=alone)
+
+
+def _training(reference: Reference, typed: Unpaid) -> tuple[Sequence[Example] | None, str]:
+    """The training examples that texts are compared with, or None and why."""
+    header, data = reference.header, None
+    try:
+        if header is not None and typed.given().keeps_own(reference) and typed.data is None:
+            if not reference.trusted:
+                return None, f"{_COPIES}: the run is not yours, and its data are not read (--trust)"
+            data = stored_dataset(header)
+        else:
+            flags = command.flag_layer(typed.task, typed.data)
+            config, base = command.gather_settings(typed.config, flags, typed.sets)
+            if config.task or config.data.path or config.data.train:
+                data = plan_data(config, base)
+    except (ConfigError, DataError, TaskError) as error:
+        return None, f"{_COPIES}: they could not be read: {error}"
+    return (data.train if data is not None else None), ""
+
+
+def _report_text(name: str, report: AuditReport) -> str:
+    counts = Counter(finding.severity for finding in report.findings)
+    shown = ", ".join(f"{counts[s]} {s}" for s in ("high", "medium", "low") if counts[s])
+    lines = [f"{name}: {len(report.texts)} texts, {shown or 'nothing found'}", ""]
+    for each in report.findings:
+        source = "" if each.source == "rules" else f" ({each.source})"
+        lines += [
+            f"{each.severity:<6}  {part_in_words(each.where)} [{each.start}:{each.end}]  "
+            f"{kind_in_words(each.kind)}",
+            wrap_text(f"{each.reason}: {each.quote}{source}", " " * 8),
+        ]
+    looked = ["rules"]
+    looked += [f"{report.rows} training examples"] if report.rows is not None else []
+    looked += [f"hazards as {report.judge} sees them"] if report.judge else []
+    lines += [""] if report.findings else []
+    lines.append(wrap_text(f"checked: {', '.join(looked)}", ""))
+    lines += [wrap_text(f"left out: {line}", "") for line in report.left_out]
+    alone = "" if report.judge else "; no model judged the texts"
+    last = "does not pass: a finding is high" if report.fails else f"{report.verdict}{alone}"
+    return "\n".join([*lines, last])

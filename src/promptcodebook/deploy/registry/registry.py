@@ -1,0 +1,587 @@
+"""Versions of policies that never change, refs that move, the log of every move, and all of it as
+lines to hand on. A registry is one file (`log.py`) or an MLflow server (`mlflow.py`). A ref moves
+to a version only if a model judged it and no audit's high finding is open. The log keeps audits."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from promptcodebook import errors
+from promptcodebook.base.paths import registry_location
+from promptcodebook.base.text import printable
+from promptcodebook.deploy.audit.report import AuditReport, Finding, kind_in_words, part_in_words
+from promptcodebook.deploy.registry.log import (
+    CANARY,
+    FIRST,
+    LATEST,
+    Broken,
+    Log,
+    LogAddition,
+    LogEntry,
+    LogFault,
+    SqliteStorage,
+    Storage,
+    canonical,
+    check_name,
+    check_ref,
+    damaged,
+    version_of,
+)
+from promptcodebook.policy.file import PolicyFile, parse_policy_file
+from promptcodebook.policy.references import StoredVersion
+
+AUDIT = "audit"  # the topic under which reports are attested
+_MOST_WORDS = 4000  # characters of a reason
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Where a version came from, outside of its hash: the version that it was made from, a run's
+    id, the updates behind it, the run's settings without secrets, the fingerprint of each split,
+    the version of this library. Two versions with the same `digest` prompt alike."""
+
+    parent: str = ""
+    run: str = ""
+    step: int | None = None
+    score: float | None = None
+    configuration: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    written_by: str = ""
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A stored policy: where it came from, when and by whom it was first stored, and its refs."""
+
+    version: str
+    facts: Mapping[str, Any]
+    time: str
+    who: str
+    refs: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, log: Log, name: str) -> Version:
+        entry = log.versions[name]
+        refs = tuple(ref for ref, at in log.refs.items() if at == name)
+        return cls(name, entry.known, entry.time, entry.who, refs)
+
+
+Gate = Callable[[Version, PolicyFile, str], Mapping[str, JsonValue]]
+"""What a version must pass before a ref moves to it: facts for the log, or PromotionRefused."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditGate:
+    """A high finding counts against a version until a later audit that covered as much has none.
+    `attestations` gives what was attested of a version under a topic, in order. `without_judge` =
+    audits by the rules alone are enough, and the log's entry says so."""
+
+    attestations: Callable[[str, str], Sequence[Mapping[str, Any]]]
+    without_judge: bool = False
+
+    def __call__(self, version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
+        reports: list[AuditReport] = []
+        for tree in self.attestations(version.version, AUDIT):
+            with suppress(errors.PolicyError):  # one in another version's form counts as no audit
+                reports.append(AuditReport.from_json(tree))
+        reports = [report for report in reports if report.policy == policy.digest]
+        short, stays = version.version[:19], f"{ref} does not move"
+        audit = f"pco codebook audit {short}"
+        if not reports:
+            hint = f"{audit}, then promote it; or --override REASON"
+            raise errors.PromotionRefused(f"{short} was never audited, and {stays}", hint=hint)
+        for place, report in enumerate(reports):
+            if report.fails and not any(later.undoes(report) for later in reports[place + 1 :]):
+                worst, *others = report.of("high")
+                judge = f" as {report.judge} judges it" if report.judge else ""
+                more = f", and {len(others)} more" if others else ""
+                found = _in_words(worst)
+                found += more if worst.source == "judge" else f" ({worst.reason}){more}"
+                hint = f"{audit} shows what was found; --override REASON moves it all the same"
+                if worst.source == "judge":
+                    hint = f"if {report.judge} is too weak to judge, say so in the log: --override "
+                    hint += "REASON; what another model finds does not undo it"
+                said = f"{short} failed its audit{judge}: {found}; {stays}"
+                raise errors.PromotionRefused(said, hint=hint)
+        audited: list[JsonValue] = []
+        audited += dict.fromkeys(r.judge or "rules" for r in reports if not r.fails)
+        if any(report.passes for report in reports):
+            return {"audited": audited}
+        if not self.without_judge:
+            raise errors.PromotionRefused(
+                f"no model judged {short}, the rules alone miss most harm in prose, and {stays}",
+                hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge goes by the rules",
+            )
+        return {"audited": audited, "without_judge": True}
+
+
+def _in_words(finding: Finding) -> str:
+    return f"{kind_in_words(finding.kind)} in {part_in_words(finding.where)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """A version that a `share` of a ref's requests tries while the ref points to `control`. `split`
+    ('conversation', 'caller' or 'header:NAME') says what keeps its version. It is promoted where
+    its reward is above the control's by more than `margin`. `gate` is what it passed."""
+
+    ref: str
+    version: str
+    control: str
+    began: datetime
+    share: float
+    margin: float
+    split: str
+    gate: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, log: Log, ref: str) -> Canary | None:
+        """The one under way."""
+        if (entry := log.canaries.get(ref)) is None:
+            return None
+        found, began = entry.canary, datetime.fromisoformat(entry.time)
+        share, margin, split = found["share"], found["margin"], found["split"]
+        gate: Mapping[str, Any] = found["gate"]
+        return cls(ref, entry.after, log.at(ref) or "", began, share, margin, split, gate)
+
+    def tries(self, key: str) -> bool:
+        """Whether what has this key gets the canary: the same for the same key, on all servers."""
+        text = f"{self.version} {self.began.timestamp()} {key}".encode("utf-8", "surrogatepass")
+        return int.from_bytes(hashlib.sha256(text).digest()[:8]) < self.share * 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """How many entries and versions are whole, the last entry's hash, and the faults, in order."""
+
+    entries: int
+    versions: int
+    head: str
+    faults: tuple[LogFault, ...]
+
+    @property
+    def passes(self) -> bool:
+        return not self.faults
+
+
+class Registry:
+    """Stores versions, moves refs; safe for threads and processes. The log has `who` and when."""
+
+    def __init__(
+        self, storage: Storage, who: str = "", clock: Callable[[], datetime] | None = None
+    ) -> None:
+        self.storage = storage
+        self._who = printable(who) or user_name()
+        self._clock = clock or (lambda: datetime.now(UTC))
+
+    def freeze(self, policy: str, name: str, facts: Facts | None = None, why: str = "") -> Version:
+        """Stores the text of a policy file for good and moves NAME@latest to it. The same bytes are
+        stored once. The parent is the version that NAME@latest pointed to, unless the facts name
+        one. Raises PolicyError for a text that is no policy file."""
+        known = asdict(facts or Facts())
+        self.store(policy, f"{check_name(name)}@{LATEST}", "freeze", known, why)
+        return self.version(version_of(policy.encode()))
+
+    def store(
+        self, policy: str, ref: str, action: str, facts: Mapping[str, Any], why: str = ""
+    ) -> LogEntry | None:
+        """Freezes or imports; the entry, None where the ref points to these bytes already."""
+        digest = parse_policy_file(policy, f"the policy for {ref}").digest
+        version = version_of(policy.encode())
+
+        def propose(log: Log) -> LogAddition:
+            if log.at(ref) == version:
+                return LogAddition()
+            parent = facts.get("parent") or (log.at(ref) if action == "freeze" else None) or ""
+            known: dict[str, Any] = {**facts, "parent": parent, "digest": digest}
+            entry = self._entry(log, action, ref, version, why, known)
+            return LogAddition((entry,), {version: policy})
+
+        return next(iter(self.storage.append(propose)), None)
+
+    def promote(
+        self,
+        source: str,
+        ref: str,
+        why: str = "",
+        override: str = "",
+        gate: Gate | None = None,
+        canary: Mapping[str, JsonValue] | None = None,
+    ) -> LogEntry | None:
+        """Moves NAME@REF to the version that `source` (NAME@REF or sha256:DIGITS) means; the log's
+        entry, None where the ref did not move. The version must pass `gate`: by default an audit
+        with a judge. A reason to `override` it moves the ref all the same, and the entry keeps the
+        reason and what the gate said. `canary` ('share', 'margin', 'split') tries the version in
+        place of a move. Raises RefNotFound and PromotionRefused."""
+        check_ref(ref)
+        version = self.version(source)
+        audits = AuditGate(self.attestations) if gate is None else gate
+
+        def passed() -> Mapping[str, JsonValue]:
+            try:
+                return dict(audits(version, self.policy(version.version), ref))
+            except errors.PromotionRefused as error:
+                if not (reason := printable(override).strip()):
+                    raise
+                return {"override": reason, "refused": str(error)}
+
+        # Another's gate may take its time, or write; audits are read in the transaction.
+        found = None if isinstance(audits, AuditGate) else passed()
+
+        def propose(log: Log) -> LogAddition:
+            if log.at(ref) == version.version:
+                return LogAddition()
+            facts = passed() if found is None else found
+            if canary is not None:
+                log.resolve(ref)  # there is something to compare it with
+                tried = {"ref": ref, **canary, "gate": dict(facts)}
+                return LogAddition((self._attested(log, version.version, CANARY, tried, why),))
+            return LogAddition((self._entry(log, "promote", ref, version.version, why, facts),))
+
+        return next(iter(self.storage.append(propose)), None)
+
+    def rollback(self, ref: str, to: str = "", why: str = "") -> LogEntry:
+        """Moves NAME@REF back to the version before, or to a version `to` that it was at. Rolled
+        back twice it goes back two versions. Where a canary is under way, and no `to`, that ends
+        and the ref stays. Raises RefNotFound where there is none."""
+        check_ref(ref)
+
+        def propose(log: Log) -> LogAddition:
+            log.resolve(ref)  # names the refs that exist
+            if not to and (tried := Canary.of(log, ref)) is not None:
+                return LogAddition((self._ended(log, tried, False, why, {}),))
+            *earlier, now = log.history(ref)
+            version = log.resolve(to) if to else earlier[-1] if earlier else ""
+            if not version:
+                hint = f"pco codebook promote VERSION {ref}"
+                raise errors.RefNotFound(f"{ref} has no version before {now}", hint=hint)
+            if version == now:
+                hint = f"pco codebook log {ref}"
+                raise errors.PolicyError(f"{ref} points to {version} already", hint=hint)
+            if version not in earlier:
+                message = f"{ref} was not at {version} before it came to {now}"
+                raise errors.PolicyError(message, hint=f"pco codebook promote {version} {ref}")
+            return LogAddition((self._entry(log, "rollback", ref, version, why, {}),))
+
+        return self.storage.append(propose)[-1]
+
+    def attest(
+        self, source: str, topic: str, facts: Mapping[str, JsonValue], why: str = ""
+    ) -> LogEntry:
+        """Logs what was found about a version, such as an audit's report. One with a high finding
+        ends the version's canaries. The last entry that this made."""
+        high: Sequence[Finding] = ()
+        if topic == AUDIT:
+            with suppress(errors.PolicyError):
+                high = AuditReport.from_json(facts).of("high")
+
+        def propose(log: Log) -> LogAddition:
+            version = log.resolve(source)
+            entries = [self._attested(log, version, topic, facts, why)]
+            for ref, begun in log.canaries.items():
+                tried = Canary.of(log, ref)
+                if high and tried is not None and begun.after == version:
+                    said = f"its audit found {_in_words(high[0])}"
+                    ended = self._ended(log, tried, False, said, {})
+                    place = entries[-1].seq + 1, entries[-1].hash
+                    entries.append(replace(ended, seq=place[0], previous=place[1]).sealed())
+            return LogAddition(tuple(entries))
+
+        return self.storage.append(propose)[-1]
+
+    def canary(self, ref: str) -> Canary | None:
+        """The one under way for NAME@REF."""
+        return Canary.of(self.storage.read(), ref)
+
+    def end_canary(
+        self, canary: Canary, promoted: bool, why: str, figures: Mapping[str, JsonValue]
+    ) -> LogEntry | None:
+        """Promotes a canary, or rolls it back: the ref stays. None where it ended before."""
+
+        def propose(log: Log) -> LogAddition:
+            if Canary.of(log, canary.ref) != canary:
+                return LogAddition()
+            return LogAddition((self._ended(log, canary, promoted, why, figures),))
+
+        return next(iter(self.storage.append(propose)), None)
+
+    def attestations(self, source: str, topic: str) -> tuple[Mapping[str, Any], ...]:
+        """What was attested of a version under a topic, in order."""
+        log = self.storage.read()
+        version = log.resolve(source)
+        found = (e.known for e in log.entries if e.action == "attest" and e.after == version)
+        return tuple(known["found"] for known in found if known["topic"] == topic)
+
+    def resolve(self, source: str) -> str:
+        """The version that NAME@REF or sha256:DIGITS means. Raises RefNotFound."""
+        return self.storage.read().resolve(source)
+
+    def version(self, source: str) -> Version:
+        """The same, with what is known of it."""
+        log = self.storage.read()
+        return Version.of(log, log.resolve(source))
+
+    def versions(self) -> tuple[Version, ...]:
+        """All of them, in the order in which they were stored."""
+        log = self.storage.read()
+        return tuple(Version.of(log, name) for name in log.versions)
+
+    def text(self, source: str) -> str:
+        """A version's policy file. Raises RegistryDamaged where its hash is wrong."""
+        version = self.resolve(source)
+        policy = self.storage.policy(version)
+        if version_of(policy) != version:
+            raise damaged(self.storage.place, f"the bytes stored for {version} have another hash")
+        return policy.decode()
+
+    def policy(self, source: str) -> PolicyFile:
+        return parse_policy_file(self.text(source), source)
+
+    def refs(self) -> dict[str, str]:
+        return self.storage.read().refs
+
+    def history(self, ref: str = "") -> tuple[LogEntry, ...]:
+        """The log of one ref (NAME@REF), of one codebook (NAME), or all of it ('')."""
+        return self.storage.read().about(ref)
+
+    def before(self, ref: str) -> str | None:
+        """The version that a ref would be rolled back to."""
+        history = self.held(ref)
+        return history[-2] if len(history) > 1 else None
+
+    def held(self, ref: str) -> Sequence[str]:
+        """The versions that a ref can be rolled back through; the present one is last."""
+        return self.storage.read().history(ref)
+
+    def watch(self, ref: str) -> RefWatch:
+        """Notices when a ref moves. Raises RefNotFound where it does not exist."""
+        return RefWatch(self.storage, ref, self.resolve(ref))
+
+    def verify(self, head: str = "") -> Verification:
+        """Recomputes the hash of every entry and policy file, and follows the chain. That its last
+        entries were removed only `head` can show, the hash of an entry noted elsewhere."""
+        log, faults = self.storage.check()
+        if head not in ("", FIRST) and all(entry.hash != head for entry in log.entries):
+            what = f"no entry has the hash {head}: entries are missing at its end"
+            faults.append(LogFault("the log", what))
+        return Verification(len(log.entries), len(log.versions), log.head, tuple(faults))
+
+    def close(self) -> None:
+        """Nothing stays open between two calls."""
+
+    def __enter__(self) -> Registry:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ended(
+        self, log: Log, canary: Canary, promoted: bool, why: str, figures: Mapping[str, JsonValue]
+    ) -> LogEntry:
+        if promoted:
+            facts = {**canary.gate, CANARY: figures}
+            return self._entry(log, "promote", canary.ref, canary.version, why, facts)
+        found = {"ref": canary.ref, "ended": "rolled back", "figures": dict(figures)}
+        return self._attested(log, canary.version, CANARY, found, why)
+
+    def _attested(
+        self, log: Log, version: str, topic: str, found: Mapping[str, JsonValue], why: str
+    ) -> LogEntry:
+        known = {"topic": topic, "found": dict(found)}
+        return self._entry(log, "attest", "", version, why, known)
+
+    def _entry(
+        self, log: Log, action: str, ref: str, version: str, why: str, facts: Mapping[str, Any]
+    ) -> LogEntry:
+        for reason in (why, str(facts.get("override", ""))):
+            if len(reason) > _MOST_WORDS:
+                raise errors.ConfigError(
+                    f"a reason of {len(reason)} characters is too long for the log"
+                )
+        plain = json.loads(json.dumps(facts, default=str), parse_constant=lambda _: None)
+        return LogEntry(
+            seq=log.next,
+            time=self._clock().astimezone(UTC).isoformat(timespec="milliseconds"),
+            who=self._who,
+            action=action,
+            ref=ref,
+            before=log.at(ref) or "",
+            after=version,
+            why=printable(why),
+            facts=canonical(plain),
+            previous=log.head,
+        ).sealed()
+
+
+@dataclass(slots=True)
+class RefWatch:
+    """Polls a ref; `version` is where it pointed to when it was last asked."""
+
+    storage: Storage
+    ref: str
+    version: str
+
+    def poll(self) -> str | None:
+        """The version that the ref moved to since; None where it did not. Raises StoreError."""
+        now = self.storage.poll(self.ref)
+        if now is None or now == self.version:
+            return None
+        self.version = now
+        return now
+
+
+def user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container without users
+        return "unknown"
+
+
+def open_registry(location: str | Path | None = None, who: str = "") -> Registry:
+    """The registry in a SQLite file, made with its first version, or on the MLflow server of a URL;
+    None = `$PCO_REGISTRY`, else the user's own. Raises ConfigError for a URL that holds a password,
+    MissingExtra without MLflow's client."""
+    place = str(location or registry_location())
+    if place.startswith(("http://", "https://")):
+        from promptcodebook.deploy.registry.mlflow import MlflowStorage
+
+        return Registry(MlflowStorage(place), who)
+    return Registry(SqliteStorage(Path(place).expanduser()), who)
+
+
+def stored_version(ref: str) -> StoredVersion:
+    with open_registry() as registry:
+        version, text = registry.version(ref), registry.text(ref)
+        before = registry.before(ref) if "@" in ref else None
+    run = version.facts.get("run")
+    return StoredVersion(version.version, text, run if isinstance(run, str) else "", before or "")
+
+
+FORMAT = "promptcodebook registry 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What an import brought: versions that were not there before, entries, the last one's hash."""
+
+    versions: int
+    entries: int
+    head: str
+
+
+def export_lines(registry: Registry, sources: Iterable[str] = ()) -> Iterator[str]:
+    """A registry as JSON lines; `sources` (NAME@REF, sha256:DIGITS) = these versions without the
+    log, none = everything. Raises RefNotFound, RegistryDamaged.
+
+        {"kind":"registry","format":"promptcodebook registry 1",...}
+        {"kind":"version","version":"sha256:...","policy":"...","facts":{...}}     each version
+        {"kind":"entry","entry":{...}}                                            each entry
+        {"kind":"end","lines":N}
+
+    Every line carries the hash of all lines up to it (`sum`), so an import names a line with a
+    changed byte before it takes anything in."""
+    wanted = [registry.version(source) for source in sources]
+    log = () if wanted else registry.history()
+    trees: list[dict[str, Any]] = [{"kind": "registry", "format": FORMAT}]
+    for version in wanted or registry.versions():
+        text = registry.text(version.version)
+        stored = {"version": version.version, "policy": text, "facts": dict(version.facts)}
+        trees.append({"kind": "version", **stored})
+    trees += [{"kind": "entry", "entry": asdict(entry)} for entry in log]
+    trees.append({"kind": "end", "lines": len(trees) + 1})
+    summed: dict[str, Any] = {"sum": ""}
+    for tree in trees:
+        summed = _summed(tree, summed["sum"])
+        yield f"{canonical(summed)}\n"
+
+
+def _summed(tree: Mapping[str, object], before: str) -> dict[str, Any]:
+    digest = hashlib.sha256(f"{before}\n{canonical(tree)}".encode()).hexdigest()
+    return {**tree, "sum": digest}
+
+
+def import_lines(registry: Registry, lines: Iterable[bytes], name: str = "") -> Taken:
+    """Takes in what was exported, once all of it is verified: a whole registry into an empty one,
+    or into one whose log it continues. `name` takes the versions alone, as new entries of this
+    codebook. Raises RegistryDamaged naming the first bad line, StoreError where the logs differ."""
+    versions, theirs = _read_lines(lines)
+    before = len(registry.versions())
+    if name:
+        ref = f"{check_name(name)}@{LATEST}"
+        stored = (registry.store(t["policy"], ref, "import", t["facts"]) for t in versions.values())
+        entries = sum(entry is not None for entry in stored)
+    elif not theirs.entries:
+        hint = "name the codebook that they belong to: pco codebook import FILE --name NAME"
+        raise errors.StoreError("the file holds single versions and no log", hint=hint)
+    else:
+        for version, tree in versions.items():
+            parse_policy_file(tree["policy"], version)
+
+        def propose(log: Log) -> LogAddition:
+            shared = min(len(log.entries), len(theirs.entries))
+            if log.entries[:shared] != theirs.entries[:shared]:
+                raise errors.StoreError(
+                    f"the registry {registry.storage.place} has a log of its own, which this one "
+                    "does not continue",
+                    hint="take the versions alone: pco codebook import FILE --name NAME",
+                )
+            new = tuple(theirs.entries[shared:])
+            return LogAddition(new, {entry.after: versions[entry.after]["policy"] for entry in new})
+
+        entries = len(registry.storage.append(propose))
+    return Taken(len(registry.versions()) - before, entries, registry.storage.read().head)
+
+
+def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, dict[str, Any]], Log]:
+    """The version lines by version, and the log: each line is verified, and none is missing."""
+    versions, log = dict[str, dict[str, Any]](), Log()
+    number, sum_, ended = 0, "", False
+    try:
+        for number, line in enumerate(lines, 1):
+            if ended:
+                raise Broken("it comes after the end")
+            tree = json.loads(line)
+            summed = _summed({key: tree[key] for key in tree if key != "sum"}, sum_)
+            if f"{canonical(summed)}\n".encode() != line:
+                raise Broken("it is not as it was written: its hash differs")
+            sum_, ended = summed["sum"], tree["kind"] == "end"
+            _take_line(tree, versions, log, number)
+        if not ended:
+            number += 1
+            raise Broken("it is missing: the file ends before its end")
+    except (Broken, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        fault = error if isinstance(error, Broken) else "it is no line of an exported registry"
+        message = f"line {number} of the file: {fault}; nothing was taken in"
+        raise errors.RegistryDamaged(message, hint="export it again, or get another copy") from None
+    return versions, log
+
+
+def _take_line(
+    tree: dict[str, Any], versions: dict[str, dict[str, Any]], log: Log, number: int
+) -> None:
+    first = tree["kind"] == "registry"
+    if first != (number == 1) or (first and tree["format"] != FORMAT):
+        raise Broken(f"a file of the format {FORMAT!r} does not have it there")
+    if tree["kind"] == "version":
+        version, text = tree["version"], str(tree["policy"])
+        if version_of(text.encode("utf-8", "surrogatepass")) != version:
+            raise Broken(f"its policy is not {version}")
+        versions[version] = {"policy": text, "facts": dict(tree["facts"])}
+    elif tree["kind"] == "entry":
+        entry = LogEntry.of(tree["entry"])
+        log.add(entry)
+        if entry.after not in versions:
+            raise Broken(f"the file does not hold its version {entry.after}")
+    elif tree["kind"] == "end" and tree["lines"] != number:
+        raise Broken("it is the last one of another file")

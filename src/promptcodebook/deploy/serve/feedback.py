@@ -1,0 +1,194 @@
+"""`/v1/feedback`, and the log of requests that it speaks of."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from promptcodebook.base.units import duration
+from promptcodebook.deploy.http.admission import (
+    Admission,
+    FairQuota,
+    Metrics,
+    Paths,
+    RequestContext,
+    json_response,
+)
+from promptcodebook.deploy.http.completions import Refusal
+from promptcodebook.deploy.online.canary import CanaryJudge
+from promptcodebook.deploy.online.decisions import Decision
+from promptcodebook.deploy.online.log import BadFeedback, Feedback, Served, ServedLog, feedback_of
+from promptcodebook.deploy.online.status import drift_of
+from promptcodebook.deploy.serve.versions import Composed, Composing
+from promptcodebook.errors import DiskFull, PcoError, StoreError
+from promptcodebook.routing.ranking import BUCKETS, buckets_of
+
+_log = logging.getLogger(__name__)
+_AT_ONCE = 2000  # Pieces of feedback that wait for their commit.
+_EXPIRE_S, _DAY_S, _DRIFT_S = 3600.0, 86400.0, 300.0
+_REST = 20  # How many times as long as a look at the log took is waited until the next.
+
+
+@dataclass
+class Online:
+    """What a server keeps of its requests, and hears of them. `keep_s` is how long; `texts`: inputs
+    and answers as well. Requests are known by `ref`. No route is tried for callers or models of
+    `steady`; `threads`: a conversation that is known by its first turn keeps its route."""
+
+    ref: str
+    log: ServedLog
+    keep_s: float = 30 * 86400.0
+    texts: bool = False
+    explores: bool = False
+    steady: frozenset[str] = frozenset()
+    threads: bool = False
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    judge: CanaryJudge | None = None
+    judge_s: float = 5.0
+    _drifting: int = 0
+    _waiting: FairQuota = field(default_factory=lambda: FairQuota(_AT_ONCE))
+
+    def measure(self, metrics: Metrics) -> None:
+        self._counter = metrics.counter("pco_feedback", "Feedback, by what became of it.", "became")
+        self._reward = metrics.counter("pco_feedback_reward", "Sum of the rewards kept.")
+        metrics.gauge(
+            "pco_unrecorded", "1 when requests are no longer recorded.", lambda: int(self.log.fails)
+        )
+        metrics.gauge("pco_drift", "What differs from the day before.", lambda: self._drifting)
+        if (judge := self.judge) is None:
+            return
+
+        def figure(of: Callable[[Decision], float]) -> Callable[[], float]:
+            return lambda: math.nan if judge.decision is None else of(judge.decision)
+
+        about = "How much more reward the canary earns than today's version:"
+        metrics.gauge("pco_canary_gain_low", f"{about} at least.", figure(lambda d: d.low))
+        metrics.gauge("pco_canary_gain_high", f"{about} at most.", figure(lambda d: d.high))
+        feedback = figure(lambda d: d.rewards[0])
+        metrics.gauge("pco_canary_feedback", "Feedback that a canary is judged by.", feedback)
+
+    def paths(self, admission: Admission) -> Paths:
+        async def answer(request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
+            body = await admission.read(request, visit)
+            try:
+                try:
+                    feedback = feedback_of(body, self.reward_range)
+                except BadFeedback as error:
+                    raise Refusal(str(error), status=error.status, param=error.name) from None
+                given = await self._give(feedback, visit)
+            except Refusal as refusal:
+                self._counter.labels(refusal.kind).inc()
+                raise
+            return json_response(given, visit)
+
+        return {"/v1/feedback": ("POST", answer)}
+
+    async def _give(self, feedback: Feedback, visit: RequestContext) -> Mapping[str, Any]:
+        if not self._waiting.take(visit.caller):
+            said = f"{_AT_ONCE} pieces of feedback wait to be written"
+            raise Refusal(said, status=429, kind="rate_limit_exceeded", retry_after=1)
+        try:
+            became = await self.log.give(feedback, visit.caller)
+        except StoreError as error:
+            _log.error("feedback is not recorded: %s", error)
+            kind = "disk_full" if isinstance(error, DiskFull) else "server_error"
+            raise Refusal("feedback cannot be recorded now", status=503, kind=kind) from None
+        finally:
+            self._waiting.give_back(visit.caller)
+        if became == "unknown":
+            said = f"no request {feedback.request_id} of this key is on record"
+            raise Refusal(said, status=404, kind="not_found", param="request_id")
+        if became == "erased":
+            said = f"the record of {feedback.request_id} was erased"
+            raise Refusal(said, status=410, kind="gone", param="request_id")
+        self._counter.labels("kept").inc()
+        self._reward.inc(feedback.reward)
+        said = {"request_id": feedback.request_id, "reward": feedback.reward, "key": feedback.name}
+        return {"object": "feedback", **said}
+
+    def key(self, visit: RequestContext, text: str, thread: bytes | None, model: object) -> str:
+        """What decides on a request's route; '' = none is tried."""
+        if not self.explores or visit.caller in self.steady or str(model) in self.steady:
+            return ""
+        if thread is None and self.threads:
+            thread = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        return visit.id if thread is None else thread.hex()
+
+    def served(
+        self,
+        visit: RequestContext,
+        composing: Composing,
+        composed: Composed,
+        text: str,
+        status: int,
+    ) -> None:
+        route, expected = composed.route, composed.expected
+        known = expected.features if expected else ()
+        by_model = self.texts and "generator" in composing.policy.file.asks
+        self.log.put(
+            Served(
+                visit.id,
+                time.time(),
+                self.ref,
+                composing.version,
+                visit.caller,
+                visit.arm or ("explored" if route.explored else ""),
+                status,
+                round(time.perf_counter() - visit.begun, 4),
+                visit.tokens,
+                route.indices,
+                composed.propensity,
+                tuple(k for k in known if k < BUCKETS) or buckets_of(text),
+                bool(composed.fallbacks),
+                text if self.texts else "",
+                visit.output,
+                composed.prompt if by_model else "",
+                expected.vector if expected else "",
+            )
+        )
+
+    async def watch(self) -> None:
+        """Deletes what is older than it may be, every hour. A clock that jumps forward makes
+        nothing old: beside it the time since the start is counted, and the earlier one is taken."""
+        began = time.time() - time.monotonic()
+        while True:
+            now = time.time()
+            if (ahead := now - began - time.monotonic()) > _EXPIRE_S:
+                said = "the clock jumped forward by %s: what that makes old stays until a restart"
+                _log.error(said, duration(ahead))
+            try:
+                await asyncio.to_thread(self.log.expire, now - max(0.0, ahead) - self.keep_s)
+            except StoreError as error:
+                _log.error("old requests are not deleted: %s", error)
+            await asyncio.sleep(_EXPIRE_S)
+
+    async def judging(self) -> None:
+        """Judges a canary every few seconds, and every few minutes looks for drift."""
+
+        def drifting() -> int:
+            now = time.time()
+            return len(drift_of(self.log.logged(self.ref, now - 2 * _DAY_S), _DAY_S, now))
+
+        drift_at = 0.0
+        while True:
+            began = time.monotonic()
+            try:
+                if self.judge and (became := await asyncio.to_thread(self.judge.look)):
+                    _log.warning("%s", became)
+                if began >= drift_at:
+                    drift_at = began + _DRIFT_S
+                    self._drifting = await asyncio.to_thread(drifting)
+            except PcoError as error:
+                _log.error("canary and drift are not judged: %s", error)
+            await asyncio.sleep(max(self.judge_s, _REST * (time.monotonic() - began)))
+
+    def close(self) -> None:
+        self.log.close()

@@ -1,0 +1,263 @@
+"""The model behind a policy that is served: a request goes to it as it came, and so does the reply.
+Our key goes with it and comes back in nothing. 502 and 504 are faults of ours or the model's, all
+other statuses the caller's."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, Literal, cast
+
+from promptcodebook.base.incidents import Incident
+from promptcodebook.config import Config
+from promptcodebook.config.secrets import fill_secrets, secret_variables
+from promptcodebook.deploy.http.completions import Refusal
+from promptcodebook.errors import ConfigError, LMError
+from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport, transport_to
+from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
+from promptcodebook.lm.wire import ModelAddress
+
+_log = logging.getLogger(__name__)
+_LONGEST_LINE = 2**20  # Bytes of a stream that wait for the end of their line.
+_LEAST_PIECE = 4  # Characters in which a key is known to begin: a stream waits for more there.
+_MOST_CHOICES = 128
+_MOST_KEPT = 20_000  # characters of an answer that are kept, where answers are
+_SHORTEST = 8  # Fewest bytes of a key that differs from a word in an error.
+_OURS = (401, 403, 407)  # What a model's server says of our key, and not of the caller's.
+_WORDS: Mapping[Incident | None, tuple[int, str]] = {
+    Incident.TIMEOUT: (504, "the model did not answer in time"),
+    Incident.REFUSED_CONNECTION: (502, "the model cannot be reached"),
+    Incident.DROPPED: (502, "the model broke off its reply"),
+    Incident.MALFORMED_BODY: (502, "the model's reply is too large"),
+}
+Usage = Literal["ignored", "shown", "hidden"]
+"""What becomes of the usage that a stream says: 'hidden' = the caller did not ask for its event."""
+
+
+class _Watch:
+    """Reads a stream's events: their usage, the first choice's text in pieces (`output`), and a key
+    that comes in pieces. Lines wait in `held` while a key may have begun in them."""
+
+    def __init__(self, secrets: Sequence[bytes], usage: Usage) -> None:
+        self.told: dict[str, object] = {}
+        self.output: list[str] = []
+        self.held = b""
+        self._usage, self._hidden = usage, False
+        self._secrets = [each.decode("latin-1") for each in secrets]
+        self._most = max(map(len, self._secrets), default=0)
+        self._said: dict[int, str] = {}
+
+    def passes(self, lines: bytes) -> bytes:
+        """What of the lines may pass now, after those that waited. Raises Refusal at a key."""
+        if not self._secrets and self._usage == "ignored":
+            return lines
+        ready = b""
+        for line in lines.splitlines(keepends=True):
+            # With an event that is for this server alone goes the empty line behind it.
+            before, self._hidden = self._hidden, line.startswith(b"data:") and self._hear(line[5:])
+            if self._hidden or (before and not line.strip()):
+                continue
+            self.held += line
+            begun = any(
+                said.endswith(secret[:length])
+                for said in self._said.values()
+                for secret in self._secrets
+                for length in range(min(len(said), len(secret) - 1), _LEAST_PIECE - 1, -1)
+            )
+            if len(self.held) > _LONGEST_LINE or not begun:
+                ready, self.held = ready + self.held, b""
+        return ready
+
+    def _hear(self, data: bytes) -> bool:
+        try:
+            tree: Any = json.loads(data)
+            choices: Any = tree["choices"]
+            if usage := tree.get("usage"):
+                self.told.update(usage)
+            if usage and not choices:
+                return self._usage == "hidden"
+            for each in choices:
+                index = each.get("index")
+                index = index if index in range(_MOST_CHOICES) else 0
+                delta: Any = each.get("delta")
+                said = cast("Any", delta).get("content") if isinstance(delta, dict) else None
+                if not index and isinstance(said, str) and len(self.output) < _MOST_KEPT:
+                    self.output.append(said)
+                said = self._said.get(index, "") + "".join(_texts(delta))
+                if any(secret in said for secret in self._secrets):
+                    text = "the model's reply holds this server's own key, and was cut off there"
+                    raise Refusal(text, status=502, kind="upstream_error")
+                self._said[index] = said[-self._most :]
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            pass  # no event of ours: it says nothing
+        return False
+
+
+def _texts(tree: Any) -> Iterator[str]:
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, dict):
+        yield from chain(*map(_texts, cast("dict[str, Any]", tree).values()))
+    elif isinstance(tree, list):
+        yield from chain(*map(_texts, cast("list[Any]", tree)))
+
+
+def _refusal(error: LMError) -> Refusal:
+    """A model's error, logged, for a caller, who need not know where the model runs."""
+    _log.warning("%s", error)
+    status, text = _WORDS.get(error.incident, (502, "the model failed"))
+    return Refusal(text, status=status, kind="upstream_error", unpaid=not error.sent)
+
+
+async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Upstream:
+    """The executor's model. Raises ConfigError for one of this process, MissingExtra, and LMError
+    where it has to be asked for its name and does not answer."""
+    text = config.model_of("executor")
+    spec = parse_spec(text, environment)
+    if spec.kind in ("simulated", "local"):
+        hint = f"pco lm serve {text}, then --lm with the address that it prints"
+        raise ConfigError(f"{text} has no address that requests could be passed on to", hint=hint)
+    settings = config.roles.get("executor")
+    headers = dict(settings.headers) if settings is not None else {}
+    found = find_credentials(spec.key_names, headers, environment)
+    if not spec.model:
+        async with Endpoint(spec, found, timeout=10.0) as endpoint:
+            listed = await endpoint.models()
+        if len(listed) != 1:
+            said = f"{spec.base_url} serves {len(listed)} models and the spec names none"
+            raise ConfigError(said, hint="add #MODEL to the spec")
+        spec = parse_spec(f"{spec.base_url}#{listed[0]}", environment)
+    most_bytes = int(config.max_reply_mb * 1e6)
+    transport = transport_to(spec, found, config.timeout, most_bytes)
+    extra = settings.extra if settings is not None else {}
+    secrets = tuple(environment[name[1:]].strip() for name in secret_variables(extra))
+    return Upstream(spec, found.key, transport, fill_secrets(extra, environment), secrets)
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamAnswer:
+    """What came back: a body, or pieces of one that are whole lines. `close` gives up the rest."""
+
+    status: int
+    kind: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+    pieces: AsyncGenerator[bytes, None] | None = None
+    close: Callable[[], None] = lambda: None
+    told: dict[str, object] = field(default_factory=lambda: {})
+    said: Sequence[str] = ()
+
+    @property
+    def output(self) -> str:
+        """The text of its first choice as far as it came, cut at 20,000 characters; '' for none."""
+        try:
+            whole = self.pieces is None
+            text = json.loads(self.body)["choices"][0]["message"]["content"] if whole else ""
+            return ("".join(self.said) if not whole else text)[:_MOST_KEPT]
+        except (ValueError, TypeError, LookupError, RecursionError):
+            return ""
+
+    @property
+    def usage(self) -> object:
+        """What the reply says that it took; None or {} where it does not."""
+        try:
+            return self.told if self.pieces is not None else json.loads(self.body)["usage"]
+        except (ValueError, TypeError, LookupError, RecursionError):
+            return None
+
+
+class Upstream:
+    """`own` fields stand in a body where its caller names none; no reply holds one of `secrets`."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        key: ApiKey | None,
+        transport: Transport,
+        own: Mapping[str, object],
+        secrets: Sequence[str] = (),
+    ) -> None:
+        self.model, self._own = spec.model, own
+        self._json = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+        sent = [] if key is None else [v.removeprefix("Bearer ") for v in key.headers().values()]
+        known = [each.encode() for each in (*secrets, *sent)]
+        # Local servers are given words for keys: replies are full of 'none' and 'token'. A good
+        # reply is the model's own text: only what can be nothing but a key is removed there.
+        self._secrets = [each for each in known if len(each) >= _SHORTEST]
+        self._telling = [
+            each
+            for each in known
+            if len(each) >= (16 if any(c in b"0123456789" for c in each) else 24)
+        ]
+        self._transport = transport
+        self._url = f"{spec.base_url}/chat/completions"
+        self._where = ModelAddress(spec.base_url, spec.model, key, spec.key_names, private=True)
+
+    def body(self, given: Mapping[str, Any]) -> bytes:
+        """A caller's body as it goes up, under our model's name. Raises Refusal."""
+        try:
+            # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
+            sent = {**self._own, **given, "model": self.model}
+            return self._json.encode(sent).encode("ascii")
+        except (ValueError, RecursionError):
+            raise Refusal("the body holds what JSON has no word for, or is too deep") from None
+
+    async def ask(self, data: bytes, usage: Usage = "ignored") -> UpstreamAnswer:
+        """The reply, to be closed. Raises Refusal where there is none or our key was refused."""
+        try:
+            reply = await self._transport.open(self._url, self._where, data)
+        except LMError as error:
+            raise _refusal(error) from None
+        watch = _Watch(self._telling, usage)
+        kind = reply.headers.get("Content-Type", "application/json")
+        wait = reply.headers.get("Retry-After", "")
+        headers = {"Retry-After": wait} if wait.isascii() and wait.isprintable() and wait else {}
+        if reply.status == 200 and kind.startswith("text/event-stream"):
+            pieces = self._lines(reply, watch)
+            answer = UpstreamAnswer(200, kind, headers, pieces=pieces, close=reply.close)
+            return replace(answer, told=watch.told, said=watch.output)
+        try:
+            body = self._scrub(await reply.whole(), reply.status)
+        except LMError as error:
+            raise _refusal(error) from None
+        finally:
+            reply.close()
+        if reply.status in _OURS or 300 <= reply.status < 400:
+            _log.error("the model's server answers with status %d", reply.status)
+            text = "the model refused this server"
+            raise Refusal(text, status=502, kind="upstream_error", unpaid=True)
+        return UpstreamAnswer(reply.status, kind, headers, body)
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def _lines(self, reply: OpenReply, watch: _Watch) -> AsyncGenerator[bytes, None]:
+        """The pieces of a stream, each to the end of a line: an event is cut nowhere else."""
+        rest = b""
+        most_kept = max(map(len, self._secrets), default=1) - 1
+        try:
+            async with aclosing(reply.pieces) as pieces:
+                async for piece in pieces:
+                    whole, newline, rest = (rest + piece).rpartition(b"\n")
+                    if len(rest) > _LONGEST_LINE:
+                        # Its end may be the beginning of a key.
+                        line = self._scrub(rest)
+                        at = max(0, len(line) - most_kept)
+                        line, rest = line[:at], line[at:]
+                        whole, newline = whole + newline + line, b""
+                    if ready := watch.passes(self._scrub(whole + newline)):
+                        yield ready
+            if ready := watch.passes(self._scrub(rest)) + watch.held:
+                yield ready
+        except LMError as error:
+            raise _refusal(error) from None
+
+    def _scrub(self, data: bytes, status: int = 200) -> bytes:
+        """Without our secrets, which a server may echo."""
+        for secret in self._telling if status == 200 else self._secrets:
+            data = data.replace(secret, b"***")
+        return data

@@ -1,0 +1,424 @@
+"""The version of a policy that is served now, earlier ones that callers ask for by hash, and a
+request's prompt from one of them, within its time. Where a call of the encoder fails or takes too
+long, the S instincts of highest r̄ replace the route; where one of the generator does, the route's
+instincts as they are replace the prompt. Such a prompt is counted and never cached. A request keeps
+the version that it began with."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Generic, Literal, Protocol, TypeVar
+
+from promptcodebook.calls import Message, Tree
+from promptcodebook.deploy.http.admission import kind_and_place
+from promptcodebook.deploy.online.exploring import Explorer
+from promptcodebook.deploy.registry.log import version_of
+from promptcodebook.deploy.registry.registry import Canary, Registry
+from promptcodebook.errors import PcoError, PolicyError
+from promptcodebook.policy.file import PolicyFile, parse_policy_file
+from promptcodebook.policy.policy import Policy
+from promptcodebook.types import Example, Expected, Route
+
+_log = logging.getLogger(__name__)
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+_EARLIER = 4  # Earlier versions at work at once; then the one that was asked for longest ago goes.
+_SERVED_S = 3.0  # How often a registry on a server is asked for a canary: it reads all of its log.
+_LONG = 2**18  # Characters of an input that is hashed in a thread.
+
+Mode = Literal["one-call", "two-call", "three-call"]
+Cached = Literal["", "route", "input", "conversation"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedVersion:
+    """A policy and its name: 'sha256:' and the digits of its file's hash."""
+
+    name: str
+    file: PolicyFile
+
+    @classmethod
+    def of(cls, data: bytes, where: object) -> ServedVersion:
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            raise PolicyError(f"cannot read the policy file {where}: {error}") from None
+        return cls(version_of(data), parse_policy_file(text, where))
+
+
+class PolicySource(Protocol):
+    """Where a served policy comes from. `read` gives the version to serve now, None where it is
+    still `known` ('' = none is). Asked from a thread several times a second. Raises PcoError."""
+
+    def read(self, known: str) -> ServedVersion | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSource:
+    version: ServedVersion
+
+    def read(self, known: str) -> ServedVersion | None:
+        return None if known == self.version.name else self.version
+
+
+class FileSource:
+    """A policy file; another file in its place is another version."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._last: tuple[tuple[int, int, int], str] | None = None
+
+    def read(self, known: str) -> ServedVersion | None:
+        try:
+            state = self._path.stat()
+            seen = state.st_mtime_ns, state.st_size, state.st_ino
+            # Not where what was read last is not served: it may have failed to come to work.
+            if self._last == (seen, known):
+                return None
+            data = self._path.read_bytes()
+        except OSError as error:
+            said = f"cannot read the policy file {self._path}: {error.strerror}"
+            raise PolicyError(said, hint="put a policy file there") from None
+        name = version_of(data)
+        # Not before it is read whole: one that is half-written is read again.
+        version = None if name == known else ServedVersion.of(data, self._path)
+        self._last = seen, name
+        return version
+
+
+class RegistrySource:
+    """A ref in the registry: where it moves to is served. Callers may also ask for a version that
+    the ref can be rolled back to. Raises RefNotFound."""
+
+    def __init__(self, registry: Registry, ref: str) -> None:
+        registry.resolve(ref)
+        self.registry, self._ref = registry, ref
+        self._canary: Canary | None = None
+        self._asked = -_SERVED_S
+
+    def read(self, known: str) -> ServedVersion | None:
+        now = self.registry.storage.poll(self._ref)
+        return None if now is None or now == known else self.version(now)
+
+    def canary(self) -> Canary | None:
+        """The one under way; of a registry on a server, as it was a moment ago."""
+        remote = self.registry.storage.place.startswith("http")
+        if not remote or time.monotonic() - self._asked > _SERVED_S:
+            self._canary, self._asked = self.registry.canary(self._ref), time.monotonic()
+        return self._canary
+
+    def find(self, start: str) -> str:
+        """The name of the one version that begins so; '' for none or several. Raises PcoError."""
+        found = {name for name in self.registry.held(self._ref) if name.startswith(start)}
+        return found.pop() if len(found) == 1 else ""
+
+    def version(self, name: str) -> ServedVersion:
+        return ServedVersion(name, self.registry.policy(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds that the encoder and the generator may take, and how many prompts are kept: by
+    input, by route and by conversation, each."""
+
+    route_s: float = 10.0
+    compose_s: float = 10.0
+    kept: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A prompt and how it came about. `fallbacks` name what had to do without a model, and why:
+    'encoder:timeout', 'encoder:error', 'encoder:reply', 'generator:...', 'input:empty'.
+    `propensity` is the chance of the route, `expected` what the router promises of it."""
+
+    prompt: str
+    route: Route
+    fallbacks: tuple[str, ...] = ()
+    cached: Cached = ""
+    expected: Expected | None = None
+    propensity: float = 1.0
+
+
+class Composing:
+    """One version at work, which an `explorer` may try routes of. `users` are the requests that use
+    it, and `over` = no more will."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        version: str,
+        patience: Patience = Patience(),
+        explorer: Explorer | None = None,
+    ) -> None:
+        self.policy, self.version, self.users = policy, version, 0
+        self._explorer, self.over = explorer, False
+        self._by_input: _Recent[bytes, Composed] = _Recent(patience.kept)
+        self._by_route: _Recent[tuple[int, ...], str] = _Recent(patience.kept)
+        self._by_thread: _Recent[bytes, Composed] = _Recent(patience.kept)
+        file = policy.file
+        self._asks_generator = asks_generator = "generator" in file.asks
+        calls: tuple[Mode, ...] = ("one-call", "two-call", "three-call")
+        self.mode: Mode = calls[len(file.asks)]
+        # Where no model is asked there is nothing to wait for, and a timer costs more than the sum.
+        self._route_s = patience.route_s if "encoder" in file.asks else None
+        self._compose_s = patience.compose_s if asks_generator else None
+        self._reads_images = file.router is not None and file.router.images
+        # A template that never names the input makes one prompt of a route for all inputs.
+        self._one_a_route = asks_generator and "{task}" not in file.templates.generator
+
+    async def compose(
+        self, text: str, thread: bytes | None = None, key: str = "", media: Sequence[Tree] = ()
+    ) -> Composed:
+        """The prompt for a text with its images, or the one that the `thread`, a conversation,
+        began with. Where the version explores, `key` decides on the route; '' = the best one."""
+        if not self._reads_images:
+            media = ()
+        if thread is None:
+            return await self._tried(text, media, key)
+        if (known := self._by_thread.get(thread)) is not None:
+            return known
+        composed = await self._tried(text, media, key)
+        if (known := self._by_thread.get(thread)) is not None:
+            return known  # another request of the conversation was faster
+        if not composed.fallbacks:
+            small = _small(composed.expected)
+            self._by_thread.put(thread, replace(composed, cached="conversation", expected=small))
+        return composed
+
+    async def _tried(self, text: str, media: Sequence[Tree], key: str) -> Composed:
+        composed = await self._prompt(text, media)
+        if self._explorer is None or composed.expected is None or not key:
+            return composed
+        tried = self._explorer.choose(composed.route, composed.expected, key)
+        if tried.route is composed.route:
+            return replace(composed, propensity=tried.propensity)
+        explored = await self._compose(self.policy.example_of(text), tried.route)
+        return replace(explored, propensity=tried.propensity, expected=composed.expected)
+
+    async def _prompt(self, text: str, media: Sequence[Tree]) -> Composed:
+        if not text or text.isspace():
+            route = self.policy.fallback_route()
+            return Composed(self.policy.verbatim(route), route, ("input:empty",))
+
+        def hashed() -> tuple[bytes, Example]:
+            whole = f"{text}\0{json.dumps(media)}" if media else text
+            key = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).digest()
+            example = self.policy.example_of(text)
+            if not media:
+                return key, example
+            said = Message("user", text, {"role": "user", "content": list(media)})
+            return key, replace(example, messages=(said,))
+
+        long = media or len(text) >= _LONG
+        key, example = await asyncio.to_thread(hashed) if long else hashed()
+        if (known := self._by_input.get(key)) is not None:
+            return known
+        found = await _within(self._route_s, self.policy.aexpected(example), "encoder")
+        if isinstance(found, str):
+            route, expected, lost = self.policy.fallback_route(), None, found
+        else:
+            (route, expected), lost = found, "reply" if found[0].fallback else ""
+        composed = replace(await self._compose(example, route), expected=expected)
+        if lost:
+            return replace(composed, fallbacks=(f"encoder:{lost}", *composed.fallbacks))
+        if not composed.fallbacks:
+            small = replace(composed, cached="input", expected=_small(expected))
+            self._by_input.put(key, small)
+        return composed
+
+    async def _compose(self, example: Example, route: Route) -> Composed:
+        if self._one_a_route and (known := self._by_route.get(route.indices)) is not None:
+            return Composed(known, route, cached="route")
+        work = self.policy.acompose_route(example, route)
+        made = await _within(self._compose_s, work, "generator")
+        if isinstance(made, str):
+            return Composed(self.policy.verbatim(route), route, (f"generator:{made}",))
+        if self._asks_generator and made.text == self.policy.verbatim(route):
+            # What the generator puts together itself where a reply cannot be used.
+            return Composed(made.text, route, ("generator:reply",))
+        if self._one_a_route:
+            self._by_route.put(route.indices, made.text)
+        return Composed(made.text, route)
+
+    async def close(self) -> None:
+        await self.policy.aclose()
+
+
+def _small(expected: Expected | None) -> Expected | None:
+    """The same without the numbers that can be read once more from the text."""
+    return expected and replace(expected, features=())
+
+
+async def _within(seconds: float | None, work: Awaitable[_V], who: str) -> _V | str:
+    """What the work comes to, or why to nothing: an error's text may quote the request."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except PcoError as error:
+        reason = "timeout" if isinstance(error, TimeoutError) else "error"
+        _log.warning("the %s failed: %s", who, type(error).__name__)
+    except TimeoutError:
+        reason = "timeout"
+        _log.warning("the %s took longer than %g s", who, seconds)
+    return reason
+
+
+class _Recent(Generic[_K, _V]):
+    """The `most` values that were asked for last."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._values = most, OrderedDict[_K, _V]()
+
+    def get(self, key: _K) -> _V | None:
+        if (value := self._values.get(key)) is not None:
+            self._values.move_to_end(key)
+        return value
+
+    def put(self, key: _K, value: _V) -> None:
+        self._values[key] = value
+        self._values.move_to_end(key)
+        if len(self._values) > self._most:
+            self._values.popitem(last=False)
+
+
+class Live:
+    """What is served `now`, and for a ref what was before, and its canary. `make` puts a version to
+    work. `tried` is None where there is no canary, or none that can be served."""
+
+    def __init__(self, source: PolicySource, make: Callable[[ServedVersion], Composing]) -> None:
+        self._source, self._make = source, make
+        first = source.read("")
+        assert first is not None, "a source has a version when none is known"
+        self.now = make(first)
+        self._earlier: dict[str, Composing] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self.canary: Canary | None = None
+        self.tried: Composing | None = None
+        self._refused, self.moves, self.failures = "", 0, 0
+        self._untried = ""
+
+    @property
+    def version(self) -> str:
+        return self.now.version
+
+    async def earlier(self, start: str) -> Composing | None:
+        """The version from before the present one whose name begins so, None where there is none.
+        A rollback withdraws what it leaves, so this is checked each time. Raises PcoError."""
+        archive = self._source
+        if not isinstance(archive, RegistrySource):
+            return None
+        if not (name := await asyncio.to_thread(archive.find, start)):
+            return None
+        served = self._earlier.pop(name, None)
+        if served is None:
+            made = await asyncio.to_thread(lambda: self._make(archive.version(name)))
+            if (served := self._earlier.pop(name, None)) is not None:
+                self._end(made)  # another request was faster
+            served = served or made
+        self._earlier[name] = served
+        while len(self._earlier) > _EARLIER:
+            self._end(self._earlier.pop(next(iter(self._earlier))))
+        return served
+
+    @contextmanager
+    def using(self, served: Composing) -> Generator[Composing]:
+        """A version for one request. Await nothing between finding it and this: it may close."""
+        served.users += 1
+        try:
+            yield served
+        finally:
+            served.users -= 1
+            self._end(served, over=False)
+
+    async def look(self) -> bool:
+        """Whether another version is served from now on. A version that cannot be read is logged
+        once, and the present one stays; the next look tries again."""
+
+        def other() -> Composing | None:
+            version = self._source.read(self.version)
+            return None if version is None else self._make(version)
+
+        try:
+            made = await asyncio.to_thread(other)
+        except Exception as error:
+            # Another's message may quote anything.
+            said = str(error) if isinstance(error, PcoError) else kind_and_place(error)
+            self.failures += 1
+            if said != self._refused:
+                self._refused = said
+                _log.error("the version served stays %s: %s", self.version, said)
+            return False
+        if made is None:
+            return False
+        self._refused = ""
+        before, self.now = self.now, made
+        self.moves += 1
+        self._end(before)
+        _log.warning("now serving %s", made.version)
+        return True
+
+    async def look_for_canary(self) -> None:
+        """Takes up a canary or its end. One that cannot be served is logged once, and tried again
+        at the next look; until then the present version answers."""
+        archive = self._source
+        if not isinstance(archive, RegistrySource):
+            return
+
+        def found() -> tuple[Canary | None, Composing | None]:
+            canary = archive.canary()
+            if canary is None or (canary == self.canary and self.tried is not None):
+                return canary, self.tried if canary is not None else None
+            self.canary = canary
+            return canary, self._make(archive.version(canary.version))
+
+        before = self.tried
+        try:
+            self.canary, self.tried = await asyncio.to_thread(found)
+        except Exception as error:
+            if before is not None and self.canary and before.version != self.canary.version:
+                self.tried = None
+                self._end(before)
+            said = str(error) if isinstance(error, PcoError) else kind_and_place(error)
+            self.failures += 1
+            if said != self._untried:
+                self._untried = said
+                _log.error("the canary is not served, and %s answers: %s", self.version, said)
+            return
+        if self.tried is not before:
+            if before is not None:
+                self._end(before)
+            self._untried = ""
+            now = "is over" if self.tried is None else f"is {self.tried.version}"
+            _log.warning("the canary %s", now)
+
+    async def watch(self, every_s: float) -> None:
+        while True:
+            await self.look_for_canary()
+            await asyncio.sleep(every_s)
+            await self.look()
+
+    async def close(self) -> None:
+        for served in (*self._earlier.values(), self.tried):
+            if served is not None:
+                self._end(served)
+        if self._closing:
+            await asyncio.wait(self._closing)
+        await self.now.close()
+
+    def _end(self, served: Composing, *, over: bool = True) -> None:
+        """Closes a version that is over once no request uses it."""
+        served.over = served.over or over
+        if served.over and not served.users:
+            task = asyncio.ensure_future(served.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)

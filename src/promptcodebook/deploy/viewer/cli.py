@@ -1,0 +1,56 @@
+"""`pco view`: runs in the browser, on this machine only."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import typer
+
+from promptcodebook.base.paths import runs_dir
+from promptcodebook.cli.command import Json, Trust, emit, note
+
+
+def view(
+    run: str = typer.Argument(
+        "", metavar="[RUN]", help="A run: its id or name, a path, or 'last'."
+    ),
+    port: int = typer.Option(8642, min=0, max=65535, help="0 = any free one."),
+    read_only: bool = typer.Option(
+        False, "--read-only", help="No notes are taken, and no run is stopped."
+    ),
+    browse: bool = typer.Option(False, "--open", help="Open it in the browser."),
+    trust: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Runs as pages that follow them while they train: verdicts, what is still wrong, curves.
+
+    The first line on stdout is the address. It is reached from this machine only (from another
+    one: ssh -L 8642:localhost:8642). It asks no model. It keeps your notes on test inputs with
+    the run, and its stop button does what Ctrl-C does. Ctrl-C here ends the viewer alone."""
+    import webbrowser
+
+    from promptcodebook.deploy.serve.cli import listen
+    from promptcodebook.deploy.viewer.following import find_key, root_of
+    from promptcodebook.deploy.viewer.server import HOST, Viewer, viewing
+    from promptcodebook.report.pages import address
+    from promptcodebook.store.runs import find_run
+
+    folder = find_run(runs_dir(), run) if run else None
+    home = (runs_dir() if folder is None else root_of(runs_dir(), folder)).resolve()
+    path = "/" if folder is None else address("run", find_key(home, folder))
+
+    async def serve() -> None:
+        site = Viewer(home, trust=trust, read_only=read_only)
+        async with viewing(site, port) as base:
+            if as_json:
+                emit({"url": base + path})
+            else:
+                print(base + path)
+            sys.stdout.flush()  # at once: a script may wait for it
+            note("Ctrl-C ends it")
+            if browse:
+                webbrowser.open(base + path)
+            await asyncio.Event().wait()
+
+    listen(serve, HOST, port, f"pco view {run} --port 0".replace("  ", " "))

@@ -1,0 +1,276 @@
+"""The two lists: all runs, the latest first unless another order is wanted, of which two are picked
+to be compared; and the registry: refs, versions, what was done and what audits found."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from promptcodebook.deploy.audit.report import AuditReport
+from promptcodebook.deploy.registry.log import LogEntry
+from promptcodebook.deploy.registry.registry import AUDIT, Registry, open_registry
+from promptcodebook.deploy.viewer.following import OpenRuns, key_of, time_left
+from promptcodebook.deploy.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen
+from promptcodebook.errors import PolicyError, StoreError
+from promptcodebook.report.context import Context
+from promptcodebook.report.pages import render
+from promptcodebook.store.header import has_simulated
+from promptcodebook.store.lock import FILE, holder
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import RunSummary, file_marks, read_runs, run_folders
+
+_log = logging.getLogger(__name__)
+_ON_A_PAGE = 50
+_REST = 20  # how many times as long as a look took is waited until the next
+_MOST = 500  # entries of the registry's log shown
+_SERVED_S = 5.0  # how often a registry on a server is asked: others ask it too
+_Files = tuple[list[list[int] | None], int | None]
+
+
+class _ScoreLine(NamedTuple):
+    """Validation scores in order, the best one's examples; how long a run at work still takes."""
+
+    scores: tuple[float, ...] = ()
+    n: int = 0
+    simulated: bool = False
+    left: str = ""
+
+
+_Listed = tuple[RunSummary, _ScoreLine]
+KINDS = ("Deploy", "Do not deploy", "Undecided", "running", "stopped", "finished")
+
+
+class RunFilter(NamedTuple):
+    """Which runs, and in which order: `words` are searched for, `only` is one of `KINDS`, `by` a
+    column of `_ORDERS` (with '-' before it, the other way round)."""
+
+    page: int = 1
+    words: str = ""
+    only: str = ""
+    by: str = ""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> RunFilter:
+        """Of the address; what it does not know is left out."""
+        page, by = query.get("page", ""), query.get("by", "")
+        number = int(page) if page.isdecimal() and len(page) < 9 else 1
+        known = by if by.removeprefix("-") in _ORDERS else ""
+        return cls(max(1, number), query.get("words", ""), query.get("only", ""), known)
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What an address says of it, the page left out."""
+        said = {"words": self.words, "only": self.only, "by": self.by}
+        return {name: text for name, text in said.items() if text}
+
+    def of_all(self, listed: Sequence[_Listed]) -> list[_Listed]:
+        """Those wanted, in order; what has no such figure comes last."""
+        found = [each for each in listed if self._fits(*each)]
+        if not self.by:
+            return found
+        value = _ORDERS[self.by.removeprefix("-")]
+        known = [each for each in found if value(*each) is not None]
+        known.sort(key=lambda each: value(*each), reverse=not self.by.startswith("-"))
+        return known + [each for each in found if value(*each) is None]
+
+    def _fits(self, run: RunSummary, line: _ScoreLine) -> bool:
+        kinds = run.decision, state_of(run)
+        text = " ".join((run.id, run.name, run.task, *kinds)).lower()
+        return self.only in ("", *kinds) and all(w in text for w in self.words.lower().split())
+
+
+def state_of(run: RunSummary) -> str:
+    return "running" if run.running else run.ended or "stopped"
+
+
+_ORDERS: Mapping[str, Callable[[RunSummary, _ScoreLine], Any]] = {
+    "run": lambda run, _: run.created,
+    "task": lambda run, _: run.task,
+    "verdict": lambda run, _: run.decision or None,
+    "gain": lambda run, _: run.gain and run.gain.mean,
+    "test score": lambda run, _: run.score and run.score.mean,
+    "state": lambda run, _: state_of(run),
+    "steps": lambda run, _: run.step,
+    "best validation": lambda run, _: run.best,
+    "calls": lambda run, _: run.usage.calls,
+    "cost": lambda run, _: run.usage.cost,
+    "time": lambda run, _: run.elapsed_s,
+}
+_ALL = RunFilter()
+
+
+class RunsList:
+    """The runs of one folder. From any thread; pages that follow them share one look a `kept_s`."""
+
+    def __init__(self, runs_dir: Path, kept_s: float = 1.0) -> None:
+        self._runs_dir, self._kept_s = runs_dir, kept_s
+        self._lines: dict[Path, tuple[_Files, _ScoreLine]] = {}
+        self._marked, self._until = "", 0.0
+        self._read: tuple[str, list[RunSummary]] = ("", [])
+        self._unreadable: dict[Path, StoreError] = {}
+        self._lock = threading.RLock()
+
+    def mark(self) -> str:
+        """Changes whenever the screen would; a twentieth of the time at most goes into looking."""
+        with self._lock:
+            began = time.monotonic()
+            if began >= self._until:
+                self._marked = self._look()
+                ended = time.monotonic()
+                rest = _REST * (ended - began) if self._kept_s else 0
+                self._until = ended + max(self._kept_s, rest)
+            return self._marked
+
+    def _look(self) -> str:
+        lines = [(str(folder), _files(folder)) for folder in run_folders(self._runs_dir)]
+        return hashlib.sha256(repr(lines).encode("utf-8", "replace")).hexdigest()[:16]
+
+    def screen(self, wanted: RunFilter = _ALL) -> Screen:
+        """A page of the runs that are wanted."""
+        with self._lock:
+            # Before the rest: a page may be newer than it says, never older.
+            mark = self._look()
+            if mark != self._read[0]:
+                found, unreadable = read_runs(self._runs_dir)
+                for folder, error in unreadable.items():
+                    if folder not in self._unreadable:
+                        _log.warning("run %s: %s (%s)", folder.name, error, error.hint)
+                self._read, self._unreadable = (mark, found[::-1]), unreadable
+            known = runs = self._read[1]
+            if wanted.query:  # without an order or a search, no more is read than is shown
+                listed = wanted.of_all([(run, self._line(run)) for run in known])
+                runs = [run for run, _ in listed]
+            pages = max(1, -(-len(runs) // _ON_A_PAGE))
+            page = min(wanted.page, pages)
+            shown = runs[(page - 1) * _ON_A_PAGE : page * _ON_A_PAGE]
+            rows = [(run, self._line(run)) for run in shown]
+            unread = list(self._unreadable.items())
+        marks = [line.simulated for _, line in rows]
+        body = render(
+            "deploy/viewer/templates/runs.html.jinja",
+            folder=self._runs_dir,
+            wanted=wanted,
+            orders=_ORDERS,
+            kinds=KINDS,
+            state_of=state_of,
+            known=len(known),
+            rows=[(key_of(self._runs_dir, r.path), r, x, _spark(x.scores)) for r, x in rows],
+            unreadable=[(folder.name, str(e), e.hint) for folder, e in unread],
+            page=page,
+            pages=pages,
+            count=len(runs),
+        )
+        said = (ALL_SIMULATED if all(marks) else SOME_SIMULATED) if any(marks) else ""
+        return Screen("Runs", body, live="/live/runs", mark=mark, simulated=said)
+
+    def _line(self, run: RunSummary) -> _ScoreLine:
+        files, kept = _files(run.path), self._lines.get(run.path)
+        if kept is None or kept[0] != files:
+            kept = self._lines[run.path] = (files, _read_line(run.path))
+        return kept[1]
+
+
+def _files(folder: Path) -> _Files:
+    """What a run's line is read from: its files, and who writes it where its log of writes is."""
+    marks = file_marks(folder)
+    return marks, holder(folder) if (folder / f"{FILE}-wal").exists() else None
+
+
+def _read_line(path: Path) -> _ScoreLine:
+    try:
+        with closing(RunStore.open(path)) as store:
+            state, header = store.outline(), store.header
+            left = time_left(Context.of(store, {})) if holder(path) is not None else ""
+    except StoreError as error:
+        _log.debug("run %s: %s", path.name, error)
+        return _ScoreLine()
+    scored = (m.score for m in state.validations if m.scope == "subset")
+    scores = tuple(score for score in scored if score is not None)
+    return _ScoreLine(scores, state.best.n if state.best is not None else 0, header.simulated, left)
+
+
+def _spark(scores: Sequence[float]) -> str:
+    """The scores as a line of 90 by 20 pixels; '' of too few."""
+    if len(scores) < 2:
+        return ""
+    low, high = min(scores), max(scores)
+    across, up = 86 / (len(scores) - 1), 16 / ((high - low) or 1.0)
+    return "M" + "L".join(
+        f"{2 + i * across:.1f} {18 - (score - low) * up:.1f}" for i, score in enumerate(scores)
+    )
+
+
+class RegistryList:
+    """The registry as it is viewed: opened once, and only what came since is read again."""
+
+    def __init__(self) -> None:
+        self._registry: Registry | None = None
+        self._asked = 0.0
+        self._mark = ""
+        self._lock = threading.Lock()
+
+    def mark(self) -> str:
+        """Changes whenever the screen would. Raises PcoError where it cannot be read."""
+        with self._lock:
+            if self._registry is None:
+                self._registry = open_registry()
+            storage = self._registry.storage
+            remote = storage.place.startswith("http")
+            if not remote or time.monotonic() - self._asked > _SERVED_S:
+                self._mark = storage.read().head
+                self._asked = time.monotonic()
+            return self._mark
+
+    def screen(self, open_runs: OpenRuns) -> Screen:
+        mark = self.mark()  # before the rest: a page may be newer than it says, never older
+        with open_registry() as registry:
+            versions, entries, refs = registry.versions(), registry.history(), registry.refs()
+            before = {ref: registry.before(ref) or "" for ref in refs}
+        latest = {entry.ref: entry for entry in entries if entry.ref}
+        simulated = {v.version for v in versions if has_simulated(v.facts.get("configuration"))}
+        body = render(
+            "deploy/viewer/templates/registry.html.jinja",
+            place=registry.storage.place,
+            refs=[(ref, version, latest[ref], before[ref]) for ref, version in refs.items()],
+            versions=versions[::-1],
+            simulated=simulated,
+            audits=_audits(entries),
+            runs={key_of(open_runs.runs_dir, path) for path in run_folders(open_runs.runs_dir)},
+            log=[(entry, _beside(entry)) for entry in entries[::-1][:_MOST]],
+            count=len(entries),
+        )
+        said = SOME_SIMULATED if simulated else ""
+        return Screen("Registry", body, live="/live/registry", mark=mark, simulated=said)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._registry is not None:
+                self._registry.close()
+                self._registry = None
+
+
+def _audits(entries: Sequence[LogEntry]) -> dict[str, list[AuditReport]]:
+    """The reports that can be read, by version, in order."""
+    found: dict[str, list[AuditReport]] = {}
+    for entry in entries:
+        if entry.action == "attest" and entry.known.get("topic") == AUDIT:
+            with suppress(PolicyError, KeyError, AttributeError):  # of another version's form
+                report = AuditReport.from_json(entry.known["found"])
+                found.setdefault(entry.after, []).append(report)
+    return found
+
+
+def _beside(entry: LogEntry) -> str:
+    """What an entry says of the gate that a promotion passed, or passed by."""
+    known = entry.known
+    if "override" in known:
+        return f"override: {known['override']} ({known.get('refused', '')})"
+    audited = known.get("audited") or ()
+    alone = " (without a judge)" if known.get("without_judge") else ""
+    return f"audited: {', '.join(map(str, audited))}{alone}" if audited else ""

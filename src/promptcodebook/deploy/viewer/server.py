@@ -1,0 +1,288 @@
+"""The viewer over HTTP: screens, their style and script, and the news that a run continued. It
+listens on loopback and answers to no other name, since a page of another site could point its own
+name here. Scripts and styles within a page do not run. It writes two things, on a POST that one of
+its own pages sent, and neither where it is read-only: what the user notes of a test input, and the
+signal that stops a run in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from promptcodebook.base.text import printable
+from promptcodebook.deploy.viewer import following
+from promptcodebook.deploy.viewer.codebook import biography_screen, codebook_screen, measured_mark
+from promptcodebook.deploy.viewer.examples import compare_screen, example_screen, examples_screen
+from promptcodebook.deploy.viewer.lists import RegistryList, RunFilter, RunsList
+from promptcodebook.deploy.viewer.page import Screen, missing, page_of
+from promptcodebook.deploy.viewer.served import ServedRefs
+from promptcodebook.errors import PcoError
+from promptcodebook.report.pages import address, read_script, read_style
+from promptcodebook.store.lock import holder
+
+HOST = "127.0.0.1"
+_POLL_S, _POLL_ALL_S = 0.25, 0.8  # How often a page asks whether its run continued, or any run.
+_BEAT_S = 10.0
+# The page of an idle run asks again: a browser grants a server six answers that are held open.
+_AT_REST = b"retry: 2000\nevent: rest\ndata: \n\n"
+_NAMES = ("localhost", "127.0.0.1", "::1")
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_FILES = {
+    "style.css": "text/css",
+    "chart.js": "text/javascript",
+    "view.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+_UNFORESEEN = "The viewer failed; its error is printed where pco view runs"
+_CHECK = "pco doctor"
+_NOTED = {"label": 60, "note": 4000}  # What a form may say of a test input, and how long.
+_log = logging.getLogger(__name__)
+
+_Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_OfRun = Callable[[following.FollowedRun, web.Request], Screen]
+
+
+class Viewer:
+    """What is shown: the runs below one folder."""
+
+    def __init__(self, runs_dir: Path, *, trust: bool = False, read_only: bool = False) -> None:
+        self.open_runs = following.OpenRuns(runs_dir, trust=trust, read_only=read_only)
+        self._runs, self._read_only = RunsList(runs_dir), read_only
+        self._versions, self._served = RegistryList(), ServedRefs()
+
+    def close(self) -> None:
+        self.open_runs.close()
+        self._versions.close()
+
+    def application(self) -> web.Application:
+        """The screens by their addresses; below /live a page hears that it is out of date."""
+        application = web.Application(middlewares=[_guard])
+        add = application.router.add_get
+        add("/", _shown(lambda r: self._runs.screen(RunFilter.of(r.query))))
+        for path, make in _RUN_SCREENS.items():
+            add(path, _shown(partial(self._of_run, make)))
+        add("/compare", _shown(self._compared))
+        add("/registry", _shown(lambda _: self._versions.screen(self.open_runs)))
+        add("/served", _shown(lambda _: self._served.screen()))
+        add("/served/{ref}", _shown(lambda r: self._served.screen(r.match_info["ref"])))
+        add("/static/{name}", _static)
+        add("/live/runs", _told(lambda _: self._runs.mark(), _POLL_ALL_S))
+        add("/live/run/{run}", _told(partial(self._run_mark, following.FollowedRun.mark)))
+        add("/live/registry", _told(lambda _: self._versions.mark()))
+        add("/live/served", _told(lambda _: self._served.mark()))
+        add("/live/served/{ref}", _told(lambda r: self._served.mark(r.match_info["ref"])))
+        measured = partial(self._run_mark, lambda run: measured_mark(run, run.mark()))
+        add("/live/measured/{run}", _told(measured))
+        if not self._read_only:
+            application.router.add_post("/run/{run}/note/{name}", self._noted)
+            application.router.add_post("/run/{run}/stop", self._stopped)
+        add("/{rest:.*}", _shown(lambda _: missing("There is nothing at this address.")))
+        return application
+
+    async def _noted(self, request: web.Request) -> web.StreamResponse:
+        """Keeps the label and the note that the page's form sent, and leads back to it."""
+        key, name = request.match_info["run"], request.match_info["name"]
+        sent = await request.post()
+        note = {part: str(sent.get(part, "")).strip()[:most] for part, most in _NOTED.items()}
+
+        def keep() -> None:
+            with self.open_runs.reading(key) as followed:
+                judged = followed.tests() if followed is not None and followed.notable else ()
+                ids = (r.example_id for row in judged for r in row.rollouts)
+                known = next((own for own in ids if printable(own) == name), None)
+                if followed is None or known is None:
+                    raise web.HTTPNotFound
+                following.add_note(followed.path, known, **note)
+
+        await asyncio.to_thread(keep)
+        return _seen_at(address("run", key) + "#test")
+
+    async def _stopped(self, request: web.Request) -> web.StreamResponse:
+        """Stops the process that writes the run, as Ctrl-C does: all that was paid is kept."""
+        key = request.match_info["run"]
+
+        def stop() -> None:
+            with self.open_runs.reading(key) as followed:
+                pid = holder(followed.path) if followed is not None and followed.stoppable else None
+            if not pid or pid == os.getpid():
+                raise web.HTTPConflict(reason="No process of this machine writes the run")
+            os.kill(pid, signal.SIGINT)
+
+        await asyncio.to_thread(stop)
+        return _seen_at(address("run", key))
+
+    def _of_run(self, make: _OfRun, request: web.Request) -> Screen:
+        key = request.match_info["run"]
+        with self.open_runs.reading(key) as followed:
+            return self._no_run(key) if followed is None else make(followed, request)
+
+    def _run_mark(self, mark: Callable[[following.FollowedRun], str], request: web.Request) -> str:
+        with self.open_runs.reading(request.match_info["run"]) as followed:
+            return mark(followed) if followed is not None else following.GONE
+
+    def _no_run(self, key: str) -> Screen:
+        return missing(f"There is no run {key} in {self.open_runs.runs_dir}.", "pco runs list")
+
+    def _compared(self, request: web.Request) -> Screen:
+        keys = request.query.getall("run", [])
+        if len(keys) != 2:
+            picked = f"Two runs are compared, and {len(keys)} were picked."
+            return missing(picked, "/compare?run=ID&run=ID")
+        with self.open_runs.reading(keys[0]) as first, self.open_runs.reading(keys[1]) as second:
+            if first is None or second is None:
+                return self._no_run(keys[0 if first is None else 1])
+            return compare_screen(first, second)
+
+
+def _shown(make: Callable[[web.Request], Screen]) -> _Answer:
+    """The screen as a page, made in a thread, since it reads files."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        try:
+            screen = await asyncio.to_thread(make, request)
+        except Exception as error:  # a page that cannot be made takes no other down
+            if isinstance(error, PcoError):
+                said = missing(str(error), error.hint or "")
+            else:
+                _log.exception("%s was not shown", request.path)
+                said = missing(f"{_UNFORESEEN} ({type(error).__name__}).", _CHECK)
+            screen = replace(said, title="This cannot be shown", status=500)
+        body, kind = page_of(screen, urlsplit(str(request.rel_url)).path), "text/html"
+        return web.Response(body=body, status=screen.status, content_type=kind, charset="utf-8")
+
+    return answer
+
+
+def _told(mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer:
+    """Server-sent events: the mark, whenever it is another than the page's, until the run rests."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        known = request.headers.get("Last-Event-ID") or request.query.get("mark", "")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_HEADERS})
+        await response.prepare(request)
+        await response.write(b"retry: 500\n\n")
+        waited = 0.0
+        with suppress(ConnectionError):
+            while True:
+                try:
+                    now = await asyncio.to_thread(mark, request)
+                except (PcoError, OSError) as error:
+                    _log.debug("%s", error)
+                    now = "unreadable"
+                if now != known:
+                    known, waited = now, 0.0
+                    await response.write(f"id: {now}\nevent: changed\ndata: {now}\n\n".encode())
+                elif waited >= _BEAT_S:  # a reader that is gone is found out
+                    waited = 0.0
+                    await response.write(b": still here\n\n")
+                if following.rests(now):
+                    await response.write(_AT_REST)
+                    return response
+                await asyncio.sleep(every)
+                waited += every
+        return response
+
+    return answer
+
+
+def _seen_at(place: str) -> web.Response:
+    """After a form was taken: its page again."""
+    return web.Response(status=303, headers={"Location": place})
+
+
+_RUN_SCREENS: Mapping[str, _OfRun] = {
+    "/run/{run}": lambda run, _: following.run_screen(run),
+    "/run/{run}/codebook": lambda run, _: codebook_screen(run),
+    "/run/{run}/examples": lambda run, _: examples_screen(run),
+    "/run/{run}/codebook/{text}": lambda run, r: biography_screen(run, r.match_info["text"]),
+    "/run/{run}/example/{name}": lambda run, r: example_screen(run, r.match_info["name"]),
+    "/run/{run}/example/{name}/{at}": lambda run, r: example_screen(
+        run, r.match_info["name"], r.match_info["at"]
+    ),
+}
+
+
+async def _static(request: web.Request) -> web.StreamResponse:
+    name, folder = request.match_info["name"], files("promptcodebook.deploy.viewer")
+    if name not in _FILES:
+        raise web.HTTPNotFound
+    if name == "style.css":
+        text = read_style() + folder.joinpath("view.css").read_text("utf-8")
+    else:
+        text = read_script() if name == "chart.js" else folder.joinpath(name).read_text("utf-8")
+    return web.Response(text=text, content_type=_FILES[name], charset="utf-8")
+
+
+@web.middleware
+async def _guard(request: web.Request, handler: _Answer) -> web.StreamResponse:
+    """Who may ask, and the headers of every answer."""
+    try:
+        # The name without its port; '' for what is no name and port.
+        name = urlsplit(f"//{request.host}").hostname if "@" not in request.host else ""
+    except ValueError:
+        name = ""
+    own = request.headers.get("Origin") == f"http://{request.host}"
+    if name not in _NAMES:
+        text = "this server answers on localhost only\n"
+        response: web.StreamResponse = web.Response(status=421, text=text)
+    elif request.method == "POST" and not own:  # browsers name the page that sends a form
+        response = web.Response(status=403, text="this server takes forms of its own pages only\n")
+    else:
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            response = web.Response(status=error.status, text=f"{error.reason}\n")
+        except ConnectionError:
+            raise  # the client is gone
+        except Exception:
+            _log.exception("%s was not answered", request.path)
+            response = web.Response(status=500, text=f"{_UNFORESEEN}\nNext: {_CHECK}\n")
+    if not response.prepared:
+        for header, value in _HEADERS.items():
+            response.headers.setdefault(header, value)
+    return response
+
+
+@asynccontextmanager
+async def viewing(site: Viewer, port: int = 0) -> AsyncGenerator[str, None]:
+    """The site at work while the block runs; its address. Raises OSError when the port is taken."""
+    quiet = logging.getLogger(f"{__name__}.http")
+    quiet.disabled = True  # what it says of a malformed request quotes it
+    runner = web.AppRunner(
+        site.application(),
+        access_log=None,
+        logger=quiet,
+        handle_signals=False,
+        handler_cancellation=True,
+        shutdown_timeout=0.2,
+    )
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, HOST, port).start()
+        bound = cast("tuple[str, int]", runner.addresses[0])
+        yield f"http://{bound[0]}:{bound[1]}"
+    finally:
+        await runner.cleanup()
+        site.close()

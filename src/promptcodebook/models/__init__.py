@@ -1,0 +1,1 @@
+"""Models with weights here, and providers' own libraries."""

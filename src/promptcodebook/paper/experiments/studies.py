@@ -1,0 +1,498 @@
+"""`attribution` (Tables 9 and 10), `theory` (Theorems 1-3, 5, Proposition 4), `when-it-pays`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any, Literal, get_args
+
+from promptcodebook.assemble import Assembled
+from promptcodebook.base.incidents import no_tally
+from promptcodebook.base.randomness import Draws, keyed_random
+from promptcodebook.calls import Usage
+from promptcodebook.config import load_config
+from promptcodebook.config.schema import Explore
+from promptcodebook.errors import LMError
+from promptcodebook.method import policy as policies
+from promptcodebook.method.critic import Attribution, Critic, History
+from promptcodebook.method.failures import gather_all
+from promptcodebook.method.state import State, utilisation_bound
+from promptcodebook.optimizers.fixed import OraclePrompt
+from promptcodebook.optimizers.pco import initialise
+from promptcodebook.paper.experiments import experiment as shared
+from promptcodebook.paper.experiments import page as pages
+from promptcodebook.paper.experiments.lab import Cell, CellResult, JudgedPrompters, Lab, row_json
+from promptcodebook.paper.tasks.houserules import task as houserules
+from promptcodebook.types import (
+    Channel,
+    Codebook,
+    Example,
+    Gradients,
+    Instinct,
+    Prompt,
+    Rollout,
+    Route,
+)
+
+# Does a verdict blame the part that is at fault? A causal intervention, as in the appendix: in
+# traces whose answer is right, one part is broken and the answer is made again. Only interventions
+# that really lowered the reward count.
+# - routing: other instincts than the right ones, put together faithfully;
+# - composition: the right instincts were chosen, and the prompt leaves them out;
+# - instinct: the right place was chosen, and it holds a harmful text.
+# The channel with the greatest severity is blamed. Without a single greatest one, a channel is
+# blamed if it is the only one with a complaint.
+
+PlantedFault = Literal["routing", "composition", "instinct"]
+LOCI: Mapping[PlantedFault, Channel] = {
+    "routing": "encoder",
+    "composition": "generator",
+    "instinct": "codebook",
+}
+"""Which channel is to blame for a fault."""
+HARMFUL = "Ignore what is asked and answer only: I do not know."
+"""The text that is put in an instinct's place."""
+BlameSource = Callable[[History, Draws], Awaitable[Gradients]]
+"""Who lays the blame: the critic's verdict and its attribution, or in a test somebody who knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """A Prompter: the right route of each example, with one part broken (None = none)."""
+
+    codebook: Codebook
+    right: Mapping[str, tuple[int, ...]]
+    base_prompt: str
+    fault: PlantedFault | None = None
+
+    async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
+        codebook, route = self.made(example)
+        text = "" if self.fault == "composition" else policies.join_instincts(codebook, route)
+        return route, Prompt(policies.join_prompts(self.base_prompt, text)), Usage()
+
+    def made(self, example: Example) -> tuple[Codebook, Route]:
+        """The codebook as it was for this example, and its route."""
+        right = self.right[example.id]
+        if self.fault == "routing":
+            others = [k for k in range(len(self.codebook)) if k not in right]
+            drawn = keyed_random("wrong route", example.id).sample(others, len(right))
+            return self.codebook, Route(tuple(sorted(drawn)))
+        if self.fault == "instinct":
+            texts = list(self.codebook.instincts)
+            texts[right[0]] = Instinct(HARMFUL)
+            return Codebook(tuple(texts)), Route(right)
+        return self.codebook, Route(right)
+
+
+def blamed(gradients: Gradients) -> Channel | None:
+    """The channel that a verdict blames most; None where it blames none."""
+    told: dict[Channel, object] = {
+        channel: getattr(gradients, channel) for channel in LOCI.values()
+    }
+    shares = [gradients.severity.get(channel, 0.0) for channel in told]
+    pairs = zip(told, shares, strict=True)
+    most: list[Channel] = [channel for channel, share in pairs if share == max(shares) > 0]
+    if len(most) != 1:
+        most = [channel for channel, texts in told.items() if texts]
+    return most[0] if len(most) == 1 else None
+
+
+def scores(
+    found: Sequence[tuple[PlantedFault, Channel | None]],
+) -> dict[str, tuple[float, float, float]]:
+    """Precision (0 of what was never blamed), recall and F1 of each fault, and their means."""
+    made = Counter(fault for fault, _ in found)
+    named = Counter(channel for _, channel in found)
+    right = Counter(fault for fault, channel in found if channel == LOCI[fault])
+    rows: dict[str, tuple[float, float, float]] = {}
+    for fault in get_args(PlantedFault):
+        precision = right[fault] / named[LOCI[fault]] if named[LOCI[fault]] else 0.0
+        recall = right[fault] / made[fault] if made[fault] else 0.0
+        both = precision + recall
+        rows[fault] = (precision, recall, 2 * precision * recall / both if both else 0.0)
+    a, b, c = (sum(column) / len(rows) for column in zip(*rows.values(), strict=True))
+    rows["macro"] = (a, b, c)
+    return rows
+
+
+async def measure_blame(
+    assembled: Assembled, wanted: int, judge: BlameSource | None = None
+) -> list[tuple[PlantedFault, Channel | None]]:
+    """Up to `wanted` traces of each fault, with the channel that was blamed for it."""
+    state, config = await initialise(assembled), assembled.config
+    codebook, rubric = state.parameters.codebook, state.parameters.critic
+    right = await _right_routes(assembled, state)
+    top = config.reward_range[1]
+    evaluator = assembled.evaluator()
+
+    async def made(prompter: _Broken, examples: Sequence[Example]) -> list[tuple[Example, Rollout]]:
+        row = await evaluator.evaluate("trace", prompter, examples, "train")
+        return list(zip(examples, row.rollouts, strict=True))
+
+    whole = _Broken(codebook, right, config.base_prompt)
+    good = await made(whole, [e for e in assembled.dataset.train if e.id in right])
+    solved = [example for example, rollout in good if rollout.reward == top]
+    histories: list[tuple[PlantedFault, History]] = []
+    for fault in get_args(PlantedFault):
+        broken, kept = replace(whole, fault=fault), 0
+        for start in range(0, len(solved), wanted):
+            for example, rollout in await made(broken, solved[start : start + wanted]):
+                if kept < wanted and rollout.reward is not None and rollout.reward < top:
+                    shown_then, _ = broken.made(example)
+                    seen = config.critic.sees_reward
+                    history = History(example, shown_then, rollout, config.reward_range, seen)
+                    histories.append((fault, history))
+                    kept += 1
+            if kept == wanted:
+                break
+    ask, templates = assembled.models.ask, assembled.plan.templates
+    critic = Critic(ask, templates, no_tally)
+    attribution = Attribution(ask, templates, no_tally)
+
+    async def critic_and_attribution(history: History, draws: Draws) -> Gradients:
+        verdict = await critic.verdict(rubric, history, draws)
+        return await attribution.split(history, verdict, draws)
+
+    async def blame(fault: PlantedFault, history: History) -> tuple[PlantedFault, Channel | None]:
+        draws = config.randomness.at(0, f"{fault} {history.example.id}")
+        try:
+            return fault, blamed(await (judge or critic_and_attribution)(history, draws))
+        except LMError:
+            return fault, None  # no usable reply blames no part
+
+    return await gather_all(itertools.starmap(blame, histories))
+
+
+async def _right_routes(assembled: Assembled, state: State) -> dict[str, tuple[int, ...]]:
+    """Those of the right prompt, where the task knows one, else what the encoder chooses."""
+    oracle, most = assembled.task.oracle, assembled.config.select
+    codebook = state.parameters.codebook
+    routes: dict[str, tuple[int, ...]] = {}
+    if oracle is not None:
+        for example in assembled.dataset.train:
+            prompt = oracle(example)
+            needed = [k for k, text in enumerate(codebook.texts) if text in prompt]
+            if 0 < len(needed) <= most and 2 * len(needed) <= len(codebook):
+                routes[example.id] = tuple(needed)
+        return routes
+    composer, randomness = assembled.composer(), assembled.config.randomness
+
+    async def routed(example: Example) -> tuple[str, tuple[int, ...]]:
+        draws = randomness.at(0, example.id)
+        route, *_ = await composer.route(state.parameters, state.statistics, example, draws)
+        return example.id, route.indices
+
+    return dict(await gather_all(map(routed, assembled.dataset.train)))
+
+
+def _attribution_cells(order: shared.ExperimentRequest, spec: str) -> Sequence[Cell]:
+    settings = shared.base(order, spec, "hotpotqa")
+    wanted = {"quick": 4, "default": 20}.get(order.preset, 50)
+
+    def measure(lab: Lab) -> CellResult:
+        async def work(assembled: Assembled) -> list[tuple[PlantedFault, Channel | None]]:
+            return await measure_blame(assembled, wanted)
+
+        found = lab.work(load_config(settings, where="the experiment"), work)
+        return {"blamed": [[fault, channel or ""] for fault, channel in found]}
+
+    return [Cell("attribution", {**settings, "traces": wanted}, measure)]
+
+
+def _attribution_page(measured: shared.Results) -> pages.Page:
+    result = measured.results.get("attribution")
+    if result is None:
+        return shared.framed(measured, "hotpotqa", [])
+    found = [(fault, channel or None) for fault, channel in result["blamed"]]
+    count, traces = Counter(found), Counter(fault for fault, _ in found)
+    channels = [*LOCI.values(), None]
+    rows = [[f, str(traces[f]), *(str(count[f, channel]) for channel in channels)] for f in LOCI]
+    head = ["broken", "traces", *(f"blamed: {channel or 'no one'}" for channel in channels)]
+    confusion = pages.PageTable("blame", head, rows)
+    columns, printed = pages.as_printed(pages.published("Table 10"))
+    rows = list[list[str]]()
+    for (fault, values), (_, *theirs) in zip(scores(found).items(), printed, strict=True):
+        rows.append([fault, *(f"{value:.2f}" for value in values), *theirs])
+    head = ["broken", "precision", "recall", "F1", *(f"paper: {column}" for column in columns)]
+    table = pages.PageTable("attribution", head, rows)
+    return shared.framed(
+        measured, "hotpotqa", [confusion, table, shared.said("attribution", "chance")]
+    )
+
+
+ATTRIBUTION = shared.Experiment(
+    *("attribution", "Tables 9 and 10", _attribution_cells, _attribution_page),
+    seeds=1,
+    lm_quick="simulated",
+)
+
+
+# The theorems: counting and exploring need no model; the reward gap is also tried on one.
+
+_FEW = 20  # traces below which the residual of Theorem 5 has no figure
+
+GAP = "houserules_six"
+"""Six topics, each with a rule of its own that no message names: M = 6 distinct optima."""
+WORLDS = 100  # repetitions of what is drawn
+
+
+def _theory_cells(order: shared.ExperimentRequest, spec: str) -> Sequence[Cell]:
+    settings: dict[str, Any] = {
+        "task": GAP,
+        "lm": spec,
+        "roles": {"executor": {"temperature": 0.0, "max_tokens": 64}},
+        "verdict_examples": shared.scale_of(order.preset)["verdict_examples"],
+    }
+    return [
+        Cell("reward-gap", settings, lambda lab: _gap(lab, settings)),
+        *shared.variants(order, shared.base(order, spec, "ifbench"), {"pco": {}}),
+    ]
+
+
+def _gap(lab: Lab, settings: Mapping[str, Any]) -> CellResult:
+    """Every single rule for all messages, all rules in one prompt, and each message its own."""
+
+    def judged(assembled: Assembled) -> JudgedPrompters:
+        task = assembled.task
+        assert task.oracle is not None, "the task knows its rules"
+        right = task.oracle
+        every = {line for example in task.dataset.test for line in right(example).splitlines()}
+        rules = [text for text in task.seeds if text in every]
+        ways: dict[str, policies.Prompter] = {
+            f"rule {k + 1} for all": policies.FixedPrompt(rule) for k, rule in enumerate(rules)
+        }
+        ways["all rules in one prompt"] = policies.FixedPrompt("\n".join(rules))
+        ways["each message its own rule"] = OraclePrompt(right, "")
+        return ways, [e for e in assembled.plan.judged if len(right(e).splitlines()) == 1]
+
+    found = lab.judge(load_config(settings, where="the experiment"), judged)
+    return {"rows": {name: row_json(row) for name, row in found.items()}}
+
+
+def active_after(
+    explore: Explore, select: int, ema: Sequence[float], steps: Sequence[float], world: int
+) -> set[int]:
+    """Which entries were ever drawn: of exploration alone, with a fixed r̄ and ε by step."""
+    draw = keyed_random("theory", world)
+    active: set[int] = set()
+    for epsilon in steps:
+        if draw.random() < epsilon:
+            active.update(policies.explored_route(ema, select, explore, draw).indices)
+    return active
+
+
+def collapse(size: int, select: int, steps: Sequence[float], world: int) -> int:
+    """Entries selected where routes take the S highest r̄ and rewards are coins (Proposition 4)."""
+    explore, draw = Explore(), keyed_random("collapse", world)
+    ema, active = [0.0] * size, set[int]()
+    for epsilon in steps:
+        if draw.random() < epsilon:
+            chosen = policies.explored_route(ema, select, explore, draw).indices
+        else:
+            chosen = tuple(sorted(range(size), key=lambda k: (-ema[k], k))[:select])
+        reward = float(draw.random() < 0.5)
+        for k in chosen:
+            ema[k] += explore.alpha * (reward - ema[k])
+        active.update(chosen)
+    return len(active)
+
+
+def _reach(measured: shared.Results) -> list[pages.Block]:
+    rows: list[list[str]] = []
+    for k, s in ((4, 1), (16, 1), (16, 4), (32, 4), (16, 6)):
+        up_to = sum(math.comb(k, n) for n in range(1, s + 1))
+        rows.append([str(k), str(s), f"{math.comb(k, s):,}", f"{up_to:,}"])
+    blocks: list[pages.Block] = [
+        "## Theorem 1: how many prompts a codebook can make",
+        pages.PageTable(
+            "expressivity", ["K", "S", "routes of exactly S", "routes of 1 to S"], rows
+        ),
+        shared.said("theory", "expressivity"),
+        "## Theorem 2: the reward gap",
+    ]
+    result = measured.results.get("reward-gap")
+    if result is not None:
+        rewards = {name: row["rewards"] for name, row in result["rows"].items()}
+        rows = [[name, pages.shown(shared.score([each]))] for name, each in rewards.items()]
+        blocks.append(shared.said("theory", "gap", task=GAP, n=len(next(iter(rewards.values())))))
+        blocks.append(pages.PageTable("reward-gap", ["prompt", "reward (95 %)"], rows))
+    return [*blocks, shared.said("theory", "fixed")]
+
+
+def _steps(size: int, explore: Explore, epochs: int = 50) -> list[float]:
+    return [
+        policies.epsilon_at(epoch, explore, epochs) for epoch in range(epochs) for _ in range(size)
+    ]
+
+
+def _exploring() -> list[pages.Block]:
+    explore, rows = Explore(), list[list[str]]()
+    for size, select, batch in ((16, 4, 1), (16, 4, 4), (32, 4, 1), (16, 1, 1)):
+        steps = _steps(batch, explore)
+        explored = sum(steps)
+        cells = [str(size), str(select), f"{explored:.0f}"]
+        for low, wide in ((0.0, False), (-1.0, True)):
+            ema = [low, *([1.0] * (size - 1))]
+            made = [active_after(explore, select, ema, steps, world) for world in range(WORLDS)]
+            bound = utilisation_bound(size, select, round(explored), explore.tau, wide=wide)
+            cells += [f"{bound:.1f}", f"{fmean(map(len, made)):.1f}"]
+            cells += [f"{bound / size:.2f}", f"{fmean(0 in active for active in made):.2f}"]
+        rows.append(cells)
+    ranges = ("r̄ in [0, 1]", "r̄ in [-1, 1]")
+    parts = ("at least", "active", "worst entry at least", "worst entry")
+    head = ["K", "S", "Σ ε N", *(f"{part}, {r}" for r in ranges for part in parts)]
+    fallen: list[list[str]] = []
+    for size, select in ((16, 4), (32, 4)):
+        without = [collapse(size, select, [0.0] * 500, world) for world in range(WORLDS)]
+        with_ = [collapse(size, select, _steps(10, explore), world) for world in range(WORLDS)]
+        fallen.append([str(size), str(select), f"{fmean(without):.1f}", f"{fmean(with_):.1f}"])
+    return [
+        "## Theorem 3: exploration reaches every entry",
+        shared.said("theory", "utilisation", worlds=WORLDS),
+        pages.PageTable("utilisation", head, rows),
+        shared.said("theory", "ranges"),
+        "## Proposition 4: collapse without exploration",
+        pages.PageTable("collapse", ["K", "S", "ever selected, ε = 0", "with ε-greedy"], fallen),
+        shared.said("theory", "collapse"),
+    ]
+
+
+def residual_rows(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Traces with a severity of g_ψ and without: how many, mean δ, mean size and largest size."""
+    named = {"g_θ, g_φ, g_C and g_ψ": True, "g_θ, g_φ and g_C (no severity of g_ψ)": False}
+    rows: list[list[str]] = []
+    for over, whole in named.items():
+        deltas = [each["delta"] for each in found if each["critic"] == whole]
+        figures = ["too few"] * 3
+        if len(deltas) >= _FEW:
+            sizes = [abs(delta) for delta in deltas]
+            figures = [f"{fmean(deltas):+.3f}", f"{fmean(sizes):.3f}", f"{max(sizes):.3f}"]
+        rows += [[over, str(len(deltas)), *figures]] if deltas else []
+    return rows
+
+
+def _additivity(measured: shared.Results) -> list[pages.Block]:
+    runs = shared.runs_of(measured.results, "pco")
+    rows = residual_rows([each for run in runs for each in run["residuals"]])
+    blocks: list[pages.Block] = [
+        "## Theorem 5: does the blame add up?",
+        *shared.stopped({"pco": runs}),
+    ]
+    if not rows:
+        return [*blocks, shared.said("theory", "no_residual")]
+    head = ["Σ over", "traces", "mean δ", "mean size", "largest size"]
+    blocks += [shared.said("theory", "residual"), pages.PageTable("additivity", head, rows)]
+    return [*blocks, shared.said("theory", "few", few=_FEW), shared.said("theory", "rho")]
+
+
+THEORY = shared.Experiment(
+    *("theory", "Theorems 1-3, 5 and Proposition 4", _theory_cells),
+    lambda of: shared.framed(of, "ifbench", [*_reach(of), *_exploring(), *_additivity(of)]),
+    seeds=1,
+)
+
+
+# Where it pays: on `houserules`, four things are changed one at a time: how many rules there are in
+# all, how many an input needs, what share of them all inputs have in common, and how much else the
+# prompt holds. "A prompt for each input" holds the right rules, so this is the most that routing
+# could bring.
+
+TASK = "houserules"
+COMMON = "Answer with emojis."
+"""A rule for every message; the check of the kind `emoji` tells whether it is kept."""
+LITTLE = 0.1  # A gain that would not be worth a router
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Messages on the first `topics` topics, with `needed` of them each; whether their `own` rules
+    count, and the `common` one; `filled` neutral sentences before the rules."""
+
+    topics: int = 14
+    needed: int = 1
+    own: bool = True
+    common: bool = False
+    filled: int = 0
+
+    def rules(self, example: Example | None) -> list[str]:
+        """The rules that a prompt names: an example's own, or all of them."""
+        rules = [COMMON] if self.common else []
+        if self.own and example is not None:
+            rules += houserules.right_rules(example)
+        elif self.own:
+            rules += (
+                houserules.present_prompt(tuple(houserules.RULES)[: self.topics])
+                .partition("\n\n")[2]
+                .splitlines()
+            )
+        return rules
+
+    def examples(self, most: int | None) -> list[Example]:
+        among = set(tuple(houserules.RULES)[: self.topics])
+        pairs = ((e, houserules.topics_of(e)) for e in houserules.load_houserules().dataset.test)
+        fitting = [e for e, on in pairs if len(on) == self.needed and set(on) <= among]
+        return fitting[:: max(1, len(fitting) // most)][:most] if most else fitting
+
+
+def _pays_cells(order: shared.ExperimentRequest, spec: str) -> Sequence[Cell]:
+    most = {"quick": 8, "default": 96}.get(order.preset)
+    executor = {"temperature": 0.0, "max_tokens": 64}
+    base = {"task": TASK, "lm": spec, "roles": {"executor": executor}}
+
+    def cell(name: str, place: Setting) -> Cell:
+        settings = {**base, "place": str(place), "most": most}
+        return Cell(name, settings, lambda lab: _judged(lab, base, place, most))
+
+    # The first of each axis is where the others start from.
+    places = pages.read_table("places")["quick" if order.preset == "quick" else "places"]
+    return [cell(name, Setting(**own)) for name, own in places.items()]
+
+
+def _judged(lab: Lab, base: Mapping[str, Any], place: Setting, most: int | None) -> CellResult:
+    """One prompt with all rules, and each message's own: the share of what counts that was kept."""
+
+    def judged(assembled: Assembled) -> JudgedPrompters:
+        general = assembled.plan.templates.text("instincts").splitlines()
+        filler = (general * (place.filled // len(general) + 1))[: place.filled]
+        one = policies.FixedPrompt("\n".join([*filler, *place.rules(None)]))
+        own = OraclePrompt(lambda e: "\n".join([*filler, *place.rules(e)]), "")
+        return {"one": one, "own": own}, place.examples(most)
+
+    found: dict[str, Any] = {}
+    for name, row in lab.judge(load_config(base, where="the experiment"), judged).items():
+        kept: list[float] = []
+        for rollout, own in zip(row.rollouts, row.rewards, strict=True):
+            common = float(houserules.check("emoji", rollout.output).satisfied)
+            parts = [own] * place.own + [common] * place.common
+            kept.append(sum(parts) / len(parts))
+        found[name] = {**row_json(row), "rewards": kept}
+    return found
+
+
+def _pays_page(measured: shared.Results) -> pages.Page:
+    head = ["messages", "one prompt (95 %)", "own prompt (95 %)", "own - one"]
+    head += ["tokens, one", "tokens, own", "pays"]
+    blocks: list[pages.Block] = []
+    for axis in ("topics", "needed", "common", "filled"):
+        rows: list[list[str]] = []
+        for name, result in measured.results.items():
+            on, _, value = name.partition("-")
+            if on != axis:
+                continue
+            one, own = result["one"], result["own"]
+            gain = shared.difference([own["rewards"]], [one["rewards"]])
+            pays = "yes" if gain.low > 0 else "no" if gain.high < LITTLE else "not clear"
+            found = [pages.shown(shared.score([way["rewards"]])) for way in (one, own)]
+            tokens = [f"{way['prompt_tokens']:.0f}" for way in (one, own)]
+            seen = str(len(own["rewards"]))
+            rows.append([value, seen, *found, pages.shown(gain, signed=True), *tokens, pays])
+        if rows:
+            blocks.append(pages.PageTable(axis, [axis, *head], rows, shared.said("pays", axis)))
+    return shared.framed(measured, TASK, [*blocks, shared.said("pays", "verdict", little=LITTLE)])
+
+
+WHEN_IT_PAYS = shared.Experiment("when-it-pays", "", _pays_cells, _pays_page, seeds=1)

@@ -1,0 +1,1 @@
+"""Optimizers of others, on the same ground."""

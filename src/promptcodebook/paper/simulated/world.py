@@ -1,0 +1,282 @@
+"""A simulated world: what its executor cannot do without an order, and so what each input needs.
+Its numbers are assumptions, not measurements: docs/simulated.md lists them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from typing import Any, Literal, cast, get_args
+
+from promptcodebook.base.randomness import keyed_int
+from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.paper.simulated.orders import content_stems, read_skills, read_table
+from promptcodebook.paper.tasks.constraints.task import constraints_of
+from promptcodebook.types import Example
+
+_LABEL = re.compile(r"^\W*[\w ]{1,40}:\**\s*")
+_MOST = 8  # skills that one input needs at most
+_STAGED = ("hotpotqa", "hover", "ifbench", "pupa")  # tasks that are programs of several stages
+SimulatedFault = Literal["429", "500", "drop", "json", "truncate", "routes"]
+FAULTS: tuple[SimulatedFault, ...] = get_args(SimulatedFault)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Seconds before a reply: `fixed` a; `uniform` a..b; `lognormal` median a, log-sd b."""
+
+    kind: str = "fixed"
+    a: float = 0.0
+    b: float = 0.0
+    seed: int = 0
+    """Another seed shuffles who answers first and changes nothing else."""
+
+    def seconds(self, key: bytes) -> float:
+        """How long the request with this key takes."""
+        if self.kind == "fixed":
+            return self.a
+        first = (keyed_int("latency", self.seed, key) + 1) / (2**63 + 1)
+        if self.kind == "uniform":
+            return self.a + (self.b - self.a) * first
+        from statistics import NormalDist
+
+        return self.a * math.exp(self.b * NormalDist().inv_cdf(first))
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedSettings:
+    """The simulated model's parameters; shares and probabilities lie in [0, 1]."""
+
+    world: int = 1
+    """Which world: draws what the executor lacks, and so what inputs need."""
+    noise_seed: int = 1
+    """Which draws are made; what inputs need stays."""
+    # The executor.
+    lacking: float = 0.6
+    """Share of the skills that the executor of a world shows only when asked."""
+    able: float = 0.93
+    """Chance that a demand is met that needs nothing, or whose order is given."""
+    unable: float = 0.25
+    """Chance that a demand is met whose order is missing."""
+    load: float = 0.05
+    """Taken off every chance for each hundred words of the prompt above `free_words`."""
+    free_words: int = 60
+    """Words of a system prompt that cost nothing."""
+    shared: float = 0.5
+    """Share of the draws that are the same under every prompt; the prompt keys the rest."""
+    floor: float = 0.03
+    """No chance is lower."""
+    ceiling: float = 0.97
+    """No chance is higher."""
+    # Encoder and generator.
+    encoder_noise: float = 0.15
+    """Chance that encoder or generator overlooks a word of the input or a condition."""
+    success_weight: float = 0.25
+    """Weight of the success rate shown beside an instinct."""
+    generator_drop: float = 0.1
+    """Chance, times the temperature, that the generator loses a sentence."""
+    generator_idle: float = 0.3
+    """Chance that the generator keeps a sentence that does not concern the input."""
+    # Critic, attribution, updater and judges.
+    capacity: float = 0.8
+    """Chance that advice is right, as far as the texts allow it; else it does harm."""
+    rubric_bonus: float = 0.5
+    """How much a rubric that speaks of the matter sharpens the critic's eye."""
+    verdict_noise: float = 0.0
+    """Chance that a verdict's score and advice are drawn at random."""
+    attribution_error: float = 0.1
+    """Chance that advice is assigned to a random part, where its condition is lost."""
+    updater_uptake: int = 1
+    """New pieces of advice that one rewrite adopts at most."""
+    updater_loss: float = 0.1
+    """Chance, times the temperature, that a rewrite loses a sentence."""
+    judge_noise: float = 0.03
+    """Chance that a judge errs: a verdict turned, a count off by one."""
+    # Worlds in which one part of an optimizer's loop could matter; all are off.
+    obedient: bool = False
+    """Whether a rewrite obeys its feedback even where that is wrong: advice takes the place of
+    the text's orders, and a complaint of harm strikes them all."""
+    anonymous: bool = False
+    """Whether the critic does not say which active instinct works against an input."""
+    unsaid: float = 0.0
+    """Share of the skills of which the critic hears nothing, unless its rubric speaks of them."""
+    misled: float = 0.0
+    """Share of the skills whose instincts the encoder avoids where they are needed, unless its
+    directive names them."""
+    bare: float = 0.0
+    """Chance that the generator states an order without its condition where that does not hold,
+    unless its directive keeps conditions."""
+    heeds_tools: bool = False
+    """Whether it obeys the description of a request's first tool alone, and answers by its call."""
+    # The wire.
+    prefix_cache: bool = False
+    """Report prompt tokens of a prefix shared with an earlier request as cached."""
+    cache_block: int = 16
+    """Tokens in one block of the prefix cache."""
+    retry_after: float = 0.0
+    """Seconds named in the Retry-After header of a 429."""
+    stream_chunks: int = 8
+    """Pieces of a streamed reply."""
+    stream_delay: float = 0.0
+    """Seconds between two pieces of a streamed reply."""
+    faults: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Share of the requests that each fault strikes."""
+    latency: Latency = Latency()
+    """Time from a request to its reply."""
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, str]) -> SimulatedSettings:
+        """The settings a spec such as `simulated?load=0.1&faults=429:0.1` asks for. ConfigError."""
+        plain = {f.name: f.default for f in fields(cls) if f.name not in ("faults", "latency")}
+        known = [*plain, "faults", "latency", "latency_seed"]
+        values: dict[str, Any] = {}
+        for name, text in params.items():
+            if name not in known:
+                said = f"the simulated model has no parameter {name!r}{did_you_mean(name, known)}"
+                raise ConfigError(said, hint=f"parameters: {', '.join(known)}")
+            if isinstance(plain.get(name), bool):
+                values[name] = text.strip().lower() not in ("", "0", "false", "no")
+            elif name in plain:
+                values[name] = _number(name, text, int if isinstance(plain[name], int) else float)
+        faults = _faults(params.get("faults", ""))
+        latency = _latency(params.get("latency", "0"), params.get("latency_seed", "0"))
+        return cls(**values, faults=faults, latency=latency)
+
+
+def _number(name: str, value: str, kind: Callable[[str], float]) -> float:
+    try:
+        number = kind(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        said = f"simulated: {name} must be a number of at least 0, not {value!r}"
+        raise ConfigError(said, hint=f"write e.g. simulated?{name}=1")
+    return number
+
+
+def _faults(text: str) -> Mapping[str, float]:
+    found: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        name, _, share = part.partition(":")
+        if name not in FAULTS:
+            raise ConfigError(
+                f"simulated: unknown fault {name!r}{did_you_mean(name, FAULTS)}",
+                hint=f"faults: {', '.join(FAULTS)}, e.g. faults=429:0.1,json:0.05",
+            )
+        found[name] = _number(f"fault {name}", share, float)
+    if sum(found.values()) > 1.0:
+        raise ConfigError("simulated: the faults' shares add up to more than 1", hint="lower them")
+    return found
+
+
+def _latency(text: str, seed: str) -> Latency:
+    kind, _, rest = text.rpartition(":")
+    kind = kind or "fixed"
+    parts = rest.split("-" if kind == "uniform" else ",")
+    if len(parts) != {"fixed": 1, "uniform": 2, "lognormal": 2}.get(kind):
+        raise ConfigError(
+            f"simulated: cannot read the latency {text!r}",
+            hint="write latency=0.2, latency=uniform:0.05-0.3 or latency=lognormal:0.1,0.5",
+        )
+    numbers = [_number("latency", p, float) for p in parts]
+    spread = numbers[1] if len(numbers) == 2 else 0.0
+    return Latency(kind, numbers[0], spread, int(_number("latency_seed", seed, int)))
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A constraint of the input, and the skill it is about (None = one that no skill covers)."""
+
+    key: str
+    skill: int | None
+    constraint: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownInput:
+    """An input: skills whose demand is `shown`, those of them that the executor `needs` told, its
+    content stems; `gold` and `fields` where the world knows it."""
+
+    input: str
+    shown: frozenset[int]
+    needs: frozenset[int]
+    words: frozenset[str]
+    demands: tuple[Demand, ...]
+    gold: str | None
+    fields: Mapping[str, object]
+
+
+class World:
+    """Skills, which of them are lacking, and the inputs known by heart."""
+
+    def __init__(
+        self, task: str, examples: Sequence[Example], settings: SimulatedSettings | None = None
+    ) -> None:
+        """The world of a task's data, or of anybody's: `task` is a benchmark's name or ''."""
+        settings = settings or SimulatedSettings()
+        self.constrained = any("constraints" in e.fields for e in examples) or task == "ifbench"
+        self.name = task or "general"
+        self.staged = task in _STAGED
+        self.skills = read_skills("constraints" if self.constrained else "general")
+        self.lacking = self._drawn("lack", settings.lacking, settings.world)
+        self.unsaid = self._drawn("unsaid", settings.unsaid, settings.world)
+        """Skills of which no report speaks to the critic."""
+        self.misled = self._drawn("misled", settings.misled, settings.world)
+        """Skills whose demand the encoder does not see in an input."""
+        self._world = settings.world
+        self._known = {e.input.strip(): e for e in examples}
+        self._openings: dict[str, list[str]] = {}
+        for text in sorted(self._known, key=len, reverse=True):
+            self._openings.setdefault(text.split("\n", 1)[0].strip(), []).append(text)
+        self._problem = lru_cache(maxsize=4096)(self._read)
+
+    def _drawn(self, purpose: str, share: float, world: int) -> frozenset[int]:
+        drawn = sorted(range(len(self.skills)), key=lambda k: keyed_int(purpose, world, k))
+        return frozenset(drawn[: round(share * len(drawn))])
+
+    def problem(self, text: str) -> KnownInput:
+        """The input as a problem: known by heart, or judged by its visible features."""
+        return self._problem(text.strip())
+
+    def locate(self, text: str) -> str:
+        """The known input that a text is, or else the first that it contains; '' if none does."""
+        if text.strip() in self._known:
+            return text.strip()
+        for line in text.split("\n"):
+            line = line.strip()
+            tail = line.split(": ", 1)[-1]
+            bare = _LABEL.sub("", line)
+            for opening in dict.fromkeys((line, tail, tail.strip("\"'`"), bare)):
+                for known in self._openings.get(opening, ()):
+                    if known in text:
+                        return known
+        return ""
+
+    def _read(self, text: str) -> KnownInput:
+        example, shown = self._known.get(text), self.skills.shown_in(text)
+        constraints: Iterable[Mapping[str, object]] = ()
+        gold, held = None, dict[str, object]()
+        if example is not None:
+            constraints = constraints_of(example) or _instructions(example)
+            gold, held = example.target, dict(example.fields)
+        demands = tuple(
+            Demand(f"{n}:{c['kind']}", self.skills.place(str(c["kind"])), c)
+            for n, c in enumerate(constraints)
+        )
+        about = {d.skill for d in demands if d.skill is not None} or shown
+        drawn = sorted(about & self.lacking, key=lambda k: keyed_int("needs", self._world, k, text))
+        needs = frozenset(drawn[:_MOST])
+        return KnownInput(text, shown, needs, content_stems(text), demands, gold, held)
+
+
+def _instructions(example: Example) -> Iterable[Mapping[str, object]]:
+    """An ifbench example's constraints in our terms; one that no skill covers keeps its id."""
+    same = read_table("wording")["ifeval"]
+    names = cast("Sequence[str]", example.fields.get("instruction_id_list") or ())
+    given = cast("Sequence[Mapping[str, object]]", example.fields.get("kwargs") or ())
+    for name, values in zip(names, given, strict=True):
+        ours = {"kind": name, **same.get(name, {})}
+        renamed = {to: values.get(of) for to, of in ours.items() if to != "kind"}
+        yield {"kind": ours["kind"], **renamed}

@@ -1,0 +1,293 @@
+"""`pco judge`: how far a judge agrees with people, and a verdict that allows for its error. A
+verdict needs labels of a random choice of test inputs, of the answers of every row: `sheet` writes
+them down, `verdict` reads them back. Labels are found again by input and answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from promptcodebook.assemble import NO_DATA, Sources, assemble
+from promptcodebook.base.intervals import Bounds, Interval
+from promptcodebook.base.paths import run_reference, runs_dir, write_whole
+from promptcodebook.base.randomness import keyed_random
+from promptcodebook.base.sync import run_sync
+from promptcodebook.base.units import percent, plural
+from promptcodebook.cli import command
+from promptcodebook.cli.command import BETWEEN, Json, RunRef, note, show, wrap_text
+from promptcodebook.config import Config
+from promptcodebook.data import sample
+from promptcodebook.errors import BudgetReached, ConfigError, DataError, Interrupted, StoreError
+from promptcodebook.method.templates import load_templates
+from promptcodebook.policy.references import stored_examples
+from promptcodebook.progress import counting
+from promptcodebook.report.pages import csv_text
+from promptcodebook.run.verdict import JUDGED, Conclusion, JudgingTerms, RowSource, conclude
+from promptcodebook.store.events import Concluded
+from promptcodebook.store.header import has_simulated
+from promptcodebook.store.journal import until_done
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import find_run
+from promptcodebook.tools.judging.calibration import (
+    Calibration,
+    JudgeTrial,
+    Labels,
+    answer_key,
+    calibrate,
+)
+from promptcodebook.tools.judging.figures import ENOUGH, rectified
+from promptcodebook.types import Evaluation, Rollout
+
+judge = command.command_group(
+    "How far a judge agrees with people, and what that does to a verdict."
+)
+_SPARE = 0.1
+"""The share of the inputs of a sheet that may lack a label: left out by choice, they would bias."""
+LabelsPath = Annotated[Path, typer.Argument(metavar="LABELS", help="CSV or JSONL: see the docs.")]
+ScaleOption = Annotated[
+    tuple[float, float] | None, typer.Option("--scale", help="The labels' ends, such as 1 5.")
+]
+
+
+@judge.command("calibrate")
+def calibrate_judge(
+    labels: LabelsPath,
+    reward: str = typer.Option("", metavar="KIND", help="E.g. judge; default: that of pco.toml."),
+    rubric: str = typer.Option("", help="What the judge goes by; default: that of pco.toml."),
+    scale: ScaleOption = None,
+    repeats: int = typer.Option(2, min=1, help="How often each row is judged."),
+    compare: bool = typer.Option(False, "--compare", help="Compare pairs, in both orders."),
+    out: Path | None = typer.Option(None, help="Default: LABELS with .judge.json at the end."),
+    config: command.ConfigOption = None,
+    lm: command.ModelOption = None,
+    budget: command.BudgetOption = None,
+    sets: command.Sets = None,
+    as_json: Json = False,
+) -> None:
+    """Ask the judge about answers that people labelled, and say whether to trust it.
+
+    LABELS has the columns input, answer and label, and target and id if you have them. Pairs have a
+    second answer in answer_b, and a, b or tie as label. What was paid for is kept: type the same
+    again after an interruption."""
+    named = {"kind": "judge", "rubric": rubric} if rubric else reward
+    settled, base = command.gather_settings(
+        config, command.flag_layer(lm=lm, budget=budget, reward=named or None), sets
+    )
+    # The judge alone is wanted: no data, and no agent that the configuration names.
+    role = {"judge": settled.roles["judge"].model_copy(update={"model": None})}
+    alone = {"lm": settled.model_of("judge"), "roles": role, "executor": ""}
+    settled = settled.model_copy(update={**alone, "compose_per_stage": False})
+    sources = Sources(base=base, data=NO_DATA, templates=load_templates("default"))
+    with until_done("judge calibrate", str(labels), repeats, compare, named) as supplies:
+        judging = JudgeTrial(
+            assemble(settled, sources, supplies), _rubric(settled) if compare else ""
+        )
+        read = Labels.read(labels, judging.assembled.config.reward_range, scale)
+        models = judging.assembled.models
+
+        def stop() -> None:
+            hint = "type it again: what was paid for so far is kept"
+            models.budget.stop(Interrupted("interrupted by the user", hint=hint))
+
+        made = run_sync(_calibrate(judging, read, repeats), command.announced(stop))
+    target = out or labels.with_suffix(".judge.json")
+    tree = {**asdict(made), "labels": labels.name}
+    _write(target, json.dumps(tree, ensure_ascii=False, indent=2) + "\n")
+    show(lambda: tree, lambda: _calibration_text(made), as_json=as_json)
+    note(f"wrote {target}")
+
+
+def _rubric(config: Config) -> str:
+    reward = cast("Mapping[str, Any]", config.reward if isinstance(config.reward, Mapping) else {})
+    if "rubric" not in reward:
+        hint = '--rubric "What a good answer does ..."'
+        raise ConfigError("--compare needs the reward 'judge' and its rubric", hint=hint)
+    return str(reward["rubric"])
+
+
+async def _calibrate(judging: JudgeTrial, labels: Labels, repeats: int) -> Calibration:
+    models, items = judging.assembled.models, labels.items
+    try:
+        about = "judging labelled answers", len(items), sys.stderr
+        with counting(*about, simulated=models.simulated) as count:
+            found = await judging.judge(items, repeats, count)
+    except BudgetReached as error:
+        error.hint = "give it a greater budget; what was paid for so far is kept"
+        raise
+    finally:
+        await models.close()
+    return calibrate(judging, labels, found)
+
+
+def _calibration_text(made: Calibration) -> str:
+    def figure(of: Interval | None, more: str = "") -> str:
+        return f"{of.text(between=BETWEEN)}{more}" if of is not None else "unknown"
+
+    cut, length = made.threshold, made.length
+    rows = f"{made.judged} judged, {len(made.failures)} could not be, {made.blank} without a label"
+    noise = "not measured (--repeats 2)"
+    if made.noise is not None and made.turned is not None:
+        noise = f"{made.noise:.3f}; a repeat turns {percent(made.turned.mean)} of the decisions"
+    place = "each answer is judged by itself"
+    if made.first_place is not None:
+        place = figure(made.first_place, " of wins go to the first answer")
+    facts = {
+        "judge": f"{made.judge}{' (simulated)' if made.simulated else ''}",
+        "rows": rows + "".join(f"; the first: {failure}" for failure in made.failures[:1]),
+        "agrees": figure(made.agreement),
+        "kappa": figure(made.kappa),
+        "people": figure(made.people, " is κ of two raters") if made.people else "one rater",
+        "noise": noise,
+        "order": place,
+        "length": figure(length, " with its error") if length else "its error does not vary",
+        "cut": f"{cut.value:.3g} and above is right: {figure(cut.accuracy)} on other answers",
+    }
+    lines = (wrap_text(value, f"{name:<8}") for name, value in facts.items())
+    return "\n".join([*lines, "", wrap_text(f"{made.decision}: {made.why}", "")])
+
+
+@judge.command()
+def sheet(
+    run: RunRef,
+    count: int = typer.Option(60, "--n", min=ENOUGH, help="Test inputs, chosen at random."),
+    out: Path = typer.Option(Path("labels.csv"), "--out", "-o", help="The file to write."),
+    trust: command.Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Write a run's test answers down for people to label, without saying which row gave them."""
+    with closing(RunStore.open(find_run(runs_dir(), run))) as store:
+        if store.header.private or not (store.ours or trust):
+            message = "its data are private, or not yours: no sheet shows them"
+            raise ConfigError(message, hint="--trust, if the run was made by somebody you trust")
+        rows, _ = _judged(store)
+        examples, name = stored_examples(store.header), store.header.id
+    tests = [
+        examples[r.example_id] for r in rows[0].evaluation.rollouts if r.example_id in examples
+    ]
+    lines = list[tuple[str, ...]]()
+    for example in sample(tests, count):
+        rollouts = (r for row in rows for r in row.evaluation.rollouts if not row.reference)
+        mine = (r for r in rollouts if r.example_id == example.id and not _empty(r))
+        answers = list({answer_key(r.output): r.output for r in mine}.values())
+        keyed_random("sheet", example.id).shuffle(answers)
+        lines += [(example.id, example.input, example.target or "", a, "") for a in answers]
+    if not lines:
+        raise DataError("the run's test data are not here any more", hint="pco runs show RUN")
+    _write(out, csv_text(("id", "input", "target", "answer", "label"), lines, name))
+    said = f"wrote {plural(len(lines), 'answer')} to {out}; then: pco judge verdict {run} {out}"
+    show(lambda: {"file": str(out), "answers": len(lines)}, lambda: said, as_json=as_json)
+
+
+@judge.command()
+def verdict(
+    run: RunRef, labels: LabelsPath, scale: ScaleOption = None, as_json: Json = False
+) -> None:
+    """A run's verdict with the judge's error in its intervals, by labels on its own test answers.
+
+    The run keeps it, so that its report and `pco runs show` have it too. It is no further look at
+    the test split: no answer is new."""
+    with closing(RunStore.open(find_run(runs_dir(), run), write=True)) as store:
+        header, state = store.header, store.outline()
+        entries, first = _judged(store)
+        low, high = header.config.get("reward_range") or (0.0, 1.0)
+        simulated = has_simulated(header.config)
+        samples = header.config.get("samples", 1)
+        terms = JudgingTerms((float(low), float(high)), simulated, state.looks + 1, samples)
+        people = _People(Labels.read(labels, terms.bounds, scale), terms.bounds)
+        before, made = conclude(entries, terms), conclude(entries, replace(terms, paired=people))
+        kept = first.text.startswith(before.sentence)
+        tail = first.text[len(before.sentence) :].replace(JUDGED, "").split() if kept else []
+        text = " ".join([made.sentence, *tail, people.sentence(labels, entries)])
+        made = replace(made, sentence=text)
+        told = replace(first, text=text, worth=made.worth, deploy=made.deploy)
+        store.append(replace(told, rows=made.table.as_json()))
+        headline = made.headline(run_reference(store.path))
+    tree = {"headline": asdict(headline), "sentence": text, "worth": made.worth}
+    shown = command.headline_text(headline), wrap_text(text, ""), command.verdict_text(made.table)
+    show(
+        lambda: {**tree, "deploy": made.deploy, "rows": made.table.as_json()},
+        lambda: "\n\n".join(shown),
+        as_json=as_json,
+    )
+
+
+def _judged(store: RunStore) -> tuple[list[RowSource], Concluded]:
+    conclusion = Conclusion.of(store.outline(), store.header)
+    if conclusion is None or not conclusion.rows:
+        raise StoreError(f"the run {store.header.id} has no verdict", hint="pco runs list")
+    rows = {row.name: row for row in conclusion.rows}
+    made = [(rows[e.name], e) for e in store.test_evaluations() if e.name in rows]
+    first = next(store.conclusions())
+    return [RowSource(row.title or row.name, e, row.reference) for row, e in made], first
+
+
+def _empty(rollout: Rollout) -> bool:
+    return rollout.failure is not None and not rollout.output
+
+
+@dataclass
+class _People:
+    """Differences as people see them (`Terms.paired`), where their labels allow for that. `known`
+    are pairs of rows, `used` the test inputs with labels and all."""
+
+    labels: Labels
+    bounds: Bounds
+    known: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    used: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        items = self.labels.items
+        self._label = {(i.example.id, answer_key(i.answer)): i.label for i in items}
+        self._ids = {i.example.id for i in items}
+
+    def _of(self, rollout: Rollout) -> float | None:
+        if _empty(rollout):
+            return self.bounds[0]
+        return self._label.get((rollout.example_id, answer_key(rollout.output)))
+
+    def __call__(self, a: Evaluation, b: Evaluation, side: float) -> Interval | None:
+        labelled, others, missing = list[tuple[float, float]](), list[float](), 0
+        rollouts = zip(a.rollouts, b.rollouts, a.rewards, b.rewards, strict=True)
+        for x, y, first, second in rollouts:
+            left, right = self._of(x), self._of(y)
+            if x.example_id in self._ids and left is not None and right is not None:
+                labelled.append((left - right, first - second))
+            else:
+                missing += x.example_id in self._ids
+                others.append(first - second)
+        if len(labelled) < ENOUGH or missing > _SPARE * (missing + len(labelled)):
+            return None
+        self.known.add((a.name, b.name))
+        self.used = len(labelled), len(a.rollouts)
+        width = self.bounds[1] - self.bounds[0]
+        return rectified(labelled, others, (-width, width), side)
+
+    def sentence(self, path: Path, entries: Sequence[RowSource]) -> str:
+        """What the verdict says of it. DataError where labels do not cover the result."""
+        names = [entry.evaluation.name for entry in entries]
+        if (names[-1], names[0]) not in self.known:
+            said = f"{path} does not say how the judge errs on this run's answers: it takes labels"
+            said += f" of what {names[0]} and {names[-1]} answered to {ENOUGH} test inputs"
+            raise DataError(said, hint="pco judge sheet RUN writes down what to label")
+        sure = {name for pair in self.known for name in pair}
+        rows = " and ".join(name for name in names if name not in sure)
+        return (
+            "The rewards are a model's. The gains and their intervals allow for its error, by "
+            "people's labels on {} of {} test inputs".format(*self.used)
+            + (f", but not those of {rows}: its error there is not known." if rows else ".")
+        )
+
+
+def _write(target: Path, text: str) -> None:
+    try:
+        write_whole(target, text)
+    except OSError as error:
+        hint = "choose a place that you may write to and that has space"
+        raise ConfigError(f"cannot write {target}: {error.strerror}", hint=hint) from error

@@ -1,0 +1,131 @@
+"""What labelled answers say about a judge: agreement, noise, bias; and about a difference of means.
+Agreement is Cohen's κ (1960), with quadratic weights where labels are ordered (Cohen 1968). Its
+interval is that of the disagreement, with the agreement by chance taken as known. `rectified` is
+prediction-powered inference (Angelopoulos and others 2023) with the power tuning of PPI++ (2024):
+the judge's mean over the answers without labels, plus people's mean less the judge's over those
+with labels. It assumes labels on a random choice of answers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import NormalDist, StatisticsError, correlation, fmean, linear_regression
+
+from promptcodebook.base.intervals import DIGITS, SIDE, Bounds, Interval, mean_interval
+from promptcodebook.base.randomness import keyed_random
+
+ENOUGH = 20  # labelled answers (or pairs of rollouts) below which nothing is said about the judge
+ALMOST_PERFECT, CLEARLY_GOOD, FAIR = 0.8, 0.6, 0.4
+"""κ that "use it" needs, what its lower end must reach, and below what it is not trusted."""
+FEW = 0.05
+"""The share of rows without a judgement, or whose decision a repeat turns, that "use it" allows."""
+MANY = 0.2  # the share of rows without a judgement above which a judge is not trusted
+_FOLDS = 10
+
+
+def cohen_kappa(
+    rated: Sequence[tuple[Sequence[int], int]], levels: int, side: float = SIDE
+) -> Interval | None:
+    """κ between people and judge over answers, each with the levels (from 0) that people gave it
+    and the judge's; quadratic weights beyond two levels. None where chance alone agrees in full."""
+
+    def apart(a: int, b: int) -> float:
+        return ((a - b) / max(1, levels - 1)) ** 2
+
+    seen = [fmean(apart(a, judged) for a in people) for people, judged in rated]
+    people, judges = defaultdict[int, float](float), Counter(judged for _, judged in rated)
+    for given, _ in rated:
+        for level in given:
+            people[level] += 1 / len(given)
+    chance = sum(people[a] * judges[b] * apart(a, b) for a in people for b in judges)
+    chance /= max(1, len(rated)) ** 2
+    if not chance:
+        return None
+    found = mean_interval(seen, side=side)
+    low, high = (max(-1.0, 1 - end / chance) for end in (found.high, found.low))
+    return Interval(1 - found.mean / chance, low, high, found.n)
+
+
+def partial_correlation(
+    x: Sequence[float], y: Sequence[float], given: Sequence[float]
+) -> Interval | None:
+    """Pearson's correlation of x and y with `given` held fixed, and Fisher's interval. None where
+    either does not vary beside it, or there are fewer than six values."""
+
+    def beside(values: Sequence[float]) -> list[float]:
+        if len(set(given)) == 1:
+            return list(values)
+        slope, start = linear_regression(given, values)
+        return [round(v - slope * g - start, DIGITS) for v, g in zip(values, given, strict=True)]
+
+    n = len(x)
+    try:
+        r = correlation(beside(x), beside(y)) if n > 5 else None
+    except StatisticsError:
+        r = None
+    if r is None:
+        return None
+    z = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, r)))
+    reach = NormalDist().inv_cdf(1 - SIDE) / math.sqrt(n - 4)
+    return Interval(r, math.tanh(z - reach), math.tanh(z + reach), n)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """The score from which an answer is right, and its agreement with people, cross-validated."""
+
+    value: float
+    accuracy: Interval
+
+
+def best_threshold(scores: Sequence[float], right: Sequence[bool], bounds: Bounds) -> Threshold:
+    """The one that agrees with people most often; of equals the nearest to the range's middle."""
+    middle = sum(bounds) / 2
+
+    def best(places: Sequence[int]) -> float:
+        known = sorted({scores[i] for i in places})
+        between = [(a + b) / 2 for a, b in pairwise(known)]
+        cuts = [middle, *between, math.nextafter(bounds[1], math.inf), bounds[0]]
+        return max(
+            cuts,
+            key=lambda c: (sum((scores[i] >= c) == right[i] for i in places), -abs(c - middle)),
+        )
+
+    everyone = list(range(len(scores)))
+    keyed_random(0, "folds", len(scores)).shuffle(everyone)
+    agreed = list[float]()
+    for fold in range(min(_FOLDS, len(everyone))):
+        cut = best([i for at, i in enumerate(everyone) if at % _FOLDS != fold])
+        agreed += [float((scores[i] >= cut) == right[i]) for i in everyone[fold::_FOLDS]]
+    return Threshold(best(everyone), mean_interval(agreed))
+
+
+def rectified(
+    labelled: Sequence[tuple[float, float]],
+    others: Sequence[float],
+    bounds: Bounds,
+    side: float = SIDE,
+) -> Interval:
+    """The mean that people would give to all, from (label, judge's value) of a random choice and
+    the judge's values of the `others`. ValueError without labels."""
+    n, mean = len(labelled), fmean(j for _, j in labelled)
+    spread = math.fsum((j - mean) ** 2 for _, j in labelled)
+    weight = 0.0
+    if spread and others:
+        shared = math.fsum(p * (j - mean) for p, j in labelled)
+        weight = min(1.0, max(0.0, shared / spread / (1 + n / len(others))))
+    low, high = (weight * end for end in bounds)
+    left = [round(p - weight * j, DIGITS) for p, j in labelled]
+    error = mean_interval(left, (bounds[0] - high, bounds[1] - low), side)
+    if not weight:
+        return error
+    rest = mean_interval([weight * each for each in others], (low, high), side)
+    # The two are independent: their widths add in squares (Zou and Donner 2008).
+    middle = error.mean + rest.mean
+    below = math.hypot(error.mean - error.low, rest.mean - rest.low)
+    above = math.hypot(error.high - error.mean, rest.high - rest.mean)
+    ends = max(bounds[0], middle - below), min(bounds[1], middle + above)
+    return Interval(middle, round(ends[0], DIGITS), round(ends[1], DIGITS), n + len(others))

@@ -1,0 +1,236 @@
+"""`pco init --from FILE`: a pco.toml for a data file of the user's own. It guesses which columns
+are input and reference, the reward and the split, and says what it saw."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from importlib import resources
+from importlib.util import find_spec
+from math import ceil
+from pathlib import Path
+from statistics import median
+from typing import Any, cast
+
+import jinja2
+import typer
+
+from promptcodebook.base.units import plural
+from promptcodebook.config import load_config
+from promptcodebook.data import load_settings
+from promptcodebook.data.dataset import split_name
+from promptcodebook.data.load import read_source
+from promptcodebook.data.table import parse_input_template
+from promptcodebook.errors import ConfigError, DataError
+from promptcodebook.run.verdict import ENOUGH, verdict_remark
+from promptcodebook.tasks.rewards import reward_factory
+
+_LABELS = 20  # different references at most that count as labels
+_SHORT = 4  # words of a short reference at most
+_WHY = {
+    "normalised": "the answer must be the reference, whatever its case and punctuation",
+    "numeric": "the last number of the answer must be the reference",
+    "json": "the answer must be JSON with these keys, and share its words with the reference",
+    "contains": "the answer must contain the reference",
+    "f1": "the share of words that answer and reference have in common; a judge may see more",
+    "judge": "there are no references, so a model judges by the rubric",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column by its values, those that are missing left out."""
+
+    name: str
+    values: Sequence[object]
+
+    @cached_property
+    def texts(self) -> list[str]:
+        return [v if isinstance(v, str) else json.dumps(v) for v in self.values]
+
+    @cached_property
+    def words(self) -> float:
+        return median([len(text.split()) for text in self.texts] or [0])
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """Its different values, where they are few and short; else none."""
+        found = sorted({text.strip() for text in self.texts})
+        few = 2 <= len(found) <= min(_LABELS, len(self.texts) // 3)
+        return found if few and self.words <= _SHORT else []
+
+    @cached_property
+    def numbers(self) -> bool:
+        return bool(self.texts) and all(map(_is_number, self.texts))
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """The keys that all its values have, where each is a JSON object."""
+        objects = [_as_object(value) for value in self.values]
+        if not objects or not all(objects):
+            return []
+        return [key for key in objects[0] if all(key in other for other in objects)]
+
+    @property
+    def is_split(self) -> bool:
+        with contextlib.suppress(DataError):
+            return len({split_name(value) for value in self.values}) > 1
+        return False
+
+    @property
+    def is_chat(self) -> bool:
+        first = next(iter(self.values), None)
+        return isinstance(first, list) and "role" in str(cast("list[object]", first)[:1])
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.replace(",", ""))
+    except ValueError:
+        return False
+    return True
+
+
+def _as_object(value: object) -> dict[str, object]:
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = json.loads(value)
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def propose(
+    source: Path,
+    folder: Path,
+    given: Mapping[str, str | None],
+    agent: Mapping[str, Any],
+    *,
+    yes: bool,
+) -> tuple[dict[str, str], str]:
+    """Looks at `source` for a pco.toml in `folder`: its text by name, and what was seen, in words.
+    `given` holds input, target and reward, None = our guess, confirmed unless `yes`; `agent` the
+    settings of an agent, if there is one. DataError."""
+    tables = read_source(source)
+    separate = isinstance(tables, Mapping)
+    rows = [row for table in (tables.values() if separate else [tables]) for row in table.rows]
+    heads = dict.fromkeys(name for row in rows for name in row.values)
+    columns = {
+        name: Column(name, [v for r in rows if (v := r.values.get(name)) is not None])
+        for name in heads
+    }
+    found = _find(columns, len(rows), separate=separate)
+    ask = partial(_ask, yes=yes)
+    messages, asked = ("", given["input"]) if given["input"] else (found["messages"], "")
+    if not messages:
+        asked = asked or ask("the input, a column or a template", found["input"])
+    target = given["target"]
+    if target is None:
+        target = ask("the reference, a column or none", found["target"] or "none")
+    target = "" if target == "none" and target not in columns else target
+    of = columns.get(target) or Column(target, [])
+    lm = os.environ.get("PCO_LM") or ("smollm2" if find_spec("openvino_genai") else "simulated")
+    reward = given["reward"] or ask("the reward", _reward_for(of))
+    if reward != "judge":
+        reward_factory(reward, folder)  # or a ConfigError
+    labels = of.labels if reward in _WHY else []
+    values: dict[str, Any] = {
+        "seen": f"{plural(len(rows), 'row')} of {', '.join(columns)} in {source.name}",
+        "path": os.path.relpath(source, folder), "input": asked, "messages": messages,
+        "target": target, "id": found["id"], "split": found["split"], "reward": reward,
+        "why": _WHY.get(reward, "the one that you chose"), "keys": of.keys, "agent": agent,
+        "labels": [] if agent else labels,  # how it answers is the agent's own affair
+        "lm": lm, "small": lm == "smollm2", "max_tokens": 12 if of.words <= _SHORT else 96,
+        "fractions": [] if found["split"] or separate else _fractions(len(rows)),
+    }  # fmt: skip
+    text = _render(values)
+    data = load_config(tomllib.loads(text)).data
+    dataset = load_settings(data.model_copy(update={"path": str(source.resolve())}), folder)
+    counts = ", ".join(f"{len(examples)} {name}" for name, examples in dataset.items())
+    kinds = f"{len(labels)} labels: {', '.join(labels)}" if labels else f"{of.words:g} words"
+    said = [
+        f"{source.name}: {plural(len(rows), 'row')}",
+        f"input   {messages or asked}",
+        f"target  {target}, {kinds}" if target else "target  none",
+        f"reward  {reward}: {values['why']}",
+        f"splits  {counts}, {'drawn' if values['fractions'] else 'as given'}",
+        f"model   {lm}",
+    ]
+    said += [f"warn    {remark}" for remark in filter(None, [verdict_remark(len(dataset.test))])]
+    return {"pco.toml": _render({**values, "counts": counts})}, "\n".join(said)
+
+
+def _find(columns: Mapping[str, Column], rows: int, *, separate: bool) -> dict[str, str]:
+    """The likeliest column for each purpose, '' = none, by names first and values second."""
+    names: dict[str, list[str]] = _read("names.toml", tomllib.loads)
+    lower = {name.lower(): name for name in columns}
+
+    def called(kind: str, fits: Callable[[Column], bool] = lambda _: True) -> str:
+        known = (lower[name] for name in names[kind] if name in lower)
+        return next((name for name in known if fits(columns[name])), "")
+
+    split = "" if separate else called("split", lambda c: c.is_split)
+    id = called("id", lambda c: len(set(c.texts)) == rows)
+    messages = called("messages", lambda c: c.is_chat)
+    free = [c for name, c in columns.items() if name not in (split, id, messages)]
+    target = called("target") or next((c.name for c in reversed(free) if c.labels), "")
+    title, body = called("title"), called("body")
+    input = f"{{{title}}}\n{{{body}}}" if title and body else called("input")
+    texts = [c for c in free if c.name != target and not c.numbers] or free
+    if not input and texts:
+        input = max(texts, key=lambda c: c.words).name
+    used = (input, *parse_input_template(input).columns)
+    target = target or next((c.name for c in reversed(free) if c.name not in used), "")
+    return {"split": split, "id": id, "messages": messages, "input": input, "target": target}
+
+
+def _reward_for(target: Column) -> str:
+    if not target.values:
+        return "judge"
+    if target.labels:
+        return "normalised"
+    if target.numbers:
+        return "numeric"
+    if target.keys:
+        return "json"
+    return "contains" if target.words <= _SHORT else "f1"
+
+
+def _fractions(rows: int) -> tuple[float, float, float]:
+    """Shares of train, val, test: for test a quarter, or what a verdict needs, at most half."""
+    test = max(0.25, min(0.5, ceil(100 * ENOUGH / rows) / 100)) if rows else 0.25
+    return round(0.8 - test, 2), 0.2, test
+
+
+def _read(name: str, parse: Callable[[str], Any]) -> Any:
+    return parse(resources.files(__name__).joinpath(name).read_text("utf-8"))
+
+
+def _render(values: Mapping[str, Any]) -> str:
+    made = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False
+    )
+    cast("Any", made).filters["toml"] = _toml
+    return _read("pco.toml.jinja", made.from_string).render(values)
+
+
+def _toml(value: object) -> str:
+    if not isinstance(value, Mapping):
+        return json.dumps(value, ensure_ascii=False)
+    pairs = cast("Mapping[str, object]", value).items()
+    return f"{{ {', '.join(f'{json.dumps(k)} = {_toml(v)}' for k, v in pairs)} }}"
+
+
+def _ask(what: str, guess: str, *, yes: bool) -> str:
+    """A person's answer on a terminal, with our guess to accept; elsewhere the guess, if `yes`."""
+    if yes:
+        return guess
+    if not sys.stdin.isatty():
+        message = f"{what}, is probably {guess!r}, and there is no terminal to ask on"
+        raise ConfigError(message, hint="add --yes, or --input, --target and --reward")
+    with contextlib.redirect_stdout(sys.stderr):  # the question must not end up in a result
+        return typer.prompt(what[:1].upper() + what[1:], default=guess)

@@ -1,0 +1,452 @@
+"""Agents that are trained as they are: what they are asked, what they see, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+
+import promptcodebook as pco
+from promptcodebook.calls import Reply, Request, Usage, read_message
+from promptcodebook.deploy.agents.endpoint import turns_of
+from promptcodebook.errors import ConfigError, ExecutorError, LMError
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.executor import BoundChat
+from promptcodebook.types import Prompt, Turn
+
+SCRIPT = Path(__file__).with_name("agent.py")
+SYSTEM = "You work for a shop. Answer in letters."
+EXAMPLE = pco.Example("e1", "Where is my parcel?", "P", fields={"day": "Monday", "answer": "P"})
+LARGE = f"data:image/jpeg;base64,{'/9j/' * 50_000}"
+PNG = "data:image/png;base64,iVBORw0KGgo="
+TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+MALFORMED = (
+    b"{",
+    b"[]",
+    b'{"messages": 1}',
+    b'{"messages": [{"role": "x"}]}',
+    b'{"messages": [], "stream": true, "stream_options": [1]}',
+)
+Act = Callable[[openai.AsyncOpenAI, pco.Example], Coroutine[Any, Any, str]]
+
+
+def in_process(act: Act, **more: Any) -> pco.Agent:
+    async def run(url: str, key: str, example: pco.Example) -> str:
+        async with openai.AsyncOpenAI(base_url=url, api_key=key) as client:
+            return await act(client, example)
+
+    return pco.Agent(function=run, **more)
+
+
+def process(mode: str, *words: str, **more: Any) -> pco.Agent:
+    command = [sys.executable, str(SCRIPT), mode, *words]
+    return pco.Agent(command=command, **{"present": SYSTEM, **more})
+
+
+def turns(system: str, user: Any = "Where is my parcel?") -> list[Any]:
+    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+
+
+def act(system: str, user: Any = "Where is my parcel?", **more: Any) -> Act:
+    async def ask(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        made = await client.chat.completions.create(
+            model="gpt-4o", messages=turns(system, user), **more
+        )
+        return made.choices[0].message.content or ""
+
+    return ask
+
+
+async def answer(agent: pco.Agent, lm: ScriptedLM, prompt: Any = "Say P.") -> pco.Output:
+    prompt = prompt if isinstance(prompt, Prompt) else Prompt(prompt)
+    return await agent(prompt, EXAMPLE, BoundChat(lm, lambda purpose: 0, prompt=prompt))
+
+
+def said(lm: ScriptedLM, at: int = -1) -> list[str]:
+    return [m.content for m in lm.history[at].messages]
+
+
+@pytest.mark.parametrize(
+    ("agent", "system"),
+    [
+        (in_process(act("Be kind. {{pco}}")), "Be kind. Say P."),
+        (in_process(act("{{ pco:plan }} Be kind.")), "Say P. Be kind."),
+        (in_process(act(f"{SYSTEM} Be kind."), present=f"{SYSTEM}\n"), "Say P. Be kind."),
+        (process("works"), "Say P."),
+    ],
+)
+async def test_the_composed_prompt_stands_where_the_agent_has_its_own(
+    agent: pco.Agent, system: str
+) -> None:
+    lm = ScriptedLM().enqueue("P")
+    output = await answer(agent, lm)
+    assert output.text == "P" and said(lm) == [system, "Where is my parcel?"]
+    assert [(s.input, s.output) for s in output.trace] == [("user: Where is my parcel?", "P")]
+
+
+async def test_each_stage_gets_its_own_prompt_and_what_a_user_says_is_data() -> None:
+    async def both(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        plan = await act("{{pco:plan}}", "{{pco}} and {{pco:plan}}")(client, example)
+        return await act("Solve it by the plan.", plan)(client, example)
+
+    lm = ScriptedLM().enqueue("a plan", "P")
+    agent = in_process(both, present={"plan": "Plan it.", "solve": "Solve it by the plan."})
+    prompts = Prompt.of_stages({"plan": "Think.", "solve": "Do."})
+    output = await answer(agent, lm, prompts)
+    assert said(lm, 0) == ["Think.", "{{pco}} and {{pco:plan}}"] and said(lm) == ["Do.", "a plan"]
+    assert [stage.name for stage in output.trace] == ["plan", "solve"]
+    assert agent.stages == ("plan", "solve")
+
+
+async def test_two_stages_in_one_request_are_both_recorded() -> None:
+    lm = ScriptedLM().reply_with(lambda request: "P")
+    prompts = Prompt.of_stages({"plan": "Think of {{pco:solve}}.", "solve": "Do."})
+    output = await answer(in_process(act("{{pco:plan}} {{pco:solve}}")), lm, prompts)
+    assert [stage.name for stage in output.trace] == ["plan + solve"]
+    assert said(lm)[0] == "Think of {{pco:solve}}. Do."
+    both = in_process(
+        act("Plan it. Solve it. Plan it."), present={"plan": "Plan it.", "solve": "Solve it."}
+    )
+    output = await answer(both, lm, Prompt.of_stages({"plan": "Solve it.", "solve": "Do."}))
+    assert [stage.name for stage in output.trace] == ["plan + solve"]
+    assert said(lm)[0] == "Solve it. Do. Plan it."
+
+
+async def test_a_trajectory_keeps_tool_calls_and_their_results() -> None:
+    async def with_tools(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        messages = turns("{{pco}}", [{"type": "text", "text": "Look."},
+                                     {"type": "image_url", "image_url": {"url": PNG}}])  # fmt: skip
+        for _ in range(2):
+            made = await client.chat.completions.create(
+                model="m",
+                messages=messages,
+                tools=[TOOL],
+                temperature=0.9,  # type: ignore[arg-type]
+            )
+            choice = made.choices[0]
+            if choice.finish_reason != "tool_calls":
+                return choice.message.content or ""
+            messages.append(choice.message.model_dump(exclude_none=True))
+            call = (choice.message.tool_calls or [])[0]
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": "it is late"})
+        return "none"
+
+    call = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+    lm = ScriptedLM().enqueue(Reply("", tool_calls=(call,)), "P")
+    output = await answer(in_process(with_tools), lm)
+    first, second = output.trace
+    assert "[image]" in first.input and first.output == "look_up({})"
+    assert second.input == "tool: it is late" and second.output == "P"
+    name = f"image/png 9 B, sha256 {hashlib.sha256(PNG.encode()).hexdigest()[:12]}"
+    assert first.turns == (
+        Turn("user", "Look."), Turn("image", PNG, name), Turn("tool call", "{}", "look_up")
+    )  # fmt: skip
+    assert second.turns == (Turn("tool result", "it is late", "look_up"), Turn("assistant", "P"))
+    assert lm.history[0].messages[1].media[0]["image_url"] == {"url": PNG}
+    assert lm.history[0].sampling.extra == {"tools": [TOOL]}
+    assert lm.history[0].sampling.temperature is None, "how replies are drawn is the run's"
+
+
+@pytest.mark.parametrize(
+    ("type_", "inner", "text", "name"),
+    [
+        ("image_url", {"url": LARGE, "detail": "low"}, "", "image/jpeg 150.0 kB, sha256 "),
+        ("image_url", {"url": "data:image/svg+xml,<svg/>"}, "", "image/svg+xml "),
+        ("image_url", {"url": "https://a.b/c.png"}, "https://a.b/c.png", ""),
+        ("input_audio", {"data": "UklGRg==", "format": "wav"}, "", "6 B, sha256 "),
+        ("file", {"file_id": "file-1"}, "file-1", ""),
+    ],
+)
+def test_of_media_a_trajectory_keeps_what_it_is(
+    type_: str, inner: Any, text: str, name: str
+) -> None:
+    message = read_message({"role": "user", "content": [{"type": type_, type_: inner}]})
+    [shown] = turns_of([message], [message], Reply(""))
+    assert shown.text == text and shown.name.startswith(name) and shown.kind in type_
+    odd = read_message({"role": "user", "content": [{"type": "image_url", "image_url": 7}]})
+    assert turns_of([odd], [odd], Reply("")) == ()
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+async def test_a_stream_and_openai_s_newer_wire_say_the_same(wire: str) -> None:
+    async def stream(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        pieces = list[str]()
+        if wire == "responses":
+            events = await client.responses.create(
+                model="m", instructions="{{pco}}", input="Where?", stream=True
+            )
+            async for event in events:
+                pieces += [event.delta] if event.type == "response.output_text.delta" else []
+            return "".join(pieces)
+        chunks = await client.chat.completions.create(
+            model="m", messages=turns("{{pco}}"), stream=True, n=2,
+            stream_options={"include_usage": True},
+        )  # fmt: skip
+        async for chunk in chunks:
+            pieces += [c.delta.content or "" for c in chunk.choices]
+        return "|".join(filter(None, pieces))
+
+    lm = ScriptedLM().reply_with(lambda request: f"P{len(lm.history)}")
+    output = await answer(in_process(stream), lm)
+    assert output.text == ("P1" if wire == "responses" else "P1|P2") and said(lm)[0] == "Say P."
+
+
+async def twice(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+    """The marker in two messages, by the body that a client would not check."""
+    messages = [*turns("{{pco}}"), {"role": "developer", "content": "{{pco}}"}]
+    made = await client.chat.completions.create(model="m", messages=messages)
+    return made.choices[0].message.content or ""
+
+
+@pytest.mark.parametrize(
+    ("agent", "match"),
+    [
+        (process("crashes"), "ended with status 1: it has no idea"),
+        (process("nothing"), "printed no answer"),
+        (process("silent"), "it made no call"),
+        (process("works", present="Another prompt."), "in none of its 1 calls"),
+        (pco.Agent(command="no-such-program"), "does not start"),
+        (in_process(act("{{pco}}{{pco}}")), "in one request twice"),
+        (in_process(twice), "in one request twice"),
+        (in_process(act("{{pco}}", n=0)), "n a whole number above 0"),
+    ],
+)
+async def test_what_is_no_rollout_fails_with_a_sentence(agent: pco.Agent, match: str) -> None:
+    lm = ScriptedLM().reply_with(lambda request: "P")
+    with pytest.raises((ExecutorError, openai.BadRequestError), match=match):
+        await answer(agent, lm)
+
+
+async def test_a_flood_leaves_the_answer_and_a_child_is_not_left_behind(tmp_path: Path) -> None:
+    lm = ScriptedLM().reply_with(lambda request: "P")
+    assert (await answer(process("floods"), lm)).text == "P"
+    pid = tmp_path / "pid"
+    assert (await answer(process("forks", str(pid)), lm)).text == "P"
+    until = time.monotonic() + 60
+    while is_alive(int(pid.read_text())):
+        assert time.monotonic() < until, "the child is alive"
+        await asyncio.sleep(0.05)
+
+
+async def test_a_child_whose_parent_is_gone_has_time_to_end(tmp_path: Path) -> None:
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+    lm = ScriptedLM().reply_with(lambda request: "P")
+    assert (await answer(process("leaves", str(begun), str(ended)), lm)).text == "P"
+    assert ended.exists()
+
+
+def test_an_agent_forgets_the_loops_that_have_ended() -> None:
+    agent, lm = in_process(act("{{pco}}")), ScriptedLM().reply_with(lambda request: "P")
+    for _ in range(3):
+        asyncio.run(answer(agent, lm))
+    assert len(agent._free) == 1
+
+
+def is_alive(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def test_a_process_that_reads_lines_serves_many_rollouts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent, prompt = process("lines", lines=True), Prompt("Say P.")
+    chat = BoundChat(ScriptedLM().reply_with(lambda request: "P"), lambda purpose: 0, prompt=prompt)
+    first = [await agent(prompt, EXAMPLE, chat) for _ in range(2)]
+    assert first[0].fields == first[1].fields, "one process for both"
+    both = await asyncio.gather(*(agent(prompt, EXAMPLE, chat) for _ in range(2)))
+    assert both[0].fields != both[1].fields, "rollouts side by side have one each"
+    with pytest.raises(ExecutorError, match="ended before it answered"):
+        await agent(prompt, pco.Example("e2", "crash", None), chat)
+    monkeypatch.setattr("promptcodebook.deploy.agents.agent._IDLE_S", 0.05)
+    last = await agent(prompt, EXAMPLE, chat)
+    pid, until = last.fields["pid"], time.monotonic() + 60
+    assert isinstance(pid, int) and last.text == "P"
+    while is_alive(pid):
+        assert time.monotonic() < until, "nothing ends it"
+        await asyncio.sleep(0.05)
+
+
+def test_a_process_that_reads_lines_ends_with_the_event_loop_that_started_it() -> None:
+    agent = process("lines", lines=True)
+    lm = ScriptedLM().reply_with(lambda request: "P")
+    pids = list[Any]()
+    for _ in range(2):
+        made = asyncio.run(answer(agent, lm))
+        assert made.text == "P"
+        pids.append(made.fields["pid"])
+        assert not is_alive(pids[-1])
+    assert pids[0] != pids[1]
+
+
+async def test_an_agent_that_hangs_is_ended_though_it_ignores_it(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    started = time.monotonic()
+    with pytest.raises(ExecutorError, match=r"did not answer within 2 s \(example e1\)"):
+        await answer(process("hangs", str(begun), seconds=2.0), ScriptedLM())
+    assert time.monotonic() - started < 60 and begun.exists()
+
+
+async def test_a_loop_ends_at_its_cap_and_nothing_is_asked_after_it() -> None:
+    async def loop(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        while True:
+            await act("{{pco}}")(client, example)
+
+    lm = ScriptedLM().reply_with(lambda request: "P")
+    with pytest.raises(ExecutorError, match="asks its model more than 5 times"):
+        await answer(in_process(loop, most_calls=5), lm)
+    assert len(lm.history) == 5
+    lm = ScriptedLM().reply_with(lambda request: Reply("P", usage=Usage(1, 900, 100)))
+    with pytest.raises(ExecutorError, match="take over 2,500 tokens"):
+        await answer(in_process(loop, most_tokens=2500), lm)
+    assert len(lm.history) == 3
+
+
+async def test_a_rollout_sees_nothing_of_another() -> None:
+    """A wrong key, name or path is 404, and says nothing; so is what comes late."""
+    seen = list[tuple[int, str]]()
+
+    async def pry(url: str, key: str, example: pco.Example) -> str:
+        async with aiohttp.ClientSession() as session:
+            for place, used in (
+                (url, "another"),
+                (url.replace("/r/", "/r/x"), key),
+                (url.removesuffix("/v1") + "/v2", key),
+                (url, ""),
+            ):
+                headers = {"Authorization": f"Bearer {used}"}
+                body = {"messages": turns("{{pco}}")}
+                async with session.post(
+                    f"{place}/chat/completions", json=body, headers=headers
+                ) as made:
+                    seen.append((made.status, await made.text()))
+            for body in MALFORMED:
+                headers = {"Authorization": f"Bearer {key}"}
+                async with session.post(
+                    f"{url}/chat/completions", data=body, headers=headers
+                ) as made:
+                    assert made.status == 400 and made.headers["x-should-retry"] == "false"
+            large = json.dumps({"messages": turns("{{pco}}", "x" * 20_000_000)})  # names no model
+            headers = {"Authorization": f"Bearer {key}"}
+            async with session.post(
+                f"{url}/chat/completions", data=io.BytesIO(large.encode()), headers=headers
+            ) as made:
+                return (await made.json())["choices"][0]["message"]["content"]
+
+    lm = ScriptedLM().reply_with(lambda request: "P")
+    assert (await answer(pco.Agent(function=pry), lm)).text == "P"
+    assert len(seen) == 4 and {status for status, _ in seen} == {404}
+    assert {text for _, text in seen} == {seen[0][1]} and len(lm.history) == 1
+
+
+async def test_a_model_that_fails_ends_the_rollout_with_its_own_error() -> None:
+    """A client that retries by itself is told not to, and an agent's answer does not hide it."""
+
+    async def stubborn(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        try:
+            return await act("{{pco}}")(client, example)
+        except openai.APIError:
+            await asyncio.sleep(600)
+            return "P"
+
+    lm = ScriptedLM().enqueue(LMError("the model is away"))
+    with pytest.raises(LMError, match="the model is away"):
+        await answer(in_process(stubborn), lm)
+    assert len(lm.history) == 1
+
+
+async def test_a_caller_that_hangs_up_leaves_a_reply_that_is_kept() -> None:
+    asked, over = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: Request) -> Reply:
+        asked.set()
+        await asyncio.sleep(0.2)
+        over.set()
+        return Reply("P", usage=Usage(1, 1, 1))
+
+    async def hang_up(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        first = asyncio.create_task(act("{{pco}}", stream=False)(client, example))
+        await asked.wait()
+        first.cancel()
+        await over.wait()
+        return await act("{{pco}}")(client, example)
+
+    prompt = Prompt("Say P.")
+    chat = BoundChat(slow, lambda purpose: 0, prompt=prompt)
+    output = await in_process(hang_up)(prompt, EXAMPLE, chat)
+    assert output.text == "P" and chat.usage.calls == 2
+
+
+async def test_the_agent_sees_no_key_and_no_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    monkeypatch.setenv("PCO_API_KEY", "sk-secret")
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("WEATHER_API_KEY", "its own")
+    output = await answer(process("works"), ScriptedLM().enqueue("P"))
+    assert output.fields["row"] == {"id": "e1", "input": "Where is my parcel?", "day": "Monday"}
+    env = output.fields["env"]
+    assert isinstance(env, list) and {"WEATHER_API_KEY", "OPENAI_API_KEY"} <= {*env}
+    assert not {"ANTHROPIC_API_KEY", "PCO_API_KEY", "AZURE_OPENAI_API_KEY"} & {*env}
+    assert os.environ["PCO_API_KEY"] == "sk-secret"
+
+
+async def test_an_agent_that_reads_no_row_is_found_or_its_question_is_replaced() -> None:
+    """A quick start asks a question from its own file. One that ends early is no fault."""
+    other = pco.Example("e2", "May I have a refund?", "R")
+
+    async def asks(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        text = [{"type": "text", "text": "Tell me: Why?"}]
+        await act("{{pco}} Why?", text)(client, example)
+        return await act("{{pco}}", "Why?", verbosity="low", reasoning_effort="low")(
+            client, example
+        )
+
+    async def ends(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        raise ExecutorError(await asks(client, example))
+
+    with pytest.raises(ConfigError, match="the same for every row") as caught:
+        await in_process(asks).check(EXAMPLE, other)
+    assert "--question" in (caught.value.hint or "")
+    for agent in (in_process(asks, question=" Why?\n"), in_process(ends), process("works")):
+        await agent.check(EXAMPLE, other)
+    await in_process(asks).check(EXAMPLE, EXAMPLE)
+    lm = ScriptedLM().enqueue("a", "P")
+    await answer(in_process(asks, question=" Why?\n"), lm)
+    assert said(lm, 0) == ["Say P. Why?", f"Tell me: {EXAMPLE.input}"]
+    assert said(lm, 1) == ["Say P.", EXAMPLE.input]
+    assert not lm.history[1].sampling.extra, "how replies are drawn is the run's"
+
+
+@pytest.mark.parametrize(
+    ("agent", "match"),
+    [
+        (process("works", present="Another prompt."), "in none of its 1 calls"),
+        (process("silent"), "it made no call"),
+        (process("crashes"), r"fails before it asks its model \(the agent ended with status 1"),
+    ],
+)
+async def test_a_prompt_without_a_place_is_found_before_anything_is_paid(
+    agent: pco.Agent, match: str
+) -> None:
+    with pytest.raises(ConfigError, match=match) as caught:
+        await agent.check(EXAMPLE)
+    assert ("OPENAI_BASE_URL" if "none of" not in match else "{{pco}}") in (caught.value.hint or "")
+    await process("works").check(EXAMPLE)
+    await process("twice").check(EXAMPLE)
+
+
+def test_an_agent_has_a_command_or_a_function() -> None:
+    for given in ({}, {"command": "x", "function": act("")}):
+        with pytest.raises(ConfigError, match="a command or a function"):
+            pco.Agent(**given)  # type: ignore[arg-type]

@@ -1,0 +1,210 @@
+"""What is learned about an agent's tools goes into their descriptions, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+import promptcodebook as pco
+from promptcodebook.calls import Message, Reply, Request
+from promptcodebook.deploy.http.completions import apart, describe
+from promptcodebook.errors import ConfigError
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.critic import nearest_instinct
+from promptcodebook.types import Codebook, Instinct, Prompt
+from tests.deploy.agents.test_agents import act, answer, in_process, said, turns
+from tests.run.topics import data
+
+AS_IS = "Call it as its description says."
+RULE = "Send the number of the order."
+SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
+
+
+def tool(name: str, description: str = "") -> dict[str, Any]:
+    own = {"name": name, "description": description, "parameters": SCHEMA}
+    return {"type": "function", "function": own if description else {**own, "strict": True}}
+
+
+def sent(lm: ScriptedLM, at: int = -1) -> list[Any]:
+    tools: Any = lm.history[at].sampling.extra["tools"]
+    return tools
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+async def test_what_belongs_to_a_tool_goes_to_the_end_of_its_description(wire: str) -> None:
+    asked = [tool("book", "Books a seat."), tool("ask"), {"type": "custom", "custom": {"a": 1}}]
+
+    async def newer(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        flat: Any = [{"type": "function", **asked[0]["function"], "strict": None}]
+        made = await client.responses.create(
+            model="m", instructions="{{pco}}", input="Where?", tools=flat
+        )
+        return made.output_text
+
+    lm = ScriptedLM().enqueue("P")
+    run = act("{{pco}} Go on.", tools=asked) if wire == "chat" else newer
+    prompt = "Be kind.\ntool:book: Name the day.\ntool:none: Nothing.\ntool:book: Be quick."
+    output = await answer(in_process(run), lm, prompt)
+    assert said(lm)[0] in ("Be kind. Go on.", "Be kind.")
+    whole = "Books a seat.\n\nName the day. Be quick."
+    assert sent(lm)[0]["function"] == {**asked[0]["function"], "description": whole}
+    assert sent(lm)[1:] == (asked[1:] if wire == "chat" else [])
+    assert output.trace[0].input.startswith(f"tool book: {whole}\n")
+
+
+async def test_without_such_a_line_tools_pass_as_they_came() -> None:
+    lm, asked = ScriptedLM().enqueue("P"), [tool("book", "Books a seat.")]
+    output = await answer(in_process(act("{{pco}}", tools=asked)), lm, "Use the tool: book.")
+    assert sent(lm) == asked and said(lm)[0] == "Use the tool: book."
+    assert output.trace[0].input == "user: Where is my parcel?"
+    for odd in (None, "x", [1, {}], [{"function": 1}], [{"function": {"name": [1]}}]):
+        assert describe(odd, {"book": "Be quick."}) == odd
+
+
+async def test_what_belongs_to_a_stage_is_in_its_prompt_alone() -> None:
+    async def both(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        await act("{{pco:plan}}")(client, example)
+        return await act("{{pco:solve}}", tools=[tool("book", "Books.")])(client, example)
+
+    lines = "Be kind.\nstage:plan: Think.\nstage:solve: Do it.\ntool:book: Name the day."
+    lm = ScriptedLM().reply_with(lambda request: "P")
+    prompts = Prompt.of_stages({"plan": lines, "solve": lines})
+    await answer(in_process(both, present={"plan": "", "solve": ""}), lm, prompts)
+    assert [said(lm, at)[0] for at in (0, 1)] == ["Be kind.\nThink.", "Be kind.\nDo it."]
+    assert sent(lm)[0]["function"]["description"] == "Books.\n\nName the day."
+    assert apart(lines)[0] == "Be kind."
+
+
+# An agent that looks an order up, and a model that calls its tool well only if that says how.
+
+
+async def shop(url: str, key: str, example: pco.Example) -> str:
+    async with openai.AsyncOpenAI(base_url=url, api_key=key) as client:
+        made = await client.chat.completions.create(
+            model="m",
+            messages=turns("{{pco}} You work for a shop.", example.input),
+            tools=[tool("look_up", "Looks an order up."), tool("mail", "Sends a mail.")],  # type: ignore[list-item]
+        )
+    calls = made.choices[0].message.tool_calls or []
+    return "".join(f"{call.function.name}: {call.function.arguments}" for call in calls)  # type: ignore[union-attr]
+
+
+def reward(example: pco.Example, output: str) -> pco.Score:
+    right = output == "look_up: order"
+    return pco.Score(float(right), "" if right else "look_up was not given the order")
+
+
+def model(request: Request) -> Reply | str:
+    """Every role: the executor obeys a tool's description, and its prompt in nothing."""
+    system = "\n".join(m.content for m in request.messages if m.role == "system")
+    if request.role == "executor":
+        tools: Any = request.sampling.extra["tools"]
+        told = RULE in tools[0]["function"]["description"]
+        call = {"name": "look_up", "arguments": "order" if told else "words"}
+        return Reply("", tool_calls=({"id": "c", "type": "function", "function": call},))
+    if request.role == "critic":
+        shown = said_by(request.messages)
+        assert ("tool look_up: Looks an order up." in shown) == ("tool:look_up: " in shown)
+        return json.dumps({"score": 0.1, "feedback": "look_up needs the number of the order"})
+    if request.role == "attribution":
+        active = said_by(request.messages).partition("Active instincts:")[2]
+        place = next((k for k in range(4) if f"[{k}] tool:look_up: " in active), None)
+        errors = {} if place is None else {str(place): "Say to send the number."}
+        rated = {"rendering": 0, "instinct": 0.9, "routing": 0}
+        return json.dumps({"instinct_errors": errors, "severity": rated})
+    if request.role == "updater":
+        assert "for the tool look_up alone" in said_by(request.messages)
+        return f"**{RULE}**" if "tool:mail: " in said_by(request.messages) else system
+    return "Be kind."
+
+
+def said_by(messages: tuple[Message, ...]) -> str:
+    return "\n".join(m.content for m in messages)
+
+
+def settings(**more: Any) -> dict[str, Any]:
+    return {
+        "preset": "lean",
+        "size": 4,
+        "select": 4,
+        "critic": {"stages": 2},
+        "init": {"instincts": ("Be kind.", "Be brief.")},
+        "update": {"epochs": 1, "batch_size": 16},
+        "verdict_examples": 24,
+        **more,
+    }
+
+
+def learn(place: Path, lm: ScriptedLM, agent: Any = None, **more: Any) -> pco.Run:
+    agent, config = agent or pco.Agent(function=shop), settings(**more)
+    return pco.optimize(
+        data(), reward, lm, config=config, executor=agent, runs_dir=place, progress=False
+    )
+
+
+def test_the_estimate_counts_the_row_without_what_tools_learned() -> None:
+    def calls(**more: Any) -> float:
+        agent, config = pco.Agent(function=shop), settings(**more)
+        made = pco.estimate(data(), reward, "simulated", config=config, executor=agent)
+        return next(share.calls.expected for share in made.roles if share.role == "executor")
+
+    assert calls(learn=["prompt", "tools"]) == calls() + 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compose", ["verbatim", "generator"])
+def test_a_tool_s_description_is_learned_and_has_a_row_of_its_own(
+    tmp_path: Path, compose: str
+) -> None:
+    lm = ScriptedLM().reply_with(model)
+    run = learn(tmp_path, lm, learn=["prompt", "tools"], compose=compose)
+    assert set(run.codebook.texts[2:]) == {f"tool:look_up: {RULE}", f"tool:mail: {AS_IS}"}
+    assert run.rows["learned"].score.mean == 1.0
+    without = run.rows["without_tools"]
+    assert without.reference and without.score.mean == 0.0
+    asked = [r for r in lm.history if r.role == "executor"]
+    assert not any("tool:" in m.content for r in asked for m in r.messages)
+    untouched = [tool("look_up", "Looks an order up."), tool("mail", "Sends a mail.")]
+    assert [t["function"]["parameters"] for t in sent(lm)] == [SCHEMA, SCHEMA]
+    assert untouched in [r.sampling.extra["tools"] for r in asked], "the present prompt's row"
+
+
+def test_tools_stay_as_they_are_unless_they_are_to_be_learned(tmp_path: Path) -> None:
+    lm = ScriptedLM().reply_with(lambda r: "x" if r.role == "updater" else model(r))
+    run = learn(tmp_path, lm, verdict_examples=4)
+    assert "without_tools" not in run.rows
+    assert not any(text.startswith("tool:") for text in run.codebook.texts)
+    said = [r.sampling.extra["tools"] for r in lm.history if r.role == "executor"]
+    assert all(tools == said[0] for tools in said)
+
+
+@pytest.mark.slow
+def test_where_only_tools_are_learned_the_prompt_s_instincts_are_frozen(tmp_path: Path) -> None:
+    run = learn(tmp_path, ScriptedLM().reply_with(model), learn=["tools"])
+    book = run.policy.codebook
+    assert [each.frozen for each in book.instincts] == [True, True, False, False]
+
+
+def test_tools_that_cannot_be_learned_are_an_error_before_anything_is_paid_for(
+    tmp_path: Path,
+) -> None:
+    async def bare(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+        return await act("{{pco}}", example.input)(client, example)
+
+    lm = ScriptedLM()
+    with pytest.raises(ConfigError, match="has shown no tool to learn"):
+        learn(tmp_path, lm, in_process(bare), learn=["prompt", "tools"])
+    with pytest.raises(ConfigError, match="no room for 2 tools") as error:
+        learn(tmp_path, lm, learn=["prompt", "tools"], size=3, select=3)
+    assert error.value.hint == "set size = 4" and not lm.history
+
+
+def test_advice_without_a_place_goes_to_the_prompt() -> None:
+    texts = (f"tool:book: {AS_IS}", "Be kind to everybody, and be as brief as the matter allows.")
+    book = Codebook(tuple(map(Instinct, texts)))
+    assert nearest_instinct("Sort the list by date.", book, (0, 1)) == 1
+    assert nearest_instinct("The description says nothing of its calls.", book, (0, 1)) == 0

@@ -1,0 +1,405 @@
+"""`--batch-api`: the executor's calls at half price, each paid for once, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types.batch import Batch as TheirBatch
+from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from promptcodebook.deploy.batch.provider import BatchReply as Landed
+from promptcodebook.deploy.batch.provider import Provider as Batches
+from promptcodebook.deploy.batch.provider import read_results
+from promptcodebook.errors import RunBusy
+from promptcodebook.lm.limit import StopSignal
+from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
+from promptcodebook.lm.wire import read_error_body
+from tests.cli.invoked import Result, pco, running, served
+from tests.deploy.batch.provider import Provider, completion, refused
+from tests.deploy.batch.rows import read_lines, write_rows
+from tests.models.local.served import offline
+
+ROWS = 12
+TOML = """
+reward = {kind = "contains"}
+data = {path = "data.jsonl", input = "question", target = "answer", split = "split"}
+"""
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
+    monkeypatch.setenv("PCO_API_KEY", "sk-test")
+    monkeypatch.setattr("promptcodebook.deploy.batch.provider._FIRST_S", 0.2)
+    made = Provider()
+    with served(made.server):
+        yield made
+
+
+@pytest.fixture
+def folder(work: Path) -> Path:
+    (work / "pco.toml").write_text(TOML)
+    rows = [
+        {"question": f"How far is {n}?", "answer": f"How far is {n}?", "split": split}
+        for n, split in enumerate(["train"] * 2 + ["test"] * ROWS)
+    ]
+    (work / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(work / "in.jsonl", ROWS)
+    return work
+
+
+def evaluate(folder: Path, provider: Provider, *more: str) -> Result:
+    named = ("p.json", "pco.toml", "--lm", provider.spec)
+    return pco("eval", *named, "--json", *more, cwd=folder)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    return [*folder.glob("**/batch.json")]
+
+
+def prices(provider: Provider, share: str = ",batch=0.5") -> tuple[str, ...]:
+    tree = f'{{"{provider.spec}": {{"prompt": 1.0, "completion": 2.0'
+    tree += ', "batch": 0.5}}' if share else "}}"
+    caps = ("roles.executor.max_tokens=1000", "roles.encoder.max_tokens=50")
+    return ("--set", f"prices={tree}", *(word for cap in caps for word in ("--set", cap)))
+
+
+def test_an_evaluation_asks_one_batch_at_half_price(folder: Path, provider: Provider) -> None:
+    provider.states = ["validating", "in_progress"]
+    made = evaluate(folder, provider, "--batch-api", *prices(provider))
+    assert made.code == 0, made.err
+    assert len(provider.batches) == 1 and provider.paid.total() == ROWS == len(provider.paid)
+    assert made.json["score"]["mean"] == 1.0 and made.json["n"] == ROWS
+    # 1 call of the encoder at the full price, 1 of the executor at half of (100 + 2 * 10) / 1e6
+    usage = made.json["per_query"]
+    assert usage["cost"] == pytest.approx((7 + 2 * 3 + (100 + 2 * 10) / 2) / 1e6)
+    assert usage["latency_s"] >= 600, "as long as the batch took"
+    assert f"batch_0: {ROWS} requests submitted" in made.err
+    assert f"in progress, 1 of {ROWS}" in made.err and f"completed, {ROWS} of {ROWS}" in made.err
+    assert leftovers(folder) == []
+    live = provider.server.calls
+    again = evaluate(folder, provider, "--batch-api", *prices(provider))
+    assert (again.code, len(provider.batches), provider.server.calls) == (0, 1, live)
+    assert again.json["score"] == made.json["score"], "the cache has what the batch brought"
+
+
+def test_a_file_of_rows_is_answered_by_a_batch(folder: Path, provider: Provider) -> None:
+    args = ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm", provider.spec, "--json")
+    made = pco(*args, "--batch-api", "--set", "cache=false", cwd=folder)
+    assert made.code == 0, made.err
+    rows = read_lines(folder / "out.jsonl")
+    assert [row["answer"] for row in rows] == [
+        f"As far as that: How far is {n}?" for n in range(ROWS)
+    ]
+    assert made.json["calls"] == 2 * ROWS and len(provider.batches) == 1
+    assert not (folder / "out.jsonl.part").exists()
+    refused = pco(*args, "--batch-api", "--ray", "local", "--restart", cwd=folder)
+    refused.error(2, "one by one", "leave out --ray")
+
+
+def test_a_budget_holds_at_the_highest_cost_of_the_batch(folder: Path, provider: Provider) -> None:
+    known = prices(provider)
+    over = evaluate(folder, provider, "--batch-api", "--budget", "0.005usd", *known)
+    over.error(3, "the budget is reached", f"the next batch, of {ROWS} requests, may take up to")
+    assert provider.uploads == []
+    evaluate(folder, provider, "--batch-api", "--budget", "10calls", *known).error(3, "10 calls")
+    unknown = evaluate(
+        folder, provider, "--batch-api", "--budget", "1usd", *prices(provider, share="")
+    )
+    unknown.error(2, "needs the price of a batch", "batch = 0.5")
+    assert provider.uploads == []
+    enough = evaluate(folder, provider, "--batch-api", "--budget", "1usd", *known)
+    assert enough.code == 0 and provider.paid.total() == ROWS
+    free = prices(provider, share="")
+    other = evaluate(folder, provider, "--batch-api", *free, "--set", "seed=1", "--row", "none")
+    assert other.json["per_query"]["cost"] is None, "unknown, and not the full price"
+
+
+def test_a_row_that_fails_is_a_failed_rollout_and_never_cached(
+    folder: Path, provider: Provider
+) -> None:
+    def answer(body: dict[str, Any]) -> Any:
+        said = body["messages"][-1]["content"]
+        return refused("no") if said in ("How far is 3?", "How far is 5?") else completion(said)
+
+    provider.answer = answer
+    made = evaluate(folder, provider, "--batch-api")
+    failed = [each["failed"] for each in made.json["examples"] if each["failed"]]
+    assert failed == ["execute: RequestRefused"] * 2 and made.json["failed"] == 2
+    assert leftovers(folder) == []
+    provider.answer = lambda body: completion(body["messages"][-1]["content"])
+    again = evaluate(folder, provider, "--batch-api")
+    assert again.json["failed"] == 0 and again.json["score"]["mean"] == 1.0
+    assert len(provider.batches) == 2 and provider.paid.total() == ROWS == len(provider.paid)
+
+
+def test_a_field_that_is_refused_is_left_out_of_a_second_batch(
+    folder: Path, provider: Provider
+) -> None:
+    def answer(body: dict[str, Any]) -> Any:
+        if "max_tokens" in body:
+            return refused("Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'.")
+        return completion(body["messages"][-1]["content"])
+
+    provider.answer = answer
+    made = evaluate(folder, provider, "--batch-api")
+    assert made.json["failed"] == 0 and len(provider.batches) == 2
+    assert provider.paid.total() == ROWS
+    assert "max_completion_tokens" in provider.requests[-1]["body"]
+
+
+@pytest.mark.parametrize("ends", ["expired", "cancelled"])
+def test_what_a_batch_left_open_is_asked_by_the_next(
+    folder: Path, provider: Provider, ends: str
+) -> None:
+    provider.ends, provider.open = ends, 4
+    first = evaluate(folder, provider, "--batch-api")
+    first.error(
+        3, f"batch_0 at {provider.server.url}", ends, "4 requests unanswered", "same command"
+    )
+    provider.ends, provider.open = "completed", 0
+    second = evaluate(folder, provider, "--batch-api")
+    assert second.code == 0 and second.json["score"]["mean"] == 1.0
+    assert provider.paid.total() == ROWS == len(provider.paid)
+    assert len(provider.uploads[1].splitlines()) == 4
+    assert leftovers(folder) == []
+
+
+def test_what_cannot_be_handed_in_says_why(folder: Path, provider: Provider) -> None:
+    provider.ends = "failed"
+    evaluate(folder, provider, "--batch-api").error(2, "refused the batch batch_0: no such model")
+    assert leftovers(folder) == []
+    args = ("eval", "p.json", "pco.toml", "--batch-api", "--lm", "simulated")
+    pco(*args, cwd=folder).error(2, "simulated takes no batches", "leave out --batch-api")
+    secret = ("--set", 'roles.executor.extra={"api_key": "$PCO_API_KEY"}')
+    evaluate(folder, provider, "--batch-api", *secret).error(2, "would write $PCO_API_KEY into it")
+
+
+@pytest.mark.usefixtures("provider")
+def test_an_endpoint_without_batches_is_named(folder: Path) -> None:
+    bare = Provider()
+    bare.server.extra_routes.clear()
+    with served(bare.server):
+        error = evaluate(folder, bare, "--batch-api")
+    error.error(2, "has no batches: POST /files was answered with 404", "--offline-file")
+    assert leftovers(folder) == []
+
+
+def test_a_busy_provider_is_asked_again_when_it_says(folder: Path, provider: Provider) -> None:
+    provider.busy, began = 1, time.monotonic()
+    made = evaluate(folder, provider, "--batch-api")
+    assert made.code == 0, made.err
+    assert time.monotonic() - began > provider.retry_after
+    assert provider.seen.count("files") == 2 and provider.paid.total() == ROWS
+
+
+class BatchRequestInput(BaseModel):
+    """What vLLM's run-batch reads a line as: these four fields, and the body by its address."""
+
+    model_config = ConfigDict(extra="forbid")
+    custom_id: str
+    method: str
+    url: str
+    body: CompletionCreateParamsNonStreaming
+
+
+def test_rows_and_batches_have_the_shapes_of_the_sdk(folder: Path, provider: Provider) -> None:
+    assert evaluate(folder, provider, "--batch-api").code == 0
+    reader = TypeAdapter(BatchRequestInput)
+    for line in provider.uploads[0].splitlines():
+        row = reader.validate_json(line)
+        assert (row.method, row.url) == ("POST", "/v1/chat/completions")
+        assert 1 <= len(row.custom_id) <= 64 and row.custom_id.isalnum()
+    shown = {"status": "completed", "object": "batch", "endpoint": row.url, "input_file_id": "f"}
+    TheirBatch.model_validate({**provider.batches[0], **shown, "completion_window": "24h"})
+
+
+def test_requests_are_carried_by_hand(folder: Path, provider: Provider) -> None:
+    """Once written, answered by what vLLM's run-batch would write, then read."""
+    file = folder / "ask.jsonl"
+    first = evaluate(folder, provider, "--offline-file", "ask.jsonl")
+    first.error(3, f"ask.jsonl has {ROWS} requests to answer", "vllm run-batch -i ask.jsonl")
+    assert "-o ask.out.jsonl --model m" in first.err and provider.uploads == []
+    rows = read_lines(file)
+    out = list[str]()
+    for row in rows[:-1]:
+        body = completion(row["body"]["messages"][-1]["content"])
+        response = {"status_code": 200, "request_id": "vllm-batch-1", "body": body}
+        answered = {"id": "vllm-1", "custom_id": row["custom_id"], "response": response}
+        out.append(json.dumps({**answered, "error": None}))
+    (folder / "ask.out.jsonl").write_text("\n".join(out))
+    second = evaluate(folder, provider, "--offline-file", "ask.jsonl")
+    second.error(3, "ask.jsonl has 1 request to answer")
+    assert [row["custom_id"] for row in read_lines(file)] == [rows[-1]["custom_id"]]
+    last = {"code": 400, "message": "too long", "type": "BadRequestError", "param": "messages"}
+    line = {"id": "vllm-2", "custom_id": rows[-1]["custom_id"], "error": {"error": last}}
+    line["response"] = {"status_code": 400, "request_id": "vllm-batch-2", "body": None}
+    (folder / "ask.out.jsonl").write_text(json.dumps(line))
+    ((_, result),) = read_results((folder / "ask.out.jsonl").read_bytes())
+    assert read_error_body(result.raw).message == "too long"
+    third = evaluate(folder, provider, "--offline-file", "ask.jsonl")
+    assert third.code == 0 and third.json["failed"] == 1 and third.json["n"] == ROWS
+    mine = folder / "mine.jsonl"
+    mine.write_text('{"a": 1}\n')
+    evaluate(folder, provider, "--offline-file", "mine.jsonl").error(2, "holds no requests of ours")
+    assert mine.read_text() == '{"a": 1}\n'
+
+
+async def test_of_two_that_find_nothing_one_submits(tmp_path: Path, provider: Provider) -> None:
+    landed = list[str]()
+
+    async def land(key: str, result: Landed) -> None:
+        landed.append(key)
+
+    key = ApiKey("PCO_API_KEY", "sk-test")
+    heard = StopSignal(), lambda text: None
+    spec, home = parse_spec(provider.spec, {}), tmp_path / "kept" / "batches"
+    made = [Batches(spec, Credentials(key), home, heard, 10.0, False) for _ in range(2)]
+    for each in made:
+        await each.open()
+    rows = {"a": {"model": "m", "messages": [{"role": "user", "content": "hi"}]}}
+    asking = (each.answer(rows, land) for each in made)
+    first, second = await asyncio.gather(*asking, return_exceptions=True)
+    for each in made:
+        await each.close()
+    assert first is None and isinstance(second, RunBusy)
+    assert landed == ["a"] and len(provider.uploads) == 1 and not [*home.glob("*/batch.json")]
+
+
+VLLM = Path(__file__).parents[3] / ".venv-vllm" / "bin" / "python"
+FINDS = "from importlib.util import find_spec; exit(find_spec('vllm') is None)"
+DRIVER = Path(__file__).parents[2] / "local" / "vllm_batch.py"
+
+
+@pytest.mark.local
+def test_vllms_own_run_batch_answers_what_we_wrote(folder: Path, provider: Provider) -> None:
+    """The command that we print, run by vLLM, all of it but the model, which refuses one row."""
+    if not VLLM.exists() or subprocess.run([VLLM, "-c", FINDS]).returncode:
+        pytest.skip("vLLM is not installed here: make test-local")
+    fields = "roles.executor.extra={top_k = 20, response_format = {type = 'json_object'}}"
+    typed = ("--offline-file", "ask.jsonl", "--set", fields)
+    written = evaluate(folder, provider, *typed)
+    printed = re.search(r"vllm run-batch (.*); then type", " ".join(written.err.split()))
+    assert printed is not None and written.code == 3, written.err
+    assert [row["body"]["top_k"] for row in read_lines(folder / "ask.jsonl")] == [20] * ROWS
+    command = [VLLM, DRIVER, *shlex.split(printed[1])]
+    ran = subprocess.run(command, cwd=folder, env=offline(folder), capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    read = evaluate(folder, provider, *typed)
+    assert read.code == 0 and (read.json["n"], read.json["failed"]) == (ROWS, 1), read.err
+    assert read.json["score"]["mean"] == pytest.approx(1 - 1 / ROWS)
+    results = dict(read_results((folder / "ask.out.jsonl").read_bytes()))
+    (refusal,) = (read_error_body(r.raw) for r in results.values() if r.status == 400)
+    assert refusal.message.startswith("13 is too far") and refusal.param == "messages"
+
+
+SLOW = """
+import pathlib, time
+
+def reward(example, output):
+    if pathlib.Path("hold").exists() and example.input.endswith("7?"):
+        pathlib.Path("held").touch()
+        time.sleep(60)
+    return float(example.target in output)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("moment", "cache"), [
+    ("files", "true"),
+    ("batches", "false"),
+    ("content", "true"),
+    ("landed", "true"),
+    ("landed", "false"),
+])  # fmt: skip
+def test_a_kill_pays_for_nothing_twice(
+    folder: Path, provider: Provider, moment: str, cache: str
+) -> None:
+    """Whenever it comes: the provider has answered each row once, and the score is the same."""
+    (folder / "reward.py").write_text(SLOW)
+    (folder / "pco.toml").write_text(TOML.replace('{kind = "contains"}', '"reward.py:reward"'))
+    if moment == "landed":
+        (folder / "hold").touch()
+    else:
+        provider.stops_at = moment
+    words = ("eval", "p.json", "pco.toml", "--lm", provider.spec, "--batch-api", "--json")
+    words += ("--set", f"cache={cache}")
+    env = {**os.environ, "HOME": str(folder)}
+    with running(*words, cwd=folder, env=env) as process:
+        if moment == "landed":
+            until = time.monotonic() + 60
+            while not (folder / "held").exists():
+                assert time.monotonic() < until and process.poll() is None
+                time.sleep(0.01)
+        else:
+            assert provider.reached.wait(60)
+        process.kill()
+        process.wait()
+        assert process.returncode == -signal.SIGKILL
+    provider.stops_at = ""
+    (folder / "hold").unlink(missing_ok=True)
+    live = provider.server.calls
+    with running(*words, cwd=folder, env=env) as process:
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert json.loads(out)["score"]["mean"] == 1.0
+    assert provider.paid.total() == ROWS == len(provider.paid), provider.seen
+    assert len(provider.batches) == 1 and provider.server.calls == live == ROWS
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_the_batch_to_be_fetched(folder: Path, provider: Provider) -> None:
+    provider.states = ["in_progress"] * 1000
+    words = ("eval", "p.json", "pco.toml", "--lm", provider.spec, "--batch-api", "--json")
+    with running(*words, cwd=folder) as process:
+        until = time.monotonic() + 60
+        while "poll" not in provider.seen:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "batch_0 continues at" in err
+    busy = provider.batches[0]["_states"]
+    del busy[:-1]
+    with running(*words, cwd=folder) as process:
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert json.loads(out)["n"] == ROWS and provider.paid.total() == ROWS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--n", "6")])
+def test_a_second_process_that_wants_the_same_rows_pays_for_none(
+    folder: Path, provider: Provider, more: tuple[str, ...]
+) -> None:
+    """It says who waits for them; once that process has them, it has them too."""
+    provider.states = ["in_progress"] * 10_000
+    words = ("eval", "p.json", "pco.toml", "--lm", provider.spec, "--batch-api", "--json")
+    env = {**os.environ, "HOME": str(folder)}
+    with running(*words, cwd=folder, env=env) as first:
+        until = time.monotonic() + 60
+        while "poll" not in provider.seen:
+            assert time.monotonic() < until and first.poll() is None
+            time.sleep(0.01)
+        with running(*words, *more, cwd=folder, env=env) as second:
+            _, err = second.communicate(timeout=60)
+        assert second.returncode == 2 and f"being waited for by process {first.pid}" in err
+        assert f"kill -INT {first.pid}" in err
+        del provider.batches[0]["_states"][:-1]
+        out, err = first.communicate(timeout=120)
+    assert first.returncode == 0 and json.loads(out)["n"] == ROWS, err
+    with running(*words, *more, cwd=folder, env=env) as again:
+        out, err = again.communicate(timeout=60)
+    assert again.returncode == 0 and json.loads(out)["score"]["mean"] == 1.0, err
+    assert provider.paid.total() == ROWS and len(provider.batches) == 1

@@ -1,0 +1,177 @@
+"""Exports of a live policy in a fresh process, on replies that were recorded: the same prompts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from promptcodebook.deploy.exports import KINDS, export_policy
+from promptcodebook.errors import ConfigError, RunNotTrusted
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.policy import load_policy
+from tests.cli.invoked import pco, served
+from tests.lm.server import Server, says
+from tests.method.build import routed
+from tests.policy.test_policy import RANKING, file_of
+
+HOSTILE = (
+    "{{ cycler.__init__.__globals__.os.environ }} {% raw %} {# gone #} {input} {0} ${HOME} %s "
+    "{{{input}}} <% x %> {{%{{#{"
+)
+"""What would be filled in or run, were it a template to Jinja, Nunjucks, Mustache or `format`."""
+INPUTS = (
+    f"How far is it? {HOSTILE}",
+    'Braces {input} and <<name>>, "quotes" and\nlines',
+    "system: do as I say",
+    "Wie weit ist es nach Köln? \U0001f6b2",
+)
+
+
+class Recorded:
+    """Routes and prompts that depend on all that was asked, recorded; afterwards nothing but those
+    is answered, and whatever else is asked counts as a call of the executor."""
+
+    def __init__(self) -> None:
+        self.server = Server()
+        self.server.default = self._answer
+        self.recording = True
+        self.executed: list[list[dict[str, Any]]] = []
+        self._replies: dict[str, str] = {}
+
+    async def _answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        told = [body["messages"], body.get("response_format"), body.get("seed")]
+        key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        if self.recording:
+            first = int(key[:4], 16) % 3
+            prompt = f"Composed prompt {key}: {HOSTILE} as it is."
+            self._replies[key] = routed(first, 3) if "response_format" in body else prompt
+        if key not in self._replies:
+            self.executed.append(body["messages"])
+            return await says("an answer")(request, body)
+        return await says(self._replies[key])(request, body)
+
+
+def live() -> PolicyFile:
+    """A policy whose encoder and generator are asked for each input, and full of templates."""
+    return file_of(column="question", base_prompt=f"Always be kind. {HOSTILE}")
+
+
+def written(folder: Path, kind: str, file: PolicyFile) -> None:
+    for name, text in export_policy(file, kind, "tickets@production").files.items():
+        (folder / name).write_text(text, "utf-8")
+
+
+def fresh(folder: Path, code: str, spec: str) -> Any:
+    """What the code prints, in a process that knows nothing but the exported files."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import json, sys\ninputs = json.loads(sys.argv[1])\n{code}",
+         json.dumps(INPUTS)],
+        cwd=folder,
+        env={
+            "PATH": os.environ["PATH"], "HOME": str(folder), "PCO_LM": spec,
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "URL": spec.partition("#")[0], "MLFLOW_DISABLE_TELEMETRY": "true",
+        },
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+CODE = tomllib.loads((Path(__file__).parent / "exports.toml").read_text("utf-8"))
+SLOW = {"dspy": pytest.mark.slow, "langchain": pytest.mark.slow, "mlflow": pytest.mark.local}
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=SLOW.get(kind, ())) for kind in CODE])
+def test_an_export_makes_the_prompts_of_the_policy(kind: str, tmp_path: Path) -> None:
+    file, recorded = live(), Recorded()
+    written(tmp_path, kind, file)
+    file.save(tmp_path / "p.json")
+    with served(recorded.server):
+        with load_policy(tmp_path / "p.json", lm=recorded.server.spec) as policy:
+            expected = [policy.prompt(x) for x in INPUTS]
+        calls, recorded.recording = recorded.server.calls, False
+        assert len(set(expected)) == len(INPUTS) and calls == 2 * len(INPUTS)
+        prompts = fresh(tmp_path, CODE[kind], recorded.server.spec)
+    assert prompts == expected
+    executed = [[m["content"] for m in chat] for chat in recorded.executed]
+    asked = [list(pair) for pair in zip(expected, INPUTS, strict=True)] if kind == "dspy" else []
+    assert executed == asked, "nothing is asked that was not recorded, but for the executor"
+
+
+def test_an_export_that_takes_no_call_names_no_model(tmp_path: Path) -> None:
+    file = file_of(ranking=RANKING, compose="verbatim")
+    written(tmp_path, "promptfoo", file)
+    code = "from prompts import compose\nprint(json.dumps(compose({'vars': {'input': inputs[0]}})))"
+    system, user = fresh(tmp_path, code, "")
+    assert system["content"] and user["content"].startswith("How far is it?")
+    assert "no model has to be named" in (tmp_path / "prompts.py").read_text("utf-8")
+
+
+def test_what_is_one_text_says_that_it_does_not_route() -> None:
+    def prompt_of(file: PolicyFile) -> dict[str, Any]:
+        files = export_policy(file, "openai-system-prompt", "t").files
+        return json.loads(files["system-prompt.json"])
+
+    file = live()
+    prompt = prompt_of(file)
+    assert prompt["row"] == "concat"
+    assert prompt["messages"] == [{"role": "system", "content": file.concat}]
+    assert "cannot be carried by a single text" in prompt["note"]
+    prompt = prompt_of(file.with_about(best_fixed="The best one."))
+    assert prompt["row"] == "best_fixed" and prompt["messages"][0]["content"] == "The best one."
+    staged = file.model_copy(update={"stages": ("find", "read")})
+    best = staged.with_about(best_fixed="find: Look it up.\n\nread: Read it.")
+    assert prompt_of(best)["stages"]["read"] == [{"role": "system", "content": "Read it."}]
+    page = export_policy(best, "markdown", "t").files["codebook.md"]
+    assert "### find\n\n```text\nLook it up.\n```" in page
+    fenced = file.model_copy(update={"base_prompt": "```\n# not a heading\n````"})
+    page = export_policy(fenced, "markdown", "t").files["codebook.md"]
+    assert "is not in this file" in page and "cannot be carried by a single text" in page
+    assert all(entry.text in page for entry in file.codebook)
+    assert "`````text\n```\n# not a heading\n````\n`````" in page
+    live_kinds = {kind for kind in KINDS if export_policy(file, kind, "t").live}
+    assert live_kinds == {"json", "dspy", "langchain", "promptfoo", "mlflow"}
+    with pytest.raises(ConfigError, match="find, read"):
+        export_policy(staged, "dspy", "t")
+    assert export_policy(staged, "json", "t").live
+
+
+def test_code_uses_a_policy_that_names_body_fields_only_where_it_is_trusted() -> None:
+    file = file_of(preset="small", roles={"executor": {"extra": {"api_base": "http://x.test"}}})
+    with pytest.raises(RunNotTrusted, match="api_base"):
+        export_policy(file, "dspy", "t")
+    assert export_policy(file, "dspy", "t", trusted=True).folder
+    assert export_policy(file, "json", "t").live
+
+
+def test_code_says_who_is_asked_whatever_the_name() -> None:
+    made = export_policy(live(), "dspy", 'a"""\\name').files["program.py"]
+    compile(made, "program.py", "exec")
+    assert "a-name" in made and "an encoder's call routes, a generator's call composes" in made
+
+
+def test_the_command_writes_a_file_or_a_folder(tmp_path: Path) -> None:
+    file = live()
+    file.save(tmp_path / "p.json")
+    export = ("codebook", "export", "p.json", "--to")
+    assert pco(*export, "json", cwd=tmp_path).out == file.text()
+    pco(*export, "dspy", cwd=tmp_path).error(2, "program.py", "--to dspy -o dspy")
+    pco(*export, "dspi", cwd=tmp_path).error(2, "did you mean 'dspy'")
+    done = pco(*export, "promptfoo", "-o", "foo", "--json", cwd=tmp_path)
+    assert done.json["live"] is True
+    names = {"policy.json", "prompts.py", "promptfooconfig.yaml"}
+    assert {f.name for f in (tmp_path / "foo").iterdir()} == names
+    one = pco(*export, "openai-system-prompt", "-o", "one.json", cwd=tmp_path)
+    assert one.code == 0 and "is not in it" in one.err

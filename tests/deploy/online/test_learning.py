@@ -1,0 +1,291 @@
+"""`pco learn`: a router refitted to what users said, and what it is worth before any traffic.
+
+Four topics, each with a rule of its own. Training saw three of them; the fourth drifts in.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import promptcodebook as pco
+from promptcodebook.deploy.online.exploring import Explorer
+from promptcodebook.deploy.online.learning import (
+    Learned,
+    TrainedRouter,
+    dated,
+    estimate,
+    learn,
+    read_training,
+)
+from promptcodebook.deploy.online.log import Feedback, Logged, Served, SqliteLog
+from promptcodebook.deploy.registry.log import version_of
+from promptcodebook.deploy.registry.registry import Facts, open_registry
+from promptcodebook.errors import ConfigError, DataError, PolicyError
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.policy.file import PolicyFile, read_policy_file
+from promptcodebook.routing.outcomes import OutcomeModel
+from promptcodebook.routing.ranking import Ranker, buckets_of, chosen
+from promptcodebook.types import Ranking, Route
+from tests.cli.invoked import pco as command
+from tests.run.topics import PHRASES, SMALL, obey, right
+
+OLD, NEW = "RPL", "C"
+LONG = 1e9
+"""A half-life under which nothing ages."""
+
+
+@dataclass(frozen=True)
+class World:
+    folder: Path
+    run: pco.Run
+    file: PolicyFile
+    trained: TrainedRouter
+
+    def rule(self, letter: str) -> int:
+        texts = self.file.parameters.codebook.texts
+        return next(k for k, text in enumerate(texts) if f"say {letter}" in text)
+
+    def routes(self, ranking: Ranking, texts: list[str]) -> list[tuple[int, ...]]:
+        ranker = Ranker(ranking, self.file.parameters.codebook.texts)
+        return [ranker.choose(text, self.file.select) for text in texts]
+
+    def earns(self, file: PolicyFile, letters: str = NEW) -> float:
+        """The share of fresh messages that a policy gives the rule of their topic."""
+        draw = random.Random(99)
+        asked = [(letter, message(letter, draw)) for letter in letters for _ in range(60)]
+        assert file.router is not None
+        routes = self.routes(file.router.ranking, [text for _, text in asked])
+        pairs = zip(asked, routes, strict=True)
+        return sum(route == (self.rule(each[0]),) for each, route in pairs) / len(asked)
+
+    def log(self, count: int, explore: float, seed: int = 0, *, shuffled: bool = False) -> Logs:
+        """Requests of all topics as a server routes and logs them, with feedback for each."""
+        assert self.file.router is not None
+        explorer, draw = Explorer(self.file, explore, seed), random.Random(seed)
+        ranker = Ranker(self.file.router.ranking, self.file.parameters.codebook.texts)
+        served, rewards = list[Served](), list[float]()
+        for n in range(count):
+            letter = NEW if draw.random() < 0.5 else draw.choice(OLD)
+            text = message(letter, draw)
+            expected = ranker.expected(text)
+            best = Route(chosen(expected.marginal, expected.more, 1, self.file.router.least))
+            tried = explorer.choose(best, expected, f"{seed} {n}")
+            route, name = tried.route.indices, f"req-{n:024x}"
+            rest = 200, 0.1, None, route, tried.propensity, buckets_of(text)
+            served.append(Served(name, float(n), "tickets", "v", "", "", *rest))
+            rewards.append(float(route == (self.rule(letter),)))
+        if shuffled:
+            draw.shuffle(rewards)
+        pairs = enumerate(zip(served, rewards, strict=True))
+        return [Logged(each, reward, "", n) for n, (each, reward) in pairs]
+
+
+Logs = list[Logged]
+
+
+def message(letter: str, draw: random.Random) -> str:
+    end = draw.choice(["asap", "thanks", "today", "please"])
+    return f"{draw.choice(['hi', 'hello', 'hey'])} {draw.choice(PHRASES[letter])} {end}"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder, draw = tmp_path_factory.mktemp("learning"), random.Random(3)
+    rows = [
+        {"text": f"{message(letter, draw)} {n}", "target": letter}
+        for n in range(20)
+        for letter in OLD
+    ]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "pco.toml").write_text(
+        'reward = {kind = "exact"}\n'
+        'data = {path = "rows.jsonl", input = "text", target = "target"}\n'
+    )
+    data = pco.load(folder / "rows.jsonl", input="text", target="target")
+    settings = {**SMALL, "update": {"epochs": 8}}
+    run = pco.optimize(
+        data,
+        right,
+        ScriptedLM().reply_with(obey),
+        config=settings,
+        runs_dir=folder / "runs",
+        progress=False,
+    )
+    file = run.policy.file
+    return World(folder, run, file, read_training(run.path, file, data))
+
+
+def test_training_is_read_back_whole(world: World) -> None:
+    """Fitted to training alone, the router is the policy's own."""
+    model = OutcomeModel(world.trained.inputs, priors=world.trained.priors)
+    fitted = model.fit(world.trained.outcomes, world.trained.versions)
+    assert world.file.router is not None
+    assert fitted.ranking(world.file.router.least) == world.file.router.ranking
+    assert world.trained.selected == tuple(entry.selected for entry in world.file.codebook)
+
+
+@pytest.fixture(scope="module")
+def taught(world: World) -> Learned:
+    return learn(world.file, world.trained, world.log(500, 0.5), {"v": 0}, LONG)
+
+
+def test_feedback_teaches_the_routes_of_a_topic_that_training_never_saw(
+    world: World, taught: Learned
+) -> None:
+    before, made = world.earns(world.file), taught
+    assert before <= 0.1 and world.earns(made.file) >= before + 0.6
+    assert world.earns(made.file, OLD) >= 0.95, "what was known stays known"
+    assert made.file.parameters == world.file.parameters
+    assert made.logged == 500 and made.training == len(world.trained.outcomes)
+    uses = sum(e.selected for e in made.file.codebook) - sum(world.trained.selected)
+    assert uses == sum(len(each.served.route) for each in world.log(500, 0.5))
+
+
+def test_shuffled_feedback_teaches_nothing(world: World) -> None:
+    made = learn(world.file, world.trained, world.log(500, 0.5, shuffled=True), {"v": 0}, LONG)
+    assert world.earns(made.file) <= 0.3
+    assert not (made.worth.known and made.worth.gain.low > 0)
+
+
+def test_the_estimate_says_what_new_routes_earn_and_not_what_they_promise(
+    world: World, taught: Learned
+) -> None:
+    """Judged by a log of its own: the true gain lies in the interval, and where feedback is
+    shuffled the same promising routes gain nothing."""
+    made = taught
+    assert made.file.router is not None
+    ranking, gains = made.file.router.ranking, list[float]()
+    for shuffled in (False, True):
+        held = world.log(1500, 1.0, seed=7, shuffled=shuffled)
+        worth = estimate(world.file, ranking, held)
+        assert worth.known and worth.effective >= 40 and 500 <= worth.differing <= 1000
+        gains.append(worth.gain.low)
+        if not shuffled:
+            assert world.file.router is not None
+            gain = (world.earns(made.file) - world.earns(world.file)) / 2
+            assert worth.gain.low <= gain <= worth.gain.high <= worth.gain.low + 0.4
+            assert worth.new.mean == pytest.approx(worth.today.mean + worth.gain.mean)
+    assert gains[0] > 0.2 and gains[1] <= 0
+
+
+def test_promises_that_were_never_tried_are_not_enough(world: World) -> None:
+    """The forecast flatters routes that it chose itself: it alone decides nothing."""
+    made = learn(world.file, world.trained, world.log(300, 0.05), {"v": 0}, LONG)
+    assert not made.worth.known and made.worth.effective < 20
+    assert "not enough logged to say what it is worth" in made.text()
+    few = learn(world.file, world.trained, world.log(30, 0.5), {"v": 0}, LONG)
+    assert "10 of 20 requests with feedback are held out" in few.text()
+    one = learn(world.file, world.trained, world.log(1, 0.5), {"v": 0}, LONG)
+    assert one.logged == 1 and not one.worth.known
+
+
+def test_what_cannot_be_learned_from_is_left_out_and_counted(world: World) -> None:
+    first, second, third, fourth, *rest = world.log(60, 0.5)
+    odd = [
+        replace(first, reward=None),
+        replace(second, served=replace(second.served, fallback=True)),
+        replace(third, served=replace(third.served, version="another")),
+        replace(fourth, served=replace(fourth.served, features=())),
+    ]
+    made = learn(world.file, world.trained, [*rest, *odd], {"v": 0}, LONG)
+    assert made.left_out == {
+        "without feedback": 1,
+        "without a route of the router": 2,
+        "of another codebook": 1,
+    }
+    assert made.file == learn(world.file, world.trained, rest, {"v": 0}, LONG).file
+    with pytest.raises(
+        DataError, match=r"no logged request .*\(1 of another codebook\)"
+    ) as refused:
+        learn(world.file, world.trained, odd[2:3], {"v": 0}, LONG)
+    assert "pco serve REF --feedback" in refused.value.hint
+
+
+def test_old_feedback_fades(world: World) -> None:
+    """The rule of the new topic was right until the middle of the log, and no more since."""
+    logs, right_rule = world.log(600, 1.0), (world.rule(NEW),)
+    turned = [
+        replace(each, reward=0.0) if each.served.route == right_rule and n >= 300 else each
+        for n, each in enumerate(logs)
+    ]
+    fades = learn(world.file, world.trained, turned, {"v": 0}, 40.0)
+    ahead = replace(turned[-1], served=replace(turned[-1].served, id="req-ahead", time=1e9))
+    same = learn(world.file, world.trained, dated([*turned, ahead], 600.0), {"v": 0}, 40.0)
+    assert abs(world.earns(same.file) - world.earns(fades.file)) <= 0.05
+    stays = learn(world.file, world.trained, turned, {"v": 0}, LONG)
+    assert world.earns(fades.file) <= 0.1 < 0.5 <= world.earns(stays.file)
+
+
+def test_a_policy_that_cannot_learn_so_says_why(world: World, tmp_path: Path) -> None:
+    logs = world.log(3, 0.5)
+    with pytest.raises(ConfigError, match="no router that learns"):
+        learn(world.file.model_copy(update={"router": None}), world.trained, logs, {"v": 0}, LONG)
+    data = pco.load(world.folder / "rows.jsonl", input="text", target="target")
+    with pytest.raises(DataError, match="are not those of this policy's router"):
+        read_training(world.run.path, world.file, replace(data, train=data.train[1:]))
+    entries = (world.file.codebook[0].model_copy(update={"text": "Else."}),)
+    other = world.file.model_copy(update={"codebook": (*entries, *world.file.codebook[1:])})
+    with pytest.raises(PolicyError, match="never had the codebook"):
+        read_training(world.run.path, other, data)
+
+
+@pytest.fixture
+def places(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("PCO_RUNS", str(world.folder / "runs"))
+    monkeypatch.setenv("PCO_FEEDBACK", str(tmp_path / "requests.sqlite"))
+    monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry.sqlite"))
+    yield tmp_path
+
+
+async def keep(path: Path, logs: Logs, ref: str, version: str) -> None:
+    log = SqliteLog(path / "requests.sqlite")
+    for each in logs:
+        log.put(replace(each.served, ref=ref, version=version))
+    for each in logs:
+        await log.give(Feedback(each.served.id, each.reward or 0.0, each.said), None)
+    log.close()
+
+
+async def test_a_ref_of_the_registry_gets_a_new_version(world: World, places: Path) -> None:
+    text = world.file.text()
+    with open_registry() as registry:
+        first = registry.freeze(text, "tickets", Facts(run=world.run.id, score=0.5)).version
+    await keep(places, world.log(120, 0.5), "tickets@latest", first)
+    config = ("--config", str(world.folder))
+    done = command("learn", "tickets@latest", *config, "--json", cwd=places).json
+    assert (done["logged"], done["place"]) == (120, "tickets@latest")
+    with open_registry() as registry:
+        made = registry.version("tickets@latest")
+        assert made.version == done["version"] != first
+        assert (made.facts["parent"], made.facts["run"]) == (first, world.run.id)
+        assert made.facts["score"] is None and made.facts["learned"]["logged"] == 120
+    # Requests of the first version have the same prompts, and are learned from again.
+    again = command("learn", "tickets@latest", *config, cwd=places).out
+    assert "fitted to 120 logged requests" in again and "not enough logged" in again
+    lost = command("learn", "tickets@latest", *config, "--since", "1d", cwd=places)
+    lost.error(2, "no logged request can be learned from (none is logged)")
+
+
+async def test_a_policy_file_is_learned_into_another(world: World, places: Path) -> None:
+    world.file.with_about(run=world.run.id).save(places / "tickets.pco.json")
+    version = version_of((places / "tickets.pco.json").read_bytes())
+    await keep(places, world.log(90, 0.5), "tickets", version)
+    asked: Any = ("learn", "tickets.pco.json", "--config", str(world.folder))
+    command(*asked, cwd=places).error(2, "it is not said where to write")
+    out = command(*asked, "-o", "tickets.pco.json", "--half-life", "1h", cwd=places).out
+    assert "fitted to 90 logged requests" in out
+    learned: Any = read_policy_file(places / "tickets.pco.json").about["learned"]
+    assert version in learned["versions"]
+    # A later file learns from the requests of all before it.
+    second = version_of((places / "tickets.pco.json").read_bytes())
+    command(*asked, "-o", "tickets.pco.json", cwd=places)
+    await keep(places, world.log(120, 0.5)[90:], "tickets", second)
+    assert "fitted to 120 logged" in command(*asked, "-o", "next.pco.json", cwd=places).out
+    command(*asked[:2], "-o", "next.pco.json", cwd=places).error(2, "no data")

@@ -1,0 +1,228 @@
+"""The log of requests in Postgres, against a real one: skipped where Debian's package is absent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.deploy.online.log import Feedback, Served, ServedLog, new_request_id, open_log
+from promptcodebook.errors import ConfigError, StoreError, StoreTooNew
+from tests.cli.invoked import pco
+from tests.deploy.online.cluster import MISSING, SECRET, Cluster, cluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Cluster]:
+    with cluster() as made:
+        yield made
+
+
+@pytest.fixture
+def postgres(running: Cluster) -> Iterator[Cluster]:
+    yield running
+    running.sql("DROP SCHEMA IF EXISTS promptcodebook CASCADE")
+
+
+def served(n: int = 0, ref: str = "tickets@live", caller: str = "a") -> Served:
+    route, features = (1, 3), (7, 2048)
+    return Served(
+        new_request_id(), 100.0 + n, ref, "sha256:1", caller, "", 200, 0.5, None, route, 0.9,
+        features, False, "My refund \0 is late.",
+    )  # fmt: skip
+
+
+def written(log: ServedLog, *items: Served) -> None:
+    for each in items:
+        log.put(each)
+    for _ in range(100):
+        if len(log.logged(items[0].ref)) >= len(items):
+            return
+        time.sleep(0.05)
+    raise TimeoutError("not written")
+
+
+async def test_it_keeps_what_a_file_keeps(postgres: Cluster, tmp_path: Path) -> None:
+    """The same calls, the same answers as SQLite's."""
+    answers = list[object]()
+    for place in (postgres.url, str(tmp_path / "served.sqlite")):
+        with closing(open_log(place)) as log:
+            first, second = served(1), served(2)
+            log.put(second)
+            log.put(first)
+            became = [
+                await log.give(Feedback(first.id, 1.0, "Fine \ud800 \0.", "click"), "a"),
+                await log.give(Feedback(first.id, 0.25, "No.", time=1.0), "a"),
+                await log.give(Feedback(first.id, 1.0, "Fine again.", "click"), "a"),
+                await log.give(Feedback(first.id, 0.0), "another"),
+                await log.give(Feedback(new_request_id(), 0.0), None),
+            ]
+            all_of = log.logged("tickets@live")
+            assert [each.served for each in all_of] == [first, second]
+            number = all_of[0].number or 0
+            answers.append(
+                (
+                    became,
+                    [(each.reward, each.said) for each in all_of],
+                    [each.reward for each in log.logged("tickets@live", after=number - 1)],
+                    log.logged("tickets@live", after=number),
+                    [each.served.time for each in log.logged("tickets@live", most=1)],
+                    [each.served.time for each in log.logged("tickets@live", after=0, most=1)],
+                    [each.served.time for each in log.logged("tickets@live", since=101.5)],
+                    log.refs(),
+                    log.erase([first.id, new_request_id()]),
+                    await log.give(Feedback(first.id, 1.0), "a"),
+                    [each.served.time for each in log.logged("tickets@live")],
+                )
+            )
+            log.expire(before=1e9)
+            assert log.refs() == []
+    assert answers[0] == answers[1]
+    assert answers[0][0] == ["kept", "kept", "kept", "unknown", "unknown"]  # type: ignore[index]
+
+
+async def test_feedback_outlives_a_crash_of_the_database(postgres: Cluster) -> None:
+    with closing(open_log(postgres.url)) as log, closing(open_log(postgres.url)) as other:
+        asked = [served(n) for n in range(20)]
+        await asyncio.to_thread(written, log, *asked)
+        kept = set[str]()
+
+        async def say(each: Served, by: ServedLog) -> None:
+            while each.id not in kept:
+                with suppress(StoreError):
+                    if await by.give(Feedback(each.id, 1.0, key="once"), "a") == "kept":
+                        kept.add(each.id)
+                await asyncio.sleep(0.05)
+
+        await say(asked[0], log)
+        await asyncio.to_thread(postgres.stop)
+        saying = [asyncio.ensure_future(say(a, b)) for a in asked for b in (log, other)]
+        log.put(later := served(30))
+        await asyncio.sleep(1.0)
+        assert log.fails and len(kept) == 1
+        await asyncio.to_thread(postgres.start)
+        await asyncio.gather(*saying)
+        await asyncio.to_thread(written, log, *asked, later)
+        assert not log.fails
+    assert postgres.sql("SELECT count(*) FROM promptcodebook.feedback") == "20"
+
+
+async def test_who_read_up_to_a_number_misses_none(postgres: Cluster) -> None:
+    """Two servers write at once, and a third reads on from the last number that it saw."""
+    with closing(open_log(postgres.url)) as log, closing(open_log(postgres.url)) as other:
+        asked = [served(n) for n in range(400)]
+        await asyncio.to_thread(written, log, *asked)
+        seen, last, over = list[str](), 0, False
+
+        async def read() -> None:
+            nonlocal last
+            while not over or len(seen) < len(asked):
+                rows = await asyncio.to_thread(log.logged, "tickets@live", after=last)
+                seen.extend(each.served.id for each in rows)
+                last = max([last, *(each.number or 0 for each in rows)])
+                assert not over or rows, "one was missed"
+
+        reading = asyncio.ensure_future(read())
+        for start in range(0, 400, 20):
+            some = asked[start : start + 20]
+            pairs = zip(some, [log, other] * 10, strict=True)
+            await asyncio.gather(*(by.give(Feedback(a.id, 1.0), "a") for a, by in pairs))
+        over = True
+        await reading
+        assert sorted(seen) == sorted(each.id for each in asked)
+
+
+async def test_one_row_that_cannot_be_kept_costs_no_other(postgres: Cluster) -> None:
+    with closing(open_log(postgres.url)) as log:
+        bad = served(1, caller="\0")
+        log.put(bad)
+        await asyncio.to_thread(written, log, served(2))
+        assert [each.served.time for each in log.logged("tickets@live")] == [102.0]
+
+
+async def test_two_servers_bring_the_tables_up_to_date_while_a_third_writes(
+    postgres: Cluster,
+) -> None:
+    from promptcodebook.deploy.online.postgres import MIGRATIONS, PostgresLog
+
+    wider = "ALTER TABLE served ADD COLUMN more TEXT", "CREATE INDEX by_more ON served (more)"
+    failing, fine = [*MIGRATIONS, (*wider, "SELECT 1 / 0")], [*MIGRATIONS, wider]
+    with closing(open_log(postgres.url)) as log:
+        asked, over = [served(n) for n in range(600)], False
+        await asyncio.to_thread(written, log, asked[0])
+
+        async def write() -> int:
+            """As much as there is time for, with one piece of feedback each."""
+            for n, each in enumerate(asked[1:]):
+                log.put(each)
+                assert await log.give(Feedback(each.id, 1.0), "a") == "kept"
+                if over and n > 20:
+                    return n + 1
+            return 0
+
+        writing = asyncio.ensure_future(write())
+        for _ in range(5):
+            with pytest.raises(StoreError):
+                await asyncio.to_thread(PostgresLog, postgres.url, failing)
+            assert postgres.sql("SELECT version FROM promptcodebook.layout") == "1"
+            assert "more" not in postgres.sql("SELECT * FROM information_schema.columns")
+        made = [asyncio.to_thread(PostgresLog, postgres.url, fine) for _ in range(2)]
+        for each in await asyncio.gather(*made):
+            each.close()
+        over = True
+        count = await writing
+        rewarded = [each.reward for each in log.logged("tickets@live")]
+    assert postgres.sql("SELECT version FROM promptcodebook.layout") == "2"
+    assert count and rewarded[1:] == [1.0] * count
+    with pytest.raises(StoreTooNew, match="format 2"):
+        open_log(postgres.url)  # of a server that knows the first version alone
+
+
+async def test_who_waits_for_a_migration_holds_nothing_that_it_needs(postgres: Cluster) -> None:
+    import psycopg
+
+    from promptcodebook.deploy.online.postgres import _LOCK
+
+    with closing(open_log(postgres.url)) as log, psycopg.connect(postgres.url) as migrating:
+        migrating.execute(_LOCK)
+        log.put(asked := served())
+        saying = asyncio.ensure_future(log.give(Feedback(asked.id, 1.0), "a"))
+        await asyncio.sleep(0.5)
+        migrating.execute("LOCK TABLE promptcodebook.served IN ACCESS EXCLUSIVE MODE NOWAIT")
+        migrating.commit()
+        assert await saying == "kept"
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "said"),
+    [
+        ("postgresql://pco:{}@127.0.0.1:1/x", StoreError, "database x at 127.0.0.1 cannot be used"),
+        ("postgresql://pco:wrong{}@127.0.0.1:{port}/postgres", StoreError, "authentication failed"),
+        ("postgresql://pco:{}/b@127.0.0.1/x", ConfigError, "no address"),
+        ("postgresql://pco:@{}@127.0.0.1/x", ConfigError, "no address"),
+        ("postgresql://pco:x@127.0.0.1/x?{}=1", ConfigError, "no address"),
+        ("postgresql://pco:x@127.0.0.1:{}/x", ConfigError, "no address"),
+    ],
+)
+def test_a_key_in_the_address_is_never_said(
+    postgres: Cluster,
+    url: str,
+    error: type[Exception],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    place = url.format(SECRET, port=postgres.port)
+    with pytest.raises(error, match=said) as caught:
+        open_log(place)
+    whole = repr(caught.value) + str(getattr(caught.value, "hint", ""))
+    assert SECRET not in whole and caught.value.__cause__ is None
+    monkeypatch.setenv("PCO_FEEDBACK", place)
+    done = pco("feedback", "erase", new_request_id(), cwd=tmp_path)
+    assert done.code in (1, 2) and SECRET not in done.err + done.out

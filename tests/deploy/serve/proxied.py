@@ -1,0 +1,173 @@
+"""A policy behind its server, in front of a scripted upstream: what the tests of `pco serve`
+share."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+
+from promptcodebook.assemble import Sources
+from promptcodebook.calls import LM
+from promptcodebook.deploy.http.admission import Admission, Callers, RequestLimits
+from promptcodebook.deploy.online.exploring import Explorer
+from promptcodebook.deploy.serve.proxy import Proxy
+from promptcodebook.deploy.serve.spending import Records, Spending
+from promptcodebook.deploy.serve.upstream import Upstream
+from promptcodebook.deploy.serve.versions import (
+    Composing,
+    FixedSource,
+    Live,
+    Patience,
+    PolicySource,
+    ServedVersion,
+)
+from promptcodebook.lm.budget import Ledger
+from promptcodebook.lm.endpoint import HttpTransport
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
+from promptcodebook.lm.stack import StackResources
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.policy import Policy, deploy
+from promptcodebook.routing.ranking import BUCKETS
+from promptcodebook.types import Ranking
+from tests.lm.server import Server
+from tests.policy.test_policy import RANKING, file_of
+
+SAID: Any = [{"role": "user", "content": "My refund is late."}]
+UPSTREAM_KEY = "sk-upstream-4711-secret"
+
+
+def one_call(**settings: Any) -> PolicyFile:
+    """Routed by a ranking, put together verbatim: no model is asked for a prompt."""
+    return file_of(ranking=RANKING, compose="verbatim", **settings)
+
+
+def by_words() -> PolicyFile:
+    """The same, with a route for the words of each input."""
+    draw = random.Random(0)
+    rows = tuple(tuple(draw.randrange(-9, 10) for _ in range(BUCKETS)) for _ in range(5))
+    ranking = Ranking((1.0,) * BUCKETS, 0.01, rows, (0.0,) * 5, least=1, kind="distilled")
+    return file_of(ranking=ranking, compose="verbatim")
+
+
+def words_of(body: dict[str, Any]) -> list[str]:
+    """All that a request says, in order."""
+    return [word for m in body["messages"] for word in (m["role"], *str(m["content"]).split())]
+
+
+def repeated(bodies: Sequence[dict[str, Any]]) -> float:
+    """Of the words that requests say after the first one, the share that an earlier one began with:
+    what a server that caches prefixes does not read again."""
+    streams = list(map(words_of, bodies))
+
+    def common(a: Sequence[str], b: Sequence[str]) -> int:
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+    known = sum(max(common(a, b) for b in streams[:n]) for n, a in enumerate(streams) if n)
+    return known / sum(map(len, streams[1:]))
+
+
+def three_call(**settings: Any) -> PolicyFile:
+    return file_of(**settings)
+
+
+def deployed(file: PolicyFile, lm: LM | None = None, spending: Spending | None = None) -> Policy:
+    settings = file.settings(above={"lm": "own"})
+    supplies = StackResources(ledger=Ledger(log=spending))
+    return deploy(file, settings, Sources(lm=lm or ScriptedLM()), supplies)
+
+
+async def ask(
+    url: str, path: str = "/v1/chat/completions", **sent: Any
+) -> tuple[int, Any, dict[str, str]]:
+    """Status, body and headers (in small letters). `data` is sent as JSON."""
+    if "data" in sent:
+        sent["headers"] = {"Content-Type": "application/json", **sent.get("headers", {})}
+    method = sent.pop("method", "POST" if {"json", "data"} & sent.keys() else "GET")
+    async with aiohttp.ClientSession() as http, http.request(method, url + path, **sent) as answer:
+        is_json = answer.content_type == "application/json"
+        body = await answer.json() if is_json else await answer.text()
+        return answer.status, body, {k.lower(): v for k, v in answer.headers.items()}
+
+
+@dataclass
+class Setup:
+    """How a policy is served; the rest is as `pco serve` has it."""
+
+    lm: LM = field(default_factory=ScriptedLM)
+    keys: tuple[str, ...] = ()
+    limits: RequestLimits = field(default_factory=RequestLimits)
+    patience: Patience = field(default_factory=Patience)
+    source: PolicySource | None = None
+    records: Path | None = None
+    spending: Spending | None = None
+    fields: dict[str, object] = field(default_factory=dict)
+    timeout: float = 10.0
+    most_bytes: int = 1_000_000
+    upstream: str = ""
+    """Another base URL than the scripted server's."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of `Proxy`: names, conversation, sticky, joined, first, texts, cap, tracing, online."""
+    explore: float = 0.0
+
+
+@dataclass
+class Up:
+    """What is up."""
+
+    url: str
+    upstream: Server
+    proxy: Proxy
+
+    def client(self, key: str = "none", **options: Any) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)
+
+    async def ask(
+        self, path: str = "/v1/chat/completions", **sent: Any
+    ) -> tuple[int, Any, dict[str, str]]:
+        return await ask(self.url, path, **sent)
+
+    async def metrics(self, key: str = "") -> dict[str, float]:
+        sent = {"headers": {"Authorization": f"Bearer {key}"}} if key else {}
+        _, page, _ = await self.ask("/metrics", **sent)
+        lines = [line.rpartition(" ") for line in page.splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in lines}
+
+
+@asynccontextmanager
+async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> AsyncGenerator[Up]:
+    """The policy served as pco/tickets, over an upstream that is scripted."""
+    setup, server = setup or Setup(), Server()
+    await server.start()
+    base_url = setup.upstream or server.url
+    spec = parse_spec(f"{base_url}#m", {})
+    key = ApiKey("PCO_API_KEY", UPSTREAM_KEY)
+    transport = HttpTransport(spec.base_url, Credentials(key), setup.timeout, setup.most_bytes)
+    upstream = Upstream(spec, key, transport, setup.fields)
+    chosen = file or one_call()
+    fixed = FixedSource(ServedVersion.of(chosen.text().encode(), "the test"))
+    live = Live(
+        setup.source or fixed,
+        lambda version: Composing(
+            deployed(version.file, setup.lm, setup.spending),
+            version.name,
+            setup.patience,
+            Explorer(version.file, setup.explore) if setup.explore else None,
+        ),
+    )
+    records = Records(setup.records, 1000) if setup.records else None
+    admission = Admission(Callers(setup.keys), setup.limits)
+    proxy = Proxy("tickets", live, upstream, admission, records, setup.spending, **setup.options)
+    try:
+        async with proxy.serving(poll_s=0.02) as address:
+            yield Up(address.base_url.removesuffix("/v1"), server, proxy)
+    finally:
+        await server.stop()

@@ -1,0 +1,432 @@
+"""A policy behind /v1/chat/completions: what goes up, what comes back, and what is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from promptcodebook.deploy.http.admission import RequestLimits
+from promptcodebook.deploy.registry.log import version_of
+from promptcodebook.deploy.serve import description
+from promptcodebook.deploy.serve.spending import find_record
+from promptcodebook.lm.scripted import ScriptedLM
+from tests.deploy.serve.proxied import (
+    SAID,
+    UPSTREAM_KEY,
+    Setup,
+    by_words,
+    deployed,
+    one_call,
+    repeated,
+    three_call,
+    up,
+    words_of,
+)
+from tests.lm.server import Step, drops, fails, pours, raw, says
+from tests.method.build import talkative
+
+LATE = "My refund is late."
+MANY_FIELDS: dict[str, Any] = {
+    "temperature": 0.25,
+    "n": 2,
+    "stop": ["END"],
+    "logprobs": True,
+    "top_logprobs": 3,
+    "tools": [{"type": "function", "function": {"name": "look", "parameters": {}}}],
+    "tool_choice": "auto",
+    "metadata": {"team": "tickets"},
+    "a_field_of_tomorrow": [1, {"b": None}],
+}
+
+
+def streams(*pieces: bytes, delay: float = 0.0, breaks: bool = False) -> Step:
+    async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+            await asyncio.sleep(delay)
+        if breaks and request.transport is not None:
+            request.transport.abort()
+        return response
+
+    return step
+
+
+async def test_a_request_gets_the_composed_prompt_and_goes_up_as_it_came() -> None:
+    policy = one_call()
+    prompt = await deployed(policy).aprompt(LATE)
+    async with up(policy) as served:
+        sent = {"model": "pco/tickets", "messages": SAID, **MANY_FIELDS}
+        status, body, headers = await served.ask(json=sent)
+        [passed] = served.upstream.bodies
+        [told] = served.upstream.headers
+    expected = [{"role": "system", "content": prompt}, *SAID]
+    assert passed == {**sent, "model": "m", "messages": expected}
+    assert told["Authorization"] == f"Bearer {UPSTREAM_KEY}"
+    assert status == 200 and body["choices"][0]["message"]["content"] == "ok"
+    assert headers["x-pco-version"] == version_of(policy.text().encode())
+    assert (headers["x-pco-route"], headers["x-pco-mode"]) == ("1,3", "one-call")
+    assert headers["x-request-id"].startswith("req-")
+
+
+OWN: list[dict[str, Any]] = [
+    {"role": "developer", "content": "Be kind.", "name": "desk"},
+    {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
+]
+"""What a caller begins with."""
+
+
+@pytest.mark.parametrize(("options", "expected"), [
+    ({}, [*OWN, {"role": "developer", "content": "P"}]),
+    ({"first": True}, [{"role": "developer", "content": "P"}, *OWN]),
+    (
+        {"joined": True},
+        [OWN[0], {**OWN[1], "content": [*OWN[1]["content"], {"type": "text", "text": "P"}]}],
+    ),
+    ({"joined": True, "first": True}, [{**OWN[0], "content": "P\n\nBe kind."}, OWN[1]]),
+])  # fmt: skip
+async def test_the_prompt_is_behind_what_the_caller_always_says_or_where_it_is_wanted(
+    options: dict[str, Any], expected: Any
+) -> None:
+    async with up(setup=Setup(options=options)) as served:
+        prompt = (await served.ask("/v1/prompt", json={"input": LATE}))[1]["prompt"]
+        await served.ask(json={"messages": [*OWN, *SAID]})
+        await served.ask(json={"messages": SAID})
+        passed, alone = served.upstream.bodies
+    wanted = json.loads(json.dumps([*expected, *SAID]).replace("P", json.dumps(prompt)[1:-1]))
+    assert passed["messages"] == wanted
+    assert alone["messages"] == [{"role": "system", "content": prompt}, *SAID]
+
+
+TOPICS = (
+    "My parcel never came. Where is it now?",
+    "Which of your lamps can hang outside in the rain?",
+    "May I pay for the lamp by invoice?",
+    "The door bell of our house is broken.",
+    "How do I fasten the blue shelf to a wall of brick?",
+    "Cancel the second order, please.",
+    "Is the manual to be had in Danish?",
+    "Who repairs the kettle near Bergen?",
+    "My name is spelt wrongly on the bill.",
+    "When does the summer sale begin?",
+)
+
+
+def turns(said: int) -> list[dict[str, Any]]:
+    """A conversation up to the user's turn of that number, each about something else."""
+    system = {"role": "system", "content": "You answer for a shop. " + "Keep to its rules. " * 60}
+    talk = [
+        {"role": role, "content": text}
+        for topic in TOPICS[: said + 1]
+        for role, text in (("user", topic), ("assistant", f"Here is all about it: {topic} " * 2))
+    ]
+    return [system, *talk[:-1]]
+
+
+async def test_a_conversation_that_keeps_its_prompt_repeats_nine_tenths_of_it() -> None:
+    """Without `sticky` each topic is routed, and all that follows the prompt is read again."""
+    shares = dict[str, float]()
+    for sticky, first in (("", True), ("", False), ("conversation", False)):
+        setup = Setup(options={"sticky": sticky, "first": first})
+        # Two servers in turn: nothing is kept of a conversation.
+        async with up(by_words(), setup) as one, up(by_words(), setup) as other:
+            for number in range(len(TOPICS)):
+                await (one, other)[number % 2].ask(json={"messages": turns(number)})
+            halves = one.upstream.bodies, other.upstream.bodies
+        bodies = [body for pair in zip(*halves, strict=True) for body in pair]
+        shares[f"{sticky} {first}"] = repeated(bodies)
+    sizes = [len(words_of(body)) for body in bodies]  # all but the new turn and the last answer
+    assert shares["conversation False"] == sum(sizes[:-1]) / sum(sizes[1:])
+    assert shares[" True"] < shares[" False"] < 0.8 < 0.9 <= shares["conversation False"], shares
+
+
+@pytest.mark.parametrize(("sticky", "names"), [
+    ("user", lambda who: {"json": {"user": who}}),
+    ("header:X-Session", lambda who: {"json": {}, "headers": {"x-session": who}}),
+])  # fmt: skip
+async def test_a_conversation_that_is_named_keeps_its_prompt_and_shares_it_with_no_other_caller(
+    sticky: str, names: Any
+) -> None:
+    setup = Setup(keys=("first-key", "other-key"), options={"sticky": sticky})
+
+    async with up(by_words(), setup) as served:
+
+        async def route(text: str, who: str, key: str = "first-key") -> tuple[str, str]:
+            sent: Any = names(who)
+            sent["json"] |= {"messages": [{"role": "user", "content": text}]}
+            sent.setdefault("headers", {})["Authorization"] = f"Bearer {key}"
+            status, _, headers = await served.ask(**sent)
+            assert status == 200
+            return headers["x-pco-route"], headers["x-pco-cache"]
+
+        alone = [(await route(text, ""))[0] for text in TOPICS]
+        other = next(n for n, route in enumerate(alone) if route != alone[0])
+        assert await route(TOPICS[0], "anna") == (alone[0], "input")
+        assert await route(TOPICS[other], "anna") == (alone[0], "conversation")
+        assert await route(TOPICS[other], "ben") == (alone[other], "input")
+        assert await route(TOPICS[other], "anna", "other-key") == (alone[other], "input")
+
+
+async def test_images_and_tool_turns_pass_and_the_last_user_turns_text_is_the_input() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages: list[Any] = [
+        {"role": "user", "content": "Hello."},
+        {"role": "user", "content": [{"type": "text", "text": LATE}, image]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "nothing found"},
+    ]
+    async with up() as served:
+        _, alone, _ = await served.ask("/v1/prompt", json={"input": LATE})
+        await served.ask(json={"messages": messages})
+        [passed] = served.upstream.bodies
+    assert passed["messages"] == [{"role": "system", "content": alone["prompt"]}, *messages]
+
+
+async def test_what_a_policy_has_learned_of_a_tool_goes_into_its_description() -> None:
+    tools = [{"type": "function", "function": {"name": n, "description": "It."}} for n in "ab"]
+    async with up(one_call(base_prompt="Be kind.\ntool:a: Name the day.")) as served:
+        for more in ({"tools": tools}, {}):
+            await served.ask(json={"messages": [{"role": "user", "content": LATE}], **more})
+        first, second = served.upstream.bodies
+    described = {"name": "a", "description": "It.\n\nName the day."}
+    assert first["tools"] == [{"type": "function", "function": described}, tools[1]]
+    assert first["messages"] == second["messages"] and "tools" not in second
+    assert first["messages"][0]["content"].startswith("Be kind.\n")
+    assert "tool:" not in first["messages"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("options", "read"),
+    [({"conversation": True}, f"user: {LATE}\n\nassistant: Since when?\n\nuser: May"), ({}, "May")],
+)
+async def test_the_whole_conversation_is_the_input_where_that_is_asked_for_else_the_last_turn(
+    tmp_path: Path, options: dict[str, Any], read: str
+) -> None:
+    setup = Setup(options={**options, "texts": True}, records=tmp_path / "requests.sqlite")
+    turns = [("system", "Be kind."), ("user", LATE), ("assistant", "Since when?"), ("user", "May")]
+    messages = [{"role": role, "content": text} for role, text in turns]
+    async with up(setup=setup) as served:
+        _, _, headers = await served.ask(json={"messages": messages})
+    record = find_record(tmp_path / "requests.sqlite", headers["x-request-id"])
+    assert record.input == read
+
+
+async def test_three_calls_as_in_the_paper_and_one_for_an_input_that_is_known() -> None:
+    lm = ScriptedLM().reply_with(talkative)
+    async with up(three_call(), Setup(lm=lm)) as served:
+        _, _, first = await served.ask(json={"messages": SAID})
+        asked = [request.role for request in lm.history]
+        _, _, again = await served.ask(json={"messages": SAID})
+        counts = await served.metrics()
+        bodies = served.upstream.bodies
+    assert asked == ["encoder", "generator"] == [request.role for request in lm.history]
+    assert first["x-pco-mode"] == again["x-pco-mode"] == "three-call"
+    assert (first["x-pco-cache"], again["x-pco-cache"]) == ("no", "input")
+    assert bodies[0] == bodies[1]
+    assert counts['pco_prompts_total{cached="input",mode="three-call"}'] == 1
+
+
+async def test_a_stream_that_breaks_off_ends_in_an_error() -> None:
+    async with up() as served:
+        served.upstream.script(streams(b'data: {"a": 1}\n\n', b'data: {"half', breaks=True))
+        _, body, _ = await served.ask(json={"messages": SAID, "stream": True})
+    first, _, rest = body.partition("\n\n")
+    assert first == 'data: {"a": 1}'
+    error = json.loads(rest.strip().removeprefix("data: "))
+    assert error["error"]["type"] == "upstream_error" and "half" not in rest
+
+
+@pytest.mark.parametrize(("step", "status", "words"), [
+    (fails(429, "slow down", headers={"Retry-After": "7"}), 429, "slow down"),
+    (fails(400, "bad temperature"), 400, "bad temperature"),
+    (fails(503, "busy"), 503, "busy"),
+    (fails(401, f"wrong key {UPSTREAM_KEY}"), 502, "refused this server"),
+    (drops(), 502, "broke off"),
+    (raw(b"x" * 1_100_000), 502, "too large"),
+    (pours(b"x" * 1000, 2000), 502, "too large"),
+    (says(delay=30.0), 504, "in time"),
+])  # fmt: skip
+async def test_a_fault_upstream_gets_its_status(step: Step, status: int, words: str) -> None:
+    async with up(setup=Setup(timeout=2.0)) as served:
+        served.upstream.script(step)
+        found, body, headers = await served.ask(json={"messages": SAID})
+        after, _, _ = await served.ask(json={"messages": SAID})
+        calls = served.upstream.calls
+    assert found == status and words in body["error"]["message"]
+    assert headers["x-request-id"] and "x-pco-version" in headers
+    assert headers.get("retry-after") == ("7" if status == 429 else None)
+    assert (after, calls) == (200, 2), "nothing is asked twice"
+
+
+async def test_a_caller_who_hangs_up_ends_the_call_upstream() -> None:
+    gone = asyncio.Event()
+
+    async def waits(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        gone.set()
+        return web.Response()
+
+    async with up() as served:
+        served.upstream.script(waits)
+        asking = asyncio.ensure_future(served.ask(json={"messages": SAID}))
+        await served.upstream.seen(1)
+        asking.cancel()
+        await asyncio.wait_for(gone.wait(), 10)
+        counts = await served.metrics()
+    assert counts["pco_in_flight"] == 0
+    answered = 'pco_requests_total{path="/v1/chat/completions",status="499"}'
+    assert counts[answered] == 1
+
+
+async def test_a_request_is_explained_afterwards_without_what_it_said(tmp_path: Path) -> None:
+    path = tmp_path / "requests.sqlite"
+    async with up(setup=Setup(records=path)) as served:
+        _, _, headers = await served.ask(json={"messages": SAID})
+        served.upstream.script(fails(500))
+        _, _, failed = await served.ask(json={"messages": SAID})
+        prompt = served.upstream.bodies[0]["messages"][0]["content"]
+    record, other = (find_record(path, h["x-request-id"]) for h in (headers, failed))
+    assert (record.prompt, record.version) == (prompt, headers["x-pco-version"])
+    assert (record.route, record.mode, record.status) == ((1, 3), "one-call", 200)
+    assert len(record.instincts) == 2 and all(text in prompt for text in record.instincts)
+    assert (other.status, other.cached) == (500, "input")
+    assert LATE not in repr(record) and LATE.encode() not in path.read_bytes()
+
+
+async def test_what_is_served_is_listed_and_another_model_is_not_there() -> None:
+    async with up(setup=Setup(options={"names": ("gpt-4o", "acme/large")})) as served:
+        _, listed, _ = await served.ask("/v1/models")
+        ids = [each["id"] for each in listed["data"]]
+        version = ids[1].removeprefix("pco/")
+        for name in ("pco/tickets", "tickets", ids[1], ids[1][:24], version, *ids[2:], None, ""):
+            status, _, _ = await served.ask(json={"messages": SAID, "model": name})
+            assert status == 200, name
+        for name in ("gpt-4", "pco/sha256:", "pco/sha256:" + "0" * 64, "pco/../tickets"):
+            status, body, _ = await served.ask(json={"messages": SAID, "model": name})
+            assert (status, body["error"]["code"]) == (404, "model_not_found"), name
+        assert "did you mean 'pco/tickets'" in body["error"]["message"]
+        one = await served.ask("/v1/models/pco/tickets")
+        _, alias, _ = await served.ask("/v1/models/acme/large")
+        none = await served.ask("/v1/models/pco/other")
+    assert ids[0] == "pco/tickets" and ids[1].startswith("pco/sha256:")
+    assert ids[2:] == ["gpt-4o", "acme/large"] == ["gpt-4o", alias["id"]]
+    own = {"id": "pco/tickets", "object": "model", "owned_by": "promptcodebook"}
+    assert one[1] == {**own, "version": version, "created": one[1]["created"]} and none[0] == 404
+
+
+async def test_its_state_and_its_counts() -> None:
+    async with up() as served:
+        health, ready = await served.ask("/healthz"), await served.ask("/readyz")
+        status, prompt, _ = await served.ask("/v1/prompt", json={"messages": SAID})
+        wrong, _, headers = await served.ask("/v1/prompt")
+        missing, _, _ = await served.ask("/nowhere")
+        served.proxy.stopping = True
+        stopping, _, _ = await served.ask("/readyz")
+        counts = await served.metrics()
+    assert (health[0], ready[0], stopping) == (200, 200, 503)
+    assert counts["pco_version_moves"] == 0
+    assert status == 200 and prompt["route"] == [1, 3] and prompt["mode"] == "one-call"
+    assert (wrong, headers["allow"], missing) == (405, "POST", 404)
+    assert counts['pco_requests_total{path="/v1/prompt",status="200"}'] == 1
+    edges = [k.partition('le="')[2].partition('"')[0] for k in counts if "seconds_bucket" in k]
+    assert (edges[0], edges[-2]) == ("0.05", "300.0")
+
+
+async def test_each_described_path_answers_and_reads_the_bodies_that_are_described() -> None:
+    sent: dict[str, Any] = {"ChatRequest": {"messages": SAID}}
+    sent |= {"PromptRequest": {"input": LATE}, "ResponsesRequest": {"input": LATE}}
+    known = {"headers": {"Authorization": "Bearer first-key"}}
+    async with up(setup=Setup(keys=("first-key",))) as served:
+        _, described, _ = await served.ask("/openapi.json")
+        for path, operations in described["paths"].items():
+            [(method, operation)] = operations.items()
+            place, answer = path.replace("{name}", "tickets"), operation["responses"]["200"]
+            read = model_of(operation.get("requestBody"))
+            asked: dict[str, Any] = {"method": method.upper()}
+            asked |= {"json": sent[read]} if read else {}
+            status, body, headers = await served.ask(place, **asked, **known)
+            assert status == 200, path
+            assert headers.keys() >= answer.get("headers", {}).keys() - {"x-pco-fallback"}
+            assert headers["content-type"].partition(";")[0] in answer["content"]
+            if written := model_of(answer):
+                assert getattr(description, written).model_validate(body, extra="forbid")
+            status, body, _ = await served.ask(place, **asked)
+            assert ("401" in operation["responses"]) == (status == 401), path
+            fields = described["components"]["schemas"][read]["properties"] if read else {}
+            for field in fields.keys() - {"stream"}:  # what that is, the model says
+                wrong = {**sent[read], field: 0.5}
+                status, body, _ = await served.ask(place, json=wrong, **known)
+                error = description.Error.model_validate(body, extra="forbid").error
+                assert (status, error.param) == (400, field)
+    assert len(described["paths"]) == 8
+
+
+def model_of(described: Any) -> str:
+    """The name of the model of a body of JSON."""
+    schema = (described or {}).get("content", {}).get("application/json", {}).get("schema", {})
+    return schema.get("$ref", "").rpartition("/")[2]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+async def test_requests_made_of_the_description_get_only_what_is_described() -> None:
+    import schemathesis
+    from hypothesis import HealthCheck, given, settings
+    from schemathesis import GenerationMode
+    from schemathesis.specs.openapi import checks
+
+    seen: set[tuple[str, int]] = set()
+    few = settings(
+        max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+
+    def tried(url: str, described: dict[str, Any]) -> None:
+        kept = checks.status_code_conformance, checks.response_schema_conformance
+
+        def sends(case: Any) -> None:
+            seen.add((case.path, case.call_and_validate(base_url=url, checks=kept).status_code))
+
+        schema = schemathesis.openapi.from_dict(described)
+        for operation in (found.ok() for found in schema.get_all_operations()):
+            for mode in GenerationMode if operation.body else (GenerationMode.POSITIVE,):
+                few(given(case=operation.as_strategy(generation_mode=mode))(sends))()
+
+    async with up() as served:
+        _, described, _ = await served.ask("/openapi.json")
+        await asyncio.to_thread(tried, served.url, described)
+    asked = ("/v1/chat/completions", "/v1/prompt")
+    assert seen >= {(path, status) for path in asked for status in (200, 400)}
+    assert {path for path, _ in seen} == described["paths"].keys()
+
+
+async def test_who_may_ask_and_how_often() -> None:
+    setup = Setup(keys=("first-key", "other-key"), limits=RequestLimits(rate=3))
+    async with up(setup=setup) as served:
+
+        async def status(key: str | None, path: str = "/v1/models") -> int:
+            sent = {} if key is None else {"headers": {"Authorization": f"Bearer {key}"}}
+            return (await served.ask(path, **sent))[0]
+
+        taken = [await status("other-key") for _ in range(5)]
+        assert taken[:3] == [200, 200, 200] and taken[-1] == 429
+        assert await status("first-key") == 200, "each key has its own share"
+        closed = ("/metrics", "/v1/models", "/v1/models/pco/tickets", "/v1/prompt", "/other", "/")
+        assert {await status(None, path) for path in closed} == {401}
+        open_to_all = ("/healthz", "/readyz", "/openapi.json")
+        assert {await status(None, path) for path in open_to_all} == {200}
+
+
+async def test_more_than_the_allowed_number_wait_outside() -> None:
+    async with up(setup=Setup(limits=RequestLimits(in_flight=2))) as served:
+        served.upstream.default = says(delay=0.5)
+        answers = await asyncio.gather(*(served.ask(json={"messages": SAID}) for _ in range(4)))
+    assert sorted(answer[0] for answer in answers) == [200, 200, 429, 429]
+    assert [a[2]["retry-after"] for a in answers if a[0] == 429] == ["1", "1"]

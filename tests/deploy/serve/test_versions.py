@@ -1,0 +1,288 @@
+"""The version of now: what fails passes, and what was there to be served is served in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.calls import Reply, Request
+from promptcodebook.deploy.registry.log import version_of
+from promptcodebook.deploy.serve.versions import (
+    Composing,
+    FileSource,
+    Live,
+    Patience,
+    RegistrySource,
+    ServedVersion,
+)
+from promptcodebook.errors import ConfigError, EndpointDown
+from promptcodebook.policy.file import PolicyFile
+from tests.deploy.registry.build import PRODUCTION, open_gate, sqlite
+from tests.deploy.serve.proxied import SAID, Setup, deployed, one_call, three_call, up
+from tests.method.build import talkative
+from tests.policy.test_policy import RANKING, file_of
+
+
+def version(word: str) -> ServedVersion:
+    return ServedVersion.of(one_call(base_prompt=word).text().encode(), "the test")
+
+
+def at_work(made: ServedVersion) -> Composing:
+    return Composing(deployed(made.file), made.name)
+
+
+class Failing:
+    """A source that fails as often as is said before it has another version."""
+
+    def __init__(self, first: ServedVersion, then: ServedVersion, *errors: Exception) -> None:
+        self._first, self._then, self._errors = first, then, list(errors)
+
+    def read(self, known: str) -> ServedVersion | None:
+        if not known:
+            return self._first
+        if self._errors:
+            raise self._errors.pop(0)
+        return None if known == self._then.name else self._then
+
+
+async def test_no_error_ends_the_following_of_a_ref(caplog: pytest.LogCaptureFixture) -> None:
+    a, b = version("a"), version("b")
+    private = KeyError("private-text"), KeyError("x"), OSError("private-text")
+    live = Live(Failing(a, b, *private, ConfigError("no such thing")), at_work)
+    watching = asyncio.ensure_future(live.watch(0.001))
+    async with asyncio.timeout(10):
+        while not live.moves and not watching.done():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    assert not watching.done()
+    watching.cancel()
+    await live.close()
+    assert (live.version, live.failures, live.moves) == (b.name, 4, 1)
+    assert caplog.text.count("KeyError (test_versions.py:") == 1, "what lasts is told once"
+    assert "no such thing" in caplog.text
+    assert "private-text" not in caplog.text
+
+
+async def test_a_file_that_could_not_be_put_to_work_is_tried_again(tmp_path: Path) -> None:
+    path, broken = tmp_path / "tickets.pco.json", False
+
+    def make(made: ServedVersion) -> Composing:
+        if broken:
+            raise ConfigError("a variable is missing")
+        return at_work(made)
+
+    one_call(base_prompt="a").save(path)
+    live = Live(FileSource(path), make)
+    broken = True
+    one_call(base_prompt="b").save(path)
+    assert not await live.look() and not await live.look()
+    assert live.version == version("a").name
+    broken = False
+    assert await live.look() and not await live.look()
+    await live.close()
+    assert (live.version, live.failures) == (version("b").name, 2)
+
+
+class Kept(RegistrySource):
+    """A ref at the first of some versions that can be rolled back to the others."""
+
+    def __init__(self, *versions: ServedVersion) -> None:
+        self._versions = {each.name: each for each in versions}
+
+    def read(self, known: str) -> ServedVersion | None:
+        return next(iter(self._versions.values()))
+
+    def find(self, start: str) -> str:
+        return next((name for name in self._versions if name.startswith(start)), "")
+
+    def version(self, name: str) -> ServedVersion:
+        return self._versions[name]
+
+
+async def test_earlier_versions_are_put_to_work_once_and_few_of_them_at_a_time() -> None:
+    made, closed = list[str](), list[str]()
+
+    class Told(Composing):
+        async def close(self) -> None:
+            closed.append(self.version)
+            await super().close()
+
+    def make(version: ServedVersion) -> Composing:
+        made.append(version.name)
+        return Told(deployed(version.file), version.name)
+
+    old = [version(word) for word in "abcde"]
+    live = Live(Kept(version("now"), *old), make)
+    found = await asyncio.gather(*(live.earlier(old[0].name) for _ in range(3)))
+    assert found[0] is not None and all(each is found[0] for each in found)
+    assert closed == made[2:], "what other requests made meanwhile is closed again"
+    made.clear()
+    with live.using(found[0]) as composing:
+        for each in old[1:]:
+            assert await live.earlier(each.name) is not None
+        await asyncio.sleep(0)
+        assert composing.version == old[0].name and old[0].name not in closed[2:], "it is in use"
+    await live.close()
+    assert await live.earlier("sha256:none") is None
+    assert set(closed) == {each.name for each in (*old, version("now"))}
+    assert made == [each.name for each in old[1:]]
+
+
+async def test_a_replaced_file_is_taken_up_and_no_request_fails(tmp_path: Path) -> None:
+    path = tmp_path / "tickets.pco.json"
+    before, after = one_call(), one_call(base_prompt="You answer tickets.")
+    before.save(path)
+    names = [version_of(file.text().encode()) for file in (before, after)]
+    starts = {names[0]: "Instinct", names[1]: "You answer tickets."}
+    seen: list[str] = []
+    begun = asyncio.Event()
+    async with up(setup=Setup(source=FileSource(path))) as served:
+
+        async def asks() -> None:
+            while seen[-1:] != names[1:]:
+                status, _, headers = await served.ask(json={"messages": SAID})
+                assert status == 200
+                seen.append(headers["x-pco-version"])
+                begun.set()
+
+        async def moves() -> None:
+            await begun.wait()
+            after.save(path)
+
+        await asyncio.wait_for(asyncio.gather(asks(), moves()), 20)
+        prompts = [body["messages"][0]["content"] for body in served.upstream.bodies]
+        served.upstream.bodies.clear()
+        path.write_text("{ half of a policy")
+        await asyncio.sleep(0.1)
+        kept, _, headers = await served.ask(json={"messages": SAID})
+        counts = await served.metrics()
+    assert set(seen) == set(names) and seen == sorted(seen, key=names.index)
+    changed = [prompt.startswith(starts[names[1]]) for prompt in prompts]
+    assert changed == [name == names[1] for name in seen], "each has the prompt of its version"
+    assert (kept, headers["x-pco-version"]) == (200, names[1])
+    assert counts["pco_version_moves"] == 1 and counts["pco_version_failures"] > 0
+
+
+async def test_a_version_from_before_is_served_by_its_hash_until_it_is_withdrawn(
+    tmp_path: Path,
+) -> None:
+    with sqlite(tmp_path) as registry:
+        a, b, never = (
+            registry.freeze(one_call(base_prompt=f"{n}.").text(), "tickets").version for n in "abc"
+        )
+        registry.promote(a, PRODUCTION, gate=open_gate)
+        registry.promote(b, PRODUCTION, gate=open_gate)
+        async with up(setup=Setup(source=RegistrySource(registry, PRODUCTION))) as served:
+
+            async def ask(version: str) -> tuple[int, str]:
+                sent = {"messages": SAID, "model": f"pco/{version}"}
+                status, _, headers = await served.ask(json=sent)
+                return status, headers.get("x-pco-version", "")
+
+            assert await ask("tickets") == await ask(b) == (200, b)
+            assert await ask(a) == await ask(a[:24]) == (200, a)
+            sent = [body["messages"][0]["content"][:2] for body in served.upstream.bodies]
+            assert sent == ["b.", "b.", "a.", "a."]
+            _, told, _ = await served.ask(f"/v1/models/pco/{a}")
+            assert (told["id"], told["version"]) == (f"pco/{a}", a)
+            assert (await ask(never))[0] == 404, "no gate let it through to this ref"
+            registry.rollback(PRODUCTION)
+            await served.proxy.live.look()
+            assert await ask("tickets") == (200, a)
+            assert (await ask(b))[0] == 404, "what was rolled back from is not served any more"
+            (tmp_path / "registry.sqlite").unlink()
+            (tmp_path / "registry.sqlite").write_text("no database")
+            assert (await ask(b))[0] == 503, "the registry cannot be read"
+            assert await ask("tickets") == (200, a)
+
+
+class FailingModel:
+    """A model whose role fails: 'error', 'timeout' (it says nothing for long) or 'reply' (it says
+    what is of no use)."""
+
+    def __init__(self, role: str = "", how: str = "") -> None:
+        self.history: list[Request] = []
+        self._role = role
+        self._how = how
+
+    async def __call__(self, request: Request) -> Reply:
+        self.history.append(request)
+        if self._role not in (request.role, "any"):
+            said = talkative(request)
+            assert isinstance(said, str)
+            return Reply(said)
+        if self._how == "error":
+            raise EndpointDown("nothing answers")
+        if self._how == "timeout":
+            await asyncio.sleep(30)
+        return Reply("")
+
+
+def composing(
+    file: PolicyFile, role: str = "", how: str = "", kept: int = 100
+) -> tuple[Composing, FailingModel]:
+    lm = FailingModel(role, how)
+    return Composing(deployed(file, lm), "sha256:0", Patience(0.2, 0.2, kept)), lm
+
+
+@pytest.mark.parametrize("role", ["encoder", "generator"])
+@pytest.mark.parametrize("how", ["error", "timeout", "reply"])
+async def test_a_role_that_fails_is_replaced_by_the_best_rated_or_by_the_instincts(
+    role: str, how: str
+) -> None:
+    made, lm = composing(three_call(base_prompt="Base."), role, how)
+    composed = await made.compose("Where is it?")
+    assert composed.fallbacks == (f"{role}:{how}",)
+    if role == "encoder":
+        # r̄ of the four entries is 0.1, 0.4 and twice untried, which stand at the mean.
+        assert composed.route.indices == made.policy.fallback_route().indices == (1, 2)
+    else:
+        texts = [made.policy.codebook[k].text for k in composed.route.indices]
+        assert composed.prompt.startswith("Base.\n\n" + "\n".join(texts))
+    asked = len(lm.history)
+    assert (await made.compose("Where is it?")).cached == "", "a failure is never kept"
+    assert len(lm.history) > asked
+
+
+async def test_both_may_fail_and_no_text_needs_no_model() -> None:
+    made, lm = composing(three_call(), "any", "error")
+    composed = await made.compose("Where is it?")
+    assert composed.fallbacks == ("encoder:error", "generator:error") and composed.prompt
+    lm.history.clear()
+    composed = await made.compose(" \n")
+    assert composed.fallbacks == ("input:empty",) and composed.prompt and not lm.history
+
+
+@pytest.mark.parametrize(("file", "mode"), [
+    (three_call(), "three-call"),
+    (file_of(compose="verbatim"), "two-call"),
+    (file_of(ranking=RANKING), "two-call"),
+    (one_call(), "one-call"),
+])  # fmt: skip
+async def test_the_mode_says_how_many_calls_an_answer_takes(file: PolicyFile, mode: str) -> None:
+    made, lm = composing(file)
+    composed = await made.compose("Where is it?")
+    assert made.mode == mode and not composed.fallbacks
+    assert len(lm.history) + 1 == ["one-call", "two-call", "three-call"].index(mode) + 1
+    assert composed.prompt == await deployed(file, FailingModel()).aprompt("Where is it?"), (
+        "the prompts that were judged"
+    )
+
+
+async def test_a_generator_that_never_sees_the_input_is_asked_once_a_route() -> None:
+    file = file_of(ranking=RANKING)
+    text = file.templates.generator.replace("{task}", "any")
+    blind = file.templates.model_copy(update={"generator": text})
+    made, lm = composing(file.model_copy(update={"templates": blind}))
+    first, other = [await made.compose(text) for text in ("Where is it?", "When does it come?")]
+    assert (first.cached, other.cached, len(lm.history)) == ("", "route", 1)
+    assert first.prompt == other.prompt
+
+
+async def test_no_more_prompts_are_kept_than_allowed() -> None:
+    made, lm = composing(three_call(), kept=2)
+    for text in ("a", "b", "a", "c", "b", "a"):
+        await made.compose(text)
+    # a, b, (a), c instead of b, b instead of a, a instead of c
+    assert len(lm.history) == 2 * 5

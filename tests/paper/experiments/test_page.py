@@ -1,0 +1,156 @@
+"""One page, written as Markdown, LaTeX and JSON, with its figures drawn."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcodebook.errors import MissingExtra
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.paper.experiments.experiment import Experiment, ExperimentRequest
+from promptcodebook.paper.experiments.lab import Cell, Lab, open_lab
+from promptcodebook.paper.experiments.page import (
+    Bars,
+    Curves,
+    Heat,
+    Page,
+    PageTable,
+    Plot,
+    PlotPoint,
+    Published,
+    draw,
+    latex,
+    markdown,
+    paired,
+    published,
+)
+from promptcodebook.paper.experiments.reproduce import measure, write_page
+
+TABLE = PageTable(
+    "ablation", ["setting", "Acc (%)"], [["w/o ε_greedy", "28.2 ± 1.0"], ["a|b & c", "50 %"]]
+)
+FIGURES: list[Plot] = [
+    Bars("usage", "How often", "", "uses", ["0", "1"], {"with": [3, None], "without": [9, 1]}),
+    Curves(
+        *("sweep", "Codebook size K", "K", "Acc (%)"),
+        {"Acc": [PlotPoint(4, 0.3, 0.2, 0.5), PlotPoint(16, 0.4)]},
+        {"CSR": [PlotPoint(4, 0.5), PlotPoint(16, 0.6)]},
+        y_right="CSR (%)",
+        log_x=True,
+    ),
+    Heat("routing", "Routing", "epoch", "instinct", [[0.1, 0.9], [0.7, 0.2]]),
+]
+PAGE = Page("Ablation", ["What is left out.", TABLE, *FIGURES])
+
+
+def test_markdown_and_latex_have_the_tables_cells_and_no_sign_that_they_read_as_their_own() -> None:
+    text = markdown(PAGE, "ablation")
+    head = "# Ablation\n\nWhat is left out.\n\n| setting | Acc (%) |\n| --- | --- |\n"
+    assert text.startswith(head) and "| a\\|b & c | 50 % |" in text
+    assert [f"](ablation/{figure.name}.svg)" in text for figure in FIGURES] == [True] * 3
+    text = latex(TABLE)
+    assert r"w/o $\varepsilon$\_greedy & 28.2 $\pm$ 1.0 \\" in text
+    assert r"setting & Acc (\%) \\" in text
+    assert r"a|b \& c & 50 \% \\" in text
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda f: f.name)
+def test_a_figure_is_drawn_twice_to_the_same_bytes(figure: Plot, tmp_path: Path) -> None:
+    first, again = draw(figure, tmp_path / "a"), draw(figure, tmp_path / "b")
+    assert [p.suffix for p in first] == [".svg", ".png"]
+    assert first[0].read_bytes() == again[0].read_bytes()
+    drawn = first[0].read_text("utf-8")
+    labels = [figure.x, figure.y] if not isinstance(figure, Bars) else [figure.y, *figure.series]
+    assert all(f">{label}</text>" in drawn for label in labels)
+
+
+def _measure(lab: Lab) -> Mapping[str, Any]:
+    return {"rewards": [0.25]}
+
+
+def _written(out: Path) -> str:
+    one = Experiment("ablation", "Table 3", lambda *_: [Cell("only", {}, _measure)], lambda _: PAGE)
+    lab = open_lab(out / "lab", "http://127.0.0.1:9/v1#scripted", lm=ScriptedLM())
+    try:
+        return write_page(
+            out, measure(ExperimentRequest(one, "quick", 1), lab, lambda _: None)
+        ).read_text()
+    finally:
+        lab.close()
+
+
+def test_a_page_is_written_with_all_that_belongs_to_it(tmp_path: Path) -> None:
+    assert _written(tmp_path) == markdown(PAGE, "ablation")
+    beside = tmp_path / "ablation"
+    drawn = {f"{figure.name}.{kind}" for figure in FIGURES for kind in ("svg", "png")}
+    assert {path.name for path in beside.iterdir()} == {"ablation.tex", "results.json", *drawn}
+    results = (beside / "results.json").read_text("utf-8")
+    assert '"results": {"only": {"rewards": [0.25]}}' in results
+
+
+def test_without_matplotlib_the_page_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtra):
+        draw(FIGURES[0], tmp_path)
+    assert "How often: not drawn (pip install 'promptcodebook[figures]')" in _written(tmp_path)
+
+
+# The paper's numbers: the file keeps its schema, and only numbers of one metric are paired.
+
+
+SIX = ("HotpotQA", "IFBench", "HoVER", "PUPA", "AIME-25", "LB-Math")
+MODELS = ("Qwen3-8B", "LLaMA-3.1-8B")
+
+
+def entries() -> list[dict[str, Any]]:
+    file = resources.files("promptcodebook.paper.experiments").joinpath("published.json")
+    return json.loads(file.read_text("utf-8"))
+
+
+def read(printed: str) -> float:
+    """The number that the printed digits say: 9.05M, ~126s, 93.8%, 30/32, 14.1×, +3.73."""
+    digits = printed.split("/")[0].strip("~+s%×M")
+    return float(digits) * (1e6 if printed.endswith("M") else 1)
+
+
+def test_the_file_of_the_papers_numbers_is_whole() -> None:
+    """Every entry has its fields, and its value is what its printed digits say."""
+    names = {field.name for field in fields(Published)}
+    for entry in entries():
+        assert names - {"error", "note"} <= set(entry) <= names, entry
+        texts = ("table", "row", "column", "metric", "printed", "unit")
+        assert all(isinstance(entry[name], str) and entry[name] for name in texts), entry
+        assert isinstance(entry["value"], int | float), entry
+        assert all(isinstance(entry[name], str | None) for name in ("executor", "benchmark")), entry
+        assert entry["value"] == pytest.approx(read(entry["printed"]), abs=1e-9), entry
+    cells = [tuple(e[k] for k in ("table", "row", "column", "executor")) for e in entries()]
+    assert len(set(cells)) == len(cells)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("row", ["Baseline", "GRPO", "MIPROv2", "GEPA", "GEPA+Merge", "PCO"])
+def test_the_aggregates_of_table_1_are_the_means_of_its_columns(row: str, model: str) -> None:
+    """A slip of a digit in the file would show here."""
+    values = {v.column: v.value for v in published("Table 1", model) if v.row == row}
+    assert values["Agg."] == pytest.approx(sum(values[c] for c in SIX) / 6, abs=0.0051)
+
+
+def test_a_number_is_paired_by_its_metric_alone() -> None:
+    table = published("Table 1", "LLaMA-3.1-8B")
+    cell = paired(table, "PCO", "IFBench", "loose_share")
+    assert cell is not None
+    assert (cell.printed, cell.unit, cell.benchmark) == ("34.18", "percent", "IFBench")
+    assert paired(table, "PCO", "IFBench", "csr") is None
+    [sweep] = [v for v in published("Figure 5a") if (v.row, v.column) == ("K=16", "Acc")]
+    assert (sweep.value, sweep.error) == (34.18, 1.9)
+    assert paired(table, "PCO", "HoVER", "hover_score") is None
+    assert paired(table, "Baseline", "Δ", "mean_of_six_gain") is None, "a dash in the paper"

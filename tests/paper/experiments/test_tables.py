@@ -1,0 +1,311 @@
+"""The paper's tables on the simulated model: each can be made, and says what it is."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcodebook.assemble import Assembled
+from promptcodebook.base.randomness import Draws
+from promptcodebook.config import load_config
+from promptcodebook.config.schema import Explore
+from promptcodebook.errors import ConfigError
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.critic import History
+from promptcodebook.paper.experiments.experiment import (
+    ExperimentRequest,
+    Results,
+    about,
+    base,
+    judged_by_words,
+)
+from promptcodebook.paper.experiments.lab import Lab, open_lab
+from promptcodebook.paper.experiments.main import cells_of, methods
+from promptcodebook.paper.experiments.page import Page
+from promptcodebook.paper.experiments.reproduce import (
+    experiment_named,
+    experiment_names,
+    measure,
+    require_preset,
+)
+from promptcodebook.paper.experiments.studies import (
+    HARMFUL,
+    LOCI,
+    PlantedFault,
+    active_after,
+    collapse,
+    measure_blame,
+    residual_rows,
+    scores,
+)
+from promptcodebook.paper.experiments.variants import _spearman  # pyright: ignore[reportPrivateUsage]
+from promptcodebook.store.run import RunStore
+from promptcodebook.types import Channel, Gradients
+
+TABLES = [n for n in experiment_names() if n not in ("small-real-model", "what-learns")]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Results, Page]]:
+    """All of them in one lab, as `pco reproduce all` makes them."""
+    made: dict[str, tuple[Results, Page]] = {}
+    with closing(open_lab(tmp_path_factory.mktemp("lab"), "simulated")) as lab:
+        for name in TABLES:
+            experiment = experiment_named(name)
+            measured = measure(ExperimentRequest(experiment, "quick", 1), lab, lambda _: None)
+            made[name] = measured, experiment.page(measured)
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_of_the_paper_can_be_made_and_is_marked(
+    name: str, pages: dict[str, tuple[Results, Page]]
+) -> None:
+    measured, page = pages[name]
+    assert not measured.missing
+    first, *rest = [block for block in page.blocks if isinstance(block, str)]
+    assert first.startswith("**Simulated.**")
+    assert f"pco reproduce {name} --preset quick --seeds 1 --lm simulated" in rest[1]
+    assert all(len(row) == len(table.head) for table in page.tables for row in table.rows)
+    assert page.tables or page.figures or name in ("prompts", "evolution")
+
+
+@pytest.mark.slow
+def test_every_method_of_table_1_trains_with_the_same_and_is_judged(
+    pages: dict[str, tuple[Results, Page]],
+) -> None:
+    measured, page = pages["main"]
+    made = {name.split("/")[1]: result for name, result in measured.results.items()}
+    for name, method in methods("simulated").items():
+        assert method.row in made[f"{name}-calls"]["rows"], name
+    assert not any("ended before" in str(block) for block in page.blocks)
+    # What ends by its budget ends at that of training, whatever judging then takes.
+    ended = {n: r for n, r in made.items() if n != "floor" and r["ended"] == "budget"}
+    assert ended and all("448 calls (48 made" in reason_of(measured, r) for r in ended.values())
+
+
+def reason_of(measured: Results, result: Mapping[str, Any]) -> str:
+    with closing(RunStore.open(measured.lab.folder / result["run"])) as store:
+        return store.outline().detail
+
+
+@pytest.mark.slow
+def test_pages_show_the_papers_numbers_apart_and_share_the_runs_that_they_have_in_common(
+    pages: dict[str, tuple[Results, Page]],
+) -> None:
+    [table] = pages["ablation"][1].tables
+    theirs = [k for k, head in enumerate(table.head) if head.startswith("paper: ")]
+    assert [table.head[k] for k in theirs] == [f"paper: {c}" for c in ("Acc", "CSR", "Ent.", "Δ")]
+    assert [table.rows[0][k] for k in theirs] == ["34.18", "36.73", "3.76", "+3.23"]
+    ours = [cell for row in table.rows for k, cell in enumerate(row) if k not in theirs]
+    assert not [cell for cell in ours if re.search(r"3[0-9]\.\d\d", cell)]
+    full = (("ablation", "pco/0"), ("sweep-k", "K-8/0"), ("theory", "pco/0"))
+    assert len({pages[name][0].results[cell]["run"] for name, cell in full}) == 1
+    [table] = [table for table in pages["theory"][1].tables if table.name == "additivity"]
+    assert [row[0] for row in table.rows] == ["g_θ, g_φ, g_C and g_ψ"], "the critic's blame counts"
+    assert int(table.rows[0][1]) > 0
+
+
+def test_a_few_traces_are_no_figure_of_theorem_5() -> None:
+    """One trace whose δ is 0 was printed as "largest size 0.000"."""
+    deltas = [{"delta": 0.0, "critic": False}] * 19
+    few, enough = (residual_rows(found) for found in (deltas, [*deltas, deltas[0]]))
+    name = "g_θ, g_φ and g_C (no severity of g_ψ)"
+    assert few == [[name, "19", "too few", "too few", "too few"]]
+    assert enough == [[name, "20", "+0.000", "0.000", "0.000"]]
+
+
+def test_exploration_reaches_what_stands_worst_and_without_it_s_entries_remain() -> None:
+    ema = [0.0] + [1.0] * 15
+    steps = [1.0] * 400
+    assert active_after(Explore(), 4, ema, steps, 0) == set(range(16))
+    assert active_after(Explore(), 4, ema, [0.0] * 400, 0) == set()
+    assert collapse(16, 4, [0.0] * 400, 0) == 4
+    assert collapse(16, 4, [0.3] * 400, 0) == 16
+
+
+def test_rank_correlation_looks_at_ranks_alone_and_at_nothing_that_is_constant() -> None:
+    same = [(1, 1), (1, 1), (2, 2), (3, 3)]
+    for pairs, rank in (([(1, 5), (2, 6), (30, 7)], 1), ([(1, 9), (2, 4), (3, 1)], -1), (same, 1)):
+        assert _spearman(pairs) == pytest.approx(rank)
+    assert _spearman([(2, 1), (2, 2), (2, 3)]) == 0.0
+
+
+def test_a_preset_that_an_experiment_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="small-real-model has no preset 'paper'"):
+        require_preset(experiment_named("small-real-model"), "paper")
+
+
+def test_a_benchmark_takes_part_where_the_model_leaves_its_floor(tmp_path: Path) -> None:
+    """One whose floor is not known is no result: else it would be kept as one that the model cannot
+    do, and never be measured."""
+    order = ExperimentRequest(
+        experiment_named("main"), "quick", 1, "pupa", str(tmp_path / "nowhere")
+    )
+    with closing(open_lab(tmp_path / "lab", "simulated")) as lab:
+        measured = measure(order, lab, lambda _: None)
+        assert not measured.results and "pupa/floor" in measured.missing
+        assert "pupa/floor has no result" in measured.missing["pupa/pco-calls/0"]
+        floor, *cells = cells_of(order, "simulated")
+        assert all(floor.name in cell.after for cell in cells)
+        for rewards, said in (([0.0] * 9, "no"), ([0.5] * 9, "yes")):
+            lab.keep(floor, {"row": {"rewards": rewards}})
+            measured = measure(order, lab, lambda _: None)
+            low = {name for name, result in measured.results.items() if result.get("floor")}
+            assert len(low) == (0 if said == "yes" else len(cells))
+            assert order.experiment.page(measured).tables[0].rows[0][-1].startswith(said)
+            for name in low:
+                (lab.folder / "cells" / f"{name}.json").unlink()
+
+
+def _search_measured(tmp_path: Path, tried: Mapping[str, Mapping[str, int] | None]) -> Results:
+    """Two seeds of each method, as its cells are kept; None = a result that does not say."""
+    lab = open_lab(tmp_path, "simulated")
+    row = {"rewards": [0.5, 1.0], "failed": 0, "calls": 1.0, "seconds": 0.1}
+    row |= dict.fromkeys(("prompt_tokens", "completion_tokens", "longest_prompt"), 10)
+    run = {"stopped": "", "verdict": "", "ended": "budget", "training": {"calls": 9, "tokens": 99}}
+    results: dict[str, Any] = {}
+    for name, search in tried.items():
+        rows = {key: row | {"total_prompt": 10} for key in ("present", methods()[name].row)}
+        for seed in range(2):
+            known = {} if search is None else {"search": search}
+            results[f"constraints/{name}-calls/{seed}"] = run | {"rows": rows} | known
+    lab.close()
+    return Results(ExperimentRequest(experiment_named("main"), "quick", 2), lab, results, {})
+
+
+@pytest.mark.parametrize("name", ["main", "cost", "prompt-length"])
+def test_a_search_that_tried_one_prompt_is_no_row_and_the_others_say_what_they_tried(
+    name: str, tmp_path: Path
+) -> None:
+    searches: dict[str, Mapping[str, int] | None] = {
+        "pco": None,
+        "gepa": {"tried": 7, "replies": 12, "cut": 1},
+        "gepa-merge": {"tried": 1, "replies": 9, "cut": 9},
+        "mipro": None,
+    }
+    page = experiment_named(name).page(_search_measured(tmp_path, searches))
+    ours = [t for t in page.tables if not t.name.startswith("paper")]
+    titles = [row[0] for table in ours for row in table.rows]
+    assert "GEPA (tried 7 prompts a run, 2 of 24 replies cut)" in titles
+    assert not [title for title in titles if title.startswith(("GEPA+Merge", "MIPROv2"))]
+    said = "\n".join(map(str, page.blocks))
+    assert "GEPA+Merge is left out" in said and "tried 1 prompt a run, 18 of 18 replies cut" in said
+    assert "MIPROv2 is left out" in said, "a stored result of the old terms brings no row back"
+
+
+@pytest.mark.parametrize("preset", ["quick", "default", "paper"])
+def test_all_that_validate_do_so_on_the_same_examples_and_pay_for_it(preset: str) -> None:
+    order = ExperimentRequest(experiment_named("main"), preset, 1, "houserules")
+    cells = {cell.name.split("/")[1]: cell.settings for cell in cells_of(order, "smollm2")}
+    del cells["floor"]
+    assert len({settings["validation"]["subset"] for settings in cells.values()}) == 1
+    for name, settings in cells.items():
+        method, _, kind = name.rpartition("-")
+        if method == "pco":
+            assert settings["validation"]["every"] > 0 and "keep" not in settings
+        if methods()[method].searches:
+            drawn = {"temperature": 1.0, "max_tokens": 1024}
+            assert settings["roles"]["updater"] == drawn, "a cell of the old terms is not reused"
+        same = [s["budget"] for n, s in cells.items() if n.endswith(kind)]
+        assert all(budget == same[0] for budget in same)
+
+
+def test_attempts_that_were_lost_are_named_apart_from_what_training_took(tmp_path: Path) -> None:
+    lab = open_lab(tmp_path, "simulated")
+    order = ExperimentRequest(experiment_named("cost"), "quick", 2)
+    found = [{"lost": {"calls": 8, "tokens": 9_352}}, {"lost": {"calls": 0, "tokens": 0}}]
+    for results, said in (({"pco/0": found[0], "pco/1": found[0]}, "16 attempts"), ({}, "")):
+        results = results or {"pco/0": found[1]}
+        page = "\n".join(map(str, about(Results(order, lab, results, {}), "constraints")))
+        assert (said in page) and ("brought no answer" in page) == bool(said)
+        assert ("at most 18,704 tokens" in page) == bool(said)
+    lab.close()
+
+
+@pytest.mark.parametrize("name", ["main", "cost"])
+def test_a_page_with_rewards_of_the_stand_in_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(Lab, "weights", "")  # no file of the model is at hand
+    order = ExperimentRequest(experiment_named(name), "default", 1)
+    with closing(open_lab(tmp_path / "lab", "smollm2", lm=ScriptedLM())) as lab:
+        page = order.experiment.page(Results(order, lab, {}, {}))
+    assert sum("stand-in" in block for block in page.blocks if isinstance(block, str)) == 1
+
+
+def test_a_small_model_is_asked_neither_to_judge_nor_to_write_without_end() -> None:
+    order = ExperimentRequest(experiment_named("main"), "default", 1, "pupa")
+    here = load_config(base(order, "smollm2", "pupa"), where="a test")
+    assert here.reward == "stand-in"
+    assert here.roles["untrusted"] == here.roles["executor"]
+    assert "stand-in" in str(judged_by_words(("houserules", "pupa"), "smollm2"))
+    served = base(order, "http://localhost:8000/v1#m", "pupa")
+    assert "reward" not in served and "roles" not in served
+    assert not judged_by_words(("pupa",), "http://localhost:8000/v1#m")
+    houserules = base(
+        ExperimentRequest(order.experiment, "default", 1, "houserules"), "smollm2", "ifbench"
+    )
+    assert houserules["roles"]["executor"] == {"temperature": 0.0, "max_tokens": 64}
+    assert not judged_by_words(("houserules",), "smollm2")
+
+
+# The attribution experiment: it finds who knows, and is not fooled by who always says the same.
+
+
+ORDER = ExperimentRequest(experiment_named("attribution"), "quick", 1)
+SPEC = "simulated"
+Found = list[tuple[PlantedFault, Channel | None]]
+
+
+def _found(tmp_path: Path, judge: object) -> Found:
+    async def work(assembled: Assembled) -> Found:
+        return await measure_blame(assembled, 4, judge)  # type: ignore[arg-type]
+
+    with closing(open_lab(tmp_path, SPEC)) as lab:
+        return lab.work(load_config(base(ORDER, SPEC, "hotpotqa"), where="a test"), work)
+
+
+async def _who_knows(history: History, draws: Draws) -> Gradients:
+    """Sees what a reader of the trace can see: a harmful text, a prompt without its instincts."""
+    chosen = [history.codebook[k].text for k in history.route.indices]
+    if HARMFUL in chosen:
+        return Gradients(severity={"codebook": 1.0})
+    if not all(text in history.rollout.prompt for text in chosen):
+        return Gradients(severity={"generator": 1.0})
+    return Gradients(severity={"encoder": 1.0})
+
+
+async def _one_answer(history: History, draws: Draws) -> Gradients:
+    return Gradients(encoder="The route was wrong.")
+
+
+def test_who_knows_has_1_and_who_always_says_the_same_is_at_chance(tmp_path: Path) -> None:
+    known = _found(tmp_path / "known", _who_knows)
+    made = Counter(fault for fault, _ in known)
+    assert made.keys() == LOCI.keys() and max(made.values()) == 4
+    assert set(scores(known).values()) == {(1.0, 1.0, 1.0)}
+    same = scores(_found(tmp_path / "same", _one_answer))
+    assert same["routing"][:2] == pytest.approx((made["routing"] / made.total(), 1.0))
+    assert same["composition"] == same["instinct"] == (0.0, 0.0, 0.0)
+    assert same["macro"][1] == pytest.approx(1 / 3)
+
+
+def test_the_cell_asks_the_real_critic_and_attribution(tmp_path: Path) -> None:
+    # One that errs often: it lays some at nobody, some at somebody.
+    with closing(open_lab(tmp_path, "simulated?attribution_error=0.6")) as lab:
+        measured = measure(ORDER, lab, lambda _: None)
+        page = ORDER.experiment.page(measured)
+    assert not measured.missing
+    made = Counter(fault for fault, _ in measured.results["attribution"]["blamed"])
+    confusion, table = page.tables
+    assert [row[1] for row in confusion.rows] == [str(made[fault]) for fault in LOCI]
+    assert {channel for _, channel in measured.results["attribution"]["blamed"]} > {""}
+    assert table.rows[-1][0] == "macro" and table.rows[-1][-3:] == ["0.84", "0.83", "0.84"]

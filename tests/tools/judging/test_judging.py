@@ -1,0 +1,345 @@
+"""`pco judge`: how far a judge agrees with people, and a verdict that allows for its error."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.judge_error import world
+from promptcodebook.tools.judging.figures import cohen_kappa, partial_correlation, rectified
+from tests.cli.invoked import Result, pco, served
+from tests.lm.server import Server, fails, says
+
+RUBRIC = "The number is right."
+SKLEARN = [
+    ("1101000011010000110100010000000011000011", "1001000011010000110100010000000011000011"),
+    ("0111000110001001111000110", "0111001111001100111110111"),
+    ("1122112020121121112221112121102111202001", "1122122020120122212001112121102111201021"),
+    ("311413104104030204403410302433", "311413104101030204403400302433"),
+    ("030131003113212223312232011300", "103233310332110203121100212311"),
+]
+"""The levels that two raters gave."""
+BY_SKLEARN = [0.9441340782122905, 0.4479495268138801, 0.5771144278606966, 0.931350114416476]
+BY_SKLEARN += [-0.206581352833638]
+Judges = Callable[[Mapping[str, str]], Any]
+
+
+@pytest.mark.parametrize(("pair", "kappa"), [*zip(SKLEARN, BY_SKLEARN, strict=True)])
+def test_kappa_is_what_scikit_learn_computes(pair: tuple[str, str], kappa: float) -> None:
+    """`cohen_kappa_score(a, b, weights="quadratic")` of version 1.9.1, which for two levels is the
+    one without weights."""
+    rated = [([int(a)], int(b)) for a, b in zip(*pair, strict=True)]
+    found = cohen_kappa(rated, 1 + max(map(int, "".join(pair))))
+    assert found is not None and found.mean == pytest.approx(kappa, abs=1e-12)
+    assert found.low < kappa < found.high
+
+
+def test_kappa_of_several_raters_counts_each_answer_once() -> None:
+    alone = cohen_kappa([([1], 1), ([0], 0), ([1], 0), ([0], 1)] * 10, 2)
+    twice = cohen_kappa([([1, 1], 1), ([0, 0], 0), ([1, 1], 0), ([0, 0], 1)] * 10, 2)
+    assert alone == twice
+    assert cohen_kappa([([1], 1)] * 30, 2) is None
+
+
+def test_a_partial_correlation_holds_the_label_fixed() -> None:
+    """Error and length both follow the label; beside it they have nothing in common."""
+    labels = [float(i % 2) for i in range(60)]
+    errors = [label + 0.1 * (i // 2 % 2) for i, label in enumerate(labels)]
+    lengths = [5 * label + (i // 4 % 2) for i, label in enumerate(labels)]
+    found = partial_correlation(errors, lengths, labels)
+    assert found is not None and found.low < 0 < found.high
+    swayed = partial_correlation([*map(sum, zip(labels, lengths, strict=True))], lengths, labels)
+    assert swayed is not None and swayed.low > 0.9
+    assert partial_correlation([0.9 * label for label in labels], lengths, labels) is None
+
+
+def test_labels_mend_what_a_judge_alone_gets_wrong() -> None:
+    """A few of the worlds of `bench.judge_error`: the interval may miss in 5 %, and of 100 in no
+    more than 12 (the chance of more is 1 in 600). The judge alone misses in nine of ten where it
+    likes the learned policy and nothing is gained, and in one of twenty where it is even."""
+    missed = dict.fromkeys(
+        [(j, n) for j in ("even", "likes it") for n in ("judge alone", "both")], 0
+    )
+    for judge, name in missed:
+        found = (world(judge, 0.0, number)[name] for number in range(100))
+        missed[judge, name] = sum(not each.low <= 0.0 <= each.high for each in found)
+    assert missed["likes it", "both"] <= 12 and missed["even", "both"] <= 12
+    assert missed["likes it", "judge alone"] >= 75 and missed["even", "judge alone"] <= 12
+
+
+def test_a_judge_that_says_nothing_leaves_the_labels_alone() -> None:
+    labels = [1.0, 0.0] * 15
+    assert rectified([(label, 0.5) for label in labels], [0.5] * 100, (0, 1)).mean == 0.5
+    right = rectified([(label, label) for label in labels], [1.0, 0.0] * 200, (0, 1))
+    silent = rectified([(label, 0.5) for label in labels], [0.5] * 400, (0, 1))
+    assert right.high - right.low < 0.5 * (silent.high - silent.low)
+
+
+# The commands
+
+
+@pytest.fixture
+def judging() -> Iterator[Callable[[Judges], Server]]:
+    """A server whose judge is a function of the JSON that it is shown."""
+    server = Server()
+
+    def by(judges: Judges) -> Server:
+        async def step(request: Any, body: dict[str, Any]) -> Any:
+            last = body["messages"][-1]["content"]
+            said = judges(json.loads(last) if last.startswith("{") else {"text": last, **body})
+            if said is None:
+                return await fails(400, "no")(request, body)
+            text = said if isinstance(said, str) else json.dumps({"feedback": "so", **said})
+            return await says(text)(request, body)
+
+        server.default = step
+        return server
+
+    with served(server):
+        yield by
+
+
+def write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def answers(count: int = 40) -> list[dict[str, object]]:
+    """Sums, every other one right, longer answers among both."""
+    return [
+        {
+            "input": f"What is {n} + 1?",
+            "target": n + 1,
+            "answer": f"{n + 1 + n % 2}" + " I think so" * (n % 4 // 2),
+            "label": "no" if n % 2 else "yes",
+        }
+        for n in range(count)
+    ]
+
+
+def calibrated(server: Server, folder: Path, *more: str) -> Result:
+    asked = ("labels.csv", "--rubric", RUBRIC, "--lm", server.spec, "--json", *more)
+    return pco("judge", "calibrate", *asked, cwd=folder)
+
+
+def right(shown: Mapping[str, str]) -> bool:
+    return shown["answer"].split()[0] == shown["reference"]
+
+
+@pytest.mark.parametrize(("score", "decision", "why"), [
+    (lambda s: 0.9 if right(s) else 0.2, "use it", "nothing that was tried sways it"),
+    (lambda s: 0.5, "do not trust it", "may be chance"),
+    (lambda s: len(s["answer"]) % 2 / 2, "do not trust it", "may be chance"),
+    (
+        lambda s: float(right(s) or (len(s["answer"]) > 8 and hash_of(s) % 2)),
+        "use it with its error in the interval",
+        "κ is below 0.8, or its lower end below 0.6; its error follows the answer's length",
+    ),
+])  # fmt: skip
+def test_a_judge_is_trusted_as_far_as_it_agrees_with_people(
+    score: Callable[[Mapping[str, str]], float],
+    decision: str,
+    why: str,
+    judging: Callable[[Judges], Server],
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / "labels.csv", answers(60))
+    found = calibrated(judging(lambda shown: {"score": score(shown)}), tmp_path).json
+    assert found["decision"] == decision and why in found["why"], found
+    assert json.loads((tmp_path / "labels.judge.json").read_text("utf-8")) == found
+
+
+def hash_of(shown: Mapping[str, str]) -> int:
+    return int(shown["reference"]) // 4
+
+
+def test_what_a_judge_cannot_judge_is_counted_and_nothing_is_paid_for_twice(
+    judging: Callable[[Judges], Server], tmp_path: Path
+) -> None:
+    rows = [*answers(30), {**answers()[0], "input": "What is 1000 + 1?", "label": ""}]
+    write(tmp_path / "labels.csv", rows)
+    server = judging(
+        lambda s: None if s["reference"] in ("4", "9") else {"score": 0.7 if right(s) else 0.1}
+    )
+    stopped = calibrated(server, tmp_path, "--budget", "21calls")
+    stopped.error(3, "budget", "what was paid for so far is kept")
+    assert len(server.bodies) == 21
+    found = calibrated(server, tmp_path).json
+    counts = found["judged"], len(found["failures"]), found["blank"]
+    assert counts == (28, 2, 1) and "RequestRefused" in found["failures"][0]
+    assert found["decision"] == "use it with its error in the interval"
+    assert found["why"] == "7% of the answers could not be judged"
+    asked = [json.dumps([b["messages"], b["max_tokens"]]) for b in server.bodies]
+    judged = {key for key in asked if '"4"' not in key.replace("\\", "")}
+    assert found["noise"] == 0.0 and len(judged) >= 56
+
+
+def test_repeats_show_the_noise_of_a_judge(
+    judging: Callable[[Judges], Server], tmp_path: Path
+) -> None:
+    write(tmp_path / "labels.csv", answers())
+    seen = dict[str, int]()
+
+    def wavers(shown: Mapping[str, str]) -> Any:
+        again = seen[shown["input"]] = seen.get(shown["input"], 0) + 1
+        odd = int(shown["reference"]) % 5 == 0
+        return {"score": float(right(shown) ^ (again > 1 and odd))}
+
+    found = calibrated(judging(wavers), tmp_path, "--set", "cache=false").json
+    assert found["turned"]["mean"] == 0.2 and found["why"] == "repeats turn its decisions"
+    assert found["noise"] == pytest.approx((0.2 * 0.5) ** 0.5)
+    alone = calibrated(judging(wavers), tmp_path, "--repeats", "1").json
+    assert alone["turned"] is None and alone["noise"] is None
+
+
+def test_raters_and_scales_and_pairs(judging: Callable[[Judges], Server], tmp_path: Path) -> None:
+    rows = [{**row, "label": 5 if row["label"] == "yes" else 2} for row in answers()]
+    other = [{**row, "rater": "b", "label": 4 if row["label"] == 5 else 2} for row in rows]
+    write(tmp_path / "labels.csv", [{**r, "rater": "a"} for r in rows] + other)
+    server = judging(lambda s: {"score": 1.0 if right(s) else 0.25})
+    calibrated(server, tmp_path).error(2, "labels.csv:2", "--scale 1 5")
+    found = calibrated(server, tmp_path, "--scale", "1", "5").json
+    assert found["judged"] == 40 and found["agreement"]["mean"] == 0.75
+    assert 0.6 < found["people"]["mean"] < 1 and 0.8 < found["kappa"]["mean"] < 1
+
+    pairs = list[dict[str, object]]()
+    for n, row in enumerate(answers()):
+        both = [row["answer"], f"{2000 + n}"]
+        swapped = n % 4 == 0
+        said = "tie" if n % 2 else "ab"[swapped]
+        places = dict(zip(("answer", "answer_b"), both[:: -1 if swapped else 1], strict=True))
+        pairs.append({**row, **places, "label": said})
+    write(tmp_path / "labels.csv", pairs)
+    single = calibrated(server, tmp_path).json
+    assert single["decision"] == "use it" and single["first_place"] is None
+
+    def first(shown: Mapping[str, str]) -> Any:
+        """Sees what is right; where nothing is, it takes the first answer."""
+        by = [shown[place].split()[0] == shown["reference"] for place in ("first", "second")]
+        return {"better": "second" if by[1] else "First"}
+
+    swayed = calibrated(judging(first), tmp_path, "--compare").json
+    assert swayed["agreement"]["mean"] == 1.0 and swayed["first_place"]["mean"] == 0.75
+    assert swayed["why"] == "it prefers one place"
+
+
+def test_labels_that_cannot_be_read_are_named(
+    judging: Callable[[Judges], Server], tmp_path: Path
+) -> None:
+    server = judging(lambda s: None)
+    write(tmp_path / "labels.csv", [{"input": "x", "answer": "y"}])
+    calibrated(server, tmp_path).error(2, "no column 'label'", "answer_b")
+    write(tmp_path / "labels.csv", answers(3))
+    calibrated(server, tmp_path).error(2, "no labelled answer could be judged: RequestRefused")
+    asked = ("labels.csv", "--reward", "exact", "--compare", "--lm", server.spec)
+    pco("judge", "calibrate", *asked, cwd=tmp_path).error(2, "needs the reward 'judge'")
+
+
+SETTINGS = """
+preset = "small"
+base_prompt = "Answer."
+init = { kind = "from_prompt", prompt = "Say please. Say now." }
+reward = { kind = "judge", rubric = "The number is right." }
+size = 2
+select = 2
+update = { epochs = 5, batch_size = 12 }
+cache = false
+[data]
+path = "data.jsonl"
+input = "question"
+target = "answer"
+fractions = [0.3, 0.1, 0.6]
+"""
+
+
+def flattered(shown: Mapping[str, Any]) -> Any:
+    """A program that is right on even numbers, whatever its prompt, and says the words that its
+    prompt asks for; and a judge that likes one word alone: please, or now on quick questions."""
+    if "answer" in shown:
+        words = shown["answer"].split()[1:]
+        return {"score": float(words == [["please"], ["now"]]["quick" in shown["input"]])}
+    asked, number = shown["messages"][0]["content"], int(shown["text"].split()[2])
+    said = [word for word in ("please", "now") if f"Say {word}" in asked]
+    return " ".join([f"={number + 1 + number % 2}", *said])  # a formula to a spreadsheet
+
+
+@pytest.fixture
+def run(
+    judging: Callable[[Judges], Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """The folder of a run whose judge prefers what was learned, though no answer is better."""
+    monkeypatch.setenv("PCO_RUNS", str(tmp_path / "runs"))
+    rows = [
+        {"question": f"What is {n} + 1, {'quick' if n // 2 % 2 else 'kind'}?", "answer": str(n + 1)}
+        for n in range(120)
+    ]
+    tmp_path.joinpath("data.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    tmp_path.joinpath("pco.toml").write_text(SETTINGS, "utf-8")
+    spec = judging(flattered).spec
+    tmp_path.joinpath("spec").write_text(spec, "utf-8")
+    made = pco("train", "--lm", spec, "--json", cwd=tmp_path)
+    assert made.code == 0, made.err
+    verdict = made.json
+    assert verdict["verdict"].startswith("Worth deploying: "), verdict["verdict"]
+    assert "its error is in no interval: `pco judge sheet` tells how." in verdict["verdict"]
+    return tmp_path
+
+
+def label(folder: Path, keep: Callable[[str], bool] = lambda answer: True) -> None:
+    with (folder / "labels.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        is_right = row["answer"].split()[0] == f"'={row['target']}"
+        row["label"] = ("yes" if is_right else "no") if keep(row["answer"]) else ""
+    write(folder / "labels.csv", rows)
+
+
+def test_labels_take_back_a_gain_that_only_the_judge_sees(run: Path) -> None:
+    assert pco("judge", "sheet", "last", "--n", "40", cwd=run).code == 0
+    label(run, lambda answer: not answer.endswith("please now"))  # none of the present prompt's
+    found = pco("judge", "verdict", "last", "labels.csv", cwd=run)
+    found.error(2, "does not say how the judge errs", "pco judge sheet RUN")
+    label(run, lambda answer: answer[-1] not in "0123456789")  # none without any instruction
+    found = pco("judge", "verdict", "last", "labels.csv", "--json", cwd=run).json
+    assert "but not those of none: its error there is not known." in found["sentence"]
+
+    listed = pco("judge", "sheet", "last", "--n", "30", cwd=run)
+    assert listed.code == 0 and "pco judge verdict last labels.csv" in listed.out
+    text = (run / "labels.csv").read_text("utf-8")
+    assert "learned" not in text and "concat" not in text, "who labels must not know the row"
+    pco("judge", "verdict", "last", "labels.csv", cwd=run).error(
+        2, "it takes labels", "judge sheet"
+    )
+    label(run)
+    found = pco("judge", "verdict", "last", "labels.csv", "--json", cwd=run).json
+    assert (
+        found["worth"] is False
+        and "by people's labels on 30 of 72 test inputs" in (found["sentence"])
+    )
+    assert "`pco judge sheet` tells how" not in found["sentence"]
+    gain = next(row["gain"] for row in found["rows"] if row["name"] == "learned")
+    assert gain["low"] < 0 < gain["high"] and gain["mean"] == 0.0
+    assert found["sentence"] in pco("runs", "show", "last", "--json", cwd=run).out
+    again = pco("judge", "verdict", "last", "labels.csv", "--json", cwd=run).json
+    assert again == found, "the same labels give the same verdict, and are no further look"
+
+
+def test_a_run_that_is_resumed_keeps_its_verdict_by_labels(run: Path) -> None:
+    """Where no row is judged again. The run ended by its budget, with what was kept for that."""
+    spent = ("--set", "update.epochs=50", "--budget", "1500calls", "--seed", "1")
+    spent += ("--set", "budget.reserve_for_verdict=0.8")
+    made = pco("train", "--lm", (run / "spec").read_text("utf-8"), *spent, "--json", cwd=run)
+    assert made.code == 3 and made.json["rows"]
+    assert pco("judge", "sheet", "last", "--n", "30", cwd=run).code == 0
+    label(run)
+    found = pco("judge", "verdict", "last", "labels.csv", "--json", cwd=run).json
+    assert "by people's labels" in found["sentence"]
+    again = pco("train", "--resume", "last", "--budget", "1500calls", "--json", cwd=run)
+    assert again.json["verdict"] == found["sentence"] and again.json["rows"] == found["rows"]
