@@ -81,7 +81,7 @@ async def latency(ask: Ask, turn: str) -> float:
 
 async def beside_the_engine() -> list[Figure]:
     weights = require_model("smollm2")
-    require_modules(("prometheus_client",), "serving a local model", "serve")
+    require_modules(("fastapi", "uvicorn", "prometheus_client"), "this bench", "local-server")
     engine = load_engine(weights)
 
     async def load() -> Engine:

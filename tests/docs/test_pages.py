@@ -57,6 +57,19 @@ def test_blocks_of_the_reference_are_python(name: str) -> None:
         compile(block.text, name, "exec")
 
 
+def test_a_page_with_figures_of_smollm2_says_that_another_processor_gives_others() -> None:
+    root = DOCS.parent
+    pages = [root / "README.md", *DOCS.rglob("*.md"), *(root / "examples").rglob("*.md")]
+    texts = {str(page.relative_to(root)): page.read_text("utf-8") for page in pages}
+    figures = re.compile(r"\b[01]\.\d{3}\b|\d right answers in 100")
+    named = {page for page, text in texts.items() if "SmolLM2" in text or "`smollm2`" in text}
+    # Options have examples of rewards, which no model earned.
+    found = {page for page in named if figures.search(texts[page])} - {"docs/cli.md"}
+    assert {"README.md", "docs/results/main.md"} <= found
+    silent = {page for page in found if "another draw" not in " ".join(texts[page].split())}
+    assert silent == set()
+
+
 def test_links_lead_somewhere_where_the_page_lies() -> None:
     """In the repository; that they do so in the site, mkdocs tells."""
     lost: list[str] = []

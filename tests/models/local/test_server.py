@@ -394,6 +394,71 @@ async def test_a_key_is_asked_for_where_one_is_set() -> None:
             assert (await openai_client.models.list()).data
 
 
+async def test_the_description_is_made_of_the_bodies_and_needs_no_key() -> None:
+    async with up(terms=ServerOptions(key="abc")) as url:
+        status, tree, _ = await ask(url, "/openapi.json")
+    assert status == 200
+    chat = tree["components"]["schemas"]["ChatRequest"]
+    assert chat["required"] == ["messages"] and chat["additionalProperties"] is True
+    assert chat["properties"]["temperature"]["description"] == "a number"
+    paths = {
+        *("/v1/chat/completions", "/v1/embeddings", "/v1/models", "/v1/models/{name}"),
+        *("/metrics", "/healthz", "/health"),
+    }
+    assert set(tree["paths"]) == paths
+    error = tree["paths"]["/v1/embeddings"]["post"]["responses"]["default"]
+    assert error["content"]["application/json"]["schema"]["$ref"].endswith("/Error")
+
+
+async def test_a_body_is_bounded_in_form_length_and_time() -> None:
+    asked, plain = {"messages": SAID}, {"Content-Type": "text/plain"}
+    zipped = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+
+    async def slow() -> AsyncGenerator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    async def long() -> AsyncGenerator[bytes]:
+        for _ in range(17):
+            yield b" " * 2**20
+
+    engine = ScriptedEngine()
+    json: Any = {"headers": {"Content-Type": "application/json"}}
+    async with up(engine) as url:
+        assert (await ask(url, data=long(), **json))[0] == 413
+        assert (await ask(url, json=asked, headers=plain))[0] == 415
+        assert (await ask(url, json=asked, headers=zipped))[0] == 415
+        for text in (b"", b"[]", b"{", b'{"messages": [{}], "n": ' + b"[" * 10**5):
+            assert (await ask(url, data=text, **json))[0] == 400
+    async with up(engine, ServerOptions(body_s=0.05)) as url:
+        assert (await ask(url, data=slow(), **json))[0] == 408
+    assert engine.jobs == []
+
+
+async def test_another_method_is_told_which_one_a_path_takes() -> None:
+    async with up() as url, aiohttp.ClientSession() as http:
+        async with http.get(f"{url}/v1/chat/completions") as response:
+            assert (response.status, response.headers["allow"]) == (405, "POST")
+            assert (await response.json())["error"]["type"] == "method_not_allowed"
+        async with http.head(f"{url}/healthz") as response:
+            assert response.status == 200 and response.headers["x-request-id"].startswith("req-")
+
+
+async def test_a_text_with_half_a_surrogate_pair_comes_back() -> None:
+    async with up() as url:
+        said = [{"role": "user", "content": "half \ud83d"}]
+        status, body, _ = await ask(url, json={"messages": said, "seed": 1})
+    assert (status, body["choices"][0]["message"]["content"]) == (200, "half \ud83d (1)")
+
+
+async def test_a_page_of_another_site_is_refused_without_a_key() -> None:
+    engine = ScriptedEngine()
+    async with up(engine) as url:
+        for headers in ({"Origin": "https://elsewhere.example"}, {"Host": "rebound.example"}):
+            assert (await ask(url, json={"messages": SAID}, headers=headers))[0] == 403
+    assert engine.jobs == []
+
+
 async def test_the_end_waits_for_calls_in_flight_and_not_for_ever() -> None:
     for terms, status in ((ServerOptions(), 200), (ServerOptions(drain_s=0), 503)):
         engine = ScriptedEngine(held=True)

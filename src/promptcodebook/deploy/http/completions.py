@@ -111,8 +111,8 @@ _Flag = Annotated[bool | None, Field(strict=True, description="true or false")]
 _Object = Annotated[InstanceOf[dict[str, Any]] | None, Field(description="an object")]
 
 
-class _Body(BaseModel):
-    """The fields with a place of their own; all others become `Sampling.extra`."""
+class ChatRequest(BaseModel):
+    """The fields of a call with a place of their own; all others become `Sampling.extra`."""
 
     model_config = ConfigDict(extra="allow")
     model: Any = None
@@ -137,14 +137,17 @@ class _Body(BaseModel):
 
 def call_of(tree: Mapping[str, Any]) -> ChatCall:
     """A parsed body as a call. Raises Refusal with the field at fault."""
-    body = read_fields(_Body, tree)
+    return to_call(read_fields(ChatRequest, tree))
+
+
+def to_call(body: ChatRequest) -> ChatCall:
+    """Raises Refusal with the field at fault."""
     if body.top_logprobs and not body.logprobs:
         raise Refusal("top_logprobs needs logprobs to be true", param="top_logprobs")
     usage = (body.stream_options or {}).get("include_usage")
     if not isinstance(usage, bool | None):
         raise Refusal("include_usage must be true or false", param="include_usage")
     schema, json_mode = read_response_format(body.response_format or {})
-    extra = {name: value for name, value in tree.items() if name not in _Body.model_fields}
     most = body.max_completion_tokens or body.max_tokens
     return ChatCall(
         request=Request(
@@ -153,7 +156,7 @@ def call_of(tree: Mapping[str, Any]) -> ChatCall:
             schema=schema,
             sample=body.seed or 0,
             model=str(body.model or ""),
-            sampling=Sampling(body.temperature, body.top_p, most, extra),
+            sampling=Sampling(body.temperature, body.top_p, most, body.model_extra or {}),
         ),
         stream=bool(body.stream),
         stream_usage=bool(usage),

@@ -15,12 +15,14 @@ from promptcodebook.base.text import shell
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
 from promptcodebook.deploy.serve.cli import listen
-from promptcodebook.errors import ConfigError, import_part
+from promptcodebook.errors import ConfigError, import_part, require_modules
 
 if TYPE_CHECKING:
     from promptcodebook.deploy.http.admission import Address
     from promptcodebook.models.local.engine import Engine
     from promptcodebook.models.local.server import ServerOptions
+
+_SERVED_BY = ("fastapi", "uvicorn", "prometheus_client")
 
 lm = command.command_group("Serve a model of this machine, or the simulated one, over HTTP.")
 
@@ -67,6 +69,7 @@ def serve(
     simulated_only = {"task": task, "data": data, "config": config, **typed}
     if not model.startswith("simulated"):
         _check_fits(simulated_only, "the simulated model")
+        require_modules(_SERVED_BY, "serving a local model", "local-server")
         from promptcodebook.models.local.server import ServerOptions
 
         terms = ServerOptions(host, port, key, aliases=(model,))

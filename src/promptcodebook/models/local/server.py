@@ -1,6 +1,7 @@
-"""A model with learned weights behind /v1/chat/completions and /v1/embeddings. `serve.admission`
-lets callers in; this file makes a call the jobs of an engine, bounds how many there are, and
-cancels those whose caller has gone. A field that cannot be obeyed is refused."""
+"""A model with learned weights behind /v1/chat/completions and /v1/embeddings, on FastAPI and
+Uvicorn, as the paper's server is (section 4). FastAPI reads bodies and describes them; this file
+makes a call the jobs of an engine, bounds how many there are, and cancels those whose caller has
+gone. A field that cannot be obeyed is refused. Nothing that is logged quotes a request."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import json
 import logging
 import math
 import secrets
+import socket
 import struct
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
@@ -18,36 +20,46 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from aiohttp import web
+import uvicorn
 from annotated_types import MinLen
-from pydantic import BaseModel, ValidationError
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import StreamingResponse
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, Field
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive, Scope, Send
 
 from promptcodebook.base.randomness import keyed_int
 from promptcodebook.calls import Reply, Usage
 from promptcodebook.deploy.http.admission import (
+    HUNG_UP,
     Address,
-    Admission,
-    Answers,
     Callers,
     Metrics,
-    RequestContext,
     RequestLimits,
-    json_response,
     kind_and_place,
-    showing,
 )
 from promptcodebook.deploy.http.completions import (
     AnyText,
     ChatCall,
+    ChatRequest,
     Completion,
+    Error,
     Refusal,
-    call_of,
     error_body,
+    parse_body,
     read_number,
+    to_call,
 )
+from promptcodebook.deploy.online.log import new_request_id
 from promptcodebook.errors import RequestRefused
 from promptcodebook.models.local.engine import EmbeddingEngine, Engine, Generation, Job, Load
 
+_OPEN = ("/healthz", "/health", "/openapi.json")  # What is answered without a key.
+_LONGEST_BODY = 16 * 2**20  # Bytes.
+_MOST_HELD = 2**28  # Bytes of all bodies that are being read.
 _MOST_CHOICES = 32
 _MOST_STOPS = 16
 _PENALTIES = ("presence_penalty", "frequency_penalty")
@@ -165,52 +177,255 @@ _FullText = Annotated[AnyText, MinLen(1)]
 class EmbeddingsRequest(BaseModel):
     """The body of /v1/embeddings. `base64` = little-endian float32 in place of numbers."""
 
-    input: _FullText | Annotated[list[_FullText], MinLen(1)]
+    input: _FullText | Annotated[list[_FullText], MinLen(1)] = Field(
+        description="a text or a list of texts, none of them empty"
+    )
     model: Any = None
-    dimensions: None = None
-    encoding_format: Literal["float", "base64", ""] | None = None
-
-
-_FAULTS = {
-    "input": "input must be a text or a list of texts, none of them empty",
-    "dimensions": "dimensions is not supported by this server",
-    "encoding_format": "encoding_format must be float or base64",
-}
+    dimensions: int | None = Field(None, description="null: this server shortens no vector")
+    encoding_format: Literal["float", "base64", ""] | None = Field(
+        None, description="float or base64"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Where the server listens and what it allows. `key` '' = none is asked for. `queue` =
-    completions admitted at a time, waiting ones too; more get a 429. `drain_s` = how long those in
-    flight may still take once the server is to stop. `aliases` = further names of the model."""
+    completions admitted at a time, waiting ones too; more get a 429. `body_s` = seconds in which a
+    body must arrive. `drain_s` = how long those in flight may still take once the server is to
+    stop. `aliases` = further names of the model."""
 
     host: str = "127.0.0.1"
     port: int = 0
     key: str = ""
     queue: int = 256
+    body_s: float = 30.0
     drain_s: int = 10
     aliases: tuple[str, ...] = ()
+
+
+class _JsonRequest(Request):
+    """A request whose body was read and parsed within our limits."""
+
+    data: bytes
+    tree: Mapping[str, Any]
+
+    async def body(self) -> bytes:
+        return self.data
+
+    async def json(self) -> Mapping[str, Any]:
+        return self.tree
+
+
+class _Events(StreamingResponse):
+    """Server-sent events. `_Gate` ends them when the caller hangs up, so that no task watches."""
+
+    def __init__(self, events: AsyncGenerator[bytes]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._events):
+            await self.stream_response(send)
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield  # the command that runs us obeys signals
+
+
+class _Exchange:
+    """The messages of one request and its answer. The task that it began in is cancelled when the
+    caller hangs up before the end."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self.status = 0
+        self.ended = False
+        self._receive, self._send = receive, send
+        self._task = asyncio.current_task()
+        self._watching: asyncio.Future[None] | None = None
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if not message.get("more_body", False):
+            self._watching = asyncio.ensure_future(self._watch())
+        return message
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        assert self._task is not None
+        self._task.cancel()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["x-request-id"] = new_request_id()
+            headers.setdefault("cache-control", "no-store")
+        elif not message.get("more_body", False):
+            self.close()
+            self.ended = True
+        await self._send(message)
+
+    def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+
+
+class _Gate:
+    """What is outside of FastAPI: the key, the count, and the end of a call whose caller hangs up
+    or whose server stops."""
+
+    def __init__(self, app: FastAPI, callers: Callers, metrics: Metrics) -> None:
+        self._app, self._callers, self._metrics = app, callers, metrics
+        self._paths = {getattr(route, "path", "") for route in app.routes}
+        self._under_way: set[asyncio.Task[Any] | None] = set()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Cancels the calls under way; their callers read that the server stops."""
+        self._stopping = True
+        for task in filter(None, self._under_way):
+            task.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun, task = time.perf_counter(), asyncio.current_task()
+        exchange = _Exchange(receive, send)
+        self._under_way.add(task)
+        try:
+            if scope["path"] not in _OPEN:
+                self._callers.admit(Headers(scope=scope))
+            await self._app(scope, exchange.receive, exchange.send)
+        except Refusal as refusal:
+            await _refuse(refusal)(scope, receive, exchange.send)
+        except asyncio.CancelledError:
+            if self._stopping:
+                await self._say_it_stops(scope, exchange)
+        except Exception as error:
+            # Starlette has answered, and raises it again. Its message may quote the request.
+            _log.error("a call failed: %s", kind_and_place(error))
+        finally:
+            exchange.close()
+            self._under_way.discard(task)
+            known = scope["path"] if scope["path"] in self._paths else "other"
+            path = getattr(scope.get("route"), "path", known)
+            status = exchange.status if exchange.ended else HUNG_UP
+            self._metrics.answered(path, status, time.perf_counter() - begun)
+
+    async def _say_it_stops(self, scope: Scope, exchange: _Exchange) -> None:
+        refusal = _unavailable("the server is stopping")
+        if exchange.status:
+            body = _event(error_body(refusal))
+            await exchange.send({"type": "http.response.body", "body": body})
+        else:
+            await _refuse(refusal)(scope, exchange.receive, exchange.send)
+
+
+def _json(
+    tree: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """In ASCII: a text may hold half of a surrogate pair, which UTF-8 cannot write."""
+    return Response(json.dumps(tree), status, headers, "application/json")
+
+
+def _refuse(refusal: Refusal) -> Response:
+    headers: dict[str, str] = {}
+    if refusal.retry_after is not None:
+        headers["Retry-After"] = f"{refusal.retry_after:g}"
+    if refusal.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return _json(error_body(refusal), refusal.status, headers)
+
+
+async def _refused(request: Request, refusal: Any) -> Response:
+    return _refuse(refusal)
+
+
+async def _invalid(request: Request, error: Any) -> Response:
+    """A field's description says what it must be."""
+    known = {**ChatRequest.model_fields, **EmbeddingsRequest.model_fields}
+    field = str(error.errors()[0]["loc"][1])
+    return _refuse(Refusal(f"{field} must be {known[field].description}", param=field))
+
+
+async def _elsewhere(request: Request, error: Any) -> Response:
+    if error.status_code == 404:
+        return _refuse(Refusal("nothing is at this address", status=404, kind="not_found"))
+    method = error.headers["Allow"]
+    text = f"{request.url.path} takes {method}"
+    response = _refuse(Refusal(text, status=405, kind="method_not_allowed"))
+    response.headers["Allow"] = method
+    return response
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return _refuse(Refusal("the server failed", status=500, kind="server_error"))
 
 
 class LocalServer:
     """One engine, and the paths under which it is asked."""
 
     def __init__(self, terms: ServerOptions) -> None:
-        # A second more than completions have: those that are cancelled then still answer.
-        limits = RequestLimits(in_flight=terms.queue, drain_s=terms.drain_s + 1)
-        self._admission = Admission(Callers((terms.key,)), limits)
         self._terms = terms
         self._engine: Engine | None = None
         self._state = "loading"
-        self._admitted = 0
-        self._under_way: set[asyncio.Task[Any]] = set()
-        self._stopping = False
+        self._admitted = self._held = 0
         self._numbers = itertools.count(1)
         self._begun = int(time.time())
         self._typical_s = 1.0
         self._metrics = ModelMetrics(
             lambda: self._admitted, lambda: self._engine.load if self._engine else Load()
         )
+        self._gate = _Gate(self._application(), Callers((terms.key,)), self._metrics)
+
+    def _application(self) -> FastAPI:
+        read_body = self._read
+
+        class BoundedRoute(APIRoute):
+            """Reads a body itself: FastAPI would read one of any length, for any time."""
+
+            def get_route_handler(self) -> Callable[[Request], Any]:
+                handle = super().get_route_handler()
+                if self.body_field is None:
+                    return handle
+
+                async def read(request: Request) -> Response:
+                    asked = _JsonRequest(request.scope, request.receive)
+                    asked.data = await read_body(request)
+                    asked.tree = parse_body(asked.data)
+                    return await handle(asked)
+
+                return read
+
+        app = FastAPI(
+            title="pco lm serve",
+            docs_url=None,  # its pages load scripts from elsewhere
+            redoc_url=None,
+            redirect_slashes=False,
+            telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+            responses={"default": {"model": Error, "description": "It says what is wrong."}},
+            exception_handlers={
+                Refusal: _refused,
+                RequestValidationError: _invalid,
+                HTTPException: _elsewhere,
+                Exception: _failed,
+            },
+        )
+        app.router.route_class = BoundedRoute
+        app.post("/v1/chat/completions")(self._chat)
+        app.post("/v1/embeddings")(self._embeddings)
+        shown: Mapping[str, Callable[..., Awaitable[Response]]] = {
+            "/v1/models": self._models,
+            "/v1/models/{name:path}": self._model,
+            "/metrics": self._page,
+            "/healthz": self._health,
+            "/health": self._health,
+        }
+        for path, page in shown.items():
+            app.get(path)(page)
+            app.head(path, include_in_schema=False)(page)
+        return app
 
     @asynccontextmanager
     async def serving(
@@ -220,28 +435,66 @@ class LocalServer:
         it listens, and the loading: who awaits it sees why it failed. At the end no more calls are
         taken, those in flight may finish, and the engine is closed. Raises OSError when the port is
         taken, MissingExtra without prometheus_client."""
-        paths: Mapping[str, tuple[str, Answers]] = {
-            "/v1/chat/completions": ("POST", self._chat),
-            "/v1/embeddings": ("POST", self._embeddings),
-            "/v1/models": ("GET", showing(lambda: {"object": "list", "data": [self._entry()]})),
-            "/v1/models/{name:.+}": ("GET", self._model),
-            "/metrics": ("GET", self._page),
-            "/healthz": ("GET", self._health),
-            "/health": ("GET", self._health),
-        }
-        host, port = self._terms.host, self._terms.port
+        bound = _bind(self._terms.host, self._terms.port)
+        config = uvicorn.Config(
+            self._gate,
+            http="h11",  # bounds a request's head, at 64 KiB
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=RequestLimits(in_flight=self._terms.queue).connections,
+            timeout_keep_alive=20,
+            # A second more than completions have: those that are cancelled then still answer.
+            timeout_graceful_shutdown=self._terms.drain_s + 1,
+        )
+        server = _Server(config)
+        running = asyncio.ensure_future(server.serve(sockets=[bound]))
+        loading = asyncio.ensure_future(self._load(load))
         try:
-            async with self._admission.listening(paths, self._metrics, host, port) as address:
-                loading = asyncio.ensure_future(self._load(load))
-                try:
-                    yield address, loading
-                finally:
-                    loading.cancel()
-                    await asyncio.gather(loading, return_exceptions=True)
-                    asyncio.get_running_loop().call_later(self._terms.drain_s, self._stop)
+            yield Address(*bound.getsockname()[:2]), loading
         finally:
-            if self._engine is not None:
-                await self._engine.close()
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
+            server.should_exit = True
+            stop = asyncio.get_running_loop().call_later(self._terms.drain_s, self._gate.stop)
+            try:
+                await running
+            finally:
+                stop.cancel()
+                if self._engine is not None:
+                    await self._engine.close()
+
+    async def _read(self, request: Request) -> bytes:
+        """The body. Raises Refusal."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip()
+        if kind.casefold() != "application/json":  # which no page may send without asking first
+            raise Refusal("the body must be sent as Content-Type: application/json", status=415)
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise Refusal("the body must not be compressed", status=415)
+        too_long = Refusal(f"the body is longer than {_LONGEST_BODY >> 20} MiB", status=413)
+        if int(request.headers.get("content-length", "0")) > _LONGEST_BODY:
+            raise too_long
+        parts, length = list[bytes](), 0
+        try:
+            async with asyncio.timeout(self._terms.body_s):
+                async for part in request.stream():
+                    parts.append(part)
+                    length += len(part)
+                    self._held += len(part)
+                    if length > _LONGEST_BODY:
+                        raise too_long
+                    if self._held > _MOST_HELD:
+                        text = "too many long bodies are under way"
+                        raise Refusal(text, status=429, kind="rate_limit_exceeded", retry_after=1)
+        except TimeoutError:
+            text = f"the body did not come within {self._terms.body_s:g} s"
+            raise Refusal(text, status=408) from None
+        finally:
+            self._held -= length
+        return b"".join(parts)
 
     async def _load(self, load: Callable[[], Awaitable[Engine]]) -> Engine:
         try:
@@ -251,11 +504,6 @@ class LocalServer:
             raise
         self._state = "ok"
         return self._engine
-
-    def _stop(self) -> None:
-        self._stopping = True
-        for task in self._under_way:
-            task.cancel()
 
     def _loaded(self, model: str = "") -> Engine:
         """The engine. Raises Refusal while it is loading, and for another model's name."""
@@ -286,17 +534,10 @@ class LocalServer:
 
     @contextmanager
     def _working(self) -> Generator[None]:
-        """While the engine works: raises what it raises, and the end of the server, as Refusal."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._under_way.add(task)
+        """While the engine works: raises what it raises as Refusal."""
         try:
             yield
-        except asyncio.CancelledError:
-            if not self._stopping:
-                raise  # the caller hung up
-            raise _unavailable("the server is stopping") from None
-        except (Refusal, ConnectionError):
+        except Refusal:
             raise
         except RequestRefused as error:
             raise Refusal(str(error)) from None
@@ -304,114 +545,120 @@ class LocalServer:
             # Its message may quote the request, so only its kind and its place are logged.
             _log.error("a completion failed: %s", kind_and_place(error))
             raise Refusal("the model failed", status=500, kind="server_error") from None
-        finally:
-            self._under_way.discard(task)
 
-    async def _chat(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
+    async def _chat(self, body: ChatRequest) -> Response:
+        """Make completions of a chat, whole or as a stream of chunks."""
         self._loaded()
-        call = call_of(await self._admission.read(request, visit))
+        call = to_call(body)
         engine = self._loaded(call.request.model)
         jobs = to_jobs(call)
         number = f"chatcmpl-{self._begun:x}-{next(self._numbers)}"
         completion = Completion(number, engine.model, int(time.time()))
-        with self._places(len(jobs)):
-            if call.stream:
-                events = self._events(completion, engine, jobs, call)
-                return await self._stream(request, visit, events)
+        if call.stream:
+            events = self._events(completion, engine, jobs, call)
+            # Not before the first piece: a job that is refused gets its 400.
+            return _Events(_rest(await anext(events), events))
+        with self._places(len(jobs)), self._working():
             tasks = [asyncio.ensure_future(engine.generate(job)) for job in jobs]
-            with self._working():
-                try:
-                    made = await asyncio.gather(*tasks)
-                finally:
-                    await _end(tasks)
+            try:
+                made = await asyncio.gather(*tasks)
+            finally:
+                await _end(tasks)
         self._metrics.generated(*made)
         trees = list(map(_logprobs_tree, made))
-        return json_response(completion.body(*map(_to_reply, made), logprobs=trees), visit)
-
-    async def _stream(
-        self, request: web.BaseRequest, visit: RequestContext, events: AsyncGenerator[bytes]
-    ) -> web.StreamResponse:
-        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
-        response = web.StreamResponse(headers={**visit.headers, **headers})
-        try:
-            with self._working():
-                async with aclosing(events):
-                    async for event in events:
-                        # Not before the first piece: a job that is refused gets its 400.
-                        if not response.prepared:
-                            await response.prepare(request)
-                        await response.write(event)
-        except Refusal as refusal:
-            if not response.prepared:
-                raise
-            await response.write(_event(error_body(refusal)))
-        return response
+        return _json(completion.body(*map(_to_reply, made), logprobs=trees))
 
     async def _events(
         self, completion: Completion, engine: Engine, jobs: Sequence[Job], call: ChatCall
     ) -> AsyncGenerator[bytes]:
         done: dict[int, Generation] = {}
         begun = False
-        async with aclosing(_stream_all(engine, jobs)) as pieces:
-            async for index, piece in pieces:
-                if not begun:
-                    begun = True
-                    yield _event(*map(completion.first_chunk, range(len(jobs))))
-                if isinstance(piece, str):
-                    yield _event(completion.text_chunk(piece, index))
-                    continue
-                done[index] = piece
-                tree = _logprobs_tree(piece)
-                yield _event(completion.last_chunk(_to_reply(piece), index, tree))
+        with self._places(len(jobs)), self._working():
+            async with aclosing(_stream_all(engine, jobs)) as pieces:
+                async for index, piece in pieces:
+                    if not begun:
+                        begun = True
+                        yield _event(*map(completion.first_chunk, range(len(jobs))))
+                    if isinstance(piece, str):
+                        yield _event(completion.text_chunk(piece, index))
+                        continue
+                    done[index] = piece
+                    tree = _logprobs_tree(piece)
+                    yield _event(completion.last_chunk(_to_reply(piece), index, tree))
         made = [done[index] for index in range(len(jobs))]
         self._metrics.generated(*made)
         if call.stream_usage:
             yield _event(completion.usage_chunk(*map(_to_reply, made)))
         yield b"data: [DONE]\n\n"
 
-    async def _embeddings(
-        self, request: web.BaseRequest, visit: RequestContext
-    ) -> web.StreamResponse:
-        self._loaded()
-        body = await self._admission.read(request, visit)
-        try:
-            asked = EmbeddingsRequest.model_validate(body)
-        except ValidationError as error:
-            param = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
-            raise Refusal(_FAULTS[param], param=param) from None
-        engine = self._loaded(str(asked.model or ""))
+    async def _embeddings(self, body: EmbeddingsRequest) -> Response:
+        """Make a vector of each text."""
+        engine = self._loaded(str(body.model or ""))
+        if body.dimensions is not None:
+            raise Refusal("dimensions is not supported by this server", param="dimensions")
         if not isinstance(engine, EmbeddingEngine):
             text = f"{engine.model} makes no embeddings here"
             raise Refusal(text, status=501, kind="not_supported")
-        texts = [asked.input] if isinstance(asked.input, str) else asked.input
+        texts = [body.input] if isinstance(body.input, str) else body.input
         with self._places(1), self._working():
             found = await engine.embed(texts)
         rows: list[Mapping[str, object]] = []
         for index, each in enumerate(found):
             vector: object = each.vector
-            if asked.encoding_format == "base64":
+            if body.encoding_format == "base64":
                 packed = struct.pack(f"<{len(each.vector)}f", *each.vector)
                 vector = base64.b64encode(packed).decode()
             rows.append({"object": "embedding", "index": index, "embedding": vector})
         tokens = sum(each.tokens for each in found)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         tree = {"object": "list", "data": rows, "model": engine.model, "usage": usage}
-        return json_response(tree, visit)
+        return _json(tree)
 
-    async def _model(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
-        return json_response(self._entry(request.path.removeprefix("/v1/models/")), visit)
+    async def _models(self) -> Response:
+        """List the one model."""
+        return _json({"object": "list", "data": [self._entry()]})
+
+    async def _model(self, name: str) -> Response:
+        """Describe the model."""
+        return _json(self._entry(name))
 
     def _entry(self, model: str = "") -> Mapping[str, object]:
         engine = self._loaded(model)
         entry = {"id": engine.model, "object": "model", "created": self._begun}
         return {**entry, "owned_by": "promptcodebook", "context_length": engine.context_length}
 
-    async def _page(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
-        headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        return web.Response(body=self._metrics.page(), headers=headers)
+    async def _page(self) -> Response:
+        """Show the counts, for Prometheus."""
+        return Response(self._metrics.page(), media_type="text/plain; version=0.0.4")
 
-    async def _health(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
-        return json_response({"status": self._state}, visit, 200 if self._state == "ok" else 503)
+    async def _health(self) -> Response:
+        """Tell whether the model is loaded."""
+        return _json({"status": self._state}, 200 if self._state == "ok" else 503)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A socket that listens, so that a port that is taken is an OSError and no exit of Uvicorn."""
+    family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(where)
+        bound.listen(1024)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+async def _rest(first: bytes, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """A stream that has begun; an error is its last event."""
+    async with aclosing(events):
+        yield first
+        try:
+            async for event in events:
+                yield event
+        except Refusal as refusal:
+            yield _event(error_body(refusal))
 
 
 def _unavailable(text: str) -> Refusal:

@@ -301,7 +301,9 @@ def lab_words(measured: Results, test: int | None, kind: str) -> dict[str, str]:
     lab = measured.lab
     return {
         "spec": lab.spec,
-        "weights": f" (SHA-256 of its file {lab.weights})" if lab.weights else "",
+        "weights": f" (SHA-256 of its file {lab.weights}; another processor gives another draw)"
+        if lab.weights
+        else "",
         "versions": ", ".join(f"{name} {version}" for name, version in lab.versions.items()),
         "test": f"all test {kind}" if test is None else f"{test} test {kind}",
         "seeds": plural(measured.order.seeds, "seed"),
