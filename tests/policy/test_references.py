@@ -183,7 +183,8 @@ def test_the_file_says_what_the_run_began_with_and_measured(tmp_path: Path) -> N
     staged = {"stages": ("a", "b"), "templates": texts, "config": {"compose_per_stage": True}}
     store(tmp_path, (*TRAINED, Concluded("so", None, rows)), **made, **staged)
     found = resolve(tmp_path, "r1").file
-    assert found.about == {"data": {"train": "aa"}, "present": "", "best_fixed": "Be fixed."}
+    about = {"data": {"train": "aa"}, "present": "", "best_fixed": "Be fixed."}
+    assert found.about == about | {"verdict": "Undecided"}
     assert (found.program, found.stages) == ("agent", ("a", "b"))
     assert found.template_set.sources["encoder"] == texts.sources["encoder"]
 

@@ -148,8 +148,12 @@ def test_a_saved_policy_loads_and_answers_like_the_run(whole: pco.Run, tmp_path:
     saved, own = read_policy_file(file), read_policy_file(run.path / "policy.json")
     assert saved.digest == own.digest
     assert saved.about == {
-        **own.about, "run": run.id, "version": pco.__version__, "score": run.best.score
-    }  # fmt: skip
+        **own.about,
+        "run": run.id,
+        "version": pco.__version__,
+        "score": run.best.score,
+        "verdict": "Undecided",
+    }
 
 
 async def test_it_works_inside_a_running_loop_and_as_a_coroutine(tmp_path: Path) -> None:
