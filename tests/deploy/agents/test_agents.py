@@ -561,8 +561,8 @@ async def test_a_prompt_without_a_place_is_found_before_anything_is_paid(
         ("1" * 400, "1" * 400),
         ('{"output": "P", "fields": {"x": NaN}}', "NaN is not JSON"),
         ('{"output": "P", "fields": {"x": 1e999}}', "1e999 is not JSON"),
-        ('{"output": "P", "fields": {"x": ' + '{"a":' * 200_000, "it is too deep"),
-        ('{"output": "P", "fields": {"x": ' + "[" * 500 + "]" * 500 + "}}", "it is too deep"),
+        ('{"output": "P", "fields": {"x": ' + '{"a":' * 200_000, "nested too deeply"),
+        ('{"output": "P", "fields": {"x": ' + "[" * 500 + "]" * 500 + "}}", "nested too deeply"),
     ],
     ids=range(6),
 )  # fmt: skip

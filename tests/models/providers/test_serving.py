@@ -27,7 +27,7 @@ from tests.models.providers.site import (
     streams,
 )
 from tests.models.providers.site import (
-    UpstreamAnswer as Scripted,
+    Answer as Scripted,
 )
 from tests.models.providers.test_anthropic import BEGUN, TEXT, block, ended
 
