@@ -19,15 +19,15 @@ from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import Credentials, parse_spec
 from tests.models.providers.conftest import Provider
 from tests.models.providers.site import (
+    Answer as Scripted,
+)
+from tests.models.providers.site import (
     Site,
     generates,
     google_streams,
     refuses,
     says,
     streams,
-)
-from tests.models.providers.site import (
-    Answer as Scripted,
 )
 from tests.models.providers.test_anthropic import BEGUN, TEXT, block, ended
 
