@@ -169,6 +169,14 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     return (base / str(number) for number in itertools.count())
 
 
+@pytest.fixture
+def tmp_path(_homes: Iterator[Path]) -> Path:
+    """Takes the place of pytest's own, which reads the list of all folders before it makes one."""
+    folder = next(_homes)
+    folder.mkdir()
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, _homes: Iterator[Path]) -> None:
     """No home of the developer's, and no cache of another test's, reaches a test."""

@@ -69,9 +69,8 @@ def test_what_the_plain_plan_takes_lies_within_the_estimate_and_the_forward_pass
         assert found["calls"]["expected"] == pytest.approx(used[role]["calls"], rel=near)
 
 
-@pytest.mark.parametrize(
-    "more", [PLANS[0], *(pytest.param(plan, marks=pytest.mark.slow) for plan in PLANS[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("more", PLANS)
 def test_what_a_run_takes_lies_within_the_estimate(tmp_path: Path, more: tuple[str, ...]) -> None:
     holds(estimated(tmp_path, *SHORT, *more), usage(tmp_path, *SHORT, *more))
 

@@ -156,8 +156,15 @@ def test_the_shell_at_hand_is_recognised(tmp_path: Path) -> None:
     ("pco train --bud", ["--budget"]),
 ])  # fmt: skip
 def test_commands_and_options_are_completed(
-    typed: str, completed: list[str], tmp_path: Path
+    typed: str,
+    completed: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = str(len(typed.split()) - 1)
-    asked = {"_PCO_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": words}
-    assert sorted(shell(tmp_path, **asked).split()) == sorted(completed)
+    monkeypatch.setenv("_PCO_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    monkeypatch.setattr(sys, "argv", ["pco"])
+    with pytest.raises(SystemExit):
+        tree.guard()
+    assert sorted(capsys.readouterr().out.split()) == sorted(completed)

@@ -33,6 +33,7 @@ def started(*words: str, folder: Path | None = None, **more: Any) -> subprocess.
     return subprocess.Popen(words, cwd=folder, stdout=pipe, stderr=pipe, text=True, **more)
 
 
+@pytest.mark.slow
 def test_a_served_model_says_its_spec_answers_counts_and_ends_on_sigterm(tmp_path: Path) -> None:
     words = ("lm", "serve", "simulated", "--task", "constraints", "--port", "0")
     with running(*words) as process:
@@ -93,10 +94,10 @@ def interrupted(
     return process.returncode, stderr
 
 
-SIGNALS = [(signal.SIGTERM, False), (signal.SIGINT, True)]
-
-
-@pytest.mark.parametrize(("by", "background"), SIGNALS)
+@pytest.mark.parametrize(
+    ("by", "background"),
+    [pytest.param(signal.SIGTERM, False, marks=pytest.mark.slow), (signal.SIGINT, True)],
+)
 def test_a_stopped_run_keeps_what_it_has_and_can_be_resumed(
     folder: Path, by: int, background: bool
 ) -> None:

@@ -99,9 +99,8 @@ def test_only_openais_own_models_are_sent_the_newer_field_for_a_length(
     assert length_field(parse_spec("openai/gpt-5", os.environ)) == "max_tokens"
 
 
-@pytest.mark.parametrize(
-    "args", [pytest.param(("--records", "0"), marks=pytest.mark.slow), ("--verbatim",)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("args", [("--records", "0"), ("--verbatim",)])
 def test_what_requests_say_is_on_no_disk(args: tuple[str, ...], tmp_path: Path) -> None:
     """Nor is what the encoder says of it: the one file that is written is the record."""
     file_of().save(tmp_path / "tickets.pco.json")

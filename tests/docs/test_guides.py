@@ -15,8 +15,6 @@ from tests.cli.invoked import pco as typed
 from tests.docs.blocks import DOCS, blocks_of, run_page
 
 NAMES = sorted(path.stem for path in (DOCS / "how-to").glob("*.md"))
-LIBRARIES = {"move-from-dspy", "move-from-gepa"}
-"""Those that import dspy, which takes seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +52,8 @@ def test_a_gate_of_the_guide_to_ci_can_fail(
         run_page(DOCS / "how-to" / "ci-for-prompts.md", folder)  # three examples show nothing
 
 
-GUIDES = [
-    pytest.param(name, marks=pytest.mark.slow) if name in LIBRARIES else name for name in NAMES
-]
-
-
-@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", NAMES)
 def test_every_block_of_a_guide_runs(
     guide: str, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +123,7 @@ def folder(known: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_of_a_page_runs(page: str, known: dict[str, Any], folder: Path) -> None:
     run_page(DOCS / page, folder, dict(known))

@@ -59,6 +59,7 @@ def test_the_files_that_the_page_shows_are_those_beside_it() -> None:
     assert (TUTORIAL / "messages.csv").read_text("utf-8").startswith(rows.removesuffix("...\n"))
 
 
+@pytest.mark.slow
 def test_its_commands_run_on_the_simulated_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def run_notebook(file: Path, model: str) -> None:
     assert ("simulated" in "".join(shown)) is (model == "simulated")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_an_example_does_what_its_page_says(
     copy: Path, name: str, monkeypatch: pytest.MonkeyPatch

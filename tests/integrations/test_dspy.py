@@ -62,6 +62,7 @@ def test_a_compiled_program_is_prompted_for_each_input(tmp_path: Path) -> None:
     assert RULES[2] not in str(student), "the student itself is as it was"
 
 
+@pytest.mark.slow
 def test_it_is_saved_and_loaded_in_a_new_process(tmp_path: Path, compiled: ComposedProgram) -> None:
     file = tmp_path / "program.json"
     compiled.save(file)

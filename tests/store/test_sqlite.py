@@ -133,7 +133,7 @@ def test_a_single_wrong_byte_in_a_packed_value_is_noticed() -> None:
 
 
 def test_what_would_unpack_to_more_than_memory_holds_is_not_unpacked() -> None:
-    bomb = zstandard.ZstdCompressor(level=19).compress(b" " * 600_000_000)
+    bomb = zstandard.ZstdCompressor(level=1).compress(b" " * 600_000_000)
     assert len(bomb) < 100_000
     with pytest.raises(StoreError, match="would unpack to 600000000 bytes"):
         unpack(bomb)

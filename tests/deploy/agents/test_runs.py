@@ -113,6 +113,7 @@ def test_an_image_arrives_unchanged_is_journaled_once_and_a_run_with_it_resumes(
     assert kept < 5 * len(LARGE), "none of the rows holds the picture"
 
 
+@pytest.mark.slow
 def test_a_run_of_an_agent_that_never_asks_the_same_twice_resumes_and_pays_for_what_it_asks(
     tmp_path: Path,
 ) -> None:

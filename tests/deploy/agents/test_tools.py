@@ -146,6 +146,7 @@ def learn(place: Path, lm: ScriptedLM, agent: Any = None, **more: Any) -> pco.Ru
     )
 
 
+@pytest.mark.slow
 def test_the_estimate_counts_the_row_without_what_tools_learned() -> None:
     def calls(**more: Any) -> float:
         agent, config = pco.Agent(function=shop), settings(**more)

@@ -96,7 +96,12 @@ def fresh(folder: Path, code: str, spec: str) -> Any:
 
 
 CODE = tomllib.loads((Path(__file__).parent / "exports.toml").read_text("utf-8"))
-SLOW = {"dspy": pytest.mark.slow, "langchain": pytest.mark.slow, "mlflow": pytest.mark.local}
+SLOW = {
+    "dspy": pytest.mark.slow,
+    "json": pytest.mark.slow,
+    "langchain": pytest.mark.slow,
+    "mlflow": pytest.mark.local,
+}
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=SLOW.get(kind, ())) for kind in CODE])

@@ -245,6 +245,7 @@ def test_the_share_of_keys_is_the_one_that_is_asked_for(tmp_path: Path) -> None:
     assert sum(replace(canary, version="x").tries(str(n)) for n in range(500)) != chosen
 
 
+@pytest.mark.slow
 async def test_two_servers_that_judge_at_once_end_a_canary_once(tmp_path: Path) -> None:
     async with serving(tmp_path) as trial:
         await trial.begin()

@@ -79,6 +79,7 @@ def test_a_margin_is_a_difference_of_rewards() -> None:
     assert "--margin" in failure.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "action"),
     [

@@ -277,6 +277,7 @@ async def recording_is(served: Up, recording: str) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_a_full_disk_stops_the_record_and_no_request_until_there_is_room(
     tmp_path: Path,
 ) -> None:
@@ -458,6 +459,7 @@ async def test_late_feedback_comes_from_a_file_and_is_added_once(
     pco("feedback", "erase", "req-5", cwd=tmp_path).error(2, "req-5 is no whole id")
 
 
+@pytest.mark.slow
 async def test_what_one_process_keeps_another_sees_though_it_closes_the_file(
     tmp_path: Path,
 ) -> None:

@@ -47,6 +47,7 @@ def test_agrees_with_the_public_scorer(language: Language) -> None:
         assert check(*asked, language=language) is row["expected"], row["id"]
 
 
+@pytest.mark.slow
 def test_agrees_with_the_public_scorer_on_whole_examples(language: Language) -> None:
     rows = vectors("ifbench_examples")
     assert len(rows) > 100

@@ -49,7 +49,7 @@ def answers(kind: str, worlds: int, *, greedy: bool) -> Counter[str]:
     return Counter(split(world(kind, w, greedy=greedy)).answer for w in range(worlds))
 
 
-@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize("greedy", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("kind", "answer"), [("shared", "one prompt"), ("routing", "routing"), ("noise", "nothing")]
 )
@@ -96,6 +96,7 @@ def on_task(task: str, model: Any, **settings: Any) -> Headroom:
     return run_sync(measure(plan.connect(), design)).headroom
 
 
+@pytest.mark.slow
 def test_on_houserules_routing_pays_and_a_greedy_executor_has_no_noise() -> None:
     """A model that keeps the one rule in its prompt (simulated), against one that is deaf."""
     found = on_task("houserules_six", keeping)

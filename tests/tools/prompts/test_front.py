@@ -195,6 +195,7 @@ def prompts_of(run: pco.Run) -> list[str]:
     return [rollout.prompt for rollout in learned.rollouts]
 
 
+@pytest.mark.slow
 def test_whole_prompts_are_routed_as_they_are(tmp_path: Path) -> None:
     run = learn(tmp_path / "runs", folder(tmp_path / "mine", PROMPTS), 4, prompt=PROMPTS[0])
     assert run.codebook.texts == tuple(PROMPTS)
@@ -203,6 +204,7 @@ def test_whole_prompts_are_routed_as_they_are(tmp_path: Path) -> None:
     assert set(prompts_of(run)) == set(PROMPTS)
 
 
+@pytest.mark.slow
 def test_copies_of_one_prompt_are_one_prompt_and_gain_nothing(tmp_path: Path) -> None:
     copies = folder(tmp_path / "copies", [PROMPTS[0], PROMPTS[0] + " ", PROMPTS[0].upper()])
     run = learn(tmp_path / "runs", copies, 1, prompt=PROMPTS[0])

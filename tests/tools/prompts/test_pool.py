@@ -59,6 +59,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> tuple[pco.Run, ScriptedLM
     return learn(tmp_path_factory.mktemp("tried"), lm=lm), lm
 
 
+@pytest.mark.slow
 def test_rules_that_are_of_use_are_found_and_stay(tried: tuple[pco.Run, ScriptedLM]) -> None:
     run, lm = tried
     found = set(RULES) & set(run.codebook.texts)
@@ -87,6 +88,7 @@ def test_who_leaves_was_tried_and_is_of_little_use_beside_the_best(
     assert pool.unused(state) == leave
 
 
+@pytest.mark.slow
 def test_a_candidate_that_copies_a_training_input_is_refused(
     tried: tuple[pco.Run, ScriptedLM],
 ) -> None:
