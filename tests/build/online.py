@@ -17,7 +17,7 @@ from promptcodebook.deploy.registry.registry import Canary, Registry
 from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.routing.ranking import buckets_of
 from tests.build.clock import until
-from tests.build.proxied import SAID, Setup, Up, one_call, up
+from tests.build.proxied import SAID, Setup, Up, up
 from tests.build.registry import PRODUCTION, open_gate
 
 
@@ -87,5 +87,5 @@ async def serving(path: Path, explore: float = 0.0, **options: Any) -> AsyncGene
     keys, records = options.pop("keys", ()), options.pop("records", None)
     online = Online("tickets@live", SqliteLog(path), explores=explore > 0, **options)
     setup = Setup(keys=keys, records=records, options={"online": online}, explore=explore)
-    async with up(one_call(), setup) as served:
+    async with up(None, setup) as served:
         yield served

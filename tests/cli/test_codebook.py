@@ -160,6 +160,7 @@ def test_explain_says_what_each_instinct_promises(routed: Path) -> None:
     assert alone == pytest.approx(expected["nothing"] + expected["marginal"][chosen])
 
 
+@pytest.mark.slow
 def test_the_codebook_says_what_each_instinct_adds(routed: Path, learnt: pco_api.Run) -> None:
     said = pco("codebook", "show", "last", cwd=routed)
     assert "learned from 192 outcomes, no model is asked" in said.out

@@ -198,6 +198,7 @@ def test_of_very_many_outcomes_the_latest_count(monkeypatch: pytest.MonkeyPatch)
     assert learned(outcomes) == latest != one_more
 
 
+@pytest.mark.slow
 def test_rows_without_outcomes_take_no_memory() -> None:
     many = {f"x{i}": f"a question number {i}" for i in range(3000)}
     outcomes = [outcome(f"x{i}", (i % 4,), float(i % 3 == 0)) for i in range(0, 3000, 100)]

@@ -391,6 +391,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> tuple[pco.Run, Assembled]
     return trained(tmp_path_factory.mktemp("words"), _by_words)
 
 
+@pytest.mark.slow
 def test_a_policy_that_loses_nothing_is_offered_and_one_that_loses_is_not(
     words: tuple[pco.Run, Assembled], tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ def test_a_run_goes_on_from_a_whole_policy_of_another(whole: pco.Run, tmp_path: 
     assert sum(step.selected) == sum(file.statistics.selected) + 6 * 4
 
 
+@pytest.mark.slow
 def test_a_tidied_codebook_comes_out_the_same_wherever_the_run_was_stopped(tmp_path: Path) -> None:
     """Maintenance looks back over steps: what a resumed run no longer saw comes from its store."""
     book = {"kind": "expert", "instincts": [

@@ -53,9 +53,8 @@ ALIKE = {"roles": {"executor": {"temperature": 0.0}}}
 """An executor that answers alike every time: what it was asked is not asked again."""
 
 
-@pytest.mark.parametrize(
-    ("reward", "config"), [(chance, {}), pytest.param(shuffled, ALIKE, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("reward", "config"), [(chance, {}), (shuffled, ALIKE)])
 def test_where_instincts_do_not_matter_nothing_is_claimed(
     tmp_path: Path, reward: object, config: object
 ) -> None:
@@ -99,6 +98,7 @@ def test_more_sentences_than_instincts_are_refused_before_anything_is_paid(tmp_p
     assert "size = 6" in refused.value.hint
 
 
+@pytest.mark.slow
 def test_no_instinct_is_a_route_too(tmp_path: Path) -> None:
     """Where every instinct hurts, the prompt stays empty."""
     config = {"update": {"epochs": 6}}
@@ -167,7 +167,8 @@ def test_what_only_an_embedding_tells_is_learned_and_every_input_is_read_once(
     assert both.rows["concat"].calls_per_query == 1.0
 
 
-@pytest.mark.parametrize("features", [pytest.param("words", marks=pytest.mark.slow), "both"])
+@pytest.mark.slow
+@pytest.mark.parametrize("features", ["words", "both"])
 def test_what_nothing_tells_is_not_learned(tmp_path: Path, features: str) -> None:
     """The other side: words that say nothing, and embeddings of something else."""
 
@@ -183,6 +184,7 @@ def test_what_nothing_tells_is_not_learned(tmp_path: Path, features: str) -> Non
     assert null.rows["learned"].score.mean <= 0.5
 
 
+@pytest.mark.slow
 def test_a_run_that_reads_and_is_stopped_ends_at_the_same_policy(
     both: pco.Run, tmp_path: Path
 ) -> None:
@@ -233,7 +235,8 @@ def looks(request: Request) -> Reply | str:
     return Reply("", vector=vector(f"message {seen[0] if seen else 0}"))
 
 
-@pytest.mark.parametrize("images", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("images", [True, False])
 async def test_what_only_an_image_tells_is_learned_where_images_are_embedded(
     tmp_path: Path, images: bool
 ) -> None:
@@ -281,6 +284,7 @@ def test_a_model_that_makes_none_ends_the_run_before_a_rollout(tmp_path: Path) -
     assert {request.role for request in lm.history} == {"encoder"}
 
 
+@pytest.mark.slow
 def test_the_estimate_counts_what_is_read() -> None:
     def calls(features: str) -> float:
         router = {"kind": "outcomes", "features": features}

@@ -104,6 +104,7 @@ def test_an_evaluation_takes_as_many_samples_as_its_run(
     assert compared.gain == made.rows["learned"].gain
 
 
+@pytest.mark.slow
 def test_the_estimate_counts_samples_where_they_judge() -> None:
     """Validation and verdict take as many times the calls; training takes no more."""
     task, config = data(), {"preset": "small", "size": 6, "update": {"epochs": 1}}

@@ -97,7 +97,7 @@ class StoredRanking(_Stored):
     def of(cls, ranking: Ranking) -> StoredRanking:
         tree: dict[str, Any] = {name: getattr(ranking, name) for name in cls.model_fields}
         for name in _LINES:
-            tree[name] = " ".join(f"{number:g}" for number in tree[name])
+            tree[name] = " ".join(map("{:g}".format, tree[name]))
         tree["weights"] = tuple(" ".join(map(str, row)) for row in ranking.weights)
         return cls(**tree)
 

@@ -141,6 +141,7 @@ LONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG.keys())
 def test_a_long_text_is_judged_in_good_time(text: str):
     start = time.process_time()

@@ -104,7 +104,7 @@ async def test_requests_that_one_key_lets_fail_end_no_canary(tmp_path: Path) -> 
 
 
 async def test_no_key_learns_what_another_sent() -> None:
-    async with up(one_call(), Setup(keys=(HOSTILE, *HONEST))) as served:
+    async with up(None, Setup(keys=(HOSTILE, *HONEST))) as served:
 
         async def cached(key: str, path: str, body: Any) -> str:
             headers = {"Authorization": f"Bearer {key}"}
@@ -155,7 +155,7 @@ AUTH = {"Authorization": f"Bearer {HOSTILE}"}
 async def budgeted(folder: Path) -> AsyncGenerator[tuple[Up, Spending]]:
     allowed = {caller_of(HOSTILE): Budget(tokens=1500)}
     spending = Spending(folder / "spent.sqlite", allowed, PriceTable({}), ["m"], 100)
-    async with up(one_call(), Setup(keys=(HOSTILE,), spending=spending)) as served:
+    async with up(None, Setup(keys=(HOSTILE,), spending=spending)) as served:
         yield served, spending
 
 

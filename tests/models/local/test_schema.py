@@ -136,7 +136,11 @@ def check(schema: Any, text: str) -> None:
     assert re.search(r"\s\s|[\[{] | [\]},:]|[\n\t]", outside) is None, text
 
 
-@pytest.mark.parametrize("name", _ROLES)
+# To build the strategy of a route takes a second.
+_SLOW = {"route": pytest.mark.slow, "large route": pytest.mark.slow}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=_SLOW.get(n, ())) for n in _ROLES])
 @given(data=st.data())
 @settings(max_examples=3, deadline=None)
 def test_a_role_s_reply_satisfies_its_schema(name: str, data: st.DataObject) -> None:

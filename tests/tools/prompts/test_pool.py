@@ -110,10 +110,10 @@ def test_a_resumed_run_ends_as_the_whole_one(tmp_path: Path) -> None:
 
 
 def test_a_pool_that_was_edited_is_noticed(tmp_path: Path) -> None:
-    short = learn(tmp_path, 3)
+    short = learn(tmp_path, 1)
     (tmp_path / "pool.txt").write_text("\n".join(IDLE))
     with pytest.raises(RunChanged, match=r"pool\.txt changed since the run"):
-        learn(tmp_path, 6, resume=short.id)
+        learn(tmp_path, 2, resume=short.id)
 
 
 @pytest.mark.slow
