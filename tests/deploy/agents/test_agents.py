@@ -400,7 +400,7 @@ async def test_a_loop_ends_at_its_cap_and_nothing_is_asked_after_it() -> None:
         (in_process(act("{{pco}}" * 20_000)), "in one request twice"),
         (in_process(act("".join(f"{{{{pco:s{k}}}}}" for k in range(20_000)))), "100 markers"),
         (in_process(act("{{pco}}", "?" * 4_000_000), question="?"), "question .* too often"),
-        (in_process(act("{{pco}}", logit_bias=NESTED)), "it is too deep"),
+        (in_process(act("{{pco}}", logit_bias=NESTED)), "nested too deeply"),
     ],
     ids=["n", "one marker", "many markers", "the question", "depth"],
 )
@@ -561,8 +561,8 @@ async def test_a_prompt_without_a_place_is_found_before_anything_is_paid(
         ("1" * 400, "1" * 400),
         ('{"output": "P", "fields": {"x": NaN}}', "NaN is not JSON"),
         ('{"output": "P", "fields": {"x": 1e999}}', "1e999 is not JSON"),
-        ('{"output": "P", "fields": {"x": ' + '{"a":' * 200_000, "it is too deep"),
-        ('{"output": "P", "fields": {"x": ' + "[" * 500 + "]" * 500 + "}}", "it is too deep"),
+        ('{"output": "P", "fields": {"x": ' + '{"a":' * 200_000, "nested too deeply"),
+        ('{"output": "P", "fields": {"x": ' + "[" * 500 + "]" * 500 + "}}", "nested too deeply"),
     ],
     ids=range(6),
 )  # fmt: skip

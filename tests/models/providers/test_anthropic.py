@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
@@ -195,7 +196,8 @@ async def test_the_whole_prompt_is_counted_and_each_part_has_its_price(
 
 
 def ends_in(reason: str) -> Answer:
-    return Answer({**cast("dict[str, Any]", says("hal").body), "stop_reason": reason})
+    body = cast("Callable[[], dict[str, Any]]", says("hal").body)
+    return Answer(lambda: {**body(), "stop_reason": reason})
 
 
 @pytest.mark.parametrize(("answer", "kind", "said", "wait"), [
