@@ -46,7 +46,8 @@ UPSTREAM_KEY = "sk-upstream-4711-secret"
 
 def one_call(**settings: Any) -> PolicyFile:
     """Routed by a ranking, put together verbatim: no model is asked for a prompt."""
-    return file_of(ranking=RANKING, compose="verbatim", **settings)
+    made = file_of(ranking=RANKING, compose="verbatim", **settings)
+    return made.with_about(verdict="Deploy")
 
 
 def by_words() -> PolicyFile:

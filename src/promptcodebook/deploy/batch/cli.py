@@ -87,7 +87,13 @@ def batch(
         opened.close()
     if as_json:
         command.emit(
-            {"ref": reference.name, "in": str(source), "out": str(target), **summary.as_json()}
+            {
+                "ref": reference.name,
+                "caution": reference.caution,
+                "in": str(source),
+                "out": str(target),
+                **summary.as_json(),
+            }
         )
     else:
         print(_summary_text(target, summary))
