@@ -24,7 +24,7 @@ from promptcodebook.errors import ConfigError, ExecutorError, LMError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.types import Prompt, Turn
-from tests.clock import Clock, until
+from tests.clock import Clock, is_alive, until
 
 SCRIPT = Path(__file__).with_name("agent.py")
 SYSTEM = "You work for a shop. Answer in letters."
@@ -287,11 +287,6 @@ def test_an_agent_forgets_the_loops_that_have_ended() -> None:
     for _ in range(3):
         asyncio.run(answer(agent, lm))
     assert len(agent._free) == 1
-
-
-def is_alive(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 async def test_a_process_that_reads_lines_serves_many_rollouts(
