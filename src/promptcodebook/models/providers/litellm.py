@@ -53,7 +53,7 @@ class LiteLLM(ProviderLibrary):
     async def complete(self, client: Any, asked: JsonDict) -> JsonDict:
         answer = (await client.acompletion(**asked)).model_dump()
         for choice in answer["choices"]:
-            own = choice.get("provider_specific_fields") or {}
+            own: JsonDict = choice.get("provider_specific_fields") or {}
             native = own.get("native_finish_reason")
             # The library says "stop" of a reply that was broken off, and of any word new to it.
             if choice.get("finish_reason") == "stop" and native not in (None, *self._endings):
