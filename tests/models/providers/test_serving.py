@@ -17,17 +17,20 @@ from promptcodebook.errors import MissingExtra
 from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import Credentials, parse_spec
-from tests.models.providers.conftest import Provider
-from tests.models.providers.site import (
-    Answer,
+from tests.build.providers import (
+    BEGUN,
+    TEXT,
+    Provider,
     Site,
+    block,
+    ended,
     generates,
     google_streams,
     refuses,
     says,
     streams,
 )
-from tests.models.providers.test_anthropic import BEGUN, TEXT, block, ended
+from tests.build.providers import Answer as Scripted
 
 ASKED = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "seed": 3}
 STREAM = [BEGUN, *block(0, {**TEXT, "text": ""}, {"type": "text_delta", "text": "hello"})]
@@ -38,7 +41,7 @@ STREAM = [BEGUN, *block(0, {**TEXT, "text": ""}, {"type": "text_delta", "text": 
     ("gemini/x", generates("hello"), google_streams(["hel"], ["lo"])),
 ])  # fmt: skip
 async def test_pco_serve_passes_requests_on_to_it(
-    site: Site, text: str, whole: Answer, streamed: Answer
+    site: Site, text: str, whole: Scripted, streamed: Scripted
 ) -> None:
     site.script(whole, streamed)
     upstream = await connect_upstream(Config(lm=text), Provider(site, text).environment)
@@ -92,7 +95,7 @@ async def test_doctor_examines_it(site: Site, text: str, monkeypatch: pytest.Mon
         listed = {"data": [{"id": "x", "type": "model"}], "has_more": False}
     counted = {"input_tokens": 3} if anthropic else {"totalTokens": 3}
     reply = (says if anthropic else generates)('{"code": "kestrel-7391"}')
-    site.script(Answer(listed), *[reply] * 15, Answer(counted))
+    site.script(Scripted(listed), *[reply] * 15, Scripted(counted))
     for name, value in Provider(site, text).environment.items():
         monkeypatch.setenv(name, value)
     found = await probe(text, timeout=60.0)
