@@ -5,6 +5,7 @@ Four topics, each with a rule of its own. Training saw three of them; the fourth
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,15 @@ from promptcodebook.deploy.online.learning import (
     read_training,
     within_share,
 )
-from promptcodebook.deploy.online.log import Logged
+from promptcodebook.deploy.online.log import Logged, Served, SqliteLog
 from promptcodebook.deploy.registry.log import version_of
 from promptcodebook.deploy.registry.registry import Facts, open_registry
 from promptcodebook.errors import ConfigError, DataError, PolicyError
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.routing.outcomes import OutcomeModel
+from promptcodebook.routing.ranking import buckets_of
 from tests.build.cli import pco as command
-from tests.build.learning import LONG, NEW, OLD, World, keep
+from tests.build.learning import LONG, NEW, OLD, World, keep, message
 from tests.build.learning import places as places
 from tests.build.learning import world as world
 
