@@ -103,13 +103,14 @@ def test_a_run_that_is_resumed_knows_the_examples_that_were_answered_well_before
     tmp_path: Path,
 ) -> None:
     every = {"update": {"maintain_every": 7}}
-    whole = learn(tmp_path / "whole", epochs=8, **every)
-    cut = learn(tmp_path / "cut", epochs=8, budget="420calls", **every)
+    whole = learn(tmp_path / "whole", epochs=12, **every)
+    cut = learn(tmp_path / "cut", epochs=12, budget="420calls", **every)
     with closing(RunStore.open(cut.path)) as store:
         assert cut.ended == "budget" and len([*store.steps()]) % 7
-    resumed = learn(tmp_path / "cut", epochs=8, budget="99999calls", resume=cut.id, **every)
+    resumed = learn(tmp_path / "cut", epochs=12, budget="99999calls", resume=cut.id, **every)
     files = [(run.path / "policy.json").read_bytes() for run in (whole, resumed)]
-    assert files[0] == files[1] and HEAD.strip() in files[0].decode()
+    assert files[0] == files[1]
+    assert any(text.startswith(HEAD) for text in resumed.codebook.texts)
 
 
 @pytest.mark.parametrize(("change", "match"), [
