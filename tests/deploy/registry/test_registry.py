@@ -204,7 +204,8 @@ def test_a_version_without_a_verdict_takes_a_flag_or_is_tried_as_a_canary(
     registry.rollback(PRODUCTION)
     registry.promote(version, PRODUCTION, gate=open_gate, despite_verdict=True)
     assert registry.resolve(PRODUCTION) == version
-    bad = registry.freeze(policy("c"), "tickets", Facts(verdict="Do not deploy")).version
+    refused = policy("c").replace('"Deploy"', '"Do not deploy"')  # as a run's own file says
+    bad = registry.freeze(refused, "tickets").version
     with pytest.raises(PromotionRefused, match="Do not deploy"):
         registry.promote(bad, PRODUCTION, gate=open_gate, canary=plan)
 
