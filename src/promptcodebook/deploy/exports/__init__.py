@@ -41,13 +41,6 @@ def export_policy(file: PolicyFile, kind: str, name: str, *, trusted: bool = Fal
     return made
 
 
-# The fields that clients of OpenAI take as arguments. Others go into the request's body.
-_OPENAI = """(
-    "temperature", "top_p", "max_tokens", "stop", "response_format", "seed", "n",
-    "presence_penalty", "frequency_penalty", "logit_bias", "reasoning_effort",
-)"""
-
-
 def _code(templates: Mapping[str, str]) -> Callable[[PolicyFile, str], Export]:
     def make(file: PolicyFile, name: str) -> Export:
         if file.stages:
@@ -66,7 +59,6 @@ def _code(templates: Mapping[str, str]) -> Callable[[PolicyFile, str], Export]:
             "trust": ", trust=True" if file.beyond_sampling else "",
             "fields": _names_of(fields) or "no field of its own",
             "config": _as_yaml(fields),
-            "openai": _OPENAI,
         }
         files = {_POLICY: file.text()}
         for target, template in templates.items():

@@ -57,8 +57,7 @@ def export(
     write_files(texts, output if made.folder else None)
     written = [str(target) for target in texts]
     if as_json:
-        facts = {"ref": reference.name, "caution": reference.caution, "to": to}
-        emit({**facts, "live": made.live, "files": written})
+        emit({"ref": reference.name, "to": to, "live": made.live, "files": written})
         return
     note(f"wrote {', '.join(written)}")
     if not made.live:
