@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 
 class Clock:
@@ -26,3 +27,9 @@ async def until(reached: Callable[[], bool | Awaitable[bool]]) -> None:
     async with asyncio.timeout(60):
         while not (found := reached()) or not (found is True or await found):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that nobody has reaped does not."""
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"

@@ -306,11 +306,12 @@ def test_a_verdict_against_a_policy_is_said_wherever_it_is_put_to_use(
     trained: Path, run_id: str, worth: bool | None, deploy: str, said: str
 ) -> None:
     say_verdict(trained / "runs" / run_id, worth, deploy)
-    (trained / "in.txt").write_text("one\n")
+    (trained / "in.jsonl").write_text('{"input": "one"}\n')
     uses = [
-        ("codebook", "export", run_id, "--to", "json", "-o", "p.json"),
+        ("codebook", "export", run_id, "--to", "json", "-o", "p.json", "--json"),
         ("codebook", "export", f"runs/{run_id}/policy.json", "--to", "json", "-o", "q.json"),
-        ("codebook", "freeze", run_id, "tickets"),
+        ("codebook", "freeze", run_id, "tickets", "--json"),
+        ("batch", run_id, "in.jsonl", "out.jsonl", "--lm", "simulated", "--json"),
         ("codebook", "export", "tickets@latest", "--to", "json", "-o", "r.json"),
         ("explain", run_id, "an input"),
         ("codebook", "show", run_id),
@@ -320,11 +321,13 @@ def test_a_verdict_against_a_policy_is_said_wherever_it_is_put_to_use(
         lines = [line for line in made.err.splitlines() if line.startswith("verdict:")]
         assert made.code == 0, made.err
         assert [said in line for line in lines] == [True] * bool(said), (use, made.err)
+        assert "--json" not in use or made.json["caution"] == "".join(lines)
     audited = ("codebook", "promote", "tickets@latest", PRODUCTION, "--override", "not audited")
     if said:
         pco(*audited, cwd=trained).error(1, said, "--despite-verdict")
     moved = pco(*audited, *(["--despite-verdict"] if said else []), "--json", cwd=trained)
     assert moved.code == 0 and moved.json["version"].startswith("sha256:")
+    assert (said in moved.json["caution"]) and bool(said) == bool(moved.json["caution"])
 
 
 def test_a_run_that_was_never_judged_says_so(trained: Path, run_id: str) -> None:
@@ -349,6 +352,27 @@ def test_last_is_the_last_run_that_left_a_policy_and_is_named(trained: Path, run
     failed = trained / "runs" / "29990101-000000-failed"
     shutil.copytree(trained / "runs" / run_id, failed)
     (failed / "policy.json").unlink()
-    for use in (("codebook", "show", "last"), ("explain", "last", "an input")):
+    asked = ("--lm", "simulated", "--n", "2")
+    for use in (
+        ("codebook", "show", "last"),
+        ("explain", "last", "an input"),
+        ("eval", "last", *asked),
+        ("compare", "last", run_id, *asked),
+        ("codebook", "effect", "last", "0", *asked),
+        ("distill", "last", "--fresh", "2", *asked),
+    ):
         made = pco(*use, cwd=trained)
-        assert made.code == 0 and f"last is the run {run_id}" in made.err
+        assert made.code == 0, made.err
+        assert made.err.count(f"last is the run {run_id}") == 1, use
+
+
+def test_last_compares_a_policy_with_the_first_one_of_its_own_run(
+    trained: Path, run_id: str
+) -> None:
+    failed = trained / "runs" / "29990101-000000-failed"
+    shutil.copytree(trained / "runs" / run_id, failed)
+    (failed / "policy.json").unlink()
+    with closing(sqlite3.connect(failed / "run.sqlite")) as db, db:
+        db.execute("DELETE FROM events")
+    own = pco("codebook", "diff", run_id, "--json", cwd=trained).json
+    assert pco("codebook", "diff", "last", "--json", cwd=trained).json == own

@@ -252,6 +252,11 @@ async def test_without_severities_of_the_other_three_there_is_no_residual():
     partly = {"rendering_errors": "r", "routing_errors": "z", "severity": {"rendering": 0.1}}
     _, part = await assign(0.5, verdict(0.4), OWN_RATED, attribution=json.dumps(partly))
     assert part.residual is None
+    del partly["routing_errors"]  # what is not to blame counts 0, though nothing rates it
+    _, rated = await assign(0.5, verdict(0.4), OWN_RATED, attribution=json.dumps(partly))
+    own = {"codebook": 0.0, "critic": 0.05, "encoder": 0.0, "generator": 0.1}
+    assert rated.gradients.severity == pytest.approx(own)
+    assert rated.residual == pytest.approx(0.45)
     _, failed = await assign(0.5, verdict(0.4), OWN_RATED, attribution="a teapot")
     assert failed.residual is None
 

@@ -117,6 +117,7 @@ TRIED = (10, 10, 10, 10)
     ({"ema": LOW, "selected": TRIED}, picked((0, 1), (2, 3)), [1]),
     ({"ema": LOW, "selected": (10, 9, 10, 10)}, picked((0, 1), (2, 3)), []),
     ({"ema": (0.5, 0.36, 0.5, 0.4), "selected": TRIED}, picked((0, 1), (2, 3)), []),
+    ({"ema": (0.6, 0.4, 0.5, 0.5), "selected": TRIED}, picked((0, 1), (2, 3)), [1]),  # by 0.1
     ({"ema": LOW, "selected": TRIED, "frozen": [1]}, picked((0, 1), (2, 3)), []),
     ({"ema": LOW, "selected": TRIED}, picked((0, 1), (0, 2)), [3, 1]),
     ({"ema": LOW, "selected": TRIED}, picked((0, 2), (0, 3)), [1]),
@@ -422,12 +423,14 @@ def fallbacks(step: Step) -> list[bool]:
     return [t.rollout.route.fallback for t in step.traces if t.rollout.route]
 
 
-@pytest.mark.parametrize(("odd", "passes"), [(0, True), (1, True), (2, False), (5, False)])
+@pytest.mark.parametrize(("odd", "most", "passes"), [
+    (0, 0.2, True), (1, 0.2, True), (2, 0.2, False), (5, 0.2, False), (2, 0.4, True),
+])  # fmt: skip
 async def test_theta_is_taken_back_when_more_than_a_fifth_of_its_first_routes_fall_back(
-    odd: int, passes: bool
+    odd: int, most: float, passes: bool
 ):
     """1 of 5 is a fifth; 2 of 5 is more. Then that batch is routed again under the old one."""
-    world, (first, second) = await run(about(odd, "I would rather talk."))
+    world, (first, second) = await run(about(odd, "I would rather talk."), most=most)
     assert of_theta(first).kept and first.parameters.encoder == DRIFTED
     assert first.trial == ThetaTrial("theta 0")
     assert sum(fallbacks(second)) == (odd if passes else 0)

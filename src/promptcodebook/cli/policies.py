@@ -26,7 +26,7 @@ from promptcodebook.errors import ConfigError, DataError, PcoError, did_you_mean
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import StackResources
 from promptcodebook.policy.policy import Explanation, Policy, deploy
-from promptcodebook.policy.references import Reference, first_policy, stored_dataset
+from promptcodebook.policy.references import Reference, find_policy, first_policy, stored_dataset
 from promptcodebook.report.traces import ExampleRecord, Training, read_record
 from promptcodebook.run.evaluation import Assessment, Comparing, Comparison, Evaluating, Sample
 from promptcodebook.run.measuring import Distillation, Distiller, Needs
@@ -257,7 +257,7 @@ def explain(
         example = _known_example(reference, typed_in.input)
         made = policy.explain(example or typed_in)
         texts = policy.codebook.texts
-    record = None if example is None else read_record(find_run(runs_dir(), ref), example.id)
+    record = None if example is None else read_record(find_policy(runs_dir(), ref), example.id)
     needed = reference.file.router is None or reference.file.compose == "generator"
     asked = "from the run's recorded replies" if needed else "no model was asked"
     asked = "a model was asked" if ledger.total.calls else asked

@@ -388,11 +388,10 @@ def rate(gradients: Gradients, unit: float, weight: float) -> Gradients:
         "codebook": " ".join(gradients.codebook.values()),
         "critic": gradients.critic,
     }
-    given: dict[Component, float] = dict(gradients.severity)
-    if any(channel in given for channel in _CHANNELS):
-        given.update((c, 0.0) for c in _CHANNELS if not said[c])
-    rated = {p: rho(s, said[p], unit, weight) for p, s in sorted(given.items())}
-    return replace(gradients, severity=rated)
+    rated = {p: rho(s, said[p], unit, weight) for p, s in gradients.severity.items()}
+    if any(channel in rated for channel in _CHANNELS):
+        rated.update((c, 0.0) for c in _CHANNELS if not said[c])
+    return replace(gradients, severity=dict(sorted(rated.items())))
 
 
 def additivity_residual(penalty: float, gradients: Gradients) -> float | None:

@@ -336,6 +336,11 @@ class PolicyFile(_Stored):
         """SHA-256 (hex) over all but `about`: equal policies, equal digests."""
         return hashlib.sha256(_json(self.model_dump(mode="json", exclude={"about"}))).hexdigest()
 
+    @property
+    def verdict(self) -> str:
+        """What its run decided, as far as the file says; '' = it does not say."""
+        return str(self.about.get("verdict") or "")
+
     def with_about(self, **facts: JsonValue) -> PolicyFile:
         """The same policy with more said of where it came from."""
         return self.model_copy(update={"about": {**self.about, **facts}})

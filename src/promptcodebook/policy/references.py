@@ -37,7 +37,7 @@ from promptcodebook.types import Example, variable_name
 
 _ADDRESS = ("model", "headers")  # what of a role's settings says whom it asks
 DEPLOY, NO_VERDICT = "Deploy", "none"
-_VERDICTS = {NO_VERDICT: "none, since its run was never judged", "": "none is known"}
+_VERDICTS = {NO_VERDICT: "none, since it was never judged", "": "none is known"}
 POLICY = "policy.json"  # name of the policy file in a run's folder
 
 
@@ -124,7 +124,7 @@ class Reference:
     """What a REF names. `header` and `best` are there when it is a run; `trusted` = the code,
     addresses and body fields that it names may be used; `ref` is what is typed for it. `text` is
     the policy file's, byte for byte; `version` its name in the registry ('' = not from there).
-    `verdict` is its run's decision, 'none' where it has none, '' where the run is unknown."""
+    `verdict` is its run's decision, 'none' where it was never judged, '' where it is unknown."""
 
     name: str
     file: PolicyFile
@@ -195,25 +195,30 @@ def without_models(layer: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, "roles": {role: s for role, s in kept.items() if s}}
 
 
-def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
-    """What a REF names. Raises RunNotFound, RefNotFound, StoreError or PolicyError."""
+def resolve(
+    runs_dir: Path, ref: str, *, trust: bool = False, tell: Callable[[str], None] = lambda _: None
+) -> Reference:
+    """What a REF names; `tell` hears which run 'last' is. Raises RunNotFound, RefNotFound,
+    StoreError or PolicyError."""
     path = Path(ref)
     if path.is_file() or (path.suffix == ".json" and not path.is_dir()):
         file, text = read_policy_file(path), path.read_bytes().decode()
-        verdict = str(file.about.get("verdict") or "")
-        if (path.parent / FILE).is_file():
+        verdict = file.verdict
+        if path.name == POLICY and (path.parent / FILE).is_file():
             with suppress(errors.StoreError), closing(RunStore.open(path.parent)) as store:
                 verdict = verdict_of(store)
         return Reference(path.name, file, trusted=trust, text=text, verdict=verdict)
     if is_version(ref):
         stored = stored_version(ref)
         file, version = parse_policy_file(stored.text, ref), stored.version
-        verdict = stored.verdict or str(file.about.get("verdict") or "")
+        verdict = stored.verdict or file.verdict
         of_file = Reference(ref, file, trusted=trust, text=stored.text)
         return replace(of_file, version=version, verdict=verdict)
     with closing(RunStore.open(find_policy(runs_dir, ref))) as store:
         state, best = kept_state(store)
         header, trusted = store.header, store.ours or trust
+        if ref == "last":
+            tell(f"last is the run {header.id}")
         file, typed, text = _file(store, state), run_reference(store.path), ""
         # What was read, compared and hashed elsewhere is then the same bytes.
         with suppress(OSError, UnicodeDecodeError, errors.PolicyError):
@@ -300,7 +305,7 @@ def run_behind(runs_dir: Path, ref: str) -> Path:
 
 def first_policy(runs_dir: Path, ref: str) -> PolicyFile:
     """The policy that a run started from. Raises RunNotFound for anything but a run."""
-    with closing(RunStore.open(find_run(runs_dir, ref))) as store:
+    with closing(RunStore.open(find_policy(runs_dir, ref))) as store:
         return _file(store, state_at(store, -1))
 
 

@@ -32,7 +32,7 @@ from promptcodebook.method.executor import EVALUATION
 from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.references import deployed_of
+from promptcodebook.policy.references import NO_VERDICT, deployed_of
 from promptcodebook.progress import Listener, ProgressLine, counter, silent
 from promptcodebook.routing.ranking import (
     OLDER,
@@ -383,7 +383,11 @@ class Distiller:
             if self.validation:
                 done(f"answering {len(self.validation)} validation examples under both")
                 made = await self._judged(made)
-        return replace(made, file=made.file.with_about(distilled=made.as_json()))
+        file = made.file.with_about(distilled=made.as_json())
+        # The verdict on the encoder's routes holds for routes that earn as much.
+        if not made.non_inferior:
+            file = file.with_about(verdict=NO_VERDICT)
+        return replace(made, file=file)
 
     async def _fitted(self, done: Callable[[str], None]) -> Distillation:
         """Of the logged routes, and of fresh ones; fallbacks are not the encoder's own."""

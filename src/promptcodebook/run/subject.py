@@ -236,7 +236,7 @@ class Subject:
             name = str(policy.file.about.get("run", ""))
         else:
             name = str(policy.path) if isinstance(policy, Run) else str(policy)
-            reference = resolve(given.runs_dir, name, trust=given.trust)
+            reference = resolve(given.runs_dir, name, trust=given.trust, tell=given.tell)
             if reference.header is not None:
                 run = references.find_policy(given.runs_dir, name)
         given.require_objects(reference)

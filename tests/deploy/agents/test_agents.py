@@ -24,7 +24,7 @@ from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.types import Prompt, Turn
 from tests.build.agents import EXAMPLE, SCRIPT, SYSTEM, act, answer, in_process, said, turns
-from tests.build.clock import Clock, until
+from tests.build.clock import Clock, is_alive, until
 
 LARGE = f"data:image/jpeg;base64,{'/9j/' * 50_000}"
 PNG = "data:image/png;base64,iVBORw0KGgo="
@@ -254,11 +254,6 @@ def test_an_agent_forgets_the_loops_that_have_ended() -> None:
     assert len(agent._free) == 1
 
 
-def is_alive(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
 async def test_a_process_that_reads_lines_serves_many_rollouts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -365,7 +360,7 @@ async def test_a_loop_ends_at_its_cap_and_nothing_is_asked_after_it() -> None:
         (in_process(act("{{pco}}" * 20_000)), "in one request twice"),
         (in_process(act("".join(f"{{{{pco:s{k}}}}}" for k in range(20_000)))), "100 markers"),
         (in_process(act("{{pco}}", "?" * 4_000_000), question="?"), "question .* too often"),
-        (in_process(act("{{pco}}", logit_bias=NESTED)), "it is too deep"),
+        (in_process(act("{{pco}}", logit_bias=NESTED)), "nested too deeply"),
     ],
     ids=["n", "one marker", "many markers", "the question", "depth"],
 )

@@ -52,7 +52,7 @@ LARGE = f"data:image/png;base64,{b64encode(random.Random(0).randbytes(75_000)).d
 PICTURE: Any = {"type": "image_url", "image_url": {"url": LARGE, "detail": "low"}}
 
 
-async def ask(url: str, key: str, content: Any) -> str:
+async def ask(url: str, key: str, content: Any, **fields: Any) -> str:
     """By a client that loads no certificates, which takes longer than all the rest."""
     plain = httpx.AsyncClient(verify=False)
     async with openai.AsyncOpenAI(base_url=url, api_key=key, http_client=plain) as client:
@@ -62,6 +62,7 @@ async def ask(url: str, key: str, content: Any) -> str:
                 {"role": "system", "content": f"You work for a shop.\n{PROMPT}"},
                 {"role": "user", "content": content},
             ],
+            **fields,
         )
     return made.choices[0].message.content or ""
 
@@ -128,6 +129,21 @@ def test_a_run_of_an_agent_that_never_asks_the_same_twice_resumes_and_pays_for_w
     resumed = learn(tmp_path, lm, restless, 2, budget="100000calls", resume=cut.id)
     assert resumed.ended == "finished"
     assert resumed.usage["executor"].calls == len(lm.history), "each paid call is counted once"
+
+
+def test_an_agents_policy_is_served_with_what_its_run_asked_and_not_with_what_it_asked(
+    tmp_path: Path,
+) -> None:
+    """What was measured is what the run sent; a server sends the same where no caller says more."""
+
+    async def warm(url: str, key: str, example: pco.Example) -> str:
+        return await ask(url, key, example.input, temperature=0.9, max_tokens=900)
+
+    lm = ScriptedLM().reply_with(obey)
+    made = learn(tmp_path, lm, warm, 1, roles={"executor": {"max_tokens": 12}})
+    sent = {(r.sampling.temperature, r.sampling.max_tokens) for r in lm.history[-1:]}
+    assert lm.history[-1].role == "executor" and sent == {(0.0, 12)}
+    assert made.policy.answer_fields == {"temperature": 0.0, "max_tokens": 12}
 
 
 def test_a_prompt_that_is_found_nowhere_costs_nothing(tmp_path: Path) -> None:

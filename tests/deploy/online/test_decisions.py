@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.canary import ALLOWED, HARM, Job, at, counted, ended, world
-from promptcodebook.deploy.online.decisions import decide, guard_tally
+from promptcodebook.deploy.online.decisions import FULL, decide
 from promptcodebook.deploy.online.sequences import ValueCounts
 from promptcodebook.errors import ConfigError
 
@@ -56,7 +56,8 @@ def test_a_guard_rolls_back_what_rewards_would_promote(
     name: str, harmful: list[float], allowed: list[float], usual: list[float], why: str
 ) -> None:
     def guarded(values: list[float], times: int) -> ValueCounts:
-        return guard_tally(name, values * (times // len(values)))
+        shares = [value / FULL[name] for value in values]
+        return ValueCounts.of(shares * (times // len(values)))
 
     control = guarded(usual, 9_000)
     harmed = decide(GOOD, FAIR, {name: (guarded(harmful, 1_000), control)})
@@ -67,10 +68,6 @@ def test_a_guard_rolls_back_what_rewards_would_promote(
     )
     spared = decide(GOOD, FAIR, {name: (guarded(allowed, 1_000), control)})
     assert spared.action == "promote" and spared.harm[name] <= ALLOWED
-
-
-def test_a_guard_sees_no_more_than_the_whole() -> None:
-    assert guard_tally("seconds", [15.0, 600.0]).mean == pytest.approx(0.75)
 
 
 def test_a_margin_is_a_difference_of_rewards() -> None:

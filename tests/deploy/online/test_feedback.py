@@ -22,7 +22,15 @@ from promptcodebook.base.sqlite import Packer, Reader
 from promptcodebook.deploy.audit.report import audit
 from promptcodebook.deploy.http.admission import caller_of
 from promptcodebook.deploy.online.exploring import Explorer, barred
-from promptcodebook.deploy.online.log import LAYOUT, Feedback, Logged, Room, Served, SqliteLog
+from promptcodebook.deploy.online.log import (
+    LAYOUT,
+    BackgroundFile,
+    Feedback,
+    Logged,
+    Room,
+    Served,
+    SqliteLog,
+)
 from promptcodebook.deploy.registry.registry import AUDIT, open_registry
 from promptcodebook.deploy.serve.description import FeedbackKept
 from promptcodebook.deploy.serve.feedback import Online
@@ -259,6 +267,32 @@ def test_the_chances_of_all_routes_are_those_that_are_drawn(most: float, more: f
     assert sum(chances.values()) == pytest.approx(1.0, abs=0.02)
     assert tried[7] == explorer.choose(best, expected, "7"), "a log can be replayed"
     assert all(each.explored == (each.route != best) for each in tried)
+
+
+def test_what_was_seldom_tried_is_explored_more() -> None:
+    """It promises less, but who knows?"""
+
+    def chosen(selected: int) -> int:
+        file = one_call()
+        entries = [e.model_copy(update={"selected": 10_000}) for e in file.codebook]
+        entries[0] = entries[0].model_copy(update={"selected": selected})
+        explorer = Explorer(file.model_copy(update={"codebook": tuple(entries)}), 1.0, seed=3)
+        expected = Expected(0.25, (-0.1, 0.1, 0.1, 0.1), 0.05)
+        tried = (explorer.choose(Route((1, 3)), expected, str(n)) for n in range(400))
+        return sum(0 in each.route.indices for each in tried)
+
+    assert chosen(0) > 1.5 * chosen(10_000)
+
+
+async def test_what_comes_in_one_moment_is_written_together(tmp_path: Path) -> None:
+    written: list[int] = []
+    path = tmp_path / "log" / "requests.sqlite"
+    file = BackgroundFile(path, "lines", lambda db, items: written.append(len(items)))
+    for n in range(100):
+        file.put(n)
+    await until(lambda: bool(written))
+    file.close()
+    assert written == [100]
 
 
 async def recording_is(served: Up, recording: str) -> None:

@@ -5,6 +5,7 @@ Four topics, each with a rule of its own. Training saw three of them; the fourth
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,15 @@ from promptcodebook.deploy.online.learning import (
     read_training,
     within_share,
 )
-from promptcodebook.deploy.online.log import Logged
+from promptcodebook.deploy.online.log import Logged, Served, SqliteLog
 from promptcodebook.deploy.registry.log import version_of
 from promptcodebook.deploy.registry.registry import Facts, open_registry
 from promptcodebook.errors import ConfigError, DataError, PolicyError
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.routing.outcomes import OutcomeModel
+from promptcodebook.routing.ranking import buckets_of
 from tests.build.cli import pco as command
-from tests.build.learning import LONG, NEW, OLD, World, keep
+from tests.build.learning import LONG, NEW, OLD, World, keep, message
 from tests.build.learning import places as places
 from tests.build.learning import world as world
 
@@ -83,6 +85,39 @@ def test_the_estimate_says_what_new_routes_earn_and_not_what_they_promise(
             assert worth.gain.low <= gain <= worth.gain.high <= worth.gain.low + 0.4
             assert worth.new.mean == pytest.approx(worth.today.mean + worth.gain.mean)
     assert gains[0] > 0.2 and gains[1] <= 0
+
+
+def request(text: str, route: tuple[int, ...], chance: float, reward: float = 1.0) -> Logged:
+    rest = 200, 0.1, None, route, chance, buckets_of(text)
+    return Logged(Served("req", 0.0, "tickets", "v", "", "", *rest), reward)
+
+
+def routes_of(world: World, made: Learned, letters: str) -> list[tuple[str, tuple[int, ...], bool]]:
+    """Messages with their new routes, and whether today's are others."""
+    draw = random.Random(5)
+    texts = [message(letter, draw) for letter in letters]
+    assert made.file.router is not None and world.file.router is not None
+    new, today = (world.routes(f.router.ranking, texts) for f in (made.file, world.file))
+    return [(t, n, n != o) for t, n, o in zip(texts, new, today, strict=True)]
+
+
+def test_no_request_weighs_more_than_twenty_of_the_likeliest(world: World, taught: Learned) -> None:
+    """One of a thousand would else be the whole estimate."""
+    (a, new, apart), (b, again, too) = routes_of(world, taught, NEW * 2)
+    assert apart and too and taught.file.router is not None
+    held = [request(a, new, 0.5), request(b, again, 0.001)]
+    worth = estimate(world.file, taught.file.router.ranking, held)
+    assert worth.effective == pytest.approx((2 + 40) ** 2 / (2**2 + 40**2))
+
+
+def test_a_gain_that_nobody_saw_may_be_one_either_way(world: World, taught: Learned) -> None:
+    rows = [each for each in routes_of(world, taught, OLD * 40) if not each[2]]
+    assert len(rows) >= 40 and taught.file.router is not None
+    held = [request(text, route, 1.0) for text, route, _ in rows]
+    gain = estimate(world.file, taught.file.router.ranking, held).gain
+    unseen = 1 - 0.025 ** (1 / len(rows))  # the most requests that differ, seen in none of these
+    assert gain.mean == 0.0 and gain.low == -gain.high
+    assert gain.high == pytest.approx(unseen, abs=1e-4)
 
 
 def test_promises_that_were_never_tried_are_not_enough(world: World) -> None:
@@ -188,8 +223,12 @@ async def test_a_policy_file_is_learned_into_another(world: World, places: Path)
     await keep(places, world.log(90, 0.5), "tickets", version)
     asked: Any = ("learn", "tickets.pco.json", "--config", str(world.folder))
     command(*asked, cwd=places).error(2, "it is not said where to write")
+    log = SqliteLog(places / "requests.sqlite")
+    for each in world.log(95, 0.5)[90:]:  # nobody said anything of these
+        log.put(replace(each.served, ref="tickets", version=version))
+    log.close()
     out = command(*asked, "-o", "tickets.pco.json", "--half-life", "1h", cwd=places).out
-    assert "fitted to 90 logged requests" in out
+    assert "fitted to 90 logged requests" in out and "left out: 5 without feedback\n" in out
     learned: Any = read_policy_file(places / "tickets.pco.json").about["learned"]
     assert version in learned["versions"]
     # A later file learns from the requests of all before it.

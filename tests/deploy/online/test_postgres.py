@@ -20,6 +20,7 @@ from promptcodebook.deploy.online.log import (
 )
 from promptcodebook.errors import ConfigError, StoreError, StoreTooNew
 from tests.build.cli import pco
+from tests.build.clock import until
 from tests.build.cluster import MISSING, SECRET, Cluster, cluster, served
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
@@ -113,7 +114,8 @@ async def test_feedback_outlives_a_crash_of_the_database(postgres: Cluster) -> N
         assert log.fails and len(kept) == 1
         await asyncio.to_thread(postgres.start)
         await asyncio.gather(*saying)
-        await asyncio.to_thread(written, log, *asked, later)
+        # What came while the database was away has waited for it.
+        await until(lambda: later.id in {each.served.id for each in log.newest("tickets@live")})
         assert not log.fails
     assert postgres.sql("SELECT count(*) FROM promptcodebook.feedback") == "20"
 

@@ -183,6 +183,33 @@ def test_a_report_that_comes_in_at_the_last_moment_counts(
         registry.promote(version, PRODUCTION, gate=gate(registry))
 
 
+@pytest.mark.parametrize("known", ["", "none"])
+def test_a_version_without_a_verdict_takes_a_flag_or_is_tried_as_a_canary(
+    registry: Registry, known: str
+) -> None:
+    """A canary's decision is evidence of its own."""
+    first = registry.freeze(policy("a"), "tickets").version
+    registry.promote(first, PRODUCTION, gate=open_gate)
+    bare = json.dumps({**json.loads(policy("b")), "about": {}})
+    version = registry.freeze(bare, "tickets", Facts(verdict=known)).version
+    with pytest.raises(PromotionRefused, match="has no verdict") as caught:
+        registry.promote(version, PRODUCTION, gate=open_gate)
+    assert "--despite-verdict" in caught.value.hint
+    plan = {"share": 0.1, "margin": 0.0, "split": "caller"}
+    registry.promote(version, PRODUCTION, gate=open_gate, canary=plan)
+    canary = registry.canary(PRODUCTION)
+    assert canary is not None and registry.resolve(PRODUCTION) == first
+    registry.end_canary(canary, True, "users said so", {})
+    assert registry.resolve(PRODUCTION) == version
+    registry.rollback(PRODUCTION)
+    registry.promote(version, PRODUCTION, gate=open_gate, despite_verdict=True)
+    assert registry.resolve(PRODUCTION) == version
+    refused = policy("c").replace('"Deploy"', '"Do not deploy"')  # as a run's own file says
+    bad = registry.freeze(refused, "tickets").version
+    with pytest.raises(PromotionRefused, match="Do not deploy"):
+        registry.promote(bad, PRODUCTION, gate=open_gate, canary=plan)
+
+
 @given(st.lists(st.tuples(st.sampled_from(["promote", "back", "to"]), st.integers(0, 2))))
 @example([("promote", 0), ("promote", 1), ("promote", 0), ("to", 0)])
 @settings(max_examples=15, deadline=None)

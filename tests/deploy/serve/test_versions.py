@@ -9,6 +9,7 @@ import pytest
 
 from promptcodebook.calls import Reply, Request
 from promptcodebook.deploy.registry.log import version_of
+from promptcodebook.deploy.registry.registry import Facts
 from promptcodebook.deploy.serve.versions import (
     Composing,
     FileSource,
@@ -194,6 +195,37 @@ async def test_a_version_from_before_is_served_by_its_hash_until_it_is_withdrawn
             (tmp_path / "registry.sqlite").write_text("no database")
             assert (await ask(b))[0] == 503, "the registry cannot be read"
             assert await ask("tickets") == (200, a)
+
+
+async def test_a_ref_that_moves_to_a_version_without_a_good_verdict_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = [one_call(base_prompt=word).text() for word in "abc"]
+    unjudged = one_call(base_prompt="d").with_about(verdict="").text()
+    verdicts = ("Deploy", "", "Do not deploy")
+    with sqlite(tmp_path) as registry:
+        a, b, c = (
+            registry.freeze(text, "tickets", Facts(verdict=verdict)).version
+            for text, verdict in zip(texts, verdicts, strict=True)
+        )
+        d = registry.freeze(unjudged, "tickets").version
+        registry.promote(a, PRODUCTION, gate=open_gate)
+        live = Live(RegistrySource(registry, PRODUCTION), at_work)
+        plan = {"share": 0.5, "margin": 0.0, "split": "caller"}
+        registry.promote(d, PRODUCTION, gate=open_gate, canary=plan)
+        await live.look_for_canary()
+        for version in (b, c, d):
+            registry.promote(version, PRODUCTION, gate=open_gate, despite_verdict=True)
+            assert await live.look()
+        await live.look_for_canary()
+        await live.close()
+    assert [each.getMessage() for each in caplog.records] == [
+        f"the canary is {d}; verdict: none is known: {d}",
+        f"now serving {b}",
+        f"now serving {c}; verdict: Do not deploy: {c}",
+        f"now serving {d}; verdict: none is known: {d}",
+        "the canary is over",
+    ]
 
 
 PATIENCE_S = 600.0

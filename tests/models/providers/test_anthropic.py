@@ -117,6 +117,9 @@ async def test_a_schema_is_enforced_and_what_anthropic_lacks_is_left_out(
     assert shape["type"] == "json_schema" and shape["schema"]["additionalProperties"] is False
     assert "maxLength" not in shape["schema"]["properties"]["a"], "a bound that it refuses"
     assert site.body["temperature"] == 0.5 and "seed" not in site.body
+    site.script(says("ok"))
+    await claude.complete(messages=CONVERSATION, temperature=0, logit_bias={})
+    assert site.body["temperature"] == 0 and "logit_bias" not in site.body, "0 says something"
 
 
 async def test_a_field_that_the_model_refuses_is_left_out_from_then_on(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.base.incidents import Incident
 from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.errors import (
     AuthRefused,
@@ -40,9 +41,14 @@ class Failure(Exception):
         self.status_code = status
 
 class Response:
+    def __init__(self, native):
+        # Whatever a provider says, the library makes one of the words of OpenAI of it.
+        own = {"native_finish_reason": native}
+        self.native = {"provider_specific_fields": own} if native else {}
+
     def model_dump(self):
         return {
-            "choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}],
+            "choices": [{"message": {"content": "hello"}, "finish_reason": "stop", **self.native}],
             "usage": {"prompt_tokens": 4, "completion_tokens": 1},
         }
 
@@ -57,7 +63,7 @@ async def acompletion(**fields):
         raise OSError("Authorization: Bearer sk-secret")
     if kind == "down":
         raise APIConnectionError() from ConnectionRefusedError()
-    return Response()
+    return Response(kind.removeprefix("ends: ") if kind.startswith("ends: ") else "")
 """
 
 
@@ -123,6 +129,21 @@ async def test_its_errors_become_ours_without_what_they_hold(library, text: str,
         await model()(ask(text))
     assert "sk-secret" not in str(caught.value) + caught.value.hint
     assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("native", [
+    "error", "abort", "insufficient_system_resource", "MALFORMED_FUNCTION_CALL", "network_error",
+])  # fmt: skip
+async def test_a_reply_that_a_provider_broke_off_is_a_passing_fault(library, native: str):
+    """The library itself calls such an ending "stop"."""
+    with pytest.raises(ServerFault, match=native) as caught:
+        await model()(ask(f"ends: {native}"))
+    assert caught.value.retryable and caught.value.incident == Incident.BROKEN_OFF
+
+
+@pytest.mark.parametrize("native", ["end_turn", "stop_sequence", "STOP", "COMPLETE", "eos"])
+async def test_a_whole_reply_ends_by_the_words_of_many_providers(library, native: str):
+    assert (await model()(ask(f"ends: {native}"))).text == "hello"
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):

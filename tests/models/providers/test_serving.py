@@ -58,6 +58,7 @@ async def test_pco_serve_passes_requests_on_to_it(
     events = [line[6:] for line in pieces.decode().splitlines() if line]
     said = [json.loads(event) for event in events[:-1]]
     texts = [each["choices"][0]["delta"].get("content") or "" for each in said if each["choices"]]
+    assert {choice["index"] for each in said for choice in each["choices"]} == {0}
     assert events[-1] == "[DONE]" and "".join(texts) == "hello"
     assert isinstance(answer.usage, dict) and answer.usage["total_tokens"] > 0
 

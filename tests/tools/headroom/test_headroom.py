@@ -93,6 +93,7 @@ def on_task(task: str, model: Any, **settings: Any) -> Headroom:
     }
     plan = plan_run(load_config(tree), Sources(lm=ScriptedLM().reply_with(model)))
     design = Design.of(plan, [plan.present_prompt, *plan.task.seeds], 300, "train")
+    assert len(design.prompts) * len(design.examples) + design.twice <= 300
     return run_sync(measure(plan.connect(), design)).headroom
 
 

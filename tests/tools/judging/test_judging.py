@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.judge_error import world
-from promptcodebook.tools.judging.figures import cohen_kappa, partial_correlation, rectified
+from promptcodebook.tools.judging.figures import (
+    best_threshold,
+    cohen_kappa,
+    partial_correlation,
+    rectified,
+)
 from tests.build.cli import Result, pco, served
 from tests.build.server import Server, fails, says
 
@@ -44,6 +52,26 @@ def test_kappa_of_several_raters_counts_each_answer_once() -> None:
     twice = cohen_kappa([([1, 1], 1), ([0, 0], 0), ([1, 1], 0), ([0, 0], 1)] * 10, 2)
     assert alone == twice
     assert cohen_kappa([([1], 1)] * 30, 2) is None
+
+
+def test_the_interval_of_an_ordered_kappa_allows_for_the_widest_error() -> None:
+    """One answer of 41 is off by one level of three, a quarter of what two levels would be."""
+    found = cohen_kappa([*[([0], 0), ([2], 2)] * 20, ([1], 2)], 3)
+    assert found is not None and found.mean == pytest.approx(1 - 0.25 / 41 / CHANCE)
+    most = 0.128  # the share of errors of which one in 41 or fewer is seen in 2.5 % of samples
+    assert found.low == pytest.approx(1 - most / CHANCE, abs=0.01)
+
+
+CHANCE = (20 * 21 + 20 * 20 + 0.25 * (20 + 21)) / 41**2
+
+
+@pytest.mark.parametrize(("scores", "bounds", "value"), [
+    ([0.2, 0.9], (0.0, 1.0), 0.5), ([-0.4, 0.9], (-1.0, 1.0), 0.0), ([0.6, 0.8], (0.0, 1.0), 0.7),
+])  # fmt: skip
+def test_of_equal_thresholds_the_one_nearest_the_middle_is_taken(
+    scores: list[float], bounds: tuple[float, float], value: float
+) -> None:
+    assert best_threshold(scores * 20, [False, True] * 20, bounds).value == pytest.approx(value)
 
 
 def test_a_partial_correlation_holds_the_label_fixed() -> None:
@@ -154,6 +182,15 @@ def test_a_judge_is_trusted_as_far_as_it_agrees_with_people(
     found = calibrated(judging(lambda shown: {"score": score(shown)}), tmp_path).json
     assert found["decision"] == decision and why in found["why"], found
     assert json.loads((tmp_path / "labels.judge.json").read_text("utf-8")) == found
+
+
+@pytest.mark.parametrize(("count", "enough"), [(19, False), (20, True)])
+def test_twenty_labels_are_enough_to_tell(
+    count: int, enough: bool, judging: Callable[[Judges], Server], tmp_path: Path
+) -> None:
+    write(tmp_path / "labels.csv", answers(count))
+    found = calibrated(judging(lambda shown: {"score": float(right(shown))}), tmp_path).json
+    assert ("it takes 20 judged answers to tell" not in found["why"]) == enough
 
 
 def hash_of(shown: Mapping[str, str]) -> int:
@@ -329,6 +366,12 @@ def test_labels_take_back_a_gain_that_only_the_judge_sees(run: Path) -> None:
     assert found["sentence"] in pco("runs", "show", "last", "--json", cwd=run).out
     again = pco("judge", "verdict", "last", "labels.csv", "--json", cwd=run).json
     assert again == found, "the same labels give the same verdict, and are no further look"
+
+    [whole], bare = (run / "runs").iterdir(), run / "runs" / "29990101-000000-bare"
+    shutil.copytree(whole, bare)
+    with closing(sqlite3.connect(bare / "run.sqlite")) as db, db:
+        db.execute("DELETE FROM events WHERE kind = 'concluded'")
+    pco("judge", "verdict", bare.name, "labels.csv", cwd=run).error(1, "has no verdict")
 
 
 @pytest.mark.slow

@@ -98,6 +98,21 @@ def test_what_shares_words_with_a_held_out_input_is_no_demonstration(tmp_path: P
     assert not any(HEAD in text for text in run.codebook.texts)
 
 
+@pytest.mark.slow
+def test_a_run_that_is_resumed_knows_the_examples_that_were_answered_well_before(
+    tmp_path: Path,
+) -> None:
+    every = {"update": {"maintain_every": 3}}
+    whole = learn(tmp_path / "whole", epochs=24, **every)
+    cut = learn(tmp_path / "cut", epochs=24, budget="420calls", **every)
+    with closing(RunStore.open(cut.path)) as store:
+        assert cut.ended == "budget" and len([*store.steps()]) % 7
+    resumed = learn(tmp_path / "cut", epochs=24, budget="99999calls", resume=cut.id, **every)
+    files = [(run.path / "policy.json").read_bytes() for run in (whole, resumed)]
+    assert files[0] == files[1]
+    assert any(text.startswith(HEAD) for text in resumed.codebook.texts)
+
+
 @pytest.mark.parametrize(("change", "match"), [
     ({"config": {"router": {"kind": "encoder"}}}, "learns from outcomes"),
     ({"update": {"pool": "pool.txt"}}, "update.pool names another source"),

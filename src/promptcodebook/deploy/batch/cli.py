@@ -86,9 +86,8 @@ def batch(
     finally:
         opened.close()
     if as_json:
-        command.emit(
-            {"ref": reference.name, "in": str(source), "out": str(target), **summary.as_json()}
-        )
+        named = {"ref": reference.name, "caution": reference.caution}
+        command.emit({**named, "in": str(source), "out": str(target), **summary.as_json()})
     else:
         print(_summary_text(target, summary))
     if summary.failed:

@@ -44,7 +44,7 @@ from promptcodebook.lm.stack import StackResources
 from promptcodebook.method.failures import gather_all
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import deploy
-from promptcodebook.policy.references import REF, run_behind
+from promptcodebook.policy.references import NO_VERDICT, REF, run_behind
 from promptcodebook.routing.ranking import Embedder
 from promptcodebook.run.subject import EvaluationOptions, Subject
 from promptcodebook.store.journal import until_done
@@ -187,7 +187,8 @@ def learn(
         made = replace(made, left_out={**left_out, **made.left_out})
         found = made.as_json()
         learned: Any = {**found, "versions": versions, "rewritten": [*learning.rewritings(new)]}
-        file = made.file.with_about(learned=learned)
+        # What its run was judged with had other routes.
+        file = made.file.with_about(learned=learned, verdict=NO_VERDICT)
         text = file.text()
         if output is not None:
             file.save(output)
@@ -198,6 +199,7 @@ def learn(
             with open_registry(who=who) as registry:
                 facts = registry.version(reference.version).facts
                 facts = {**facts, "parent": reference.version, "score": None, "learned": found}
+                facts["verdict"] = NO_VERDICT
                 registry.store(text, place, "freeze", facts, f"pco learn {shell(ref)}")
             then = f"pco codebook audit {shell(place)} --lm MODEL, then promote it"
     version = version_of(text.encode("utf-8", "surrogatepass"))

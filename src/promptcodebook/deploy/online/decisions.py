@@ -30,11 +30,6 @@ ByKey = Mapping[str, ValueCounts]
 """What the requests of each key came to."""
 
 
-def guard_tally(name: str, values: Iterable[float]) -> ValueCounts:
-    """Of one guard, by request: 1 if it failed, seconds, tokens."""
-    return ValueCounts.of(min(value / FULL[name], 1.0) for value in values)
-
-
 def most_of_one(counts: Iterable[float], key_share: float = KEY_SHARE) -> float:
     """How many of the key that gave most count, by what each gave."""
     first, *others = sorted(counts, reverse=True)

@@ -97,7 +97,7 @@ def freeze(
     with registering.open_registry(who=who) as registry:
         version = registry.freeze(text, name, facts, why)
         if as_json:
-            emit(asdict(version))
+            emit({**asdict(version), "caution": reference.caution})
         else:
             print(f"{version.version}\n{name}@latest points to it")
 
@@ -127,7 +127,7 @@ def promote(
         "a caller's key; a header.",
     ),
     despite_verdict: bool = typer.Option(
-        False, "--despite-verdict", help="Move it though its verdict is not to deploy it."
+        False, "--despite-verdict", help="Move it though no verdict says to deploy it."
     ),
     who: Who = "",
     as_json: Json = False,
@@ -146,7 +146,7 @@ def promote(
             version = registry.freeze(reference.text, name, _facts_of(reference), why).version
         gate = registering.AuditGate(registry.attestations, without_judge)
         entry = registry.promote(version, ref, why, override, gate, tried, despite_verdict)
-        _show_move(ref, entry, version, as_json)
+        _show_move(ref, entry, version, as_json, reference.caution)
 
 
 def _canary_of(share: str, margin: float, split: str) -> dict[str, JsonValue]:
@@ -281,10 +281,12 @@ def show_log(ref: str, as_json: bool) -> None:
         print("the log is empty" if not ref else f"no entry is about {ref}")
 
 
-def _show_move(ref: str, entry: LogEntry | None, version: str, as_json: bool) -> None:
+def _show_move(
+    ref: str, entry: LogEntry | None, version: str, as_json: bool, caution: str = ""
+) -> None:
     if as_json:
         moved = None if entry is None else {**asdict(entry), "facts": entry.known}
-        emit({"ref": ref, "version": version, "entry": moved})
+        emit({"ref": ref, "version": version, "caution": caution, "entry": moved})
     elif entry is None:
         print(f"{ref} points to {version} already")
     elif (tried := entry.canary) and "share" in tried:

@@ -226,12 +226,14 @@ class Registry:
         entry, None where the ref did not move. The version must pass `gate`: by default an audit
         with a judge. A reason to `override` it moves the ref all the same, and the entry keeps the
         reason and what the gate said. `canary` ('share', 'margin', 'split') tries the version in
-        place of a move. A version whose known verdict is not Deploy takes `despite_verdict`. Raises
-        RefNotFound and PromotionRefused."""
+        place of a move. A version whose verdict is not Deploy takes `despite_verdict`; one that has
+        none may be tried as a canary, which judges it. Raises RefNotFound and PromotionRefused."""
         check_ref(ref)
         version = self.version(source)
-        verdict = str(version.facts.get("verdict") or DEPLOY)  # older versions do not say
-        if verdict != DEPLOY and not despite_verdict:
+        known = version.facts.get("verdict") or self.policy(version.version).verdict
+        verdict = str(known or NO_VERDICT)
+        judged_later = canary is not None and verdict == NO_VERDICT
+        if verdict != DEPLOY and not (judged_later or despite_verdict):
             said = "no verdict" if verdict == NO_VERDICT else f"the verdict {verdict!r}"
             raise errors.PromotionRefused(
                 f"{version.version[:19]} has {said}, so {ref} stays",

@@ -238,6 +238,7 @@ def serve(
         async with proxy.serving(host, port) as address:
             # At once: a script may wait for it.
             said = {"base_url": address.base_url, "model": f"pco/{called}", "version": live.version}
+            said["caution"] = reference.caution
             command.emit(said) if as_json else print(address.base_url)
             sys.stdout.flush()
             command.note(f"serving pco/{called} ({live.version[:19]}); Ctrl-C ends it")

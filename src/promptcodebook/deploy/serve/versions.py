@@ -28,6 +28,7 @@ from promptcodebook.deploy.registry.registry import Canary, Registry
 from promptcodebook.errors import PcoError, PolicyError
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
 from promptcodebook.policy.policy import Policy
+from promptcodebook.policy.references import Reference
 from promptcodebook.types import Example, Expected, Route
 
 _log = logging.getLogger(__name__)
@@ -43,10 +44,18 @@ Cached = Literal["", "route", "input", "conversation"]
 
 @dataclass(frozen=True, slots=True)
 class ServedVersion:
-    """A policy and its name: 'sha256:' and the digits of its file's hash."""
+    """A policy and its name: 'sha256:' and the digits of its file's hash. `verdict` is what the
+    registry knows of it."""
 
     name: str
     file: PolicyFile
+    verdict: str = ""
+
+    @property
+    def caution(self) -> str:
+        """What speaks against its use, in a line; '' where its verdict is to deploy it."""
+        verdict = self.verdict or self.file.verdict
+        return Reference(self.name, self.file, verdict=verdict).caution
 
     @classmethod
     def of(cls, data: bytes, where: object) -> ServedVersion:
@@ -124,7 +133,8 @@ class RegistrySource:
         return found.pop() if len(found) == 1 else ""
 
     def version(self, name: str) -> ServedVersion:
-        return ServedVersion(name, self.registry.policy(name))
+        verdict = self.registry.version(name).facts.get("verdict")
+        return ServedVersion(name, self.registry.policy(name), str(verdict or ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +311,10 @@ class _Recent(Generic[_K, _V]):
             self._values.popitem(last=False)
 
 
+def _also(caution: str) -> str:
+    return f"; {caution}" if caution else ""
+
+
 class Live:
     """What is served `now`, and for a ref what was before, and its canary. `make` puts a version to
     work. `tried` is None where there is no canary, while it is being taken up, and where it cannot
@@ -355,12 +369,12 @@ class Live:
         """Whether another version is served from now on. A version that cannot be read is logged
         once, and the present one stays; the next look tries again."""
 
-        def other() -> Composing | None:
+        def other() -> tuple[Composing, str] | None:
             version = self._source.read(self.version)
-            return None if version is None else self._make(version)
+            return None if version is None else (self._make(version), _also(version.caution))
 
         try:
-            made = await asyncio.to_thread(other)
+            found = await asyncio.to_thread(other)
         except Exception as error:
             # Another's message may quote anything.
             said = str(error) if isinstance(error, PcoError) else kind_and_place(error)
@@ -369,13 +383,13 @@ class Live:
                 self._refused = said
                 _log.error("the version served stays %s: %s", self.version, said)
             return False
-        if made is None:
+        if found is None:
             return False
-        self._refused = ""
+        self._refused, (made, caution) = "", found
         before, self.now = self.now, made
         self.moves += 1
         self._end(before)
-        _log.warning("now serving %s", made.version)
+        _log.warning("now serving %s%s", made.version, caution)
         return True
 
     async def look_for_canary(self) -> None:
@@ -385,12 +399,17 @@ class Live:
         if not isinstance(archive, RegistrySource):
             return
 
+        caution = ""
+
         def found() -> tuple[Canary | None, Composing | None]:
+            nonlocal caution
             canary = archive.canary()
             if canary is None or (canary == self.canary and self.tried is not None):
                 return canary, self.tried if canary is not None else None
             self.canary, self.untried = canary, self.untried if canary == self.canary else ""
-            return canary, self._make(archive.version(canary.version))
+            version = archive.version(canary.version)
+            caution = _also(version.caution)
+            return canary, self._make(version)
 
         before = self.tried
         try:
@@ -410,7 +429,7 @@ class Live:
             if before is not None:
                 self._end(before)
             now = "is over" if self.tried is None else f"is {self.tried.version}"
-            _log.warning("the canary %s", now)
+            _log.warning("the canary %s%s", now, caution)
 
     async def watch(self, every_s: float) -> None:
         while True:

@@ -20,7 +20,7 @@ from promptcodebook.models.providers.library import (
 
 # Releases of litellm that carried somebody else's code.
 _MALICIOUS = ("1.82.7", "1.82.8")
-_FIELDS = Path(__file__).with_name("litellm.toml")
+_WORDS = Path(__file__).with_name("litellm.toml")
 
 
 class LiteLLM(ProviderLibrary):
@@ -41,7 +41,8 @@ class LiteLLM(ProviderLibrary):
         # Else it prints advice to the screen beside each error.
         self.library.suppress_debug_info = True
         self._sent = access.all_headers()
-        self._fields = set(tomllib.loads(_FIELDS.read_text("utf-8"))["fields"])
+        words = tomllib.loads(_WORDS.read_text("utf-8"))
+        self._fields, self._endings = set(words["fields"]), words["endings"]
 
     def open_client(self) -> Any:
         return self.library
@@ -50,7 +51,14 @@ class LiteLLM(ProviderLibrary):
         pass
 
     async def complete(self, client: Any, asked: JsonDict) -> JsonDict:
-        return (await client.acompletion(**asked)).model_dump()
+        answer = (await client.acompletion(**asked)).model_dump()
+        for choice in answer["choices"]:
+            own: JsonDict = choice.get("provider_specific_fields") or {}
+            native = own.get("native_finish_reason")
+            # The library says "stop" of a reply that was broken off, and of any word new to it.
+            if choice.get("finish_reason") == "stop" and native not in (None, *self._endings):
+                choice["finish_reason"] = native
+        return answer
 
     async def stream(self, client: Any, asked: JsonDict) -> AsyncGenerator[JsonDict, None]:
         options = {"include_usage": True}

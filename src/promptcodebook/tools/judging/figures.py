@@ -41,7 +41,7 @@ def cohen_kappa(
         for level in given:
             people[level] += 1 / len(given)
     chance = sum(people[a] * judges[b] * apart(a, b) for a in people for b in judges)
-    chance /= max(1, len(rated)) ** 2
+    chance /= len(rated) ** 2
     if not chance:
         return None
     found = mean_interval(seen, side=side)
