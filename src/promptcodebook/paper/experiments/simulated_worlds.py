@@ -22,8 +22,15 @@ from promptcodebook.paper.experiments import what_learns
 from promptcodebook.paper.experiments.experiment import ExperimentRequest, Results, runs_of, said
 from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab
 from promptcodebook.paper.experiments.operators import OPERATORS
-from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table, shown
-from promptcodebook.paper.experiments.what_learns import SOUND, judged, learned, over_seeds
+from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table
+from promptcodebook.paper.experiments.what_learns import (
+    SOUND,
+    in_short,
+    judged,
+    learned,
+    over_seeds,
+    with_reach,
+)
 from promptcodebook.paper.simulated.model import SimulatedLM, simulated_model
 from promptcodebook.paper.simulated.world import World
 from promptcodebook.paper.tasks.constraints.checks import check
@@ -180,7 +187,7 @@ def blocks(measured: Results) -> list[Block]:
     found += ["## The simulated model", said("what-learns", "simulated", n=worlds, **update)]
     for part in dict.fromkeys(setup.part for setup in setups()):
         mine = [setup for setup in setups() if setup.part == part and runs[setup.name]]
-        told = [f"- `{setup.name}`, {len(runs[setup.name])} worlds: {setup.why}" for setup in mine]
+        told = [in_short(setup.name, setup.why) for setup in mine]
         rows = [_row(s, arm, runs[s.name]) for s in mine for arm in (SOUND, *s.arms)]
         if rows:
             name = f"simulated-{mine[0].name.partition('-')[0]}"
@@ -194,15 +201,13 @@ def _row(setup: Setup, arm: str, worlds: Sequence[CellResult]) -> list[str]:
     """An arm's gain, what is lost by it (paired by world), and its training calls."""
     gain = over_seeds([world[arm]["rewards"] - world[SOUND]["first"] for world in worlds])
     calls = fmean(world[arm]["calls"] for world in worlds)
-    row = [setup.name, arm, shown(gain, signed=True)]
     figures = [f"{calls:,.0f}", f"{1000 * gain.mean / calls:+.3f}"]
     if arm == SOUND:
-        return [*row, "", *figures, "", ""]
+        return [setup.name, arm, with_reach(gain), "", *figures, ""]
     lost = over_seeds([world[SOUND]["rewards"] - world[arm]["rewards"] for world in worlds])
     expected = "matters" if arm in setup.matters else "idle" if arm in setup.idle else ""
-    words = read_table("what_learns")["expected"].get(expected, "")
-    so = judged(expected, lost) if words else ""
-    return [*row, shown(lost, signed=True), *figures, words, so]
+    so = judged(expected, lost) if expected else ""
+    return [setup.name, arm, f"{gain.mean:+.3f}", with_reach(lost), *figures, so]
 
 
 def _page(measured: Results) -> Page:

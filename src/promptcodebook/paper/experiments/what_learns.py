@@ -14,6 +14,7 @@ from typing import Any, Literal
 from promptcodebook.assemble import Assembled, Sources
 from promptcodebook.base.intervals import SIDE, Interval, student_quantile
 from promptcodebook.base.randomness import keyed_int, keyed_random
+from promptcodebook.base.text import sentences_of
 from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config import load_config, merge
 from promptcodebook.data import Dataset
@@ -31,7 +32,7 @@ from promptcodebook.paper.experiments.experiment import (
 )
 from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab
 from promptcodebook.paper.experiments.operators import OPERATORS
-from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table, shown
+from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table
 from promptcodebook.paper.experiments.teacher import (
     HouseRule,
     Teacher,
@@ -262,33 +263,37 @@ def _row(world: RuleWorld, arm: str, results: Mapping[str, CellResult]) -> list[
     return [
         world.name,
         arm,
-        shown(over_seeds([gain(with_it[s], s) for s in seeds]), signed=True),
-        shown(over_seeds([gain(without[s], s) for s in seeds]), signed=True),
-        shown(lost, signed=True),
+        *(f"{fmean(gain(run[s], s) for s in seeds):+.3f}" for run in (with_it, without)),
+        with_reach(lost),
         *(f"{each:.0f}" for each in calls),
-        str(len(seeds)),
         judged(world.expected, lost),
     ]
 
 
-_HEAD = ["world", "arm", "gain with", "gain without", "difference", "calls with", "calls without"]
+def with_reach(of: Interval) -> str:
+    """An interval by Student's t, which is as wide below its mean as above it."""
+    return f"{of.mean:+.3f} ±{of.high - of.mean:.3f}"
+
+
+_HEAD = ["world", "arm", "gain with", "without", "difference", "calls with", "without", "so"]
+
+
+def in_short(name: str, argument: str) -> str:
+    """A world's line: the first sentence of its argument."""
+    return f"- `{name}`: {sentences_of(argument)[0]}"
 
 
 def real_blocks(measured: Results) -> list[Block]:
-    table = read_table("what_learns")
-    texts: Mapping[str, str] = table["findings"]["real"]
+    texts: Mapping[str, str] = read_table("what_learns")["findings"]["real"]
     listed = worlds(measured.order.preset)
     found: list[Block] = [texts["summary"]]
     for part in dict.fromkeys(world.part for world in listed):
         mine = [world for world in listed if world.part == part]
         made = [_row(world, arm, measured.results) for world in mine for arm in world.arms]
         rows = [row for row in made if row]
-        told = [
-            f"- `{w.name}`, expected: {table['expected'][w.expected]}. {w.argument}" for w in mine
-        ]
         name = f"real-{mine[0].name.partition('-')[0]}"
-        found += [f"### {part}", "\n".join(told)]
-        found += [PageTable(name, [*_HEAD, "seeds", "so"], rows)] * bool(rows)
+        found += [f"### {part}", "\n".join(in_short(w.name, w.argument) for w in mine)]
+        found += [PageTable(name, _HEAD, rows)] * bool(rows)
         if part in texts:
             found.append(texts[part])
     return found
@@ -302,6 +307,7 @@ def _page(measured: Results) -> Page:
         "head",
         spec=lab.spec,
         weights=lab.weights,
+        seeds=order.seeds,
         train=_listed()["train"],
         test=_listed()["test"],
     )
