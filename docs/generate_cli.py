@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -110,7 +111,8 @@ def _sections(path: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def _listed(entries: dict[str, str]) -> list[str]:
-    return [f"- `{typed}`: {text}".rstrip(": ") for typed, text in entries.items()]
+    short = {typed: re.sub(r" *\[required\]", "", text) for typed, text in entries.items()}
+    return [f"- `{typed}`: {re.sub(' +', ' ', text)}".rstrip(": ") for typed, text in short.items()]
 
 
 def page() -> str:

@@ -219,9 +219,11 @@ def _main_page(measured: common.Results) -> pages.Page:
             blocks.append(f"## At equal {kind}: at most {training:,} for training")
             blocks += [_rewards_table(found, kind), *found.left_out, *_failed(measured, kind)]
     grpo = common.said("main", "engines" if "grpo" in methods(spec) else "no_grpo")
-    # The paper's own Table 1, apart from ours.
-    blocks += [common.said("main", "note"), grpo, "## The paper's own figures"]
-    for executor in ("Qwen3-8B", "LLaMA-3.1-8B"):
+    # The paper's own Table 1, apart from ours, beside figures of the same benchmarks.
+    blocks += [common.said("main", "note"), grpo]
+    executors = ("Qwen3-8B", "LLaMA-3.1-8B") if set(tasks) & set(BENCHMARKS) else ()
+    blocks += ["## The paper's own figures"] * bool(executors)
+    for executor in executors:
         values = pages.published("Table 1", executor)
         metrics = {v.column: v.metric for v in reversed(values)}
         columns, rows = pages.as_printed(values)

@@ -214,7 +214,11 @@ def _judged_blocks(
     n, seeds = len(runs[0]["rows"][names[0]]["rewards"]), plural(len(runs), "seed")
     head = ["prompt", "reward (95 %)", "calls", "tokens"]
     words = shared.said("small", "judged", n=n, seeds=seeds, rollouts=runs[0]["rollouts"])
-    return [*([] if beside else [words]), PageTable(title, head, rows), *_gains(title, runs, set(names))]
+    return [
+        *([] if beside else [words]),
+        PageTable(title, head, rows),
+        *_gains(title, runs, set(names)),
+    ]
 
 
 def _gains(title: str, runs: Sequence[CellResult], names: set[str]) -> list[Block]:

@@ -243,31 +243,31 @@ def judged(expected: str, lost: Interval) -> str:
     return read_table("what_learns")["judged"][expected][found]
 
 
+def _of(world: RuleWorld, arm: str, results: Mapping[str, CellResult]) -> dict[str, CellResult]:
+    """An arm's runs by seed."""
+    head = f"{world.name}/{arm}/"
+    return {key.removeprefix(head): r for key, r in results.items() if key.startswith(head)}
+
+
+def _calls(runs: Sequence[CellResult]) -> str:
+    return f"{fmean(sum(run['calls'].values()) for run in runs):,.0f}"
+
+
 def _row(world: RuleWorld, arm: str, results: Mapping[str, CellResult]) -> list[str] | None:
-    """With the part and without it, paired by seed; None where a seed of neither is there."""
-
-    def of(name: str) -> dict[str, CellResult]:
-        head = f"{world.name}/{name}/"
-        return {key.removeprefix(head): r for key, r in results.items() if key.startswith(head)}
-
-    with_it, without = of(SOUND), of(arm)
+    """What is lost without the part, paired by seed; None where no seed has both."""
+    with_it, without = _of(world, SOUND, results), _of(world, arm, results)
     seeds = sorted(with_it.keys() & without.keys(), key=int)
     if not seeds:
         return None
-
-    def gain(run: CellResult, seed: str) -> float:
-        return fmean(run["rewards"]) - fmean(with_it[seed]["first"])
-
     lost = over_seeds([fmean(with_it[s]["rewards"]) - fmean(without[s]["rewards"]) for s in seeds])
-    calls = [fmean(sum(run[s]["calls"].values()) for s in seeds) for run in (with_it, without)]
-    return [
-        world.name,
-        arm,
-        *(f"{fmean(gain(run[s], s) for s in seeds):+.3f}" for run in (with_it, without)),
-        with_reach(lost),
-        *(f"{each:.0f}" for each in calls),
-        judged(world.expected, lost),
-    ]
+    calls = _calls([without[s] for s in seeds])
+    return [world.name, arm, with_reach(lost), calls, judged(world.expected, lost)]
+
+
+def _told(world: RuleWorld, results: Mapping[str, CellResult]) -> str:
+    runs = list(_of(world, SOUND, results).values())
+    gains = [fmean(run["rewards"]) - fmean(run["first"]) for run in runs]
+    return in_short(world.name, world.argument, gains, _calls(runs) if runs else "0")
 
 
 def with_reach(of: Interval) -> str:
@@ -275,12 +275,13 @@ def with_reach(of: Interval) -> str:
     return f"{of.mean:+.3f} ±{of.high - of.mean:.3f}"
 
 
-_HEAD = ["world", "arm", "gain with", "without", "difference", "calls with", "without", "so"]
+HEAD = ["world", "arm", "lost without", "calls", "so"]
 
 
-def in_short(name: str, argument: str) -> str:
-    """A world's line: the first sentence of its argument."""
-    return f"- `{name}`: {sentences_of(argument)[0]}"
+def in_short(name: str, argument: str, gains: Sequence[float], calls: str) -> str:
+    """A world's line: what the sound run gains, and the first sentence of the argument."""
+    gain = f" ({with_reach(over_seeds(gains))}, {calls} calls)" if gains else ""
+    return f"- `{name}`{gain}: {sentences_of(argument)[0]}"
 
 
 def real_blocks(measured: Results) -> list[Block]:
@@ -292,8 +293,8 @@ def real_blocks(measured: Results) -> list[Block]:
         made = [_row(world, arm, measured.results) for world in mine for arm in world.arms]
         rows = [row for row in made if row]
         name = f"real-{mine[0].name.partition('-')[0]}"
-        found += [f"### {part}", "\n".join(in_short(w.name, w.argument) for w in mine)]
-        found += [PageTable(name, _HEAD, rows)] * bool(rows)
+        found += [f"### {part}", "\n".join(_told(world, measured.results) for world in mine)]
+        found += [PageTable(name, HEAD, rows)] * bool(rows)
         if part in texts:
             found.append(texts[part])
     return found
