@@ -44,6 +44,7 @@ Pipes and files get plain lines; `NO_COLOR` removes the colours. Exit codes: 0 d
 _SHARED = """## Shared options
 
 Every command takes `--help` and `--json` (the result as JSON). It names which of these it takes.
+A default is in brackets.
 """
 _OFTEN = 3
 """An option that so many commands explain in the same words is explained once."""
@@ -111,8 +112,18 @@ def _sections(path: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def _listed(entries: dict[str, str]) -> list[str]:
-    short = {typed: re.sub(r" *\[required\]", "", text) for typed, text in entries.items()}
-    return [f"- `{typed}`: {re.sub(' +', ' ', text)}".rstrip(": ") for typed, text in short.items()]
+    """A line for each: options as --name=<kind>, defaults in brackets."""
+    lines: list[str] = []
+    for typed, text in entries.items():
+        name = (
+            re.sub(r" (?=[<A-Za-z])", "=", typed.replace(" range>", ">"))
+            if "--" in typed
+            else typed
+        )
+        for pattern, short in ((r" *\[required\]", ""), (r"\[default: ", "["), (r" +", " ")):
+            text = re.sub(pattern, short, text)
+        lines.append(f"- `{name}`: {text}".rstrip(": "))
+    return lines
 
 
 def page() -> str:
@@ -128,7 +139,9 @@ def page() -> str:
     for path, each in sections.items():
         mark = "##" if len(path) < 2 else "###"
         own = {typed: text for typed, text in takes[path].items() if (typed, text) not in shared}
-        often = [f"`{typed.split(' <')[0]}`" for typed in takes[path] if typed not in own]
+        often = [
+            f"`{re.split(' [<A-Za-z]', typed)[0]}`" for typed in takes[path] if typed not in own
+        ]
         lines = [*_listed(own), *[f"- Shared: {', '.join(often)}"] * bool(often)]
         parts.append(f"{mark} pco {' '.join(path)}\n")
         parts += ["\n".join(line.strip() for line in each[""]), "\n".join(lines)]
