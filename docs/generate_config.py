@@ -117,6 +117,8 @@ _SHORT = {
     r" or none": "/none",
 }
 """How a kind is written here."""
+_EVIDENT = ("text", "integer", "true or false", "table")
+"""Kinds that a default shows."""
 
 
 def page() -> str:
@@ -137,7 +139,8 @@ def _line(key: Key) -> str:
     for pattern, short in _SHORT.items():
         kind = re.sub(pattern, short, kind)
     of = ", ".join(filter(None, [_SYMBOLS.get(key.key, ""), kind, _UNITS.get(key.key, "")]))
-    return f"- `{key.key}{default}` ({of}): {key.text}"
+    beside = "" if default and of in _EVIDENT else f" ({of})"
+    return f"- `{key.key}{default}`{beside}: {key.text}"
 
 
 if __name__ == "__main__":

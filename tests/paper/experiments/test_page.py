@@ -52,7 +52,7 @@ PAGE = Page("Ablation", ["What is left out.", TABLE, *FIGURES])
 
 def test_markdown_and_latex_have_the_tables_cells_and_no_sign_that_they_read_as_their_own() -> None:
     text = markdown(PAGE, "ablation")
-    head = "# Ablation\n\nWhat is left out.\n\n| setting | Acc (%) |\n| --- | --- |\n"
+    head = "# Ablation\n\nWhat is left out.\n\n| setting | Acc (%) |\n|---|---|\n"
     assert text.startswith(head) and "| a\\|b & c | 50 % |" in text
     assert [f"](ablation/{figure.name}.svg)" in text for figure in FIGURES] == [True] * 3
     text = latex(TABLE)
