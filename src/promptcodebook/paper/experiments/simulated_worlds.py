@@ -188,7 +188,7 @@ def blocks(measured: Results) -> list[Block]:
     found += ["## The simulated model", said("what-learns", "simulated", n=worlds, **update)]
     for part in dict.fromkeys(setup.part for setup in setups()):
         mine = [setup for setup in setups() if setup.part == part and runs[setup.name]]
-        told = [_told(setup, runs[setup.name]) for setup in mine]
+        told = [_told(setup, runs[setup.name]) for setup in mine if not setup.idle or setup.matters]
         rows = [_row(setup, arm, runs[setup.name]) for setup in mine for arm in setup.arms]
         if mine:
             found += [f"### {part}", "\n".join(told)]
