@@ -15,8 +15,8 @@ import typer
 
 from promptcodebook.cli import app as tree
 from promptcodebook.lm.cache import ReplyCache
-from tests.cli.invoked import Terminal, pco
-from tests.optimizers.teachable import install_package
+from tests.build.cli import Terminal, pco
+from tests.build.teachable import install_package
 
 
 def test_a_group_lists_its_commands_with_whole_sentences(tmp_path: Path) -> None:
