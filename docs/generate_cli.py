@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,7 @@ Pipes and files get plain lines; `NO_COLOR` removes the colours. Exit codes: 0 d
 `PCO_*` variables > `pco.toml` > preset.
 
 `pco --install-completion` completes commands and options in bash, zsh, fish or PowerShell;
-`pco --show-completion` prints the script (`_PCO_COMPLETE=source_zsh pco` prints another shell's:
-bash, zsh, fish or powershell).
+`pco --show-completion` prints the script (`_PCO_COMPLETE=source_zsh pco` prints another shell's).
 
 | variable | is |
 |---|---|
@@ -40,6 +41,18 @@ bash, zsh, fish or powershell).
 | `HF_ENDPOINT`, `PCO_GITHUB_RAW` | other hosts (mirrors) for `pco data fetch` |
 | `PCO_TRACEBACK` | 1 = show the traceback of an internal error |
 """
+_SHARED = """## Shared options
+
+Every command takes `--help` and `--json` (the result as JSON). It names which of these it takes.
+A default is in brackets.
+"""
+_OFTEN = 3
+"""An option that so many commands explain in the same words is explained once."""
+_IN_HEAD = {
+    ("--help", "Show this message and exit."),
+    ("--json", "The result as JSON."),
+}
+"""What every command has, in the same words, so that none names it."""
 
 
 def _commands() -> Iterator[tuple[str, ...]]:
@@ -70,13 +83,70 @@ def _help(path: tuple[str, ...]) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().strip().splitlines())
 
 
+def _entries(lines: list[str]) -> dict[str, str]:
+    """What each argument or option is, by how it is typed; lines further in continue one."""
+    found: dict[str, str] = {}
+    for line in lines:
+        if line.startswith("   "):
+            last = [*found][-1]
+            found[last] += line.strip() if found[last].endswith("-") else f" {line.strip()}"
+        elif line.strip():
+            typed, _, text = line.strip().partition("  ")
+            found[typed] = text.strip()
+    return {
+        typed: text.strip()
+        for typed, text in found.items()
+        if (typed, text.strip()) not in _IN_HEAD
+    }
+
+
+def _sections(path: tuple[str, ...]) -> dict[str, list[str]]:
+    """The lines of a command's help, by the heading above them; '' = what it does."""
+    found: dict[str, list[str]] = {"": []}
+    for line in _help(path).splitlines()[1:]:
+        if line in ("Arguments:", "Options:", "Commands:"):
+            found[line] = []
+        else:
+            found[[*found][-1]].append(line)
+    return found
+
+
+def _listed(entries: dict[str, str]) -> list[str]:
+    """A line for each: options as --name=<kind>, defaults in brackets."""
+    lines: list[str] = []
+    for typed, text in entries.items():
+        name = (
+            re.sub(r" (?=[<A-Za-z])", "=", typed.replace(" range>", ">"))
+            if "--" in typed
+            else typed
+        )
+        for pattern, short in ((r" *\[required\]", ""), (r"\[default: ", "["), (r" +", " ")):
+            text = re.sub(pattern, short, text)
+        lines.append(f"- `{name}`: {text}".rstrip(": "))
+    return lines
+
+
 def page() -> str:
     """The whole of docs/cli.md."""
-    parts = [_HEAD]
-    for path in ((), *_commands()):
+    sections = {path: _sections(path) for path in _commands()}
+    takes = {
+        path: _entries([*each.get("Arguments:", []), *each.get("Options:", [])])
+        for path, each in sections.items()
+    }
+    counted = Counter(entry for each in takes.values() for entry in each.items())
+    shared = {entry for entry, n in counted.items() if n >= _OFTEN}
+    parts = [_HEAD, _SHARED + "\n" + "\n".join(_listed(dict(sorted(shared))))]
+    for path, each in sections.items():
         mark = "##" if len(path) < 2 else "###"
-        parts.append(f"{mark} {' '.join(('pco', *path))}\n\n```\n{_help(path)}\n```\n")
-    return "\n".join(parts)
+        own = {typed: text for typed, text in takes[path].items() if (typed, text) not in shared}
+        often = [
+            f"`{re.split(' [<A-Za-z]', typed)[0]}`" for typed in takes[path] if typed not in own
+        ]
+        lines = [*_listed(own), *[f"- Shared: {', '.join(often)}"] * bool(often)]
+        parts.append(f"{mark} pco {' '.join(path)}\n")
+        parts += ["\n".join(line.strip() for line in each[""]), "\n".join(lines)]
+    parts = [part.strip() for part in parts]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
@@ -33,8 +33,9 @@ model = "openai/MODEL"
 A value of none means that the key is not set; `--set key=none` removes a value (but "none" is a
 choice of `encoder.mode` and `explore.policy`). An unknown key is an error that names the nearest
 known one. The defaults are those of the preset `default`; `pco train --preset paper` takes the
-paper's. `config/presets.toml` says where the two differ and why. *Symbol* is the
-paper's name.
+paper's. `config/presets.toml` says where the two differ and why.
+
+A line has a key with its default; in parentheses the paper's symbol, what it takes, and the unit.
 """
 _SYMBOLS = {
     "size": "K",
@@ -69,9 +70,9 @@ _UNITS = {
     "data.fractions": "shares",
     "roles.ROLE.top_p": "probability",
     "roles.ROLE.max_tokens": "tokens",
-    "prices.MODEL.prompt": "US dollars a million tokens",
-    "prices.MODEL.completion": "US dollars a million tokens",
-    "prices.MODEL.cached": "US dollars a million tokens",
+    "prices.MODEL.prompt": "US$/Mtok",
+    "prices.MODEL.completion": "US$/Mtok",
+    "prices.MODEL.cached": "US$/Mtok",
     "explore.epsilon": "probability",
     "explore.epsilon_min": "probability",
     "explore.gamma": "factor an epoch",
@@ -108,6 +109,16 @@ _UNITS = {
     "user_code.seconds": "seconds",
 }
 """Both by key; one that there is no longer is an error."""
+_SHORT = {
+    r"whole number": "integer",
+    r"number \(at least (\S+), at most (\S+)\)": r"\1–\2",
+    r" \(at least (\S+)\)": r" ≥\1",
+    r" \(above (\S+)\)": r" >\1",
+    r" or none": "/none",
+}
+"""How a kind is written here."""
+_EVIDENT = ("text", "integer", "true or false", "table")
+"""Kinds that a default shows."""
 
 
 def page() -> str:
@@ -117,35 +128,19 @@ def page() -> str:
     parts = [_HEAD]
     for group, keys in groupby(describe(), key=lambda key: key.group):
         title, text = (f"`{group}`", describe_group(group)) if group else ("The run", "")
-        parts.append(
-            "\n".join([f"## {title}", "", *([text, ""] if text else []), *_table(keys), ""])
-        )
+        lines = "\n".join(map(_line, keys))
+        parts.append("\n\n".join([f"## {title}", *([text] if text else []), lines]) + "\n")
     return "\n".join(parts)
 
 
-def _table(keys: Iterable[Key]) -> list[str]:
-    rows = [
-        f"| `{key.key}` | {_default(key)} | {_SYMBOLS.get(key.key, '')} | {_kind(key)} "
-        f"| {_cell(key.text)} |"
-        for key in keys
-    ]
-    return ["| key | default | symbol | is | what it does |", "|---|---|---|---|---|", *rows]
-
-
-def _kind(key: Key) -> str:
-    """What the key takes, and in which unit."""
-    unit = _UNITS.get(key.key)
-    return _cell(key.kind) + (f", in {unit}" if unit else "")
-
-
-def _default(key: Key) -> str:
-    if not key.default:
-        return "must be given"
-    return _cell(key.default) if " (" in key.default else f"`{_cell(key.default)}`"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _line(key: Key) -> str:
+    default = f"={key.default}" if key.default else ""
+    kind = key.kind if default else f"{key.kind}, must be given"
+    for pattern, short in _SHORT.items():
+        kind = re.sub(pattern, short, kind)
+    of = ", ".join(filter(None, [_SYMBOLS.get(key.key, ""), kind, _UNITS.get(key.key, "")]))
+    beside = "" if default and of in _EVIDENT else f" ({of})"
+    return f"- `{key.key}{default}`{beside}: {key.text}"
 
 
 if __name__ == "__main__":

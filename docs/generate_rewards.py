@@ -56,18 +56,18 @@ def page() -> str:
         lines = [f"## `{kind}`", "", inspect.cleandoc(_SHAPES[kind].__doc__ or ""), ""]
         options = list(_options(kind))
         if options:
-            lines += ["| option | is |", "|---|---|", *options, ""]
+            lines += [*options, ""]
         parts.append("\n".join([*lines, "```toml", _EXAMPLES[kind], "```", ""]))
     return "\n".join(parts).rstrip() + "\n"
 
 
 def _options(kind: str) -> Iterator[str]:
     for name, text in _OPTIONS.get(kind, {}).items():
-        yield f"| `{name}` | {text} |"
+        yield f"- `{name}`: {text}"
     for field in () if kind in _OPTIONS else dataclasses.fields(_SHAPES[kind]):
         needed = field.default is dataclasses.MISSING
         default = "needed" if needed else f"default `{_toml(field.default)}`"
-        yield f"| `{field.name}` | {str(field.type).replace('|', 'or')}, {default} |"
+        yield f"- `{field.name}`: {str(field.type).replace('|', 'or')}, {default}"
 
 
 def _toml(value: object) -> str:

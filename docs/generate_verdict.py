@@ -1,18 +1,20 @@
 """Writes docs/verdict.svg, a verdict in a picture: python docs/generate_verdict.py
 
-The figures are those of `pco reproduce small-real-model`, read from its results.json.
+The figures are those of `pco reproduce small-real-model`, read from its stored data.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from html import escape
 from pathlib import Path
 
+from promptcodebook.paper.experiments.page import plain
+from promptcodebook.paper.experiments.reproduce import read_results
+
 DOCS = Path(__file__).parent
-_FIGURES = DOCS / "results" / "small-real-model" / "results.json"
+_FIGURES = DOCS / "results" / "small-real-model.json.zst"
 _NAMES = {
     "no instructions": "no instructions",
     "the present prompt": "the present prompt, 16 sentences",
@@ -40,7 +42,8 @@ text { font: 13px system-ui, sans-serif; fill: #24292f; }
 
 def picture() -> str:
     """The whole SVG: a bar for each row, its 95 % interval, tokens a query."""
-    rows = json.loads(_FIGURES.read_text("utf-8"))["tables"]["routed"]["rows"]
+    measured = read_results(_FIGURES)
+    rows = plain(measured.order.experiment.page(measured))["routed"]["rows"]
     found = {row[0]: row for row in rows}
     height = _TOP + _ROW * len(_NAMES) + 44
     parts = [

@@ -31,7 +31,7 @@ from promptcodebook.paper.experiments.page import (
     paired,
     published,
 )
-from promptcodebook.paper.experiments.reproduce import measure, write_page
+from promptcodebook.paper.experiments.reproduce import measure, read_results, write_page
 
 TABLE = PageTable(
     "ablation", ["setting", "Acc (%)"], [["w/o ε_greedy", "28.2 ± 1.0"], ["a|b & c", "50 %"]]
@@ -52,7 +52,7 @@ PAGE = Page("Ablation", ["What is left out.", TABLE, *FIGURES])
 
 def test_markdown_and_latex_have_the_tables_cells_and_no_sign_that_they_read_as_their_own() -> None:
     text = markdown(PAGE, "ablation")
-    head = "# Ablation\n\nWhat is left out.\n\n| setting | Acc (%) |\n| --- | --- |\n"
+    head = "# Ablation\n\nWhat is left out.\n\n| setting | Acc (%) |\n|---|---|\n"
     assert text.startswith(head) and "| a\\|b & c | 50 % |" in text
     assert [f"](ablation/{figure.name}.svg)" in text for figure in FIGURES] == [True] * 3
     text = latex(TABLE)
@@ -80,7 +80,7 @@ def test_a_page_is_written_with_all_that_belongs_to_it(tmp_path: Path) -> None:
     assert _written(tmp_path) == markdown(PAGE, "ablation")
     beside = tmp_path / "ablation"
     drawn = {f"{figure.name}.{kind}" for figure in FIGURES for kind in ("svg", "png")}
-    assert {path.name for path in beside.iterdir()} == {"ablation.tex", "results.json", *drawn}
+    assert {path.name for path in beside.iterdir()} == {"ablation.tex", *drawn}
     for figure in FIGURES:
         svg = (beside / f"{figure.name}.svg").read_text("utf-8")
         bars = isinstance(figure, Bars)
@@ -88,8 +88,30 @@ def test_a_page_is_written_with_all_that_belongs_to_it(tmp_path: Path) -> None:
         assert all(f">{label}</text>" in svg for label in labels)
     again, _ = draw(FIGURES[1], tmp_path / "again")
     assert again.read_bytes() == (beside / again.name).read_bytes(), "drawn twice alike"
-    results = (beside / "results.json").read_text("utf-8")
-    assert '"results": {"only": {"rewards": [0.25]}}' in results
+    known = read_results(tmp_path / "ablation.json.zst")
+    assert known.results == {"only": {"rewards": [0.25]}}
+    assert (known.order.preset, known.lab.spec, known.lab.weights) == (
+        "quick",
+        "http://127.0.0.1:9/v1#scripted",
+        "",
+    )
+
+
+DOCS = Path(__file__).parents[3] / "docs"
+STORED = sorted((DOCS / "results").rglob("*.json.zst"))
+BY_HAND = {"main", "cost", "prompt-length"}
+"""Beside what is generated, paragraphs that were written later."""
+
+
+@pytest.mark.parametrize("file", STORED, ids=lambda f: f.parent.name + f.name)
+def test_the_figures_of_a_kept_page_are_recomputed_from_its_data(file: Path) -> None:
+    measured = read_results(file)
+    name, page = measured.order.experiment.name, measured.order.experiment.page(measured)
+    kept, fresh = file.with_name(f"{name}.md").read_text("utf-8"), markdown(page, name)
+    if name not in BY_HAND:
+        assert kept == fresh, f"python docs/generate_results.py {name}"
+    rows = [line for line in fresh.splitlines() if line.startswith("| ")]
+    assert len(rows) > 3 and [row for row in rows if row not in kept] == []
 
 
 def test_without_matplotlib_the_page_says_what_to_install(

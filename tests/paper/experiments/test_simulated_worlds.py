@@ -103,4 +103,4 @@ def test_a_world_is_measured_with_all_arms_and_shown(tmp_path: Path) -> None:
     assert [*results["sim/bare/1"]] == ["sound", "phi-fixed"]
     page = markdown(Page("x", blocks(Results(order, lab, results, {}))))
     assert "**Simulated.** 1 worlds" in page
-    assert page.count("| late-8 |") == 4
+    assert page.count("| late-8 |") == 3

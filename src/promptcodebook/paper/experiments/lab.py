@@ -99,6 +99,8 @@ class Lab:
     relay: Relay = field(default_factory=Relay)
     turns: dict[str, threading.Lock] = field(default_factory=lambda: dict[str, threading.Lock]())
     """Two cells that need the same run make it one after the other."""
+    kept: Mapping[str, Any] | None = None
+    """`weights` and `versions` of a stored page, which is written again without its model."""
 
     def close(self) -> None:
         try:
@@ -132,6 +134,8 @@ class Lab:
     @cached_property
     def weights(self) -> str:
         """SHA-256 of the model's file; '' where the model is somewhere else."""
+        if self.kept is not None:
+            return self.kept["weights"]
         if not is_local(self.spec) or self.spec.startswith("hf:"):
             return ""
         with open(find_weights(self.spec).source, "rb") as file:
@@ -140,6 +144,8 @@ class Lab:
     @property
     def versions(self) -> dict[str, str]:
         """Of what decides a figure, as far as it is installed."""
+        if self.kept is not None:
+            return self.kept["versions"]
         installed = {name: list(metadata.distributions(name=name)) for name in _VERSIONED}
         return {name: found[0].version for name, found in installed.items() if found}
 

@@ -110,10 +110,11 @@ def markdown(page: Page, beside: str = "", undrawn: str = "") -> str:
         if isinstance(block, str):
             parts.append(block)
         elif isinstance(block, PageTable):
-            lines = [block.head, ["---"] * len(block.head), *block.rows]
-            escaped = ([c.replace("|", "\\|").replace("\n", " ") for c in line] for line in lines)
+            table = (block.head, *block.rows)
+            lines = ([c.replace("|", "\\|").replace("\n", " ") for c in row] for row in table)
+            head, *rows = ["| " + " | ".join(line) + " |" for line in lines]
             parts += [f"**{block.title}**"] * bool(block.title)
-            parts.append("\n".join("| " + " | ".join(line) + " |" for line in escaped))
+            parts.append("\n".join([head, "|---" * len(block.head) + "|", *rows]))
         elif undrawn:
             parts.append(f"{block.title}: {undrawn}")
         else:

@@ -19,6 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import zstandard
+
 from promptcodebook import errors
 from promptcodebook.base.paths import cache_folder
 from promptcodebook.base.signals import stop_signals
@@ -306,8 +308,8 @@ def measure(
 
 
 def write_page(out: Path, measured: Results) -> Path:
-    """NAME.md in `out`, and in its folder NAME every table as LaTeX, every figure as SVG and PNG,
-    and `results.json`. Where matplotlib is missing the page says so in place of each figure."""
+    """NAME.md in `out`, NAME.json.zst with what `read_results` reads, and in its folder NAME every
+    table as LaTeX, every figure as SVG and PNG. Without matplotlib the page names each figure."""
     name, page = measured.order.experiment.name, measured.order.experiment.page(measured)
     folder, undrawn = out / name, ""
     folder.mkdir(parents=True, exist_ok=True)
@@ -320,8 +322,7 @@ def write_page(out: Path, measured: Results) -> Path:
         undrawn = f"not drawn ({missing.hint})"
     kept = {
         "experiment": name,
-        "preset": measured.order.preset,
-        "seeds": measured.order.seeds,
+        "order": {key: getattr(measured.order, key) for key in _ORDERED},
         "model": measured.lab.spec,
         "weights": measured.lab.weights,
         "versions": measured.lab.versions,
@@ -329,8 +330,16 @@ def write_page(out: Path, measured: Results) -> Path:
         "tables": plain(page),
         "results": dict(measured.results),
     }
-    text = json.dumps(kept, ensure_ascii=False, sort_keys=True)
-    (folder / "results.json").write_text(text + "\n", "utf-8")
+    text = json.dumps(kept, ensure_ascii=False)
+    (out / f"{name}.json.zst").write_bytes(zstandard.compress(text.encode(), 19))
     path = out / f"{name}.md"
     path.write_text(markdown(page, name, undrawn), "utf-8")
     return path
+
+
+def read_results(file: Path) -> Results:
+    """What `write_page` kept in NAME.json.zst: the page can be written again without a model."""
+    kept = json.loads(zstandard.decompress(file.read_bytes()))
+    order = ExperimentRequest(experiment_named(kept["experiment"]), **kept["order"])
+    lab = Lab(file.parent, kept["model"], None, kept=kept)
+    return Results(order, lab, kept["results"], kept["missing"])

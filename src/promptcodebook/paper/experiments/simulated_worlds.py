@@ -22,8 +22,16 @@ from promptcodebook.paper.experiments import what_learns
 from promptcodebook.paper.experiments.experiment import ExperimentRequest, Results, runs_of, said
 from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab
 from promptcodebook.paper.experiments.operators import OPERATORS
-from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table, shown
-from promptcodebook.paper.experiments.what_learns import SOUND, judged, learned, over_seeds
+from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table
+from promptcodebook.paper.experiments.what_learns import (
+    HEAD,
+    SOUND,
+    in_short,
+    judged,
+    learned,
+    over_seeds,
+    with_reach,
+)
 from promptcodebook.paper.simulated.model import SimulatedLM, simulated_model
 from promptcodebook.paper.simulated.world import World
 from promptcodebook.paper.tasks.constraints.checks import check
@@ -180,29 +188,30 @@ def blocks(measured: Results) -> list[Block]:
     found += ["## The simulated model", said("what-learns", "simulated", n=worlds, **update)]
     for part in dict.fromkeys(setup.part for setup in setups()):
         mine = [setup for setup in setups() if setup.part == part and runs[setup.name]]
-        told = [f"- `{setup.name}`, {len(runs[setup.name])} worlds: {setup.why}" for setup in mine]
-        rows = [_row(s, arm, runs[s.name]) for s in mine for arm in (SOUND, *s.arms)]
+        told = [_told(setup, runs[setup.name]) for setup in mine if not setup.idle or setup.matters]
+        rows = [_row(setup, arm, runs[setup.name]) for setup in mine for arm in setup.arms]
+        if mine:
+            found += [f"### {part}", "\n".join(told)]
         if rows:
-            name = f"simulated-{mine[0].name.partition('-')[0]}"
-            found += [f"### {part}", "\n".join(told), PageTable(name, table["page"]["head"], rows)]
+            found.append(PageTable(f"simulated-{mine[0].name.partition('-')[0]}", HEAD, rows))
         if part in table["findings"]:
             found.append(table["findings"][part])
     return found
 
 
+def _told(setup: Setup, worlds: Sequence[CellResult]) -> str:
+    gains = [world[SOUND]["rewards"] - world[SOUND]["first"] for world in worlds]
+    calls = fmean(world[SOUND]["calls"] for world in worlds)
+    return in_short(setup.name, setup.why, gains, f"{calls:,.0f}")
+
+
 def _row(setup: Setup, arm: str, worlds: Sequence[CellResult]) -> list[str]:
-    """An arm's gain, what is lost by it (paired by world), and its training calls."""
-    gain = over_seeds([world[arm]["rewards"] - world[SOUND]["first"] for world in worlds])
-    calls = fmean(world[arm]["calls"] for world in worlds)
-    row = [setup.name, arm, shown(gain, signed=True)]
-    figures = [f"{calls:,.0f}", f"{1000 * gain.mean / calls:+.3f}"]
-    if arm == SOUND:
-        return [*row, "", *figures, "", ""]
+    """What is lost in an arm, paired by world, and its training calls."""
     lost = over_seeds([world[SOUND]["rewards"] - world[arm]["rewards"] for world in worlds])
     expected = "matters" if arm in setup.matters else "idle" if arm in setup.idle else ""
-    words = read_table("what_learns")["expected"].get(expected, "")
-    so = judged(expected, lost) if words else ""
-    return [*row, shown(lost, signed=True), *figures, words, so]
+    calls = fmean(world[arm]["calls"] for world in worlds)
+    so = judged(expected, lost) if expected else ""
+    return [setup.name, arm, with_reach(lost), f"{calls:,.0f}", so]
 
 
 def _page(measured: Results) -> Page:

@@ -4,6 +4,7 @@ where they are judged, and kept. Nothing was chosen on the test split."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -169,15 +170,15 @@ def _headline(results: Results) -> list[Block]:
     runs, read = shared.runs_of(results, "route", "-"), shared.runs_of(results, "embed", "-")
 
     def verdicts(runs: Sequence[CellResult]) -> str:
-        lines = [f"- seed {seed}: {run['verdict']}" for seed, run in enumerate(runs)]
-        return "\n".join(["The verdict of each run:", "", *lines])
+        heads = Counter(str(run["verdict"]).partition(":")[0] for run in runs)
+        return f"Verdicts: {', '.join(f'{head} ({n})' for head, n in heads.items())}."
 
     parts: list[Block] = ["## 1. Routed prompts against one prompt"] if runs or read else []
     if runs:
         parts += [*_judged_blocks("routed", runs), verdicts(runs)]
     if read:
         parts += ["### With embeddings", shared.said("small", "embeddings")]
-        parts += _judged_blocks("embeddings", read)
+        parts += _judged_blocks("embeddings", read, beside=runs)
         both = min(len(runs), len(read))  # the seeds that have both
         if both:
             learned = shared.rewards(read[: len(runs)], "learned")
@@ -190,7 +191,10 @@ def _headline(results: Results) -> list[Block]:
     return parts
 
 
-def _judged_blocks(title: str, runs: Sequence[CellResult]) -> list[Block]:
+def _judged_blocks(
+    title: str, runs: Sequence[CellResult], beside: Sequence[CellResult] = ()
+) -> list[Block]:
+    """Rows that are as in the runs `beside` are not shown again."""
 
     def mean(name: str, key: str) -> float:
         return sum(run["rows"][name][key] for run in runs) / len(runs)
@@ -203,14 +207,18 @@ def _judged_blocks(title: str, runs: Sequence[CellResult]) -> list[Block]:
             shown(shared.score(shared.rewards(runs, name))),
             f"{mean(name, 'calls'):.1f}",
             f"{mean(name, 'prompt_tokens') + mean(name, 'completion_tokens'):.0f}",
-            f"{mean(name, 'seconds'):.2f}",
         ]
         for name in names
+        if not beside or shared.rewards(runs, name) != shared.rewards(beside, name)
     ]
     n, seeds = len(runs[0]["rows"][names[0]]["rewards"]), plural(len(runs), "seed")
-    head = ["prompt", "reward (95 %)", "calls", "tokens", "seconds"]
+    head = ["prompt", "reward (95 %)", "calls", "tokens"]
     words = shared.said("small", "judged", n=n, seeds=seeds, rollouts=runs[0]["rollouts"])
-    return [words, PageTable(title, head, rows), *_gains(title, runs, set(names))]
+    return [
+        *([] if beside else [words]),
+        PageTable(title, head, rows),
+        *_gains(title, runs, set(names)),
+    ]
 
 
 def _gains(title: str, runs: Sequence[CellResult], names: set[str]) -> list[Block]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from promptcodebook.assemble import Assembled, Sources
 from promptcodebook.base.intervals import SIDE, Interval, student_quantile
 from promptcodebook.base.randomness import keyed_int, keyed_random
+from promptcodebook.base.text import sentences_of
 from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config import load_config, merge
 from promptcodebook.data import Dataset
@@ -31,7 +32,7 @@ from promptcodebook.paper.experiments.experiment import (
 )
 from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab
 from promptcodebook.paper.experiments.operators import OPERATORS
-from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table, shown
+from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table
 from promptcodebook.paper.experiments.teacher import (
     HouseRule,
     Teacher,
@@ -242,53 +243,61 @@ def judged(expected: str, lost: Interval) -> str:
     return read_table("what_learns")["judged"][expected][found]
 
 
+def _of(world: RuleWorld, arm: str, results: Mapping[str, CellResult]) -> dict[str, CellResult]:
+    """An arm's runs by seed."""
+    head = f"{world.name}/{arm}/"
+    return {key.removeprefix(head): r for key, r in results.items() if key.startswith(head)}
+
+
+def _calls(runs: Sequence[CellResult]) -> str:
+    return f"{fmean(sum(run['calls'].values()) for run in runs):,.0f}"
+
+
 def _row(world: RuleWorld, arm: str, results: Mapping[str, CellResult]) -> list[str] | None:
-    """With the part and without it, paired by seed; None where a seed of neither is there."""
-
-    def of(name: str) -> dict[str, CellResult]:
-        head = f"{world.name}/{name}/"
-        return {key.removeprefix(head): r for key, r in results.items() if key.startswith(head)}
-
-    with_it, without = of(SOUND), of(arm)
+    """What is lost without the part, paired by seed; None where no seed has both."""
+    with_it, without = _of(world, SOUND, results), _of(world, arm, results)
     seeds = sorted(with_it.keys() & without.keys(), key=int)
     if not seeds:
         return None
-
-    def gain(run: CellResult, seed: str) -> float:
-        return fmean(run["rewards"]) - fmean(with_it[seed]["first"])
-
     lost = over_seeds([fmean(with_it[s]["rewards"]) - fmean(without[s]["rewards"]) for s in seeds])
-    calls = [fmean(sum(run[s]["calls"].values()) for s in seeds) for run in (with_it, without)]
-    return [
-        world.name,
-        arm,
-        shown(over_seeds([gain(with_it[s], s) for s in seeds]), signed=True),
-        shown(over_seeds([gain(without[s], s) for s in seeds]), signed=True),
-        shown(lost, signed=True),
-        *(f"{each:.0f}" for each in calls),
-        str(len(seeds)),
-        judged(world.expected, lost),
-    ]
+    calls = _calls([without[s] for s in seeds])
+    return [world.name, arm, with_reach(lost), calls, judged(world.expected, lost)]
 
 
-_HEAD = ["world", "arm", "gain with", "gain without", "difference", "calls with", "calls without"]
+def _told(world: RuleWorld, results: Mapping[str, CellResult]) -> str:
+    runs = list(_of(world, SOUND, results).values())
+    gains = [fmean(run["rewards"]) - fmean(run["first"]) for run in runs]
+    return in_short(world.name, world.argument, gains, _calls(runs) if runs else "0")
+
+
+def with_reach(of: Interval) -> str:
+    """An interval by Student's t, which is as wide below its mean as above it."""
+    return f"{of.mean:+.3f} ±{of.high - of.mean:.3f}"
+
+
+HEAD = ["world", "arm", "lost without", "calls", "so"]
+
+
+def in_short(name: str, argument: str, gains: Sequence[float], calls: str) -> str:
+    """A world's line: what the sound run gains, and the first sentence of the argument."""
+    gain = f" ({with_reach(over_seeds(gains))}, {calls} calls)" if gains else ""
+    return f"- `{name}`{gain}: {sentences_of(argument)[0]}"
 
 
 def real_blocks(measured: Results) -> list[Block]:
-    table = read_table("what_learns")
-    texts: Mapping[str, str] = table["findings"]["real"]
+    texts: Mapping[str, str] = read_table("what_learns")["findings"]["real"]
     listed = worlds(measured.order.preset)
     found: list[Block] = [texts["summary"]]
     for part in dict.fromkeys(world.part for world in listed):
         mine = [world for world in listed if world.part == part]
         made = [_row(world, arm, measured.results) for world in mine for arm in world.arms]
         rows = [row for row in made if row]
-        told = [
-            f"- `{w.name}`, expected: {table['expected'][w.expected]}. {w.argument}" for w in mine
-        ]
         name = f"real-{mine[0].name.partition('-')[0]}"
-        found += [f"### {part}", "\n".join(told)]
-        found += [PageTable(name, [*_HEAD, "seeds", "so"], rows)] * bool(rows)
+        found += [
+            f"### {part}",
+            "\n".join(_told(w, measured.results) for w in mine if w.expected != "idle"),
+        ]
+        found += [PageTable(name, HEAD, rows)] * bool(rows)
         if part in texts:
             found.append(texts[part])
     return found
@@ -302,6 +311,7 @@ def _page(measured: Results) -> Page:
         "head",
         spec=lab.spec,
         weights=lab.weights,
+        seeds=order.seeds,
         train=_listed()["train"],
         test=_listed()["test"],
     )
