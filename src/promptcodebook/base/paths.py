@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import tempfile
@@ -11,9 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from promptcodebook.base.text import shell
+from promptcodebook.base.units import bytes_text
 
 BENCH = "bench"  # the folder below that of the runs in which experiments have theirs
 _SECRET, _SECRET_BYTES = "secret", 32
+_MOST_TEXT = 100_000_000
 
 
 def cache_folder() -> Path:
@@ -32,6 +35,16 @@ def reply_cache_path() -> Path:
 def unfinished_folder() -> Path:
     """Journals of work that is not a run, until it is done; beside the reply cache."""
     return reply_cache_path().with_suffix(".unfinished")
+
+
+def read_text(path: Path) -> str:
+    """A user's text file. OSError for one that is too long to be one, such as a link to /dev/zero;
+    UnicodeDecodeError."""
+    with path.open(encoding="utf-8") as file:
+        text = file.read(_MOST_TEXT + 1)
+    if len(text) > _MOST_TEXT:
+        raise OSError(errno.EFBIG, f"it is longer than {bytes_text(_MOST_TEXT)}", str(path))
+    return text
 
 
 def data_folder() -> Path:

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from promptcodebook.base.paths import read_text
 from promptcodebook.config import schema
 from promptcodebook.config.secrets import without_secrets
 from promptcodebook.errors import ConfigError, did_you_mean, plug_in, registered
@@ -195,9 +196,11 @@ def _address(spec: str) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """A pco.toml as a plain tree."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(read_text(path))
     except FileNotFoundError:
         raise ConfigError(f"no configuration at {path}", hint="pco init") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint=f"ls -l {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}", hint=f"edit {path}") from None
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import AliasChoices, BaseModel, Field
 
+from promptcodebook.base.paths import read_text
 from promptcodebook.base.text import parse_json, place_in, sentences_of, strip_wrapping, words_of
 from promptcodebook.calls import Request, Schema
 from promptcodebook.config import Config
@@ -81,7 +82,7 @@ class Earlier:
         if init.kind != "file":
             return Earlier()
         try:
-            tree = parse_json(path.read_text("utf-8"))
+            tree = parse_json(read_text(path))
             book = _Book.model_validate({"codebook": tree} if isinstance(tree, list) else tree)
         except (OSError, ValueError) as error:
             what = f"cannot read a codebook from {path}: {str(error).splitlines()[0]}"

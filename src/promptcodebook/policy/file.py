@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from promptcodebook.base.paths import write_whole
+from promptcodebook.base.paths import read_text, write_whole
 from promptcodebook.calls import Sampling
 from promptcodebook.config import TYPED, Config, load_typed, merge
 from promptcodebook.config.secrets import beyond_sampling, without_secrets
@@ -434,14 +434,15 @@ def _json(tree: object) -> bytes:
 
 def read_policy_file(path: Path) -> PolicyFile:
     """The policy at `path`, of this version or an earlier one. PolicyError with file and reason."""
+    hint = "pco runs list shows the runs that hold one"
     try:
-        text = path.read_text("utf-8")
+        text = read_text(path)
     except FileNotFoundError:
         near = did_you_mean(path.name, [each.name for each in path.parent.glob("*.json")])
-        hint = "pco runs list shows the runs that hold one"
         raise PolicyError(f"no policy file at {path}{near}", hint=hint) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise PolicyError(f"cannot read the policy file {path}: {error}") from error
+        what = f"cannot read the policy file {path}: {error}"
+        raise PolicyError(what, hint=hint) from error
     return parse_policy_file(text, path)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, Unpack
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.base.intervals import Bounds, Interval, mean_interval, paired_interval
+from promptcodebook.base.paths import read_text
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import parse_json, shown_table
 from promptcodebook.calls import LM
@@ -171,7 +172,7 @@ class Side:
         if not isinstance(given, str | Path):
             return None
         try:
-            tree = parse_json(Path(given).read_text("utf-8"))
+            tree = parse_json(read_text(Path(given)))
             low, high = tree.get("reward_range", (0.0, 1.0))
             return cls(
                 name=Path(given).name,

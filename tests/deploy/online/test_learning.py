@@ -146,6 +146,37 @@ def test_one_key_teaches_no_more_than_its_share(world: World) -> None:
     assert within_share([*by("x", 9, arm="prompt"), *by("y", 9, status=500)]) == []
 
 
+async def test_a_key_that_lies_about_one_instinct_does_not_move_its_routes(
+    world: World, places: Path
+) -> None:
+    """Twelve keys are honest. The thirteenth sends as much as all of them, and praises one rule."""
+    world.file.with_about(run=world.run.id).save(places / "tickets.pco.json")
+    version = version_of((places / "tickets.pco.json").read_bytes())
+    rows, wrong = world.log(240, 0.5), world.rule("R")
+
+    def of(n: int, row: Logged, caller: str, **more: Any) -> Logged:
+        served = replace(row.served, id=f"req-{n:024x}", caller=caller)
+        return replace(row, served=served, **more)
+
+    honest = [of(n, each, f"key {n % 12}") for n, each in enumerate(rows)]
+    lies = [
+        of(1000 + n, each, "hostile", reward=float(each.served.route == (wrong,)))
+        for n, each in enumerate(rows)
+    ]
+    await keep(places, [*honest, *lies], "tickets", version)
+    asked = "learn", "tickets.pco.json", "--config", str(world.folder), "--half-life", "5200w"
+
+    def learned(*words: str) -> tuple[Any, float]:
+        tree = command(*asked, "-o", "next.pco.json", "--json", *words, cwd=places).json
+        return tree, world.earns(read_policy_file(places / "next.pco.json"), "RPLC")
+
+    tree, fair = learned()
+    assert tree["logged"] == 240 + 26
+    assert tree["left_out"] == {"that no user saw, or beyond what one key may teach": 240 - 26}
+    _, open_to_all = learned("--key-share", "1")
+    assert fair >= 0.85 > 0.75 >= open_to_all
+
+
 def test_what_cannot_be_learned_from_is_left_out_and_counted(world: World) -> None:
     first, second, third, fourth, *rest = world.log(60, 0.5)
     odd = [

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from promptcodebook.base.paths import read_text
 from promptcodebook.base.text import parse_json, place_in, shell
 from promptcodebook.calls import Chat
 from promptcodebook.deploy.agents.endpoint import PromptPlaces, TrainingEndpoint, dry
@@ -431,7 +432,7 @@ def typed(command: str, files: Sequence[str], question: str) -> dict[str, Any]:
     for each in files:
         stage, _, file = each.rpartition("=")
         try:
-            texts[stage] = Path(file).read_text("utf-8").strip()
+            texts[stage] = read_text(Path(file)).strip()
         except (OSError, UnicodeDecodeError) as error:
             what = f"--present: cannot read {file}: {error}"
             raise ConfigError(what, hint="--present FILE, or --present STAGE=FILE") from None

@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from promptcodebook.base.paths import read_text
 from promptcodebook.base.text import shell
 from promptcodebook.config import Budget
 from promptcodebook.config.loading import parse_budget
@@ -75,7 +76,7 @@ def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
     if path is None:
         return keys
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = read_text(path).splitlines()
         mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"

@@ -16,7 +16,7 @@ import typer
 from pydantic import JsonValue
 
 from promptcodebook.assemble import NO_DATA, OWN_LM, Sources, assemble, plan_data
-from promptcodebook.base.paths import write_whole
+from promptcodebook.base.paths import read_text, write_whole
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.units import number, plural
 from promptcodebook.cli import command
@@ -205,7 +205,9 @@ def import_file(
 
     `--name` is for single versions, and where the registry has a log of its own."""
     try:
-        data = file.read_bytes()
+        data = read_text(file).encode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is not UTF-8", hint="pco codebook export -o FILE") from None
     except OSError as error:
         message = f"cannot read {file}: {error.strerror}"
         raise ConfigError(message, hint="pco codebook export -o FILE") from error

@@ -14,6 +14,7 @@ from typing import Any, cast
 from pydantic import Field, TypeAdapter, ValidationError
 
 from promptcodebook.base.incidents import no_tally
+from promptcodebook.base.paths import read_text
 from promptcodebook.base.text import parse_json
 from promptcodebook.calls import Message, Request
 from promptcodebook.errors import ConfigError, PcoError, RewardError, did_you_mean, message_of
@@ -188,7 +189,7 @@ def _ready(kind: str, options: dict[str, object], base: Path) -> Reward:
     if kind == "schema" and isinstance(options.get("schema"), str):
         path = base / str(options["schema"])
         try:
-            options["schema"] = parse_json(path.read_text("utf-8"))
+            options["schema"] = parse_json(read_text(path))
         except (OSError, ValueError) as error:
             said = f"cannot read the JSON schema {path}: {error}"
             raise ConfigError(said, hint="check the path and the file") from None

@@ -15,7 +15,7 @@ import typer
 from pydantic import BaseModel
 
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
-from promptcodebook.base.paths import write_whole
+from promptcodebook.base.paths import read_text, write_whole
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.units import percent, plural
 from promptcodebook.cli import command
@@ -220,7 +220,7 @@ def _others(plan: Plan, folder: Path | None) -> list[str]:
     texts: list[str] = []
     if folder is not None:
         files = sorted(f for f in folder.glob("*") if f.suffix in (".txt", ".md"))
-        texts = [file.read_text("utf-8").strip() for file in files]
+        texts = [read_text(file).strip() for file in files]
     elif plan.config.init.kind != "random":
         listed = listed_instincts(plan.config, plan.task.seeds, plan.earlier)
         texts = [instinct.text for instinct in listed]

@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
+from promptcodebook.base.paths import read_text
 from promptcodebook.base.text import parse_json
 from promptcodebook.base.units import plural
 from promptcodebook.errors import ConfigError
@@ -66,10 +67,10 @@ def _refusal(path: Path, why: str) -> ConfigError:
 
 def _of_file(path: Path) -> Any:
     if path.suffix in _TEXTS:
-        return [path.read_text("utf-8")]
+        return [read_text(path)]
     if path.suffix in (".bin", ".pkl", ".pickle"):
         raise _pickled(path)
-    return parse_json(path.read_text("utf-8"))
+    return parse_json(read_text(path))
 
 
 def _pickled(path: Path) -> ConfigError:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from promptcodebook.assemble import Assembled
+from promptcodebook.base.paths import read_text
 from promptcodebook.base.text import parse_json
 from promptcodebook.errors import ConfigError
 from promptcodebook.method.policy import RoutedCall
@@ -38,7 +39,7 @@ def read_pool(path: Path) -> tuple[str, ...]:
     """Different sentences, one a line or as a JSON list. ConfigError."""
     hint = "write one sentence on each line, or a JSON list of texts"
     try:
-        text = path.read_text("utf-8")
+        text = read_text(path)
         listed: list[Any] = parse_json(text) if text.lstrip()[:1] == "[" else text.splitlines()
         found = tuple(dict.fromkeys(line.strip() for line in listed if line.strip()))
     except (OSError, ValueError, AttributeError) as error:
