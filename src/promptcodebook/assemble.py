@@ -26,11 +26,11 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm.spec import MODELS, Spec
 from promptcodebook.lm.stack import InProcessModels, Models, StackResources, local_models
+from promptcodebook.method.acceptance import find_rule
 from promptcodebook.method.executor import Evaluator, Scorer, Trial
 from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import Composer, join_prompts
 from promptcodebook.method.templates import TemplateSet, load_templates
-from promptcodebook.method.update import find_rule
 from promptcodebook.routing.ranking import Embedder, RankedRoutes
 from promptcodebook.tasks.program import AgentProgram, SingleCall, make_program
 from promptcodebook.tasks.rewards import STAND_IN, apply_reward, describe_reward, reward_factory

@@ -23,6 +23,7 @@ from promptcodebook.base.incidents import Incident, Tally, no_tally
 from promptcodebook.base.randomness import Draws
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
+from promptcodebook.method.acceptance import Candidate, Rescore
 from promptcodebook.method.critic import (
     Attribution,
     Critic,
@@ -38,8 +39,6 @@ from promptcodebook.method.policy import Composer, Exploring, RoutedCall, Router
 from promptcodebook.method.safety import LOOK, Harmful, find_orders, with_harm
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import (
-    Candidate,
-    Rescore,
     Updater,
     apply_rewrites,
     collect_gradients,
@@ -83,8 +82,8 @@ async def train(
         pending = [p for p in pending if not (back and p.variable == "encoder")]
         rewrites = await learner.updater.rewrite_all(pending, index)
         watch.see_rewrites(rewrites)
-        proposal = Candidate(rewrites, traces, batch, state, epsilon)
-        accepted, judged = await learner.rerun.accept(proposal)
+        candidate = Candidate(rewrites, traces, batch, state, epsilon)
+        accepted, judged = await learner.rescore.accept(candidate)
         kept = {r.variable for r in accepted if r.kept}
         parameters = apply_rewrites(state.parameters, accepted)
 
@@ -142,7 +141,7 @@ class Learner:
     trial: Trial
     credit: Credit
     updater: Updater
-    rerun: Rescore
+    rescore: Rescore
     upkeep: BatchHooks
 
     async def trace(

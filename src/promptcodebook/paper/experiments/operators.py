@@ -188,7 +188,7 @@ def _routed(kind: type[Router]) -> Operator:
         router, upkeep = _as(kind, learner.router), learner.upkeep
         assert isinstance(upkeep, Upkeep)
         upkeep.router = router  # it routes the batches in which a new θ is on trial
-        return replace(learner, router=router, rerun=replace(learner.rerun, router=router))
+        return replace(learner, router=router, rescore=replace(learner.rescore, router=router))
 
     return broken
 
