@@ -268,7 +268,7 @@ def explain(
 
 def _deployed(ref: str, reference: Reference, typed: command.Unpaid, ledger: Ledger) -> Policy:
     settings, base = command.settings_for(reference, typed)
-    supplies = StackResources(recorded=typed.given().recorded(ref), ledger=ledger)
+    supplies = StackResources(recorded_replies=typed.given().recorded(ref), ledger=ledger)
     return deploy(reference.file, settings, Sources(base), supplies)
 
 

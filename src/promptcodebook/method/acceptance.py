@@ -13,7 +13,7 @@ from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, plug_in
 from promptcodebook.method.executor import Trial, average, roll_out
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.policy import Composer, Deployed, Exploring, Router
+from promptcodebook.method.policy import Composer, Deployed, Exploring, RoutedCall, Router
 from promptcodebook.method.state import State
 from promptcodebook.method.update import apply_rewrites
 from promptcodebook.types import Example, Rewrite, Rollout, Route, Trace, Variable
@@ -90,7 +90,9 @@ class Rescore:
         """The rollout with the mean reward of all `samples`; the others keep its route."""
         if first.route is None:
             return first
-        prompter = Exploring(self.composer, self.router, state, 0.0, (first.route, Usage()))
+        prompter = Exploring(
+            self.composer, self.router, state, 0.0, RoutedCall(first.route, Usage())
+        )
         others = self.config.randomness.runs(self.config.samples)[1:]
         draws = [each.at(state.step, example.id) for each in others]
         more = await gather_all(roll_out(prompter, self.trial, example, each) for each in draws)
@@ -117,7 +119,9 @@ class Rescore:
             example, first = run
             route, prompter = first.route, deployed
             if route is not None and held(route):
-                prompter = Exploring(self.composer, self.router, state, 0.0, (route, Usage()))
+                prompter = Exploring(
+                    self.composer, self.router, state, 0.0, RoutedCall(route, Usage())
+                )
             draws = self.config.randomness.at(state.step, example.id)
             made = await roll_out(prompter, self.trial, example, draws)
             return first, await self._mean(example, made, state)
@@ -200,6 +204,6 @@ def find_rule(name: str) -> AcceptanceRule:
         return RULES[name]
     rule = plug_in(GROUP, name, "update.accept", RULES)
     if not iscoroutinefunction(rule):
-        said, hint = f"update.accept: the rule {name!r} is no async function", "use async def"
-        raise ConfigError(said, hint=f"{hint} {name}(rescore, candidate)")
+        message, hint = f"update.accept: the rule {name!r} is no async function", "use async def"
+        raise ConfigError(message, hint=f"{hint} {name}(rescore, candidate)")
     return rule

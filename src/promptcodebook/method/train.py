@@ -70,10 +70,12 @@ async def train(
         batch = learner.router.attend(planned, schedule.examples, state, draws)
 
         # Beyond the paper: a θ on trial routes first, the batch as one, and may be taken back.
-        state, made, back = await learner.upkeep.before(state, batch, epsilon)
+        state, routed, back = await learner.upkeep.before(state, batch, epsilon)
 
         # Route and execute; critique and assign credit: each example on its own chain.
-        traces = await gather_all([learner.trace(x, state, epsilon, made.get(x.id)) for x in batch])
+        traces = await gather_all(
+            [learner.trace(x, state, epsilon, routed.get(x.id)) for x in batch]
+        )
         watch.see_rollouts(traces)
         watch.see_critiques(t for t in traces if learner.credit.asks_about(t))
 
@@ -145,11 +147,11 @@ class Learner:
     upkeep: BatchHooks
 
     async def trace(
-        self, example: Example, state: State, epsilon: float, made: RoutedCall | None = None
+        self, example: Example, state: State, epsilon: float, routed: RoutedCall | None = None
     ) -> Trace:
-        """One example's chain, lines 5 to 13; `made` = it is routed already."""
+        """One example's chain, lines 5 to 13; `routed` = its route, if there is one already."""
         draws = self.config.randomness.at(state.step, example.id)
-        prompter = Exploring(self.composer, self.router, state, epsilon, made)
+        prompter = Exploring(self.composer, self.router, state, epsilon, routed)
         rollout = await roll_out(prompter, self.trial, example, draws)
         if rollout.reward is None:
             return Trace(rollout)

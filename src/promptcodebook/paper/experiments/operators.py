@@ -12,10 +12,9 @@ from typing import Any, Literal, TypeVar
 from promptcodebook.assemble import Sources
 from promptcodebook.base.randomness import Draws
 from promptcodebook.base.sync import run_sync
-from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.method.critic import Attribution, Critic, History, penalty
-from promptcodebook.method.policy import Router
+from promptcodebook.method.policy import RoutedCall, Router
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Credit, Learner
 from promptcodebook.method.update import PendingUpdate, Updater
@@ -32,7 +31,6 @@ from promptcodebook.types import (
     Example,
     Gradients,
     Rewrite,
-    Route,
     Trace,
     Variable,
 )
@@ -149,7 +147,7 @@ class NeverExploring(Router):
 
     async def route(
         self, example: Example, state: State, epsilon: float, draws: Draws
-    ) -> tuple[Route, Usage]:
+    ) -> RoutedCall:
         return await super().route(example, state, 0.0, draws)
 
 
