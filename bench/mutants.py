@@ -44,7 +44,7 @@ ROOMS: Mapping[str, Sequence[str]] = {
     "audit": ["audit", "policy/scan.py", "policy/decoding.py"],
     "export": ["exports"],
     "trust": ["policy/references.py", "policy/file.py", "store/header.py"],
-    "loop": ["method/train.py", "method/update.py", "method/state.py"],
+    "loop": ["method/train.py", "method/update.py", "method/acceptance.py", "method/state.py"],
     "rivals": ["optimizers/fixed.py", "paper/rivals/outside.py"],
     "serve": ["serve"],
     "store": ["store"],

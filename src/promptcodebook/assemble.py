@@ -26,11 +26,11 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm.spec import MODELS, Spec
 from promptcodebook.lm.stack import InProcessModels, Models, StackResources, local_models
+from promptcodebook.method.acceptance import find_rule
 from promptcodebook.method.executor import Evaluator, Scorer, Trial
 from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import Composer, join_prompts
 from promptcodebook.method.templates import TemplateSet, load_templates
-from promptcodebook.method.update import find_rule
 from promptcodebook.routing.ranking import Embedder, RankedRoutes
 from promptcodebook.tasks.program import AgentProgram, SingleCall, make_program
 from promptcodebook.tasks.rewards import STAND_IN, apply_reward, describe_reward, reward_factory
@@ -108,8 +108,8 @@ class Plan:
             return ()
         if not self.task.program.stages:
             hint = "give the executor an attribute `stages`, e.g. run.stages = ('find',)"
-            said = "compose_per_stage needs an executor that names its stages"
-            raise ConfigError(said, hint=hint)
+            message = "compose_per_stage needs an executor that names its stages"
+            raise ConfigError(message, hint=hint)
         program = self.task.program
         if isinstance(program, AgentProgram) and not program.wants_prompt:
             what = "compose_per_stage has a prompt for each stage, and the executor takes one text"
@@ -140,14 +140,14 @@ class Plan:
     def connect(self, supplies: StackResources | None = None) -> Assembled:
         """With models and reward. Opens no connection yet; raises ConfigError for a bad spec."""
         given, private = supplies or StackResources(), self.task.private
-        own = self.sources.lm if given.own is None else given.own
-        local, closes = given.local or self.sources.local, None
+        client = self.sources.lm if given.client is None else given.client
+        local, owned = given.local or self.sources.local, None
         if local is None:
-            local = closes = local_models()
+            local = owned = local_models()
         # Its world is made of the plan's own data.
         world = partial(simulated_model, self.config.task, self.dataset)
         supplies = replace(
-            given, own=own, local=local, closes=closes, simulated=world, private=private
+            given, client=client, local=local, owned_models=owned, simulated=world, private=private
         )
         return Assembled(self, Models.build(self.config, supplies))
 
@@ -211,9 +211,17 @@ class Assembled:
         """Encoder and generator as Eqs. 3-4 need them; `stages` get a prompt each. A policy brings
         the `templates` that it was trained with; None = those of the configuration."""
         config, models = self.config, self.models
-        form = config.compose, config.base_prompt, config.output_format
-        routing = templates or self.plan.templates, config.select, self.ranks.rank
-        return Composer(models.ask, *routing, *form, stages, models.tally)
+        return Composer(
+            ask=models.ask,
+            templates=templates or self.plan.templates,
+            select=config.select,
+            ranks=self.ranks.rank,
+            mode=config.compose,
+            base_prompt=config.base_prompt,
+            output_format=config.output_format,
+            stages=stages,
+            tally=models.tally,
+        )
 
     def trial(self, *, greedy: bool = False, scored: bool = True, model: str = "") -> Trial:
         """The program with the reward; `greedy` = as evaluated, `model` = another spec."""
@@ -396,7 +404,7 @@ async def try_reward(plan: Plan) -> RewardTrial:
         raise LMError("no model is asked here")
 
     free = plan.config.model_copy(update={"lm": "own", "roles": {}, "budget": Budget()})
-    scorer = replace(plan, config=free).connect(StackResources(own=refuse)).scorer
+    scorer = replace(plan, config=free).connect(StackResources(client=refuse)).scorer
     example, answers = plan.dataset.train[0], {"nonsense": _NONSENSE}
     if example.target is not None:
         answers = {"the reference": example.target, **answers}

@@ -144,10 +144,10 @@ def plug_in(group: str, name: str, key: str, own: Iterable[str] = ()) -> Any:
     except PcoError:
         raise
     except Exception as error:
-        said = f"{key} {name!r}: {entry.value} cannot be loaded: {type(error).__name__}: "
+        message = f"{key} {name!r}: {entry.value} cannot be loaded: {type(error).__name__}: "
         package = entry.dist.name if entry.dist else entry.module
         hint = f"mend or reinstall the package {package}"
-        raise ConfigError(said + message_of(error), hint=hint) from error
+        raise ConfigError(message + message_of(error), hint=hint) from error
 
 
 def import_part(group: str, name: str, what: str, extra: str) -> Any:

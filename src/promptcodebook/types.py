@@ -50,7 +50,7 @@ class Example:
         return tuple(part for message in self.messages for part in message.media)
 
     @property
-    def whole(self) -> str:
+    def cache_text(self) -> str:
         """The input and the digest: what tells one input from another."""
         return f"{self.input} {self.digest}" if self.digest else self.input
 

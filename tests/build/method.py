@@ -15,13 +15,14 @@ from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config import Config, load_config
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import Ask
+from promptcodebook.method.acceptance import Rescore
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.policy import Composer, Router
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Credit, Learner, train
-from promptcodebook.method.update import Rescore, Updater
+from promptcodebook.method.update import Updater
 from promptcodebook.routing.ranking import RankedRoutes
 from promptcodebook.routing.router import make_router
 from promptcodebook.routing.upkeep import Upkeep
@@ -205,7 +206,7 @@ class World:
     def learner(self) -> Learner:
         config = self.config
         router = self.router
-        rerun = Rescore(config, self.composer, self.trial, router, self.pool, self.credit.judge)
+        rescore = Rescore(config, self.composer, self.trial, router, self.pool, self.credit.judge)
         return Learner(
             config=config,
             composer=self.composer,
@@ -213,7 +214,7 @@ class World:
             trial=self.trial,
             credit=self.credit,
             updater=self.updater,
-            rerun=rerun,
+            rescore=rescore,
             upkeep=Upkeep(self.updater, router, config.update.batch_size),
         )
 

@@ -243,11 +243,11 @@ def test_a_training_example_is_told_to_the_end(trained: Path, blamed: tuple[Step
     shown = pco("explain", "last", inputs(trained)[name], cwd=trained)
     flat = " ".join(shown.out.split())
     assert f"in training (example {name}, update {step.index + 1}, " in flat
-    order = ["input ", "route ", "why ", "prompt ", "in training ", "output ", "reward ", "critic "]
+    order = ["input ", "route ", "why ", "prompt ", "in training ", "output ", "verdict "]
     places = [flat.index(f" {part}" if part != "input " else part) for part in order]
     assert places == sorted(places)
     for k, gradient in trace.gradients.codebook.items():
-        assert f"blame c{k}: {' '.join(gradient.split())}" in flat
+        assert f"gradient: instinct {k} {' '.join(gradient.split())}" in flat
         assert f"changed {variable_name(k)}: " in flat
 
 

@@ -205,14 +205,14 @@ async def test_what_unfinished_work_paid_for_is_found_again_until_it_is_done(
         await evaluated(server, -1)
     assert list(unfinished_folder().iterdir()) == []
     with until_done("a question") as outer, until_done("a question") as inner:
-        assert outer.spare is not None and inner.spare is not None
-        assert outer.spare() is not None
-        assert inner.spare() is None, "another is at it"
+        assert outer.fallback_log is not None and inner.fallback_log is not None
+        assert outer.fallback_log() is not None
+        assert inner.fallback_log() is None, "another is at it"
     assert "a kill would lose what this pays for" in caplog.text
     unfinished_folder().rmdir()
     unfinished_folder().write_text("a file")
     with until_done("a question") as supplies:
-        assert supplies.spare is not None and supplies.spare() is None
+        assert supplies.fallback_log is not None and supplies.fallback_log() is None
     assert f"{unfinished_folder().name}" in caplog.text and "File exists" in caplog.text
 
 

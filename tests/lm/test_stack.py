@@ -262,7 +262,7 @@ async def test_replies_are_cached_between_stacks_but_not_the_users_own_nor_the_s
     script = ScriptedLM().reply_with(lambda r: "ok")
     assert await sources(StackResources()) == ["live", "cache"]
     assert await sources(StackResources(), cache=False) == ["live", "live"]
-    assert await sources(StackResources(own=script)) == ["live", "live"]
+    assert await sources(StackResources(client=script)) == ["live", "live"]
     assert (
         await sources(StackResources(simulated=lambda spec: script), lm="simulated") == ["live"] * 2
     )

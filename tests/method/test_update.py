@@ -14,6 +14,7 @@ from promptcodebook.config import load_config
 from promptcodebook.config.schema import Update
 from promptcodebook.errors import ConfigError, EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.method.acceptance import find_rule
 from promptcodebook.method.update import (
     AllChecks,
     LengthCheck,
@@ -21,7 +22,6 @@ from promptcodebook.method.update import (
     PendingUpdate,
     apply_rewrites,
     collect_gradients,
-    find_rule,
     near_copy,
 )
 from promptcodebook.types import (
@@ -631,7 +631,7 @@ async def test_what_touches_no_example_is_kept():
 def test_a_rule_is_ours_or_an_installed_package_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rule = "def rule(rerun, proposal): ...\n"
+    rule = "def rule(rescore, candidate): ...\n"
     (tmp_path / "gentle.py").write_text(rule.replace("rule", "plain") + "async " + rule)
     entries = "[promptcodebook.acceptance]\ngentle = gentle:rule\nplain = gentle:plain\n"
     install_package(tmp_path, "gentle", entries)

@@ -96,7 +96,7 @@ def problem(path: Path, settings: Config, reply: Any, val: int = 0) -> Iterator[
     data = Dataset(rows(24), rows(val, 24), ())
     task = Task("t", data, asks_nobody(reward), SingleCall(), settings.reward_range)
     lm, told, store = ScriptedLM().reply_with(reply), list[object](), RunStore.create(path, HEADER)
-    models = Models.build(settings, StackResources(own=lm))
+    models = Models.build(settings, StackResources(client=lm))
     plan = Plan(settings, task, load_templates("default"))
     yield At(Problem(Assembled(plan, models), store, told.append), lm, told)
     store.close()
@@ -107,7 +107,7 @@ def learned(settings: Config) -> Assembled:
     data = Dataset(rows(24), (), ())
     task = Task("t", data, asks_nobody(lambda example, output: 0.5), SingleCall())
     lm = ScriptedLM().reply_with(talkative)
-    models = Models.build(settings, StackResources(own=lm))
+    models = Models.build(settings, StackResources(client=lm))
     return Assembled(Plan(settings, task, load_templates("default")), models)
 
 

@@ -155,7 +155,7 @@ async def test_an_agent_may_offer_tools_itself_and_see_the_calls(tmp_path: Path)
 
     config = load_config({"lm": "own"})
     plan = plan_run(config, Sources(data=pco.load(TEXTS), reward=reward, executor=agent, lm=lm))
-    trial = plan.connect(StackResources(own=lm)).trial()
+    trial = plan.connect(StackResources(client=lm)).trial()
     example = plan.dataset.train[0]
     made = await trial.run(example, Prompt("p"), Randomness(0).at(0, "x"), Rollout(example.id))
     assert (made.output, made.failure) == ("look_up", None)

@@ -71,17 +71,14 @@ def test_a_finished_run_made_longer_is_the_longer_run(tmp_path: Path) -> None:
         assert store.ours and store.header.config["update"]["epochs"] == 4
 
 
-def test_a_run_of_the_version_before_keeps_its_prompts_and_loses_a_key_that_is_gone(
-    tmp_path: Path,
-) -> None:
+def test_a_run_of_the_version_before_keeps_its_prompts(tmp_path: Path) -> None:
     short = train(tmp_path, config=epochs(2))
     with closing(RunStore.open(short.path, write=True)) as store:
         header = store.header
         assert header.templates is not None
         texts = {n: f"{text}\nEarlier words." for n, text in header.templates.sources.items()}
         begun = replace(header, templates=replace(header.templates, sources=texts))
-        gone = merge(header.config, {"router": {"explore": "thompson"}})
-        store.amend(replace(begun, config=gone), Amended((), "", False))
+        store.amend(begun, Amended((), "", False))
     longer = train(tmp_path, config=epochs(3), resume=short.id)
     assert longer.ended == "finished"
     assert "Earlier words." in longer.policy.file.templates.encoder

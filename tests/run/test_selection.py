@@ -104,7 +104,7 @@ def make_run(tmp_path: Path, untrained: float, val: int = 4, **tree: Any) -> Run
             notes.append(event)
 
     task = Task("t", data, asks_nobody(reward), SingleCall())
-    models = Models.build(settings, StackResources(own=world.lm))
+    models = Models.build(settings, StackResources(client=world.lm))
     listener: Listener = listen
     problem = Problem(
         Assembled(Plan(settings, task, load_templates("default")), models), store, listener

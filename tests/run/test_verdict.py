@@ -480,7 +480,7 @@ class Court:
         data = Dataset(tuple(examples(2)), (), tuple(examples(24, start=10)))
         task = Task("t", data, asks_nobody(self.reward), SingleCall())
         plan = Plan(chosen, task, load_templates("default"))
-        models = Models.build(chosen, StackResources(own=self.lm))
+        models = Models.build(chosen, StackResources(client=self.lm))
         self.store = RunStore.create(folder, HEADER)
         self.problem = Problem(Assembled(plan, models), self.store, self.hear)
 

@@ -482,8 +482,8 @@ def unpack(blob: bytes) -> Any:
             raise ValueError(f"it has more than {_MOST_PARTS:,} parts")
         return json.loads(data.decode("utf-8", "surrogatepass"))
     except (zstandard.ZstdError, ValueError, TypeError, RecursionError) as error:
-        said = f"a stored value is damaged: {error}"
-        raise StoreError(said, hint="put a copy of the file in its place") from error
+        message = f"a stored value is damaged: {error}"
+        raise StoreError(message, hint="put a copy of the file in its place") from error
 
 
 def _has_too_many_parts(data: bytes) -> bool:

@@ -255,18 +255,19 @@ class Typed:
 
     def given(self, verb: str = "") -> EvaluationOptions:
         """The same for `Subject.resolve`; `verb` is the command."""
+        flags = flag_layer(self.task, self.data, lm=self.lm)
         return EvaluationOptions(
             verb=verb,
-            above=merge(flag_layer(self.task, self.data, lm=self.lm), set_layer(self.sets or ())),
-            below=lambda: _toml_layer(self.config),
+            overrides=merge(flags, set_layer(self.sets or ())),
+            read_settings=lambda: _toml_layer(self.config),
             named=self.config is not None,
             environment=environment_layer(),
             budget=self.budget,
             runs_dir=runs_dir(),
             trust=self.trust,
-            again=_AS_FILES,
+            object_hints=_AS_FILES,
             tell=note,
-            afresh=self.again,
+            ask_anew=self.again,
         )
 
 

@@ -27,13 +27,21 @@ from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import StackResources
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Reference, find_policy, first_policy, stored_dataset
-from promptcodebook.report.traces import ExampleRecord, Training, read_record
+from promptcodebook.report.traces import (
+    ExampleRecord,
+    NamedTexts,
+    Training,
+    parts_of,
+    parts_of_trace,
+    read_record,
+    reward_text,
+)
 from promptcodebook.run.evaluation import Assessment, Comparing, Comparison, Evaluating, Sample
 from promptcodebook.run.measuring import Distillation, Distiller, Needs
 from promptcodebook.run.subject import Subject
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
-from promptcodebook.types import Example, Rollout, Stage, variable_name
+from promptcodebook.types import Example, Turn, variable_name
 
 app = command.command_group()
 
@@ -268,7 +276,7 @@ def explain(
 
 def _deployed(ref: str, reference: Reference, typed: command.Unpaid, ledger: Ledger) -> Policy:
     settings, base = command.settings_for(reference, typed)
-    supplies = StackResources(recorded=typed.given().recorded(ref), ledger=ledger)
+    supplies = StackResources(recorded_replies=typed.given().recorded(ref), ledger=ledger)
     return deploy(reference.file, settings, Sources(base), supplies)
 
 
@@ -349,43 +357,34 @@ def _record_text(record: ExampleRecord) -> Iterator[str]:
     name = record.example_id
     if record.trainings:
         yield _training_text(record.trainings[-1], len(record.trainings), name)
-    if record.validated is not None:
-        yield "\n".join([f"in validation (example {name})", *_answer_text(record.validated)])
+    if (validated := record.validated) is not None:
+        head = f"in validation (example {name}): {reward_text(validated)}"
+        yield "\n".join([head, *_parts_text(parts_of(validated, ()))])
     if record.judged:
         width = max(len(row) for row, _ in record.judged)
-        rows = [wrap_text(_outcome(r), f"  {row:<{width}}  ") for row, r in record.judged]
-        answer = _answer_text(record.judged[-1][1])[:-1]  # its reward is in the rows
+        rows = [f"  {row:<{width}}  {reward_text(rollout)}" for row, rollout in record.judged]
+        answer = _parts_text(parts_of(record.judged[-1][1], ()))
         yield "\n".join([f"in the verdict (example {name} of the test split)", *rows, *answer])
 
 
-def _answer_text(rollout: Rollout) -> list[str]:
-    stages = [wrap_text(_stage_text(stage), f"  {stage.name}  ") for stage in rollout.stages]
-    output = wrap_text(rollout.said or "(empty)", "  output   ")
-    return [*stages, output, wrap_text(_outcome(rollout), "  reward   ")]
+def _parts_text(parts: NamedTexts) -> Iterator[str]:
+    """A rollout as the report shows it, without its prompt: that of now is above it."""
+    for name, body in parts:
+        if name not in ("instincts", "prompt"):
+            yield wrap_text(body if isinstance(body, str) else _turns_text(body), f"  {name:<8} ")
 
 
-def _stage_text(stage: Stage) -> str:
-    """What it was asked and said: in turns where they are known, an image by its name alone."""
-    turns = [replace(t, text="") if t.kind == "image" and t.name else t for t in stage.turns]
-    said = [f": {shorten(turn.text, _TURN)}" * bool(turn.text) for turn in turns]
-    lines = [f"{t.kind} {t.name}".rstrip() + each for t, each in zip(turns, said, strict=True)]
-    return "\n".join(lines) or f"{stage.input}\n→ {stage.output}"
+def _turns_text(turns: Sequence[Turn]) -> str:
+    """A stage's turns, an image by its name alone."""
+    texts = ["" if t.kind == "image" and t.name else shorten(t.text, _TURN) for t in turns]
+    pairs = zip(turns, texts, strict=True)
+    return "\n".join(f"{t.kind} {t.name}".rstrip() + f": {text}" * bool(text) for t, text in pairs)
 
 
 def _training_text(training: Training, times: int, name: str) -> str:
-    trace, rollout = training.trace, training.trace.rollout
-    often = "once" if times == 1 else f"the last of {times} times"
-    lines = [f"in training (example {name}, update {training.step + 1}, {often})"]
-    if (route := rollout.route) is not None:
-        how = "explored" if route.explored else f"chosen{' by the encoder' * bool(route.analysis)}"
-        lines.append(f"  route    {', '.join(map(str, route.indices))} ({how})")
-    lines += _answer_text(rollout)
-    if (verdict := trace.verdict) is not None:
-        said = f": {verdict.feedback}" if verdict.feedback else ""
-        figures = f"{number(verdict.score)}, penalty {number(trace.penalty)}"
-        lines.append(wrap_text(figures + said, "  critic   "))
-    for variable, gradient in trace.gradients.blamed.items():
-        lines.append(wrap_text(f"{variable_name(variable)}: {gradient}", "  blame    "))
+    trace, often = training.trace, "once" if times == 1 else f"the last of {times} times"
+    head = f"in training (example {name}, update {training.step + 1}, {often})"
+    lines = [f"{head}: {reward_text(trace.rollout)}", *_parts_text(parts_of_trace(trace, ()))]
     for rewrite in training.rewrites:
         fate = mark_changes(rewrite.before, rewrite.after)
         if rewrite.variable in training.reverted:
@@ -394,12 +393,6 @@ def _training_text(training: Training, times: int, name: str) -> str:
             fate = f"refused: {rewrite.reason}"
         lines.append(wrap_text(f"{variable_name(rewrite.variable)}: {fate}", "  changed  "))
     return "\n".join(lines)
-
-
-def _outcome(rollout: Rollout) -> str:
-    if rollout.failure is not None:
-        return f"failed: {rollout.failure.stage}: {rollout.failure.message}"
-    return number(rollout.reward) + (f": {rollout.feedback}" if rollout.feedback else "")
 
 
 def _explained_json(made: Explanation, record: ExampleRecord | None) -> dict[str, Any]:

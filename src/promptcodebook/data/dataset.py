@@ -60,7 +60,9 @@ class Dataset:
         for name, examples in self.items():
             digest = hashlib.sha256()
             for example in examples:
-                line = json.dumps([example.id, example.whole, example.target], ensure_ascii=False)
+                line = json.dumps(
+                    [example.id, example.cache_text, example.target], ensure_ascii=False
+                )
                 digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
             marks[name] = digest.hexdigest()
         return marks
@@ -99,7 +101,7 @@ def draw_splits(
     one example; shares count distinct inputs. DataError if there are too few."""
     groups = dict[str, list[Example]]()
     for example in examples:
-        groups.setdefault(fold_text(example.whole), []).append(example)
+        groups.setdefault(fold_text(example.cache_text), []).append(example)
     total = len(groups)
     if total < len(shares):
         few = f"too few for the {len(shares)} splits {', '.join(shares)}"
@@ -283,7 +285,9 @@ class _SplitRow:
 
 def _rows(dataset: Dataset) -> list[_SplitRow]:
     return [
-        _SplitRow(split, e, fold_text(e.whole)) for split, part in dataset.items() for e in part
+        _SplitRow(split, e, fold_text(e.cache_text))
+        for split, part in dataset.items()
+        for e in part
     ]
 
 

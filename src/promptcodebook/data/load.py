@@ -33,7 +33,7 @@ _READERS: dict[str, Callable[[Path], tabular.Table]] = {
 }
 
 
-def load(  # noqa: PLR0913 - the public face: keywords read better than an options object
+def load(
     source: object,
     *,
     input: str = "input",

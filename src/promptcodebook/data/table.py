@@ -316,22 +316,23 @@ def _make_example(
 ) -> Example:
     digest, messages = "", tuple[Message, ...]()
     if template is not None and template.literals != ("", ""):
-        text = whole = template.render(
+        text = cache_text = template.render(
             {n: cell_text(_require_value(row, n)) for n in template.columns}
         )
     else:
         column = (columns.messages or "") if template is None else template.columns[0]
         cell = _require_value(row, column)
         if template is not None and isinstance(cell, str):
-            text = whole = cell
+            text = cache_text = cell
         else:
             chat = _read_chat(cell, column, row.where)
-            text, messages, digest, whole = chat.input, chat.messages, chat.digest, chat.whole
+            text, cache_text = chat.input, chat.cache_text
+            messages, digest = chat.messages, chat.digest
     if not text.strip():
         raise _fault(row.where, "the input is empty", "fill it in or delete the row")
     target = None if columns.target is None else row.values.get(columns.target)
     reference = None if target is None else cell_text(target)
-    name = _example_id(row, columns.id, whole, reference, seen)
+    name = _example_id(row, columns.id, cache_text, reference, seen)
     seen[name] = row.where
     where = "" if columns.id else row.where
     return Example(name, text, reference, messages, row.values, digest, where)
@@ -356,8 +357,8 @@ def _example_id(
     if column is None:
         # By its parts: an encoder would be set up again for every row.
         reference = "null" if target is None else encode_basestring(target)
-        whole = f"[{encode_basestring(text)}, {reference}]".encode("utf-8", "surrogatepass")
-        base = hashlib.sha256(whole).hexdigest()[:12]
+        identity = f"[{encode_basestring(text)}, {reference}]".encode("utf-8", "surrogatepass")
+        base = hashlib.sha256(identity).hexdigest()[:12]
         if base not in seen:
             return base
         return next(name for again in count(2) if (name := f"{base}-{again}") not in seen)

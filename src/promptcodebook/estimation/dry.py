@@ -105,7 +105,7 @@ async def dry_run(plan: Plan, manner: DryManner) -> DryWork:
     reward = _made_up_reward(plan.task.reward, config.reward_range, lm)
     task = replace(plan.task, program=program, reward=reward)
     asyncio.get_running_loop().set_default_executor(_Inline())
-    supplies = StackResources(own=lm, log=_InMemoryLog())
+    supplies = StackResources(client=lm, log=_InMemoryLog())
     assembled = replace(plan, task=task, config=config).connect(supplies)
     now, tree = datetime.now(UTC).isoformat(), config.model_dump(mode="json")
     with TemporaryDirectory() as folder:

@@ -145,16 +145,23 @@ def estimate(
     seconds_per_call: float | None = None,
     **choices: Unpack[Choices],
 ) -> Estimate:
-    """Calls, tokens and USD by role, low, expected and high: `pco estimate` from Python.
+    """Estimate calls, tokens and USD by role, low, expected and high: `pco estimate` from Python.
 
-    The keywords are those of `optimize`. The plan is simulated with dummy replies, and no model is
-    asked. An unknown price is None, not 0. The time is known where `seconds_per_call` is.
-    Raises ConfigError and DataError as `optimize` would."""
+    The plan is simulated with dummy replies, and no model is asked.
+
+    - `data`, `reward`, `lm` and all keywords that are not listed: as in `optimize`.
+    - `seconds_per_call`: how long a call takes; the time is unknown without it (None).
+
+    The result has `.roles` and `.total`; an unknown price is None, not 0.
+
+    Raises ConfigError and DataError when `optimize` would."""
     verb = "estimate()"
     settings = settings_of(verb, reward, lm, choices)
     if not (seconds_per_call is None or 0 <= seconds_per_call < math.inf):
-        said = f"{verb}: a call cannot take {seconds_per_call:g} seconds"
-        raise ConfigError(said, hint="seconds_per_call is 0 or more, or None where it is unknown")
+        message = f"{verb}: a call cannot take {seconds_per_call:g} seconds"
+        raise ConfigError(
+            message, hint="seconds_per_call is 0 or more, or None where it is unknown"
+        )
     sources = sources_of(verb, data, reward, choices.get("executor"), lm)
     plan = plan_run(settings, sources).require_training()
     seconds = dict.fromkeys(specs_of(plan.config), seconds_per_call) if seconds_per_call else {}
@@ -168,8 +175,8 @@ def estimate_plan(
     `short` is a shorter plan, simulated in its place. Raises what a run raises before its first
     call, and ConfigError for an optimizer that is not ours."""
     if plan.config.optimizer != "pco":
-        said = f"only our own optimizer is estimated, and optimizer = {plan.config.optimizer!r}"
-        raise ConfigError(said, hint="bound what it may spend, e.g. pco train --budget 500calls")
+        message = f"only our own optimizer is estimated, and optimizer = {plan.config.optimizer!r}"
+        raise ConfigError(message, hint="bound what it may spend, e.g. pco train --budget 500calls")
     stand_in = short or shorten_plan(plan)
     scale = PlanScale.between(plan, stand_in)
 

@@ -223,7 +223,7 @@ class PCO(_dspy.teleprompt.Teleprompter):
     that it or dspy is configured with; what dspy says that this took is counted. Where there is
     none, our role `executor` is asked."""
 
-    def __init__(  # noqa: PLR0913 - the keywords of `optimize`
+    def __init__(
         self,
         metric: Callable[..., object],
         lm: str | LM = "",

@@ -92,7 +92,7 @@ class PriceTable:
         name = "simulated" if spec.kind == "simulated" else spec.model
         if name in self._extra:
             return self._extra[name]
-        if spec.kind in ("simulated", "local"):
+        if spec.in_process:
             return _FREE
         with suppress(errors.MissingExtra):
             return errors.import_part(MODELS, "prices", "a listed price", "litellm")(spec)
@@ -119,8 +119,8 @@ class PriceTable:
     def require(self, models: Iterable[str]) -> None:
         for model in models:
             if self.price(model) is None:
-                said = f"a money budget needs a price, and none is known for {model!r}"
-                raise errors.ConfigError(said, hint=f"in pco.toml: {price_lines(model)}")
+                message = f"a money budget needs a price, and none is known for {model!r}"
+                raise errors.ConfigError(message, hint=f"in pco.toml: {price_lines(model)}")
 
 
 def price_lines(model: str) -> str:
@@ -172,9 +172,9 @@ class BudgetGate:
             return
         self.prices.require(models)
         if self.ledger.total.cost is None:
-            said = "a money budget cannot be kept: earlier calls of this run have no known price"
+            message = "a money budget cannot be kept: earlier calls of this run have no known price"
             raise errors.ConfigError(
-                said, hint="give the budget in tokens or calls, or start a new run"
+                message, hint="give the budget in tokens or calls, or start a new run"
             )
 
     def stop(self, reason: errors.Stop) -> None:
@@ -191,9 +191,9 @@ class BudgetGate:
             raise errors.ConfigError(f"the executor reported the usage {own!r}", hint=hint)
         usage = replace(own, calls=own.calls or int(own.tokens > 0), cost=own.cost or None)
         if self._limits.usd is not None and usage.cost is None:
-            said = "a money budget cannot be kept: the executor reports calls without their cost"
+            message = "a money budget cannot be kept: the executor reports calls without their cost"
             raise errors.ConfigError(
-                said, hint="report it in USD, or give the budget in tokens or calls"
+                message, hint="report it in USD, or give the budget in tokens or calls"
             )
         self.ledger.end(self.ledger.begin("executor", usage), usage)
         if not self._in_flight and (passed := self._limit_passed(Usage())):
@@ -224,9 +224,11 @@ class BudgetGate:
         """The most that an attempt at this request can cost."""
         limits, cap = self._limits, request.sampling.max_tokens
         if cap is None and (limits.tokens is not None or limits.usd is not None):
-            said = f"role {request.role} has no length cap"
+            message = f"role {request.role} has no length cap"
             hint = f"set roles.{request.role}.max_tokens in pco.toml"
-            raise errors.ConfigError(f"{said}, so no budget of tokens or money can hold", hint=hint)
+            raise errors.ConfigError(
+                f"{message}, so no budget of tokens or money can hold", hint=hint
+            )
         if limits.usd is not None:
             self.prices.require([request.model])
         prompt = prompt_bound(request)

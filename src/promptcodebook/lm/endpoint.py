@@ -239,17 +239,23 @@ class Endpoint:
         return self._where.model
 
     async def __call__(self, request: Request) -> Reply:
-        if not self._where.model:
-            known = await self.models()
-            if len(known) != 1:
-                listed = ", ".join(known[:12]) or "none"
-                said = f"{self._where.base_url} serves {len(known)} models and the spec names none"
-                raise ConfigError(said, hint=f"add #MODEL to the spec; it lists: {listed}")
-            self._where = replace(self._where, model=known[0])
+        await self.named_model()
         for _ in range(_ATTEMPTS - 1):
             with suppress(_FieldRefused):
                 return await self._attempt(request)
         return await self._attempt(request)
+
+    async def named_model(self) -> str:
+        """The model that the spec names, else the only one of the endpoint. Raises ConfigError
+        where it serves none or several."""
+        if not self._where.model:
+            known = await self.models()
+            if len(known) != 1:
+                listed = ", ".join(known[:12]) or "none"
+                message = f"{self._where.base_url} serves {len(known)} models, the spec names none"
+                raise ConfigError(message, hint=f"add #MODEL to the spec; it lists: {listed}")
+            self._where = replace(self._where, model=known[0])
+        return self._where.model
 
     async def _send(self, request: Request) -> Reply:
         """One request. Raises _FieldRefused when the next one will leave out what was refused."""

@@ -53,6 +53,32 @@ class Spec:
         """The first word of PROVIDER/NAME."""
         return self.text.partition("/")[0]
 
+    @property
+    def in_process(self) -> bool:
+        """Whether its model has no address."""
+        return self.kind in ("simulated", "local")
+
+    def credentials(
+        self,
+        headers: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Credentials:
+        """The key from `key_names`, or from headers that say '$VARIABLE'. Raises ConfigError when
+        such a variable is not set."""
+        given = headers or {}
+        named = {header: value[1:] for header, value in given.items() if value.startswith("$")}
+        if not named:
+            return Credentials(read_key(self.key_names, environment), self.key_names, given)
+        key: ApiKey | None = None
+        for header, variable in named.items():
+            found = read_key([variable], environment, header)
+            if found is None:
+                message = f"the header {header!r} takes its key from {variable}, which is not set"
+                raise ConfigError(message, hint=f"export {variable}=...")
+            key = found if key is None else key | found
+        plain = {header: value for header, value in given.items() if header not in named}
+        return Credentials(key, tuple(named.values()), plain)
+
 
 def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
     """Reads a spec; raises ConfigError that names what is wrong and never repeats credentials."""
@@ -121,8 +147,8 @@ def _parse_url(text: str) -> Spec:
         parts = urlsplit(address)
         _ = parts.port
     except ValueError:
-        said = "cannot read the model's address: host or port is malformed"
-        raise ConfigError(said, hint=f"write {FORMS}") from None
+        message = "cannot read the model's address: host or port is malformed"
+        raise ConfigError(message, hint=f"write {FORMS}") from None
     if parts.query:
         hint = "keys belong in PCO_API_KEY, further body fields in roles.ROLE.extra"
         raise ConfigError(f"the address at {parts.netloc} contains a query after '?'", hint=hint)
@@ -138,8 +164,8 @@ def _parse_url(text: str) -> Spec:
 def _unknown(text: str) -> ConfigError:
     head = re.split(r"[/?#]", text, maxsplit=1)[0]
     if re.match(r"^[\w.-]+:\d+", text) or head == "localhost":
-        said = f"the model's address {text!r} lacks http://"
-        return ConfigError(said, hint=f"write http://{text}")
+        message = f"the model's address {text!r} lacks http://"
+        return ConfigError(message, hint=f"write http://{text}")
     known, name = (*providers()["providers"], "simulated", SMOLLM2), text.rpartition("/")[2]
     meant = [did_you_mean(head, known)] if head not in known else []
     for form, begins in providers()["families"].items():
@@ -197,8 +223,8 @@ def read_key(
         if value and value.isascii() and value.isprintable() and " " not in value:
             return ApiKey(name, value, header)
         if value:
-            said = f"the key in {name} contains characters that no key has"
-            raise ConfigError(said, hint=f"set {name} again, without spaces or line breaks")
+            message = f"the key in {name} contains characters that no key has"
+            raise ConfigError(message, hint=f"set {name} again, without spaces or line breaks")
     return None
 
 
@@ -214,27 +240,6 @@ class Credentials:
         return {**self.headers, **(self.key.headers() if self.key is not None else {})}
 
 
-def find_credentials(
-    names: Sequence[str],
-    headers: Mapping[str, str] | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Credentials:
-    """The key from `names`, or from headers that say '$VARIABLE'. ConfigError: it is not set."""
-    given = headers or {}
-    named = {header: value[1:] for header, value in given.items() if value.startswith("$")}
-    if not named:
-        return Credentials(read_key(names, environment), tuple(names), given)
-    key: ApiKey | None = None
-    for header, variable in named.items():
-        found = read_key([variable], environment, header)
-        if found is None:
-            said = f"the header {header!r} takes its key from {variable}, which is not set"
-            raise ConfigError(said, hint=f"export {variable}=...")
-        key = found if key is None else key | found
-    plain = {header: value for header, value in given.items() if header not in named}
-    return Credentials(key, tuple(named.values()), plain)
-
-
 @cache
 def providers() -> Mapping[str, Any]:
     """providers.toml: who wants a key, where it is looked for, and prices."""
@@ -247,8 +252,8 @@ def require_keys(
     """ConfigError for the first spec, each with its headers, whose provider wants a key not set."""
     for text, headers in specs.items():
         if names := missing_key(text, headers.values(), environment):
-            said = f"{text} needs a key, and {' or '.join(names)} is not set"
-            raise ConfigError(said, hint=f"export {names[0]}=...")
+            message = f"{text} needs a key, and {' or '.join(names)} is not set"
+            raise ConfigError(message, hint=f"export {names[0]}=...")
 
 
 def missing_key(

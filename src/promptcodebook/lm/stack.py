@@ -26,7 +26,6 @@ from promptcodebook.lm.spec import (
     MODELS,
     Spec,
     any_simulated,
-    find_credentials,
     no_model,
     parse_spec,
     require_keys,
@@ -110,8 +109,8 @@ class Endpoints:
         """Asks what is connected as `request.model`."""
         lm = self._by_spec.get(request.model)
         if lm is None:
-            said = f"no endpoint is connected for model {request.model!r} (role {request.role})"
-            raise ConfigError(said, hint=f"connected: {', '.join(self._by_spec) or 'none'}")
+            message = f"no endpoint is connected for model {request.model!r} (role {request.role})"
+            raise ConfigError(message, hint=f"connected: {', '.join(self._by_spec) or 'none'}")
         return await lm(request)
 
     def limit_of(self, spec: Spec) -> AdaptiveLimit:
@@ -125,8 +124,8 @@ class Endpoints:
     def _inner(self, spec: Spec, headers: Mapping[str, str]) -> LM:
         if spec.kind == "simulated":
             if self.simulated is None:
-                said = "there is no simulated model in this program"
-                raise ConfigError(said, hint="pco lm serve simulated")
+                message = "there is no simulated model in this program"
+                raise ConfigError(message, hint="pco lm serve simulated")
             return self.around(self.simulated(spec))
         if spec.kind == "local":
             if self.local is None:
@@ -135,9 +134,10 @@ class Endpoints:
         # aiohttp takes a sixth of a second to import: here, once, and not in the first call.
         from promptcodebook.lm.endpoint import Endpoint
 
-        found = find_credentials(spec.key_names, headers, self.environment)
-        how = self.timeout, self.most_bytes, self.private, self.around
-        endpoint = Endpoint(spec, found, *how)
+        found = spec.credentials(headers, self.environment)
+        endpoint = Endpoint(
+            spec, found, self.timeout, self.most_bytes, self.private, around=self.around
+        )
         self._open.append(endpoint)
         return endpoint
 
@@ -176,20 +176,20 @@ def _filled(inner: LM, environment: Mapping[str, str]) -> LM:
 
 @dataclass(frozen=True)
 class StackResources:
-    """What the stack is built with beside the configuration. `own` replaces every spec;
+    """What the stack is built with beside the configuration. `client` replaces every spec;
     `private` = no error may quote what is sent, which is real people's."""
 
-    own: LM | None = None
+    client: LM | None = None
     simulated: Callable[[Spec], LM] | None = None
     local: InProcessModels | None = None
-    closes: InProcessModels | None = None
+    owned_models: InProcessModels | None = None
     """The local models that are closed together with the others, if any."""
     log: ReplyLog | None = None
-    spare: Callable[[], ReplyLog | None] | None = None
+    fallback_log: Callable[[], ReplyLog | None] | None = None
     """Opens a journal for replies that cost something, and that nothing else would keep."""
     outer: Sequence[Callable[[Config, bool], Middleware]] = ()
     """Makes what is put around the models beside what the configuration names."""
-    recorded: ReplyLog | None = None  # what a run was answered: it is not asked for again
+    recorded_replies: ReplyLog | None = None  # what a run was answered: it is not asked for again
     ledger: Ledger | None = None
     tally: Tally | None = None
     elapsed: Callable[[], float] = lambda: 0.0
@@ -217,49 +217,62 @@ class Models:
     outer: Sequence[Middleware]
     _endpoints: Endpoints
     _cache: Cache | None
-    _closes: InProcessModels | None
+    _owned_models: InProcessModels | None
 
     @classmethod
-    def build(cls, config: Config, supplies: StackResources = StackResources()) -> Models:
+    def build(cls, config: Config, resources: StackResources = StackResources()) -> Models:
         """ConfigError: a bad spec, a wanted key that is not set, a money budget without a price."""
-        tally, ledger = supplies.tally or Counts(), supplies.ledger or Ledger()
-        own, local, stop, specs = supplies.own, supplies.local, StopSignal(), specs_of(config)
-        if own is None:
+        tally, ledger = resources.tally or Counts(), resources.ledger or Ledger()
+        client, local, stop, specs = (
+            resources.client,
+            resources.local,
+            StopSignal(),
+            specs_of(config),
+        )
+        if client is None:
             require_keys(specs)
             # Refuse a body field whose environment variable is not set.
             for role in ROLES:
                 if role in config.roles and not simulated_here([config.model_of(role)]):
                     fill_secrets(config.roles[role].extra, os.environ)
         prices = PriceTable(config.prices)
-        budget = BudgetGate(config.budget, prices, ledger, supplies.elapsed, stop)
+        budget = BudgetGate(config.budget, prices, ledger, resources.elapsed, stop)
         budget.check_prices(specs)
         around = partial(Attempted, gate=budget, tally=tally)
-        limits = config.timeout, config.concurrency, Backoff(config.retries)
-        most, connect = int(config.max_reply_mb * 1e6), None if local is None else local.connect
-        others = most, supplies.private, supplies.simulated, connect, tally
-        endpoints = Endpoints(*limits, *others, stop=stop, around=around)
-        inner: LM = endpoints if own is None else around(own)
-        for spec, headers in specs.items() if own is None else ():
+        endpoints = Endpoints(
+            timeout=config.timeout,
+            concurrency=config.concurrency,
+            backoff=Backoff(config.retries),
+            most_bytes=int(config.max_reply_mb * 1e6),
+            private=resources.private,
+            simulated=resources.simulated,
+            local=None if local is None else local.connect,
+            tally=tally,
+            stop=stop,
+            around=around,
+        )
+        inner: LM = endpoints if client is None else around(client)
+        for spec, headers in specs.items() if client is None else ():
             endpoints.connect(spec, headers)
         makers = [import_part(LISTENERS, n, f"telemetry {n!r}", n) for n in config.telemetry]
         outer: list[Middleware] = [
-            make(config, supplies.private) for make in (*makers, *supplies.outer)
+            make(config, resources.private) for make in (*makers, *resources.outer)
         ]
         for each in outer:
             inner = each.around(inner, budget, tally)
-        cache, log = None, supplies.log
-        if own is None and not simulated_here(specs):
+        cache, log = None, resources.log
+        if client is None and not simulated_here(specs):
             if config.cache:
                 identity = None if local is None else local.identity
                 inner = cache = Cache(inner, reply_cache_path(), tally, identity)
-            elif supplies.spare:
-                log = log or supplies.spare()
+            elif resources.fallback_log:
+                log = log or resources.fallback_log()
         if log is not None:
-            inner = Journaled(inner, log, tally, stop, supplies.models_then)
-        if supplies.recorded is not None:
-            inner = Journaled(inner, supplies.recorded, tally, stop)
+            inner = Journaled(inner, log, tally, stop, resources.models_then)
+        if resources.recorded_replies is not None:
+            inner = Journaled(inner, resources.recorded_replies, tally, stop)
         roles, keeps = Roles(inner, config.roles, config.lm), bool(cache or log)
-        ask, closes = Ask(roles, tally), supplies.closes
+        ask, closes = Ask(roles, tally), resources.owned_models
         return cls(roles, ask, tally, ledger, budget, keeps, outer, endpoints, cache, closes)
 
     def by_role(self) -> dict[Role, str]:
@@ -277,7 +290,7 @@ class Models:
     async def close(self) -> None:
         """Closes connections, the cache, and the local models that are closed with them."""
         async with AsyncExitStack() as last:
-            for each in filter(None, (self._closes, *self.outer)):
+            for each in filter(None, (self._owned_models, *self.outer)):
                 last.push_async_callback(each.close)
             if self._cache is not None:
                 last.callback(self._cache.close)
@@ -294,8 +307,8 @@ def specs_of(config: Config) -> dict[str, dict[str, str]]:
             named = any(map(config.model_of, ROLES))
             raise no_model(f"{f'role {role}' if named else 'the run'} has no model")
         if headers and specs.get(spec) not in (None, {}, headers):
-            said = f"two roles send different headers to {spec}"
-            raise ConfigError(said, hint="give one of them another spec, or the same headers")
+            message = f"two roles send different headers to {spec}"
+            raise ConfigError(message, hint="give one of them another spec, or the same headers")
         specs[spec] = headers or specs.get(spec, {})
     return specs
 
@@ -340,9 +353,9 @@ class Roles:
         asked = replace(request, model=model, sampling=sampling, sample=sample)
         reply = await self._inner(asked)
         if reply.tool_calls and not reply.text.strip() and "tools" not in sampling.extra:
-            said = f"the {request.role} reply of {model} calls a tool where text was expected"
+            message = f"the {request.role} reply of {model} calls a tool where text was expected"
             hint = f"name the tools in roles.{request.role}.extra, or switch them off at the server"
-            error = ParseError(said, hint=hint, role=request.role, model=model)
+            error = ParseError(message, hint=hint, role=request.role, model=model)
             error.usage = reply.usage
             raise error
         return reply

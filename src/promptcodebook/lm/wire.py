@@ -443,9 +443,9 @@ def missing_model(where: ModelAddress, known: Sequence[str]) -> errors.ModelNotF
     """The error for a model that the endpoint does not know; lists what it does know."""
     name = where.model or "(none named)"
     listed = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
-    said = f"{where.base_url} does not know the model {name!r}{did_you_mean(name, known)}"
+    message = f"{where.base_url} does not know the model {name!r}{did_you_mean(name, known)}"
     hint = f"name one that it lists: {listed}" if listed else where.doctor
-    return errors.ModelNotFound(said, hint=hint, model=where.model)
+    return errors.ModelNotFound(message, hint=hint, model=where.model)
 
 
 def fault_of(incident: Incident, where: ModelAddress, detail: str = "") -> LMError:

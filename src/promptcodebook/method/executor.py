@@ -69,8 +69,10 @@ class BoundChat:
             sent = "\n".join([system, *(m.content for m in turns)])
             parts = (part for text in self._prompts for part in text.split("\n\n"))
             if any(part.strip() and part in sent for part in parts):
-                said = "the composed prompt was about to be sent to the untrusted role"
-                raise ConfigError(said, hint="give the untrusted stage only the rewritten request")
+                message = "the composed prompt was about to be sent to the untrusted role"
+                raise ConfigError(
+                    message, hint="give the untrusted stage only the rewritten request"
+                )
         if system:
             turns = (Message("system", system), *turns)
         number = self._asked[purpose]

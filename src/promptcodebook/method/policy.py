@@ -17,7 +17,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from pydantic import Field
 
@@ -302,6 +302,13 @@ class OffPolicy:
     rollouts: int
 
 
+class RoutedCall(NamedTuple):
+    """A route with what it took."""
+
+    route: Route
+    usage: Usage
+
+
 @dataclass
 class Router:
     """Routes in training: E_θ, or with probability ε z ~ SuccWtd; a subclass may learn."""
@@ -321,18 +328,19 @@ class Router:
     def attend(
         self, planned: Sequence[Example], examples: Sequence[Example], state: State, draws: Draws
     ) -> Sequence[Example]:
-        """Whom to route now: the planned batch, or others of the `examples` in some places."""
+        """The examples of this step: the planned batch, with solved ones possibly replaced."""
         return planned
 
     async def route(
         self, example: Example, state: State, epsilon: float, draws: Draws
-    ) -> tuple[Route, Usage]:
+    ) -> RoutedCall:
         draw, composer = draws.generator("explore"), self.composer
         if self.always or draw.random() < epsilon:
             ema = state.statistics.ema
-            return explored_route(ema, composer.select, self.settings, draw), Usage()
+            drawn = explored_route(ema, composer.select, self.settings, draw)
+            return RoutedCall(drawn, Usage())
         route, _, usage = await composer.route(state.parameters, state.statistics, example, draws)
-        return route, usage
+        return RoutedCall(route, usage)
 
     def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
         """`after` with what the traces, made under `before`, teach of routing."""
@@ -343,22 +351,19 @@ class Router:
         return None
 
 
-RoutedCall = tuple[Route, Usage]  # a route with what it took
-
-
 @dataclass(frozen=True)
 class Exploring:
-    """The policy in training: the router's routes, or the one that is `made` already, composed."""
+    """The policy in training: the router's routes, or the one `routed` already."""
 
     composer: Composer
     router: Router
     state: State
     epsilon: float
-    made: RoutedCall | None = None
+    routed: RoutedCall | None = None
 
     async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
         state = self.state
-        route, usage = self.made or await self.router.route(example, state, self.epsilon, draws)
+        route, usage = self.routed or await self.router.route(example, state, self.epsilon, draws)
         prompt, composing = await self.composer.compose(state.parameters, route, example, draws)
         return route, prompt, usage + composing
 

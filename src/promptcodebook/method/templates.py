@@ -251,8 +251,8 @@ def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
         if file.name.startswith(".") or file.name.endswith("~"):
             continue
         if file.name not in known:
-            said = f"{file}: not the name of a template{did_you_mean(file.name, known)}"
-            raise ConfigError(said, hint=f"a folder of templates holds only: {', '.join(known)}")
+            message = f"{file}: not the name of a template{did_you_mean(file.name, known)}"
+            raise ConfigError(message, hint=f"a folder of templates holds only: {', '.join(known)}")
         text, name = _read_text(file), file.name.removesuffix(".md")
         if file.name == _MANIFEST:
             try:

@@ -23,6 +23,7 @@ from promptcodebook.base.incidents import Incident, Tally, no_tally
 from promptcodebook.base.randomness import Draws
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
+from promptcodebook.method.acceptance import Candidate, Rescore
 from promptcodebook.method.critic import (
     Attribution,
     Critic,
@@ -38,8 +39,6 @@ from promptcodebook.method.policy import Composer, Exploring, RoutedCall, Router
 from promptcodebook.method.safety import LOOK, Harmful, find_orders, with_harm
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import (
-    Candidate,
-    Rescore,
     Updater,
     apply_rewrites,
     collect_gradients,
@@ -71,10 +70,12 @@ async def train(
         batch = learner.router.attend(planned, schedule.examples, state, draws)
 
         # Beyond the paper: a θ on trial routes first, the batch as one, and may be taken back.
-        state, made, back = await learner.upkeep.before(state, batch, epsilon)
+        state, routed, back = await learner.upkeep.before(state, batch, epsilon)
 
         # Route and execute; critique and assign credit: each example on its own chain.
-        traces = await gather_all([learner.trace(x, state, epsilon, made.get(x.id)) for x in batch])
+        traces = await gather_all(
+            [learner.trace(x, state, epsilon, routed.get(x.id)) for x in batch]
+        )
         watch.see_rollouts(traces)
         watch.see_critiques(t for t in traces if learner.credit.asks_about(t))
 
@@ -83,8 +84,8 @@ async def train(
         pending = [p for p in pending if not (back and p.variable == "encoder")]
         rewrites = await learner.updater.rewrite_all(pending, index)
         watch.see_rewrites(rewrites)
-        proposal = Candidate(rewrites, traces, batch, state, epsilon)
-        accepted, judged = await learner.rerun.accept(proposal)
+        candidate = Candidate(rewrites, traces, batch, state, epsilon)
+        accepted, judged = await learner.rescore.accept(candidate)
         kept = {r.variable for r in accepted if r.kept}
         parameters = apply_rewrites(state.parameters, accepted)
 
@@ -142,15 +143,15 @@ class Learner:
     trial: Trial
     credit: Credit
     updater: Updater
-    rerun: Rescore
+    rescore: Rescore
     upkeep: BatchHooks
 
     async def trace(
-        self, example: Example, state: State, epsilon: float, made: RoutedCall | None = None
+        self, example: Example, state: State, epsilon: float, routed: RoutedCall | None = None
     ) -> Trace:
-        """One example's chain, lines 5 to 13; `made` = it is routed already."""
+        """One example's chain, lines 5 to 13; `routed` = its route, if there is one already."""
         draws = self.config.randomness.at(state.step, example.id)
-        prompter = Exploring(self.composer, self.router, state, epsilon, made)
+        prompter = Exploring(self.composer, self.router, state, epsilon, routed)
         rollout = await roll_out(prompter, self.trial, example, draws)
         if rollout.reward is None:
             return Trace(rollout)

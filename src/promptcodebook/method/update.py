@@ -1,29 +1,24 @@
 """LLM_upd(v, g): rewrite one variable given its textual gradients (Eq. 9), and what is kept of it.
-Every rewrite must pass some checks; each is a `Check` (method decision 11). A rule then accepts it
-or not (9): a function below with its line in `RULES`, or a package's entry point of `GROUP`."""
+Every rewrite must pass some checks; each is a `Check` (method decision 11). `acceptance.py` then
+decides which of a step's rewrites stay."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from inspect import iscoroutinefunction
-from typing import Any
 
 from promptcodebook.base.incidents import Incident, Tally, no_tally
 from promptcodebook.base.randomness import Draws
 from promptcodebook.base.text import cut_at_sentence, place_in, strip_wrapping, word_spans, words_of
-from promptcodebook.calls import Request, Usage
+from promptcodebook.calls import Request
 from promptcodebook.config import Config
 from promptcodebook.config.schema import Update
-from promptcodebook.errors import ConfigError, LMError, plug_in
+from promptcodebook.errors import LMError
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.critic import nearest_instinct, split_shared
-from promptcodebook.method.executor import Trial, average, roll_out
 from promptcodebook.method.failures import attempt, gather_all
-from promptcodebook.method.policy import Composer, Deployed, Exploring, Router
 from promptcodebook.method.safety import calls_harmful
-from promptcodebook.method.state import State
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.types import (
     Check,
@@ -32,7 +27,6 @@ from promptcodebook.types import (
     Parameters,
     RefusedReply,
     Rewrite,
-    Rollout,
     Route,
     Trace,
     Variable,
@@ -335,192 +329,3 @@ class Updater:
             text, cut = shorter, f"cut at a sentence's end, from {words} words"
         reason = self.check(k, text, before, pending.others)
         return replace(rewrite, after=text, kept=reason is None, reason=reason or cut)
-
-
-# Which of a step's rewrites are kept: `update.accept` names the rule (method decision 9).
-
-GROUP = "promptcodebook.acceptance"
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A step's rewrites, those a check refused among them, and the batch that led to them."""
-
-    rewrites: tuple[Rewrite, ...]
-    traces: Sequence[Trace]
-    batch: Sequence[Example]
-    state: State
-    epsilon: float
-
-    @property
-    def tried(self) -> list[Rewrite]:
-        """Those that passed the checks. ψ is exempt, since the reward does not depend on it, and a
-        harmful text's rewrite, since it must go even where it pays."""
-        kept = (r for r in self.rewrites if r.kept and r.origin != "safety")
-        return [r for r in kept if r.variable != "critic"]
-
-    def refuse(self, reasons: Mapping[Variable, str]) -> tuple[Rewrite, ...]:
-        """All rewrites in their order, those with a reason refused."""
-        return tuple(
-            replace(r, kept=False, reason=reasons[r.variable]) if r.variable in reasons else r
-            for r in self.rewrites
-        )
-
-
-Acceptance = tuple[tuple[Rewrite, ...], Sequence[Trace]]
-"""The rewrites, those that a rule refuses not kept and why; and traces of other examples."""
-ScoredRollout = tuple[Example, Rollout]
-"""An example as it went with the parameters as they are; it has a reward."""
-RolloutPair = tuple[Rollout, Rollout]  # a rollout, and the same example's under other parameters
-
-
-@dataclass(frozen=True)
-class Rescore:
-    """Runs the examples that judge a step's rewrites again, with the draws they had: the batch's
-    own or, with `accept_on: others`, as many of the `pool` outside of it. Of several `samples` the
-    mean counts. A trace by `judge` has ρ and no gradients: it joins r̄ alone."""
-
-    config: Config
-    composer: Composer
-    trial: Trial
-    router: Router
-    pool: Sequence[Example]
-    judge: Callable[[Example, Rollout, State], Coroutine[Any, Any, Trace]]
-
-    async def before(self, proposal: Candidate) -> tuple[list[ScoredRollout], Sequence[Trace]]:
-        """The rewarded runs under Θ as it is, and the traces of those outside the batch."""
-        state, chosen = proposal.state, list[Example]()
-        if self.config.update.accept_on == "others":
-            inside = {example.id for example in proposal.batch}
-            outside = [example for example in self.pool if example.id not in inside]
-            draw = self.config.randomness.at(state.step, "accept").generator("others")
-            chosen = sorted(outside, key=lambda _: draw.random())[: len(proposal.batch)]
-        prompter = Exploring(self.composer, self.router, state, proposal.epsilon)
-        made = await gather_all(
-            roll_out(prompter, self.trial, x, self.config.randomness.at(state.step, x.id))
-            for x in chosen
-        )
-        rollouts = made if chosen else [trace.rollout for trace in proposal.traces]
-        pairs = zip(chosen or proposal.batch, rollouts, strict=True)
-        runs = [(x, rollout) for x, rollout in pairs if rollout.reward is not None]
-        judged = await gather_all(self.judge(*run, state) for run in runs if chosen)
-        means = await gather_all(self._mean(*run, state) for run in runs)
-        return [(x, mean) for (x, _), mean in zip(runs, means, strict=True)], judged
-
-    async def _mean(self, example: Example, first: Rollout, state: State) -> Rollout:
-        """The rollout with the mean reward of all `samples`; the others keep its route."""
-        if first.route is None:
-            return first
-        prompter = Exploring(self.composer, self.router, state, 0.0, (first.route, Usage()))
-        others = self.config.randomness.runs(self.config.samples)[1:]
-        draws = [each.at(state.step, example.id) for each in others]
-        more = await gather_all(roll_out(prompter, self.trial, example, each) for each in draws)
-        return average([first, *more])
-
-    async def accept(self, proposal: Candidate) -> Acceptance:
-        """The judgement of the rule `update.accept`."""
-        if not proposal.tried:
-            return proposal.rewrites, ()
-        return await find_rule(self.config.update.accept)(self, proposal)
-
-    async def again(
-        self,
-        rewrites: Sequence[Rewrite],
-        runs: Sequence[ScoredRollout],
-        state: State,
-        held: Callable[[Route], bool],
-    ) -> list[RolloutPair]:
-        """Each run beside its repetition with these rewrites; `held` says which routes stay."""
-        state = replace(state, parameters=apply_rewrites(state.parameters, rewrites))
-        deployed = Deployed(self.composer, state.parameters, state.statistics)
-
-        async def once_more(run: ScoredRollout) -> RolloutPair:
-            example, first = run
-            route, prompter = first.route, deployed
-            if route is not None and held(route):
-                prompter = Exploring(self.composer, self.router, state, 0.0, (route, Usage()))
-            draws = self.config.randomness.at(state.step, example.id)
-            made = await roll_out(prompter, self.trial, example, draws)
-            return first, await self._mean(example, made, state)
-
-        return await gather_all(map(once_more, runs))
-
-    def worse(self, pairs: Sequence[RolloutPair]) -> str | None:
-        """Why the examples fare worse, or too few could be run again; None: they do not."""
-        both = [(a.reward, b.reward) for a, b in pairs]
-        known = [(a, b) for a, b in both if a is not None and b is not None]
-        if len(known) * 2 < len(pairs):
-            return f"{len(pairs) - len(known)} of {len(pairs)} examples could not be run again"
-        if not known:
-            return None
-        old, new = (sum(column) / len(known) for column in zip(*known, strict=True))
-        others = self.config.update.accept_on == "others"
-        name = "the reward on other examples" if others else "the batch's reward"
-        return None if new >= old else f"{name} fell from {old:.4f} to {new:.4f}"
-
-
-AcceptanceRule = Callable[[Rescore, Candidate], Awaitable[Acceptance]]
-"""Asked only where a rewrite passed the checks; may run examples again, and raises only Stop."""
-
-
-async def always(rerun: Rescore, proposal: Candidate) -> Acceptance:
-    """What passed the checks is kept: Algorithm 1."""
-    return proposal.rewrites, ()
-
-
-async def improve(rerun: Rescore, proposal: Candidate) -> Acceptance:
-    """All or none stay, by the examples under all rewrites at once, explored routes fixed."""
-    runs, traces = await rerun.before(proposal)
-    tried = proposal.tried
-    pairs = await rerun.again(tried, runs, proposal.state, lambda route: route.explored)
-    reason = rerun.worse(pairs)
-    return proposal.refuse({r.variable: reason for r in tried} if reason else {}), traces
-
-
-async def improve_each(rerun: Rescore, proposal: Candidate) -> Acceptance:
-    """Each rewrite stays only if the examples that it touches do not fare worse with it alone: θ
-    where the encoder routes, φ and all new instincts under the routes there were."""
-    runs, traces = await rerun.before(proposal)
-    instincts = [r for r in proposal.tried if isinstance(r.variable, int)]
-    parts = [[r] for r in proposal.tried if not isinstance(r.variable, int)]
-    refused: dict[Variable, str] = {}
-
-    async def judge(part: Sequence[Rewrite]) -> None:
-        held = part[0].variable != "encoder"
-        touched = [run for run in runs if any(_touches(r.variable, run[1]) for r in part)]
-        pairs = await rerun.again(part, touched, proposal.state, lambda route: held)
-        for r in part:
-            reason = rerun.worse([pair for pair in pairs if _touches(r.variable, pair[0])])
-            if reason is not None:
-                refused[r.variable] = reason
-
-    await gather_all(map(judge, [*parts, instincts] if instincts else parts))
-    return proposal.refuse(refused), traces
-
-
-def _touches(variable: Variable, rollout: Rollout) -> bool:
-    """Whether the variable had a part in the run: θ in the routes that were not explored."""
-    route = rollout.route
-    if route is None:
-        return False
-    if isinstance(variable, int):
-        return variable in route.indices
-    return variable != "encoder" or not route.explored
-
-
-RULES: Mapping[str, AcceptanceRule] = {
-    "always": always,
-    "improve": improve,
-    "improve_each": improve_each,
-}
-
-
-def find_rule(name: str) -> AcceptanceRule:
-    """The rule of that name, ours or an installed package's. ConfigError: unknown, or not async."""
-    if name in RULES:
-        return RULES[name]
-    rule = plug_in(GROUP, name, "update.accept", RULES)
-    if not iscoroutinefunction(rule):
-        said, hint = f"update.accept: the rule {name!r} is no async function", "use async def"
-        raise ConfigError(said, hint=f"{hint} {name}(rerun, proposal)")
-    return rule

@@ -18,6 +18,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, import_part
 from promptcodebook.method import update as updates
+from promptcodebook.method.acceptance import Rescore
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import Composer, Deployed, FixedPrompt, join_prompts
@@ -122,7 +123,7 @@ def build_learner(assembled: Assembled) -> Learner:
         trial=trial,
         credit=credit,
         updater=updater,
-        rerun=updates.Rescore(config, composer, trial, router, train, credit.judge),
+        rescore=Rescore(config, composer, trial, router, train, credit.judge),
         upkeep=upkeep,
     )
 
@@ -141,12 +142,11 @@ def make_rewriting(
         *((check, Incident.REWRITES_LEAKING) for check in copies),
         *((check, None) for check in assembled.task.checks),
     ]
-    parts = models.ask, assembled.plan.templates, models.tally
-    updater = updates.Updater(
-        *parts[:2], config, updates.AllChecks(checks, models.tally), models.tally
-    )
-    critic = Critic(*parts, SafetyClause.read() if safe else None)
-    return Credit(critic, Attribution(*parts), config, order_check, models.tally), updater
+    ask, templates, tally = models.ask, assembled.plan.templates, models.tally
+    updater = updates.Updater(ask, templates, config, updates.AllChecks(checks, tally), tally)
+    critic = Critic(ask, templates, tally, SafetyClause.read() if safe else None)
+    attribution = Attribution(ask, templates, tally)
+    return Credit(critic, attribution, config, order_check, tally), updater
 
 
 async def first_or_stored(problem: Problem) -> State:

@@ -1,17 +1,14 @@
-"""What a text says once it is decoded and folded, and what of it the rules cannot read at all. A
-text is read again in every usual code, alphabet and spelling. What then reads as English, by
-words.txt, is scanned like any text; what never does is unreadable."""
+"""A text folded, so that orders are found in any spelling; what of it is not plain language, as in
+code or with letters replaced; and what the rules cannot read at all, by words.txt."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import html
 import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
@@ -82,172 +79,64 @@ def is_invisible(char: str) -> bool:
     return unicodedata.category(char)[0] == "C" or char in fillers or supplement
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """What `text[start:end]` says when it is read in another way; `how` completes "text in ...".
-    `usual` = harmless texts are often written so, too, such as field_names."""
+# --- what is not plain language, and was once
 
-    said: str
-    start: int
-    end: int
-    how: str
-    usual: bool = False
-
-
-@lru_cache(1024)
-def decodings(text: str, deeper: bool = True) -> tuple[Decoded, ...]:
-    """Every reading of a piece of the text that is English and that the plain text does not show;
-    `deeper` = of what was encoded twice, too. Cached, since two rules read the same text."""
-    found: list[Decoded] = []
-    for how, run, decode in _CODES:
-        for match in run.finditer(text):
-            said = decode(match.group())
-            inner = iter(decodings(said, deeper=False) if said and deeper else ())
-            if _reads(said) or (said := next((each.said for each in inner), "")):
-                found.append(Decoded(said, match.start(), match.end(), how))
-    found += [*_escapes(text), *_spelled(text), *_digits_for_letters(text)]
-    for start, end in _strange(text):
-        readings = ((how, read(text[start:end])) for how, read in _ALPHABETS)
-        found += [Decoded(said, start, end, how) for how, said in readings if _reads(said)]
-    return tuple(found)
-
-
-# --- codes: runs that stand for bytes or letters
-
-
-def _bytes_of(decode: Callable[[str], bytes]) -> Callable[[str], str]:
-    def said(run: str) -> str:
-        try:
-            text = decode(run).decode()
-        except (ValueError, binascii.Error, OverflowError):
-            return ""
-        return text if all(c.isprintable() or c.isspace() for c in text) else ""
-
-    return said
-
-
-@_bytes_of
-def _base64(run: str) -> bytes:
-    return base64.b64decode(f"{run.rstrip('=')}===", "-_")
-
-
-@_bytes_of
-def _base32(run: str) -> bytes:
-    plain = run.rstrip("=")
-    return base64.b32decode(plain + "=" * (-len(plain) % 8))
-
-
-def _in_base(base: int, digits: str) -> Callable[[str], str]:
-    def numbers(run: str) -> bytes:
-        return bytes(int(number, base) for number in re.findall(digits, run))
-
-    return _bytes_of(numbers)
-
-
-_SIGNS = """.- -... -.-. -.. . ..-. --. .... .. .--- -.- .-.. -- -. --- .--. --.- .-. ... - ..- ...-
-.-- -..- -.-- --.."""
-_MORSE = {sign: chr(ord("a") + place) for place, sign in enumerate(_SIGNS.split())}
-
-
-def _morse(run: str) -> str:
-    words = (word.split() for word in re.split(r"\s*/\s*|\s{2,}", run.strip()))
-    said = " ".join("".join(_MORSE.get(sign, "?") for sign in word) for word in words)
-    return "" if "?" in said else said
-
-
-_CODES: tuple[tuple[str, re.Pattern[str], Callable[[str], str]], ...] = (
-    ("base64", re.compile(r"[A-Za-z0-9+/_-]{12,}={0,2}"), _base64),
-    ("base32", re.compile(r"\b[A-Z2-7]{16,}={0,6}"), _base32),
-    (
-        "hex",
-        re.compile(r"(?i)\b(?:(?:0x)?[0-9a-f]{2}[\s,:]{0,2}){8,}"),
-        _in_base(16, "(?i)(?:0x)?([0-9a-f]{2})"),
-    ),
-    ("binary", re.compile(r"\b(?:[01]{8}[\s,]{0,2}){6,}"), _in_base(2, "[01]{8}")),
-    ("decimal codes", re.compile(r"\b(?:\d{2,3}[\s,]{1,2}){7,}\d{2,3}"), _in_base(10, r"\d+")),
-    ("Morse code", re.compile(r"[.-]{1,4}(?:[ /]{1,3}[.-]{1,4}){7,}(?![.-])"), _morse),
+_HIDDEN = re.compile(
+    r"""
+    (?<![\w+/=-])[A-Za-z0-9+/=]{20,}(?![\w+/=])           # base64, base32, hex, a digest, a key
+    |\b(?:0x)?(?:[2-7][0-9a-f][\s,:]{0,2}(?:0x)?){7,}[2-7][0-9a-f]\b  # hex, also in pairs
+    |\b[01]{8}(?:[\s,]{0,2}[01]{8}){5,}                   # binary
+    |\b(?:(?:3[2-9]|[4-9]\d|1[01]\d|12[0-6])\s+){7,}\d{2,3}\b  # codes of ASCII
+    |[.-]{1,4}(?:[ /]{1,3}[.-]{1,4}){7,}(?![.-])          # Morse code
+    |(?<![^\W_])[^\W\d_](?:[\W_]{1,7}[^\W\d_](?![^\W_])){9,}  # letters one by one
+    """,
+    re.VERBOSE,
 )
-
-_ESCAPE = re.compile(
-    r"%[0-9a-f]{2}|&#x?[0-9a-f]{1,6};|\\(?:u(?=[0-9a-f]{4})|x)([0-9a-f]{2,4})", re.I
-)
+_ESCAPE = re.compile(r"(?i)%[0-9a-f]{2}|&#x?[0-9a-f]{1,6};|\\(?:u[0-9a-f]{4}|x[0-9a-f]{2})")
 _FEW_ESCAPES = 4  # fewer are in many addresses and names
-
-
-def _escapes(text: str) -> Iterator[Decoded]:
-    found = list(_ESCAPE.finditer(text))
-    if found:
-        plain = _ESCAPE.sub(lambda m: chr(int(m[1], 16)) if m[1] else m[0], text)
-        said, usual = html.unescape(unquote(plain)), len(found) < _FEW_ESCAPES
-        yield Decoded(said, found[0].start(), found[-1].end(), "escapes", usual)
-
-
-# --- spelling: the letters are there, the words are not
-
-_SPACED = re.compile(r"(?<![^\W_])[^\W\d_](?:[\W_]{1,7}[^\W\d_](?![^\W_])){7,}")
-_TOGETHER = re.compile(r"(?<![^\W_])[^\W\d_]+(?:[_-][^\W\d_]+){2,}(?![^\W_])|[^\W\d_]{14,}")
-
-
-def _spelled(text: str) -> Iterator[Decoded]:
-    for match in _SPACED.finditer(text):
-        parts = re.findall(r"[^\W\d_]|[\W_]+", match.group())
-        usual = Counter(map(len, parts[1::2])).most_common(1)[0][0]
-        spelled = "".join(" " if len(gap) > usual else "" if i % 2 else gap
-                          for i, gap in enumerate(parts))  # fmt: skip
-        said = " ".join(_apart(word) for word in spelled.split())
-        if _reads(said):
-            yield Decoded(said, *match.span(), "single letters")
-    for match in _TOGETHER.finditer(text):
-        cased = re.sub(r"(?<=[a-z])(?=[A-Z])|[_-]", " ", match.group())
-        said = " ".join(_apart(word) for word in cased.split())
-        if " " in said and _reads(said):
-            yield Decoded(said, *match.span(), "words without blanks", usual=True)
-
-
-_LONGEST = 400  # letters of a run that is taken apart
-
-
-def _apart(run: str) -> str:
-    """The run as the fewest English words that it is made of; as it is where it is made of none."""
-    run = run.lower()
-    if _is_known(run) or len(run) > _LONGEST:
-        return run
-    best: list[tuple[int, str] | None] = [(0, ""), *[None] * len(run)]
-    for end in range(1, len(run) + 1):
-        for start in range(max(0, end - 16), end):
-            before, word = best[start], run[start:end]
-            known = word in _words() or word in ("a", "i") or (len(word) > 4 and _is_known(word))
-            if before and known:
-                one = (before[0] + 1, f"{before[1]} {word}")
-                if best[end] is None or one < (best[end] or one):
-                    best[end] = one
-    whole = best[len(run)]
-    return whole[1].strip() if whole else run
-
-
+_LEAST_BITS = 3.2  # of a character: less is no digest or key
 _LEET = str.maketrans("0345789@$!|+", "oeastbgasilt")
 _LEET_WORD = re.compile(r"(?<![\w@$!|+])(?=\w*[^\W\d_])[\w@$!|+]+")
 _FEW_DIGITS = 2  # words with a digit in them that might be chance
 
 
-def _digits_for_letters(text: str) -> Iterator[Decoded]:
-    found = [match for match in _LEET_WORD.finditer(text) if _from_digits(match.group())]
-    if found:
-        said = re.sub(r"[\w@$!|+]+", lambda match: _from_digits(match[0]) or match[0], text)
-        usual = len(found) < _FEW_DIGITS
-        yield Decoded(said, found[0].start(), found[-1].end(), "digits for letters", usual)
+def hidden(text: str) -> Iterator[tuple[int, int]]:
+    """Each piece that is not plain language although its words may be: encoded, spelled letter by
+    letter or with digits for letters, turned round, or in another alphabet. It is not read; a
+    digest and a key look the same."""
+    for match in _HIDDEN.finditer(text):
+        run = match.group()
+        bits = -sum(n / len(run) * math.log2(n / len(run)) for n in Counter(run).values())
+        names = run.isalnum() and _reads(re.sub("(?=[A-Z])", " ", run))
+        if not run.isalpha() or (bits >= _LEAST_BITS and not names):
+            yield match.span()
+    for shape, least in ((_ESCAPE, _FEW_ESCAPES), (_LEET_WORD, _FEW_DIGITS)):
+        found = [m for m in shape.finditer(text) if shape is _ESCAPE or _has_digits(m.group())]
+        if len(found) >= least:
+            yield found[0].start(), found[-1].end()
+    for start, end in _strange(text):
+        if any(_reads(turned(text[start:end])) for turned in _ALPHABETS):
+            yield start, end
 
 
-def _from_digits(word: str) -> str:
-    """The English word that one with digits or signs in it spells, '' where there is none."""
+def _has_digits(word: str) -> bool:
+    """Whether it is an English word with digits or signs for some of its letters."""
     bare = word.rstrip("!|+").lower()
-    if bare.isalpha() or len(bare) < 3:
-        return ""
-    readings = (bare.translate(_LEET).replace("1", letter) for letter in "il")
-    return next((said for said in readings if said.isalpha() and _is_known(said)), "")
+    plain = [bare.translate(_LEET).replace("1", letter) for letter in "il"]
+    return (
+        len(bare) > 2
+        and not bare.isalpha()
+        and any(each.isalpha() and _is_known(each) for each in plain)
+    )
 
 
-# --- alphabets: every letter replaces another, or the order is turned round
+def spelled_out(text: str) -> Iterator[tuple[str, int, int]]:
+    """What plain text says in escapes or in a name such as tellTheUser, with its place."""
+    if found := list(_ESCAPE.finditer(text)):
+        plain = re.sub(r"\\[ux]([0-9a-fA-F]{2,4})", lambda m: chr(int(m[1], 16)), text)
+        yield html.unescape(unquote(plain)), found[0].start(), found[-1].end()
+    for match in re.finditer(r"(?<![^\W_])[^\W_]+(?:[_-][^\W_]+){2,}|[^\W\d_]{14,}", text):
+        yield re.sub(r"(?<=[a-z])(?=[A-Z])|[_-]", " ", match.group()), *match.span()
 
 
 _SMALL = "abcdefghijklmnopqrstuvwxyz"
@@ -258,12 +147,13 @@ def _replacing(alphabet: str) -> Callable[[str], str]:
     return lambda text: text.translate(table)
 
 
-_ALPHABETS: tuple[tuple[str, Callable[[str], str]], ...] = (
-    ("letters from right to left", lambda text: text[::-1]),
-    ("words from right to left", lambda text: re.sub(r"\S+", lambda m: m.group()[::-1], text)),
-    ("a mirrored alphabet", _replacing(_SMALL[::-1])),
-    *((f"ROT{26 - by}", _replacing(_SMALL[by:] + _SMALL[:by])) for by in range(1, 26)),
+_ALPHABETS: tuple[Callable[[str], str], ...] = (
+    lambda text: text[::-1],
+    lambda text: re.sub(r"\S+", lambda m: m.group()[::-1], text),
+    _replacing(_SMALL[::-1]),
+    *(_replacing(_SMALL[by:] + _SMALL[:by]) for by in range(1, 26)),
 )
+"""The other way round, by the text or the word; a mirrored alphabet; ROT1 to ROT25."""
 
 
 # --- what is English, and what is nothing that can be read
@@ -373,17 +263,3 @@ def foreign(text: str) -> tuple[int, int] | None:
 _STRETCH_OF_OTHER = re.compile(
     r"(?:[^\W\d_a-zA-Z\u00c0-\u024f]{2,}[\s,.;:-]+){2}[^\W\d_a-zA-Z\u00c0-\u024f]{2}|[\u3040-\u9fff\uac00-\ud7af]{8}"
 )
-_RUN = re.compile(r"(?<![\w+/=])[A-Za-z0-9+/=]{20,}(?![\w+/=])")
-_LEAST_BITS = 3.2
-
-
-def random_runs(text: str, decoded: Sequence[Decoded] = ()) -> Iterator[tuple[int, int]]:
-    """Runs of letters and digits that are neither words nor decoded: a digest, a key, a cipher."""
-    for match in _RUN.finditer(text):
-        run, (start, end) = match.group(), match.span()
-        counts = Counter(run)
-        bits = -sum(n / len(run) * math.log2(n / len(run)) for n in counts.values())
-        readable = any(_reads(part) for part in (_apart(run), re.sub("(?=[A-Z])|/", " ", run)))
-        seen = any(each.start < end and start < each.end for each in decoded)
-        if bits >= _LEAST_BITS and not readable and not seen:
-            yield start, end

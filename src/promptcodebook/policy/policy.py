@@ -152,8 +152,15 @@ class Policy:
             message = f"no answer: {failure.kind} at {failure.stage}: {failure.message}"
             raise PolicyError(message, hint="pco doctor")
         assert rollout.route is not None, "a learned policy always routes"
-        said = rollout.output, rollout.prompt, rollout.route
-        return Response(*said, rollout.usage, rollout.truncated, rollout.stages, rollout.fields)
+        return Response(
+            rollout.output,
+            rollout.prompt,
+            rollout.route,
+            rollout.usage,
+            truncated=rollout.truncated,
+            stages=rollout.stages,
+            fields=rollout.fields,
+        )
 
     async def aanswer(self, x: X) -> str:
         """`arespond`, its text alone."""
@@ -274,8 +281,12 @@ class Policy:
         if isinstance(x, str):
             return Example(_id_of(x), x)
         if not isinstance(x, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            said = f"an input is a text, a mapping of columns or an Example, not {type(x).__name__}"
-            raise DataError(said, hint="policy.prompt('...') or policy.prompt({'column': '...'})")
+            message = (
+                f"an input is a text, a mapping of columns or an Example, not {type(x).__name__}"
+            )
+            raise DataError(
+                message, hint="policy.prompt('...') or policy.prompt({'column': '...'})"
+            )
         cells = {k: str(p) if isinstance(p := plain(v), int | float) else p for k, v in x.items()}
         table = Table("the input", tuple(cells), (SourceRow("the input", cells),))
         try:
@@ -283,7 +294,7 @@ class Policy:
         except DataError as error:
             error.hint = f"the policy reads {self.file.input!r}"
             raise
-        return replace(example, id=_id_of(example.whole), fields=dict(x))
+        return replace(example, id=_id_of(example.cache_text), fields=dict(x))
 
 
 def _id_of(text: str) -> str:

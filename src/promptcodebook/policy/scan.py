@@ -139,16 +139,16 @@ _CLAUSE = 300  # characters before an order that can disarm it: six words and wh
 
 @lru_cache(maxsize=1024)
 def _orders(text: str) -> tuple[Finding, ...]:
-    """Each order that the text gives, in plain words or, at the place of the encoding, in decoded
-    ones. Cached: training asks of the same texts with every rollout."""
+    """Each order that the text gives, in plain words, in a name or in escapes.
+    Cached: training asks of the same texts with every rollout."""
     found = [
         Finding("", order.name, "high", start, end, excerpt(text[start:end]), order.reason)
         for order, start, end in _plain_orders(text)
     ]
-    for each in decoding.decodings(text):
-        for order, start, end in _plain_orders(each.said):
-            quote, reason = excerpt(each.said[start:end]), f"{order.reason}, in {each.how}"
-            found.append(Finding("", order.name, "high", each.start, each.end, quote, reason))
+    for said, start, end in decoding.spelled_out(text):
+        for order, first, last in _plain_orders(said):
+            quote = excerpt(said[first:last])
+            found.append(Finding("", order.name, "high", start, end, quote, order.reason))
     return tuple(found)
 
 
@@ -289,10 +289,7 @@ def _addresses(text: str) -> _Found:
 
 
 def _encoded(text: str) -> _Found:
-    """What is English only once it is decoded, and runs that are neither words nor decoded."""
-    decoded = [each for each in decoding.decodings(text) if not each.usual]
-    spans = [(each.start, each.end) for each in decoded]
-    for span in dict.fromkeys([*spans, *decoding.random_runs(text, decoded)]):
+    for span in dict.fromkeys(decoding.hidden(text)):
         yield span, "medium"
 
 
@@ -303,6 +300,6 @@ _TRACES: Mapping[str, tuple[str, Callable[[str], _Found]]] = {
     "secret": ("a secret", _secrets),
     "personal": ("personal data", _personal),
     "address": ("an address", _addresses),
-    "encoded": ("encoded text, or a run of letters that is no word", _encoded),
+    "encoded": ("text that is not plain language, such as code or a cipher", _encoded),
 }
 """Each kind, what it is called in "it contains an address", and what finds it."""

@@ -37,7 +37,9 @@ def routed_over(rollout: Rollout, codebook: Codebook) -> RoutedInstincts:
     return tuple((k, codebook[k].text) for k in indices if k < len(codebook))
 
 
-def parts_of(rollout: Rollout, instincts: RoutedInstincts, own: tuple[str, str]) -> NamedTexts:
+def parts_of(
+    rollout: Rollout, instincts: RoutedInstincts, own: tuple[str, str] = ("", "")
+) -> NamedTexts:
     """Route, prompt, stages, output and feedback by name, those that are there. `own` are the base
     prompt and the output format; `places` are the colours of instincts in a prompt."""
     prompt: Any = shorten(rollout.prompt, _LONG)
@@ -69,8 +71,10 @@ def parts_of(rollout: Rollout, instincts: RoutedInstincts, own: tuple[str, str])
     return [(name, body) for name, body in parts if body]
 
 
-def parts_of_trace(context: Context, trace: Trace, instincts: RoutedInstincts) -> NamedTexts:
-    """All of a trace, its input where that is at hand."""
+def parts_of_trace(
+    trace: Trace, instincts: RoutedInstincts, own: tuple[str, str] = ("", ""), given: str = ""
+) -> NamedTexts:
+    """All of a trace; `given` is its input, where that is at hand, `own` as in `parts_of`."""
     verdict = ""
     if trace.verdict is not None:
         figures = f"critic {number(trace.verdict.score, 2)}, penalty ρ {number(trace.penalty, 2)}"
@@ -81,8 +85,8 @@ def parts_of_trace(context: Context, trace: Trace, instincts: RoutedInstincts) -
         for v, text in blamed
     ]
     parts = [
-        ("input", shorten(context.input_of(trace.rollout.example_id), _LONG)),
-        *parts_of(trace.rollout, instincts, context.own_words),
+        ("input", shorten(given, _LONG)),
+        *parts_of(trace.rollout, instincts, own),
         ("verdict", verdict),
         *gradients,
         ("failure", failure_text(trace.failure)),
@@ -234,7 +238,9 @@ class ExamplesSection(ReportSection):
                     "kind": kind,
                     "name": context.title_of(name),
                     "tally": f"step {each.step + 1}, {reward_text(each.trace.rollout)}",
-                    "parts": parts_of_trace(context, each.trace, each.instincts),
+                    "parts": parts_of_trace(
+                        each.trace, each.instincts, context.own_words, context.input_of(name)
+                    ),
                 }
                 for name, (kind, each) in reversed(chosen.items())
             ]

@@ -18,7 +18,7 @@ from promptcodebook.calls import LM, Tree, Usage
 from promptcodebook.config import Config
 from promptcodebook.config.schema import RoleSettings, RouterSettings
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.policy import Composer, OffPolicy, Router
+from promptcodebook.method.policy import Composer, OffPolicy, RoutedCall, Router
 from promptcodebook.method.state import State
 from promptcodebook.routing.outcomes import OutcomeModel, Posterior, Priors, RouteLimits, off_policy
 from promptcodebook.routing.ranking import Embedder, Features, chosen, dot
@@ -71,8 +71,18 @@ def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> 
         named = sorted(k for k, text in trace.gradients.codebook.items() if text)
         severity = trace.gradients.severity.get("codebook", trace.penalty) if trace.penalty else 0.0
         for k in named if severity else ():
-            own, rho = ((k,), (before.versions[k],), (like[k],)), severity / len(named)
-            outcomes.append(Outcome(whole.example_id, *own, -rho, _BLAME, True, route.propensity))
+            rho = severity / len(named)
+            blamed = Outcome(
+                example_id=whole.example_id,
+                indices=(k,),
+                versions=(before.versions[k],),
+                likeness=(like[k],),
+                reward=-rho,
+                weight=_BLAME,
+                part=True,
+                propensity=route.propensity,
+            )
+            outcomes.append(blamed)
     return outcomes
 
 
@@ -144,7 +154,7 @@ class OutcomeRouter(Router):
 
     async def route(
         self, example: Example, state: State, epsilon: float, draws: Draws
-    ) -> tuple[Route, Usage]:
+    ) -> RoutedCall:
         """A drawn route with its propensity; `explored` = it is not the one that ranks first."""
         state = state if state.versions else self.begin(state)
         book, features = state.parameters.codebook, self.model.features(example.id)
@@ -165,7 +175,8 @@ class OutcomeRouter(Router):
         share = Counter(routes)[indices] / len(routes)
         chance = (1 - floor) * share + floor * sizes.chance(indices)
         best = chosen(*adding.means, self._select, settings.least)
-        return Route(indices, explored=indices != best, propensity=round(chance, 9)), Usage()
+        route = Route(indices, explored=indices != best, propensity=round(chance, 9))
+        return RoutedCall(route, Usage())
 
     def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
         """`after` with the traces' outcomes and the ranking that follows from all so far."""

@@ -77,14 +77,14 @@ class Upkeep:
         trial, most = state.trial, self.updater.config.encoder.max_fallback
         if trial is None:
             return state, {}, ()
-        made = await self._routes(state, batch, epsilon)
-        asked = [route for route, _ in made.values() if not route.explored]
+        routed = await self._routes(state, batch, epsilon)
+        asked = [call.route for call in routed.values() if not call.route.explored]
         fell = trial.fell + sum(route.fallback for route in asked)
-        routed = trial.routed + len(asked)
-        if fell < _LEAST or fell <= most * routed or fell < trial.share_before * routed:
-            over = routed >= self.routes
-            kept = None if over else replace(trial, routed=routed, fell=fell)
-            return replace(state, trial=kept), made, ()
+        total = trial.routed + len(asked)
+        if fell < _LEAST or fell <= most * total or fell < trial.share_before * total:
+            over = total >= self.routes
+            kept = None if over else replace(trial, routed=total, fell=fell)
+            return replace(state, trial=kept), routed, ()
         # Counted are the routes that inputs were answered along: those of θ' are not.
         for incident, count in (
             (Incident.ENCODER_REFUSED, 1),
@@ -92,29 +92,29 @@ class Upkeep:
             (Incident.ROUTE_REPAIRS, -sum(route.repaired for route in asked)),
         ):
             self.updater.tally(incident, count)
-        reason = f"{fell} of {routed} routes fell back with it, more than {most:.0%}"
+        reason = f"{fell} of {total} routes fell back with it, more than {most:.0%}"
         theta = state.parameters.encoder
         back = Rewrite("encoder", theta, trial.before, "", True, reason, origin="trial")
         parameters = replace(state.parameters, encoder=trial.before)
         state = replace(state, trial=None, parameters=parameters)
-        again = [x for x in batch if x.id in made and not made[x.id][0].explored]
+        again = [x for x in batch if x.id in routed and not routed[x.id].route.explored]
         for name, (route, usage) in (await self._routes(state, again, epsilon)).items():
-            made[name] = route, usage + made[name][1]
-        return state, made, (back,)
+            routed[name] = RoutedCall(route, usage + routed[name].usage)
+        return state, routed, (back,)
 
     async def _routes(
         self, state: State, batch: Sequence[Example], epsilon: float
     ) -> dict[str, RoutedCall]:
         """By example; one whose model cannot be reached tries again by itself."""
-        made: dict[str, RoutedCall] = {}
+        routed: dict[str, RoutedCall] = {}
 
         async def route(example: Example) -> None:
             draws = self.updater.config.randomness.at(state.step, example.id)
             with suppress(LMError):
-                made[example.id] = await self.router.route(example, state, epsilon, draws)
+                routed[example.id] = await self.router.route(example, state, epsilon, draws)
 
         await gather_all(route(example) for example in batch)
-        return made
+        return routed
 
     async def after(
         self, before: State, rewrites: Sequence[Rewrite], traces: Sequence[Trace], state: State

@@ -63,8 +63,8 @@ class Sample:
         if self.ids is not None:
             return tuple(e for e in examples if e.id in self.ids)
         if not examples:
-            said = f"the split {self.split!r} of {assembled.task.name} is empty"
-            raise DataError(said, hint="choose another split: train, val or test")
+            message = f"the split {self.split!r} of {assembled.task.name} is empty"
+            raise DataError(message, hint="choose another split: train, val or test")
         return sample(examples, self.count)
 
 
@@ -161,8 +161,15 @@ class Side:
 
     @classmethod
     def of(cls, found: Assessment) -> Side:
-        made = found.simulated, found.reward_range, found.scored_by, found.replies
-        return cls(found.title, found.rewards, found.evaluation.split, *made)
+        return cls(
+            found.title,
+            found.rewards,
+            found.evaluation.split,
+            found.simulated,
+            found.reward_range,
+            scored_by=found.scored_by,
+            replies=found.replies,
+        )
 
     @classmethod
     def known(cls, given: AnyPolicy | Assessment) -> Side | None:
@@ -284,8 +291,8 @@ class Evaluating:
         require_type(verb, "row", row, (str,), "the name of a row", optional=False)
         require_type(verb, "split", sample.split, (str,), "train, val or test", optional=False)
         if row not in ROWS:
-            said = f"{verb}: unknown row {row!r}{did_you_mean(row, ROWS)}"
-            raise ConfigError(said, hint=f"the rows are {', '.join(ROWS)}")
+            message = f"{verb}: unknown row {row!r}{did_you_mean(row, ROWS)}"
+            raise ConfigError(message, hint=f"the rows are {', '.join(ROWS)}")
         subject = Subject.resolve(policy, given)
         examples = sample.examples(subject.assembled)
         for remark in subject.remarks:
@@ -312,8 +319,9 @@ class Evaluating:
         async with subject.at_work(more, f"{more}; what was paid for so far is kept"):
             prompter = self._prompter()
             with counting(f"evaluating {name}", total, stream, simulated=models.simulated) as count:
-                asked = name, prompter, self.examples, sample.split, count
-                evaluation = await assembled.evaluator(runs).evaluate(*asked)
+                evaluation = await assembled.evaluator(runs).evaluate(
+                    name, prompter, self.examples, sample.split, count
+                )
         if evaluation.answered is None:
             require_answers(evaluation.rollouts, 0)
         row = row_of(evaluation, None, JudgingTerms(config.reward_range, samples=runs))
@@ -341,8 +349,8 @@ class Evaluating:
             prompt = file.fixed_prompt(self.row)
             return FixedPrompt(prompt.text, prompt.stages)
         if task.oracle is None:
-            said = f"{task.name} does not know the right instructions of its inputs"
-            raise ConfigError(said, hint="choose another row")
+            message = f"{task.name} does not know the right instructions of its inputs"
+            raise ConfigError(message, hint="choose another row")
         return OraclePrompt(task.oracle, file.base_prompt)
 
 
@@ -355,8 +363,8 @@ def require_comparable(a: Side | Evaluating, b: Side | Evaluating) -> None:
             hint="evaluate both on the same data, split and n",
         )
     if a.scored_by and b.scored_by and a.scored_by != b.scored_by:
-        said = f"the two were not scored by the same reward: {a.scored_by} and {b.scored_by}"
-        raise DataError(said, hint="evaluate both under one reward")
+        message = f"the two were not scored by the same reward: {a.scored_by} and {b.scored_by}"
+        raise DataError(message, hint="evaluate both under one reward")
 
 
 @dataclass(frozen=True)
@@ -416,21 +424,29 @@ def evaluate(
     row: str = LEARNED,
     **asked: Unpack[Asked],
 ) -> Assessment:
-    """How good a policy is on a split: `pco eval` from Python.
+    """Measure how good a policy is on a split: `pco eval` from Python.
 
-    `policy` is a Run, a Policy, or what names one: a run's id, name or folder below `runs_dir`,
-    'last', a policy file, NAME@REF in the registry. A run and a policy of this process have their
-    data, reward and models; a run that is named brings its settings, and takes its objects again; a
-    file brings neither. `split` is train, val or test ('test'); `n` limits its examples (None =
-    all). `samples` 1 is greedy; more average that many sampled runs (None = as its run). `row` is
-    another row of the verdict: 'present', 'concat', 'best_fixed' and so on. What the policy's run
-    was answered is not asked for `again`, unless that is True. After two seconds a line on stderr
-    says how far it is, unless `progress` is False. Ctrl-C ends it in order. Other keywords:
-    `roles`, `executor`, `budget` (such as '200calls'), `config`, `runs_dir` and `trust`.
+    A run and a policy of this process have their data, reward and models. A run that is named
+    brings its settings, and takes its objects again; a file brings neither. Ctrl-C ends it well.
+
+    - `policy`: a Run, a Policy, or what names one: a run's id, name or folder below `runs_dir`,
+      'last', a policy file, or NAME@REF in the registry.
+    - `data`, `reward`, `lm`, `roles`, `executor`: as in `optimize`. None or '': the policy's own.
+    - `row`: the row of the verdict to evaluate: 'learned', 'present', 'concat', 'best_fixed', ...
+    - `split`: 'train', 'val' or 'test' ('test'). `n`: at most this many examples (None = all).
+    - `samples`: 1 answers greedily; more average that many sampled runs (None = as its run).
+    - `again`: whether the models are asked again for what the policy's run was answered (False).
+    - `budget`: what this evaluation may spend, such as '200calls'. None: no limit.
+    - `config`: replaces a run's own settings. `runs_dir`: where runs live ('runs').
+    - `trust`: whether code and addresses of a run that somebody else made may be used (False).
+    - `progress`: whether a line on stderr says after two seconds how far it is (True).
 
     The result has `.score` (mean, 95 % interval, n), `.rewards` by example, `.row` (failures, cost
-    per query) and `.evaluation.rollouts`. Raises ConfigError, DataError, LMError, PolicyError,
-    RunNotFound, TooManyFailures where nothing was answered, and BudgetReached."""
+    per query) and `.evaluation.rollouts`.
+
+    Raises ConfigError when a setting is wrong, DataError when the data cannot be used, LMError when
+    the model gives no usable reply, PolicyError when the policy has no such row, RunNotFound when
+    there is no such run, TooManyFailures when nothing was answered, and BudgetReached."""
     given = EvaluationOptions.of("evaluate()", data, reward, lm, asked)
     of = Sample.of(asked)
     with given.until_done(policy, of, row) as kept:
@@ -461,15 +477,20 @@ def compare(
     lm: str | LM = "",
     **asked: Unpack[Asked],
 ) -> Comparison:
-    """The gain of a over b, paired by example, with its 95 % interval: `pco compare` from Python.
+    """Measure the gain of a over b, paired by example: `pco compare` from Python.
 
-    Either is what `evaluate` takes and is evaluated as there, both on the same examples; or it is
-    the result of an `evaluate`, or the file of a saved `pco eval --json`, whose split and examples
-    the other side then takes. So `compare(run, evaluate(run, row="concat"))` compares a policy with
-    its own instincts in one prompt. `budget` limits both sides together; the other keywords are
-    those of `evaluate`. The result has `.gain`, `.better` ('a', 'b' or '' where it is unclear) and
-    `.differences` by example. Raises what `evaluate` raises, and DataError, before any call, where
-    the examples or the rewards are not the same."""
+    - `a`, `b`: what `evaluate` takes, evaluated as there on the same examples; or the result of an
+      `evaluate`, or the file of a saved `pco eval --json`. The other side then takes its split and
+      examples: `compare(run, evaluate(run, row="concat"))` sets a policy against its own instincts
+      in one prompt.
+    - `budget`: what both sides may spend together. None: no limit.
+    - All others: as in `evaluate`.
+
+    The result has `.gain` with its 95 % interval, `.better` ('a', 'b', or '' where it is unclear)
+    and `.differences` by example.
+
+    Raises what `evaluate` raises, and DataError, before any call, when the examples or the rewards
+    are not the same."""
     given = EvaluationOptions.of("compare()", data, reward, lm, asked)
     of = Sample.of(asked)
     with given.until_done(a, b, of) as kept:

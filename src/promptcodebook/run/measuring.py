@@ -243,19 +243,23 @@ def effect(
     lm: str | LM = "",
     **asked: Unpack[Examined],
 ) -> Effect:
-    """What instinct `k` adds to the reward, measured by leaving it out: `pco codebook effect` from
-    Python.
+    """Measure what instinct `k` adds to the reward by leaving it out: `pco codebook effect`.
 
-    The inputs of the `split` ('val'), or `n` of them, that the policy routes to `k` are answered
-    twice, with all else equal: on their route, and on their route without `k`. `policy`, `data` and
-    what follows are what `evaluate` takes; `budget` is this measurement's. Of a run, replies and
-    the result are kept with it: nothing is paid for twice, also what the run itself has asked, and
-    a measurement that was stopped resumes when it is asked for again. An `lm` object is asked
-    again: nothing shows whether it is the one that answered before.
+    The inputs that the policy routes to `k` are answered twice, with all else equal: on their
+    route, and on their route without `k`. Of a run, replies and the result are kept with it, so
+    that nothing is paid for twice and a stopped measurement resumes. An `lm` object is asked again:
+    nothing shows whether it is the one that answered before.
+
+    - `policy`, `data`, `reward`, `lm` and keywords that are not listed: as in `evaluate`.
+    - `k`: the index of the instinct, 0..K-1.
+    - `split`: 'train', 'val' or 'test' ('val'). `n`: at most this many inputs (None = all).
+    - `budget`: what this measurement may spend. None: no limit.
 
     The result has `.difference` (with less without, paired, 95 % interval; None where no input is
     routed to it), `.means`, `.rewards` by example, `.failed` and `.n`. A pair with a failed rollout
-    is counted and left out. Raises what `evaluate` raises, and RunBusy."""
+    is counted and left out.
+
+    Raises what `evaluate` raises, and RunBusy when another process measures the same run."""
     given = EvaluationOptions.of("effect()", data, reward, lm, asked, Examined)
     with _asked(policy, k, given, Sample.of(asked, "val")) as (measurement, listener):
         return run_sync(measurement.measure(listener), measurement.subject.interrupt)
@@ -330,11 +334,13 @@ class Distiller:
 
     def __init__(self, subject: Subject, logged: Sequence[Imitated], needs: Needs) -> None:
         if subject.file.router is not None:
-            said = "this policy asks no encoder: its routes are ranked already"
-            raise ConfigError(said, hint="distil a run with router.kind = 'encoder'")
+            message = "this policy asks no encoder: its routes are ranked already"
+            raise ConfigError(message, hint="distil a run with router.kind = 'encoder'")
         if not subject.file.encoder:
-            said = "this policy has no encoder: it takes the same instincts for every input"
-            raise ConfigError(said, hint="distil a run with encoder.mode = 'learned' or 'static'")
+            message = "this policy has no encoder: it takes the same instincts for every input"
+            raise ConfigError(
+                message, hint="distil a run with encoder.mode = 'learned' or 'static'"
+            )
         self.subject = subject
         self._logged, self._needs = logged, needs
         dataset = subject.assembled.dataset
@@ -435,7 +441,7 @@ class Distiller:
         )
 
 
-def distill(  # noqa: PLR0913 - the command's options
+def distill(
     ref: str | Path | Run,
     data: Dataset | None = None,
     reward: Reward | str | Mapping[str, Any] | None = None,
@@ -447,17 +453,21 @@ def distill(  # noqa: PLR0913 - the command's options
     output: str | Path | None = None,
     **beside: Unpack[Beside],
 ) -> Distillation:
-    """Learns the routes of a policy's encoder, so that a query asks one model call less: `pco
-    distill` from Python.
+    """Learn the routes of a policy's encoder, so that a query asks one model call less: `pco
+    distill` from Python. What it asks goes to the log, level INFO.
 
-    `ref` is a Run, a run's id, name or folder, 'last', or a policy file; it and the other keywords
-    (`roles`, `executor`, `budget`, `config`, `runs_dir`, `trust`) are as in `evaluate`. `fresh`
-    routes are asked of the encoder on training inputs; then both policies answer the validation
-    split, or `n` examples of it. The result says whether the distilled policy is `non_inferior` by
-    the `margin`, a share of the reward's range; `output` is where its policy file is written (None
-    = nowhere: `.file.save`). What it asks goes to the log, level INFO.
+    - `ref`: a Run, a run's id, name or folder, 'last', or a policy file.
+    - `data`, `reward`, `lm` and keywords that are not listed: as in `evaluate`.
+    - `fresh`: how many routes the encoder is asked for on further training inputs (0).
+    - `margin`: the loss that counts as none, a share of the reward's range (0.02).
+    - `n`: at most this many validation examples are answered under both policies (None = all).
+    - `output`: where the policy file is written (None = nowhere: `.file.save`).
 
-    Raises ConfigError, DataError, LMError, TooManyFailures, PolicyError and StoreError."""
+    The result says whether the distilled policy is `non_inferior` by the `margin`.
+
+    Raises ConfigError when there is no encoder to learn from, DataError when the data cannot be
+    used, LMError when the model gives no usable reply, TooManyFailures when most answers fail, and
+    PolicyError or StoreError when the policy or its run cannot be read."""
     given = EvaluationOptions.of("distill()", data, reward, lm, beside, Beside)
     needs = Needs(fresh, n, margin)
     with given.until_done(ref, needs) as kept:

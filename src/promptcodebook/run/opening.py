@@ -109,8 +109,17 @@ def open_run(
             for hear in (listener, *(each.hear for each in models.outer)):
                 hear(event)
 
-        places = (store.header.id, str(store.path), steps, first, plan.config.size)
-        tell(Began(*places, models.by_role(), models.simulated))
+        tell(
+            Began(
+                run_id=store.header.id,
+                path=str(store.path),
+                steps=steps,
+                first=first,
+                size=plan.config.size,
+                models=models.by_role(),
+                simulated=models.simulated,
+            )
+        )
         if where.resume is None and (remark := select_remark(plan.config)):
             tell(Note(remark))
         return Session(Problem(assembled, store, tell), optimizer)
@@ -160,9 +169,9 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
             booked = lost_text(store.recovered)
             listener(Note(f"the last session was killed with calls in flight; {booked}"))
         if where.name not in ("", header.name):
-            said = f"the run {header.id} was not begun under the name {where.name!r}"
+            message = f"the run {header.id} was not begun under the name {where.name!r}"
             raise errors.ConfigError(
-                said, hint="a run keeps its name: leave the name out when you resume"
+                message, hint="a run keeps its name: leave the name out when you resume"
             )
         ref = shell(header.id) if header.command == IN_PYTHON else run_reference(path)
         resumption = resume_with(header, store.outline(), plan, ref, edited=where.edited)
@@ -232,11 +241,19 @@ class Session:
         if result.policy is not None:
             result.policy.save(Path(store.path) / POLICY)
         made = await judge(self._problem, result)
-        of_others = result.off_policy, result.settings, tuple(result.candidates)
-        rows = made.table.as_json()
         # What was concluded of the same rows stays: labels may have changed it since.
         if made.sentence not in {each.text for each in store.conclusions()}:
-            store.append(Concluded(made.sentence, made.worth, rows, made.deploy, *of_others))
+            store.append(
+                Concluded(
+                    made.sentence,
+                    made.worth,
+                    made.table.as_json(),
+                    made.deploy,
+                    off_policy=result.off_policy,
+                    settings=result.settings,
+                    candidates=tuple(result.candidates),
+                )
+            )
         if result.stop is not None:
             self._stopped(result.stop)
             return

@@ -156,7 +156,7 @@ class Run:
         """Route, instincts, prompt and reasons for one input; known replies are not asked again."""
         policy = self.policy
         if policy.sources.lm is None or policy is self.learned:
-            supplies = StackResources(recorded=Recorded(self.path))
+            supplies = StackResources(recorded_replies=Recorded(self.path))
             policy = deploy(policy.file, policy.config, policy.sources, supplies)
         return policy.explain(x)
 
@@ -204,7 +204,7 @@ def check_keywords(verb: str, given: Mapping[str, Any], known: type) -> dict[str
     return config.model_dump() if isinstance(config, Config) else dict(config or {})
 
 
-async def aoptimize(  # noqa: PLR0913 - the contract's keywords
+async def aoptimize(
     data: Dataset,
     reward: Reward | str | Mapping[str, Any],
     lm: str | LM = "",
@@ -224,7 +224,7 @@ async def aoptimize(  # noqa: PLR0913 - the contract's keywords
         return await finish(open_run(settings, sources, where, watcher))
 
 
-def optimize(  # noqa: PLR0913 - the contract's keywords
+def optimize(
     data: Dataset,
     reward: Reward | str | Mapping[str, Any],
     lm: str | LM = "",
@@ -243,23 +243,35 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     name: str = "",
     progress: bool = True,
 ) -> Run:
-    """Learns a codebook for `data` under `reward` and says whether it is worth deploying.
+    """Learn a codebook for `data` under `reward`, and say whether it is worth deploying.
 
-    `reward` is a function of an example and an output, or one as in pco.toml: 'exact',
-    {'kind': 'regex', 'pattern': ...}, 'reward.py:reward'; '' = the `config`'s. `lm` is a spec
-    (`http://host:8000/v1#model`, `openai/...`, `simulated`), an LM object, or '' for the
-    environment's PCO_LM; `roles` gives single roles another model or settings; `size` is K,
-    `select` S; of `samples` answers the mean judges an example; `budget` is e.g. '5usd' or '2Mtok';
-    `executor` is your own agent, `async (prompt, example, lm) -> str | Output`; `config` sets
-    everything else. The run lives in
-    `runs_dir`; `name` is what to call it, `resume` names one to resume (its id, the start of
-    it, its name, or 'last'). After two seconds a line on stderr says how far it is and how long it
-    still takes, unless `progress` is False or a `listener` hears every event in its place; steps go
-    to the log too, level INFO. Works inside a notebook. Ctrl-C ends it in order.
+    Works inside a notebook. Ctrl-C ends the run in order.
 
-    Raises ConfigError, DataError, LMError, TooManyFailures and StoreError; a reached budget is not
-    an error: the Run says `ended == 'budget'` and can be resumed. When an error ends a run that has
-    begun, `error.run` has its policy, its cost and what is missing of its verdict."""
+    - `data`: a Dataset with a training split; `pco.load` makes one.
+    - `reward`: a function of an example and an output, or a ready-made one as in pco.toml: 'exact',
+      {'kind': 'regex', 'pattern': ...}, 'reward.py:reward'. '': the one of `config`.
+    - `lm`: a spec (`http://host:8000/v1#model`, `openai/...`, `simulated`) or an LM object. '':
+      PCO_LM of the environment.
+    - `roles`: another model or settings for single roles. None: `lm` plays all of them.
+    - `size`: K, the number of instincts. `select`: S, the number of instincts a prompt gets.
+      None: what `config` or its preset says.
+    - `samples`: how many answers the mean of which judges an example. None: as `config` says.
+    - `budget`: what the run may spend, such as '5usd', '2Mtok' or '500calls'. None: no limit.
+    - `seed`: the key of every random draw. None: as `config` says.
+    - `executor`: your own agent, `async (prompt, example, lm) -> str | Output`. None: one call.
+    - `config`: a Config, or a mapping such as `read_toml` gives; it sets everything else.
+    - `runs_dir`: the folder where the run lives ('runs').
+    - `resume`: the run to resume, by its id, the start of it, its name, or 'last'. '': a new one.
+    - `listener`: is called with every event, in place of the line on stderr. None: that line.
+    - `name`: what to call the run.
+    - `progress`: whether a line on stderr says after two seconds how far the run is (True).
+
+    A reached budget is not an error: the Run says `ended == 'budget'` and can be resumed. When an
+    error ends a run that has begun, `error.run` has its policy, its cost and what is missing.
+
+    Raises ConfigError when a setting or an argument is wrong, DataError when the data cannot be
+    used, LMError when the model gives no usable reply, TooManyFailures when most of a batch fails,
+    and StoreError when the run's folder cannot be read or written."""
     choices = Choices(roles=roles, budget=budget, seed=seed, config=config)
     choices |= {"size": size, "select": select, "samples": samples}
     settings = settings_of(_VERB, reward, lm, choices)
@@ -289,8 +301,8 @@ def sources_of(
     function = None if isinstance(reward, str | Mapping) else reward
     if getattr(function, "__module__", "") == ready_made.__name__:
         called = f"{getattr(function, '__name__', '')}()"
-        said = f"{verb}: the reward is what makes a ready-made one"
-        raise errors.ConfigError(said, hint=f"call it: {called}")
+        message = f"{verb}: the reward is what makes a ready-made one"
+        raise errors.ConfigError(message, hint=f"call it: {called}")
     if function is not None:
         check_function(function, ("example", "output"), f"{verb}: the reward")
     if callable(executor):
@@ -303,8 +315,8 @@ def require_type(
 ) -> None:
     """Raises ConfigError for what is not of these kinds, nor None where it is `optional`."""
     if not isinstance(given, kinds) and not (optional and given is None):
-        said = f"{verb}: {name} is of type {type(given).__name__}"
-        raise errors.ConfigError(said, hint=f"{name} must be {what}")
+        message = f"{verb}: {name} is of type {type(given).__name__}"
+        raise errors.ConfigError(message, hint=f"{name} must be {what}")
 
 
 def _where(runs_dir: str | Path, resume: str, name: str) -> Where:
@@ -436,7 +448,7 @@ def fitting_runs(
     return fitting
 
 
-def load_run(  # noqa: PLR0913 - what a run may have taken as objects
+def load_run(
     ref: str | Path,
     data: Dataset | None = None,
     reward: Reward | str | Mapping[str, Any] | None = None,
@@ -447,15 +459,20 @@ def load_run(  # noqa: PLR0913 - what a run may have taken as objects
     runs_dir: str | Path = "runs",
     trust: bool = False,
 ) -> Run:
-    """A run that is finished, stopped or still running: its verdict, figures, codebook and policy.
+    """Open a run that is finished, stopped or still running: verdict, figures, codebook, policy.
 
-    `ref` is its id, the start of it, its name or its folder, or 'last'. Nothing is called, and no
-    model is needed, until its `policy` is asked for: that uses the run's own models, unless `lm` or
-    `roles` name others; the model or the agent that it took as objects are handed over again, and
-    `data` and `reward` too, if it is to be evaluated. `trust` uses the code and the addresses of a
-    run that somebody else made.
+    Nothing is called, and no model is needed, until the run's `policy` is asked for.
 
-    Raises RunNotFound and StoreError; its `policy` raises ConfigError and RunNotTrusted."""
+    - `ref`: the run's id, the start of it, its name or its folder, or 'last'.
+    - `data`, `reward`: needed to evaluate a run that took them as objects. None: not given.
+    - `lm`: another model than the run's own, or the LM object that it took. '': its own.
+    - `roles`: other models or settings for single roles. None: the run's own.
+    - `executor`: the agent that the run took as an object. None: not given.
+    - `runs_dir`: the folder where runs live ('runs').
+    - `trust`: whether code and addresses of a run that somebody else made may be used (False).
+
+    Raises RunNotFound when there is no such run, and StoreError when it is damaged. Its `policy`
+    raises ConfigError when an object is missing, and RunNotTrusted when the run is not yours."""
     verb, names = "load_run()", (str, Path)
     require_type(verb, "roles", roles, (Mapping,), _ROLES)
     require_type(verb, "ref", ref, names, "a run's id, name or folder", optional=False)

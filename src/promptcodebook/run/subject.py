@@ -67,28 +67,31 @@ class Asked(Examined, total=False):
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What was given beside a policy: options of a command, or keywords in Python. `above` are
-    settings that go over all others, `environment` those of the shell. `below` reads the settings
-    file, or `config`, and the folder that its paths start from; `named` = it replaces a run's own
-    settings. `again` says how to give an object of a run again. `tell` hears what the user should
-    know. `afresh` = no reply is one that is recorded. `supplies` hold one budget for all that is
-    used together."""
+    """The options of a command, or keywords in Python, beside a policy.
+
+    `overrides` take precedence over all other settings; `environment` has those of the shell.
+    `read_settings` reads the settings file, or `config`, and the folder that its paths start from.
+    `named`: those replace a run's own settings. `object_hints` says what to type to give an object
+    of a run again. `tell` receives what the user should know. `ask_anew`: no recorded reply is
+    used. `resources` hold one budget for all that is used together."""
 
     verb: str
-    above: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    below: Callable[[], tuple[Mapping[str, Any], Path]] = lambda: ({}, Path())
+    overrides: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    read_settings: Callable[[], tuple[Mapping[str, Any], Path]] = lambda: ({}, Path())
     named: bool = False
     environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
     sources: Sources = field(default_factory=Sources)
     budget: str | None = None
     runs_dir: Path = Path("runs")
     trust: bool = False
-    again: Mapping[str, str] = field(default_factory=lambda: {n: f"{n}=..." for n in _OBJECTS})
+    object_hints: Mapping[str, str] = field(
+        default_factory=lambda: {n: f"{n}=..." for n in _OBJECTS}
+    )
     where: str = TYPED
     tell: Callable[[str], None] = lambda _: None
     progress: bool = True
-    afresh: bool = False
-    supplies: StackResources = field(default_factory=StackResources.of_one_budget)
+    ask_anew: bool = False
+    resources: StackResources = field(default_factory=StackResources.of_one_budget)
 
     @classmethod
     def of(
@@ -112,8 +115,8 @@ class EvaluationOptions:
         }
         return cls(
             verb=verb,
-            above={key: value for key, value in above.items() if value},
-            below=lambda: (settings, Path()),
+            overrides={key: value for key, value in above.items() if value},
+            read_settings=lambda: (settings, Path()),
             named=beside.get("config") is not None,
             environment={"lm": shell} if shell else {},
             sources=sources_of(verb, data, reward, beside.get("executor"), lm),
@@ -122,7 +125,7 @@ class EvaluationOptions:
             trust=beside.get("trust", False),
             where=verb,
             progress=bool(beside.get("progress", True)),
-            afresh=bool(beside.get("again")),
+            ask_anew=bool(beside.get("again")),
         )
 
     @contextmanager
@@ -130,27 +133,27 @@ class EvaluationOptions:
         """Itself, with a journal: what was paid for survives a kill. LM objects' replies do not."""
         named = [each.path if isinstance(each, Run) else each for each in question]
         asked = [each.file.digest if isinstance(each, Policy) else each for each in named]
-        with until_done(self.verb, *asked, self.above, self.sources.lm) as supplies:
-            yield replace(self, supplies=supplies)
+        with until_done(self.verb, *asked, self.overrides, self.sources.lm) as supplies:
+            yield replace(self, resources=supplies)
 
     def keeps_own(self, reference: references.Reference) -> bool:
-        return reference.header is not None and not self.named and "task" not in self.above
+        return reference.header is not None and not self.named and "task" not in self.overrides
 
     def settings(self, reference: references.Reference) -> tuple[Config, Path]:
         """The configuration that a policy is used under, and the folder that its paths start from.
         A run brings its own, unless a task or other settings are named, and its models, unless
         others are given, but not its budget. Raises ConfigError, and RunNotTrusted where what a run
         names would be used and must not be."""
-        decided = [key for key in self.above if key in reference.file.decided and key != "seed"]
+        decided = [key for key in self.overrides if key in reference.file.decided and key != "seed"]
         if decided:
-            said = f"--set {decided[0]}: the policy decides that"
-            raise ConfigError(said, hint="leave it out, or train a new run")
-        own, shell, above = reference.models, self.environment, self.above
+            message = f"--set {decided[0]}: the policy decides that"
+            raise ConfigError(message, hint="leave it out, or train a new run")
+        own, shell, above = reference.models, self.environment, self.overrides
         keeps = self.keeps_own(reference)
         below: Mapping[str, Any] = {}
         base = reference.base
         if not keeps:
-            below, base = self.below()
+            below, base = self.read_settings()
         else:
             shell = {key: value for key, value in shell.items() if key in _OF_A_RUN}
         if own and (keeps or not (self.named and below.get("lm"))):
@@ -170,14 +173,14 @@ class EvaluationOptions:
             )
             below = reference.header.settings
         budget = {"budget": self.budget} if self.budget else {}
-        afresh = {"cache": False} if self.afresh else {}
+        afresh = {"cache": False} if self.ask_anew else {}
         above = merge(above, {"budget": Budget().model_dump()}, budget, afresh)
         config = reference.file.settings(
             below, above, self.where, name=reference.name, trusted=reference.trusted
         )
         if config.lm == OWN_LM and self.sources.lm is None:
-            said = f"the run {reference.name} was made with an LM object, which is not here"
-            raise ConfigError(said, hint="pass --lm (lm= in Python) with a model's spec")
+            message = f"the run {reference.name} was made with an LM object, which is not here"
+            raise ConfigError(message, hint="pass --lm (lm= in Python) with a model's spec")
         return config, base
 
     def recorded(self, ref: str) -> Recorded | None:
@@ -185,15 +188,15 @@ class EvaluationOptions:
         with suppress(PcoError):
             run = references.run_behind(self.runs_dir, ref)
             with closing(RunStore.open(run)) as store:
-                return Recorded(run) if (store.ours or self.trust) and not self.afresh else None
+                return Recorded(run) if (store.ours or self.trust) and not self.ask_anew else None
 
     def require_objects(self, reference: references.Reference) -> None:
         """Raises ConfigError for a run whose data, reward, agent or model are missing objects."""
-        given = merge(self.environment, self.above)
+        given = merge(self.environment, self.overrides)
         names = reference.objects if self.keeps_own(reference) else ()
         missing = [n for n in names if getattr(self.sources, n) is None and not given.get(n)]
         if missing:
-            again = " ".join(self.again[name] for name in missing)
+            again = " ".join(self.object_hints[name] for name in missing)
             files = f" (files below {reference.base})" if "--set" in again else ""
             raise ConfigError(
                 f"the run {reference.name} was made in Python and took {', '.join(missing)} as "
@@ -223,16 +226,16 @@ class Subject:
         if isinstance(policy, Run | Policy):
             made_here = isinstance(policy, Run) and isinstance(policy.learned, Policy)
             named = named and (made_here or policy.sources.lm is None)
-            used, above = given.sources, given.above
+            used, above = given.sources, given.overrides
             settled = [name for name in ("reward", "lm") if above.get(name)]
             lacking = [n for n in _OBJECTS if getattr(used, n) is None and n not in settled]
             again = {name: getattr(policy.sources, name) for name in lacking}
             given = replace(given, sources=replace(used, **again))
         if isinstance(policy, Policy):
             reference = references.Reference("policy", policy.file)
-            below = given.below()[0] if given.named else policy.config.model_dump()
+            below = given.read_settings()[0] if given.named else policy.config.model_dump()
             base = policy.sources.base
-            given = replace(given, below=lambda: (below, base), environment={})
+            given = replace(given, read_settings=lambda: (below, base), environment={})
             name = str(policy.file.about.get("run", ""))
         else:
             name = str(policy.path) if isinstance(policy, Run) else str(policy)
@@ -242,7 +245,9 @@ class Subject:
         given.require_objects(reference)
         settings, base = given.settings(reference)
         require_own_data(settings, typed)
-        supplies = replace(given.supplies, recorded=given.recorded(name) if named else None)
+        supplies = replace(
+            given.resources, recorded_replies=given.recorded(name) if named else None
+        )
         assembled = assemble(settings, replace(given.sources, base=base), supplies)
         return cls(reference, assembled, run, given.keeps_own(reference))
 

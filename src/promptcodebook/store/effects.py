@@ -130,7 +130,7 @@ class EffectStore:
         models are `known` by their names. A budget is one measurement's."""
         log, run = (self._journal.replies(), Recorded(self._run)) if known else (None, None)
         ledger = Ledger(log=self._journal.attempts)
-        return replace(StackResources.of_one_budget(), log=log, recorded=run, ledger=ledger)
+        return replace(StackResources.of_one_budget(), log=log, recorded_replies=run, ledger=ledger)
 
     def add(self, effect: Effect) -> None:
         """Keeps it; an earlier answer to the same question makes room. DiskFull, StoreError."""

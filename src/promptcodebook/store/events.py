@@ -249,8 +249,10 @@ def _read(blob: bytes, build: Callable[[Any], Any]) -> Any:
         what = f"at {'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # before it is validated
         what = f"in its shape ({type(error).__name__})"
-    said = f"a stored event is damaged {what}"
-    raise StoreError(said, hint="put a copy of the run's folder in its place, or start a new run")
+    message = f"a stored event is damaged {what}"
+    raise StoreError(
+        message, hint="put a copy of the run's folder in its place, or start a new run"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +270,16 @@ class Mark:
 
     @classmethod
     def of(cls, made: Evaluation, step: int, scope: Scope) -> Mark:
-        counts = len(made.rollouts), made.failed, set(made.rewards) <= {0.0, 1.0}
-        return cls(made.name, step, scope, made.score, made.answered, *counts)
+        return cls(
+            made.name,
+            step,
+            scope,
+            made.score,
+            made.answered,
+            n=len(made.rollouts),
+            failed=made.failed,
+            binary=set(made.rewards) <= {0.0, 1.0},
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,12 +68,6 @@ class Header:
     def settings(self) -> dict[str, Any]:
         """As it may be used and shown: without the secrets that runs of version 0.1 kept."""
         tree = merge(self.config)
-        router = cast(
-            "dict[str, Any]", held if isinstance(held := tree.get("router"), dict) else {}
-        )
-        # A key of version 0.2.0.dev that is gone: this was its default, and is the only way now.
-        if router.get("explore") == "thompson":
-            router.pop("explore")
         roles = tree.get("roles")
         for role in cast("dict[str, Any]", roles).values() if isinstance(roles, dict) else ():
             if not isinstance(role, dict):

@@ -84,8 +84,8 @@ def read_book(reader: Reader, table: str) -> dict[Role, Usage]:
     rows = reader.rows(f"SELECT role, {', '.join(_SUMS)} FROM {table} ORDER BY rowid")
     for each in (each for _, *sums in rows for each in sums if each is not None):
         if not (isinstance(each, int | float) and math.isfinite(each)):
-            said = f"a sum in the table {table} is no number"
-            raise StoreError(said, hint="put a copy in the file's place")
+            message = f"a sum in the table {table} is no number"
+            raise StoreError(message, hint="put a copy in the file's place")
     return {cast(Role, role): Usage(*sums) for role, *sums in rows}
 
 
@@ -340,7 +340,7 @@ def until_done(*question: object) -> Generator[StackResources]:
     folder = unfinished_folder() / hashlib.sha256(asked).hexdigest()[:32]
     opened: list[Journal] = []
 
-    def spare() -> ReplyLog | None:
+    def fallback_log() -> ReplyLog | None:
         try:
             if not opened:
                 folder.parent.mkdir(parents=True, exist_ok=True)
@@ -357,7 +357,7 @@ def until_done(*question: object) -> Generator[StackResources]:
 
     done = False
     try:
-        yield replace(StackResources.of_one_budget(), spare=spare)
+        yield replace(StackResources.of_one_budget(), fallback_log=fallback_log)
         done = True
     finally:
         for journal in opened:

@@ -52,9 +52,9 @@ def refuse_links(folder: Path) -> None:
         return
     for entry in (entry for entry, mode in modes.items() if mode not in plain):
         what = "a link" if entry.is_symlink() else "no plain file"
-        said = f"{entry.path} is {what}, which no run holds"
+        message = f"{entry.path} is {what}, which no run holds"
         raise StoreError(
-            said, hint=f"look where it came from; to delete the run: rm -r {shell(folder)}"
+            message, hint=f"look where it came from; to delete the run: rm -r {shell(folder)}"
         )
 
 

@@ -330,8 +330,8 @@ def _new_folder(runs_dir: Path, header: Header) -> Path:
             return folder
         except FileExistsError as error:
             if not runs_dir.is_dir():
-                said = f"{error.filename} is no folder, so no run can be kept in it"
-                raise StoreError(said, hint="set PCO_RUNS to a folder of your own") from None
+                message = f"{error.filename} is no folder, so no run can be kept in it"
+                raise StoreError(message, hint="set PCO_RUNS to a folder of your own") from None
             if header.id:
                 hint = f"pco train --resume {run_reference(folder)}"
                 raise StoreError(f"{error.filename} exists already", hint=hint) from None

@@ -189,13 +189,13 @@ def find_run(runs_dir: Path, ref: str) -> Path:
         return called[-1].path
     if ref == "last":
         if folders:
-            said, hint = (
+            message, hint = (
                 f"no run in {runs_dir} can be read",
                 f"pco runs show {shell(folders[0].name)}",
             )
         else:
-            said, hint = f"there is no run in {runs_dir} yet", "pco train"
-        raise RunNotFound(said, hint=hint)
+            message, hint = f"there is no run in {runs_dir} yet", "pco train"
+        raise RunNotFound(message, hint=hint)
     exact = [path for path in folders if path.name == ref]
     matches = exact or [path for path in folders if ref and path.name.startswith(ref)]
     if len(matches) == 1:

@@ -109,8 +109,8 @@ def home_of(package: Path, data_dir: Path | None = None) -> Home:
     for file, digest in kept.items():
         path = copy / file
         if not path.is_file() or sha256_of(path) != digest:
-            said = f"{path} is not as it was fetched"
-            raise TaskError(said, hint=f"pco data fetch {name}, or give --data DIR")
+            message = f"{path} is not as it was fetched"
+            raise TaskError(message, hint=f"pco data fetch {name}, or give --data DIR")
     if kept:
         return Home(copy, "the public copy that was fetched")
     origin = (
@@ -184,8 +184,8 @@ def check_row(values: Mapping[str, object], where: str, model: type[R]) -> R:
         raise DataError(f"{where}: {own}", hint=own.hint)
     field = faults[0]["loc"][0]
     # A field that may be of several types has one error for each of them.
-    said = dict.fromkeys(fault["msg"] for fault in faults if fault["loc"][0] == field)
-    raise DataError(f"{where}: the field {field!r}: {' or '.join(said)}", hint=_CORRECT)
+    message = dict.fromkeys(fault["msg"] for fault in faults if fault["loc"][0] == field)
+    raise DataError(f"{where}: the field {field!r}: {' or '.join(message)}", hint=_CORRECT)
 
 
 def unique_ids(splits: Mapping[Split, Sequence[Example]], *, private: bool = False) -> None:
@@ -195,6 +195,6 @@ def unique_ids(splits: Mapping[Split, Sequence[Example]], *, private: bool = Fal
         for example in examples:
             if example.id in seen:
                 named = "an id" if private else f"the id {example.id!r}"
-                said = f"{named} occurs twice, in {seen[example.id]} and in {split}"
-                raise DataError(said, hint="give each row an id of its own")
+                message = f"{named} occurs twice, in {seen[example.id]} and in {split}"
+                raise DataError(message, hint="give each row an id of its own")
             seen[example.id] = split

@@ -88,6 +88,6 @@ def load_task(name: str, data_dir: Path | None = None) -> Task:
     named = os.environ.get("PCO_DATA")
     task: object = load(data_dir or (Path(named) if named else None))
     if not isinstance(task, Task):
-        said = f"{entry.value}, which offers the task {name!r}, returned {type(task).__name__}"
-        raise TaskError(said, hint="it must return a promptcodebook.tasks.Task")
+        message = f"{entry.value}, which offers the task {name!r}, returned {type(task).__name__}"
+        raise TaskError(message, hint="it must return a promptcodebook.tasks.Task")
     return task

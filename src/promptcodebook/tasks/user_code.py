@@ -43,8 +43,8 @@ def load_function(
     line when the file is missing, does not run, lacks the function, or takes other arguments."""
     file, colon, name = spec.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
-        said = f"{what} = {spec!r} does not name a function"
-        raise ConfigError(said, hint=f'write {what} = "{what}.py:{what}"')
+        message = f"{what} = {spec!r} does not name a function"
+        raise ConfigError(message, hint=f'write {what} = "{what}.py:{what}"')
     path = (base / file).resolve()
     if not path.is_file():
         raise ConfigError(f"no file at {path} for the {what}", hint="check the path, or pco init")
@@ -52,8 +52,8 @@ def load_function(
     function = getattr(module, name, None)
     if not callable(function):
         known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        said = f"{path} has no function {name!r}{did_you_mean(name, known)}"
-        raise ConfigError(said, hint=f"its functions: {', '.join(known) or 'none'}")
+        message = f"{path} has no function {name!r}{did_you_mean(name, known)}"
+        raise ConfigError(message, hint=f"its functions: {', '.join(known) or 'none'}")
     code = getattr(function, "__code__", None)
     check_function(function, arguments, f"{path}:{1 if code is None else code.co_firstlineno}")
     return function

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -121,56 +120,6 @@ async def test_feedback_outlives_a_crash_of_the_database(postgres: Cluster) -> N
     assert postgres.sql("SELECT count(*) FROM promptcodebook.feedback") == "20"
 
 
-async def test_a_database_that_waits_for_a_lock_is_said_to_fail_and_loses_nothing(
-    postgres: Cluster,
-) -> None:
-    """It gives up after ten seconds, or as the address says; feedback is refused meanwhile."""
-    with closing(open_log(postgres.url)) as log:
-        assert log._rows("SHOW lock_timeout") == [("10s",)]
-    patience = f"{postgres.url}?options=-c%20lock_timeout%3D200ms"
-    with closing(open_log(patience)) as log:
-        first = served(1)
-        await asyncio.to_thread(written, log, first)
-        with import_module("psycopg").connect(postgres.url) as another:
-            another.execute("LOCK TABLE promptcodebook.served, promptcodebook.feedback")
-            log.put(second := served(2))
-            await until(lambda: log.fails)
-            with pytest.raises(StoreError, match="lock timeout"):
-                await log.give(Feedback(first.id, 1.0), "a")
-        await asyncio.to_thread(written, log, first, second)
-        assert not log.fails and await log.give(Feedback(second.id, 1.0), "a") == "kept"
-
-
-async def test_of_too_many_that_wait_the_oldest_are_lost_and_the_log_says_so(
-    postgres: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    from promptcodebook.deploy.online.postgres import PostgresLog
-
-    with closing(PostgresLog(postgres.url, waiting=3)) as log:
-        await asyncio.to_thread(postgres.stop)
-        log.put(served(0))
-        await until(lambda: log.fails)
-        for n in range(1, 9):
-            log.put(served(n))
-        await until(lambda: "some requests are not recorded" in caplog.text)
-        await asyncio.to_thread(postgres.start)
-        await until(lambda: not log.fails)
-        found = [each.served.time for each in log.newest("tickets@live")]
-        assert found == [108.0 - n for n in range(len(found))] and 3 <= len(found) <= 6
-
-
-async def test_a_log_that_closes_while_the_database_is_away_says_what_it_loses(
-    postgres: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    with closing(open_log(postgres.url)) as log:
-        await asyncio.to_thread(postgres.stop)
-        log.put(served(0))
-        log.put(served(1))
-        await until(lambda: log.fails)
-    await asyncio.to_thread(postgres.start)
-    assert "2 requests are not recorded" in caplog.text
-
-
 async def test_one_row_that_cannot_be_kept_costs_no_other(postgres: Cluster) -> None:
     with closing(open_log(postgres.url)) as log:
         bad = served(1, caller="\0")
@@ -187,17 +136,17 @@ async def test_two_servers_bring_the_tables_up_to_date_while_a_third_writes(
     wider = "ALTER TABLE served ADD COLUMN more TEXT", "CREATE INDEX by_more ON served (more)"
     failing, fine = [*MIGRATIONS, (*wider, "SELECT 1 / 0")], [*MIGRATIONS, wider]
     with closing(open_log(postgres.url)) as log:
-        over = False
-        await asyncio.to_thread(written, log, served(0))
+        asked, over = [served(n) for n in range(600)], False
+        await asyncio.to_thread(written, log, asked[0])
 
         async def write() -> int:
             """As much as there is time for, with one piece of feedback each."""
-            n = 0
-            while not over or n < 20:
-                n += 1
-                log.put(served(n))
-                assert await log.give(Feedback(served(n).id, 1.0), "a") == "kept"
-            return n
+            for n, each in enumerate(asked[1:]):
+                log.put(each)
+                assert await log.give(Feedback(each.id, 1.0), "a") == "kept"
+                if over and n > 20:
+                    return n + 1
+            return 0
 
         writing = asyncio.ensure_future(write())
         for _ in range(5):

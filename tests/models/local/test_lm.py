@@ -191,7 +191,7 @@ async def test_roles_share_one_engine_that_is_loaded_once_and_closed(gguf: Path)
     loaded: list[EchoEngine] = []
     local = loader(loaded)
     config = Config.model_validate({"lm": str(gguf), "cache": False, "budget": {"usd": 1}})
-    models = Models.build(config, StackResources(local=local, closes=local))
+    models = Models.build(config, StackResources(local=local, owned_models=local))
     requests = [
         Request("critic" if i % 2 else "executor", (Message("user", f"say {i}"),), sample=i)
         for i in range(80)
@@ -215,7 +215,7 @@ def test_a_file_that_was_replaced_gives_no_replies_of_the_earlier_one(
     local = loader(loaded)
 
     async def source() -> str:
-        supplies = StackResources(local=local, closes=local)
+        supplies = StackResources(local=local, owned_models=local)
         models = Models.build(Config.model_validate({"lm": str(gguf)}), supplies)
         reply = await models.lm(Request("executor", (Message("user", "hi"),)))
         await models.close()

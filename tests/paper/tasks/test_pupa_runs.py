@@ -288,7 +288,7 @@ async def test_code_that_quotes_a_row_when_it_fails_is_told_by_its_kind(
     plan = plan_run(load_config({"task": "pupa", "data_dir": str(data), "lm": "own"}), Sources())
     task = replace(load_pupa(data), program=Program(raises), reward=asks_nobody(reward))
     assert task.private
-    own = StackResources(own=ScriptedLM().reply_with(lambda request: "fine"))
+    own = StackResources(client=ScriptedLM().reply_with(lambda request: "fine"))
     assembled = Plan(plan.config, task, plan.templates).connect(own)
     example = assembled.dataset.train[0]
     draws = assembled.config.randomness.at(0, example.id)

@@ -24,7 +24,7 @@ from promptcodebook.errors import BudgetReached, ConfigError, LMError, PcoError,
 from promptcodebook.lm import wire
 from promptcodebook.lm.budget import Attempted, BudgetGate, PriceTable
 from promptcodebook.lm.limit import StopSignal
-from promptcodebook.lm.spec import Spec, find_credentials, parse_spec
+from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.run.subject import EvaluationOptions
 
 _SETTLE_S = 0.5  # how long nothing new must have come before a batch is submitted
@@ -50,7 +50,7 @@ class BatchService(Protocol):
 def by_batches(given: EvaluationOptions, file: Path | None) -> EvaluationOptions:
     """What was given, its executor's calls asked as batches: `pco eval --batch-api`."""
     maker = batches_in(unfinished_folder() / "batches", file, given.tell)
-    return replace(given, supplies=replace(given.supplies, outer=[maker]))
+    return replace(given, resources=replace(given.resources, outer=[maker]))
 
 
 def batches_in(
@@ -68,7 +68,7 @@ def batches_in(
         if secrets := secret_variables(settings.extra):
             said = f"a batch is a file, and roles.executor.extra would write {secrets[0]} into it"
             raise ConfigError(said, hint="leave that field out, or ask without --batch-api")
-        found = find_credentials(spec.key_names, settings.headers)
+        found = spec.credentials(settings.headers)
 
         def place(stop: StopSignal) -> BatchService:
             if file is not None:

@@ -248,11 +248,7 @@ class Provider:
                 return
             if not self.where.model:
                 async with Endpoint(self._spec, self._access) as endpoint:
-                    listed = await endpoint.models()
-                if len(listed) != 1:
-                    said = f"{self._spec.base_url} serves {len(listed)} models"
-                    raise ConfigError(f"{said} and the spec names none", hint="add #MODEL to it")
-                self.where = replace(self.where, model=listed[0])
+                    self.where = replace(self.where, model=await endpoint.named_model())
             at = dict[str, Noted]()
             for noted in sorted(self._left_behind(), key=lambda each: each.facts["time"]):
                 self._noted[noted.folder.name] = noted

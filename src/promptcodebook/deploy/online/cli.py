@@ -172,7 +172,7 @@ def learn(
         raise DataError(said, hint="pco serve REF --feedback, and POST /v1/feedback")
     versions = learning.versions_of(reference, {each.of for each in traffic})
     given = command.Typed(None, None, None, lm, budget, sets, trust).given("pco learn")
-    with until_done("pco learn", ref, given.above) as supplies:
+    with until_done("pco learn", ref, given.overrides) as supplies:
         models = _models(given, behind, old, supplies, cache=not rewrite) if asks else None
         embed = None if models is None else partial(_embedded, models)
         trained = learning.read_training(behind, old, data, embed, trust=trust)
@@ -219,7 +219,7 @@ def _models(
     behind = replace(command.resolved(str(run), trust=given.trust), file=file)
     config, base = given.settings(behind)
     config = config.model_copy(update={"executor": "", "cache": config.cache and cache})
-    supplies = replace(supplies, recorded=given.recorded(str(run)))
+    supplies = replace(supplies, recorded_replies=given.recorded(str(run)))
     templates = behind.header.templates if behind.header is not None else None
     policy = deploy(file, config, Sources(base, templates=templates), supplies)
     return Subject(behind, policy.assembled)

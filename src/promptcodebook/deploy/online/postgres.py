@@ -24,8 +24,7 @@ from promptcodebook.errors import ConfigError, DiskFull, StoreError, StoreTooNew
 _pg: Any = import_module("psycopg")
 _log = logging.getLogger(__name__)
 _MOMENT_S, _BATCH, _WAITING = 0.2, 2048, 50_000
-_LOCK_WAIT = "-c lock_timeout=10s"
-"""As SQLite's busy timeout. Who waited for ever would hold feedback up and be said to work."""
+"""The last is how many requests wait for a database that is away; beyond it the oldest are lost."""
 _PATIENCE = {"connect_timeout": 5, "keepalives_idle": 15, "tcp_user_timeout": 15_000}
 _SCHEMA, _DISK_FULL = "promptcodebook", "53100"
 _LOCK = f"SELECT pg_advisory_xact_lock(hashtext('{_SCHEMA}'))"
@@ -46,13 +45,10 @@ def _sql(statement: str) -> str:
 
 
 class PostgresLog(ServedLog):
-    """Its tables are made where they are missing. Of more than twice `waiting` requests that
-    wait for a database that is away the oldest are lost: feedback of these has come, or is late.
-    ConfigError, and StoreTooNew for tables of a later version."""
+    """Its tables are made where they are missing. ConfigError, and
+    StoreTooNew for tables of a later version."""
 
-    def __init__(
-        self, url: str, migrations: Sequence[Sequence[str]] = MIGRATIONS, waiting: int = _WAITING
-    ) -> None:
+    def __init__(self, url: str, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> None:
         try:
             parts = _pg.conninfo.conninfo_to_dict(url)
         except _pg.Error:
@@ -64,12 +60,12 @@ class PostgresLog(ServedLog):
             hint = "write postgresql://USER:PASSWORD@HOST/DATABASE; signs in a password as %40, %2F"
             raise ConfigError(said, hint=hint)
         self._where = f"the Postgres database {name or 'of this user'} at {host or 'localhost'}"
-        options = f"{_LOCK_WAIT} {parts.pop('options', '')} -c search_path={_SCHEMA}"
+        options = f"{parts.pop('options', '')} -c search_path={_SCHEMA}"
         self._opening = {**_PATIENCE, **parts, "options": options}
         with self._connected() as db:
             self._migrate(db, migrations)
         self.fails, self._db, self._packer = False, None, Packer()
-        self._waiting, self._most = deque[Served](), waiting
+        self._waiting = deque[Served](maxlen=_WAITING)
         self._queue: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="writer postgres", daemon=True)
         self._thread.start()
@@ -134,12 +130,6 @@ class PostgresLog(ServedLog):
             served = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             if served or given:
                 self._commit(served, given)
-            if len(self._waiting) > 2 * self._most:
-                while len(self._waiting) > self._most:
-                    self._waiting.popleft()
-                _log.error("some requests are not recorded: too many wait for the database")
-        if self._waiting:
-            _log.error("%d requests are not recorded: the database is away", len(self._waiting))
         if self._db is not None:
             self._db.close()
 

@@ -212,7 +212,7 @@ class Registry:
 
         return next(iter(self.storage.append(propose)), None)
 
-    def promote(  # noqa: PLR0913 - the public face: keywords read better than an options object
+    def promote(
         self,
         source: str,
         ref: str,

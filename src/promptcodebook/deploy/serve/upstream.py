@@ -20,7 +20,7 @@ from promptcodebook.config.secrets import secret_variables
 from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport, transport_to
-from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
+from promptcodebook.lm.spec import ApiKey, Spec, parse_spec
 from promptcodebook.lm.wire import ENDINGS, ModelAddress, Quirks, broken_off, read_error_body
 
 _log = logging.getLogger(__name__)
@@ -145,19 +145,16 @@ async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Up
     where it has to be asked for its name and does not answer."""
     text = config.model_of("executor")
     spec = parse_spec(text, environment)
-    if spec.kind in ("simulated", "local"):
+    if spec.in_process:
         hint = f"pco lm serve {shell(text)}, then --lm with the address that it prints"
         raise ConfigError(f"{text} has no address that requests could be passed on to", hint=hint)
     settings = config.roles.get("executor")
     headers = dict(settings.headers) if settings is not None else {}
-    found = find_credentials(spec.key_names, headers, environment)
+    found = spec.credentials(headers, environment)
     if not spec.model:
         async with Endpoint(spec, found, timeout=10.0) as endpoint:
-            listed = await endpoint.models()
-        if len(listed) != 1:
-            said = f"{spec.base_url} serves {len(listed)} models and the spec names none"
-            raise ConfigError(said, hint="add #MODEL to the spec")
-        spec = parse_spec(f"{spec.base_url}#{listed[0]}", environment)
+            only = await endpoint.named_model()
+        spec = parse_spec(f"{spec.base_url}#{only}", environment)
     most_bytes = int(config.max_reply_mb * 1e6)
     transport = transport_to(spec, found, config.timeout, most_bytes)
     extra = settings.extra if settings is not None else {}

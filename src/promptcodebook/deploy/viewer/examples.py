@@ -102,7 +102,12 @@ def _trained(followed: FollowedRun, look: Look, index: int, name: str) -> dict[s
     traces = [
         {
             "reward": reward_text(each.trace.rollout),
-            "parts": parts_of_trace(look.context, each.trace, each.instincts),
+            "parts": parts_of_trace(
+                each.trace,
+                each.instincts,
+                look.context.own_words,
+                look.context.input_of(each.trace.rollout.example_id),
+            ),
             "changes": [r for r in each.rewrites if r.origin in ("gradient", "safety")],
         }
         for each in (Training.of(step, trace, before) for trace in own)

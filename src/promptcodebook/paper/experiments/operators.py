@@ -12,10 +12,9 @@ from typing import Any, Literal, TypeVar
 from promptcodebook.assemble import Sources
 from promptcodebook.base.randomness import Draws
 from promptcodebook.base.sync import run_sync
-from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.method.critic import Attribution, Critic, History, penalty
-from promptcodebook.method.policy import Router
+from promptcodebook.method.policy import RoutedCall, Router
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Credit, Learner
 from promptcodebook.method.update import PendingUpdate, Updater
@@ -32,7 +31,6 @@ from promptcodebook.types import (
     Example,
     Gradients,
     Rewrite,
-    Route,
     Trace,
     Variable,
 )
@@ -149,7 +147,7 @@ class NeverExploring(Router):
 
     async def route(
         self, example: Example, state: State, epsilon: float, draws: Draws
-    ) -> tuple[Route, Usage]:
+    ) -> RoutedCall:
         return await super().route(example, state, 0.0, draws)
 
 
@@ -188,7 +186,7 @@ def _routed(kind: type[Router]) -> Operator:
         router, upkeep = _as(kind, learner.router), learner.upkeep
         assert isinstance(upkeep, Upkeep)
         upkeep.router = router  # it routes the batches in which a new θ is on trial
-        return replace(learner, router=router, rerun=replace(learner.rerun, router=router))
+        return replace(learner, router=router, rescore=replace(learner.rescore, router=router))
 
     return broken
 

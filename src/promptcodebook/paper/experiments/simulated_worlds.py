@@ -88,7 +88,7 @@ class FlippedChecks:
     def over(self, learner: Learner) -> Learner:
         """A learner whose training is rewarded so; what judges it is not."""
         trial = replace(learner.trial, scorer=self)
-        return replace(learner, trial=trial, rerun=replace(learner.rerun, trial=trial))
+        return replace(learner, trial=trial, rescore=replace(learner.rescore, trial=trial))
 
 
 @dataclass

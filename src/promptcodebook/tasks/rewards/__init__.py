@@ -103,8 +103,8 @@ def _score_of(returned: object, example: Example) -> Score:
         else:
             fault = f"a mapping with the keys {', '.join(map(repr, tree)) or 'none'}"
     if fault:
-        said = f"the reward returned {fault} for example {example.id}, which is no score"
-        raise RewardError(said, hint=_FORMS)
+        message = f"the reward returned {fault} for example {example.id}, which is no score"
+        raise RewardError(message, hint=_FORMS)
     unpack = getattr(value, "item", None)  # NumPy and torch scalars
     if callable(unpack) and getattr(value, "size", 1) == 1:
         value = unpack()
@@ -169,16 +169,18 @@ def make_reward(
     options = {key: value for key, value in spec.items() if key != "kind"}
     for key in options:
         if key not in _OPTIONS[kind]:
-            said = f"the reward {kind!r} has no option {key!r}{did_you_mean(key, _OPTIONS[kind])}"
-            raise ConfigError(said, hint=f"its options: {', '.join(_OPTIONS[kind]) or 'none'}")
+            message = (
+                f"the reward {kind!r} has no option {key!r}{did_you_mean(key, _OPTIONS[kind])}"
+            )
+            raise ConfigError(message, hint=f"its options: {', '.join(_OPTIONS[kind]) or 'none'}")
     if kind == "judge":
         rubric = options.get("rubric")
         if not isinstance(rubric, str) or not rubric.strip():
             step = 'rubric = "What a good answer does ..."'
             raise ConfigError("the reward 'judge' needs a rubric", hint=step)
         if ask is None:
-            said = "the reward 'judge' asks a model, and none is at hand here"
-            raise ConfigError(said, hint="set lm, or roles.judge.model")
+            message = "the reward 'judge' asks a model, and none is at hand here"
+            raise ConfigError(message, hint="set lm, or roles.judge.model")
         return RubricJudge(ask, rubric)
     if kind == "sum":
         return _sum(options.get("parts"), base, ask, calls or UserCalls())
@@ -191,8 +193,8 @@ def _ready(kind: str, options: dict[str, object], base: Path) -> Reward:
         try:
             options["schema"] = parse_json(read_text(path))
         except (OSError, ValueError) as error:
-            said = f"cannot read the JSON schema {path}: {error}"
-            raise ConfigError(said, hint="check the path and the file") from None
+            message = f"cannot read the JSON schema {path}: {error}"
+            raise ConfigError(message, hint="check the path and the file") from None
     try:
         return TypeAdapter(READY[kind]).validate_python(options)
     except ValidationError as error:
@@ -305,8 +307,8 @@ class WeightedSum:
             raise ConfigError("a sum of rewards needs parts", hint='parts = [{kind = "exact"}]')
         for part in self.parts:
             if not (math.isfinite(part.weight) and part.weight > 0):
-                said = f"the weight of {part.name!r} must be positive, not {part.weight:g}"
-                raise ConfigError(said, hint="leave out a part that should not count")
+                message = f"the weight of {part.name!r} must be positive, not {part.weight:g}"
+                raise ConfigError(message, hint="leave out a part that should not count")
 
     async def __call__(self, example: Example, output: Output) -> Score:
         value, feedback = 0.0, list[str]()

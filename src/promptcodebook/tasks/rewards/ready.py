@@ -111,8 +111,8 @@ class Numeric:
         target = target_of(example)
         wanted, given = _last(target), _last(output)
         if wanted is None:
-            said = f"the target {quote(target, 60)} of example {example.id} holds no number"
-            raise RewardError(said, hint="correct the data, or use another reward")
+            message = f"the target {quote(target, 60)} of example {example.id} holds no number"
+            raise RewardError(message, hint="correct the data, or use another reward")
         if given is None:
             return Score(0.0, f"The answer holds no number; {wanted:g} was expected.")
         if abs(given - wanted) <= max(self.tolerance, self.relative * abs(wanted)):
@@ -219,8 +219,8 @@ class JsonSchema:
         try:
             kind.check_schema(self.schema)
         except library.SchemaError as error:
-            said = f"the JSON schema of the reward is not valid: {error.message}"
-            raise ConfigError(said, hint="correct the schema") from None
+            message = f"the JSON schema of the reward is not valid: {error.message}"
+            raise ConfigError(message, hint="correct the schema") from None
         validator = kind(self.schema, registry=referencing.Registry())
         object.__setattr__(self, "_validator", validator)
 
