@@ -41,8 +41,10 @@ KEYS = ("key-of-one-caller", "key-of-another-caller")
 @asynccontextmanager
 async def serving(path: Path, explore: float = 0.0, **options: Any) -> AsyncGenerator[Up]:
     keys, records = options.pop("keys", ()), options.pop("records", None)
+    placing = {"sticky": options.pop("sticky", "")}
     online = Online("tickets@live", SqliteLog(path), explores=explore > 0, **options)
-    setup = Setup(keys=keys, records=records, options={"online": online}, explore=explore)
+    placing |= {"online": online}
+    setup = Setup(keys=keys, records=records, options=placing, explore=explore)
     async with up(one_call(), setup) as served:
         yield served
 
@@ -186,7 +188,7 @@ async def test_an_explored_route_has_its_exact_chance_and_a_conversation_keeps_i
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "requests.sqlite"
-    async with serving(path, explore=0.5, threads=True) as served:
+    async with serving(path, explore=0.5, sticky="conversation") as served:
         for n in range(60):
             await answered(served, f"Question {n} of the day?")
         for _ in range(5):

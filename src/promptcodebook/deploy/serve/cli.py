@@ -30,6 +30,7 @@ from promptcodebook.deploy.online.status import status_of, told, tree_of
 from promptcodebook.deploy.registry.registry import open_registry
 from promptcodebook.deploy.serve import spending, versions
 from promptcodebook.deploy.serve.feedback import Online
+from promptcodebook.deploy.serve.placement import Placement
 from promptcodebook.deploy.serve.proxy import Proxy
 from promptcodebook.deploy.serve.upstream import connect_upstream
 from promptcodebook.errors import ConfigError, PcoError, import_part, require_modules
@@ -213,10 +214,12 @@ def serve(
             spending.Records(logs.records_path(), records) if records else None,
             budgets,
             names=tuple(serve_as or ()),
-            conversation=reads == "conversation",
-            sticky="" if sticky == "off" else sticky,
-            joined=one_system,
-            first=prompt_first,
+            placement=Placement(
+                conversation=reads == "conversation",
+                sticky="" if sticky == "off" else sticky,
+                joined=one_system,
+                first=prompt_first,
+            ),
             texts=log_inputs,
             tracing=tracing,
             online=Online(
@@ -226,7 +229,6 @@ def serve(
                 texts=log_inputs,
                 explores=explore > 0,
                 steady=frozenset(steady),
-                threads=sticky == "conversation",
                 reward_range=settings.reward_range,
                 judge=None if registry is None else CanaryJudge(registry, ref, log, key_share),
                 room=logs.Room(most_feedback, 1024 * most_feedback_kb),

@@ -38,7 +38,8 @@ _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 class ResponsesRequest(BaseModel):
-    """The fields that are read here; a chat model gets all others as they came."""
+    """OpenAI's Responses over a chat model: texts, images, function tools, streams. Nothing is
+    stored. The model gets all fields that are not listed here as they came."""
 
     model: AnyText | None = Field(None, description="a text")
     input: AnyText | Annotated[_Objects, Field(min_length=1)] = Field(
