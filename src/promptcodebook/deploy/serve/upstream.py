@@ -155,8 +155,8 @@ async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Up
         async with Endpoint(spec, found, timeout=10.0) as endpoint:
             listed = await endpoint.models()
         if len(listed) != 1:
-            said = f"{spec.base_url} serves {len(listed)} models and the spec names none"
-            raise ConfigError(said, hint="add #MODEL to the spec")
+            message = f"{spec.base_url} serves {len(listed)} models and the spec names none"
+            raise ConfigError(message, hint="add #MODEL to the spec")
         spec = parse_spec(f"{spec.base_url}#{listed[0]}", environment)
     most_bytes = int(config.max_reply_mb * 1e6)
     transport = transport_to(spec, found, config.timeout, most_bytes)

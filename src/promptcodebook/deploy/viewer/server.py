@@ -81,8 +81,8 @@ class Viewer:
         for path, make in _RUN_SCREENS.items():
             add(path, _shown(partial(self._of_run, make)))
         add("/static/{name}", _static)
-        add("/live/runs", _told(lambda _: self._runs.mark(), _POLL_ALL_S))
-        add("/live/run/{run}", _told(self._run_mark))
+        add("/live/runs", _news(lambda _: self._runs.mark(), _POLL_ALL_S))
+        add("/live/run/{run}", _news(self._run_mark))
         if not self._read_only:
             application.router.add_post("/run/{run}/note/{name}", self._noted)
             application.router.add_post("/run/{run}/stop", self._stopped)
@@ -153,7 +153,7 @@ def _shown(make: Callable[[web.Request], Screen]) -> _Answer:
     return answer
 
 
-def _told(mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer:
+def _news(mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer:
     """Server-sent events: the mark, whenever it is another than the page's, until the run rests."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
