@@ -24,10 +24,10 @@ from promptcodebook.policy.references import POLICY
 from promptcodebook.store.effects import Effect, EffectStore
 from promptcodebook.store.events import Event, Stepped
 from promptcodebook.types import Rollout, Route, Step, Trace
-from tests.cli.conftest import PROJECT
-from tests.cli.invoked import pco
-from tests.deploy.viewer.conftest import shown
-from tests.report.scripted_run import ScriptedRun, events_of
+from tests.build.cli import pco
+from tests.build.project import PROJECT
+from tests.build.scripted_run import ScriptedRun, events_of
+from tests.build.viewer import shown
 
 _RUN = ScriptedRun(steps=8, size=6, select=2, batch=2, hostile="", verdict=False)
 

@@ -18,9 +18,9 @@ from promptcodebook.report.context import render_sections
 from promptcodebook.report.verdict import JudgedSection
 from promptcodebook.store.events import Compared, Event, Stepped
 from promptcodebook.types import Failure
-from tests.deploy.viewer.conftest import ATTACK, Get, shown
-from tests.report.scripted_run import ScriptedRun, events_of
-from tests.report.strict import flat, read_page, require_approved
+from tests.build.scripted_run import ScriptedRun, events_of
+from tests.build.strict import flat, read_page, require_approved
+from tests.build.viewer import ATTACK, Get, shown
 
 OF_A_RUN = (
     "",

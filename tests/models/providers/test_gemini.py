@@ -23,17 +23,22 @@ from promptcodebook.errors import (
     RequestRefused,
     ServerFault,
 )
-from tests.models.providers.conftest import KEYS, SCHEMA, Provider, request
-from tests.models.providers.site import (
+from tests.build.providers import (
+    CALL,
+    CONVERSATION,
+    KEYS,
+    SCHEMA,
+    TOOL,
     Answer,
+    Provider,
     Site,
     blocks,
     generates,
     google_refuses,
     google_streams,
     library,
+    request,
 )
-from tests.models.providers.test_anthropic import CALL, CONVERSATION, TOOL
 
 SIGNATURE = base64.b64encode(b"signed").decode()
 
@@ -230,7 +235,7 @@ async def test_a_stream_becomes_chunks_of_text_and_of_tool_calls(
 
 async def test_a_stream_that_breaks_off_is_a_failure(site: Site, gemini: Provider) -> None:
     whole = google_streams(["a"], ["b"])
-    unended = replace(whole, events=whole.events[:1])
+    unended = replace(whole, events=lambda: whole.events()[:1])
     site.script(google_streams(["a"], drops=True), unended)
     for _ in range(2):
         with pytest.raises(ServerFault, match="broke the connection"):
