@@ -58,7 +58,7 @@ async def served(folder: Path) -> list[Figure]:
             url = f"http://127.0.0.1:{(own := free_port())}"
             command = [sys.executable, "-m", "promptcodebook.cli", "serve"]
             command += [str(folder / "bench.pco.json"), "--lm", f"http://127.0.0.1:{port}/v1#m"]
-            command += ["--port", str(own), "--records", "0", *flags]
+            command += ["--port", str(own), "--set", "serve.records=0", *flags]
             pid = await up.enter_async_context(running(command, f"{url}/readyz"))
             servers[mode] = url, pid
             await asked(f"{url}/v1", "pco/bench", 1.0, 0.0)

@@ -150,7 +150,16 @@ async def measured(postgres: Cluster, folder: Path) -> list[Figure]:
         serve = [sys.executable, "-m", "promptcodebook.cli", "serve", REF, "--lm", f"{base}/v1#m"]
         pids: list[int] = []
         for url, each in zip(urls, ports, strict=True):
-            own = [*serve, "--port", str(each), "--name", "bench", "--feedback", "--records", "0"]
+            own = [
+                *serve,
+                "--port",
+                str(each),
+                "--name",
+                "bench",
+                "--feedback",
+                "--set",
+                "serve.records=0",
+            ]
             pids.append(await up.enter_async_context(running(own, f"{url}/readyz")))
         http = await up.enter_async_context(aiohttp.ClientSession())
         clients = [
@@ -274,7 +283,7 @@ async def flooded(folder: Path) -> list[Figure]:
         command = [sys.executable, "-m", "promptcodebook.cli", "serve"]
         command += [str(folder / "bench.pco.json"), "--lm", f"{base}/v1#m", "--port", str(own)]
         pid = await up.enter_async_context(
-            running([*command, "--feedback", "--records", "0"], f"{url}/readyz")
+            running([*command, "--feedback", "--set", "serve.records=0"], f"{url}/readyz")
         )
         http = await up.enter_async_context(aiohttp.ClientSession())
         statuses, over = Counter[int](), asyncio.Event()

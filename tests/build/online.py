@@ -85,7 +85,9 @@ def served(
 @asynccontextmanager
 async def serving(path: Path, explore: float = 0.0, **options: Any) -> AsyncGenerator[Up]:
     keys, records = options.pop("keys", ()), options.pop("records", None)
+    placing = {"sticky": options.pop("sticky", "")}
     online = Online("tickets@live", SqliteLog(path), explores=explore > 0, **options)
-    setup = Setup(keys=keys, records=records, options={"online": online}, explore=explore)
+    placing |= {"online": online}
+    setup = Setup(keys=keys, records=records, options=placing, explore=explore)
     async with up(None, setup) as served:
         yield served

@@ -7,7 +7,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from promptcodebook.deploy.http.admission import (
     daily_budget,
 )
 from promptcodebook.deploy.online.exploring import Explorer
+from promptcodebook.deploy.serve.placement import Placement
 from promptcodebook.deploy.serve.proxy import Proxy
 from promptcodebook.deploy.serve.spending import Records, Spending
 from promptcodebook.deploy.serve.upstream import Upstream
@@ -117,7 +118,7 @@ class Setup:
     upstream: str = ""
     """Another base URL than the scripted server's."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Of `Proxy`: names, conversation, sticky, joined, first, texts, tracing, online."""
+    """Of `Proxy` and of its `Placement`."""
     explore: float = 0.0
 
 
@@ -166,7 +167,19 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
     )
     records = Records(setup.records, 1000) if setup.records else None
     admission = Admission(Callers(setup.keys), setup.limits)
-    proxy = Proxy("tickets", live, upstream, admission, records, setup.spending, **setup.options)
+    placing = {each.name for each in fields(Placement)} & setup.options.keys()
+    placement = Placement(**{name: setup.options[name] for name in placing})
+    options = {name: value for name, value in setup.options.items() if name not in placing}
+    proxy = Proxy(
+        "tickets",
+        live,
+        upstream,
+        admission,
+        records,
+        setup.spending,
+        placement=placement,
+        **options,
+    )
     try:
         async with proxy.serving(poll_s=0.02) as address:
             yield Up(address.base_url.removesuffix("/v1"), server, proxy)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from promptcodebook.base.sqlite import Packer
-from promptcodebook.deploy.online.log import ADD, INSERT, Feedback, Served, SqliteLog, row_of, said
-from promptcodebook.deploy.registry.registry import open_registry
 from promptcodebook.deploy.viewer.page import Screen, page_of
-from tests.build.registry import policy
 from tests.build.scripted_run import HOSTILE, ScriptedRun, write_run
 from tests.build.strict import flat
 
@@ -114,34 +108,9 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def base(runs_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    registry = tmp_path_factory.mktemp("registry") / "registry.sqlite"
-    with open_registry(registry, who="Ada") as kept:
-        version = kept.freeze(policy("words"), "tickets", why="the first")
-        kept.promote(version.version, "tickets@production", override="for a look")
-    log = make_log(registry.with_name("requests.sqlite"))
-    with view(runs_dir, PCO_REGISTRY=str(registry), PCO_FEEDBACK=str(log)) as address:
+def base(runs_dir: Path) -> Iterator[str]:
+    with view(runs_dir) as address:
         yield address
-
-
-def make_log(path: Path) -> Path:
-    """A day of requests, ten an hour, every second one with feedback."""
-    with closing(SqliteLog(path)) as log:
-        rows = [
-            Served(f"req-{n:024x}", time.time() - 360 * (n + 0.5), "tickets@production",
-                   f"sha256:{n % 2:064}", "", "canary" if n % 10 == 3 else "",
-                   500 if n % 80 == 7 else 200, 0.5, 90, (n % 3,), 1.0, (1, 2), n % 40 == 9)
-            for n in range(239)
-        ]  # fmt: skip
-        given = [Feedback(row.id, 0.5 + n % 4 / 8) for n, row in enumerate(rows) if n % 2]
-
-        def write(db: sqlite3.Connection) -> None:
-            packer = Packer()
-            db.executemany(INSERT, [row_of(row, packer) for row in rows])
-            db.executemany(ADD, map(said, given))
-
-        log.writer.write_now(write)
-    return path
 
 
 @dataclass

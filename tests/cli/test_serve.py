@@ -54,7 +54,8 @@ def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
     env = {"PCO_REQUESTS": records, "PCO_SERVE_KEY": "shop-4711-key"}
     with served(Server()) as server:
         args = ("tickets.pco.json", "--lm", server.spec, "--keys", "keys")
-        args += ("--serve-as", "gpt-4o", "--serve-as", "gpt-5", "--sticky", "header:X-Session-Id")
+        args += ("--set", 'serve.serve_as=["gpt-4o", "gpt-5"]')
+        (tmp_path / "pco.toml").write_text('[serve]\nsticky = "header:X-Session-Id"\n')
         with serving(tmp_path, *args, **env) as (process, said):
             for key, model in (("desk-4711-key", "gpt-5"), ("shop-4711-key", said["model"])):
                 body, headers = ask(said["base_url"], key, model=model)
@@ -100,7 +101,7 @@ def test_only_openais_own_models_are_sent_the_newer_field_for_a_length(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("args", [("--records", "0"), ("--verbatim",)])
+@pytest.mark.parametrize("args", [("--set", "serve.records=0"), ("--set", "serve.verbatim=true")])
 def test_what_requests_say_is_on_no_disk(args: tuple[str, ...], tmp_path: Path) -> None:
     """Nor is what the encoder says of it: the one file that is written is the record."""
     file_of().save(tmp_path / "tickets.pco.json")
@@ -116,7 +117,7 @@ def test_what_requests_say_is_on_no_disk(args: tuple[str, ...], tmp_path: Path) 
             process.communicate(timeout=300)
         assert server.calls >= 2, "the encoder was asked"
     written = {path.name.partition("-")[0] for path in home.rglob("*") if path.is_file()}
-    assert written == ({"requests.sqlite"} if args == ("--verbatim",) else set())
+    assert written == ({"requests.sqlite"} if "serve.verbatim=true" in args else set())
     for path in home.rglob("requests.sqlite"):
         assert "MARKED" not in repr(find_record(path, headers["x-request-id"]))
 
@@ -127,12 +128,13 @@ def test_what_requests_say_is_on_no_disk(args: tuple[str, ...], tmp_path: Path) 
     (("absent.json", "--lm", "http://127.0.0.1:1/v1#m"), "no policy file at absent.json"),
     (("p.json", "--host", "0.0.0.0", "--lm", "simulated"), "PCO_SERVE_KEY=$(openssl rand"),
     (("p.json", "--keys", "no-keys", "--lm", "simulated"), "cannot read the keys in no-keys"),
-    (("p.json", "--daily-budget", "90min", "--lm", "simulated"), "1000calls, 2Mtok, 5usd"),
-    (("p.json", "--daily-budget", "5usd", "--lm", "http://127.0.0.1:9/v1#m"),
+    (("p.json", "--set", "serve.daily_budget=90min", "--lm", "simulated"),
+     "1000calls, 2Mtok, 5usd"),
+    (("p.json", "--set", "serve.daily_budget=5usd", "--lm", "http://127.0.0.1:9/v1#m"),
      "a money budget needs a price"),
     (("staged.json", "--lm", "http://127.0.0.1:1/v1#m"), "a prompt for each of find, answer"),
-    (("p.json", "--input", "all", "--lm", "simulated"), "'last', 'conversation'"),
-    (("p.json", "--sticky", "header:", "--lm", "simulated"), "--sticky header:X-Session-Id"),
+    (("p.json", "--set", "serve.input=all", "--lm", "simulated"), "'last' or 'conversation'"),
+    (("p.json", "--set", "serve.sticky=header:", "--lm", "simulated"), "serve.sticky: "),
 ])  # fmt: skip
 def test_what_cannot_be_served_is_refused_before_anything_listens(
     args: tuple[str, ...], error: str, tmp_path: Path

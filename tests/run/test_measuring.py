@@ -40,7 +40,7 @@ from promptcodebook.policy.references import Reference
 from promptcodebook.routing.ranking import Imitated, cross_agreement
 from promptcodebook.run.measuring import Distillation, Distiller, Needs, logged_routes
 from promptcodebook.run.subject import Subject
-from promptcodebook.store.effects import EffectStore, effects_mark, read_effects, signed
+from promptcodebook.store.effects import EffectStore, read_effects, signed
 from promptcodebook.store.events import Started, Stepped
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
@@ -222,7 +222,7 @@ def test_a_budget_stops_it_and_the_same_words_go_on(own: pco.Run) -> None:
     with pytest.raises(BudgetReached, match="3 calls") as caught:
         pco.effect(own, k, split="test", budget="3calls")
     assert "with a new budget: what was paid for so far is kept" in caught.value.hint
-    assert paid(own) == 3 and effects_mark(own.path) == 0
+    assert paid(own) == 3 and not read_effects(own.path)
     for _ in range(20):  # as the hint says: each time it goes on from there
         with suppress(BudgetReached):
             pco.effect(own, k, split="test", budget="3calls")

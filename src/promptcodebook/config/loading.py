@@ -34,10 +34,15 @@ _QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")
 
 
 def optimizer_settings(name: str | None = None) -> Mapping[str, type[schema.OptimizerSettings]]:
-    """The settings models of the installed optimizers, or of one, by name. One that cannot be
-    imported has none: `make_optimizer` says why."""
+    """The settings models of the installed optimizers and commands, or of one optimizer, by name.
+    One that cannot be imported has none: `make_optimizer` says why."""
     found = registered("promptcodebook.optimizers")
-    entries = sorted(found if name is None else found.select(name=name), key=lambda e: e.name)
+    every = (
+        [*found, *registered("promptcodebook.tables")]
+        if name is None
+        else [*found.select(name=name)]
+    )
+    entries = sorted(every, key=lambda e: e.name)
     models = {entry.name: _settings_of(entry) for entry in entries}
     return {name: model for name, model in models.items() if model is not None}
 
@@ -45,7 +50,8 @@ def optimizer_settings(name: str | None = None) -> Mapping[str, type[schema.Opti
 @cache
 def _settings_of(entry: EntryPoint) -> type[schema.OptimizerSettings] | None:
     with suppress(Exception):
-        model = getattr(entry.load(), "settings", None)
+        loaded = entry.load()
+        model = getattr(loaded, "settings", loaded)
         if isinstance(model, type) and issubclass(model, schema.OptimizerSettings):
             return model
     return None

@@ -34,7 +34,8 @@ class Group(BaseModel):
 
 class OptimizerSettings(Group):
     """The settings of an optimizer, a table of its own in pco.toml; its class names the model:
-    `settings = MySettings`. They decide nothing of what a trained policy answers."""
+    `settings = MySettings`. Those of a command are an entry point of `promptcodebook.tables`. They
+    decide nothing of what a trained policy answers."""
 
     table: ClassVar[str]
     longer: ClassVar[str] = ""

@@ -28,8 +28,8 @@ def join_cluster(address: str, width: int, what: str) -> Any:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     ray = import_extra("ray", what, "ray")
     if address == LOCAL and tuple(map(int, ray.__version__.split(".")[:2])) < _LEAST_RAY:
-        said = f"ray {ray.__version__} is older than 2.60, the first whose tokens were tested"
-        raise ConfigError(said, hint="pip install 'ray>=2.60'")
+        message = f"ray {ray.__version__} is older than 2.60, the first whose tokens were tested"
+        raise ConfigError(message, hint="pip install 'ray>=2.60'")
     with socket.socket() as taken:
         # Ray's dashboard asks cloud providers' addresses which of them it runs at, whatever its
         # settings say. So it finds its port taken, and is left out.
@@ -63,5 +63,5 @@ def machine_name() -> str:
 def require_version(wanted: str) -> None:
     """ConfigError where this machine has another version than the task was written with."""
     if (here := version("promptcodebook")) != wanted:
-        said = f"{platform.node()} has promptcodebook {here}, and {wanted} was asked for"
-        raise ConfigError(said, hint=f"there: pip install promptcodebook=={wanted}")
+        message = f"{platform.node()} has promptcodebook {here}, and {wanted} was asked for"
+        raise ConfigError(message, hint=f"there: pip install promptcodebook=={wanted}")

@@ -110,20 +110,20 @@ class ComposedProgram(_dspy.Module):
             file = PolicyFile.model_validate_json(json.dumps(state[_STATE]["policy"]))
         except (KeyError, TypeError):
             hint = "load one that a program compiled by PCO saved, or a bare student's own"
-            said = "the saved program holds no policy of promptcodebook"
-            raise PolicyError(said, hint=hint) from None
+            message = "the saved program holds no policy of promptcodebook"
+            raise PolicyError(message, hint=hint) from None
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "policy"
-            said = f"the saved program's policy cannot be read: {where}: {first['msg']}"
+            message = f"the saved program's policy cannot be read: {where}: {first['msg']}"
             hint = "it must have been written by `save` of a program that PCO compiled"
-            raise PolicyError(said, hint=hint) from None
+            raise PolicyError(message, hint=hint) from None
         file.require_trust("of the saved program", trusted=self._trust)
         lm, roles = self._models
         lm = lm or os.environ.get("PCO_LM", "")
         if not lm:
-            said = "a saved program names no model to route and compose with, and none was given"
-            raise no_model(said)
+            message = "a saved program names no model to route and compose with, and none was given"
+            raise no_model(message)
         above: dict[str, Any] = {"roles": role_layers(roles), "cache": False}
         if isinstance(lm, str):
             above["lm"] = lm
@@ -159,12 +159,12 @@ class _Attending:
     signature: Any
 
     def forward(self, **inputs: Any) -> Any:
-        return super().forward(**self._told(inputs))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+        return super().forward(**self._with_prompt(inputs))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
 
     async def aforward(self, **inputs: Any) -> Any:
-        return await super().aforward(**self._told(inputs))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+        return await super().aforward(**self._with_prompt(inputs))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
 
-    def _told(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_prompt(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         prompt: Prompt | None = _dspy.settings.get(_PROMPT)
         if prompt is None:
             return dict(inputs)
@@ -344,8 +344,8 @@ def _reward(metric: Callable[..., object]) -> Callable[[Any, Any], Score]:
             signature.bind(*range(count))
             nothing = [None] * (count - 2)
             return lambda row, prediction: _score(metric(row, prediction, *nothing))
-    said = "the metric does not take (example, prediction, trace)"
-    raise ConfigError(said, hint="def metric(example, prediction, trace=None): ...")
+    message = "the metric does not take (example, prediction, trace)"
+    raise ConfigError(message, hint="def metric(example, prediction, trace=None): ...")
 
 
 def _score(said: Any) -> Score:
@@ -402,6 +402,6 @@ def _inputs(id: str, row: Any) -> dict[str, Any]:
         return dict(row.inputs().items())
     except (AttributeError, ValueError):
         split, _, index = id.partition("-")
-        said = f"{split}set[{index}] does not say what its inputs are"
+        message = f"{split}set[{index}] does not say what its inputs are"
         hint = "dspy.Example(question='...', answer='...').with_inputs('question')"
-        raise DataError(said, hint=hint) from None
+        raise DataError(message, hint=hint) from None

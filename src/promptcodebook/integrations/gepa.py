@@ -46,8 +46,8 @@ class TaskModel:
         """ConfigError outside of an evaluation, or in a thread that an adapter started itself."""
         ask = _asking.get()
         if ask is None:
-            said = "a TaskModel was asked outside of an evaluation"
-            raise ConfigError(said, hint="ask it in the thread that calls adapter.evaluate")
+            message = "a TaskModel was asked outside of an evaluation"
+            raise ConfigError(message, hint="ask it in the thread that calls adapter.evaluate")
         turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         return ask(list(map(read_message, turns))).text
 
@@ -64,8 +64,8 @@ def read_instance(instance: Any) -> tuple[str, str | None]:
         if text is not None:
             return str(text), None if known is None else str(known)
     kind = type(cast("object", instance)).__name__
-    said = f"an instance of type {kind} does not say what its input is"
-    raise DataError(said, hint="AdapterTask(..., read=lambda row: (row.text, row.answer))")
+    message = f"an instance of type {kind} does not say what its input is"
+    raise DataError(message, hint="AdapterTask(..., read=lambda row: (row.text, row.answer))")
 
 
 @dataclass(frozen=True)

@@ -132,11 +132,11 @@ class Otel:
                 said = [(str(turn["role"]), turn.get("content")) for turn in turns]
                 span.set_attribute("gen_ai.input.messages", _messages(said))
 
-            def told(answer: UpstreamAnswer) -> None:
+            def hear(answer: UpstreamAnswer) -> None:
                 self._ended(span, answer.status)
                 self._answered(span, told_usage(answer.usage))
 
-            yield told
+            yield hear
 
     @contextmanager
     def _span(

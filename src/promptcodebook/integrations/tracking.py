@@ -115,8 +115,8 @@ class Tracker:
                 work()
             except Exception as error:
                 self._deaf = True
-                said = f"{type(error).__name__}: {error}"
-                _log.warning("%s hears no more of this run: %s", self._name, said)
+                message = f"{type(error).__name__}: {error}"
+                _log.warning("%s hears no more of this run: %s", self._name, message)
 
         if self._thread is not None:
             self._thread.submit(tried)

@@ -164,15 +164,6 @@ def read_effects(run: Path) -> list[Effect]:
         ) from error
 
 
-def effects_mark(run: Path) -> int:
-    """Changes whenever an effect is kept; 0 before the first. StoreError."""
-    if (path := _kept_in(run)) is None:
-        return 0
-    with closing(Reader(path, _LAYOUT)) as reader:
-        row = reader.row("SELECT MAX(id) FROM effects")
-        return int(row[0] or 0) if row is not None else 0
-
-
 def _kept_in(run: Path) -> Path | None:
     """The file of a run's effects; None = there is none, or who makes it is not done yet."""
     refuse_links(run)

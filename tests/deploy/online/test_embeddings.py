@@ -65,8 +65,9 @@ async def test_a_router_that_reads_embeddings_learns_by_those_that_were_served(
         rule = {e: next(k for k, text in enumerate(texts) if f"say {e}" in text) for e in PHRASES}
         wanted = [(rule[letter.replace("P", "R")],) for letter in LETTERS]
         path = tmp_path / "requests"
-        online: Any = {"online": Online("tickets", SqliteLog(path), explores=True, threads=True)}
-        setup = Setup(lm=ScriptedLM().reply_with(reads), options=online, explore=1.0)
+        options: Any = {"online": Online("tickets", SqliteLog(path), explores=True)}
+        options["sticky"] = "conversation"
+        setup = Setup(lm=ScriptedLM().reply_with(reads), options=options, explore=1.0)
         async with up(file, setup) as proxy:
 
             async def one(n: int) -> None:

@@ -184,7 +184,7 @@ async def test_an_explored_route_has_its_exact_chance_and_a_conversation_keeps_i
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "requests.sqlite"
-    async with serving(path, explore=0.5, threads=True) as served:
+    async with serving(path, explore=0.5, sticky="conversation") as served:
         for n in range(60):
             await answered(served, f"Question {n} of the day?")
         for _ in range(5):

@@ -12,28 +12,22 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.base.intervals import Interval
-from promptcodebook.base.paths import run_reference
 from promptcodebook.base.units import number
 from promptcodebook.calls import Usage
 from promptcodebook.deploy.viewer.codebook import (
-    biography_screen,
     codebook_screen,
-    measured_mark,
     unpaired_interval,
 )
 from promptcodebook.deploy.viewer.following import FollowedRun
-from promptcodebook.deploy.viewer.server import Viewer, viewing
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import POLICY
-from promptcodebook.store.effects import Effect, EffectStore, read_effects
+from promptcodebook.store.effects import Effect, EffectStore
 from promptcodebook.store.events import Event, Stepped
-from promptcodebook.types import Rewrite, Rollout, Route, Step, Trace
+from promptcodebook.types import Rollout, Route, Step, Trace
 from tests.build.cli import pco
 from tests.build.project import PROJECT
 from tests.build.scripted_run import ScriptedRun, events_of
-from tests.build.store import edit_header
-from tests.build.strict import flat
-from tests.build.viewer import asked, shown
+from tests.build.viewer import shown
 
 _RUN = ScriptedRun(steps=8, size=6, select=2, batch=2, hostile="", verdict=False)
 
@@ -62,24 +56,7 @@ def test_an_example_that_comes_again_counts_once(follow: Callable[..., FollowedR
     found = unpaired_interval(means[:5], means[5:])
     low, high = (number(x, signed=True) for x in (found.low, found.high))
     said = f"-0.500 ({low} to {high}, n = 5 and 5 examples, 40 and 40 rollouts)"
-    for screen in (codebook_screen(followed), biography_screen(followed, "0")):
-        assert said in shown(screen)
-
-
-def test_of_two_rewrites_in_one_step_only_the_later_earned_anything(
-    follow: Callable[..., FollowedRun],
-) -> None:
-    twice = tuple(Rewrite(0, a, b, "g", kept=True) for a, b in (("a", "b"), ("b", "c")))
-    followed = follow(_RUN, changed(lambda s: replace(s, rewrites=twice if s.index == 3 else ())))
-    routed = [
-        step.index
-        for step in followed.look().steps
-        for trace in step.traces
-        if trace.rollout.reward is not None and 0 in (trace.rollout.route or Route(())).indices
-    ]
-    text = shown(biography_screen(followed, "0"))
-    earned = [int(n) for n in re.findall(r"reward with it \S+ \(n = (\d+)\)", text)]
-    assert earned == [sum(i <= 3 for i in routed), 0, sum(i > 3 for i in routed)]
+    assert said in shown(codebook_screen(followed))
 
 
 _EFFECT = Effect(
@@ -132,22 +109,6 @@ def keep(run: Path, effect: Effect) -> None:
         store.close()
 
 
-def test_a_page_never_says_that_it_is_newer_than_what_it_shows(
-    followed: FollowedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process keeps a result while the page is made."""
-
-    def late(path: Path) -> list[Effect]:
-        found = read_effects(path)
-        keep(path, _EFFECT)
-        return found
-
-    monkeypatch.setattr("promptcodebook.deploy.viewer.codebook.read_effects", late)
-    screen = biography_screen(followed, "0")
-    assert "Not measured yet." in shown(screen)
-    assert screen.mark != measured_mark(followed, followed.mark())
-
-
 def test_a_card_shows_the_effect_of_its_own_instinct_and_whether_it_is_simulated(
     run: Path, followed: FollowedRun
 ) -> None:
@@ -163,23 +124,6 @@ def test_a_card_shows_the_effect_of_its_own_instinct_and_whether_it_is_simulated
         replace(other, data="another"),
     ):
         keep(run, each)
-    cards, page = shown(codebook_screen(followed)), shown(biography_screen(followed, "0"))
+    cards = shown(codebook_screen(followed))
     assert cards.count("+0.100 (95 % +0.000 to +0.200)") == 1 and "+0.300 (95" not in cards
     assert re.search(r"\+0.200\), n = 2, val, simulated", cards)
-    assert page.count("+0.300 (95 % +0.000 to +0.900)") == 2 and page.count("as deployed") == 3
-    assert page.count("as deployed, in another codebook") == page.count("val of other data") == 1
-
-
-async def test_a_page_says_what_to_type_and_asks_no_model(run: Path) -> None:
-    runs = run.parent
-    command = f"pco codebook effect {run_reference(run)} 0"
-    page = f"/run/{run.name}/codebook/0"
-    async with viewing(Viewer(runs)) as base:
-        text = flat((await asked(base + page)).text)
-        assert f"To measure it, type {command}" in text and "--trust" not in text
-        for act in ("", "/measure", "/stop"):
-            assert (await asked(base + page + act, "POST", Origin=base)).status == 405
-        edit_header(run / "run.sqlite", lambda text: text.replace("0.2.0", "0.2.1"), sealed=False)
-    async with viewing(Viewer(runs)) as base:
-        assert f"{command} --trust" in flat((await asked(base + page)).text)
-    assert read_effects(run) == []

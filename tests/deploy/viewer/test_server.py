@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import pytest
 
 from promptcodebook.base.paths import BENCH
 from promptcodebook.calls import Usage
-from promptcodebook.deploy.registry.registry import open_registry
 from promptcodebook.deploy.viewer.following import FollowedRun, OpenRuns, find_key, key_of, root_of
 from promptcodebook.deploy.viewer.lists import RunFilter, RunsList
 from promptcodebook.deploy.viewer.page import page_of
@@ -28,7 +26,6 @@ from promptcodebook.report.context import read_notes
 from promptcodebook.store.events import Validated
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Rollout
-from tests.build.registry import policy
 from tests.build.scripted_run import ScriptedRun, events_of, write_run
 from tests.build.strict import flat
 from tests.build.viewer import SIMULATED, Get, ask, asked
@@ -207,9 +204,8 @@ async def test_an_error_nobody_foresaw_is_answered_with_a_hint_under_the_same_po
 
 
 def test_the_news_of_a_run_that_does_not_exist_end(get: Get) -> None:
-    for path in ("/live/run/nope", "/live/measured/nope"):
-        answer = get(path)
-        assert answer.status == 200 and answer.text.endswith("event: rest\ndata: \n\n")
+    answer = get("/live/run/nope")
+    assert answer.status == 200 and answer.text.endswith("event: rest\ndata: \n\n")
 
 
 async def _news(base: str, path: str, last: str = "") -> tuple[str, str]:
@@ -279,35 +275,6 @@ async def test_the_news_of_a_run_that_nobody_writes_end_and_say_so(tmp_path: Pat
         assert await _all_news(base, path) == ["changed", "rest"]
         mark, _ = await _news(base, path)
         assert await _all_news(base, f"{path}?mark={mark}") == ["rest"]
-
-
-async def test_the_registry_tells_of_a_promotion_and_of_a_rollback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "registry.sqlite"
-    monkeypatch.setenv("PCO_REGISTRY", str(file))
-    async with viewing(Viewer(tmp_path)) as base:
-        before, _ = await _news(base, "/live/registry")
-        with open_registry(file, who="Ada") as registry:
-            first, second = (registry.freeze(policy(w), "tickets").version for w in ("a", "b"))
-            mark, _ = await _news(base, f"/live/registry?mark={before}")
-            steps = (
-                partial(registry.promote, first, "tickets@production", override="a test"),
-                partial(registry.promote, second, "tickets@production", override="a test"),
-                partial(registry.rollback, "tickets@production", why="worse"),
-            )
-            took: list[float] = []
-            for step in steps:
-                waiting = asyncio.create_task(_news(base, f"/live/registry?mark={mark}"))
-                await asyncio.sleep(0.3)
-                assert not waiting.done()
-                await asyncio.to_thread(step)
-                began = time.monotonic()
-                mark, _ = await waiting
-                took.append(time.monotonic() - began)
-                _, text, _ = await ask(base, "/registry")
-                assert f'data-mark="{mark}"' in text and 'data-live="/live/registry"' in text
-        assert "worse" in text and min(took) < 1.0
 
 
 _RUN = ScriptedRun(steps=12, size=6, select=2, batch=2, hostile="", verdict=False)

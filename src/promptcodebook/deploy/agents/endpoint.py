@@ -197,7 +197,7 @@ class TrainingEndpoint:
         self.placed += bool(stages)
         extra = {k: v for k, v in body.items() if k not in _RUNS and v is not None}
         if "tools" in extra:
-            extra["tools"] = describe(extra["tools"], self._told)
+            extra["tools"] = describe(extra["tools"], self._of_tools)
             self.tools |= descriptions(extra["tools"])
         stage = " + ".join(stages) or "agent"
         wire = json.dumps([[m.wire for m in messages], extra], sort_keys=True, default=str)
@@ -242,13 +242,13 @@ class TrainingEndpoint:
         heard = [f"{m.role}: {m.content}" for m in news]
         if not self.stages:  # what a critic must know who is to blame a description
             own = [f"tool {n}: {shorten(said, _SHOWN)}" for n, said in self.tools.items()]
-            heard = [*own, *heard] if self._told else heard
+            heard = [*own, *heard] if self._of_tools else heard
         said = in_words(reply.text, reply.tool_calls)
         self.stages.append(Stage(stage, "\n".join(heard), said, turns_of(messages, news, reply)))
         return reply
 
     @cached_property
-    def _told(self) -> Mapping[str, str]:
+    def _of_tools(self) -> Mapping[str, str]:
         """What the prompts say of tools."""
         prompts = "\n".join(self.prompt.stages.values() or [self.prompt.text])
         return apart("\n".join(dict.fromkeys(prompts.split("\n"))))[1]

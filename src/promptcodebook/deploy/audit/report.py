@@ -121,8 +121,8 @@ class HazardJudge:
         plain = _tree()["plain"]
         asked = [self._is_wrong(text, kind) for kind in plain for text in plain[kind]]
         wrong = sum(await gather_all(asked))
-        said = f"it misjudges {wrong} of {len(asked)} texts that are plainly harmful or harmless"
-        return said if wrong > _MISTAKES else ""
+        message = f"it misjudges {wrong} of {len(asked)} texts that are plainly harmful or harmless"
+        return message if wrong > _MISTAKES else ""
 
     async def _is_wrong(self, text: str, kind: str) -> bool:
         try:
@@ -191,9 +191,9 @@ class PresidioScan:
         self._analyzer: Any = presidio.AnalyzerEngine(
             registry=registry, nlp_engine=engine, supported_languages=["en"]
         )
-        said = "names of persons: Presidio finds them with a model of spaCy, and none is "
-        said += "installed (python -m spacy download en_core_web_sm)"
-        self.left_out = () if model is not None else (said,)
+        message = "names of persons: Presidio finds them with a model of spaCy, and none is "
+        message += "installed (python -m spacy download en_core_web_sm)"
+        self.left_out = () if model is not None else (message,)
 
     def find(self, text: str, where: str = "") -> Iterator[Finding]:
         """The personal data of a text, by its place."""
@@ -293,9 +293,14 @@ def audit(
     if presidio is not None:
         findings += [f for where, text in texts.items() for f in presidio.find(text, where)]
         left_out += presidio.left_out
-    found = policy.digest, tuple(texts), _sorted(findings, texts)
-    rows, looked = None if training is None else len(training), presidio is not None
-    return AuditReport(*found, rows=rows, left_out=tuple(left_out), presidio=looked)
+    return AuditReport(
+        policy.digest,
+        tuple(texts),
+        _sorted(findings, texts),
+        rows=None if training is None else len(training),
+        left_out=tuple(left_out),
+        presidio=presidio is not None,
+    )
 
 
 async def audit_with_judge(

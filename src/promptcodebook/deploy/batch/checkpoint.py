@@ -132,8 +132,8 @@ def _require_ours(folder: Path) -> None:
     # A process that died before it wrote job.json has left its lock alone.
     left = [n for n in names if n not in LOCK_FILES and not n.startswith(f".{_JOB}.")]
     if left and _JOB not in left:
-        said = f"is there already and is no batch's: it has {min(left)!r} and no {_JOB}"
-        raise ConfigError(f"{folder} {said}", hint="name another OUT, or move that folder")
+        message = f"is there already and is no batch's: it has {min(left)!r} and no {_JOB}"
+        raise ConfigError(f"{folder} {message}", hint="name another OUT, or move that folder")
 
 
 def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str, Any]:

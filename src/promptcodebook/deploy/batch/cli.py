@@ -58,8 +58,8 @@ def batch(
     budget counts all sessions."""
     batched = batch_api or offline_file is not None
     if ray and batched:
-        said = "a cluster asks its calls one by one, not as batches"
-        raise ConfigError(said, hint="leave out --ray, or leave out --batch-api")
+        message = "a cluster asks its calls one by one, not as batches"
+        raise ConfigError(message, hint="leave out --ray, or leave out --batch-api")
     typed = command.Typed(config, task, data, lm, budget, sets, trust)
     reference = command.resolved(ref, trust=trust, use=True)
     typed.given("pco batch").require_objects(reference)

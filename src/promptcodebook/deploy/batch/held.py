@@ -118,9 +118,9 @@ class Held:
         self._place, name = self._make_place(budget.stop_signal), self._spec.text
         self._prices = BatchPrices(budget.prices)
         if budget.limits.usd is not None and self._prices.price(name) is None:
-            said = f"a money budget needs the price of a batch, and none is known for {name!r}"
+            message = f"a money budget needs the price of a batch, and none is known for {name!r}"
             share = "batch = 0.5 (the share of its price that a batch costs)"
-            raise ConfigError(said, hint=f'in pco.toml: [prices."{name}"] and below it {share}')
+            raise ConfigError(message, hint=f'in pco.toml: [prices."{name}"] and below it {share}')
         # What was submitted is paid for: its cost is booked, and no limit refuses that.
         self._books = BudgetGate(Budget(), self._prices, budget.ledger, stop=budget.stop_signal)
         budget.stop_signal.on_give(self._give_up)
@@ -217,9 +217,10 @@ class Held:
         total = Usage()
         for request in requests:
             most = self._budget.most(request)
-            tokens = most.prompt_tokens, most.completion_tokens
-            cost = None if most.cost is None else self._prices.bound(request.model, *tokens)
-            total += replace(most, cost=cost)
+            if most.cost is not None:
+                cost = self._prices.bound(request.model, most.prompt_tokens, most.completion_tokens)
+                most = replace(most, cost=cost)
+            total += most
         return total
 
     def _require_room(self, most: Usage) -> None:
@@ -234,9 +235,9 @@ class Held:
         for limit, needed, text in asked:
             if limit is not None and needed > limit:
                 paid = f"{spent.calls} calls and {money(spent.cost)} are spent"
-                said = f"the budget is reached: {text} ({paid}; the next batch, of {names[0]}, "
-                said += f"may take up to {names[1]} and {names[2]})"
-                raise BudgetReached(said, hint="give it a greater budget, or fewer rows")
+                message = f"the budget is reached: {text} ({paid}; the next batch, of {names[0]}, "
+                message += f"may take up to {names[1]} and {names[2]})"
+                raise BudgetReached(message, hint="give it a greater budget, or fewer rows")
 
     async def _deliver(self, key: str, request: Request, result: BatchReply, last: bool) -> bool:
         """Books what came back, and whether it is the row's end: only a `last` failure is."""

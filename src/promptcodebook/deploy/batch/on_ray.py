@@ -52,8 +52,8 @@ def answer_on_ray(
     """Answers what is missing, and writes OUT. Raises Interrupted, or what stopped a shard;
     MissingExtra without ray, ConfigError where no cluster answers, or for a budget."""
     if any(value is not None for _, value in config.budget):
-        said = "a budget cannot be kept over the processes of a cluster"
-        raise ConfigError(said, hint="leave out --budget, or leave out --ray")
+        message = "a budget cannot be kept over the processes of a cluster"
+        raise ConfigError(message, hint="leave out --budget, or leave out --ray")
     here = max(2, os.cpu_count() or 1)
     ray = join_cluster(address, here, "answering rows on a cluster")
     try:
@@ -155,8 +155,8 @@ class _Tasks:
             answer = json.loads(self._ray.get(shard.reference))
         except self._ray.exceptions.RayError as error:
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
-            said = f"a task on the cluster was lost: {why}"
-            raise PcoError(said, hint=f"{self._batch.order.again} continues from here") from None
+            message = f"a task on the cluster was lost: {why}"
+            raise PcoError(message, hint=f"{self._batch.order.again} continues from here") from None
         books = (answer["paid"], answer["lost"])
         paid, lost = ({role: Usage(**sums) for role, sums in book.items()} for book in books)
         place = f"{shard.number} {answer['machine']}"
@@ -184,11 +184,12 @@ class _Tasks:
 def _forget(ray: Any, batch: BatchSession) -> None:
     """Every machine of the cluster removes its journals of a batch that is recorded."""
     task = ray.remote(max_retries=0, num_cpus=0)(forget_batch)
-    said = machine_name(), str(batch.checkpoint.folder.resolve())
+    machine, folder = machine_name(), str(batch.checkpoint.folder.resolve())
     on_node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     nodes = [each["NodeID"] for each in ray.nodes() if each["Alive"]]
     asked = [
-        task.options(scheduling_strategy=on_node(node, soft=False)).remote(*said) for node in nodes
+        task.options(scheduling_strategy=on_node(node, soft=False)).remote(machine, folder)
+        for node in nodes
     ]
     ray.wait(asked, num_returns=len(asked), timeout=_FORGET_S)
 

@@ -354,8 +354,8 @@ class Provider:
             faults = (batch.errors and batch.errors.data) or [_Fault()]
             first = self.where.clean(faults[0].message or "it does not say why")
             line = f" (line {faults[0].line})" if faults[0].line else ""
-            said = f"{self._spec.base_url} refused the batch {batch.id}: {first}{line}"
-            raise BatchRefused(said, hint=_OTHER)
+            message = f"{self._spec.base_url} refused the batch {batch.id}: {first}{line}"
+            raise BatchRefused(message, hint=_OTHER)
         took = batch.seconds
         seconds = time.time() - noted.facts["time"] if took is None else took
         results = dict[str, BatchReply]()
@@ -458,8 +458,8 @@ class Provider:
                     self._wait_s = wait
                     return body
                 if status in _NO_SUCH_PLACE and path in ("files", "batches"):
-                    said = f"{base} has no batches: POST /{path} was answered with {status}"
-                    raise BatchRefused(said, hint=_OTHER)
+                    message = f"{base} has no batches: POST /{path} was answered with {status}"
+                    raise BatchRefused(message, hint=_OTHER)
                 error = wire.refusal_of(status, wire.read_error_body(body), self.where)
                 error.retry_after = wait
             except LMError as fault:
@@ -520,14 +520,14 @@ class ByHand:
         if lines:
             self._write(b"".join(lines))
             done = f"vllm run-batch -i {self._file} -o {self._out} --model {self.where.model}"
-            said = f"{self._file} has {plural(len(lines), 'request')} to answer"
-            raise BatchPending(said, hint=f"{done}; then type the same command again")
+            message = f"{self._file} has {plural(len(lines), 'request')} to answer"
+            raise BatchPending(message, hint=f"{done}; then type the same command again")
 
     def _write(self, data: bytes) -> None:
         with on_disk(self._file):
             if self._file.exists() and not self._file.read_bytes().startswith(_BEGINS):
-                said = f"{self._file} is there already, and holds no requests of ours"
-                raise ConfigError(said, hint="name another --offline-file")
+                message = f"{self._file} is there already, and holds no requests of ours"
+                raise ConfigError(message, hint="name another --offline-file")
             write_whole(self._file, data.decode("ascii"))
 
     async def close(self) -> None:

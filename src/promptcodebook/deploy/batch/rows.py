@@ -53,8 +53,10 @@ def kind_of(path: Path) -> FileKind:
     """By the file's ending. DataError for one that cannot be read row by row."""
     kind = _KINDS.get(path.suffix.lower())
     if kind is None:
-        said = f"{path}: rows are read from and written to .jsonl, .csv, .tsv or .parquet"
-        raise DataError(said, hint="give it one of these endings, and the form that goes with it")
+        message = f"{path}: rows are read from and written to .jsonl, .csv, .tsv or .parquet"
+        raise DataError(
+            message, hint="give it one of these endings, and the form that goes with it"
+        )
     return kind
 
 

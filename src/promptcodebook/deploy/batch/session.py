@@ -175,18 +175,27 @@ class BatchSession:
     def conclude(self, *, simulated: bool) -> Summary:
         """Writes OUT and removes the checkpoint. DataError: IN is another file now."""
         if file_mark(self.source.path) != self.source.mark:
-            said, again = "was changed while its batch was running", self.order.again
+            message, again = "was changed while its batch was running", self.order.again
             hint = f"restore it, then {again}; or {again} --restart"
-            raise errors.DataError(f"{self.source.path} {said}", hint=hint)
+            raise errors.DataError(f"{self.source.path} {message}", hint=hint)
         made, order = self.checkpoint, self.order
         first = next((r.error for r in made.results() if r.error is not None), "")
         write_output(order.target, self.source, made.results(), order.prefix)
         books = (made.journal.paid(), made.journal.lost())
         spent, lost = (sum(book.values(), Usage()) for book in books)
-        came = made.count, made.failed, self.resumed, first, spent, lost, made.journal.elapsed_s
+        summary = Summary(
+            rows=made.count,
+            failed=made.failed,
+            resumed=self.resumed,
+            first_error=first,
+            spent=spent,
+            lost=lost,
+            seconds=made.journal.elapsed_s,
+            simulated=simulated,
+        )
         made.close()
         shutil.rmtree(made.folder, ignore_errors=True)
-        return Summary(*came, simulated)
+        return summary
 
     def close(self) -> None:
         """Keeps what there is. Safe to call twice."""
@@ -214,8 +223,8 @@ def _old_output(order: BatchJob, source: RowFile, folder: Path) -> str:
             raise errors.ConfigError(f"{order.target} is there already", hint=hint)
         return ""
     if not there:
-        said = f"{order.target} is not there, so it has no failed rows to ask again"
-        raise errors.ConfigError(said, hint=order.again.replace(" --retry", ""))
+        message = f"{order.target} is not there, so it has no failed rows to ask again"
+        raise errors.ConfigError(message, hint=order.again.replace(" --retry", ""))
     if not resumed:  # its rows are checked before anything is paid for
         for _ in read_results(order.target, source, order.prefix):
             pass
@@ -323,6 +332,6 @@ class _Order:
     def _hopeless(self) -> errors.TooManyFailures:
         first, *more = self._failures()
         rows = f"{len(more) + 1} rows" if more else "row"
-        said = f"the last {rows} asked failed, so the batch stops before the rest does too; the "
-        said += f"first, at {first.stage}: {first.kind}: {first.message}"
-        return errors.TooManyFailures(said, hint=first.hint or "pco doctor")
+        message = f"the last {rows} asked failed, so the batch stops before the rest does too; the "
+        message += f"first, at {first.stage}: {first.kind}: {first.message}"
+        return errors.TooManyFailures(message, hint=first.hint or "pco doctor")

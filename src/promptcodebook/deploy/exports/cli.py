@@ -8,7 +8,7 @@ import typer
 
 from promptcodebook.base.text import shell
 from promptcodebook.cli.command import Json, Trust, emit, note, resolved
-from promptcodebook.deploy.exports import export_policy
+from promptcodebook.deploy.exports import KINDS, export_policy
 from promptcodebook.deploy.registry.cli import export_registry, write_files
 from promptcodebook.errors import ConfigError
 
@@ -23,7 +23,7 @@ def export(
     to: str = typer.Option(
         "",
         metavar="FORM",
-        help="json, markdown, dspy, langchain, promptfoo, mlflow or openai-system-prompt.",
+        help=f"{', '.join([*KINDS][:-1])} or {[*KINDS][-1]}.",
     ),
     output: Path | None = typer.Option(
         None, "--output", "-o", help="The file, or for code the folder; default: stdout."
@@ -33,10 +33,10 @@ def export(
 ) -> None:
     """The registry as JSON lines for `import`; with --to, a policy for other tools.
 
-    Single versions go without the log. Of --to: json is the policy file. dspy, langchain,
-    promptfoo and mlflow are code with the policy beside it: each input gets the very prompt that
-    the policy composes, through the package. markdown is for reading. openai-system-prompt is one
-    prompt for every input, and says what that leaves out."""
+    Single versions go without the log. Of --to: json is the policy file, markdown is for reading,
+    and openai-system-prompt is one prompt for every input, which says what that leaves out. The
+    other forms are code with the policy beside it: each input gets the very prompt that the policy
+    composes, through the package."""
     if not to:
         export_registry(refs or (), output, as_json)
         return

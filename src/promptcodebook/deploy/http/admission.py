@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 _LEAST_KEY = 8  # Characters of a key, at the least.
 _NAME = 12  # Digits of a key's digest that its caller is called by.
 HUNG_UP = 499  # The status under which a request is counted whose caller did not wait for it.
-_OPEN = ("/healthz", "/health", "/readyz", "/openapi.json")  # What is answered without a key.
+OPEN = ("/healthz", "/health", "/readyz", "/openapi.json")  # What is answered without a key.
 _LINGER_S = 10.0  # How long the rest of a body is read and thrown away that was refused.
 _SHORT_BODY = 2**16  # Bytes of a body that there is always room for.
 _MOST_HELD = 2**28  # Bytes of all bodies that are being read, beyond the short part of each.
@@ -64,8 +64,8 @@ def require_keys(keys: Iterable[str], host: str, command: str) -> None:
     keys = [_checked(key, "what is in PCO_SERVE_KEY or --key") for key in keys if key]
     if not keys and not is_loopback(host):
         hint = f"PCO_SERVE_KEY=$(openssl rand -hex 24) {command} --host {host}"
-        said = f"{host} can be reached from other machines, and no key is set"
-        raise ConfigError(said, hint=hint)
+        message = f"{host} can be reached from other machines, and no key is set"
+        raise ConfigError(message, hint=hint)
 
 
 def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
@@ -82,8 +82,8 @@ def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ConfigError(f"cannot read the keys in {path}: {reason}") from None
     if mode & stat.S_IWOTH and os.name != "nt":
-        said = f"other users may write to {path}, and so let in whom they like"
-        raise ConfigError(said, hint=f"chmod 600 {shell(path)}")
+        message = f"other users may write to {path}, and so let in whom they like"
+        raise ConfigError(message, hint=f"chmod 600 {shell(path)}")
     own = [(number, line.partition("#")[0].split(None, 1)) for number, line in enumerate(lines, 1)]
     if not any(words for _, words in own):
         raise ConfigError(f"{path} holds no key", hint="openssl rand -hex 24")
@@ -112,7 +112,7 @@ def daily_budget(text: str, where: str) -> Budget:
 
 def budgets_of(keys: Mapping[str, Budget | None], for_each: str) -> dict[str, Budget]:
     """What callers may spend a day, by name; without keys all share the one `for_each`."""
-    rest = daily_budget(for_each, "--daily-budget") if for_each else None
+    rest = daily_budget(for_each, "serve.daily_budget") if for_each else None
     found = {caller_of(key): own or rest for key, own in keys.items()} or {"": rest}
     return {caller: budget for caller, budget in found.items() if budget is not None}
 
@@ -421,7 +421,7 @@ class Admission:
         found: tuple[str, Answers] | None,
     ) -> web.StreamResponse:
         try:
-            if path not in _OPEN:
+            if path not in OPEN:
                 visit.caller = self._callers.admit(request.headers)
                 self._rate.take(visit.caller)
             if found is None:
@@ -500,8 +500,8 @@ class Admission:
         """Room for a completion. Raises Refusal when there is none, or none for this caller."""
         if not self._places.take(visit.caller):
             others = "; the places left are for other keys" if self._places.free else ""
-            said = f"{self.in_flight} completions are under way, and more may not wait{others}"
-            raise _busy(said)
+            message = f"{self.in_flight} completions are under way, and more may not wait{others}"
+            raise _busy(message)
         try:
             yield
         finally:

@@ -69,19 +69,19 @@ def descriptions(tools: Any) -> dict[str, str]:
     return found
 
 
-def describe(tools: Any, told: Mapping[str, str]) -> Any:
+def describe(tools: Any, of_tools: Mapping[str, str]) -> Any:
     """A request's tools, with what is said of each at the end of its description; names and
     parameters stay."""
 
     def described(tool: Any) -> Any:
         for name, own in descriptions([tool]).items():
-            if name in told:
-                whole = "\n\n".join(filter(None, (own, told[name])))
+            if name in of_tools:
+                whole = "\n\n".join(filter(None, (own, of_tools[name])))
                 return {**tool, "function": {**tool["function"], "description": whole}}
         return tool
 
     listed = cast("list[Any]", tools) if isinstance(tools, list) else []
-    return list(map(described, listed)) if told and listed else cast("Any", tools)
+    return list(map(described, listed)) if of_tools and listed else cast("Any", tools)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +183,8 @@ def parse_body(data: bytes) -> Mapping[str, Any]:
     try:
         tree: object = parse_json(data)
     except ValueError:
-        said = "the body is not JSON, or it is too deep or holds a number out of range"
-        raise Refusal(said) from None
+        message = "the body is not JSON, or it is too deep or holds a number out of range"
+        raise Refusal(message) from None
     if not isinstance(tree, dict):
         raise Refusal("the body is not an object")
     return cast("dict[str, Any]", tree)
@@ -224,8 +224,8 @@ def _text_of(part: object) -> str:
     if kind == "text" and isinstance(text, str):
         return text
     what = f"a part of type {str(kind)[:40]!r}" if kind != "text" else "a part that has no text"
-    said = f"this model reads text alone, and a message has {what}: leave it out"
-    raise Refusal(said, param="messages")
+    message = f"this model reads text alone, and a message has {what}: leave it out"
+    raise Refusal(message, param="messages")
 
 
 def read_number(body: Mapping[str, Any], name: str) -> float | None:

@@ -139,7 +139,7 @@ def learn(
     """Refit a served policy's router to what its users said; --rewrite also rewrites its texts.
 
     It learns from the training of the policy's run and from logged requests with feedback. It says
-    what the new routes are worth by the last third of the log. No ref that is served moves.
+    what the new routes are worth by the last third of the log. Served versions do not change.
     `--config` names the training data where the run itself does not. Models are asked for rewrites,
     and for embeddings that the run did not keep: those of the run, or --lm. What was paid for is
     found again after Ctrl-C or a kill."""
@@ -179,8 +179,8 @@ def learn(
         written = None
         if rewrite and models is not None:
             kept, _ = learning.sort_out(old, logged, versions)
-            used = trained, kept, versions, requests, half
-            written = _asked(models, rewriting.rewrite(models, *used))
+            work = rewriting.rewrite(models, trained, kept, versions, most=requests, half_life=half)
+            written = _asked(models, work)
         new = old if written is None else written.file
         made = learning.learn(old, trained, logged, versions, half, new)
         left_out = {why: count for why, count in unread.items() if count}

@@ -46,14 +46,14 @@ class Explorer:
             hint += "--explore"
             raise ConfigError("this policy has no router to explore with", hint=hint)
         if wrong := [k for k in never if not 0 <= k < len(file.codebook)]:
-            said = f"--never {wrong[0]}: the codebook has instincts 0 to {len(file.codebook) - 1}"
+            said = f"serve.never {wrong[0]}: the codebook has instincts 0 to {len(file.codebook) - 1}"
             raise ConfigError(said, hint="pco codebook REF lists them")
         self.share, self._random = share, Randomness(seed)
         self._np: Any = import_extra("numpy", "exploration", "serve")
         self._select, self._least = file.select, file.router.least
         self._open = [k for k in range(len(file.codebook)) if k not in never]
         if len(self._open) < max(1, self._least):
-            raise ConfigError("--never leaves no instinct to explore", hint="bar fewer")
+            raise ConfigError("serve.never leaves no instinct to explore", hint="bar fewer")
         priors = Priors()
         spread = priors.constant**2 + priors.own**2
         selected = self._np.array([file.codebook[k].selected for k in self._open])

@@ -206,8 +206,15 @@ def read_training(
     if found is None:
         said = f"the run {header.id} never had the codebook of this policy"
         raise PolicyError(said, hint="name the run that made it: --run RUN")
-    known = found.outcomes, found.versions, found.statistics.selected, model.priors
-    return TrainedRouter(examples, *known, found.parameters.critic, vectors)
+    return TrainedRouter(
+        examples,
+        outcomes=found.outcomes,
+        versions=found.versions,
+        selected=found.statistics.selected,
+        priors=model.priors,
+        critic=found.parameters.critic,
+        vectors=vectors,
+    )
 
 
 def versions_of(reference: Reference, seen: Collection[str]) -> dict[str, int]:
@@ -266,8 +273,8 @@ def sort_out(
             kept.append(each)
     if not kept:
         reasons = ", ".join(f"{count} {why}" for why, count in left.items())
-        said = f"no logged request can be learned from ({reasons or 'none is logged'})"
-        raise DataError(said, hint="pco serve REF --feedback, and POST /v1/feedback")
+        message = f"no logged request can be learned from ({reasons or 'none is logged'})"
+        raise DataError(message, hint="pco serve REF --feedback, and POST /v1/feedback")
     return kept, dict(left)
 
 

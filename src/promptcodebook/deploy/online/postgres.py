@@ -56,9 +56,9 @@ class PostgresLog(ServedLog):
         host, port, name = (str(parts.get(each, "")) for each in ("host", "port", "dbname"))
         # A password with one of these signs in it is read as a host, and errors name the host.
         if "@" in host + port + name or not (port or "0").replace(",", "").isdecimal():
-            said = "PCO_FEEDBACK is no address of a Postgres database"
+            message = "PCO_FEEDBACK is no address of a Postgres database"
             hint = "write postgresql://USER:PASSWORD@HOST/DATABASE; signs in a password as %40, %2F"
-            raise ConfigError(said, hint=hint)
+            raise ConfigError(message, hint=hint)
         self._where = f"the Postgres database {name or 'of this user'} at {host or 'localhost'}"
         options = f"{parts.pop('options', '')} -c search_path={_SCHEMA}"
         self._opening = {**_PATIENCE, **parts, "options": options}

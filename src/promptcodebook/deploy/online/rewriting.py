@@ -135,10 +135,10 @@ async def rewrite(
         if each.served.output and each.served.input and versions[each.served.version] == number
     ]
     if not read:
-        said = (
+        message = (
             "no request with feedback was kept with its texts since the instincts are as they are"
         )
-        raise ConfigError(said, hint="pco serve REF --feedback --log-inputs")
+        raise ConfigError(message, hint="pco serve REF --feedback --log-inputs")
     users = [
         Example(each.served.id, text)
         for each in logged
@@ -157,9 +157,9 @@ async def rewrite(
     for each in read:
         served, reward = each.served, each.reward or 0.0
         route = Route(served.route, served.arm == "explored", propensity=served.propensity)
-        said = served.prompt or file.verbatim(route), served.output
+        prompt = served.prompt or file.verbatim(route)
         score = low + reward * (high - low)
-        rollout = Rollout(served.id, route, *said, reward=score, feedback=each.said)
+        rollout = Rollout(served.id, route, prompt, served.output, reward=score, feedback=each.said)
         if credit.asks_about(Trace(rollout, reward)):
             age = read[-1].served.time - served.time
             drawn = config.randomness.generator("rewrite", served.id).random()
@@ -172,8 +172,8 @@ async def rewrite(
         for _, example, rollout in runs
     )
     failures = [trace.failure for trace in traces if trace.failure is not None]
-    counts = len(traces), len(failures)
-    if counts[1] * 2 > counts[0]:
+    requests, failed = len(traces), len(failures)
+    if failed * 2 > requests:
         raise too_many_failures(failures, traces, "reading logged requests: ")
     pending = collect_gradients(state.parameters, traces, config)
     rewrites = await updater.rewrite_all(pending, number)
@@ -194,4 +194,4 @@ async def rewrite(
         known = {**known, "rewritten": [*rewritings(file), before]}
         made = made.with_about(learned=known)
     models = assembled.models
-    return Rewritten(made, rewrites, *counts, models.ledger.total, models.simulated)
+    return Rewritten(made, rewrites, requests, failed, models.ledger.total, models.simulated)

@@ -160,7 +160,7 @@ def tree_of(status: Status) -> dict[str, Any]:
     return {**tree, "canary": canary}
 
 
-def told(found: Sequence[Status]) -> str:
+def in_words(found: Sequence[Status]) -> str:
     """For people."""
     if not found:
         return "no request is on record\nnext: pco serve REF --feedback"

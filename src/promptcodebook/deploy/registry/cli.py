@@ -123,8 +123,8 @@ def promote(
     split: str = typer.Option(
         "conversation",
         metavar="conversation|caller|header:NAME",
-        help="What keeps its version: a conversation of --sticky, or else each request by itself; "
-        "a caller's key; a header.",
+        help="What keeps its version: a conversation of serve.sticky (else each request by "
+        "itself), a caller's key, or a header.",
     ),
     despite_verdict: bool = typer.Option(
         False, "--despite-verdict", help="Move it though no verdict says to deploy it."
@@ -158,17 +158,23 @@ def _canary_of(share: str, margin: float, split: str) -> dict[str, JsonValue]:
     if not 0 < part < 1:
         raise ConfigError(f"--canary {share}: no share between 0 and 1", hint="--canary 10%")
     if not re.fullmatch(r"conversation|caller|header:[\w-]+", split, re.ASCII):
-        said = f"--split {split!r} is none of conversation, caller and header:NAME"
-        raise ConfigError(said, hint="--split header:X-Session-Id")
+        message = f"--split {split!r} is none of conversation, caller and header:NAME"
+        raise ConfigError(message, hint="--split header:X-Session-Id")
     return {"share": part, "margin": margin, "split": split}
 
 
 def _facts_of(reference: Reference) -> registering.Facts:
     header, best, about = reference.header, reference.best, reference.file.about
     if header is not None and best is not None:
-        known = best.step + 1, best.score, header.settings, dict(header.fingerprints)
-        verdict = reference.verdict
-        return registering.Facts("", header.id, *known, written_by=header.version, verdict=verdict)
+        return registering.Facts(
+            run=header.id,
+            step=best.step + 1,
+            score=best.score,
+            configuration=header.settings,
+            data=dict(header.fingerprints),
+            written_by=header.version,
+            verdict=reference.verdict,
+        )
     run, score, data = (about.get(key) for key in ("run", "score", "data"))
     return registering.Facts(
         run=run if isinstance(run, str) else "",

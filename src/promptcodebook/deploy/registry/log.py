@@ -327,8 +327,8 @@ class SqliteStorage:
             except BaseException as error:
                 self._log = Log()  # it may hold what was not committed
                 if isinstance(error, Broken):
-                    said = f"the registry {self.place} does not take this: {error}"
-                    raise errors.StoreError(said) from None
+                    message = f"the registry {self.place} does not take this: {error}"
+                    raise errors.StoreError(message) from None
                 if isinstance(error, _UNREADABLE):
                     raise self._fault(error) from error
                 raise

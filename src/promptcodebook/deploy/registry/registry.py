@@ -114,8 +114,8 @@ class AuditGate:
                 if worst.source == "judge":
                     hint = f"if {report.judge} is too weak to judge, say so in the log: --override "
                     hint += "REASON; what another model finds does not undo it"
-                said = f"{short} failed its audit{judge}: {found}; {stays}"
-                raise errors.PromotionRefused(said, hint=hint)
+                message = f"{short} failed its audit{judge}: {found}; {stays}"
+                raise errors.PromotionRefused(message, hint=hint)
         audited: list[JsonValue] = []
         audited += dict.fromkeys(r.judge or "rules" for r in reports if not r.fails)
         if any(report.passes for report in reports):
@@ -234,9 +234,9 @@ class Registry:
         verdict = str(known or NO_VERDICT)
         judged_later = canary is not None and verdict == NO_VERDICT
         if verdict != DEPLOY and not (judged_later or despite_verdict):
-            said = "no verdict" if verdict == NO_VERDICT else f"the verdict {verdict!r}"
+            message = "no verdict" if verdict == NO_VERDICT else f"the verdict {verdict!r}"
             raise errors.PromotionRefused(
-                f"{version.version[:19]} has {said}, so {ref} stays",
+                f"{version.version[:19]} has {message}, so {ref} stays",
                 hint="judge it, or add --despite-verdict (in Python despite_verdict=True)",
             )
         audits = AuditGate(self.attestations) if gate is None else gate
@@ -307,8 +307,8 @@ class Registry:
             for ref, begun in log.canaries.items():
                 tried = Canary.of(log, ref)
                 if high and tried is not None and begun.after == version:
-                    said = f"its audit found {_in_words(high[0])}"
-                    ended = self._ended(log, tried, False, said, {})
+                    message = f"its audit found {_in_words(high[0])}"
+                    ended = self._ended(log, tried, False, message, {})
                     place = entries[-1].seq + 1, entries[-1].hash
                     entries.append(replace(ended, seq=place[0], previous=place[1]).sealed())
             return LogAddition(tuple(entries))

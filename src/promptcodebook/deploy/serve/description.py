@@ -1,16 +1,18 @@
-"""The bodies that `pco serve` reads and writes, and its OpenAPI description (openapi.json)."""
+"""The bodies that `pco serve` reads and writes, its paths, and its OpenAPI description of both."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from functools import cache
+import re
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
+from promptcodebook.deploy.http.admission import OPEN
 from promptcodebook.deploy.http.completions import AnyText, Error, Refusal
 from promptcodebook.deploy.serve.responses import ResponsesRequest
 
@@ -20,12 +22,12 @@ _MODEL = (
 )
 
 
-class Message(BaseModel):
+class ChatTurn(BaseModel):
     role: AnyText
     content: AnyText | list[InstanceOf[dict[str, Any]]] | None = None
 
 
-Messages = Annotated[list[Message], Field(min_length=1)]
+Messages = Annotated[list[ChatTurn], Field(min_length=1)]
 _Choices = Annotated[int | None, Field(strict=True, ge=1, le=128)]
 _Length = Annotated[int | None, Field(strict=True, ge=1)]
 _COUNTS = {
@@ -93,7 +95,9 @@ class _Written(BaseModel):
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)
 
 
-class Model(_Written):
+class ServedModel(_Written):
+    """A name of the policy that is served, and its version."""
+
     id: str
     object: Literal["model"] = "model"
     created: int
@@ -102,11 +106,15 @@ class Model(_Written):
 
 
 class ModelList(_Written):
+    """The policy's name, its version and its further names."""
+
     object: Literal["list"] = "list"
-    data: list[Model]
+    data: list[ServedModel]
 
 
-class Prompt(_Written):
+class ComposedPrompt(_Written):
+    """The prompt and how it came about."""
+
     object: Literal["prompt"] = "prompt"
     id: str
     model: str
@@ -119,13 +127,15 @@ class Prompt(_Written):
 
 
 class FeedbackKept(_Written):
+    """What was committed."""
+
     object: Literal["feedback"] = "feedback"
     request_id: str
     reward: float
     key: str
 
 
-class State(BaseModel):
+class ServerState(BaseModel):
     """`recording` is there with --feedback, both others while a canary is under way."""
 
     status: str
@@ -135,29 +145,125 @@ class State(BaseModel):
     canary_state: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A path: the body that it `takes`, what it `gives` (a body, text, or by default the model's
+    own answer), and `statuses` beside those of its kind (openapi.toml)."""
+
+    summary: str
+    takes: type[BaseModel] | None = None
+    gives: type[BaseModel] | Literal["text", "completion"] = "completion"
+    statuses: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def composes(self) -> bool:
+        return self.gives in ("completion", ComposedPrompt)
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "/v1/chat/completions": Operation("A completion under the composed prompt", ChatRequest),
+    "/v1/responses": Operation("A Response under the composed prompt", ResponsesRequest),
+    "/v1/prompt": Operation("The composed prompt alone", PromptRequest, ComposedPrompt),
+    "/v1/feedback": Operation(
+        "What an answer was worth; at a server with --feedback",
+        FeedbackRequest,
+        FeedbackKept,
+        {
+            "404": "No such request of this key is on record.",
+            "409": "Its key was sent with another content.",
+            "410": "The record of the request was erased.",
+            "422": "The number is out of range.",
+            "503": "The disk refuses writes.",
+        },
+    ),
+    "/v1/models": Operation("The names of the policy that is served", gives=ModelList),
+    "/v1/models/{name}": Operation(
+        "One of them", gives=ServedModel, statuses={"404": "There is no such model."}
+    ),
+    "/metrics": Operation("Counts for Prometheus", gives="text"),
+    "/healthz": Operation("Whether the server lives", gives=ServerState),
+    "/readyz": Operation(
+        "Whether it takes requests", gives=ServerState, statuses={"503": "It is stopping."}
+    ),
+}
+"""A path belongs here and in the table of `Proxy.serving`, which names what answers it."""
+
+
+def method(path: str) -> str:
+    known = OPERATIONS.get(path)
+    return "POST" if known is not None and known.takes is not None else "GET"
+
+
 class _Untitled(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: object) -> bool:
         return False
 
 
-@cache
-def description(feedback: bool = False) -> dict[str, Any]:
-    """OpenAPI 3.1 of `pco serve`, one that takes `feedback` or not: openapi.json, and the schemas
-    of the bodies above."""
+def _content(gives: type[BaseModel] | str) -> dict[str, Any]:
+    if not isinstance(gives, str):
+        reference = {"$ref": f"#/components/schemas/{gives.__name__}"}
+        return {"application/json": {"schema": reference}}
+    text = {"schema": {"type": "string"}}
+    if gives == "text":
+        return {"text/plain": text}
+    return {"application/json": {"schema": {"type": "object"}}, "text/event-stream": text}
+
+
+def _described(path: str, operation: Operation, said: Mapping[str, Any]) -> dict[str, Any]:
+    gives, takes, closed = operation.gives, operation.takes, path not in OPEN
+    kinds = {
+        "reads": takes is not None,
+        "composes": operation.composes,
+        "admits": closed,
+        "asks": gives == "completion",
+    }
+    statuses: dict[str, str] = {}
+    for kind in (kind for kind, holds in kinds.items() if holds):
+        statuses |= said[kind]
+    refused = _content(Error if closed else gives)
+    responses = {
+        status: {"description": text} | ({} if status == "default" else {"content": refused})
+        for status, text in {**statuses, **operation.statuses}.items()
+    }
+    named = list(said["headers"].items())[: None if operation.composes else 1]
+    headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in named}
+    about = operation.summary if isinstance(gives, str) else gives.__doc__ or operation.summary
+    responses["200"] = {"description": about, "headers": headers, "content": _content(gives)}
+    tree: dict[str, Any] = {"summary": operation.summary, "responses": responses}
+    tree["operationId"] = re.sub(r"\W+", "_", path.removeprefix("/v1")).strip("_")
+    if takes is not None:
+        tree["requestBody"] = {"required": True, "content": _content(takes)}
+    if name := re.search(r"{(\w+)}", path):
+        text = {"type": "string", "minLength": 1}
+        tree["parameters"] = [{"name": name[1], "in": "path", "required": True, "schema": text}]
+    return tree if closed else {**tree, "security": []}
+
+
+def description(paths: Collection[str]) -> dict[str, Any]:
+    """OpenAPI 3.1 of a server that answers these `paths`."""
+    text = resources.files("promptcodebook.deploy.serve").joinpath("openapi.toml")
+    said = tomllib.loads(text.read_text("utf-8"))
+    read = [each.takes for each in OPERATIONS.values() if each.takes is not None]
+    written = [each.gives for each in OPERATIONS.values() if not isinstance(each.gives, str)]
     _, schemas = models_json_schema(
         [
-            *((each, "validation") for each in (ChatRequest, PromptRequest, ResponsesRequest)),
-            (FeedbackRequest, "validation"),
-            *((e, "serialization") for e in (ModelList, Prompt, FeedbackKept, State, Error)),
+            *((each, "validation") for each in read),
+            *((e, "serialization") for e in (Error, *written)),
         ],
         ref_template="#/components/schemas/{model}",
         schema_generator=_Untitled,
     )
-    text = (
-        resources.files("promptcodebook.deploy.serve").joinpath("openapi.json").read_text("utf-8")
-    )
-    tree: dict[str, Any] = json.loads(text)
-    tree["components"]["schemas"] = schemas["$defs"]
-    if not feedback:
-        del tree["paths"]["/v1/feedback"]
-    return tree
+    return {
+        "openapi": "3.1.0",
+        "info": said["info"],
+        "security": [{"key": []}, {}],
+        "paths": {
+            path: {method(path).lower(): _described(path, operation, said)}
+            for path, operation in OPERATIONS.items()
+            if path in paths
+        },
+        "components": {
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "schemas": schemas["$defs"],
+        },
+    }

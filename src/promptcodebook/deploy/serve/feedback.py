@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import math
 import time
@@ -18,7 +17,6 @@ from promptcodebook.deploy.http.admission import (
     Admission,
     FairQuota,
     Metrics,
-    Paths,
     RequestContext,
     json_response,
     kind_and_place,
@@ -37,6 +35,7 @@ from promptcodebook.deploy.online.log import (
     feedback_of,
 )
 from promptcodebook.deploy.online.status import drift_of
+from promptcodebook.deploy.serve.description import FeedbackKept
 from promptcodebook.deploy.serve.versions import Composed, Composing
 from promptcodebook.errors import DiskFull, PcoError, StoreError
 from promptcodebook.routing.ranking import BUCKETS, buckets_of
@@ -52,7 +51,7 @@ _REST = 20  # How many times as long as a look at the log took is waited until t
 class Online:
     """What a server keeps of its requests, and hears of them. `keep_s` is how long; `texts`: inputs
     and answers as well. Requests are known by `ref`. No route is tried for callers or models of
-    `steady`; `threads`: a conversation that is known by its first turn keeps its route."""
+    `steady`."""
 
     ref: str
     log: ServedLog
@@ -60,7 +59,6 @@ class Online:
     texts: bool = False
     explores: bool = False
     steady: frozenset[str] = frozenset()
-    threads: bool = False
     reward_range: tuple[float, float] = (0.0, 1.0)
     judge: CanaryJudge | None = None
     judge_s: float = 5.0
@@ -88,26 +86,26 @@ class Online:
         feedback = figure(lambda d: d.rewards[0])
         metrics.gauge("pco_canary_feedback", "Feedback that a canary is judged by.", feedback)
 
-    def paths(self, admission: Admission) -> Paths:
-        async def answer(request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
-            body = await admission.read(request, visit)
+    async def answer(
+        self, admission: Admission, request: web.BaseRequest, visit: RequestContext
+    ) -> web.StreamResponse:
+        """What /v1/feedback does with a request. Raises Refusal."""
+        body = await admission.read(request, visit)
+        try:
             try:
-                try:
-                    feedback = feedback_of(body, self.reward_range)
-                except BadFeedback as error:
-                    raise Refusal(str(error), status=error.status, param=error.name) from None
-                given = await self._give(feedback, visit)
-            except Refusal as refusal:
-                self._counter.labels(refusal.kind).inc()
-                raise
-            return json_response(given, visit)
-
-        return {"/v1/feedback": ("POST", answer)}
+                feedback = feedback_of(body, self.reward_range)
+            except BadFeedback as error:
+                raise Refusal(str(error), status=error.status, param=error.name) from None
+            given = await self._give(feedback, visit)
+        except Refusal as refusal:
+            self._counter.labels(refusal.kind).inc()
+            raise
+        return json_response(given, visit)
 
     async def _give(self, feedback: Feedback, visit: RequestContext) -> Mapping[str, Any]:
         if not self._waiting.take(visit.caller):
-            said = f"{_AT_ONCE} pieces of feedback wait to be written"
-            raise Refusal(said, status=429, kind="rate_limit_exceeded", retry_after=1)
+            message = f"{_AT_ONCE} pieces of feedback wait to be written"
+            raise Refusal(message, status=429, kind="rate_limit_exceeded", retry_after=1)
         try:
             became = await self.log.give(feedback, visit.caller, self.room)
         except StoreError as error:
@@ -119,21 +117,18 @@ class Online:
         if became in REFUSED:
             name, what, status = REFUSED[became]
             own = " of this key" if became == "unknown" else ""
-            said = f"{name} must be {what}{own}"
-            raise Refusal(said, status=status, kind=_KINDS[became], param=name)
+            message = f"{name} must be {what}{own}"
+            raise Refusal(message, status=status, kind=_KINDS[became], param=name)
         self._counter.labels(became).inc()
         if became == "kept":
             self._reward.inc(feedback.reward)
-        said = {"request_id": feedback.request_id, "reward": feedback.reward, "key": feedback.name}
-        return {"object": "feedback", **said}
+        kept = FeedbackKept(
+            request_id=feedback.request_id, reward=feedback.reward, key=feedback.name
+        )
+        return kept.model_dump()
 
-    def key(self, visit: RequestContext, text: str, thread: bytes | None, model: object) -> str:
-        """What decides on a request's route; '' = none is tried."""
-        if not self.explores or visit.caller in self.steady or str(model) in self.steady:
-            return ""
-        if thread is None and self.threads:
-            thread = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        return visit.id if thread is None else thread.hex()
+    def tries_routes(self, caller: str, model: object) -> bool:
+        return self.explores and caller not in self.steady and str(model) not in self.steady
 
     def served(
         self,
@@ -175,8 +170,10 @@ class Online:
         while True:
             now = time.time()
             if (ahead := now - began - time.monotonic()) > _EXPIRE_S:
-                said = "the clock jumped forward by %s: what that makes old stays until a restart"
-                _log.error(said, duration(ahead))
+                message = (
+                    "the clock jumped forward by %s: what that makes old stays until a restart"
+                )
+                _log.error(message, duration(ahead))
             try:
                 await asyncio.to_thread(self.log.expire, now - max(0.0, ahead) - self.keep_s)
             except Exception as error:

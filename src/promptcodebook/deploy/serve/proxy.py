@@ -6,125 +6,47 @@ own instructions, sets the model, and passes on everything else as it came. A re
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from functools import partial
+from typing import Any
 
 from aiohttp import web
 
-from promptcodebook.calls import Tree, shown_part
 from promptcodebook.deploy.http.admission import (
     HUNG_UP,
     Address,
     Admission,
     Answers,
     Metrics,
-    Paths,
     RequestContext,
     json_response,
     showing,
 )
-from promptcodebook.deploy.http.completions import Refusal, apart, describe, error_body
+from promptcodebook.deploy.http.completions import Refusal, apart, describe
 from promptcodebook.deploy.serve import description as bodies
 from promptcodebook.deploy.serve.feedback import Online
+from promptcodebook.deploy.serve.placement import Placement, RoutedInput
 from promptcodebook.deploy.serve.responses import ResponseBuilder, chat_body
 from promptcodebook.deploy.serve.spending import Records, RequestRecord, Spending, now
+from promptcodebook.deploy.serve.streaming import Relay, Tracing
 from promptcodebook.deploy.serve.upstream import Upstream, UpstreamAnswer
 from promptcodebook.deploy.serve.versions import Composed, Composing, Live
 from promptcodebook.errors import PcoError, did_you_mean
-from promptcodebook.lm.wire import told_usage
-
-Messages = Sequence[Mapping[str, Any]]
 
 _log = logging.getLogger(__name__)
-_INSTRUCTS = ("system", "developer")
 _PREFIX = "pco/"
 _HASH = re.compile(r"sha256:[0-9a-f]{12,64}")
-_PIECE = 2**16  # Bytes of a body that are handed over at once.
-
-
-def input_of(messages: Messages, *, whole: bool = False) -> tuple[str, tuple[Tree, ...]]:
-    """x: the last user turn, or the whole conversation but for its instructions. Its text, and its
-    images and other parts."""
-    if whole:
-        turns = [m for m in messages if m["role"] not in _INSTRUCTS]
-    else:
-        turns = [m for m in messages if m["role"] == "user"][-1:]
-    media = tuple(part for turn in turns for part in _parts_of(turn) if part["type"] != "text")
-    if not whole:
-        return "".join(map(_text_of, turns)), media
-    said = [(turn["role"], _text_of(turn)) for turn in turns]
-    return "\n\n".join(f"{role}: {text}" for role, text in said if text), media
-
-
-def _parts_of(message: Mapping[str, Any]) -> Sequence[Tree]:
-    content = message.get("content")
-    parts = cast("list[Tree]", content) if isinstance(content, list) else []
-    known = [part for part in parts if isinstance(part.get("type"), str)]
-    return [part for part in known if part["type"] != "text" or isinstance(part.get("text"), str)]
-
-
-def _text_of(message: Mapping[str, Any]) -> str:
-    return "\n".join(map(shown_part, _parts_of(message))) or message.get("content") or ""
-
-
-def first_turn(messages: Messages) -> Messages:
-    """The conversation as it was at its first request: up to the user's first turn with a text."""
-    turns = (n for n, m in enumerate(messages, 1) if m["role"] == "user" and _text_of(m).strip())
-    return messages[: next(turns, len(messages))]
-
-
-def place_prompt(
-    messages: Messages, prompt: str, *, joined: bool = False, first: bool = False
-) -> Messages:
-    """The prompt goes behind the instructions that the caller begins with: they never change, so a
-    model's server keeps them as a prefix. `first`: before them. `joined`: into the one beside it.
-    """
-    if not prompt:
-        return messages
-    own = next((n for n, m in enumerate(messages) if m["role"] not in _INSTRUCTS), len(messages))
-    if not own:
-        return [{"role": "system", "content": prompt}, *messages]
-    at = 0 if first else own
-    if not joined:
-        said = {"role": messages[0]["role"], "content": prompt}
-        return [*messages[:at], said, *messages[at:]]
-    at = max(0, at - 1)
-    content = messages[at].get("content")
-    if isinstance(content, list):
-        parts, mine = cast("list[object]", content), [{"type": "text", "text": prompt}]
-        whole = [*mine, *parts] if first else [*parts, *mine]
-    else:
-        pair = (prompt, content) if first else (content, prompt)
-        whole = "\n\n".join(filter(None, pair))
-    return [*messages[:at], {**messages[at], "content": whole}, *messages[at + 1 :]]
-
-
-class Tracing(Protocol):
-    """Spans of requests: `request` of one to the model `name`, which hears its status; `call` of
-    what is asked for it, which hears the answer."""
-
-    def request(
-        self, name: str, headers: Mapping[str, str]
-    ) -> AbstractContextManager[Callable[[int], None]]: ...
-
-    def call(
-        self, body: Mapping[str, Any], size: int
-    ) -> AbstractContextManager[Callable[[UpstreamAnswer], None]]: ...
 
 
 @dataclass
 class Proxy:
     """The paths under which a policy is asked. `name` is without 'pco/', and `names` are further
-    ones. `conversation`: all turns are the input, not the last one alone. `sticky`: a conversation
-    keeps its prompt; it is known by its first turn ('conversation'), the body's 'user' or a
-    'header:NAME'. `joined` and `first`: where the prompt goes. `texts`: what requests say is
+    ones. `placement` says what is routed and where the prompt goes. `texts`: what requests say is
     recorded too. `online`: what is learned from callers."""
 
     name: str
@@ -134,10 +56,7 @@ class Proxy:
     records: Records | None = None
     spending: Spending | None = None
     names: tuple[str, ...] = ()
-    conversation: bool = False
-    sticky: str = ""
-    joined: bool = False
-    first: bool = False
+    placement: Placement = Placement()
     texts: bool = False
     tracing: Tracing | None = None
     online: Online | None = None
@@ -156,6 +75,14 @@ class Proxy:
         if self.online is not None:
             self.online.measure(metrics)
         self._metrics = metrics
+        self._relay = Relay(
+            self.upstream,
+            self.admission,
+            self.spending,
+            self.tracing,
+            logs=self.online is not None,
+            texts=self.online is not None and self.online.texts,
+        )
 
     @asynccontextmanager
     async def serving(
@@ -163,22 +90,23 @@ class Proxy:
     ) -> AsyncGenerator[Address]:
         """The server, listening while the block runs. At its end requests in flight may finish, and
         all that it was given is closed. Raises OSError when the port is taken."""
-        paths: Paths = {
-            "/v1/chat/completions": ("POST", self._traced(self._chat)),
-            "/v1/responses": ("POST", self._traced(self._responses)),
-            "/v1/prompt": ("POST", self._prompt),
-            "/v1/models": ("GET", showing(self._models)),
-            "/v1/models/{name:.+}": ("GET", self._model),
-            "/metrics": ("GET", self._page),
-            "/healthz": ("GET", showing(lambda: {"status": "ok"})),
-            "/readyz": ("GET", self._ready),
-            "/openapi.json": ("GET", showing(lambda: bodies.description(self.online is not None))),
+        answers: dict[str, Answers] = {
+            "/v1/chat/completions": self._traced(self._chat),
+            "/v1/responses": self._traced(self._responses),
+            "/v1/prompt": self._prompt,
+            "/v1/models": showing(self._models),
+            "/v1/models/{name}": self._model,
+            "/metrics": self._page,
+            "/healthz": showing(lambda: {"status": "ok"}),
+            "/readyz": self._ready,
+            "/openapi.json": showing(lambda: bodies.description(answers)),
         }
         watching = [asyncio.ensure_future(self.live.watch(poll_s))]
-        if self.online is not None:
-            paths = {**paths, **self.online.paths(self.admission)}
-            watching.append(asyncio.ensure_future(self.online.watch()))
-            watching.append(asyncio.ensure_future(self.online.judging()))
+        if (online := self.online) is not None:
+            answers["/v1/feedback"] = partial(online.answer, self.admission)
+            watching.append(asyncio.ensure_future(online.watch()))
+            watching.append(asyncio.ensure_future(online.judging()))
+        paths = {path: (bodies.method(path), answer) for path, answer in answers.items()}
         try:
             async with self.admission.listening(paths, self._metrics, host, port) as address:
                 try:
@@ -233,119 +161,57 @@ class Proxy:
     ) -> web.StreamResponse:
         """The model's answer to a body of chat completions, `turned` into what the caller reads."""
         bodies.check(bodies.ChatRequest, body)
-        text, media, thread = self._routed(request, visit, body)
-        key = self._split_key(request, visit, text, thread)
+        given = self.placement.routed(body, request.headers, visit.caller)
+        key = self._key(request, visit, given)
         with (
             self.admission.place(visit),
             self.live.using(await self._version(body.get("model"), visit, key)) as composing,
         ):
-            seen = text, media
-            composed = await self._composed(composing, seen, visit, thread, body.get("model"))
+            composed = await self._composed(composing, given, visit, body.get("model"))
             status = HUNG_UP
             try:
-                prompt, told = apart(composed.prompt)
-                given, where = body["messages"], {"joined": self.joined, "first": self.first}
-                asked = {**body, "messages": place_prompt(given, prompt, **where)}
-                if told and body.get("tools"):
-                    asked["tools"] = describe(body["tools"], told)
-                response = await self._passed_on(request, asked, composing.fields, visit, turned)
+                prompt, of_tools = apart(composed.prompt)
+                messages = body["messages"]
+                asked = {**body, "messages": self.placement.place(messages, prompt)}
+                if of_tools and body.get("tools"):
+                    asked["tools"] = describe(body["tools"], of_tools)
+                response = await self._relay.answer(request, asked, composing.fields, visit, turned)
                 status = response.status
-                if self.sticky and input_of(given, whole=self.conversation)[0] != text:
+                if self.placement.sticky and self.placement.input_of(messages)[0] != given.text:
                     visit.output = ""  # it answers a later turn than the one that is kept
                 return response
             except Refusal as refusal:
                 status = refusal.status
                 raise
             finally:
-                self._record(visit, composing, composed, text, status)
-                if self.online is not None:
-                    self.online.served(visit, composing, composed, text, status)
+                self._record(visit, composing, composed, given.text, status)
 
-    def _routed(
-        self, request: web.BaseRequest, visit: RequestContext, body: Mapping[str, Any]
-    ) -> tuple[str, tuple[Tree, ...], bytes | None]:
-        """The text to route with its images, and what its conversation is known by where the
-        caller names it."""
-        messages: Messages = body["messages"]
-        if not self.sticky:
-            return *input_of(messages, whole=self.conversation), None
-        named: object = body.get("user") if self.sticky == "user" else None
-        if header := self.sticky.partition(":")[2]:
-            named = request.headers.get(header)
-        thread = None
-        if isinstance(named, str) and named:
-            # With the caller's name in it, so that no two callers share a conversation.
-            said = f"{visit.caller} {named}".encode("utf-8", "surrogatepass")
-            thread = hashlib.sha256(said).digest()
-        return *input_of(first_turn(messages), whole=self.conversation), thread
-
-    def _split_key(
-        self, request: web.BaseRequest, visit: RequestContext, text: str, thread: bytes | None
-    ) -> str:
+    def _key(self, request: web.BaseRequest, visit: RequestContext, given: RoutedInput) -> str:
         """What decides whether a request gets the canary."""
         split = self.live.canary.split if self.live.canary is not None else ""
         if header := split.partition(":")[2]:
             return request.headers.get(header, visit.id)
         if split == "caller":
             return visit.caller or visit.id
-        if thread is None and self.sticky == "conversation":
-            thread = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        return visit.id if thread is None else thread.hex()
-
-    async def _passed_on(
-        self,
-        request: web.BaseRequest,
-        given: Mapping[str, Any],
-        own: Mapping[str, Any],
-        visit: RequestContext,
-        turned: Callable[[UpstreamAnswer], UpstreamAnswer],
-    ) -> web.StreamResponse:
-        """The model's answer. It is asked again without a field of ours that it refuses."""
-        upstream, spending = self.upstream, self.spending
-        asked = upstream.completed(given, own)
-        body = asked if spending is None else spending.measured(asked)
-        data = await self.admission.apart(visit, lambda: upstream.body(body))
-        wanted = spending is None or body.get("stream_options") == asked.get("stream_options")
-        unread = spending is None and self.tracing is None and self.online is None
-        reads = "ignored" if unread else "shown"
-        with ExitStack() as calls:
-            told = [
-                calls.enter_context(each.call(body, len(data)))
-                for each in (spending, self.tracing)
-                if each is not None
-            ]
-            answer = await upstream.ask(data, usage=reads if wanted else "hidden")
-            while upstream.learns(given, asked, answer):
-                asked = upstream.completed(given, own)
-                data = upstream.body(asked if spending is None else spending.measured(asked))
-                answer = await upstream.ask(data, usage=reads if wanted else "hidden")
-            response = await self._respond(request, turned(answer), visit)
-            for tell in told:
-                tell(answer)
-            if self.online is not None and (usage := told_usage(answer.usage)):
-                visit.tokens = usage.tokens
-            if self.online is not None and self.online.texts:
-                visit.output = answer.output
-            return response
+        return self.placement.key(visit.id, given)
 
     async def _prompt(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         body = await self.admission.read(request, visit)
-        given, media, thread = bodies.check(bodies.PromptRequest, body).input, (), None
-        if given is None:
+        text = bodies.check(bodies.PromptRequest, body).input
+        if text is None:
             bodies.check(bodies.ChatRequest, body)
-            given, media, thread = self._routed(request, visit, body)
-        key = self._split_key(request, visit, given, thread)
+            given = self.placement.routed(body, request.headers, visit.caller)
+        else:
+            given = RoutedInput(text)
+        key = self._key(request, visit, given)
         with (
             self.admission.place(visit),
             self.live.using(await self._version(body.get("model"), visit, key)) as composing,
         ):
-            seen = given, media
-            composed = await self._composed(composing, seen, visit, thread, body.get("model"))
-            self._record(visit, composing, composed, given, 200)
+            composed = await self._composed(composing, given, visit, body.get("model"))
             visit.arm = "prompt"  # no user saw an answer
-            if self.online is not None:
-                self.online.served(visit, composing, composed, given, 200)
-            made = bodies.Prompt(
+            self._record(visit, composing, composed, given.text, 200)
+            made = bodies.ComposedPrompt(
                 id=visit.id,
                 model=_PREFIX + self.name,
                 version=composing.version,
@@ -358,18 +224,13 @@ class Proxy:
             return json_response(made.model_dump(), visit)
 
     async def _composed(
-        self,
-        composing: Composing,
-        seen: tuple[str, tuple[Tree, ...]],
-        visit: RequestContext,
-        thread: bytes | None,
-        model: object,
+        self, composing: Composing, given: RoutedInput, visit: RequestContext, model: object
     ) -> Composed:
-        text, media = seen
         if self.spending is not None:
             self.spending.paying(visit.caller)
-        key = "" if self.online is None else self.online.key(visit, text, thread, model)
-        composed = await composing.compose(text, thread, key, media, visit.caller)
+        explored = self.online is not None and self.online.tries_routes(visit.caller, model)
+        key = self.placement.key(visit.id, given) if explored else ""
+        composed = await composing.compose(given.text, given.thread, key, given.media, visit.caller)
         self._prompts.labels(composing.mode, composed.cached or "no").inc()
         for fallback in composed.fallbacks:
             self._fallbacks.labels(*fallback.split(":")).inc()
@@ -402,51 +263,14 @@ class Proxy:
                 earlier = await live.earlier(name)
             except PcoError as error:
                 _log.error("%s cannot be served: %s", name, error)
-                said = f"{name} cannot be served now"
-                raise Refusal(said, status=503, kind="server_error") from None
+                message = f"{name} cannot be served now"
+                raise Refusal(message, status=503, kind="server_error") from None
             if earlier is not None:
                 return earlier
         known = [_PREFIX + self.name, *self.names]
         text = f"no such model here{did_you_mean(name, known)}; there is "
         text += " and ".join(map(repr, known))
         raise Refusal(text, status=404, kind="model_not_found", param="model")
-
-    async def _respond(
-        self, request: web.BaseRequest, answer: UpstreamAnswer, visit: RequestContext
-    ) -> web.StreamResponse:
-        headers = {**answer.headers, **visit.headers, "Content-Type": answer.kind}
-        if answer.pieces is None and len(answer.body) <= _PIECE:
-            return web.Response(body=answer.body, status=answer.status, headers=headers)
-        response = web.StreamResponse(status=answer.status, headers=headers)
-        if answer.pieces is None:
-            response.content_length = len(answer.body)
-        else:
-            response.headers["Cache-Control"] = "no-store"
-        try:
-            await response.prepare(request)
-            async with aclosing(answer.pieces or _cut(answer.body)) as pieces:
-                try:
-                    async for piece in pieces:
-                        await self._write(request, response, piece)
-                except Refusal as refusal:
-                    said = json.dumps(error_body(refusal)).encode()
-                    await self._write(request, response, b"\n\ndata: " + said + b"\n\n")
-        finally:
-            answer.close()
-        await response.write_eof()
-        return response
-
-    async def _write(
-        self, request: web.BaseRequest, response: web.StreamResponse, piece: bytes
-    ) -> None:
-        """Hands a piece to the caller; hangs up on one who does not take it in time."""
-        try:
-            async with asyncio.timeout(self.admission.limits.write_s):
-                await response.write(piece)
-        except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()
-            raise ConnectionResetError from None
 
     def _record(
         self,
@@ -456,6 +280,9 @@ class Proxy:
         text: str,
         status: int,
     ) -> None:
+        """Keeps what became of a request, for `pco explain` and for feedback."""
+        if self.online is not None:
+            self.online.served(visit, composing, composed, text, status)
         if self.records is None:
             return
         route = composed.route
@@ -492,16 +319,16 @@ class Proxy:
             name = _PREFIX + name.removeprefix(_PREFIX)
         return json_response(self._entry(name, version).model_dump(), visit)
 
-    def _entry(self, name: str, version: str) -> bodies.Model:
-        return bodies.Model(id=name, created=self._begun, version=version)
+    def _entry(self, name: str, version: str) -> bodies.ServedModel:
+        return bodies.ServedModel(id=name, created=self._begun, version=version)
 
     async def _page(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=self._metrics.page(), headers=headers)
 
     async def _ready(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
-        said, status = ("stopping", 503) if self.stopping else ("ok", 200)
-        body = {"status": said, "version": self.live.version}
+        state, status = ("stopping", 503) if self.stopping else ("ok", 200)
+        body = {"status": state, "version": self.live.version}
         if self.online is not None:
             kept = (self.online.log, self.records, self.spending)
             body["recording"] = "failed" if any(each and each.fails for each in kept) else "ok"
@@ -518,8 +345,3 @@ class Proxy:
             return "not judged here: no feedback without --feedback"
         decision = self.online.judge.decision
         return "not yet judged" if decision is None else decision.why
-
-
-async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:
-    for start in range(0, len(body), _PIECE):
-        yield body[start : start + _PIECE]

@@ -38,7 +38,8 @@ _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 class ResponsesRequest(BaseModel):
-    """The fields that are read here; a chat model gets all others as they came."""
+    """OpenAI's Responses over a chat model: texts, images, function tools, streams. Nothing is
+    stored. The model gets all fields that are not listed here as they came."""
 
     model: AnyText | None = Field(None, description="a text")
     input: AnyText | Annotated[_Objects, Field(min_length=1)] = Field(
@@ -92,8 +93,8 @@ def chat_body(given: Mapping[str, Any], cap: str) -> _Tree:
 def _nested(tree: _Tree, param: str) -> _Tree:
     """A function, or the choice of one, as chat completions have it."""
     if tree.get("type") != "function":
-        said = f"{param} may name functions alone: this server runs no tools of its own"
-        raise Refusal(said, param=param)
+        message = f"{param} may name functions alone: this server runs no tools of its own"
+        raise Refusal(message, param=param)
     named = ("name", "description", "parameters", "strict")
     function = {name: tree[name] for name in named if tree.get(name) is not None}
     return {"type": "function", "function": function}
@@ -102,8 +103,8 @@ def _nested(tree: _Tree, param: str) -> _Tree:
 def _response_format(form: object) -> _Tree:
     tree = cast(_Tree, form) if isinstance(form, dict) else {}
     if (kind := tree.get("type")) not in ("text", "json_object", "json_schema"):
-        said = "text.format.type must be text, json_object or json_schema"
-        raise Refusal(said, param="text")
+        message = "text.format.type must be text, json_object or json_schema"
+        raise Refusal(message, param="text")
     rest = {name: value for name, value in tree.items() if name != "type"}
     return {"type": kind, **({"json_schema": rest} if kind == "json_schema" else {})}
 
@@ -119,8 +120,8 @@ def _messages(asked: ResponsesRequest) -> list[_Tree]:
         if kind == "message":
             role = item.get("role")
             if role not in ("user", "assistant", "system", "developer"):
-                said = "the role of a message must be user, assistant, system or developer"
-                raise Refusal(said, param="input")
+                message = "the role of a message must be user, assistant, system or developer"
+                raise Refusal(message, param="input")
             # Not all chat models know the word.
             role = "system" if role == "developer" else role
             messages.append({"role": role, "content": _content(item.get("content"))})
@@ -135,8 +136,8 @@ def _messages(asked: ResponsesRequest) -> list[_Tree]:
             made = {"tool_call_id": _text(item, "call_id"), "content": _content(item.get("output"))}
             messages.append({"role": "tool", **made})
         elif kind != "reasoning":  # another server's, of which a chat model makes nothing
-            said = f"an item of type {str(kind)[:40]!r} is nothing that a chat model reads"
-            raise Refusal(said, param="input")
+            message = f"an item of type {str(kind)[:40]!r} is nothing that a chat model reads"
+            raise Refusal(message, param="input")
     return messages
 
 
@@ -175,8 +176,8 @@ def _part(part: object) -> _Tree:
 
 
 def _unreadable() -> Refusal:
-    said = "the model's reply is no chat completion"
-    return Refusal(said, status=502, kind="upstream_error")
+    message = "the model's reply is no chat completion"
+    return Refusal(message, status=502, kind="upstream_error")
 
 
 class ResponseBuilder:

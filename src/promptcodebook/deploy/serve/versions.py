@@ -97,8 +97,8 @@ class FileSource:
                 return None
             data = self._path.read_bytes()
         except OSError as error:
-            said = f"cannot read the policy file {self._path}: {error.strerror}"
-            raise PolicyError(said, hint="put a policy file there") from None
+            message = f"cannot read the policy file {self._path}: {error.strerror}"
+            raise PolicyError(message, hint="put a policy file there") from None
         name = version_of(data)
         # Not before it is read whole: one that is half-written is read again.
         version = None if name == known else ServedVersion.of(data, self._path)

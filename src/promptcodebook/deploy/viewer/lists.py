@@ -1,5 +1,4 @@
-"""The two lists: all runs, the latest first unless another order is wanted, of which two are picked
-to be compared; and the registry: refs, versions, what was done and what audits found."""
+"""The list of all runs, the latest first unless another order is wanted."""
 
 from __future__ import annotations
 
@@ -8,19 +7,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from promptcodebook.deploy.audit.report import AuditReport
-from promptcodebook.deploy.registry.log import LogEntry
-from promptcodebook.deploy.registry.registry import AUDIT, Registry, open_registry
-from promptcodebook.deploy.viewer.following import OpenRuns, key_of, time_left
+from promptcodebook.deploy.viewer.following import key_of, time_left
 from promptcodebook.deploy.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen
-from promptcodebook.errors import PolicyError, StoreError
+from promptcodebook.errors import StoreError
 from promptcodebook.report.context import Context
 from promptcodebook.report.pages import render
-from promptcodebook.store.header import has_simulated
 from promptcodebook.store.lock import FILE, holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import RunSummary, file_marks, read_runs, run_folders
@@ -28,8 +23,6 @@ from promptcodebook.store.runs import RunSummary, file_marks, read_runs, run_fol
 _log = logging.getLogger(__name__)
 _ON_A_PAGE = 50
 _REST = 20  # how many times as long as a look took is waited until the next
-_MOST = 500  # entries of the registry's log shown
-_SERVED_S = 5.0  # how often a registry on a server is asked: others ask it too
 _Files = tuple[list[list[int] | None], int | None]
 
 
@@ -204,73 +197,3 @@ def _spark(scores: Sequence[float]) -> str:
     return "M" + "L".join(
         f"{2 + i * across:.1f} {18 - (score - low) * up:.1f}" for i, score in enumerate(scores)
     )
-
-
-class RegistryList:
-    """The registry as it is viewed: opened once, and only what came since is read again."""
-
-    def __init__(self) -> None:
-        self._registry: Registry | None = None
-        self._asked = 0.0
-        self._mark = ""
-        self._lock = threading.Lock()
-
-    def mark(self) -> str:
-        """Changes whenever the screen would. Raises PcoError where it cannot be read."""
-        with self._lock:
-            if self._registry is None:
-                self._registry = open_registry()
-            storage = self._registry.storage
-            remote = storage.place.startswith("http")
-            if not remote or time.monotonic() - self._asked > _SERVED_S:
-                self._mark = storage.read().head
-                self._asked = time.monotonic()
-            return self._mark
-
-    def screen(self, open_runs: OpenRuns) -> Screen:
-        mark = self.mark()  # before the rest: a page may be newer than it says, never older
-        with open_registry() as registry:
-            versions, entries, refs = registry.versions(), registry.history(), registry.refs()
-            before = {ref: registry.before(ref) or "" for ref in refs}
-        latest = {entry.ref: entry for entry in entries if entry.ref}
-        simulated = {v.version for v in versions if has_simulated(v.facts.get("configuration"))}
-        body = render(
-            "deploy/viewer/templates/registry.html.jinja",
-            place=registry.storage.place,
-            refs=[(ref, version, latest[ref], before[ref]) for ref, version in refs.items()],
-            versions=versions[::-1],
-            simulated=simulated,
-            audits=_audits(entries),
-            runs={key_of(open_runs.runs_dir, path) for path in run_folders(open_runs.runs_dir)},
-            log=[(entry, _beside(entry)) for entry in entries[::-1][:_MOST]],
-            count=len(entries),
-        )
-        said = SOME_SIMULATED if simulated else ""
-        return Screen("Registry", body, live="/live/registry", mark=mark, simulated=said)
-
-    def close(self) -> None:
-        with self._lock:
-            if self._registry is not None:
-                self._registry.close()
-                self._registry = None
-
-
-def _audits(entries: Sequence[LogEntry]) -> dict[str, list[AuditReport]]:
-    """The reports that can be read, by version, in order."""
-    found: dict[str, list[AuditReport]] = {}
-    for entry in entries:
-        if entry.action == "attest" and entry.known.get("topic") == AUDIT:
-            with suppress(PolicyError, KeyError, AttributeError):  # of another version's form
-                report = AuditReport.from_json(entry.known["found"])
-                found.setdefault(entry.after, []).append(report)
-    return found
-
-
-def _beside(entry: LogEntry) -> str:
-    """What an entry says of the gate that a promotion passed, or passed by."""
-    known = entry.known
-    if "override" in known:
-        return f"override: {known['override']} ({known.get('refused', '')})"
-    audited = known.get("audited") or ()
-    alone = " (without a judge)" if known.get("without_judge") else ""
-    return f"audited: {', '.join(map(str, audited))}{alone}" if audited else ""

@@ -23,11 +23,10 @@ from aiohttp import web
 
 from promptcodebook.base.text import printable
 from promptcodebook.deploy.viewer import following
-from promptcodebook.deploy.viewer.codebook import biography_screen, codebook_screen, measured_mark
-from promptcodebook.deploy.viewer.examples import compare_screen, example_screen, examples_screen
-from promptcodebook.deploy.viewer.lists import RegistryList, RunFilter, RunsList
+from promptcodebook.deploy.viewer.codebook import codebook_screen
+from promptcodebook.deploy.viewer.examples import example_screen, examples_screen
+from promptcodebook.deploy.viewer.lists import RunFilter, RunsList
 from promptcodebook.deploy.viewer.page import Screen, missing, page_of
-from promptcodebook.deploy.viewer.served import ServedRefs
 from promptcodebook.errors import PcoError
 from promptcodebook.report.pages import address, read_script, read_style
 from promptcodebook.store.lock import holder
@@ -70,11 +69,9 @@ class Viewer:
     def __init__(self, runs_dir: Path, *, trust: bool = False, read_only: bool = False) -> None:
         self.open_runs = following.OpenRuns(runs_dir, trust=trust, read_only=read_only)
         self._runs, self._read_only = RunsList(runs_dir), read_only
-        self._versions, self._served = RegistryList(), ServedRefs()
 
     def close(self) -> None:
         self.open_runs.close()
-        self._versions.close()
 
     def application(self) -> web.Application:
         """The screens by their addresses; below /live a page hears that it is out of date."""
@@ -83,18 +80,9 @@ class Viewer:
         add("/", _shown(lambda r: self._runs.screen(RunFilter.of(r.query))))
         for path, make in _RUN_SCREENS.items():
             add(path, _shown(partial(self._of_run, make)))
-        add("/compare", _shown(self._compared))
-        add("/registry", _shown(lambda _: self._versions.screen(self.open_runs)))
-        add("/served", _shown(lambda _: self._served.screen()))
-        add("/served/{ref}", _shown(lambda r: self._served.screen(r.match_info["ref"])))
         add("/static/{name}", _static)
-        add("/live/runs", _told(lambda _: self._runs.mark(), _POLL_ALL_S))
-        add("/live/run/{run}", _told(partial(self._run_mark, following.FollowedRun.mark)))
-        add("/live/registry", _told(lambda _: self._versions.mark()))
-        add("/live/served", _told(lambda _: self._served.mark()))
-        add("/live/served/{ref}", _told(lambda r: self._served.mark(r.match_info["ref"])))
-        measured = partial(self._run_mark, lambda run: measured_mark(run, run.mark()))
-        add("/live/measured/{run}", _told(measured))
+        add("/live/runs", _news(lambda _: self._runs.mark(), _POLL_ALL_S))
+        add("/live/run/{run}", _news(self._run_mark))
         if not self._read_only:
             application.router.add_post("/run/{run}/note/{name}", self._noted)
             application.router.add_post("/run/{run}/stop", self._stopped)
@@ -138,22 +126,12 @@ class Viewer:
         with self.open_runs.reading(key) as followed:
             return self._no_run(key) if followed is None else make(followed, request)
 
-    def _run_mark(self, mark: Callable[[following.FollowedRun], str], request: web.Request) -> str:
+    def _run_mark(self, request: web.Request) -> str:
         with self.open_runs.reading(request.match_info["run"]) as followed:
-            return mark(followed) if followed is not None else following.GONE
+            return followed.mark() if followed is not None else following.GONE
 
     def _no_run(self, key: str) -> Screen:
         return missing(f"There is no run {key} in {self.open_runs.runs_dir}.", "pco runs list")
-
-    def _compared(self, request: web.Request) -> Screen:
-        keys = request.query.getall("run", [])
-        if len(keys) != 2:
-            picked = f"Two runs are compared, and {len(keys)} were picked."
-            return missing(picked, "/compare?run=ID&run=ID")
-        with self.open_runs.reading(keys[0]) as first, self.open_runs.reading(keys[1]) as second:
-            if first is None or second is None:
-                return self._no_run(keys[0 if first is None else 1])
-            return compare_screen(first, second)
 
 
 def _shown(make: Callable[[web.Request], Screen]) -> _Answer:
@@ -175,7 +153,7 @@ def _shown(make: Callable[[web.Request], Screen]) -> _Answer:
     return answer
 
 
-def _told(mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer:
+def _news(mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer:
     """Server-sent events: the mark, whenever it is another than the page's, until the run rests."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -216,7 +194,6 @@ _RUN_SCREENS: Mapping[str, _OfRun] = {
     "/run/{run}": lambda run, _: following.run_screen(run),
     "/run/{run}/codebook": lambda run, _: codebook_screen(run),
     "/run/{run}/examples": lambda run, _: examples_screen(run),
-    "/run/{run}/codebook/{text}": lambda run, r: biography_screen(run, r.match_info["text"]),
     "/run/{run}/example/{name}": lambda run, r: example_screen(run, r.match_info["name"]),
     "/run/{run}/example/{name}/{at}": lambda run, r: example_screen(
         run, r.match_info["name"], r.match_info["at"]

@@ -88,14 +88,6 @@ document.addEventListener("submit", async (event) => {
   }
 });
 
-document.addEventListener("submit", (event) => {
-  const picked = event.target.querySelectorAll("input[name=run]:checked").length;
-  if (event.target.matches("form.runs") && picked !== 2) {
-    event.preventDefault();
-    say(`Pick two runs: ${picked} ${picked === 1 ? "is" : "are"} picked.`);
-  }
-});
-
 function say(words) {
   const status = document.getElementById("status");
   if (status) status.textContent = words;
@@ -104,20 +96,16 @@ function say(words) {
 // What the reader has done to the page, to be done to the one that takes its place.
 function standing() {
   const open = [...document.querySelectorAll("#main details")].map((each) => each.open);
-  const picked = [...document.querySelectorAll("#main input:checked")].map((each) => each.value);
   const box = document.getElementById("filter");
   const focused = document.activeElement;
   const typing = focused === box && box !== null;
   const at = stops().indexOf(focused), chart = charts().indexOf(focused);
-  return { open, picked, typing, sought: box ? box.value : "", at, chart, listed: tables.state() };
+  return { open, typing, sought: box ? box.value : "", at, chart, listed: tables.state() };
 }
 
 function restore(before) {
   const details = [...document.querySelectorAll("#main details")];
   if (details.length === before.open.length) details.forEach((each, i) => { each.open = before.open[i]; });
-  for (const box of document.querySelectorAll("#main input[type=checkbox]")) {
-    box.checked = before.picked.includes(box.value);
-  }
   const box = document.getElementById("filter");
   if (box) {
     box.value = before.sought;

@@ -1,0 +1,69 @@
+"""What is set once for a server: the table `[serve]` of pco.toml."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from promptcodebook.config import OptimizerSettings
+from promptcodebook.config.schema import Unit
+from promptcodebook.deploy.online.decisions import KEY_SHARE
+
+_Seconds = Annotated[float, Field(ge=0.001)]
+_Count = Annotated[int, Field(ge=0)]
+_Some = Annotated[int, Field(ge=1)]
+
+
+class ServeSettings(OptimizerSettings):
+    """Of `pco serve`, which reads them when it starts."""
+
+    table: ClassVar[str] = "serve"
+
+    serve_as: tuple[str, ...] = ()
+    """Other names of the model, for clients that insist on one."""
+    input: Literal["last", "conversation"] = "last"
+    """What is routed: the last user turn, or the whole conversation."""
+    sticky: Annotated[str, Field(pattern=r"^(off|conversation|user|header:[A-Za-z0-9_-]+)$")] = (
+        "off"
+    )
+    """A conversation keeps its prompt: known by its first turn ("conversation"), the body's "user",
+    or a "header:NAME"."""
+    one_system: bool = False
+    """Join the prompt with the caller's system message."""
+    prompt_first: bool = False
+    """Put the prompt before the caller's system message, not after it."""
+    verbatim: bool = False
+    """Use instincts as they are: no generator, one call less."""
+    route_timeout: _Seconds = 10.0
+    """Seconds for the encoder; then a fallback is used."""
+    compose_timeout: _Seconds = 10.0
+    """Seconds for the generator; then a fallback is used."""
+    cache: _Count = 10_000
+    """Composed prompts that are kept in memory."""
+    concurrency: _Some = 256
+    """Requests at a time; more get a 429."""
+    daily_budget: str = ""
+    """What each key may spend a UTC day, e.g. "1000calls+2Mtok+5usd"; a line of the file of keys
+    may name another behind its key."""
+    rate: Annotated[float, Field(ge=0)] = 0.0
+    """Requests a second for each key; 0 = any number."""
+    max_body: _Seconds = 16.0
+    """MiB of a request's body."""
+    records: _Count = 10_000
+    """Requests kept for `pco explain REQUEST_ID`."""
+    keep: str = "30d"
+    """How long requests and their feedback are kept, such as "12h"."""
+    never: tuple[_Count, ...] = ()
+    """Numbers of instincts that are never explored."""
+    steady: tuple[str, ...] = ()
+    """Callers (the start of a key's SHA-256) and model names that are never explored."""
+    most_feedback: _Some = 20
+    """Pieces of feedback that are kept of one request."""
+    most_feedback_kb: _Some = 64
+    """KiB of words and keys in them that are kept of one request."""
+    key_share: Annotated[Unit, Field(ge=0.01)] = KEY_SHARE
+    """The most that one key's feedback may count for where no other key gives as much; 1 = no
+    limit, and one key may end a canary."""
+    window: str = "1d"
+    """How far `pco serve status` looks back."""
