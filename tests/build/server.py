@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -188,13 +188,6 @@ class Server:
         if self.models is None:
             raise web.HTTPNotFound
         return web.json_response({"data": [{"id": name} for name in self.models]})
-
-
-class Counts(Counter[str]):
-    """A Tally that can be read."""
-
-    def __call__(self, name: str, count: int = 1) -> None:
-        self[name] += count
 
 
 @pytest.fixture
