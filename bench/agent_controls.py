@@ -46,10 +46,9 @@ from typing import Any, Literal
 import aiohttp
 
 import promptcodebook as pco
-from bench.controls import KEPT, kinds_of, shown_interval
+from bench.controls import difference, gain_of, kept_of, kinds_of, shown_interval
 from bench.figures import Figure, clustered_interval, shown
 from promptcodebook.assemble import Sources
-from promptcodebook.base.intervals import Interval
 from promptcodebook.config import load_config
 from promptcodebook.paper.experiments.operators import run_broken
 from promptcodebook.paper.tasks.constraints.task import draw_constraints, reward
@@ -173,12 +172,6 @@ def run(job: Job) -> Done:
     return Done(rewards, tuple(steps))
 
 
-def gains(done: Sequence[Done], over: str = "untrained") -> list[list[float]]:
-    """The learned policy's reward minus another row's, by world and example."""
-    pairs = [(d.rewards["learned"], d.rewards[over]) for d in done]
-    return [[a - b for a, b in zip(x, y, strict=True)] for x, y in pairs]
-
-
 def share_at_fault(done: Sequence[Done]) -> float:
     """Of the steps, those most of whose rewrites are of what is at fault."""
     steps = [step for d in done for step in d.steps]
@@ -190,12 +183,6 @@ def _of_all(done: Sequence[Done]) -> str:
     return f"{sum(every)} of {len(every)} rewrites"
 
 
-def still(broken: Sequence[Done], true: Sequence[Done]) -> Interval:
-    """The gain minus a fifth of the true gain, paired by world: at most 0 if enough is lost."""
-    pairs = zip(gains(broken), gains(true), strict=True)
-    return clustered_interval([[a - KEPT * b for a, b in zip(x, y, strict=True)] for x, y in pairs])
-
-
 def measure(worlds: Sequence[int] = range(FIRST, FIRST + WORLDS)) -> list[Figure]:
     figures = list[Figure]()
     with ProcessPoolExecutor(max_workers=2) as pool:
@@ -205,8 +192,8 @@ def measure(worlds: Sequence[int] = range(FIRST, FIRST + WORLDS)) -> list[Figure
 
         for kind in ("stages", "tools"):
             true, constant = made(kind), made(kind, CONSTANT)
-            gain, lost = clustered_interval(gains(true)), still(constant, true)
-            own = shown_interval(clustered_interval(gains(constant)))
+            gain, lost = gain_of(true), kept_of(constant, true)
+            own = shown_interval(gain_of(constant))
             for name, value, goal, least, beside in (
                 ("steps that rewrite what is at fault", share_at_fault(true), AT_FAULT, True,
                  _of_all(true)),
@@ -218,12 +205,12 @@ def measure(worlds: Sequence[int] = range(FIRST, FIRST + WORLDS)) -> list[Figure
             ):  # fmt: skip
                 figures.append(Figure(f"{kind}, {name}", value, "", goal, least, beside))
             if kind == "tools":
-                by = clustered_interval(gains(true, "without_tools"))
+                by = clustered_interval(difference(true, "learned", "without_tools"))
                 name = "tools, learned - without_tools, lower end"
                 figures.append(Figure(name, by.low, "", LEAST_GAIN, True, shown_interval(by)))
         sound, constant = made("sound"), made("sound", CONSTANT)
-        by = clustered_interval(gains(sound, "without_tools"))
-        gain = shown_interval(clustered_interval(gains(sound)))
+        by = clustered_interval(difference(sound, "learned", "without_tools"))
+        gain = shown_interval(gain_of(sound))
         kept = sum(d.right for d in sound), sum(d.right for d in constant)
         title = "rewrites of tool descriptions"
         figures.append(Figure(f"sound, {title}", kept[0], "", 0.0))

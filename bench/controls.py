@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bench.figures import Figure, clustered_interval, shown
 from promptcodebook.assemble import Sources
@@ -84,11 +84,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Test rewards by row, whether the verdict was "worth deploying", and the test inputs."""
+    """Test rewards by row, and whether the verdict was "worth deploying"."""
 
     rewards: Mapping[str, tuple[float, ...]]
     worth: bool
-    inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,21 +142,28 @@ def run(job: Job) -> Done:
             worth = any(e.worth for e in store.events() if isinstance(e, Concluded))
         finally:
             store.close()
-    return Done(rewards, worth, tuple(e.input for e in data.test))
+    return Done(rewards, worth)
 
 
-def difference(done: Sequence[Done], row: str, other: str) -> list[list[float]]:
+class Judged(Protocol):
+    """What a run came to: its test rewards by row."""
+
+    @property
+    def rewards(self) -> Mapping[str, tuple[float, ...]]: ...
+
+
+def difference(done: Sequence[Judged], row: str, other: str) -> list[list[float]]:
     """`row` minus `other` by world and example."""
     pairs = [(d.rewards[row], d.rewards[other]) for d in done]
     return [[a - b for a, b in zip(x, y, strict=True)] for x, y in pairs]
 
 
-def gain_of(done: Sequence[Done]) -> Interval:
+def gain_of(done: Sequence[Judged]) -> Interval:
     """Learned minus untrained."""
     return clustered_interval(difference(done, "learned", "untrained"))
 
 
-def kept_of(broken: Sequence[Done], true: Sequence[Done]) -> Interval:
+def kept_of(broken: Sequence[Judged], true: Sequence[Judged]) -> Interval:
     """The gain minus a fifth of the true gain, paired by world: at most 0 if enough is lost."""
     pairs = zip(
         difference(broken, "learned", "untrained"),

@@ -1,4 +1,5 @@
-"""The house in figures: size of files, circles, who builds models, the longest of things.
+"""The house in figures: lines of code beside their limits, size of files, circles, who builds
+models, the longest of things.
 
 python -m bench.house [ROOT]      ROOT is a checkout; the default is this one
 """
@@ -6,10 +7,12 @@ python -m bench.house [ROOT]      ROOT is a checkout; the default is this one
 from __future__ import annotations
 
 import ast
+import io
 import statistics
 import sys
+import tokenize
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +45,22 @@ LOOP = {"method.train": ("train", "Learner", "Credit")}
 """The same steps as `pco train` runs them, with batches and failures."""
 BUILDS_MODELS = "Models.build("
 SMALL = 80
+LIMITS = {"src": 41_500, "tests": 37_000, "bench": 2_500}
+"""Lines of code. Blank lines, comments and docstrings are free, so that nobody drops a reason or
+packs lines to stay below a limit."""
+WORDS = 58_000
+"""Of all pages and the README."""
+_LAYOUT = (
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+)
+_SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_ANY_NUMBER = {"chain", "create_subprocess_exec", "format", "gather", "pack", "pack_into", "zip"}
+"""Functions of other libraries that take any number of equal things."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +177,88 @@ def _defined(text: str) -> dict[str, int]:
     return found
 
 
+def code_lines(text: str) -> int:
+    """Lines without blank lines, comments and docstrings."""
+    free: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, *_SCOPES)) and ast.get_docstring(node) is not None:
+            text_of = node.body[0]
+            free |= set(range(text_of.lineno, (text_of.end_lineno or 0) + 1))
+    code = {
+        line
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type not in _LAYOUT
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    return len(code - free)
+
+
+def spread_tuples(house: House) -> list[str]:
+    """Calls that hide arguments in a tuple: `f(*x)` where the code beside it writes out what x is.
+    A function of ours that takes any number of arguments may get them so."""
+    trees = {name: ast.parse(text) for name, text in house.texts.items()}
+    any_number = _ANY_NUMBER | {
+        node.name
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.args.vararg
+    }
+    found: set[str] = set()
+    for name, tree in trees.items():
+        # An attribute is set in one method and spread in another.
+        attributes = {text for text in _packed(ast.walk(tree)) if "." in text}
+        for scope in (tree, *(node for node in ast.walk(tree) if isinstance(node, _SCOPES))):
+            packed = attributes | set(_packed(_own(scope)))
+            for call in (node for node in ast.walk(scope) if isinstance(node, ast.Call)):
+                called = ast.unparse(call.func).rpartition(".")[2]
+                found |= {
+                    f"{name}: {called}(*{ast.unparse(each.value)})"
+                    for each in call.args
+                    if isinstance(each, ast.Starred) and called not in any_number
+                    if isinstance(each.value, ast.Tuple) or ast.unparse(each.value) in packed
+                }
+    return sorted(found)
+
+
+def _own(scope: ast.AST) -> Iterator[ast.AST]:
+    """What a scope says itself, without the functions and classes in it."""
+    for child in ast.iter_child_nodes(scope):
+        yield child
+        if not isinstance(child, _SCOPES):
+            yield from _own(child)
+
+
+def _packed(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The names and attributes whose value is written out as a tuple."""
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from _tuples(target, node.value)
+        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+            yield from _tuples(node.target, node.value)
+
+
+def _tuples(target: ast.expr, value: ast.expr) -> Iterator[str]:
+    if isinstance(value, ast.IfExp):
+        yield from _tuples(target, value.body)
+        yield from _tuples(target, value.orelse)
+    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        for each, its in zip(target.elts, value.elts, strict=False):
+            yield from _tuples(each, its)
+    elif isinstance(value, ast.Tuple):
+        yield ast.unparse(target)
+
+
+def shared_names(house: House) -> dict[str, list[str]]:
+    """Names of classes that more than one module defines, with these modules."""
+    homes: dict[str, list[str]] = {}
+    for name, text in house.texts.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(name)
+    return {name: where for name, where in homes.items() if len(where) > 1}
+
+
 def outer_parts(root: Path) -> tuple[str, ...]:
     """The packages and modules that core can do without, as pyproject.toml lists them."""
     tree = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
@@ -176,13 +277,19 @@ def main() -> None:
     lines = house.lines
     function, parameters = _longest(house)
     small = house.small_with_one_importer()
-    tests = {str(p): len(p.read_text("utf-8").splitlines()) for p in (root / "tests").rglob("*.py")}
+    for folder, limit in LIMITS.items():
+        texts = [path.read_text("utf-8") for path in sorted((root / folder).rglob("*.py"))]
+        code, whole = sum(map(code_lines, texts)), sum(len(text.splitlines()) for text in texts)
+        print(f"{folder}: {code:,} lines of code (limit {limit:,}), {whole:,} with all, "
+              f"{len(texts)} files")  # fmt: skip
+    pages = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    words = sum(len(page.read_text("utf-8").split()) for page in pages)
+    print(f"docs: {words:,} words (limit {WORDS:,}), {len(pages)} pages")
     print(f"src: {_total(lines)}, median {_median(lines):g}")
     outer = tuple(f"{part}." for part in outer_parts(root))
     core = {name: n for name, n in lines.items() if not f"{name}.".startswith(outer)}
     print(f"core: {_total(core)}")
     print(f"outer parts: {_total({name: n for name, n in lines.items() if name not in core})}")
-    print(f"tests: {_total(tests)}")
     example = len((root / EXAMPLE).read_text("utf-8").splitlines())
     print(f"lines to read of the method: {example + reading(house, READING)} from {EXAMPLE}")
     print(f"  and its loop in method/train.py: {reading(house, LOOP)}")
@@ -190,6 +297,8 @@ def main() -> None:
     print(f"over 400 lines {[name for name, n in lines.items() if n > 400]}")
     print(f"under {SMALL} lines with one importer {len(small)}: {small}")
     print(f"circles {circles(house.imports)}")
+    print(f"classes of one name {shared_names(house)}")
+    print(f"arguments hidden in a tuple {spread_tuples(house)}")
     print(f"places that build models from a configuration {house.builders()}")
     print(f"longest function {function}, longest parameter list (outside of cli) {parameters}")
 

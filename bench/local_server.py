@@ -1,8 +1,7 @@
 """What `pco lm serve` adds to an engine: throughput at 32 in flight, and latency of one request.
 
 The engine's own `generate` and the server are asked in turn, in one process and one run: SmolLM2 on
-openvino-genai. Where transformers is installed, the tiny random Llama stands behind our server and
-behind `transformers serve`, each in a process of its own.
+openvino-genai.
 
     python -m bench.local_server
 """
@@ -10,14 +9,9 @@ behind `transformers serve`, each in a process of its own.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import aiohttp
 
@@ -27,8 +21,6 @@ from promptcodebook.errors import require_modules
 from promptcodebook.models.local.engine import Engine, Job, require_model
 from promptcodebook.models.local.lm import load_engine
 from promptcodebook.models.local.server import LocalServer, ServerOptions
-from tests.build import tiny_model as tiny
-from tests.build.local_server import offline, served, served_by_us
 
 IN_FLIGHT = 32
 TOKENS = 24
@@ -49,10 +41,10 @@ def by_engine(engine: Engine) -> Ask:
     return ask
 
 
-def by_http(session: aiohttp.ClientSession, base_url: str, model: str = "") -> Ask:
+def by_http(session: aiohttp.ClientSession, base_url: str) -> Ask:
     async def ask(text: str, cap: int) -> int:
         body = {
-            "model": model,
+            "model": "",
             "messages": [{"role": "user", "content": text}],
             "temperature": 0.7,
             "max_tokens": cap,
@@ -115,32 +107,8 @@ async def beside_the_engine() -> list[Figure]:
     ]
 
 
-async def timed(base_url: str, model: str) -> float:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(600)) as http:
-        ask = by_http(http, base_url, model)
-        await ask("Warm up.", 2)
-        return await throughput(ask, "again")
-
-
-def beside_transformers() -> list[Figure]:
-    """Nothing where transformers is not installed."""
-    if importlib.util.find_spec("transformers") is None:
-        return []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        model = folder / "tiny"
-        command = [sys.executable, tiny.__file__, str(model)]
-        subprocess.run(command, env=offline(folder), check=True, capture_output=True)
-        with served_by_us(f"hf:{model}", folder) as ours:
-            fast = asyncio.run(timed(ours.url, ours.model))
-        with served(model, folder) as theirs:
-            slow = asyncio.run(timed(f"{theirs.url}/v1", str(model)))
-    beside = f"transformers serve: {slow:.0f} tokens/s"
-    return [Figure("tiny Llama behind our server, 32 in flight", fast, "tok/s", beside=beside)]
-
-
 def measure() -> list[Figure]:
-    return [*asyncio.run(beside_the_engine()), *beside_transformers()]
+    return asyncio.run(beside_the_engine())
 
 
 if __name__ == "__main__":

@@ -2,9 +2,7 @@
 
 Upstream, proxy and clients are processes of their own. 50 clients ask an upstream that takes
 500 ms, each with a pause of its own, directly and by way of the proxy in turn; then one that
-answers at once, as fast as they can. PCO_BENCH_LITELLM is the command of LiteLLM's proxy, in an
-environment of its own (pip install 'litellm[proxy]'), to measure it in the same run.
-PCO_BENCH_SECONDS is how long each measurement takes.
+answers at once, as fast as they can. PCO_BENCH_SECONDS is how long each measurement takes.
 
     python -m bench.proxy
 """
@@ -15,7 +13,6 @@ import asyncio
 import json
 import os
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -36,6 +33,7 @@ from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.routing.ranking import BUCKETS
 from promptcodebook.types import Codebook, Instinct, Parameters, Ranking
+from tests.build.server import free_port
 
 CLIENTS = 50
 SECONDS = float(os.environ.get("PCO_BENCH_SECONDS", "10"))
@@ -86,12 +84,6 @@ async def upstream(port: int) -> None:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port, backlog=1024).start()
     await asyncio.Event().wait()
-
-
-def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
 
 
 @asynccontextmanager
@@ -194,24 +186,6 @@ async def ours(folder: Path, base: str) -> tuple[float, ...]:
     return tuple(figures)
 
 
-async def theirs(folder: Path, base: str, litellm: str) -> tuple[float, ...]:
-    """LiteLLM's proxy in front of the same two, without a database or logs."""
-    rows = "".join(
-        f"  - model_name: {name}\n    litellm_params:\n      model: openai/m\n"
-        f"      api_base: {base}{path}\n      api_key: none\n"
-        for name, path in (("slow", "/slow/v1"), ("quick", "/v1"))
-    )
-    (folder / "litellm.yaml").write_text(f"model_list:\n{rows}")
-    port = free_port()
-    # Without a key, as ours on loopback.
-    os.environ["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"
-    command = [litellm, "--config", str(folder / "litellm.yaml"), "--port", str(port)]
-    url = f"http://127.0.0.1:{port}"
-    async with running(command, f"{url}/health/liveliness") as pid:
-        slow = await added(f"{base}/slow/v1", f"{url}/v1", "slow")
-        return (*slow, *await rate(f"{url}/v1", "quick", pid))
-
-
 async def measured() -> list[Figure]:
     port = free_port()
     base = f"http://127.0.0.1:{port}"
@@ -221,17 +195,10 @@ async def measured() -> list[Figure]:
         async with running(command, base) as pid:
             straight, alone = await rate(f"{base}/v1", "m", pid)
             middle, high, most, cpu = await ours(Path(name), base)
-            other = None
-            if litellm := os.environ.get("PCO_BENCH_LITELLM"):
-                other = await theirs(Path(name), base, litellm)
-    beside = ["LiteLLM not measured"] * 4
-    if other is not None:
-        beside = [f"LiteLLM {value:.2f}" for value in other]
-    direct = f"{beside[2]}; without a proxy {straight:.0f}"
-    upstream_cpu = f"{beside[3]}; the upstream itself {alone:.2f}"
+    direct, upstream_cpu = f"without a proxy {straight:.0f}", f"the upstream itself {alone:.2f}"
     return [
-        Figure("added at p50, upstream 500 ms", middle, "ms", GOALS["p50"], beside=beside[0]),
-        Figure("added at p99, upstream 500 ms", high, "ms", GOALS["p99"], beside=beside[1]),
+        Figure("added at p50, upstream 500 ms", middle, "ms", GOALS["p50"]),
+        Figure("added at p99, upstream 500 ms", high, "ms", GOALS["p99"]),
         Figure("upstream at once", most, "/s", GOALS["rate"], at_least=True, beside=direct),
         Figure("processor time of the proxy a call", cpu, "ms", beside=upstream_cpu),
     ]

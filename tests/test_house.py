@@ -10,7 +10,16 @@ from functools import cache
 from pathlib import Path
 
 import promptcodebook as pco
-from bench.house import EXAMPLE, READING, House, circles, read_house, reading
+from bench.house import (
+    EXAMPLE,
+    READING,
+    House,
+    circles,
+    code_lines,
+    read_house,
+    reading,
+    spread_tuples,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -49,6 +58,58 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 def test_circles_are_found() -> None:
     imports = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("a"), "d": frozenset("a")}
     assert circles(imports) == [["a", "b", "c"]]
+
+
+HIDDEN = """
+def f(a, b, c): ...
+def g(*words): ...
+def one(x):
+    pair, more = (1, x), [x]
+    f(*pair, x), g(*pair), f(*more, *x), f(*(1, x), 3), zip(*pair)
+    return lambda: f(x, *pair)
+class C:
+    def __init__(self, x):
+        self.both: tuple = (x, x) if x else (1, x)
+    def two(self, pair):
+        return f(*self.both, 1), f(*pair, 1)
+"""
+
+
+def test_arguments_in_a_tuple_are_found() -> None:
+    house = House({"m": HIDDEN}, {})
+    assert spread_tuples(house) == ["m: f(*(1, x))", "m: f(*pair)", "m: f(*self.both)"]
+    assert spread_tuples(House({"m": HIDDEN.replace("pair, more = (1, x), [x]", "")}, {})) == [
+        "m: f(*(1, x))",
+        "m: f(*self.both)",
+    ]
+
+
+def test_lines_of_code_are_those_that_compute() -> None:
+    text = '"""A\n\npage."""\n\n# why\nx = """two\nlines"""  # more\n\ndef f():\n    """D."""\n'
+    assert code_lines(text) == 3
+
+
+def test_no_file_imports_a_test_module() -> None:
+    """What several tests share is in tests/build, where it is found and runs no test's set-up."""
+    files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py")]
+    importing = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in imported(node)
+        if re.fullmatch(r"(tests)?\..*\b(test_\w+|conftest)(\..*)?", name)
+    }
+    assert importing == set()
+
+
+def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """The dotted names that it may import."""
+    names = [alias.name for alias in node.names]
+    if isinstance(node, ast.Import):
+        return names
+    module = "." * node.level + (node.module or "")
+    return [f"{module}.{name}" for name in names]
 
 
 def test_the_method_can_be_read_in_an_hour() -> None:

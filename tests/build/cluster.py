@@ -15,11 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bench.proxy import free_port
 from promptcodebook.deploy.online.log import (
     Served,
     new_request_id,
 )
+from tests.build.server import free_port
 
 SECRET = "pass-word-4711"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.build.server import free_port
 
 _START_S = 180.0
 _STOP_S = 20.0
@@ -121,7 +122,7 @@ def offline(home: Path) -> dict[str, str]:
 @contextmanager
 def served(model: Path, folder: Path) -> Iterator[Served]:
     """The model behind `transformers serve`, ready to answer; gone afterwards."""
-    port = _free_port()
+    port = free_port()
     program = Path(sys.executable).with_name("transformers")
     command = [program, "serve", model, "--host", "127.0.0.1", "--port", port, "--device", "cpu"]
     log = folder / "server.log"
@@ -135,12 +136,6 @@ def served(model: Path, folder: Path) -> Iterator[Served]:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter, deque
+import socket
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -12,6 +13,12 @@ import pytest
 from aiohttp import web
 
 Step = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
 
 
 def says(
@@ -181,13 +188,6 @@ class Server:
         if self.models is None:
             raise web.HTTPNotFound
         return web.json_response({"data": [{"id": name} for name in self.models]})
-
-
-class Counts(Counter[str]):
-    """A Tally that can be read."""
-
-    def __call__(self, name: str, count: int = 1) -> None:
-        self[name] += count
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.build.server import Counts
+from tests.build.method import Counts
 from tests.build.server import server as server
 
 

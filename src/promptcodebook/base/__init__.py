@@ -1,1 +1,1 @@
-"""What every room stands on: texts, amounts, draws, files and threads."""
+"""What every room uses: texts, amounts, draws, files and threads."""

@@ -9,7 +9,7 @@ each end allows for two standard errors of the skewness, √(6/n), more than was
 (2**-5 > 2.5 %). There the share of values that differ is bounded exactly (Clopper-Pearson), and all
 of it may lie at the end of the range.
 
-`bench/interval_misses.py` measures how often an end errs, `bench/verdict_null.py` how a verdict
+docs/verdict.md has how often an end errs. `bench/verdict_null.py` measures how often a verdict
 does."""
 
 from __future__ import annotations

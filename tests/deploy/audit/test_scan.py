@@ -235,7 +235,7 @@ def test_what_training_examples_say_is_found_where_it_is_copied():
     assert {f.severity for f in copied} == {"high"} and "e1" in copied[1].reason
 
 
-LABELLED = Path(__file__).parents[3] / "bench" / "instincts"
+LABELLED = Path(__file__).with_name("instincts")
 
 
 def test_the_rules_agree_with_the_labels_that_they_were_written_by():

@@ -6,6 +6,7 @@ import _thread
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -18,7 +19,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from bench.batch import AT_ONCE, paid_again, prepare, session
 from promptcodebook.base.paths import cache_folder
 from promptcodebook.calls import Usage
 from promptcodebook.deploy.batch import on_ray
@@ -30,6 +30,7 @@ from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.policy import Policy, deploy
 from tests.build.batch import answering, write_rows
 from tests.build.cli import pco, served
+from tests.build.killed_batch import AT_ONCE, paid_again, prepare, session
 from tests.build.server import Server, says
 
 
@@ -247,11 +248,11 @@ def test_a_batch_that_was_killed_twice_ends_as_one_that_was_not(tmp_path: Path) 
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     prepare(whole, 2000)
     prepare(killed, 2000)
-    assert not session(whole).killed
-    assert session(killed, kill_after=500).killed
-    assert session(killed, kill_after=1200).killed
+    assert session(whole) == 0
+    assert session(killed, kill_after=500) == -signal.SIGKILL
+    assert session(killed, kill_after=1200) == -signal.SIGKILL
     assert (killed / "out.jsonl.part").is_dir() and not (killed / "out.jsonl").exists()
-    assert not session(killed).killed
+    assert session(killed) == 0
     assert (killed / "out.jsonl").read_bytes() == (whole / "out.jsonl").read_bytes()
     assert paid_again(killed) <= 2 * AT_ONCE, "more than what was in flight"
     assert not list(killed.glob("*.part"))

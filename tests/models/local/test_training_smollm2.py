@@ -1,5 +1,4 @@
-"""The demo on the weights of SmolLM2, a fraction of its work, and the command of its page. What a
-killed run over HTTP comes to is measured by `python -m bench.smollm2_http`."""
+"""The demo on the weights of SmolLM2, a fraction of its work, and the command of its page."""
 
 from __future__ import annotations
 
