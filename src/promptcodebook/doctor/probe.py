@@ -13,7 +13,7 @@ from promptcodebook import errors
 from promptcodebook.base.text import strip_fence
 from promptcodebook.calls import LM, Message, Request, Sampling, Schema
 from promptcodebook.lm.endpoint import Endpoint
-from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
+from promptcodebook.lm.spec import ApiKey, Spec, parse_spec
 from promptcodebook.lm.structured import strip_think
 from promptcodebook.lm.wire import TOKENIZER
 
@@ -75,7 +75,7 @@ async def probe(
     """Asks the model behind a spec. Never raises for what it comes upon: that is a Finding."""
     try:
         spec = parse_spec(spec_text)
-        access = find_credentials(spec.key_names, headers)
+        access = spec.credentials(headers)
         if spec.kind == "local" and local is not None:
             return DiagnosisGroup(spec_text, tuple(await _by_weights(local(spec), clock)))
         if spec.kind == "simulated" and simulated is not None:

@@ -26,7 +26,6 @@ from promptcodebook.lm.spec import (
     MODELS,
     Spec,
     any_simulated,
-    find_credentials,
     no_model,
     parse_spec,
     require_keys,
@@ -135,9 +134,15 @@ class Endpoints:
         # aiohttp takes a sixth of a second to import: here, once, and not in the first call.
         from promptcodebook.lm.endpoint import Endpoint
 
-        found = find_credentials(spec.key_names, headers, self.environment)
-        how = self.timeout, self.most_bytes, self.private, self.around
-        endpoint = Endpoint(spec, found, *how)
+        found = spec.credentials(headers, self.environment)
+        endpoint = Endpoint(
+            spec,
+            found,
+            timeout=self.timeout,
+            most_bytes=self.most_bytes,
+            private=self.private,
+            around=self.around,
+        )
         self._open.append(endpoint)
         return endpoint
 

@@ -9,7 +9,7 @@ import pytest
 
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
 from promptcodebook.lm.endpoint import Endpoint, Transport, transport_to
-from promptcodebook.lm.spec import Spec, find_credentials, parse_spec
+from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.lm.wire import ModelAddress
 from tests.models.providers.site import Site, opened_site
 
@@ -48,7 +48,7 @@ class Provider:
         return parse_spec(self.text, self.environment)
 
     def endpoint(self, timeout: float = 5.0, **options: Any) -> Endpoint:
-        access = find_credentials(self.spec.key_names, {}, self.environment)
+        access = self.spec.credentials({}, self.environment)
         return Endpoint(self.spec, access, timeout=timeout, **options)
 
     async def ask(self, *asked: Request, **options: Any) -> list[Reply]:
@@ -56,7 +56,7 @@ class Provider:
             return [await lm(each) for each in asked]
 
     def transport(self) -> Transport:
-        return transport_to(self.spec, find_credentials(self.spec.key_names, {}, KEYS), 5.0)
+        return transport_to(self.spec, self.spec.credentials({}, KEYS), 5.0)
 
     async def complete(self, **body: Any) -> dict[str, Any]:
         """What a body of OpenAI's wire is answered with."""

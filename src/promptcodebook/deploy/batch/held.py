@@ -24,7 +24,7 @@ from promptcodebook.errors import BudgetReached, ConfigError, LMError, PcoError,
 from promptcodebook.lm import wire
 from promptcodebook.lm.budget import Attempted, BudgetGate, PriceTable
 from promptcodebook.lm.limit import StopSignal
-from promptcodebook.lm.spec import Spec, find_credentials, parse_spec
+from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.run.subject import EvaluationOptions
 
 _SETTLE_S = 0.5  # how long nothing new must have come before a batch is submitted
@@ -62,13 +62,13 @@ def batches_in(
     def make(config: Config, private: bool) -> Held:
         text, settings = config.model_of("executor"), config.roles["executor"]
         spec = parse_spec(text)
-        if spec.kind not in ("http", "openai"):
+        if spec.kind != "http":
             said = f"{text} takes no batches: these need a server, such as openai/NAME"
             raise ConfigError(said, hint="leave out --batch-api and --offline-file")
         if secrets := secret_variables(settings.extra):
             said = f"a batch is a file, and roles.executor.extra would write {secrets[0]} into it"
             raise ConfigError(said, hint="leave that field out, or ask without --batch-api")
-        found = find_credentials(spec.key_names, settings.headers)
+        found = spec.credentials(settings.headers)
 
         def place(stop: StopSignal) -> BatchService:
             if file is not None:

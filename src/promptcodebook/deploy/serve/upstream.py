@@ -20,7 +20,7 @@ from promptcodebook.config.secrets import secret_variables
 from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport, transport_to
-from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
+from promptcodebook.lm.spec import ApiKey, Spec, parse_spec
 from promptcodebook.lm.wire import ENDINGS, ModelAddress, Quirks, broken_off, read_error_body
 
 _log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Up
         raise ConfigError(f"{text} has no address that requests could be passed on to", hint=hint)
     settings = config.roles.get("executor")
     headers = dict(settings.headers) if settings is not None else {}
-    found = find_credentials(spec.key_names, headers, environment)
+    found = spec.credentials(headers, environment)
     if not spec.model:
         async with Endpoint(spec, found, timeout=10.0) as endpoint:
             listed = await endpoint.models()
