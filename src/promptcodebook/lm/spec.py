@@ -265,7 +265,7 @@ def providers() -> Mapping[str, Any]:
 
 
 def _hosts_with_keys() -> set[str | None]:
-    """The hosts that answer nobody without a key."""
+    """The hosts that answer only with a key."""
     own = (urlsplit(str(its["address"])).hostname for its in providers()["providers"].values())
     return {*providers()["hosts"], *filter(None, own)}
 

@@ -92,8 +92,8 @@ def _cached(schema: str) -> Grammar:
 
 
 def _refuse(what: str, place: str = "") -> RequestRefused:
-    said = f"the schema cannot be enforced: {what[:300]} (at {place[:300] or 'its root'})"
-    return RequestRefused(said, hint="leave it out of the schema, and check the reply for it")
+    message = f"the schema cannot be enforced: {what[:300]} (at {place[:300] or 'its root'})"
+    return RequestRefused(message, hint="leave it out of the schema, and check the reply for it")
 
 
 class RulePiece(NamedTuple):

@@ -35,8 +35,8 @@ class LiteLLM(ProviderLibrary):
             version = ""
         if version in _MALICIOUS:
             hint = "pip install -U 'promptcodebook[litellm]', and change the keys it could read"
-            said = f"litellm {version} is a compromised release and is not imported"
-            raise ConfigError(said, hint=hint)
+            message = f"litellm {version} is a compromised release and is not imported"
+            raise ConfigError(message, hint=hint)
         super().__init__(spec, access, timeout)
         # Else it prints advice to the screen beside each error.
         self.library.suppress_debug_info = True

@@ -262,8 +262,8 @@ def experiment_named(name: str) -> Experiment:
     homes = read_table("pages")["home"]
     if name not in homes:
         near = errors.did_you_mean(name, homes)
-        said = f"there is nothing to reproduce under the name {name!r}{near}"
-        raise errors.ConfigError(said, hint=f"pco reproduce {' | '.join(homes)}")
+        message = f"there is nothing to reproduce under the name {name!r}{near}"
+        raise errors.ConfigError(message, hint=f"pco reproduce {' | '.join(homes)}")
     module, _, variable = homes[name].partition(":")
     return getattr(import_module(f"promptcodebook.paper.experiments.{module}"), variable)
 
@@ -272,8 +272,8 @@ def require_preset(experiment: Experiment, preset: str) -> None:
     """ConfigError for one that the experiment does not have."""
     if preset not in experiment.presets:
         near = errors.did_you_mean(preset, experiment.presets)
-        said = f"{experiment.name} has no preset {preset!r}{near}"
-        raise errors.ConfigError(said, hint=f"--preset {' or '.join(experiment.presets)}")
+        message = f"{experiment.name} has no preset {preset!r}{near}"
+        raise errors.ConfigError(message, hint=f"--preset {' or '.join(experiment.presets)}")
 
 
 def measure(

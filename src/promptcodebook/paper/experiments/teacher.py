@@ -86,8 +86,8 @@ class TeacherBehaviour:
         try:
             given = {n: float(v) if n in shares else v for n, v in params.items()}
         except ValueError as error:
-            said = f"the scripted teacher: {error}"
-            raise ConfigError(said, hint="write misroutes=0.2") from None
+            message = f"the scripted teacher: {error}"
+            raise ConfigError(message, hint="write misroutes=0.2") from None
         return cls(**given)  # pyright: ignore[reportArgumentType]
 
 

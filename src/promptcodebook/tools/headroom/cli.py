@@ -192,8 +192,9 @@ async def measure(assembled: Assembled, design: Design) -> HeadroomResult:
     )
     width = config.reward_range[1] - config.reward_range[0]
     found = split(tried, width, config.seed)
-    counts = len(kept), len(cells), len(failures)
-    return HeadroomResult(found, design.split, *counts, models.simulated)
+    return HeadroomResult(
+        found, design.split, len(kept), len(cells), len(failures), models.simulated
+    )
 
 
 def at_hand(plan: Plan) -> str:

@@ -79,8 +79,14 @@ def split(tried: TriedPrompts, width: float = 1.0, seed: int = 0) -> Headroom:
     elif prompt.low > 0:
         answer = "one prompt"
     return Headroom(
-        *(answer, _sentence(answer, prompt, router, oracle), _shares(np, first, again, seed)),
-        *(prompt, router, oracle, len(tried.prompts), not len(again)),
+        answer=answer,
+        sentence=_sentence(answer, prompt, router, oracle),
+        shares=_shares(np, first, again, seed),
+        prompt=prompt,
+        router=router,
+        oracle=oracle,
+        prompts=len(tried.prompts),
+        greedy=not len(again),
     )
 
 

@@ -225,12 +225,12 @@ def calibrate(
     failed = tuple(f"{f.kind}: {f.message}" for f in found if isinstance(f, Failure))
     known = [(i, f) for i, f in zip(labels.items, found, strict=True) if not isinstance(f, Failure)]
     if not known:
-        said = f"no labelled answer could be judged: {(*failed, 'no row has a label')[0]}"
-        raise DataError(said, hint="pco doctor; or write what people say into the column label")
+        message = f"no labelled answer could be judged: {(*failed, 'no row has a label')[0]}"
+        raise DataError(message, hint="pco doctor; or write what people say into the column label")
     bounds, pairs = judging.assembled.config.reward_range, known[0][0].other is not None
     middle = sum(bounds) / 2
-    said = {label for item, _ in known for label in item.labels}
-    levels = sorted({*bounds, middle} if pairs else said)
+    message = {label for item, _ in known for label in item.labels}
+    levels = sorted({*bounds, middle} if pairs else message)
 
     def level(value: float) -> int:
         return min(range(len(levels)), key=lambda k: (abs(levels[k] - value), -k))

@@ -300,8 +300,8 @@ def _read(path: Path, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        said = f"NLTK's data file {path} cannot be read: {error}"
-        raise TaskError(said, hint=f"python -m nltk.downloader {_PACKAGES}") from error
+        message = f"NLTK's data file {path} cannot be read: {error}"
+        raise TaskError(message, hint=f"python -m nltk.downloader {_PACKAGES}") from error
 
 
 def count_each(

@@ -202,8 +202,8 @@ class JudgeReward:
         if request.strip():
             counted = await self._judged("count", LeakCount, pii_units=units, request=request)
             count = counted.count
-        verdicts = forward.at_least_as_good, backward.at_least_as_good
-        parts = combine(*verdicts, count, len(units), WEIGHT)
+        ahead, level = forward.at_least_as_good, backward.at_least_as_good
+        parts = combine(ahead, level, count, len(units), WEIGHT)
         by = "By the judge, asked in both orders,"
         return Score(parts.score, feedback(parts, output, units, by))
 
