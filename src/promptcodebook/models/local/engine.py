@@ -134,7 +134,8 @@ class Embedding:
 
 @runtime_checkable
 class EmbeddingEngine(Protocol):
-    """An engine whose model makes embeddings. RequestRefused: a text beyond the context."""
+    """An engine whose model makes embeddings. Raises RequestRefused when a text exceeds the
+    context."""
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]: ...
 

@@ -284,7 +284,8 @@ class HiddenStates:
     def embed(
         self, texts: Sequence[str], encode: Callable[[str], list[int]]
     ) -> Sequence[engines.Embedding]:
-        """RequestRefused: an empty or too long text, or an unusual model; MissingExtra."""
+        """Raises RequestRefused when a text is empty or too long or the model is unusual,
+        MissingExtra without the libraries."""
         with self._turn:
             return [self._embedding(encode(text)) for text in texts]
 
@@ -346,7 +347,8 @@ _LONGEST = 10**7
 
 
 def load_openvino(weights: engines.Weights) -> OpenVinoEngine:
-    """Loads a GGUF file; takes seconds. MissingExtra, ConfigError."""
+    """Load a GGUF file, in seconds. Raises MissingExtra without the library, ConfigError when the
+    file is not readable."""
     genai = import_extra("openvino_genai", f"the model {weights.name}", SMOLLM2)
     header = read_gguf(weights.source)
     scheduler = genai.SchedulerConfig()

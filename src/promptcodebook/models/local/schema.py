@@ -77,7 +77,8 @@ class Grammar:
 
 
 def schema_ebnf(schema: Mapping[str, object]) -> Grammar:
-    """The texts that satisfy the schema, properties in its order. RequestRefused."""
+    """The texts that satisfy the schema, properties in its order. Raises RequestRefused when it
+    cannot be enforced."""
     try:
         if len(written := json.dumps(schema)) > _LONGEST_SCHEMA:
             raise _refuse(f"it has more than {_LONGEST_SCHEMA:,} characters")

@@ -244,7 +244,8 @@ def load_transformers(weights: engines.Weights, *, four_bit: bool = False) -> Tr
 def from_pretrained(
     library: Any, source: str, options: Mapping[str, Any], **tokenizing: Any
 ) -> tuple[Any, Any]:
-    """The model and its tokenizer. ConfigError for what is not there or is not for chats."""
+    """Load the model and its tokenizer. Raises ConfigError when it is not there or not for
+    chats."""
     try:
         tokenizer = library.AutoTokenizer.from_pretrained(source, **tokenizing)
         model = library.AutoModelForCausalLM.from_pretrained(source, **options)

@@ -128,7 +128,8 @@ class SimulatedSettings:
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> SimulatedSettings:
-        """The settings a spec such as `simulated?load=0.1&faults=429:0.1` asks for. ConfigError."""
+        """The settings of a spec such as `simulated?load=0.1&faults=429:0.1`. Raises ConfigError
+        when a parameter is wrong."""
         plain = {f.name: f.default for f in fields(cls) if f.name not in ("faults", "latency")}
         known = [*plain, "faults", "latency", "latency_seed"]
         values: dict[str, Any] = {}

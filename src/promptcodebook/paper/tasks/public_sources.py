@@ -79,7 +79,8 @@ class PublicSource:
     note: str = ""
 
     def fetch(self, cache_dir: Path | None = None, *, accept: bool = False) -> Fetched:
-        """Writes the splits to `cache_dir`, or the user's cache. TaskError: no file, or changed."""
+        """Writes the splits to `cache_dir`, or the user's cache. Raises TaskError when a file is
+        missing or has changed."""
         cache_dir = cache_dir or default_data_cache()
         try:
             cache_dir.mkdir(parents=True, exist_ok=True)
@@ -217,7 +218,7 @@ def _unpack(path: Path, folder: Path, most_bytes: int) -> None:
 
 
 def source_of(name: str) -> PublicSource:
-    """The public home of a benchmark; TaskError for an unknown name."""
+    """Return the public home of a benchmark. Raises TaskError when the name is unknown."""
     if name in SOURCES:
         return SOURCES[name]
     known = sorted(SOURCES)

@@ -58,7 +58,7 @@ class Headroom:
 
 
 def split(tried: TriedPrompts, width: float = 1.0, seed: int = 0) -> Headroom:
-    """What can be won, where the rewards' range is that wide. MissingExtra without numpy."""
+    """What can be won, where the rewards' range is that wide. Raises MissingExtra without numpy."""
     np: Any = import_extra("numpy", "pco headroom", "router")
     first, again = np.array(tried.first), np.array(tried.again)
     noise = 0.0

@@ -274,7 +274,7 @@ class _People:
         return rectified(labelled, others, (-width, width), side)
 
     def sentence(self, path: Path, entries: Sequence[RowSource]) -> str:
-        """What the verdict says of it. DataError where labels do not cover the result."""
+        """What the verdict says of it. Raises DataError when labels do not cover the result."""
         names = [entry.evaluation.name for entry in entries]
         if (names[-1], names[0]) not in self.known:
             message = (

@@ -117,7 +117,8 @@ def propose(
 ) -> tuple[str, dict[str, Any], str]:
     """Looks at `source` for a pco.toml in `folder`: its text, the settings in it, and what was
     seen, in words. `given` holds input, target, reward and lm, None = our guess, confirmed unless
-    `yes`; `agent` the settings of an agent, if there is one. ConfigError, DataError."""
+    `yes`; `agent` the settings of an agent, if there is one. Raises ConfigError when a setting is
+    wrong, DataError when the file is."""
     tables = read_source(source)
     separate = isinstance(tables, Mapping)
     rows = [row for table in (tables.values() if separate else [tables]) for row in table.rows]

@@ -25,7 +25,8 @@ class CheckResult:
 
 
 def check(constraint: Constraint, prompt: str, text: str) -> CheckResult:
-    """Does `text`, an answer to `prompt`, keep this constraint? TaskError for a malformed one."""
+    """Return whether `text`, an answer to `prompt`, keeps the constraint. Raises TaskError when
+    that is malformed."""
     kind = str(constraint.get("kind", ""))
     if kind not in _TABLE:
         message = f"unknown constraint kind {kind!r}{did_you_mean(kind, KINDS)}"

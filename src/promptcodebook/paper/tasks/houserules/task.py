@@ -32,7 +32,8 @@ not choose their wording (docs/tasks/houserules.md); of equals the first."""
 
 
 def check(kind: str, reply: str) -> CheckResult:
-    """Does the reply keep a rule of this kind? TaskError for a kind that there is not."""
+    """Return whether the reply keeps a rule of this kind. Raises TaskError when the kind is
+    unknown."""
     if kind not in _TABLE:
         message = f"unknown house rule {kind!r}{did_you_mean(kind, KINDS)}"
         raise TaskError(message, hint=f"known kinds: {', '.join(KINDS)}")
@@ -272,7 +273,8 @@ def right_rules(example: Example) -> tuple[str, ...]:
 
 
 def topics_of(example: Example) -> tuple[str, ...]:
-    """The topics in the example's `fields["topics"]`; DataError for one that has no rule."""
+    """Return the topics in the example's `fields["topics"]`. Raises DataError when one has no
+    rule."""
     topics = tuple(cast("list[str]", example.fields.get("topics") or []))
     for topic in topics:
         if topic not in RULES:

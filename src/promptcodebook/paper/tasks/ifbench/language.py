@@ -101,7 +101,7 @@ def _shape(takes: tuple[str, ...]) -> type[Arguments]:
 
 
 def read_arguments(constraint: InstructionCheck, given: Mapping[str, object]) -> Arguments:
-    """Nulls count as absent. DataError for one too many, a missing one and a wrong type."""
+    """Nulls count as absent. Raises DataError when one is too many, missing or of a wrong type."""
     values = {name: value for name, value in given.items() if value is not None}
     return check_row(values, f"the kwargs of {constraint.name}", _shape(constraint.takes))
 

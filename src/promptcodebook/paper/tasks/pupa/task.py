@@ -188,7 +188,8 @@ def units_of(example: Example) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class JudgeReward:
-    """The reward by the role `judge`: three calls. LMError when one gave no usable verdict."""
+    """The reward by the role `judge`: three calls. Raises LMError when one gives no usable
+    verdict."""
 
     ask: Ask
 
