@@ -36,7 +36,7 @@ from promptcodebook.method.executor import BoundChat
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example, Prompt
-from tests.proof.served import served
+from tests.build.proof_server import served
 
 AGENTS, CALLS, TURNS, REPEATS = 64, 20, 3, 3
 SYSTEM = "You work for a shop. Answer in one word."

@@ -30,7 +30,7 @@ from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.deploy.batch.checkpoint import checkpoint_of
 from promptcodebook.deploy.batch.session import BatchJob, BatchSession
 from promptcodebook.policy.file import read_policy_file
-from tests.policy.test_policy import file_of
+from tests.build.policy import file_of
 
 ROWS = int(os.environ.get("PCO_ROWS", "100000"))
 FEW = 0.1

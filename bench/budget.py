@@ -29,10 +29,10 @@ from promptcodebook.base.units import count_text, money
 from promptcodebook.calls import Usage
 from promptcodebook.errors import PcoError
 from promptcodebook.store.run import RunStore
-from tests.cli.invoked import served as answering
-from tests.lm.server import Server, fails
-from tests.proof.runs import run
-from tests.proof.served import Served, served
+from tests.build.cli import served as answering
+from tests.build.proof_server import Served, served
+from tests.build.runs import run
+from tests.build.server import Server, fails
 
 
 @dataclass(frozen=True)

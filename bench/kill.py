@@ -32,8 +32,8 @@ from bench.figures import Figure, shown
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.store.lock import FILE
 from promptcodebook.store.run import RunStore
-from tests.proof.runs import Finished
-from tests.proof.served import ROOT, Served, served
+from tests.build.proof_server import ROOT, Served, served
+from tests.build.runs import Finished
 
 FLAGS = (
     *("--task", "constraints", "--plain", "--set", "cache=false", "--set", "concurrency=16"),

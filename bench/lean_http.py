@@ -29,7 +29,7 @@ from promptcodebook.paper.experiments.page import read_table
 from promptcodebook.paper.experiments.what_learns import one_topic
 from promptcodebook.store.lock import FILE
 from promptcodebook.store.run import RunStore
-from tests.models.local.served import Ours, served_by_us
+from tests.build.local_server import Ours, served_by_us
 
 MESSAGES = (3, 2, 3)
 KILL_AT = 200

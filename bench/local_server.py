@@ -27,8 +27,8 @@ from promptcodebook.errors import require_modules
 from promptcodebook.models.local.engine import Engine, Job, require_model
 from promptcodebook.models.local.lm import load_engine
 from promptcodebook.models.local.server import LocalServer, ServerOptions
-from tests.models.local import tiny
-from tests.models.local.served import offline, served, served_by_us
+from tests.build import tiny_model as tiny
+from tests.build.local_server import offline, served, served_by_us
 
 IN_FLIGHT = 32
 TOKENS = 24

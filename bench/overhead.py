@@ -28,7 +28,7 @@ from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import Models, StackResources
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
-from tests.proof.served import served
+from tests.build.proof_server import served
 
 CALLS = 1_000
 IN_FLIGHT = 64

@@ -32,8 +32,8 @@ from promptcodebook.paper.simulated.orders import tokens
 from promptcodebook.routing.ranking import RankedRoutes
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Parameters
-from tests.deploy.serve.proxied import Setup, up
-from tests.proof.served import Served, served
+from tests.build.proof_server import Served, served
+from tests.build.proxied import Setup, up
 
 SIZE = 16
 SHORT_WORDS = 40

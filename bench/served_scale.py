@@ -43,7 +43,7 @@ from bench.figures import Figure, shown
 from bench.proxy import REPLY, cpu_s, free_port, policy, quantile, running
 from promptcodebook.deploy.registry.registry import open_registry
 from promptcodebook.errors import StoreError, require_modules
-from tests.deploy.online.cluster import MISSING, Cluster, cluster
+from tests.build.cluster import MISSING, Cluster, cluster
 
 REQUESTS = int(os.environ.get("PCO_BENCH_REQUESTS", "20000"))
 CLIENTS, FAILS_EACH, REF = 50, 20, "bench@live"

@@ -19,7 +19,7 @@ from bench.figures import Figure, shown
 from bench.trained import Size, journal, killed_and_resumed, train, write_project
 from promptcodebook.lm.cache import unpack_reply
 from promptcodebook.store.lock import FILE
-from tests.models.local.served import Ours, served_by_us
+from tests.build.local_server import Ours, served_by_us
 
 STEPS = int(os.environ.get("PCO_STEPS", "2"))
 """PCO_STEPS=8 for more routes."""

@@ -27,7 +27,7 @@ from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Score, Step, Trace
-from tests.proof.served import served
+from tests.build.proof_server import served
 
 LATENCY_S = 0.2
 STEPS = 10

@@ -24,7 +24,7 @@ from promptcodebook.paper.tasks.houserules.task import load_houserules, topics_o
 from promptcodebook.report.page import write_report
 from promptcodebook.store.lock import FILE
 from promptcodebook.store.run import RunStore
-from tests.models.local.served import Ours
+from tests.build.local_server import Ours
 
 INSTINCTS, SELECT = 6, 2
 _SETTLE_S = 0.5

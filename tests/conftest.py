@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 
 # A busy machine is slow; what must be quick has a test of its own that says how quick. Every run
 # of the suite draws other examples.
+pytest.register_assert_rewrite("tests.build")
 settings.register_profile(
     "promptcodebook",
     max_examples=30,

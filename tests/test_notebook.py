@@ -18,7 +18,7 @@ from promptcodebook.policy.policy import Explanation, Response
 from promptcodebook.run.evaluation import Assessment, Comparison, Side
 from promptcodebook.run.verdict import Conclusion, VerdictRow
 from promptcodebook.types import Codebook, Evaluation, Instinct, Route
-from tests.run.test_optimize import train
+from tests.build.optimize import train
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"' & \x1b[2J \u202eevil"
 ELEMENTS = {"div", "table", "caption", "thead", "tbody", "tr", "th", "td", "p", "b", "pre"}

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from bench.house import outer_parts
-from tests.cli.invoked import served
-from tests.lm.server import Server
+from tests.build.cli import served
+from tests.build.server import Server
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {

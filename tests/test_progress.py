@@ -34,18 +34,14 @@ from promptcodebook.progress import (
 from promptcodebook.types import (
     Codebook,
     Evaluation,
-    Failure,
-    Instinct,
     Parameters,
     Ranking,
     Rollout,
-    Route,
     Step,
-    Trace,
 )
-from tests.run.test_optimize import train
+from tests.build.cli import ESC, began, script, step
+from tests.build.optimize import train
 
-ESC = "\x1b"
 BEGAN = Began("r1", "runs/r1", 10, 0, 16, {}, simulated=False)
 
 
@@ -61,42 +57,6 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-def began(size: int, simulated: bool = True) -> Began:
-    spec = "simulated" if simulated else "http://localhost:8000/v1#m"
-    return Began("20260131-x", "runs/20260131-x", 20, 0, size, {"executor": spec}, simulated)
-
-
-def step(index: int, size: int) -> Step:
-    rollouts = [
-        Rollout("a", route=Route((0, 1)), reward=index / 20),
-        Rollout("b", failure=Failure("execute", "CallTimeout", "slow")),
-    ]
-    instincts = tuple(Instinct(f"Instinct {k} says {ESC}[31mred\x07.") for k in range(size))
-    return Step(
-        index=index,
-        epoch=index,
-        epsilon=0.5,
-        traces=tuple(Trace(r) for r in rollouts),
-        rewrites=(),
-        parameters=Parameters("e", "g", Codebook(instincts), "c"),
-        ema=(0.0,) * size,
-        success=(0.25,) * size,
-        selected=tuple((index + 1) * (k < 2) for k in range(size)),
-    )
-
-
-def script(size: int = 16, steps: int = 12) -> Iterator[ProgressEvent]:
-    """The events of a run that is validated at last."""
-    yield began(size)
-    yield ValidationDone(-1, Evaluation("step 0", "val", (Rollout("v", reward=0.25),)), best=True)
-    for index in range(steps):
-        yield StepDone(step(index, size), 3.0)
-        spent = {"executor": Usage(10, 900, 100, 0, None), "encoder": Usage(5, 90, 10, 0, 0.2)}
-        yield Spent(spent, {"rate_limited": 3, "cache_misses": 0})
-    yield Phase("validating step 12", 0, 8)
-    yield Phase("validating step 12", 4, 8)
 
 
 LOST = Spent(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.budget import MODES, Mode, attack
-from tests.proof.served import Served, served
+from tests.build.proof_server import Served, served
 
 TRIED = (
     *("answers late 20 %", "broken 90 %, priced", "usage zero", "usage missing"),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.policy.file import PolicyFile
-from tests.deploy.exports.test_exports import fresh, live, written
+from tests.build.exports import fresh, live, written
 
 _ENGINE = Path(__file__).parents[2] / "requirements" / "npm" / "node_modules" / "nunjucks"
 _NODE = shutil.which("node")

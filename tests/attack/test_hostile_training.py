@@ -15,9 +15,9 @@ from aiohttp import web
 from promptcodebook.base.sqlite import unpack
 from promptcodebook.errors import StoreError
 from promptcodebook.store.runs import list_runs
-from tests.cli.conftest import QUICK, folder  # noqa: F401
-from tests.cli.invoked import pco, served
-from tests.lm.server import Server, Step, fails, pours, raw, says
+from tests.build.cli import pco, served
+from tests.build.project import QUICK, folder  # noqa: F401
+from tests.build.server import Server, Step, fails, pours, raw, says
 
 KEY = "sk-hostile-0123456789"
 

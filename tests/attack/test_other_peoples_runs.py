@@ -20,9 +20,9 @@ import zstandard
 import promptcodebook as pco_python
 from promptcodebook.errors import RunNotTrusted
 from promptcodebook.policy.references import first_policy
-from tests.cli.invoked import Result, pco, served
-from tests.lm.server import Server, says
-from tests.store.edit import edit_header
+from tests.build.cli import Result, pco, served
+from tests.build.server import Server, says
+from tests.build.store import edit_header
 
 SECRETS = {"PCO_API_KEY": "sk-victim", "PCO_LOOT": "loot-victim", "HUSH": "hush-victim"}
 EVIL = """

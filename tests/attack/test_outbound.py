@@ -13,14 +13,10 @@ import pytest
 
 from promptcodebook.deploy.cluster import join_cluster
 from promptcodebook.errors import ConfigError
-from tests.outbound import can_isolate, watched
+from tests.build.outbound import ELSEWHERE, OWN, can_isolate, watched
 
 PROGRAMS = tomllib.loads((Path(__file__).parent / "outbound.toml").read_text("utf-8"))
 SCRIPTS: dict[str, str] = PROGRAMS["extras"]
-ELSEWHERE = {"datasets", "mlflow", "presidio", "grpo", "smollm2", "local", "wandb"}
-"""Extras that no test tool needs: `make test-local` has them."""
-OWN = (".local/share/promptcodebook/", ".cache/", ".dspy_cache/")
-"""What may be written to the home folder: our secret, and libraries' caches."""
 
 
 @pytest.mark.parametrize("extra", SCRIPTS)

@@ -13,8 +13,9 @@ from promptcodebook.errors import ServerFault
 from promptcodebook.models.local import openvino
 from promptcodebook.models.local.engine import Job
 from promptcodebook.models.local.openvino import HiddenStates, OpenVinoEngine
-from tests.models.local.test_openvino import _HEADER, RUNTIME, Pipeline
-from tests.models.local.test_server import SAID, ask, up
+from tests.build.local_http import SAID, up
+from tests.build.openvino import _HEADER, RUNTIME, Pipeline
+from tests.build.proxied import ask
 
 _QUICK_S = 5.0
 """The bound of an answer, on a busy machine; what the attacks aim at is minutes."""

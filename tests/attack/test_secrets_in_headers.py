@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 
 from promptcodebook.store.run import RunStore
-from tests.cli.invoked import Result, pco, served
-from tests.lm.server import Server, says
+from tests.build.cli import Result, pco, served
+from tests.build.server import Server, says
 
 HEADERS = {
     "X-Auth-Token": "PCO_TOKEN",

@@ -23,8 +23,8 @@ import aiohttp
 import pytest
 
 from promptcodebook.deploy.http.admission import RequestLimits
-from tests.deploy.serve.proxied import SAID, Setup, Up, one_call, up
-from tests.lm.server import says
+from tests.build.proxied import SAID, Setup, Up, one_call, up
+from tests.build.server import says
 
 CHAT = (
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

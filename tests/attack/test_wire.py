@@ -23,7 +23,7 @@ from promptcodebook.errors import LMError
 from promptcodebook.lm.limit import Backoff
 from promptcodebook.lm.stack import Endpoints
 from promptcodebook.lm.structured import Ask
-from tests.lm.conftest import Counts
+from tests.build.server import Counts
 
 Attack = Callable[[bytes], AsyncIterator[bytes]]
 """From the request's head to the pieces to send; after the last one the connection is closed."""

@@ -35,7 +35,7 @@ from promptcodebook.base.text import (
 from promptcodebook.config.loading import written
 from promptcodebook.errors import ConfigError
 from promptcodebook.report.pages import csv_text
-from tests.nasty import NASTY
+from tests.build.nasty import NASTY
 
 
 def test_texts_compare_without_case_space_accents_articles_and_punctuation() -> None:

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.store.run import RunStore
-from tests.cli.invoked import pco
-from tests.store.edit import edit_header
-
-PROJECT = Path(__file__).parent / "project"
-"""A small task of two dozen rows, as one would make of what `pco init` writes."""
-QUICK = ("--preset", "quick", "--set", "update.epochs=4", "--set", "validation.every=2")
+from tests.build.cli import pco
+from tests.build.project import PROJECT, QUICK
+from tests.build.project import folder as folder
+from tests.build.store import edit_header
 
 
 @pytest.fixture(scope="session")
@@ -31,12 +29,6 @@ def trained(_trained: Path, tmp_path: Path) -> Path:
     # A run remembers the folder that its paths start from.
     edit_header(file, lambda text: text.replace(str(_trained), str(copy)))
     return copy
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A copy of the project."""
-    return Path(shutil.copytree(PROJECT, tmp_path / "mytask"))
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import pytest
 from promptcodebook import estimate, load, optimize
 from promptcodebook.errors import ConfigError
 from promptcodebook.store.lock import RunLock
-from tests.cli.conftest import QUICK
-from tests.cli.invoked import Result, pco, served
-from tests.lm.server import Server, fails
+from tests.build.cli import Result, pco, served
+from tests.build.project import QUICK
+from tests.build.server import Server, fails
 
 
 def lines(folder: Path) -> list[str]:

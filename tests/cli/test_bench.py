@@ -19,8 +19,8 @@ from promptcodebook.progress import Note, ProgressEvent
 from promptcodebook.run.opening import Where
 from promptcodebook.run.optimize import CellState, run_once
 from promptcodebook.store.runs import list_runs
-from tests.cli.invoked import pco
-from tests.store.edit import edit_header
+from tests.build.cli import pco
+from tests.build.store import edit_header
 
 
 def test_what_was_mistyped(tmp_path: Path) -> None:

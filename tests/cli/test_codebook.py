@@ -22,8 +22,8 @@ from promptcodebook.types import (
     Step,
     variable_name,
 )
-from tests.cli.invoked import pco
-from tests.run.topics import learn
+from tests.build.cli import pco
+from tests.build.topics import learn
 
 
 def test_show_has_every_instinct_with_its_figures(trained: Path, run_id: str) -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from promptcodebook.cli.command import columns, wrap_text
 from promptcodebook.progress import Note, ProgressLine, watch_run
-from tests.cli.invoked import Terminal, pco
-from tests.test_progress import ESC, script
+from tests.build.cli import ESC, Terminal, pco, script
 
 TEXT = "Read the whole question before you answer any part of it."
 

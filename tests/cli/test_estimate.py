@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.invoked import pco, served
-from tests.lm.server import Server, says
+from tests.build.cli import pco, served
+from tests.build.server import Server, says
 
 SHORT = (
     *("--task", "constraints", "--lm", "simulated", "--preset", "quick"),

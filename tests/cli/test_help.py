@@ -12,8 +12,8 @@ import pytest
 
 from promptcodebook.cli import app as tree
 from promptcodebook.lm.cache import ReplyCache
-from tests.cli.invoked import Terminal, pco
-from tests.optimizers.teachable import install_package
+from tests.build.cli import Terminal, pco
+from tests.build.teachable import install_package
 
 DOCS = Path(__file__).parents[2] / "docs"
 

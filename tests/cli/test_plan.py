@@ -13,9 +13,9 @@ import pytest
 from promptcodebook.cli.command import set_layer
 from promptcodebook.config import load_config
 from promptcodebook.config.loading import comparable, read_toml
-from tests.cli.conftest import QUICK
-from tests.cli.invoked import Result, pco, served
-from tests.lm.server import Server, Step, says
+from tests.build.cli import Result, pco, served
+from tests.build.project import QUICK
+from tests.build.server import Server, Step, says
 
 FILES = ("pco.toml", "data.jsonl", "reward.py")
 

@@ -19,9 +19,9 @@ from promptcodebook.policy.references import first_policy
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.types import Step, Trace, variable_name
-from tests.cli.conftest import QUICK
-from tests.cli.invoked import Result, pco
-from tests.store.edit import edit_header
+from tests.build.cli import Result, pco
+from tests.build.project import QUICK
+from tests.build.store import edit_header
 
 
 def evaluate(folder: Path, ref: str = "last", *more: str) -> Result:

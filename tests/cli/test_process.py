@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.cli.conftest import QUICK
-from tests.cli.invoked import pco, running, served
-from tests.clock import until
-from tests.lm.server import Server, says
-from tests.policy.test_policy import file_of
+from tests.build.cli import pco, running, served
+from tests.build.clock import until
+from tests.build.policy import file_of
+from tests.build.project import QUICK
+from tests.build.server import Server, says
 
 PCO = [sys.executable, "-m", "promptcodebook.cli"]
 TRAIN = ("train", "--lm", "simulated?latency=0.02", *QUICK)

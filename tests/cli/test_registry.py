@@ -15,10 +15,9 @@ from aiohttp import web
 
 from promptcodebook.store.events import Concluded
 from promptcodebook.store.run import RunStore
-from tests.cli.invoked import Result, pco, served
-from tests.deploy.audit.test_report import HARM, HARMFUL, a_policy
-from tests.deploy.registry.build import PRODUCTION, policy
-from tests.lm.server import Server, says
+from tests.build.cli import Result, pco, served
+from tests.build.registry import HARM, HARMFUL, PRODUCTION, a_policy, policy
+from tests.build.server import Server, says
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ from promptcodebook.base.intervals import Interval
 from promptcodebook.calls import Reply
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.store.run import RunStore
-from tests.cli.conftest import QUICK
-from tests.cli.invoked import Terminal, pco
+from tests.build.cli import Terminal, pco
+from tests.build.project import QUICK
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -19,12 +19,12 @@ from promptcodebook.deploy.serve.spending import find_record
 from promptcodebook.deploy.serve.upstream import length_field
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.policy.references import Reference
-from tests.cli.invoked import pco, running, served
-from tests.deploy.serve.proxied import SAID, one_call
-from tests.lm.server import Server, says
-from tests.policy.test_policy import file_of
-from tests.policy.test_references import header
-from tests.report.scripted_run import ScriptedRun, write_run
+from tests.build.cli import pco, running, served
+from tests.build.policy import file_of
+from tests.build.proxied import SAID, one_call
+from tests.build.scripted_run import ScriptedRun, write_run
+from tests.build.server import Server, says
+from tests.build.store import header
 
 
 def ask(base_url: str, key: str, **body: Any) -> tuple[dict[str, Any], dict[str, str]]:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
-from tests.cli.invoked import pco as typed
-from tests.docs.blocks import DOCS, blocks_of, run_page
+from tests.build.blocks import DOCS, blocks_of, run_page
+from tests.build.cli import pco as typed
 
 NAMES = sorted(path.stem for path in (DOCS / "how-to").glob("*.md"))
 LIBRARIES = {"move-from-dspy", "move-from-gepa"}

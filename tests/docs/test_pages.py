@@ -19,7 +19,7 @@ from promptcodebook.config import load_config
 from promptcodebook.config.loading import describe
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.tasks.rewards import make_reward, reward_kinds
-from tests.docs.blocks import DOCS, blocks_of, generator
+from tests.build.blocks import DOCS, blocks_of, generator
 
 
 @pytest.mark.parametrize(("script", "written"), [

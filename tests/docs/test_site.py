@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.viewer.conftest import CHROMIUM, browser, opened
-from tests.docs.blocks import DOCS
+from tests.build.blocks import DOCS
+from tests.build.viewer import CHROMIUM, browser, opened
 
 __all__ = ["browser"]
 

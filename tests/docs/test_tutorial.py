@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.invoked import pco
-from tests.docs.blocks import DOCS, blocks_of, commands_of
+from tests.build.blocks import DOCS, blocks_of, commands_of
+from tests.build.cli import pco
 
 TUTORIAL = DOCS / "tutorial"
 PAGE = TUTORIAL / "index.md"

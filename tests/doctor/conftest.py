@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from tests.lm.conftest import server
+from tests.build.server import server
 
 __all__ = ["server"]

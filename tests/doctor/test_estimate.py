@@ -18,8 +18,8 @@ from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.estimation.dry import TRAINING, DryManner, Work, dry_run, passes, shorten_plan
 from promptcodebook.estimation.estimate import estimate_plan
-from tests.run.test_optimize import QUICK as SHORT
-from tests.run.test_optimize import data, reward
+from tests.build.optimize import QUICK as SHORT
+from tests.build.optimize import data, reward
 
 QUICK: dict[str, Any] = {
     "preset": "quick", "task": "constraints", "lm": "simulated", "verdict_examples": 8,

@@ -20,7 +20,7 @@ from promptcodebook.errors import MissingExtra
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import Spec
 from promptcodebook.method.templates import load_templates
-from tests.lm.server import Server, Step, fails, fails_and_hangs_up, refusing, says
+from tests.build.server import Server, Step, fails, fails_and_hangs_up, refusing, says
 
 
 async def look(server: Server, **options) -> DiagnosisGroup:

@@ -11,9 +11,9 @@ import pytest
 from promptcodebook.config import Config
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.state import State
-from tests.examples.test_examples import EXAMPLES, interpret
-from tests.method import test_algorithm1 as golden
-from tests.method.build import World, book, config, examples, parameters, talkative
+from tests.build import golden
+from tests.build.method import World, book, config, examples, parameters, talkative
+from tests.build.notebook import EXAMPLES, interpret
 
 SCRIPT = EXAMPLES / "algorithm1.py"
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.invoked import pco
-from tests.docs.blocks import blocks_of, commands_of
-from tests.examples import notebook
+from tests.build import notebook
+from tests.build.blocks import blocks_of, commands_of
+from tests.build.cli import pco
+from tests.build.notebook import EXAMPLES, interpret
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDERS = ("comments", "orders", "recipes")
 
 
@@ -36,18 +33,6 @@ def follow(page: Path) -> str:
                 assert result.code == 0, (words, result.err)
                 printed += result.out
     return printed
-
-
-def interpret(script: Path, *args: str, model: str) -> str:
-    """A Python of its own in the script's folder, or in the one that is named; what it printed."""
-    folder = Path(args[0]).parent if args else script.parent
-    environment = {**os.environ, "PCO_LM": model} if model else dict(os.environ)
-    done = subprocess.run(
-        [sys.executable, str(script), *args],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=900,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
 
 
 def run_example(folder: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from promptcodebook.errors import ConfigError, DataError, EndpointDown, MissingE
 from promptcodebook.integrations.dspy import PCO, ComposedProgram
 from promptcodebook.integrations.gepa import PolicyAdapter
 from promptcodebook.paper.rivals.mipro import dspy_model
-from tests.integrations.programs import CONFIG, RULES, TOPICS, TwoSteps, metric, model, reply, rows
+from tests.build.dspy_programs import CONFIG, RULES, TOPICS, TwoSteps, metric, model, reply, rows
 
 QUESTION = "7: what are clocks?"
 
@@ -65,7 +65,7 @@ def test_a_compiled_program_is_prompted_for_each_input(tmp_path: Path) -> None:
 def test_it_is_saved_and_loaded_in_a_new_process(tmp_path: Path, compiled: ComposedProgram) -> None:
     file = tmp_path / "program.json"
     compiled.save(file)
-    command, root = ["-m", "tests.integrations.programs", str(file)], Path(__file__).parents[2]
+    command, root = ["-m", "tests.build.dspy_programs", str(file)], Path(__file__).parents[2]
     made = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=root)
     assert made.returncode == 0, made.stderr
     told = json.loads(made.stdout)

@@ -18,10 +18,10 @@ from promptcodebook.calls import Request
 from promptcodebook.errors import ConfigError, DataError, EndpointDown, ParseError
 from promptcodebook.integrations.gepa import AdapterTask, PolicyAdapter, TaskModel
 from promptcodebook.lm.scripted import ScriptedLM
-from tests.cli.invoked import served
-from tests.integrations.programs import CONFIG, RULES, TOPICS
-from tests.lm.server import Server, says
-from tests.method.build import attributed, routed, talkative, verdict
+from tests.build.cli import served
+from tests.build.dspy_programs import CONFIG, RULES, TOPICS
+from tests.build.method import attributed, routed, talkative, verdict
+from tests.build.server import Server, says
 
 
 class Shouting(gepa.GEPAAdapter[dict[str, str], dict[str, Any], str]):

@@ -24,10 +24,10 @@ from promptcodebook.errors import AuthRefused
 from promptcodebook.integrations.otel import Otel
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.stack import Models, StackResources
-from tests.cli.invoked import pco
-from tests.deploy.serve.proxied import SAID, Setup, three_call, up
-from tests.lm.server import Server, fails, says
-from tests.method.build import routed
+from tests.build.cli import pco
+from tests.build.method import routed
+from tests.build.proxied import SAID, Setup, three_call, up
+from tests.build.server import Server, fails, says
 
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 KNOWN = {str(v) for k, v in vars(gen_ai_attributes).items() if k.startswith("GEN_AI_")}

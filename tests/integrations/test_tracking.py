@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.invoked import pco
+from tests.build.cli import pco
 
 pytestmark = pytest.mark.local
 

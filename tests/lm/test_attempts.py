@@ -28,7 +28,7 @@ from promptcodebook.lm.stack import Models, StackResources
 from promptcodebook.store.header import Header
 from promptcodebook.store.journal import until_done
 from promptcodebook.store.run import RunStore
-from tests.lm.server import Server, Step, drops, fails, raw, refusing, says
+from tests.build.server import Server, Step, drops, fails, raw, refusing, says
 
 HEADER = Header("run", "2026-01-01T00:00:00+00:00", "0")
 

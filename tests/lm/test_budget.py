@@ -39,8 +39,8 @@ from promptcodebook.errors import (
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable, prompt_bound
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, Retrying
 from promptcodebook.lm.wire import byte_size, count_usage
-from tests.clock import Clock
-from tests.lm.conftest import Counts
+from tests.build.clock import Clock
+from tests.build.server import Counts
 
 MODEL = "http://localhost/v1#m"
 PRICES = PriceTable({MODEL: Price(prompt=1000.0, completion=3000.0, cached=100.0)})

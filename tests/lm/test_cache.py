@@ -20,7 +20,7 @@ from promptcodebook.base.sqlite import Packer, unpack
 from promptcodebook.calls import Message, Reply, Request, Role, Sampling, Schema, Usage, request_key
 from promptcodebook.errors import ServerFault, StoreError, StoreTooNew
 from promptcodebook.lm.cache import Cache, Journaled, ReplyCache, pack_reply, unpack_reply
-from tests.lm.conftest import Counts
+from tests.build.server import Counts
 
 PAID = Usage(1, 10, 2, 4, 0.5, 1.0)
 FIRST = Reply("reply 1", usage=PAID, dropped=("temperature",), estimated=True)

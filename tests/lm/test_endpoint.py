@@ -34,7 +34,7 @@ from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec, read_key
 from promptcodebook.lm.wire import read_retry_after
 from promptcodebook.method.policy import route_schema
-from tests.lm.server import Server, Step, drops, fails, pours, raw, refusing, says
+from tests.build.server import Server, Step, drops, fails, pours, raw, refusing, says
 
 SCHEMA = Schema("Thing", {"type": "object", "properties": {"a": {"type": "string"}}})
 KEY = "sk-abc123-very-secret"

@@ -28,8 +28,7 @@ from promptcodebook.lm.stack import Endpoints, Models, Roles, StackResources
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import estimate_tokens
 from promptcodebook.method.executor import BoundChat
-from tests.lm.conftest import Counts
-from tests.lm.server import Server, drops, fails, says
+from tests.build.server import Counts, Server, drops, fails, says
 
 ASK = Request("executor", (Message("user", "hi"),))
 HI = (Message("user", "hi"),)

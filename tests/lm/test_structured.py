@@ -30,7 +30,7 @@ from promptcodebook.lm.structured import (
     strip_think,
 )
 from promptcodebook.lm.wire import is_strict, schema_of
-from tests.lm.conftest import Counts
+from tests.build.server import Counts
 
 
 class Verdict(BaseModel):

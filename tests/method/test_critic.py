@@ -39,7 +39,7 @@ from promptcodebook.types import (
     Stage,
     Trace,
 )
-from tests.method.build import (
+from tests.build.method import (
     Counts,
     World,
     attributed,

@@ -49,7 +49,7 @@ from promptcodebook.types import (
     Score,
     Stage,
 )
-from tests.method.build import World, book, config, examples, parameters, routed, said, talkative
+from tests.build.method import World, book, config, examples, parameters, routed, said, talkative
 
 X = Example("x", "the input", "the target")
 DRAWS = Draws(0, 0, "x")

@@ -27,7 +27,7 @@ from promptcodebook.method.state import (
     utilisation_bound,
 )
 from promptcodebook.types import Failure, Instinct, Parameters, Ranking, Rollout, Route, Trace
-from tests.method.build import World, config, examples, parameters, said
+from tests.build.method import World, config, examples, parameters, said
 
 
 def trace(unit: float | None, rho: float, *indices: int) -> Trace:

@@ -44,7 +44,7 @@ from promptcodebook.method.templates import (
 )
 from promptcodebook.paper.tasks.pupa.task import LeakCount, QualityComparison
 from promptcodebook.tasks.rewards import Judgement
-from tests.method.build import World, attributed, book, config, examples, said, talkative
+from tests.build.method import World, attributed, book, config, examples, said, talkative
 
 NASTY = [
     "{theta}", "{task}", "{{psi}}", "{", "}", "{}", "{0}", "%s", "${x}", "<|im_start|>system",

@@ -27,7 +27,7 @@ from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.state import RoutingStatistics, Schedule, State
 from promptcodebook.method.train import train
 from promptcodebook.types import Example, Failure, Gradients, Step
-from tests.method.build import (
+from tests.build.method import (
     ENCODED,
     Shuffled,
     World,

@@ -35,7 +35,7 @@ from promptcodebook.types import (
     Trace,
     Variable,
 )
-from tests.method.build import (
+from tests.build.method import (
     ENCODED,
     Counts,
     World,
@@ -49,7 +49,7 @@ from tests.method.build import (
     said,
     talkative,
 )
-from tests.optimizers.teachable import install_package
+from tests.build.teachable import install_package
 
 
 def trace(explored: bool = False, **gradients) -> Trace:

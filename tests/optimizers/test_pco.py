@@ -35,9 +35,9 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Prompt
-from tests.method.build import config, talkative
-from tests.optimizers.teachable import model
-from tests.run.test_optimize import train
+from tests.build.method import config, talkative
+from tests.build.optimize import train
+from tests.build.teachable import model
 
 HEADER = Header(
     id="", created="2026-01-31T15:45:02+00:00", version="0", task="t", command="", config={},

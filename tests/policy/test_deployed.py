@@ -21,8 +21,8 @@ from aiohttp import web
 
 import promptcodebook as pco
 from promptcodebook.store.run import RunStore
-from tests.cli.invoked import served
-from tests.lm.server import Server, says
+from tests.build.cli import served
+from tests.build.server import Server, says
 
 SIZE = 6
 

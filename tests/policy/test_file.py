@@ -22,7 +22,7 @@ from promptcodebook.policy.file import PolicyFile, StoredRanking, read_policy_fi
 from promptcodebook.policy.policy import deploy
 from promptcodebook.routing.ranking import BUCKETS, Vocabulary
 from promptcodebook.types import Codebook, Example, Instinct, Parameters, Ranking
-from tests.method.build import World, config, talkative
+from tests.build.method import World, config, talkative
 
 TEXTS = ("rule zero", "rule one", "rule two", "rule three")
 BOOK = Codebook(tuple(Instinct(text, frozen=k == 2) for k, text in enumerate(TEXTS)))

@@ -22,28 +22,13 @@ from promptcodebook.calls import Chat, Request
 from promptcodebook.config import role_layers
 from promptcodebook.errors import ConfigError, DataError, EndpointDown, PolicyError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.state import RoutingStatistics, State
-from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Explanation, Policy, deploy, load_policy, prompt_spans
-from promptcodebook.routing.ranking import BUCKETS
 from promptcodebook.tasks.program import SINGLE_CALL
-from promptcodebook.types import Example, Expected, Ranking, Route
-from tests.lm.server import Server, says
-from tests.method.build import book, config, parameters, talkative
-
-KNOWN = RoutingStatistics((0.1, 0.4, 0.0, 0.0), (0.2, 0.5, 0.0, 0.0), (2, 1, 0, 0))
-RANKING = Ranking(
-    (1.0,) * BUCKETS, 1.0, ((0,) * BUCKETS,) * 5, (0.25, 0.0, 0.5, -0.125, 0.25), more=-0.0625
-)
-
-
-def file_of(
-    program: str = "", ranking: Ranking | None = None, column: str = "question", **settings: Any
-) -> PolicyFile:
-    state = State(3, parameters(), replace(KNOWN, ranking=ranking))
-    chosen = config(data={"input": column}, **settings)
-    return PolicyFile.of(state, chosen, load_templates("default"), program, ())
+from promptcodebook.types import Example, Expected, Route
+from tests.build.method import book, talkative
+from tests.build.policy import RANKING, file_of
+from tests.build.server import Server, says
 
 
 def policy_of(

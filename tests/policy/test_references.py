@@ -31,18 +31,13 @@ from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Evaluation, Rollout
-from tests.method.build import book, config
-from tests.store.conftest import parameters, step
-from tests.store.edit import edit_header
+from tests.build.method import book, config
+from tests.build.store import edit_header, header, parameters, step
 
 THEIRS = "http://theirs.test:9/v1#m"
 SMALL: dict[str, Any] = {"size": 2, "select": 1, "lm": "simulated"}
 BEGUN = Started(parameters("begun"), "expert", RoutingStatistics((0.5, 0.25), (0.5, 0.5), (1, 1)))
 TRAINED: tuple[Event, ...] = (BEGUN, Stepped(step(0)), Stepped(step(1)))
-
-
-def header(settings: Mapping[str, Any], **more: Any) -> Header:
-    return Header(id="r1", created="2026-01-31T15:45:02", version="0.2", config=settings, **more)
 
 
 def store(runs: Path, events: tuple[Event, ...] = TRAINED, **more: Any) -> Path:

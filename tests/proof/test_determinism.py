@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from promptcodebook.store.run import RunStore
-from tests.cli.invoked import pco
-from tests.proof.runs import SMALL, Finished, finished
-from tests.proof.served import ROOT, served
+from tests.build.cli import pco
+from tests.build.proof_server import ROOT, served
+from tests.build.runs import SMALL, Finished, finished
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.proof.runs import SMALL, finished
-from tests.proof.served import served
+from tests.build.proof_server import served
+from tests.build.runs import SMALL, finished
 
 pytestmark = pytest.mark.slow
 

@@ -31,8 +31,8 @@ from bench.kill import (
 )
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.paper.experiments.experiment import read_run
-from tests.proof.runs import Finished
-from tests.proof.served import Served, served
+from tests.build.proof_server import Served, served
+from tests.build.runs import Finished
 
 pytestmark = pytest.mark.slow
 

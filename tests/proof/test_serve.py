@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from promptcodebook.deploy.http.admission import RequestLimits
-from tests.deploy.serve.proxied import Setup, Up, up
+from tests.build.proxied import Setup, Up, up
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import pytest
 
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
-from tests.report.scripted_run import ScriptedRun, write_run
+from tests.build.scripted_run import ScriptedRun, write_run
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from promptcodebook.report.page import render_report, write_report
 from promptcodebook.store.events import Concluded, Ended, Started
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Codebook, Example, Instinct, Parameters
-from tests.report.scripted_run import HOSTILE, ScriptedRun, events_of
-from tests.report.strict import read_page
+from tests.build.scripted_run import HOSTILE, ScriptedRun, events_of
+from tests.build.strict import read_page
 
 Write = Callable[..., RunStore]
 

@@ -33,8 +33,8 @@ from promptcodebook.report.pages import (
     svg_text,
 )
 from promptcodebook.store.run import RunStore
-from tests.report.scripted_run import HOSTILE, ScriptedRun
-from tests.report.strict import read_page
+from tests.build.scripted_run import HOSTILE, ScriptedRun
+from tests.build.strict import read_page
 
 PACKAGE = Path(str(files("promptcodebook")))
 TEMPLATES = {str(p.relative_to(PACKAGE)): p.read_text("utf-8") for p in PACKAGE.rglob("*.jinja")}

@@ -30,10 +30,10 @@ from promptcodebook.store.events import (
 )
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example, RefusedReply, Rewrite, Step
-from tests.report.scripted_run import ScriptedRun, events_of
-from tests.report.strict import read_page
-from tests.run.test_optimize import train
-from tests.store.edit import edit_header
+from tests.build.optimize import train
+from tests.build.scripted_run import ScriptedRun, events_of
+from tests.build.store import edit_header
+from tests.build.strict import read_page
 
 Write = Callable[[ScriptedRun], RunStore]
 

@@ -47,8 +47,8 @@ from promptcodebook.types import (
     Route,
     Stage,
 )
-from tests.report.scripted_run import ScriptedRun
-from tests.report.strict import flat, read_page, require_approved, section
+from tests.build.scripted_run import ScriptedRun
+from tests.build.strict import flat, read_page, require_approved, section
 
 Write = Callable[..., RunStore]
 

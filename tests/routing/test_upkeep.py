@@ -25,7 +25,7 @@ from promptcodebook.types import (
     ThetaTrial,
     Trace,
 )
-from tests.method.build import (
+from tests.build.method import (
     ENCODED,
     Shuffled,
     World,

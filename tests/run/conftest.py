@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import promptcodebook as pco
-from tests.run.test_optimize import train
+from tests.build.optimize import train
 
 
 @pytest.fixture(scope="session")

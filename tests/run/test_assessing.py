@@ -26,8 +26,8 @@ from promptcodebook.errors import (
 )
 from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.run import RunStore
-from tests.run.test_optimize import data, reward, train
-from tests.store.edit import edit_header
+from tests.build.optimize import data, reward, train
+from tests.build.store import edit_header
 
 
 @pytest.fixture(scope="module")

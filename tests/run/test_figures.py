@@ -12,8 +12,8 @@ import promptcodebook as pco
 from promptcodebook.calls import Request
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from tests.method.build import talkative
-from tests.run.test_rows import SETTINGS, examples, reward
+from tests.build.method import talkative
+from tests.build.rows import SETTINGS, examples, reward
 
 DATA = pco.Dataset(examples("train", 4), examples("val", 4), examples("test", 24))
 ONCE = {**SETTINGS, "update": {"epochs": 1, "batch_size": 4}}

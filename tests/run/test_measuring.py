@@ -46,10 +46,9 @@ from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
 from promptcodebook.types import Rollout, Route, Step, Trace
-from tests.run.test_optimize import data, train
-
-from .topics import PHRASES, learn, obey, right
-from .topics import data as topics
+from tests.build.optimize import data, train
+from tests.build.topics import PHRASES, learn, obey, right
+from tests.build.topics import data as topics
 
 GOOD, BAD, IDLE, UNUSED = 0, 1, 2, 5
 ROUTE = json.dumps({"constraints": [], "selected_indices": [0, 1, 2], "analysis": ""})

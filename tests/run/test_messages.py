@@ -24,8 +24,8 @@ from promptcodebook.report.page import render_report
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import body_fields
 from promptcodebook.types import Prompt, Rollout
-from tests.lm.server import Server, says
-from tests.run.test_optimize import QUICK
+from tests.build.optimize import QUICK
+from tests.build.server import Server, says
 
 TOOLS = [{
     "type": "function",

@@ -21,43 +21,8 @@ from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import state_at
 from promptcodebook.run.optimize import HISTORY, ROLLOUTS
 from promptcodebook.store.run import RunStore
-from tests.store.edit import edit_header
-
-TOPICS = ("rivers", "bridges", "clocks", "bread", "maps", "lamps", "boats", "seeds")
-QUICK: dict[str, Any] = {
-    "preset": "quick",
-    "update": {"epochs": 3, "batch_size": 6},
-    "validation": {"every": 2, "subset": 6},
-}
-
-
-def rows() -> list[dict[str, str]]:
-    """Small questions with short answers, ours."""
-    return [
-        {"question": f"In {n} words: what are {topic} good for?", "answer": f"use {topic} {n}"}
-        for n, topic in enumerate(TOPICS * 4, start=2)
-    ]
-
-
-def reward(example: pco.Example, output: str) -> pco.Score:
-    return pco.Score(float((example.target or "") in output), feedback="give the stated use")
-
-
-def data() -> pco.Dataset:
-    return pco.load(rows(), input="question", target="answer")
-
-
-def train(tmp_path: Path, name: str = "runs", **more: Any) -> pco.Run:
-    config = {**QUICK, **more.pop("config", {})}
-    return pco.optimize(
-        data(),
-        reward,
-        lm=more.pop("lm", "simulated"),
-        config=config,
-        runs_dir=tmp_path / name,
-        name=more.pop("name_it", ""),
-        **more,
-    )
+from tests.build.optimize import QUICK, data, reward, rows, train
+from tests.build.store import edit_header
 
 
 def test_a_run_gives_a_policy_a_verdict_and_a_bill(tmp_path: Path) -> None:

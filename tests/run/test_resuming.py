@@ -22,11 +22,10 @@ from promptcodebook.store.events import Amended, RunState
 from promptcodebook.store.header import Header, digest
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Step
-from tests.cli.conftest import PROJECT
-from tests.cli.conftest import QUICK as TYPED
-from tests.cli.invoked import pco as typed
-from tests.run.test_optimize import data, reward, train
-from tests.run.test_stops import Flaky
+from tests.build.cli import pco as typed
+from tests.build.optimize import Flaky, data, reward, train
+from tests.build.project import PROJECT
+from tests.build.project import QUICK as TYPED
 
 COURSE = {"explore": {"gamma": 0.9}, "keep": "last"}
 """A course of ε of its own, and the last state: what is longer begins like what is shorter."""

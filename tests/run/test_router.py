@@ -18,15 +18,14 @@ from promptcodebook.doctor.checkup import rehearse
 from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.estimation.dry import DryManner, dry_run
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.paper.tasks.houserules.task import RULES, load_houserules, present_prompt
+from promptcodebook.paper.tasks.houserules.task import load_houserules, present_prompt
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.routing.ranking import Ranker
 from promptcodebook.store.run import RunStore
-from tests.deploy.serve.proxied import Setup, up
-from tests.paper.tasks.test_houserules import KEPT, PLAIN
-
-from .topics import PHRASES, SMALL, chance, data, learn, obey, right, shuffled
+from tests.build.proxied import Setup, up
+from tests.build.router import BOTH, LETTERS, SIZE, keeping, numbers, reads, vector
+from tests.build.topics import PHRASES, SMALL, chance, data, learn, obey, right, shuffled
 
 NOBODY = "http://localhost:9/v1#nobody"
 
@@ -120,14 +119,6 @@ def test_without_repeats_a_stopped_run_ends_at_the_same_policy(tmp_path: Path) -
     assert rest.policy.file.digest == once.policy.file.digest
 
 
-def keeping(request: Request) -> str:
-    """A model that keeps the one house rule that it is told, and is plain where it is not one."""
-    turn = request.messages[-1].content
-    lines = present_prompt().partition("\n\n")[2].splitlines()
-    told = [kind for kind, line in zip(RULES.values(), lines, strict=True) if line in turn]
-    return KEPT[told[0]][0] if len(told) == 1 else PLAIN
-
-
 @pytest.mark.slow
 def test_the_rows_of_a_task_of_ours_that_knows_the_right_instructions(tmp_path: Path) -> None:
     """The oracle stands above all and decides nothing; one rule for all is one rule's share."""
@@ -153,30 +144,7 @@ def test_the_rows_of_a_task_of_ours_that_knows_the_right_instructions(tmp_path: 
 
 
 # --- by embeddings, where the words say nothing ---
-LETTERS = tuple(PHRASES)
-SIZE = 12
 USUAL = DryManner(solved=0.5, blamed=0.5, reasked=0.0, refused=0.0, agent_calls=1)
-BOTH = {"router": {"kind": "outcomes", "features": "both"}, "update": {"epochs": 8}}
-
-
-def numbers() -> pco.Dataset:
-    """Messages whose words say nothing of their topic: a number, and nothing else."""
-    rows = tuple(pco.Example(f"n{i}", f"message {i}", LETTERS[i % 4]) for i in range(112))
-    return pco.Dataset(rows[:64], rows[64:80], rows[80:], "numbers")
-
-
-def vector(text: str) -> tuple[float, ...]:
-    """What a model might read out of a message: its topic, among much else."""
-    draw = keyed_random("vector", text)
-    noise = [draw.gauss(3.0, 0.5) for _ in range(SIZE)]
-    noise[int(text.split()[-1]) % 4] += 2.0
-    return tuple(noise)
-
-
-def reads(request: Request) -> Reply | str:
-    if request.embeds:
-        return Reply("", vector=vector(request.messages[0].content))
-    return obey(request)
 
 
 def model() -> ScriptedLM:

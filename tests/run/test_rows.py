@@ -21,30 +21,9 @@ from promptcodebook.policy.references import first_policy, resolve
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.types import Example, Prompt
-from tests.method.build import routed, said, talkative
-from tests.optimizers.teachable import install_package
-
-SEEDS = ("rule zero", "rule one", "rule two", "rule three")
-SETTINGS: dict[str, Any] = {
-    "size": 4,
-    "select": 2,
-    "cache": False,
-    "init": {"instincts": SEEDS, "prompt": "You are terse."},
-    "update": {"epochs": 2, "batch_size": 4},
-    "validation": {"every": 1, "subset": 4, "patience": 99},
-    "output_format": "Reply with a number.",
-}
-
-
-def examples(split: str, count: int) -> tuple[Example, ...]:
-    return tuple(
-        Example(f"{split}{i}", f"{split} input number {i}", f"target {i}") for i in range(count)
-    )
-
-
-def reward(example: Example, output: str) -> float:
-    """The number that was answered."""
-    return float(output) if output.replace(".", "", 1).isdecimal() else 0.0
+from tests.build.method import routed, said, talkative
+from tests.build.rows import SEEDS, SETTINGS, examples, reward
+from tests.build.teachable import install_package
 
 
 def train(folder: Path, lm: ScriptedLM, **settings: Any) -> pco.Run:

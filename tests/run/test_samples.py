@@ -15,7 +15,7 @@ from promptcodebook.calls import Request
 from promptcodebook.estimation.estimate import estimate
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.progress import Phase, ProgressEvent
-from tests.run.topics import PHRASES, data, learn, obey
+from tests.build.topics import PHRASES, data, learn, obey
 
 N = 4
 SHORT: dict[str, Any] = {"update": {"epochs": 2}, "explore": {"epsilon": 0.5}}

@@ -26,7 +26,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Parameters, Rollout, Route, Step, Trace
-from tests.method.build import World, config, examples, number_scorer, parameters, said, talkative
+from tests.build.method import World, config, examples, number_scorer, parameters, said, talkative
 
 HEADER = Header(
     id="", created="2026-01-31T15:45:02+00:00", version="0", task="t", command="", config={},

@@ -18,15 +18,15 @@ from promptcodebook.base.sqlite import Packer, unpack
 from promptcodebook.base.units import plural
 from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
-from promptcodebook.errors import BudgetReached, CallTimeout, EndpointDown, TooManyFailures
+from promptcodebook.errors import BudgetReached, CallTimeout, TooManyFailures
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.progress import Listener, Note, ProgressEvent, StepDone
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.store.events import Compared, Stepped, Validated
 from promptcodebook.store.run import RunStore
-from tests.cli.invoked import pco as pco_command
-from tests.run.test_optimize import QUICK, data, reward, train
+from tests.build.cli import pco as pco_command
+from tests.build.optimize import QUICK, Flaky, data, reward, train
 
 
 async def careless(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
@@ -98,26 +98,6 @@ def test_a_reply_that_cannot_be_used_costs_one_call_and_not_the_run(
     assert store.tallies()["journal_damaged"] == 1
     store.close()
     assert total(rest) == total(whole) + 1
-
-
-class Flaky:
-    """The simulated answers of an LM that goes away after `calls` calls, until it comes back."""
-
-    def __init__(self, calls: int) -> None:
-        self.left = calls
-
-    async def __call__(self, request: pco.Request) -> pco.Reply:
-        if self.left <= 0:
-            raise EndpointDown("nothing answers", hint="start it again")
-        self.left -= 1
-        match request.role:
-            case "encoder":
-                text = '{"constraints": [], "selected_indices": [0, 1, 2, 3], "analysis": ""}'
-            case "critic":
-                text = '{"score": 0.5, "feedback": ""}'
-            case _:
-                text = "use the stated thing"
-        return pco.Reply(text, usage=Usage(1, 5, 5))
 
 
 def noting() -> tuple[list[str], Listener]:

@@ -45,7 +45,7 @@ from promptcodebook.types import (
     Route,
     Step,
 )
-from tests.method.build import config, examples, said
+from tests.build.method import config, examples, said
 
 SPENT = Usage(calls=1, prompt_tokens=100, completion_tokens=20, cost=0.001, latency_s=0.5)
 ROUTED = Usage(calls=3, prompt_tokens=300, completion_tokens=60, cost=0.003, latency_s=1.5)

@@ -20,9 +20,9 @@ from promptcodebook.tasks import load_task, task_names
 from promptcodebook.tasks.home import BenchmarkRow, read_rows
 from promptcodebook.tasks.program import SingleCall, make_program
 from promptcodebook.types import Example, Output, Prompt
-from tests.cli.invoked import pco
-from tests.optimizers.teachable import install_package
-from tests.paper.tasks.shared import shared
+from tests.build.cli import pco
+from tests.build.paper_tasks import shared
+from tests.build.teachable import install_package
 
 REAL = {
     "aime": [45, 45, 20],

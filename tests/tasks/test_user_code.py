@@ -27,7 +27,7 @@ from promptcodebook.tasks.rewards.ready import Exact
 from promptcodebook.tasks.user_code import Escape, Overdue, UserCalls, is_async
 from promptcodebook.tasks.worker import CallResult, Worker
 from promptcodebook.types import Example, Output, Prompt
-from tests.clock import Clock
+from tests.build.clock import Clock
 
 EXAMPLE = Example("e7", "question", "answer")
 UNIT = (0.0, 1.0)
@@ -302,7 +302,7 @@ async def test_an_agent_that_was_given_up_spends_no_more() -> None:
 # Calls in processes that are killed at a limit.
 
 
-HERE = "tests.paper.tasks.awkward"
+HERE = "tests.build.awkward"
 LONG = 30.0
 
 

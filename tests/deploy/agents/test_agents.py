@@ -8,7 +8,6 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,9 @@ from promptcodebook.errors import ConfigError, ExecutorError, LMError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.types import Prompt, Turn
-from tests.clock import Clock, until
+from tests.build.agents import EXAMPLE, SCRIPT, SYSTEM, act, answer, in_process, said, turns
+from tests.build.clock import Clock, until
 
-SCRIPT = Path(__file__).with_name("agent.py")
-SYSTEM = "You work for a shop. Answer in letters."
-EXAMPLE = pco.Example("e1", "Where is my parcel?", "P", fields={"day": "Monday", "answer": "P"})
 LARGE = f"data:image/jpeg;base64,{'/9j/' * 50_000}"
 PNG = "data:image/png;base64,iVBORw0KGgo="
 TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
@@ -42,43 +39,11 @@ MALFORMED = (
     b'{"messages": [{"role": "x"}]}',
     b'{"messages": [], "stream": true, "stream_options": [1]}',
 )
-Act = Callable[[openai.AsyncOpenAI, pco.Example], Coroutine[Any, Any, str]]
-
-
-def in_process(act: Act, **more: Any) -> pco.Agent:
-    async def run(url: str, key: str, example: pco.Example) -> str:
-        async with openai.AsyncOpenAI(base_url=url, api_key=key) as client:
-            return await act(client, example)
-
-    return pco.Agent(function=run, **more)
 
 
 def process(mode: str, *words: str, **more: Any) -> pco.Agent:
     command = [sys.executable, str(SCRIPT), mode, *words]
     return pco.Agent(command=command, **{"present": SYSTEM, **more})
-
-
-def turns(system: str, user: Any = "Where is my parcel?") -> list[Any]:
-    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
-
-
-def act(system: str, user: Any = "Where is my parcel?", **more: Any) -> Act:
-    async def ask(client: openai.AsyncOpenAI, example: pco.Example) -> str:
-        made = await client.chat.completions.create(
-            model="gpt-4o", messages=turns(system, user), **more
-        )
-        return made.choices[0].message.content or ""
-
-    return ask
-
-
-async def answer(agent: pco.Agent, lm: ScriptedLM, prompt: Any = "Say P.") -> pco.Output:
-    prompt = prompt if isinstance(prompt, Prompt) else Prompt(prompt)
-    return await agent(prompt, EXAMPLE, BoundChat(lm, lambda purpose: 0, prompt=prompt))
-
-
-def said(lm: ScriptedLM, at: int = -1) -> list[str]:
-    return [m.content for m in lm.history[at].messages]
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ from bench.kill import progress_of
 from promptcodebook.calls import Request, request_key
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
-from tests.cli.invoked import pco as typed
-from tests.deploy.agents.test_agents import SCRIPT, SYSTEM
-from tests.run.topics import PHRASES, PROMPT, data, obey, right
+from tests.build.agents import SCRIPT, SYSTEM
+from tests.build.cli import pco as typed
+from tests.build.topics import PHRASES, PROMPT, data, obey, right
 
 AGENT = shlex.join([sys.executable, str(SCRIPT), "twice"])
 SETTINGS = """

@@ -16,8 +16,8 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import nearest_instinct
 from promptcodebook.types import Codebook, Instinct, Prompt
-from tests.deploy.agents.test_agents import act, answer, in_process, said, turns
-from tests.run.topics import data
+from tests.build.agents import act, answer, in_process, said, turns
+from tests.build.topics import data
 
 AS_IS = "Call it as its description says."
 RULE = "Send the number of the order."

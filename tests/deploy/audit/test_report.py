@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-import tomllib
 import warnings
 from dataclasses import replace
-from importlib import resources
 from typing import Any
 
 import pytest
@@ -30,19 +28,7 @@ from promptcodebook.lm.structured import Ask
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.types import Example
-
-
-def a_policy(*instincts: str, **more: Any) -> PolicyFile:
-    templates = load_templates("default")
-    tree = {
-        "templates": {"encoder": templates.sources["encoder"],
-                      "generator": templates.sources["generator"],
-                      "lines": templates.lines},
-        "select": 1, "compose": "generator", "base_prompt": "", "output_format": "",
-        "encoder": templates.text("theta"), "generator": templates.text("phi"),
-        "codebook": [{"text": text} for text in instincts],
-    }  # fmt: skip
-    return PolicyFile.model_validate({**tree, **more})
+from tests.build.registry import HARM, HARMFUL, a_policy
 
 
 def test_every_text_is_scanned_and_named_by_its_place() -> None:
@@ -184,12 +170,6 @@ def test_what_was_not_looked_for_is_said() -> None:
     compared = audit(policy, [Example("1", "a b c d e f g h")])
     assert compared.rows == 1 and [f.kind for f in compared.findings] == ["copied"]
     assert [line.partition(":")[0] for line in compared.left_out] == ["hazards"]
-
-
-HARM = {"hazard": "hte", "severity": "high", "quote": "", "reason": "it harms"}
-HARMFUL = tomllib.loads(
-    resources.files("promptcodebook.deploy.audit").joinpath("hazards.toml").read_text()
-)["plain"]["harmful"]
 
 
 def judge_of(replies: dict[str, object]) -> tuple[HazardJudge, list[Request]]:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.invoked import served
-from tests.deploy.batch.rows import answering
-from tests.lm.server import Server
-from tests.policy.test_policy import file_of
+from tests.build.batch import answering
+from tests.build.cli import served
+from tests.build.policy import file_of
+from tests.build.server import Server
 
 
 @pytest.fixture

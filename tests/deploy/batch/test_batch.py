@@ -13,9 +13,9 @@ from promptcodebook.deploy.batch.rows import RowResult as Answered
 from promptcodebook.deploy.batch.session import BatchJob, BatchSession
 from promptcodebook.errors import RunBusy
 from promptcodebook.policy.file import read_policy_file
-from tests.cli.invoked import Result, pco, served
-from tests.deploy.batch.rows import answering, read_lines, write_rows
-from tests.lm.server import Server, fails
+from tests.build.batch import answering, read_lines, write_rows
+from tests.build.cli import Result, pco, served
+from tests.build.server import Server, fails
 
 
 def batch(folder: Path, server: Server, *more: str, out: str = "out.jsonl") -> Result:

@@ -26,11 +26,11 @@ from promptcodebook.errors import RunBusy
 from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
 from promptcodebook.lm.wire import read_error_body
-from tests.cli.invoked import Result, pco, running, served
-from tests.clock import until
-from tests.deploy.batch.provider import Provider, completion, refused
-from tests.deploy.batch.rows import read_lines, write_rows
-from tests.models.local.served import offline
+from tests.build.batch import read_lines, write_rows
+from tests.build.batch_provider import Provider, completion, refused
+from tests.build.cli import Result, pco, running, served
+from tests.build.clock import until
+from tests.build.local_server import offline
 
 ROWS = 12
 TOML = """

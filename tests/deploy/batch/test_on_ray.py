@@ -28,9 +28,9 @@ from promptcodebook.deploy.batch.rows import RowResult as Answered
 from promptcodebook.deploy.batch.session import BatchJob, BatchSession
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.policy import Policy, deploy
-from tests.cli.invoked import pco, served
-from tests.deploy.batch.rows import answering, write_rows
-from tests.lm.server import Server, says
+from tests.build.batch import answering, write_rows
+from tests.build.cli import pco, served
+from tests.build.server import Server, says
 
 
 def opened(work: Path, server: Server, size: int, **more: Any) -> tuple[BatchSession, Any]:

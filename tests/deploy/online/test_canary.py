@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -27,7 +27,6 @@ from promptcodebook.deploy.online.log import (
     INSERT,
     Feedback,
     Logged,
-    Served,
     SqliteLog,
     row_of,
     said,
@@ -46,12 +45,12 @@ from promptcodebook.deploy.registry.registry import Canary, Registry
 from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.versions import RegistrySource
 from promptcodebook.errors import ConfigError
-from promptcodebook.routing.ranking import buckets_of
-from tests.cli.invoked import pco
-from tests.clock import until
-from tests.deploy.registry.build import PRODUCTION, open_gate
-from tests.deploy.serve.proxied import SAID, Setup, Up, one_call, up
-from tests.lm.server import fails, says
+from tests.build.cli import pco
+from tests.build.clock import until
+from tests.build.online import Trial, served
+from tests.build.proxied import Setup, one_call, up
+from tests.build.registry import PRODUCTION, open_gate
+from tests.build.server import fails, says
 
 KEYS = tuple(f"key-of-caller-{n:02}" for n in range(24))
 
@@ -65,58 +64,6 @@ def registry_in(folder: Path) -> tuple[Registry, str, str]:
     names = [each.version for each in registry.versions()]
     registry.promote(names[0], PRODUCTION, gate=open_gate)
     return registry, names[0], names[1]
-
-
-@dataclass
-class Trial:
-    """What is up, and the registry that it serves from."""
-
-    served: Up
-    registry: Registry
-    today: str
-    new: str
-    ref: str = PRODUCTION
-
-    async def begin(
-        self, share: float = 0.5, split: str = "conversation", margin: float = 0.0
-    ) -> None:
-        """Begins a canary, which the server then has taken up and found to have no feedback."""
-        plan: dict[str, Any] = {"share": share, "margin": margin, "split": split}
-        self.registry.promote(self.new, self.ref, gate=open_gate, canary=plan)
-        begun = self.canary
-        await until(lambda: self.served.proxy.live.canary == begun)
-        await self.ready("no feedback")
-
-    async def prompted(self, key: str = "", model: str = "", **headers: str) -> tuple[str, str]:
-        """A request's id and the version that it got."""
-        sent = {**headers, **({"Authorization": f"Bearer {key}"} if key else {})}
-        body = {"messages": SAID, "model": model or "pco/tickets"}
-        status, _, said = await self.served.ask(json=body, headers=sent)
-        assert status == 200
-        return said["x-request-id"], said["x-pco-version"]
-
-    async def rewarded(self, reward: Callable[[str, int], float], most: int = 150) -> None:
-        """Sends requests with feedback until the canary is over or a limit is reached."""
-        for n in range(most):
-            asked, version = await self.prompted()
-            body = {"request_id": asked, "reward": reward(version, n)}
-            assert (await self.served.ask("/v1/feedback", json=body))[0] == 200
-            if n > 20 and self.canary is None:
-                return
-            await asyncio.sleep(0.01 if n > 20 else 0)
-
-    @property
-    def canary(self) -> Canary | None:
-        return self.registry.canary(self.ref)
-
-    async def ready(self, *parts: str) -> dict[str, Any]:
-        """What /readyz says, once its canary's state has these parts in it."""
-        async with asyncio.timeout(60):
-            while True:
-                _, body, _ = await self.served.ask("/readyz")
-                if all(part in body.get("canary_state", "no canary") for part in parts):
-                    return body
-                await asyncio.sleep(0.05)
 
 
 @asynccontextmanager
@@ -434,15 +381,6 @@ async def test_status_says_what_a_ref_did_and_what_drifted(
     assert told["canary"]["version"] == trial.new and told["canary"]["action"] == "wait"
     shown = (await asyncio.to_thread(pco, "serve", "status", cwd=tmp_path)).out
     assert "reward: 0.500 of 30 requests with feedback" in shown and "gain -" in shown
-
-
-def served(
-    n: int, at: float, text: str, route: tuple[int, ...] = (1,), caller: str = "", **rest: Any
-) -> Served:
-    version = "sha256:" + "0" * 64
-    made = Served(f"req-{n:024x}", at, PRODUCTION, version, caller, "", 200, 0.1, 9, route, 1.0,
-                  buckets_of(text))  # fmt: skip
-    return replace(made, **rest)
 
 
 Logging = Callable[[list[Logged]], SqliteLog]

@@ -18,12 +18,12 @@ from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.routing.ranking import Ranker, packed, unpacked
-from tests.cli.invoked import pco as command
-from tests.cli.invoked import served
-from tests.deploy.serve.proxied import Setup, up
-from tests.lm.server import Server, says
-from tests.run.test_router import BOTH, LETTERS, numbers, reads, vector
-from tests.run.topics import PHRASES, learn, obey
+from tests.build.cli import pco as command
+from tests.build.cli import served
+from tests.build.proxied import Setup, up
+from tests.build.router import BOTH, LETTERS, numbers, reads, vector
+from tests.build.server import Server, says
+from tests.build.topics import PHRASES, learn, obey
 
 
 @pytest.mark.slow

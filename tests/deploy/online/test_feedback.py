@@ -10,8 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,21 +29,12 @@ from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.spending import find_record
 from promptcodebook.routing.ranking import buckets_of
 from promptcodebook.types import Expected, Route
-from tests.cli.invoked import pco
-from tests.clock import until
-from tests.deploy.serve.proxied import Setup, Up, one_call, three_call, up
-from tests.deploy.serve.test_proxy import streams
+from tests.build.cli import pco
+from tests.build.clock import until
+from tests.build.online import serving
+from tests.build.proxied import Setup, Up, one_call, streams, three_call, up
 
 KEYS = ("key-of-one-caller", "key-of-another-caller")
-
-
-@asynccontextmanager
-async def serving(path: Path, explore: float = 0.0, **options: Any) -> AsyncGenerator[Up]:
-    keys, records = options.pop("keys", ()), options.pop("records", None)
-    online = Online("tickets@live", SqliteLog(path), explores=explore > 0, **options)
-    setup = Setup(keys=keys, records=records, options={"online": online}, explore=explore)
-    async with up(one_call(), setup) as served:
-        yield served
 
 
 async def answered(served: Up, text: str = "My refund is late.", key: str = "none") -> str:

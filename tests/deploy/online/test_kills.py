@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from promptcodebook.deploy.online.log import Feedback, SqliteLog
-from tests.deploy.online.test_postgres import served
+from tests.build.cluster import served
 
 pytestmark = pytest.mark.slow
 KILLS = int(os.environ.get("PCO_TEST_MOMENTS", "5"))
@@ -26,7 +26,7 @@ REQUESTS = 64
 
 async def serve(path: str) -> None:
     """A server with feedback alone; says its address."""
-    from tests.deploy.online.test_feedback import serving
+    from tests.build.online import serving
 
     async with serving(Path(path)) as up:
         sys.stdout.write(f"{up.url}\n")

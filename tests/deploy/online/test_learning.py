@@ -5,121 +5,31 @@ Four topics, each with a rule of its own. Training saw three of them; the fourth
 
 from __future__ import annotations
 
-import json
-import random
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.deploy.online.exploring import Explorer
 from promptcodebook.deploy.online.learning import (
     Learned,
-    TrainedRouter,
     dated,
     estimate,
     learn,
     read_training,
     within_share,
 )
-from promptcodebook.deploy.online.log import Feedback, Logged, Served, SqliteLog
+from promptcodebook.deploy.online.log import Logged
 from promptcodebook.deploy.registry.log import version_of
 from promptcodebook.deploy.registry.registry import Facts, open_registry
 from promptcodebook.errors import ConfigError, DataError, PolicyError
-from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.policy.file import PolicyFile, read_policy_file
+from promptcodebook.policy.file import read_policy_file
 from promptcodebook.routing.outcomes import OutcomeModel
-from promptcodebook.routing.ranking import Ranker, buckets_of, chosen
-from promptcodebook.types import Ranking, Route
-from tests.cli.invoked import pco as command
-from tests.run.topics import PHRASES, SMALL, obey, right
-
-OLD, NEW = "RPL", "C"
-LONG = 1e9
-"""A half-life under which nothing ages."""
-
-
-@dataclass(frozen=True)
-class World:
-    folder: Path
-    run: pco.Run
-    file: PolicyFile
-    trained: TrainedRouter
-
-    def rule(self, letter: str) -> int:
-        texts = self.file.parameters.codebook.texts
-        return next(k for k, text in enumerate(texts) if f"say {letter}" in text)
-
-    def routes(self, ranking: Ranking, texts: list[str]) -> list[tuple[int, ...]]:
-        ranker = Ranker(ranking, self.file.parameters.codebook.texts)
-        return [ranker.choose(text, self.file.select) for text in texts]
-
-    def earns(self, file: PolicyFile, letters: str = NEW) -> float:
-        """The share of fresh messages that a policy gives the rule of their topic."""
-        draw = random.Random(99)
-        asked = [(letter, message(letter, draw)) for letter in letters for _ in range(60)]
-        assert file.router is not None
-        routes = self.routes(file.router.ranking, [text for _, text in asked])
-        pairs = zip(asked, routes, strict=True)
-        return sum(route == (self.rule(each[0]),) for each, route in pairs) / len(asked)
-
-    def log(self, count: int, explore: float, seed: int = 0, *, shuffled: bool = False) -> Logs:
-        """Requests of all topics as a server routes and logs them, with feedback for each."""
-        assert self.file.router is not None
-        explorer, draw = Explorer(self.file, explore, seed), random.Random(seed)
-        ranker = Ranker(self.file.router.ranking, self.file.parameters.codebook.texts)
-        served, rewards = list[Served](), list[float]()
-        for n in range(count):
-            letter = NEW if draw.random() < 0.5 else draw.choice(OLD)
-            text = message(letter, draw)
-            expected = ranker.expected(text)
-            best = Route(chosen(expected.marginal, expected.more, 1, self.file.router.least))
-            tried = explorer.choose(best, expected, f"{seed} {n}")
-            route, name = tried.route.indices, f"req-{n:024x}"
-            rest = 200, 0.1, None, route, tried.propensity, buckets_of(text)
-            served.append(Served(name, float(n), "tickets", "v", "", "", *rest))
-            rewards.append(float(route == (self.rule(letter),)))
-        if shuffled:
-            draw.shuffle(rewards)
-        return [Logged(*pair) for pair in zip(served, rewards, strict=True)]
-
-
-Logs = list[Logged]
-
-
-def message(letter: str, draw: random.Random) -> str:
-    end = draw.choice(["asap", "thanks", "today", "please"])
-    return f"{draw.choice(['hi', 'hello', 'hey'])} {draw.choice(PHRASES[letter])} {end}"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder, draw = tmp_path_factory.mktemp("learning"), random.Random(3)
-    rows = [
-        {"text": f"{message(letter, draw)} {n}", "target": letter}
-        for n in range(20)
-        for letter in OLD
-    ]
-    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    (folder / "pco.toml").write_text(
-        'reward = {kind = "exact"}\n'
-        'data = {path = "rows.jsonl", input = "text", target = "target"}\n'
-    )
-    data = pco.load(folder / "rows.jsonl", input="text", target="target")
-    settings = {**SMALL, "update": {"epochs": 8}}
-    run = pco.optimize(
-        data,
-        right,
-        ScriptedLM().reply_with(obey),
-        config=settings,
-        runs_dir=folder / "runs",
-        progress=False,
-    )
-    file = run.policy.file
-    return World(folder, run, file, read_training(run.path, file, data))
+from tests.build.cli import pco as command
+from tests.build.learning import LONG, NEW, OLD, World, keep
+from tests.build.learning import places as places
+from tests.build.learning import world as world
 
 
 def test_training_is_read_back_whole(world: World) -> None:
@@ -250,23 +160,6 @@ def test_a_policy_that_cannot_learn_so_says_why(world: World, tmp_path: Path) ->
     other = world.file.model_copy(update={"codebook": (*entries, *world.file.codebook[1:])})
     with pytest.raises(PolicyError, match="never had the codebook"):
         read_training(world.run.path, other, data)
-
-
-@pytest.fixture
-def places(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("PCO_RUNS", str(world.folder / "runs"))
-    monkeypatch.setenv("PCO_FEEDBACK", str(tmp_path / "requests.sqlite"))
-    monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry.sqlite"))
-    yield tmp_path
-
-
-async def keep(path: Path, logs: Logs, ref: str, version: str) -> None:
-    log = SqliteLog(path / "requests.sqlite")
-    for each in logs:
-        log.put(replace(each.served, ref=ref, version=version))
-    for each in logs:
-        await log.give(Feedback(each.served.id, each.reward or 0.0, each.said), None)
-    log.close()
 
 
 async def test_a_ref_of_the_registry_gets_a_new_version(world: World, places: Path) -> None:

@@ -19,8 +19,8 @@ from promptcodebook.deploy.online.log import (
     open_log,
 )
 from promptcodebook.errors import ConfigError, StoreError, StoreTooNew
-from tests.cli.invoked import pco
-from tests.deploy.online.cluster import MISSING, SECRET, Cluster, cluster
+from tests.build.cli import pco
+from tests.build.cluster import MISSING, SECRET, Cluster, cluster, served
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
@@ -35,14 +35,6 @@ def running() -> Iterator[Cluster]:
 def postgres(running: Cluster) -> Iterator[Cluster]:
     yield running
     running.sql("DROP SCHEMA IF EXISTS promptcodebook CASCADE")
-
-
-def served(n: int = 0, ref: str = "tickets@live", caller: str = "a") -> Served:
-    route, features = (1, 3), (7, 2048)
-    return Served(
-        new_request_id(), 100.0 + n, ref, "sha256:1", caller, "", 200, 0.5, None, route, 0.9,
-        features, False, "My refund \0 is late.",
-    )  # fmt: skip
 
 
 def written(log: ServedLog, *items: Served) -> None:

@@ -19,10 +19,10 @@ from promptcodebook.deploy.online.log import Logged, Served
 from promptcodebook.deploy.registry.log import version_of
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.routing.ranking import buckets_of
-from tests.cli.invoked import Result, served
-from tests.cli.invoked import pco as command
-from tests.deploy.online.test_learning import LONG, OLD, World, keep, message, places, world
-from tests.lm.server import Server, says
+from tests.build.cli import Result, served
+from tests.build.cli import pco as command
+from tests.build.learning import LONG, OLD, World, keep, message, places, world
+from tests.build.server import Server, says
 
 __all__ = ["places", "world"]  # fixtures
 SECRET = "my grandmother Hildegard lives beside the old mill in Tann"

@@ -21,9 +21,9 @@ from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.spending import Spending
 from promptcodebook.deploy.serve.versions import RegistrySource
 from promptcodebook.lm.budget import PriceTable
-from tests.deploy.registry.build import PRODUCTION, open_gate
-from tests.deploy.serve.proxied import SAID, Setup, Up, one_call, up
-from tests.lm.server import fails, says
+from tests.build.proxied import SAID, Setup, Up, one_call, up
+from tests.build.registry import PRODUCTION, open_gate
+from tests.build.server import fails, says
 
 HOSTILE, *HONEST = tuple(f"key-of-caller-{n:02}" for n in range(13))
 

@@ -23,11 +23,10 @@ from promptcodebook.deploy.registry.registry import Facts, Registry, open_regist
 from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.versions import RegistrySource
 from promptcodebook.errors import ConfigError, RefNotFound, RegistryDamaged, StoreError
-from tests.cli.invoked import pco
-from tests.deploy.online.test_canary import Trial
-from tests.deploy.registry.build import PRODUCTION, open_gate, policy, sqlite
-from tests.deploy.registry.test_registry import exported, taken
-from tests.deploy.serve.proxied import Setup, one_call, up
+from tests.build.cli import pco
+from tests.build.online import Trial
+from tests.build.proxied import Setup, one_call, up
+from tests.build.registry import PRODUCTION, exported, open_gate, policy, sqlite, taken
 
 pytestmark = pytest.mark.local
 

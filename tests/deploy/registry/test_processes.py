@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.deploy.registry.registry import open_registry
-from tests.deploy.registry.build import PRODUCTION, open_gate, policy, sqlite
+from tests.build.registry import PRODUCTION, open_gate, policy, sqlite
 
 ENDLESS = 1_000_000
 

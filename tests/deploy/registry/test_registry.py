@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import shutil
 import sqlite3
@@ -37,8 +36,6 @@ from promptcodebook.deploy.registry.registry import (
     Facts,
     Registry,
     Version,
-    export_lines,
-    import_lines,
     open_registry,
 )
 from promptcodebook.errors import (
@@ -51,7 +48,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.scan import Finding
-from tests.deploy.registry.build import PRODUCTION, open_gate, policy, sqlite
+from tests.build.registry import PRODUCTION, exported, open_gate, policy, sqlite, taken
 
 
 @pytest.fixture
@@ -434,15 +431,6 @@ def filled(folder: Path) -> Registry:
         registry.promote("tickets@latest", PRODUCTION, f"{word} is good", gate=open_gate)
     registry.rollback(PRODUCTION, why="é is not")
     return registry
-
-
-def exported(registry: Registry, *sources: str) -> bytes:
-    return "".join(export_lines(registry, sources)).encode()
-
-
-def taken(registry: Registry, data: bytes, name: str = "") -> tuple[int, int]:
-    found = import_lines(registry, io.BytesIO(data), name)
-    return found.versions, found.entries
 
 
 @pytest.fixture(scope="module")

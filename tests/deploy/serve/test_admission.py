@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from datetime import datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,10 @@ import aiohttp
 import pytest
 
 from promptcodebook.config import Budget
-from promptcodebook.config.schema import Price
 from promptcodebook.deploy.http.admission import (
     LogThrottle,
     RateLimit,
     RequestLimits,
-    caller_of,
-    daily_budget,
     read_keys,
     require_keys,
 )
@@ -30,11 +26,10 @@ from promptcodebook.deploy.serve.spending import Spending
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.scripted import ScriptedLM
-from tests.clock import Clock, until
-from tests.deploy.serve.proxied import SAID, Setup, Up, one_call, three_call, up
-from tests.deploy.serve.test_proxy import streams
-from tests.lm.server import drops, fails, raw, says
-from tests.method.build import talkative
+from tests.build.clock import Clock, until
+from tests.build.method import talkative
+from tests.build.proxied import SAID, Setup, Up, limited, one_call, streams, three_call, up
+from tests.build.server import drops, fails, raw, says
 
 LOCAL = "http://localhost:3000"
 
@@ -253,15 +248,6 @@ async def asks(served: Up, key: str, **fields: Any) -> tuple[int, str, str]:
     status, body, headers = await served.ask(json=sent, headers=headers)
     text = body["error"]["message"] if status != 200 and isinstance(body, dict) else ""
     return status, text, headers.get("retry-after", "")
-
-
-def limited(path: Path, *, at: str = "2026-03-01T18:00:00+00:00", **budgets: str) -> Setup:
-    """Keys NAME-key-4711 with these budgets a day; a token costs a thousandth of a dollar."""
-    keys = {f"{name}-key-4711": daily_budget(text, name) for name, text in budgets.items()}
-    allowed = {caller_of(key): budget for key, budget in keys.items()}
-    prices = PriceTable({"m": Price(prompt=1000, completion=1000)})
-    spending = Spending(path, allowed, prices, ("m",), 20, lambda: datetime.fromisoformat(at))
-    return Setup(keys=(*keys, "free-key-4711"), spending=spending)
 
 
 async def test_a_key_spends_so_many_calls_a_day_and_the_refusal_says_when_it_may_again(

@@ -16,8 +16,10 @@ from promptcodebook.deploy.serve import description
 from promptcodebook.deploy.serve.spending import find_record
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.file import PolicyFile
-from tests.clock import Clock, until
-from tests.deploy.serve.proxied import (
+from tests.build.clock import Clock, until
+from tests.build.method import talkative
+from tests.build.proxied import (
+    LATE,
     SAID,
     UPSTREAM_KEY,
     Setup,
@@ -25,13 +27,12 @@ from tests.deploy.serve.proxied import (
     by_words,
     deployed,
     one_call,
+    streams,
     three_call,
     up,
 )
-from tests.lm.server import Step, drops, fails, pours, raw, refusing, says
-from tests.method.build import talkative
+from tests.build.server import Step, drops, fails, pours, raw, refusing, says
 
-LATE = "My refund is late."
 MANY_FIELDS: dict[str, Any] = {
     "temperature": 0.25,
     "n": 2,
@@ -53,20 +54,6 @@ async def outlasts(request: web.Request, body: dict[str, Any]) -> web.StreamResp
     Clock().skip(PATIENCE_S + 1.0)
     await asyncio.sleep(10 * PATIENCE_S)
     return web.Response()
-
-
-def streams(*pieces: bytes, delay: float = 0.0, breaks: bool = False) -> Step:
-    async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        for piece in pieces:
-            await response.write(piece)
-            await asyncio.sleep(delay)
-        if breaks and request.transport is not None:
-            request.transport.abort()
-        return response
-
-    return step
 
 
 async def test_a_request_gets_the_composed_prompt_and_goes_up_as_it_came() -> None:

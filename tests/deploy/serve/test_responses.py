@@ -12,10 +12,8 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from promptcodebook.deploy.serve.spending import find_record
-from tests.deploy.serve.proxied import SAID, Setup, Up, one_call, up
-from tests.deploy.serve.test_admission import limited
-from tests.deploy.serve.test_proxy import LATE, streams
-from tests.lm.server import Step, drops, fails, raw, says
+from tests.build.proxied import LATE, SAID, Setup, Up, limited, one_call, streams, up
+from tests.build.server import Step, drops, fails, raw, says
 
 LOOK: Any = {"name": "look", "parameters": {"type": "object"}, "strict": True}
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}

@@ -14,9 +14,8 @@ from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.deploy.serve.upstream import Upstream
 from promptcodebook.lm.endpoint import HttpTransport
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
-from tests.deploy.serve.proxied import SAID, up
-from tests.deploy.serve.test_proxy import streams
-from tests.lm.server import Server, fails, raw, says
+from tests.build.proxied import SAID, streams, up
+from tests.build.server import Server, fails, raw, says
 
 
 async def passed_on(

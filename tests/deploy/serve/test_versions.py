@@ -19,11 +19,11 @@ from promptcodebook.deploy.serve.versions import (
 )
 from promptcodebook.errors import ConfigError, EndpointDown
 from promptcodebook.policy.file import PolicyFile
-from tests.clock import Clock, until
-from tests.deploy.registry.build import PRODUCTION, open_gate, sqlite
-from tests.deploy.serve.proxied import SAID, Setup, deployed, one_call, three_call, up
-from tests.method.build import talkative
-from tests.policy.test_policy import RANKING, file_of
+from tests.build.clock import Clock, until
+from tests.build.method import talkative
+from tests.build.policy import RANKING, file_of
+from tests.build.proxied import SAID, Setup, deployed, one_call, three_call, up
+from tests.build.registry import PRODUCTION, open_gate, sqlite
 
 
 def version(word: str) -> ServedVersion:

@@ -23,16 +23,8 @@ from promptcodebook.report.context import read_notes
 from promptcodebook.report.page import write_report
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
-from tests.deploy.viewer.conftest import (
-    HOSTILE_RUN,
-    IN_A_BROWSER,
-    REAL,
-    SIZES,
-    faults,
-    opened,
-    view,
-)
-from tests.report.scripted_run import ScriptedRun, events_of, write_run
+from tests.build.scripted_run import ScriptedRun, events_of, write_run
+from tests.build.viewer import HOSTILE_RUN, IN_A_BROWSER, REAL, SIZES, faults, opened, view
 
 pytest.importorskip("playwright.sync_api")
 pytestmark = IN_A_BROWSER

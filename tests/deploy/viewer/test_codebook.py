@@ -28,12 +28,12 @@ from promptcodebook.policy.references import POLICY
 from promptcodebook.store.effects import Effect, EffectStore, read_effects
 from promptcodebook.store.events import Event, Stepped
 from promptcodebook.types import Rewrite, Rollout, Route, Step, Trace
-from tests.cli.conftest import PROJECT
-from tests.cli.invoked import pco
-from tests.deploy.viewer.conftest import asked, shown
-from tests.report.scripted_run import ScriptedRun, events_of
-from tests.report.strict import flat
-from tests.store.edit import edit_header
+from tests.build.cli import pco
+from tests.build.project import PROJECT
+from tests.build.scripted_run import ScriptedRun, events_of
+from tests.build.store import edit_header
+from tests.build.strict import flat
+from tests.build.viewer import asked, shown
 
 _RUN = ScriptedRun(steps=8, size=6, select=2, batch=2, hostile="", verdict=False)
 

@@ -12,8 +12,8 @@ import pytest
 
 from promptcodebook.report.page import write_report
 from promptcodebook.store.run import RunStore
-from tests.deploy.viewer.conftest import IN_A_BROWSER, SIMULATED, opened, view
-from tests.report.scripted_run import ScriptedRun, events_of, write_run
+from tests.build.scripted_run import ScriptedRun, events_of, write_run
+from tests.build.viewer import IN_A_BROWSER, SIMULATED, opened, view
 
 pytest.importorskip("playwright.sync_api")
 pytestmark = IN_A_BROWSER

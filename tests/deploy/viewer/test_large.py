@@ -18,7 +18,7 @@ from promptcodebook.report.page import render_report
 from promptcodebook.store.events import Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example
-from tests.report.scripted_run import ScriptedRun, events_of, write_run
+from tests.build.scripted_run import ScriptedRun, events_of, write_run
 
 pytestmark = pytest.mark.slow
 _TEXT = " ".join(f"word{n % 97}" for n in range(250))

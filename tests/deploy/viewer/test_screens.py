@@ -24,10 +24,10 @@ from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.events import Compared, Event, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Failure, Rollout
-from tests.deploy.registry.build import policy
-from tests.deploy.viewer.conftest import ATTACK, Get, make_log, shown
-from tests.report.scripted_run import ScriptedRun, events_of
-from tests.report.strict import flat, read_page, require_approved
+from tests.build.registry import policy
+from tests.build.scripted_run import ScriptedRun, events_of
+from tests.build.strict import flat, read_page, require_approved
+from tests.build.viewer import ATTACK, Get, make_log, shown
 
 OF_A_RUN = (
     "",

@@ -28,10 +28,10 @@ from promptcodebook.report.context import read_notes
 from promptcodebook.store.events import Validated
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Rollout
-from tests.deploy.registry.build import policy
-from tests.deploy.viewer.conftest import SIMULATED, Get, ask, asked
-from tests.report.scripted_run import ScriptedRun, events_of, write_run
-from tests.report.strict import flat
+from tests.build.registry import policy
+from tests.build.scripted_run import ScriptedRun, events_of, write_run
+from tests.build.strict import flat
+from tests.build.viewer import SIMULATED, Get, ask, asked
 
 
 @pytest.mark.parametrize(("name", "status"), [

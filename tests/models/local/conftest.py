@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.local import tiny
-from tests.models.local.served import Served, offline, served
+from tests.build import tiny_model as tiny
+from tests.build.local_server import Served, offline, served
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import pytest
 from promptcodebook.errors import ConfigError
 from promptcodebook.models.local.engine import Weights, find_weights
 from promptcodebook.models.local.gguf import convert_gguf
-from tests.models.local.tiny import BEGIN, END, PAD, TEMPLATE, write_gguf
+from tests.build.tiny_model import BEGIN, END, PAD, TEMPLATE, write_gguf
 
 _LAYER = {
     "input_layernorm": "attn_norm",

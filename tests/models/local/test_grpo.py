@@ -18,7 +18,7 @@ import pytest
 from safetensors import deserialize
 
 from promptcodebook.cli import main
-from tests.models.local.served import offline
+from tests.build.local_server import offline
 
 pytestmark = pytest.mark.local
 

@@ -29,7 +29,7 @@ from promptcodebook.models.local.engine import (
 )
 from promptcodebook.models.local.gguf import read_gguf
 from promptcodebook.models.local.lm import LocalModels, job_of
-from tests.models.local.tiny import write_gguf
+from tests.build.tiny_model import write_gguf
 
 
 class EchoEngine:

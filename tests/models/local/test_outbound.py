@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack.test_outbound import ELSEWHERE, OWN
-from tests.outbound import watched
+from tests.build.outbound import ELSEWHERE, OWN, watched
 
 pytestmark = pytest.mark.local
 

@@ -13,8 +13,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.models.local import clients
-from tests.models.local.served import Ours, served_by_us
+from tests.build import clients
+from tests.build.local_server import Ours, served_by_us
 
 pytestmark = pytest.mark.local
 

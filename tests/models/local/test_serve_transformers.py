@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from promptcodebook.doctor.probe import probe
-from tests.models.local.served import Ours, served_by_us
+from tests.build.local_server import Ours, served_by_us
 
 pytestmark = pytest.mark.local
 

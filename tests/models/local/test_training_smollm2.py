@@ -12,7 +12,7 @@ import pytest
 from promptcodebook.assemble import Sources
 from promptcodebook.config import load_config
 from promptcodebook.paper.experiments.demo import demo_config, missing_model, show
-from tests.cli.invoked import pco
+from tests.build.cli import pco
 
 pytestmark = pytest.mark.local
 

@@ -12,9 +12,9 @@ import pytest
 from promptcodebook.calls import Message, Reply, Request, Sampling
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import Credentials, parse_spec
-from tests.cli import invoked
-from tests.models.local.served import Served
-from tests.models.local.tiny import BEGIN, END, TURN
+from tests.build import cli as invoked
+from tests.build.local_server import Served
+from tests.build.tiny_model import BEGIN, END, TURN
 
 pytestmark = pytest.mark.local
 

@@ -26,33 +26,26 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.spec import parse_spec
-from tests.models.providers.conftest import KEYS, SCHEMA, Provider, request
-from tests.models.providers.site import Answer, Site, refuses, says, streams
+from tests.build.providers import (
+    BEGUN,
+    CALL,
+    CONVERSATION,
+    KEYS,
+    SCHEMA,
+    TEXT,
+    TOOL,
+    Answer,
+    Provider,
+    Site,
+    block,
+    ended,
+    refuses,
+    request,
+    says,
+    streams,
+)
 
 MARK = {"cache_control": {"type": "ephemeral"}}
-TEXT = {"type": "text"}
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "find",
-        "description": "Finds a parcel.",
-        "parameters": {"type": "object", "properties": {"id": {"type": "string"}}},
-    },
-}
-CALL = {"id": "t1", "type": "function", "function": {"name": "find", "arguments": '{"id": "7"}'}}
-PIXEL = "data:image/png;base64,iVBORw0KGgo="
-CONVERSATION: list[dict[str, Any]] = [
-    {"role": "system", "content": "You serve a shop."},
-    {"role": "system", "content": "Answer in French."},
-    {"role": "user", "content": [
-        {"type": "text", "text": "Where is this?"},
-        {"type": "image_url", "image_url": {"url": PIXEL}},
-        {"type": "image_url", "image_url": {"url": "https://shop.example/a.png"}},
-    ]},
-    {"role": "assistant", "content": None, "tool_calls": [CALL]},
-    {"role": "tool", "tool_call_id": "t1", "content": "at the depot"},
-    {"role": "user", "content": "Thanks."},
-]  # fmt: skip
 
 
 async def test_a_conversation_is_told_in_anthropics_words(site: Site, claude: Provider) -> None:
@@ -249,30 +242,6 @@ async def test_a_long_reply_is_marked_as_cut(site: Site, claude: Provider) -> No
     site.script(says("and so", stop="max_tokens"))
     [reply] = await claude.ask(request())
     assert reply.finish == "length"
-
-
-USAGE = {"input_tokens": 5, "cache_read_input_tokens": 15, "output_tokens": 1}
-BEGUN = {
-    "type": "message_start",
-    "message": {
-        "id": "msg_1", "type": "message", "role": "assistant", "model": "claude", "content": [],
-        "stop_reason": None, "stop_sequence": None, "usage": USAGE,
-    },
-}  # fmt: skip
-
-
-def block(index: int, start: dict[str, Any], *deltas: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"type": "content_block_start", "index": index, "content_block": start},
-        *({"type": "content_block_delta", "index": index, "delta": each} for each in deltas),
-        {"type": "content_block_stop", "index": index},
-    ]
-
-
-def ended(reason: str) -> list[dict[str, Any]]:
-    delta = {"stop_reason": reason, "stop_sequence": None}
-    usage = {"output_tokens": 9}
-    return [{"type": "message_delta", "delta": delta, "usage": usage}, {"type": "message_stop"}]
 
 
 async def test_a_stream_becomes_chunks_of_text_and_of_tool_calls(

@@ -23,17 +23,22 @@ from promptcodebook.errors import (
     RequestRefused,
     ServerFault,
 )
-from tests.models.providers.conftest import KEYS, SCHEMA, Provider, request
-from tests.models.providers.site import (
+from tests.build.providers import (
+    CALL,
+    CONVERSATION,
+    KEYS,
+    SCHEMA,
+    TOOL,
     Answer,
+    Provider,
     Site,
     blocks,
     generates,
     google_refuses,
     google_streams,
     library,
+    request,
 )
-from tests.models.providers.test_anthropic import CALL, CONVERSATION, TOOL
 
 SIGNATURE = base64.b64encode(b"signed").decode()
 

@@ -17,19 +17,20 @@ from promptcodebook.errors import MissingExtra
 from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import Credentials, parse_spec
-from tests.models.providers.conftest import Provider
-from tests.models.providers.site import (
-    Answer as Scripted,
-)
-from tests.models.providers.site import (
+from tests.build.providers import (
+    BEGUN,
+    TEXT,
+    Provider,
     Site,
+    block,
+    ended,
     generates,
     google_streams,
     refuses,
     says,
     streams,
 )
-from tests.models.providers.test_anthropic import BEGUN, TEXT, block, ended
+from tests.build.providers import Answer as Scripted
 
 ASKED = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "seed": 3}
 STREAM = [BEGUN, *block(0, {**TEXT, "text": ""}, {"type": "text_delta", "text": "hello"})]

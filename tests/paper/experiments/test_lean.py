@@ -13,7 +13,7 @@ from promptcodebook.paper.experiments.experiment import ExperimentRequest, Resul
 from promptcodebook.paper.experiments.lab import open_lab
 from promptcodebook.paper.experiments.page import PageTable
 from promptcodebook.paper.experiments.reproduce import experiment_named
-from tests.paper.experiments.test_what_learns import Obedient
+from tests.build.experiments import Obedient
 
 LEAN = experiment_named("lean")
 

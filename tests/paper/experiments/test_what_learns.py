@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.assemble import simulated_model
-from promptcodebook.calls import Message, Reply, Request, Usage
+from promptcodebook.calls import Message, Request
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, RequestRefused
 from promptcodebook.lm.spec import any_simulated, parse_spec
@@ -24,22 +24,9 @@ from promptcodebook.paper.experiments.page import markdown, read_table
 from promptcodebook.paper.experiments.reproduce import measure
 from promptcodebook.paper.experiments.teacher import HouseRule, Teacher, TeacherBehaviour, rules_in
 from promptcodebook.paper.experiments.what_learns import EXPERIMENT, one_topic, over_seeds, worlds
+from tests.build.experiments import Obedient
 
 SPEC = "http://127.0.0.1:9/v1#scripted"
-SAID = {
-    "in Spanish": "Hola, gracias por su mensaje. La factura está en el correo de la tienda.",
-    "in Chinese": "您好，我们已经取消了您的订单，谢谢您的来信。",
-    "with a Python program": "import os",
-}
-
-
-class Obedient:
-    """Does what the last order of the prompt says, if it is able to."""
-
-    async def __call__(self, request: Request) -> Reply:
-        assert request.role == "executor", "the other roles are the teacher's"
-        orders = [rule.order for rule in rules_in(request.messages[-1].content)]
-        return Reply(SAID.get(orders[-1], "?") if orders else "Thank you.", usage=Usage(1, 9, 9))
 
 
 def measured(folder: Path, *names: str) -> Results:

@@ -36,8 +36,8 @@ from promptcodebook.paper.experiments.reproduce import (
     measure,
     measure_job,
 )
-from tests.clock import until
-from tests.lm.server import Server, says
+from tests.build.clock import until
+from tests.build.server import Server, says
 
 SPEC = "http://127.0.0.1:9/v1#scripted"
 SETTINGS = {

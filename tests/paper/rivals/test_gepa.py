@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import promptcodebook as pco
 from promptcodebook.calls import Request
 from promptcodebook.errors import MissingExtra, RunChanged
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.store.events import Validated
 from promptcodebook.store.run import RunStore
-from tests.optimizers.teachable import answer, learn, model, total
-from tests.run.test_optimize import data
+from tests.build.optimize import data
+from tests.build.teachable import answer, learn, model, total, two_steps
 
 SHORT = {"gepa": {"rollouts": 60}}
 
@@ -105,13 +104,6 @@ def test_a_finished_run_may_take_more_rollouts(tmp_path: Path) -> None:
     assert longer.rows["gepa"].prompt == whole.rows["gepa"].prompt
     assert longer.rows["gepa"].gain == whole.rows["gepa"].gain
     assert "This is look 2 at the same test split" in longer.verdict
-
-
-async def two_steps(prompt: pco.Prompt, example: pco.Example, lm: pco.Chat) -> pco.Output:
-    plan = await lm("Plan: " + example.input, system=prompt.of("plan"), purpose="plan")
-    said = await lm(example.input, system=prompt.of("say"), purpose="say")
-    trace = (pco.Stage("plan", example.input, plan.text), pco.Stage("say", plan.text, said.text))
-    return pco.Output(said.text, trace)
 
 
 two_steps.stages = ("plan", "say")  # type: ignore[attr-defined]

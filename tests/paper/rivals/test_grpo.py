@@ -20,8 +20,8 @@ from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.paper.rivals.grpo import GRPO
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
-from tests.optimizers.teachable import install_package, learn
-from tests.run.test_optimize import data, reward
+from tests.build.optimize import data, reward
+from tests.build.teachable import install_package, learn
 
 PER_STEP = 8
 SETTINGS: dict[str, Any] = {

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.calls import Reply, Request
-from tests.optimizers.teachable import learn, model, total
-from tests.paper.rivals.test_gepa import two_steps
+from tests.build.teachable import learn, model, total, two_steps
 
 pytestmark = pytest.mark.slow
 

@@ -35,10 +35,10 @@ from promptcodebook.progress import Note, Phase, ProgressEvent
 from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.store.run import RunStore
-from tests.cli.invoked import served
-from tests.lm.server import Server
-from tests.optimizers.teachable import QUICK, answer, install_package, learn, model, total
-from tests.run.test_optimize import data, reward, train
+from tests.build.cli import served
+from tests.build.optimize import data, reward, train
+from tests.build.server import Server
+from tests.build.teachable import QUICK, answer, install_package, learn, model, total
 
 Work = Callable[[Outside], Mapping[str, str]]
 LEVEL = {n: {WHOLE: f"Give the stated use, at level {n}."} for n in range(9)}
@@ -53,7 +53,7 @@ secret = secret_task:load
 PRIVATE_TASK = """
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
-from tests.run.test_optimize import data, reward
+from tests.build.optimize import data, reward
 
 
 def load(data_dir):

@@ -19,7 +19,7 @@ from promptcodebook.paper.simulated.model import SimulatedLM, answer
 from promptcodebook.paper.simulated.world import SimulatedSettings
 from promptcodebook.paper.tasks.constraints.task import reward
 from promptcodebook.types import Example
-from tests.paper.simulated.made import examples, world
+from tests.build.simulated import examples, world
 
 SETTINGS = SimulatedSettings()
 

@@ -10,7 +10,7 @@ from promptcodebook.paper.simulated.orders import Skills, content_stems, read_sk
 from promptcodebook.paper.tasks.constraints.checks import KINDS
 from promptcodebook.paper.tasks.constraints.task import constraints_of
 from promptcodebook.tasks.task import load_task
-from tests.paper.simulated.made import examples
+from tests.build.simulated import examples
 
 TABLES = ("constraints", "general")
 

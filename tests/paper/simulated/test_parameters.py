@@ -16,7 +16,7 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.paper.simulated.model import FaultPlan, SimulatedLM
 from promptcodebook.paper.simulated.world import FAULTS, Latency, SimulatedSettings
 from promptcodebook.types import Example
-from tests.paper.simulated.made import examples, world
+from tests.build.simulated import examples, world
 
 
 def test_a_spec_sets_every_kind_of_parameter() -> None:

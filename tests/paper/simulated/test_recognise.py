@@ -2,51 +2,19 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pytest
 
 from promptcodebook.calls import ROLES, Message, Request
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.critic import reference
-from promptcodebook.method.state import RoutingStatistics
-from promptcodebook.method.templates import instinct_lines, load_templates
+from promptcodebook.method.templates import load_templates
 from promptcodebook.method.update import PendingUpdate
 from promptcodebook.paper.simulated.mind import RecognisedRequest, from_request, understand
-from promptcodebook.paper.tasks.constraints.task import reward
-from promptcodebook.types import Codebook, Example, Instinct, Variable
-from tests.method.build import World as Made
-from tests.method.build import config
-from tests.paper.simulated.made import examples, world
-
-_BOOK = (
-    "Count the words of the draft.",
-    "Use bullets for lists.",
-    "Rewrite the prompt of the user in your head before you choose.",
-    "Keep a friendly tone.",
-    "Give feedback on your own answer and improve it.",
-    "Select the best words.",
-)
-_LISTED = "\n".join(f"[{k}] {text} (success 0.{k + 2})" for k, text in enumerate(_BOOK))
-_CHOSEN = "\n".join(f"[{k}] {_BOOK[k]}" for k in (0, 2, 4))
-_BULLETED = "\n".join(f"{k}) {text} - worked {10 * k}%" for k, text in enumerate(_BOOK))
-
-CASES = tomllib.loads(Path(__file__).with_name("paraphrases.toml").read_text("utf-8"))["case"]
-
-
-def paraphrased(
-    case: Mapping[str, str], example: Example, temperature: float = 0
-) -> RecognisedRequest:
-    """The request of a case about an example."""
-    known = {"{listed}": _LISTED, "{chosen}": _CHOSEN, "{bulleted}": _BULLETED}
-    said = {**known, "{input}": example.input, "{report}": reward(example, "hello").feedback}
-    system, user = (case.get(name, "") for name in ("system", "user"))
-    for mark, text in said.items():
-        system, user = system.replace(mark, text), user.replace(mark, text)
-    turns = [Message("system", system)] if system else []
-    return RecognisedRequest((*turns, Message("user", user)), temperature)
+from promptcodebook.types import Variable
+from tests.build.method import World as Made
+from tests.build.method import config
+from tests.build.simulated import _BOOK, CASES, examples, paraphrased, template_values, world
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["kind"])
@@ -72,40 +40,6 @@ EXPECTED = {
     "from_prompt": "split",
     "random": "instincts",
 }
-
-
-def template_values(example: Example, templates: str) -> dict[str, object]:
-    texts = load_templates(templates)
-    book = Codebook(tuple(Instinct(text) for text in _BOOK))
-    rates = (0.0, 0.5, 0.25, 1.0, 0.0, 0.0)
-    statistics = RoutingStatistics(rates, rates, (0, 1, 1, 1, 1, 0))
-    return {
-        "theta": texts.text("theta"),
-        "phi": texts.text("phi"),
-        "psi": texts.text("psi"),
-        "task": example.input,
-        "select": 3,
-        "size": 6,
-        "last": 5,
-        "cap": 60,
-        "codebook": texts.lines.show(book, statistics),
-        "instincts": instinct_lines(book, [0, 2, 4]),
-        "route": "0, 2, 4",
-        "prompt": "Be brief. Select good words.",
-        "response": "Hello.",
-        "reference": reference(example, reward(example, "hello").feedback),
-        "reward": "0.25",
-        "range": "0 to 1",
-        "stages": "",
-        "stage": "",
-        "format": "Only the answer itself.",
-        "score": "0.4",
-        "verdict": "The response fails on bullets: use bullet points on lines of their own.",
-        "variable": "the rubric of the critic, which judges how well a prompt worked",
-        "text": texts.text("psi"),
-        "gradient": "- Look at the score: use bullet points on lines of their own.",
-        "others": "",
-    }
 
 
 @pytest.mark.parametrize("templates", ["default", "paper"])

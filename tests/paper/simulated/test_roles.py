@@ -3,61 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import replace
-from typing import Any
 
-from promptcodebook.calls import Message, Request, Sampling
-from promptcodebook.method.templates import load_templates
-from promptcodebook.paper.simulated.mind import from_request, understand
+from promptcodebook.calls import Message
+from promptcodebook.paper.simulated.mind import understand
 from promptcodebook.paper.simulated.model import answer
 from promptcodebook.paper.simulated.world import SimulatedSettings, World
-from promptcodebook.paper.tasks.constraints.task import constraints_of, reward
-from promptcodebook.types import Example
-from tests.paper.simulated.made import examples, world
-from tests.paper.simulated.test_recognise import CASES, paraphrased, template_values
-
-EXACT = SimulatedSettings(
-    encoder_noise=0.0,
-    generator_drop=0.0,
-    generator_idle=0.0,
-    capacity=1.0,
-    attribution_error=0.0,
-    updater_loss=0.0,
-    judge_noise=0.0,
+from promptcodebook.paper.tasks.constraints.task import reward
+from tests.build.simulated import (
+    CASES,
+    EXACT,
+    ask,
+    examples,
+    failing,
+    filled,
+    paraphrased,
+    verdict,
+    with_kind,
+    world,
 )
-BULLETS = "When bullet points are asked for, put each of the bullet points on a line with a dash."
-
-
-def ask(
-    messages: tuple[Message, ...], settings: SimulatedSettings = EXACT, world: World = world
-) -> str:
-    request = Request("executor", messages, sampling=Sampling(temperature=0.0))
-    return answer(understand(from_request(request), world), world, settings)
-
-
-def filled(example: Example, name: str, **values: Any) -> tuple[Message, ...]:
-    return load_templates("default")[name].fill({**template_values(example, "default"), **values})
-
-
-def json_of(text: str) -> dict[str, Any]:
-    found = json.loads(text)
-    assert isinstance(found, dict)
-    return found
-
-
-def failing(example: Example) -> str:
-    return f"Feedback of the checker: {reward(example, 'hello').feedback}"
-
-
-def with_kind(examples: list[Example], kind: str) -> Example:
-    return next(e for e in examples if kind in {str(c["kind"]) for c in constraints_of(e)})
-
-
-def verdict(example: Example, settings: SimulatedSettings = EXACT, world: World = world) -> str:
-    """The critic's feedback on a run under "Go." that answered "hello"."""
-    values = {"prompt": "Go.", "instincts": "[0] Be kind.", "reference": failing(example)}
-    return str(json_of(ask(filled(example, "critic", **values), settings, world))["feedback"])
 
 
 def test_the_critic_and_all_that_follows_never_see_what_the_executor_lacks() -> None:

@@ -12,7 +12,7 @@ from promptcodebook.deploy.http.admission import Address
 from promptcodebook.paper.simulated.model import SimulatedLM
 from promptcodebook.paper.simulated.server import SimulatedServer
 from promptcodebook.paper.simulated.world import SimulatedSettings
-from tests.paper.simulated.made import examples, world
+from tests.build.simulated import examples, world
 
 
 async def fetch(address: Address, path: str, method: str = "", **more: Any) -> tuple[int, Any]:

@@ -8,16 +8,17 @@ from typing import Any
 
 from promptcodebook.paper.simulated.executor import obey
 from promptcodebook.paper.simulated.world import World
-from tests.paper.simulated.made import examples, world
-from tests.paper.simulated.test_roles import (
+from tests.build.simulated import (
     BULLETS,
     EXACT,
     ask,
+    examples,
     failing,
     filled,
     json_of,
     verdict,
     with_kind,
+    world,
 )
 
 UPPERCASE = world.skills.names.index("uppercase")

@@ -12,7 +12,7 @@ from promptcodebook.paper.tasks.aime.score import (
     reward,
 )
 from promptcodebook.types import Example
-from tests.paper.tasks.shared import vectors
+from tests.build.paper_tasks import vectors
 
 
 def test_feedback() -> None:

@@ -13,7 +13,7 @@ from promptcodebook.paper.tasks.hotpotqa.task import HotpotProgram, load_hotpotq
 from promptcodebook.paper.tasks.retrieval import retrieved_titles
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.types import Example, Output, Prompt
-from tests.paper.tasks.shared import Shelf, vectors
+from tests.build.paper_tasks import Shelf, vectors
 
 
 @pytest.mark.parametrize(("prediction", "gold", "equal"), [

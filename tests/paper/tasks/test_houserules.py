@@ -1,9 +1,7 @@
 """The shipped messages are sound, and the reward is the share of house rules kept."""
 
-import json
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -29,6 +27,7 @@ from promptcodebook.paper.tasks.houserules.task import (
 )
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Output, Prompt
+from tests.build.paper_tasks import KEPT, PLAIN, REPLIES
 
 SIZES = {"train": 308, "val": 108, "test": 232}
 PER_TOPIC = {"train": 20, "val": 7, "test": 15}
@@ -142,10 +141,6 @@ def test_the_six_topics_are_a_part_of_the_whole_with_a_prompt_of_their_own(
 # Each house rule holds where it is kept and fails where it is nearly kept.
 
 
-PLAIN = "Thank you for your message. We are sorry for the trouble and will call you tomorrow."
-
-REPLIES = json.loads(Path(__file__).with_name("houserules_replies.json").read_text("utf-8"))
-KEPT: dict[str, list[str]] = REPLIES["kept"]
 BROKEN: dict[str, list[str]] = REPLIES["broken"]
 BOTH = [(k, t, kept) for d, kept in ((KEPT, True), (BROKEN, False)) for k in d for t in d[k]]
 

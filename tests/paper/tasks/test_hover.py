@@ -24,7 +24,7 @@ from promptcodebook.paper.tasks.hover.task import OFFICIAL, HoverProgram, load_h
 from promptcodebook.paper.tasks.public_sources import source_of
 from promptcodebook.paper.tasks.retrieval import SearchFunction, retrieved_titles
 from promptcodebook.types import Example, Output, Prompt
-from tests.paper.tasks.shared import Shelf, vectors
+from tests.build.paper_tasks import Shelf, vectors
 
 LABELS: dict[str | None, tuple[str, ...]] = {
     "SUPPORTED": (

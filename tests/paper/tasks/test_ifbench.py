@@ -32,7 +32,7 @@ from promptcodebook.paper.tasks.ifbench.task import (
     load_ifbench,
 )
 from promptcodebook.types import Example, Prompt
-from tests.paper.tasks.shared import shared, vectors
+from tests.build.paper_tasks import shared, vectors
 
 HERE = Path(__file__).parent
 

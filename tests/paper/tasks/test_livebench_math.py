@@ -16,7 +16,7 @@ from promptcodebook.paper.tasks.livebench_math.task import reward
 from promptcodebook.tasks.task import load_task
 from promptcodebook.tasks.worker import shared_worker
 from promptcodebook.types import Example
-from tests.paper.tasks.shared import vectors
+from tests.build.paper_tasks import vectors
 
 FORMS = {"choice": "{}", "aime": "{}", "rearrangement": "Answer: {}", "amps": r"\boxed{{{}}}"}
 

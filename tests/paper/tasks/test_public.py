@@ -19,7 +19,7 @@ from promptcodebook.errors import TaskError
 from promptcodebook.paper.tasks.ifbench import task as ifbench
 from promptcodebook.paper.tasks.public_sources import SOURCES, PublicSource, Remote, source_of
 from promptcodebook.tasks.home import default_data_cache, home_of
-from tests.cli.invoked import pco
+from tests.build.cli import pco
 
 Files = dict[str, bytes]
 IFBENCH = Path(ifbench.__file__).parent

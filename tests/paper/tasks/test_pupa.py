@@ -33,7 +33,7 @@ from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.types import Example, Output, Prompt, Rollout, Score
-from tests.paper.tasks.shared import vectors
+from tests.build.paper_tasks import vectors
 
 
 def test_score_and_overall() -> None:

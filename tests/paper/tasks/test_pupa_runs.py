@@ -35,8 +35,8 @@ from promptcodebook.store.events import Ended, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.task import asks_nobody, load_task
 from promptcodebook.types import Example, Output, Prompt, Rewrite
-from tests.cli.invoked import Result, pco, served
-from tests.lm.server import Server
+from tests.build.cli import Result, pco, served
+from tests.build.server import Server
 
 
 def test_what_ships() -> None:

@@ -17,7 +17,7 @@ from promptcodebook.paper.tasks.retrieval import (
     passage_of,
     title_of,
 )
-from tests.paper.tasks.shared import shared
+from tests.build.paper_tasks import shared
 
 PAGES = [
     {"title": "Tern Island", "sentences": ["Tern Island has a lighthouse. ", " ", " It is small."]},

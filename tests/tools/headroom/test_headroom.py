@@ -17,10 +17,10 @@ from promptcodebook.config import load_config
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.tools.headroom.cli import Design, at_hand, measure
 from promptcodebook.tools.headroom.split import SOURCES, Headroom, TriedPrompts, split
-from tests.cli.conftest import PROJECT
-from tests.cli.invoked import pco, served
-from tests.lm.server import Server, says
-from tests.run.test_router import keeping
+from tests.build.cli import pco, served
+from tests.build.project import PROJECT
+from tests.build.router import keeping
+from tests.build.server import Server, says
 
 TOPICS = ("refund", "invoice", "cancel", "address")
 PROMPTS = ("Answer.", *(f"Is it about a {topic}? Use form {topic}." for topic in TOPICS))

@@ -14,8 +14,8 @@ import pytest
 
 from promptcodebook.paper.tasks.houserules.task import load_houserules, present_prompt, reward
 from promptcodebook.types import Example
-from tests.cli.invoked import pco, served
-from tests.lm.server import Server, says
+from tests.build.cli import pco, served
+from tests.build.server import Server, says
 
 LABELS = Path(__file__).with_name("houserules_answers.csv")
 RUBRIC = f"The answer keeps the house rule of the message's topic.\n\n{present_prompt()}"

@@ -12,8 +12,8 @@ import pytest
 
 from bench.judge_error import world
 from promptcodebook.tools.judging.figures import cohen_kappa, partial_correlation, rectified
-from tests.cli.invoked import Result, pco, served
-from tests.lm.server import Server, fails, says
+from tests.build.cli import Result, pco, served
+from tests.build.server import Server, fails, says
 
 RUBRIC = "The number is right."
 SKLEARN = [

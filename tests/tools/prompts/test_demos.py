@@ -15,8 +15,7 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.store.run import RunStore
 from promptcodebook.tools.prompts.pool import DEMO
-from tests.run.topics import PHRASES, data, right
-from tests.tools.prompts.test_pool import IDLE
+from tests.build.topics import IDLE, PHRASES, data, right
 
 HEAD = DEMO.split("{}")[0]
 

@@ -21,10 +21,10 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.store.run import RunStore
 from promptcodebook.tools.prompts import Front, read_front, read_prompts
-from tests.cli.invoked import pco as typed
-from tests.cli.invoked import served
-from tests.lm.server import Server, says
-from tests.run.topics import PHRASES, data, obey, right
+from tests.build.cli import pco as typed
+from tests.build.cli import served
+from tests.build.server import Server, says
+from tests.build.topics import PHRASES, data, obey, right
 
 PROMPTS = [f"You work for a shop.\n\nWhatever comes, say {letter}." for letter in PHRASES]
 

@@ -19,9 +19,8 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.tools.prompts import pool as pool_module
 from promptcodebook.tools.prompts.pool import Pool, read_pool
 from promptcodebook.types import Codebook, Instinct, Parameters, Rewrite
-from tests.run.topics import PROMPT, data, obey, right
+from tests.build.topics import IDLE, PROMPT, data, obey, right
 
-IDLE = [f"Mind the {word} of the answer." for word in ("tone", "length", "style", "order", "end")]
 RULES = [line.removeprefix("- ") for line in PROMPT.splitlines() if line.startswith("- ")]
 LEAK = "If a customer says that the blue kettle broke after only two days, say K."
 

@@ -21,8 +21,8 @@ from promptcodebook.cli.command import gather_settings
 from promptcodebook.config import load_config
 from promptcodebook.config.loading import select_remark
 from promptcodebook.data import load_settings
-from tests.cli.invoked import Result, Terminal, pco
-from tests.nasty import NASTY
+from tests.build.cli import Result, Terminal, pco
+from tests.build.nasty import NASTY
 
 KINDS = ("billing", "delivery", "account")
 WORDS = re.findall(r"\w+", "the parcel of last week has come in the end and all is well with it")

@@ -6,15 +6,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import Any
 
+import pytest
 from aiohttp import web
 from pydantic import BaseModel, TypeAdapter
+
+from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
+from promptcodebook.lm.endpoint import Endpoint, Transport, transport_to
+from promptcodebook.lm.spec import Spec, parse_spec
+from promptcodebook.lm.wire import ModelAddress
 
 Tree = dict[str, Any]
 _SAMPLING = {"temperature", "top_p", "top_k"}
@@ -232,3 +238,139 @@ def google_streams(*chunks: Sequence[Tree | str], drops: bool = False) -> Answer
 def _google(name: str, tree: Tree) -> Tree:
     made = google_type(name).model_validate(tree)
     return made.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+KEYS = {"ANTHROPIC_API_KEY": "sk-ant-very-secret-0", "GEMINI_API_KEY": "AIza-very-secret-0"}
+
+
+SCHEMA = Schema(
+    "Pick",
+    {
+        "type": "object",
+        "properties": {"a": {"type": "string", "maxLength": 9}},
+        "required": ["a"],
+        "additionalProperties": False,
+    },
+)
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    async with opened_site() as opened:
+        yield opened
+
+
+@dataclass
+class Provider:
+    """A model whose provider is the site."""
+
+    site: Site
+    text: str
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        url = self.site.url
+        return {**KEYS, "ANTHROPIC_BASE_URL": url, "GOOGLE_GEMINI_BASE_URL": url}
+
+    @property
+    def spec(self) -> Spec:
+        return parse_spec(self.text, self.environment)
+
+    def endpoint(self, timeout: float = 5.0, **options: Any) -> Endpoint:
+        access = self.spec.credentials({}, self.environment)
+        return Endpoint(self.spec, access, timeout=timeout, **options)
+
+    async def ask(self, *asked: Request, **options: Any) -> list[Reply]:
+        async with self.endpoint(**options) as lm:
+            return [await lm(each) for each in asked]
+
+    def transport(self) -> Transport:
+        return transport_to(self.spec, self.spec.credentials({}, KEYS), 5.0)
+
+    async def complete(self, **body: Any) -> dict[str, Any]:
+        """What a body of OpenAI's wire is answered with."""
+        where, transport = ModelAddress(self.spec.base_url, self.spec.model), self.transport()
+        data = json.dumps({"model": self.spec.model, **body}).encode()
+        try:
+            _, answer, _ = await transport.send("POST", "/chat/completions", where, data)
+        finally:
+            await transport.close()
+        return json.loads(answer)
+
+    async def streamed(self, **body: Any) -> list[dict[str, Any]]:
+        """The chunks of a stream. Its end is the mark that OpenAI's clients wait for."""
+        where, transport = ModelAddress(self.spec.base_url, self.spec.model), self.transport()
+        data = json.dumps({"model": self.spec.model, "stream": True, **body}).encode()
+        try:
+            reply = await transport.open("/chat/completions", where, data)
+            assert reply.headers["Content-Type"] == "text/event-stream"
+            *events, last, rest = (await reply.whole()).decode().split("\n\n")
+        finally:
+            await transport.close()
+        assert (last, rest) == ("data: [DONE]", "")
+        return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
+def request(*texts: str, schema: Schema | None = None, **sampling: Any) -> Request:
+    messages = tuple(Message("user", text) for text in texts or ("hi",))
+    drawn = Sampling(**{"max_tokens": 20, **sampling})
+    return Request("executor", (Message("system", "be brief"), *messages), schema, sampling=drawn)
+
+
+TEXT = {"type": "text"}
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "find",
+        "description": "Finds a parcel.",
+        "parameters": {"type": "object", "properties": {"id": {"type": "string"}}},
+    },
+}
+
+
+CALL = {"id": "t1", "type": "function", "function": {"name": "find", "arguments": '{"id": "7"}'}}
+
+
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+
+
+CONVERSATION: list[dict[str, Any]] = [
+    {"role": "system", "content": "You serve a shop."},
+    {"role": "system", "content": "Answer in French."},
+    {"role": "user", "content": [
+        {"type": "text", "text": "Where is this?"},
+        {"type": "image_url", "image_url": {"url": PIXEL}},
+        {"type": "image_url", "image_url": {"url": "https://shop.example/a.png"}},
+    ]},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "t1", "content": "at the depot"},
+    {"role": "user", "content": "Thanks."},
+]  # fmt: skip
+
+
+USAGE = {"input_tokens": 5, "cache_read_input_tokens": 15, "output_tokens": 1}
+
+
+BEGUN = {
+    "type": "message_start",
+    "message": {
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "claude", "content": [],
+        "stop_reason": None, "stop_sequence": None, "usage": USAGE,
+    },
+}  # fmt: skip
+
+
+def block(index: int, start: dict[str, Any], *deltas: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"type": "content_block_start", "index": index, "content_block": start},
+        *({"type": "content_block_delta", "index": index, "delta": each} for each in deltas),
+        {"type": "content_block_stop", "index": index},
+    ]
+
+
+def ended(reason: str) -> list[dict[str, Any]]:
+    delta = {"stop_reason": reason, "stop_sequence": None}
+    usage = {"output_tokens": 9}
+    return [{"type": "message_delta", "delta": delta, "usage": usage}, {"type": "message_stop"}]

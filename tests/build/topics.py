@@ -86,3 +86,6 @@ def learn(runs: Path, reward: Any = right, lm: Any = None, **more: Any) -> pco.R
         progress=False,
         **more,
     )
+
+
+IDLE = [f"Mind the {word} of the answer." for word in ("tone", "length", "style", "order", "end")]

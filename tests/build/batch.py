@@ -8,8 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.lm.server import Server, says
-from tests.method.build import routed
+from tests.build.method import routed
+from tests.build.server import Server, says
 
 ROUTE = routed(1, 3)
 

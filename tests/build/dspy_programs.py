@@ -3,7 +3,7 @@
 Each topic has a rule of its own, and K instincts say one each: no single one of them is right for
 all inputs. As a script it loads a saved program in a process of its own and answers:
 
-    python -m tests.integrations.programs FILE
+    python -m tests.build.dspy_programs FILE
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import dspy
 
 from promptcodebook.calls import Request
 from promptcodebook.lm.scripted import ScriptedLM
-from tests.method.build import routed, talkative
+from tests.build.method import routed, talkative
 
 TOPICS = ("rivers", "bridges", "clocks", "bread")
 RULES = tuple(f"About {topic}: say {topic.upper()}." for topic in TOPICS)

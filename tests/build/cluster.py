@@ -16,6 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.proxy import free_port
+from promptcodebook.deploy.online.log import (
+    Served,
+    new_request_id,
+)
 
 SECRET = "pass-word-4711"
 
@@ -99,3 +103,11 @@ def cluster() -> Generator[Cluster]:
             yield running
         finally:
             running.stop()
+
+
+def served(n: int = 0, ref: str = "tickets@live", caller: str = "a") -> Served:
+    route, features = (1, 3), (7, 2048)
+    return Served(
+        new_request_id(), 100.0 + n, ref, "sha256:1", caller, "", 200, 0.5, None, route, 0.9,
+        features, False, "My refund \0 is late.",
+    )  # fmt: skip

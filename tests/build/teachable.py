@@ -11,7 +11,7 @@ from typing import Any
 import promptcodebook as pco
 from promptcodebook.calls import Request
 from promptcodebook.lm.scripted import ScriptedLM
-from tests.run.test_optimize import data, reward
+from tests.build.optimize import data, reward
 
 QUICK: dict[str, Any] = {"preset": "quick", "update": {"epochs": 6, "batch_size": 6}}
 
@@ -68,3 +68,10 @@ def learn(tmp_path: Path, optimizer: str, lm: Any = None, **more: Any) -> pco.Ru
 
 def total(run: pco.Run) -> int:
     return sum(usage.calls for usage in run.usage.values())
+
+
+async def two_steps(prompt: pco.Prompt, example: pco.Example, lm: pco.Chat) -> pco.Output:
+    plan = await lm("Plan: " + example.input, system=prompt.of("plan"), purpose="plan")
+    said = await lm(example.input, system=prompt.of("say"), purpose="say")
+    trace = (pco.Stage("plan", example.input, plan.text), pco.Stage("say", plan.text, said.text))
+    return pco.Output(said.text, trace)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 Step = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
@@ -180,3 +181,18 @@ class Server:
         if self.models is None:
             raise web.HTTPNotFound
         return web.json_response({"data": [{"id": name} for name in self.models]})
+
+
+class Counts(Counter[str]):
+    """A Tally that can be read."""
+
+    def __call__(self, name: str, count: int = 1) -> None:
+        self[name] += count
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    served = Server()
+    await served.start()
+    yield served
+    await served.stop()

@@ -3,19 +3,29 @@ share."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import aiohttp
 import openai
+from aiohttp import web
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM
-from promptcodebook.deploy.http.admission import Admission, Callers, RequestLimits
+from promptcodebook.config.schema import Price
+from promptcodebook.deploy.http.admission import (
+    Admission,
+    Callers,
+    RequestLimits,
+    caller_of,
+    daily_budget,
+)
 from promptcodebook.deploy.online.exploring import Explorer
 from promptcodebook.deploy.serve.proxy import Proxy
 from promptcodebook.deploy.serve.spending import Records, Spending
@@ -28,7 +38,7 @@ from promptcodebook.deploy.serve.versions import (
     PolicySource,
     ServedVersion,
 )
-from promptcodebook.lm.budget import Ledger
+from promptcodebook.lm.budget import Ledger, PriceTable
 from promptcodebook.lm.endpoint import HttpTransport
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
@@ -37,8 +47,8 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.routing.ranking import BUCKETS
 from promptcodebook.types import Ranking
-from tests.lm.server import Server
-from tests.policy.test_policy import RANKING, file_of
+from tests.build.policy import RANKING, file_of
+from tests.build.server import Server, Step
 
 SAID: Any = [{"role": "user", "content": "My refund is late."}]
 UPSTREAM_KEY = "sk-upstream-4711-secret"
@@ -153,3 +163,29 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
             yield Up(address.base_url.removesuffix("/v1"), server, proxy)
     finally:
         await server.stop()
+
+
+def limited(path: Path, *, at: str = "2026-03-01T18:00:00+00:00", **budgets: str) -> Setup:
+    """Keys NAME-key-4711 with these budgets a day; a token costs a thousandth of a dollar."""
+    keys = {f"{name}-key-4711": daily_budget(text, name) for name, text in budgets.items()}
+    allowed = {caller_of(key): budget for key, budget in keys.items()}
+    prices = PriceTable({"m": Price(prompt=1000, completion=1000)})
+    spending = Spending(path, allowed, prices, ("m",), 20, lambda: datetime.fromisoformat(at))
+    return Setup(keys=(*keys, "free-key-4711"), spending=spending)
+
+
+LATE = "My refund is late."
+
+
+def streams(*pieces: bytes, delay: float = 0.0, breaks: bool = False) -> Step:
+    async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+            await asyncio.sleep(delay)
+        if breaks and request.transport is not None:
+            request.transport.abort()
+        return response
+
+    return step

@@ -13,8 +13,8 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.deploy.batch.rows import ROUTE
-from tests.lm.server import Server, says
+from tests.build.batch import ROUTE
+from tests.build.server import Server, says
 
 Answer = Callable[[dict[str, Any]], dict[str, Any] | tuple[int, dict[str, Any]]]
 USAGE = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
+SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[3] / "shared")
 
 
 def shared(*parts: str) -> Path:
@@ -37,3 +37,14 @@ class Shelf:
         self.asked.append((query, k))
         hop = len(self.asked)
         return [f"Page {hop}.{n} | text {n} of hop {hop}" for n in range(k)]
+
+
+PLAIN = "Thank you for your message. We are sorry for the trouble and will call you tomorrow."
+
+
+REPLIES = json.loads(
+    (Path(__file__).parents[1] / "paper" / "tasks" / "houserules_replies.json").read_text("utf-8")
+)
+
+
+KEPT: dict[str, list[str]] = REPLIES["kept"]

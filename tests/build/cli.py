@@ -14,8 +14,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from promptcodebook.calls import Usage
 from promptcodebook.cli import app
-from tests.lm.server import Server
+from promptcodebook.progress import (
+    Began,
+    Phase,
+    ProgressEvent,
+    Spent,
+    StepDone,
+    ValidationDone,
+)
+from promptcodebook.types import (
+    Codebook,
+    Evaluation,
+    Failure,
+    Instinct,
+    Parameters,
+    Rollout,
+    Route,
+    Step,
+    Trace,
+)
+from tests.build.server import Server
 
 
 @dataclass(frozen=True)
@@ -97,3 +117,42 @@ def served(server: Server) -> Iterator[Server]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+ESC = "\x1b"
+
+
+def began(size: int, simulated: bool = True) -> Began:
+    spec = "simulated" if simulated else "http://localhost:8000/v1#m"
+    return Began("20260131-x", "runs/20260131-x", 20, 0, size, {"executor": spec}, simulated)
+
+
+def step(index: int, size: int) -> Step:
+    rollouts = [
+        Rollout("a", route=Route((0, 1)), reward=index / 20),
+        Rollout("b", failure=Failure("execute", "CallTimeout", "slow")),
+    ]
+    instincts = tuple(Instinct(f"Instinct {k} says {ESC}[31mred\x07.") for k in range(size))
+    return Step(
+        index=index,
+        epoch=index,
+        epsilon=0.5,
+        traces=tuple(Trace(r) for r in rollouts),
+        rewrites=(),
+        parameters=Parameters("e", "g", Codebook(instincts), "c"),
+        ema=(0.0,) * size,
+        success=(0.25,) * size,
+        selected=tuple((index + 1) * (k < 2) for k in range(size)),
+    )
+
+
+def script(size: int = 16, steps: int = 12) -> Iterator[ProgressEvent]:
+    """The events of a run that is validated at last."""
+    yield began(size)
+    yield ValidationDone(-1, Evaluation("step 0", "val", (Rollout("v", reward=0.25),)), best=True)
+    for index in range(steps):
+        yield StepDone(step(index, size), 3.0)
+        spent = {"executor": Usage(10, 900, 100, 0, None), "encoder": Usage(5, 90, 10, 0, 0.2)}
+        yield Spent(spent, {"rate_limited": 3, "cache_misses": 0})
+    yield Phase("validating step 12", 0, 8)
+    yield Phase("validating step 12", 4, 8)

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from promptcodebook.config import load_config
-from tests.cli.invoked import pco
+from tests.build.cli import pco
 
 DOCS = Path(__file__).parents[2] / "docs"
 _ADDRESS = re.compile(r'http://localhost:8000/v1#[\w-]+|openai/[\w.-]+|(?<=lm=")\.\.\.(?=")')

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 
 _HOOK = """
 import json, os, sys
@@ -112,3 +112,11 @@ def watched(folder: Path, *command: str, isolated: bool = True, **environ: str) 
     packets = json.loads(counts.read_text()) if counts.exists() else {}
     files = (str(p.relative_to(home)) for p in home.rglob("*") if p.is_file())
     return Outbound(done.returncode, done.stdout, done.stderr, hosts, packets, tuple(sorted(files)))
+
+
+ELSEWHERE = {"datasets", "mlflow", "presidio", "grpo", "smollm2", "local", "wandb"}
+"""Extras that no test tool needs: `make test-local` has them."""
+
+
+OWN = (".local/share/promptcodebook/", ".cache/", ".dspy_cache/")
+"""What may be written to the home folder: our secret, and libraries' caches."""

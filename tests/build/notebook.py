@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,3 +40,18 @@ def _shown(value: Any) -> str:
 
 if __name__ == "__main__":
     run(Path(sys.argv[1]))
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def interpret(script: Path, *args: str, model: str) -> str:
+    """A Python of its own in the script's folder, or in the one that is named; what it printed."""
+    folder = Path(args[0]).parent if args else script.parent
+    environment = {**os.environ, "PCO_LM": model} if model else dict(os.environ)
+    done = subprocess.run(
+        [sys.executable, str(script), *args],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout

@@ -1,0 +1,91 @@
+"""A server that stores feedback, and the settings of a canary's trial."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.deploy.online.log import (
+    Served,
+    SqliteLog,
+)
+from promptcodebook.deploy.registry.registry import Canary, Registry
+from promptcodebook.deploy.serve.feedback import Online
+from promptcodebook.routing.ranking import buckets_of
+from tests.build.clock import until
+from tests.build.proxied import SAID, Setup, Up, one_call, up
+from tests.build.registry import PRODUCTION, open_gate
+
+
+@dataclass
+class Trial:
+    """What is up, and the registry that it serves from."""
+
+    served: Up
+    registry: Registry
+    today: str
+    new: str
+    ref: str = PRODUCTION
+
+    async def begin(
+        self, share: float = 0.5, split: str = "conversation", margin: float = 0.0
+    ) -> None:
+        """Begins a canary, which the server then has taken up and found to have no feedback."""
+        plan: dict[str, Any] = {"share": share, "margin": margin, "split": split}
+        self.registry.promote(self.new, self.ref, gate=open_gate, canary=plan)
+        begun = self.canary
+        await until(lambda: self.served.proxy.live.canary == begun)
+        await self.ready("no feedback")
+
+    async def prompted(self, key: str = "", model: str = "", **headers: str) -> tuple[str, str]:
+        """A request's id and the version that it got."""
+        sent = {**headers, **({"Authorization": f"Bearer {key}"} if key else {})}
+        body = {"messages": SAID, "model": model or "pco/tickets"}
+        status, _, said = await self.served.ask(json=body, headers=sent)
+        assert status == 200
+        return said["x-request-id"], said["x-pco-version"]
+
+    async def rewarded(self, reward: Callable[[str, int], float], most: int = 150) -> None:
+        """Sends requests with feedback until the canary is over or a limit is reached."""
+        for n in range(most):
+            asked, version = await self.prompted()
+            body = {"request_id": asked, "reward": reward(version, n)}
+            assert (await self.served.ask("/v1/feedback", json=body))[0] == 200
+            if n > 20 and self.canary is None:
+                return
+            await asyncio.sleep(0.01 if n > 20 else 0)
+
+    @property
+    def canary(self) -> Canary | None:
+        return self.registry.canary(self.ref)
+
+    async def ready(self, *parts: str) -> dict[str, Any]:
+        """What /readyz says, once its canary's state has these parts in it."""
+        async with asyncio.timeout(60):
+            while True:
+                _, body, _ = await self.served.ask("/readyz")
+                if all(part in body.get("canary_state", "no canary") for part in parts):
+                    return body
+                await asyncio.sleep(0.05)
+
+
+def served(
+    n: int, at: float, text: str, route: tuple[int, ...] = (1,), caller: str = "", **rest: Any
+) -> Served:
+    version = "sha256:" + "0" * 64
+    made = Served(f"req-{n:024x}", at, PRODUCTION, version, caller, "", 200, 0.1, 9, route, 1.0,
+                  buckets_of(text))  # fmt: skip
+    return replace(made, **rest)
+
+
+@asynccontextmanager
+async def serving(path: Path, explore: float = 0.0, **options: Any) -> AsyncGenerator[Up]:
+    keys, records = options.pop("keys", ()), options.pop("records", None)
+    online = Online("tickets@live", SqliteLog(path), explores=explore > 0, **options)
+    setup = Setup(keys=keys, records=records, options={"online": online}, explore=explore)
+    async with up(one_call(), setup) as served:
+        yield served

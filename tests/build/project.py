@@ -1,0 +1,20 @@
+"""A small project of the command line, and the settings of a quick run of it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1] / "cli" / "project"
+"""A small task of two dozen rows, as one would make of what `pco init` writes."""
+
+
+QUICK = ("--preset", "quick", "--set", "update.epochs=4", "--set", "validation.every=2")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the project."""
+    return Path(shutil.copytree(PROJECT, tmp_path / "mytask"))

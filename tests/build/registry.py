@@ -1,0 +1,81 @@
+"""Policies and registries to test with."""
+
+from __future__ import annotations
+
+import io
+import tomllib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from promptcodebook.deploy.registry.log import (
+    SqliteStorage,
+)
+from promptcodebook.deploy.registry.registry import (
+    Registry,
+    Version,
+    export_lines,
+    import_lines,
+)
+from promptcodebook.method.state import State
+from promptcodebook.method.templates import load_templates
+from promptcodebook.policy.file import PolicyFile  # pyright: ignore[reportPrivateUsage]
+from tests.build.method import config
+from tests.build.store import parameters
+
+PRODUCTION = "tickets@production"
+
+
+def policy(word: str = "") -> str:
+    """The text of a small policy file; another word, another policy."""
+    state = State.first(parameters(word))
+    settings = config(size=2, select=1, lm="simulated")
+    return PolicyFile.of(state, settings, load_templates("default"), "", ()).text()
+
+
+def clock() -> datetime:
+    """The same minute for ever."""
+    return datetime(2026, 1, 31, 15, 45, tzinfo=UTC)
+
+
+def sqlite(folder: Path, who: str = "ada") -> Registry:
+    return Registry(SqliteStorage(folder / "registry.sqlite"), who, clock)
+
+
+def open_gate(version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
+    """Lets every version through, for tests about other things than audits."""
+    return {}
+
+
+def a_policy(*instincts: str, **more: Any) -> PolicyFile:
+    templates = load_templates("default")
+    tree = {
+        "templates": {"encoder": templates.sources["encoder"],
+                      "generator": templates.sources["generator"],
+                      "lines": templates.lines},
+        "select": 1, "compose": "generator", "base_prompt": "", "output_format": "",
+        "encoder": templates.text("theta"), "generator": templates.text("phi"),
+        "codebook": [{"text": text} for text in instincts],
+    }  # fmt: skip
+    return PolicyFile.model_validate({**tree, **more})
+
+
+HARM = {"hazard": "hte", "severity": "high", "quote": "", "reason": "it harms"}
+
+
+HARMFUL = tomllib.loads(
+    resources.files("promptcodebook.deploy.audit").joinpath("hazards.toml").read_text()
+)["plain"]["harmful"]
+
+
+def exported(registry: Registry, *sources: str) -> bytes:
+    return "".join(export_lines(registry, sources)).encode()
+
+
+def taken(registry: Registry, data: bytes, name: str = "") -> tuple[int, int]:
+    found = import_lines(registry, io.BytesIO(data), name)
+    return found.versions, found.entries
