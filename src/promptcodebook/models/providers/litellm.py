@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-import tomllib
 from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 from promptcodebook.errors import ConfigError
@@ -15,12 +13,12 @@ from promptcodebook.models.providers.library import (
     JsonDict,
     ProviderLibrary,
     RefusedCall,
+    dialect,
     fault,
 )
 
 # Releases of litellm that carried somebody else's code.
 _MALICIOUS = ("1.82.7", "1.82.8")
-_FIELDS = Path(__file__).with_name("litellm.toml")
 
 
 class LiteLLM(ProviderLibrary):
@@ -41,7 +39,7 @@ class LiteLLM(ProviderLibrary):
         # Else it prints advice to the screen beside each error.
         self.library.suppress_debug_info = True
         self._sent = access.all_headers()
-        self._fields = set(tomllib.loads(_FIELDS.read_text("utf-8"))["fields"])
+        self._fields = set(dialect("litellm")["fields"])
 
     def open_client(self) -> Any:
         return self.library
