@@ -89,7 +89,7 @@ def _poison(text: str, folder: Path, spec: str) -> str:
 def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the attacker trained."""
     folder = tmp_path_factory.mktemp("attacker")
-    assert pco("init", cwd=folder).code == 0
+    assert pco("init", "--lm", "simulated", cwd=folder).code == 0
     stopped = pco("train", "--preset", "quick", "--budget", "300calls", cwd=folder)
     assert stopped.code == 3, stopped.err
     return folder

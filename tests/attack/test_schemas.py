@@ -105,7 +105,8 @@ async def test_a_schema_that_costs_too_much_or_is_none_is_a_400(name: str) -> No
         status, answer, _ = await ask(url, json=wanting(REFUSED[name]))
         took = time.perf_counter() - begun
     assert status == 400, answer
-    assert "the schema" in answer["error"]["message"], answer
+    refusals = "the schema", "it is too deep or holds a number out of range"
+    assert any(refusal in answer["error"]["message"] for refusal in refusals), answer
     assert took < _QUICK_S
 
 

@@ -70,7 +70,8 @@ def test_ctrl_c_always_answers(tmp_path: Path, reward: str) -> None:
 
 
 def test_stdout_holds_the_result_alone(tmp_path: Path) -> None:
-    assert subprocess.run([*PCO, "init"], cwd=tmp_path, capture_output=True).returncode == 0
+    init = [*PCO, "init", "--lm", "simulated"]
+    assert subprocess.run(init, cwd=tmp_path, capture_output=True).returncode == 0
     reward = tmp_path / "reward.py"
     loud = reward.read_text() + "\n\nprint('read')\n_quiet = reward\n\n"
     loud += (

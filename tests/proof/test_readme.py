@@ -92,7 +92,7 @@ def test_the_first_verdict_comes_as_printed(shell: Shell) -> None:
     begin, train, use = re.split(r"^(pco train .*)\n", commands(block), flags=re.M)
     shell.run(begin)
     assert train.split("#")[0].split() == ["pco", "train", "--lm", "smollm2"]
-    done = shell.run("pco train", "shop")
+    done = shell.run("pco train --lm simulated", "shop")
     assert "\nDo not deploy: the learned policy (simulated)\n" in f"\n{done.stdout}"
     assert "test split, n = 44" in done.stdout
     assert "route " in shell.run(use, "shop").stdout
