@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from promptcodebook.errors import ConfigError
-from promptcodebook.lm.spec import missing_key, parse_spec, require_keys
+from promptcodebook.lm.spec import Spec, missing_key, parse_spec, require_keys
 
 OURS, OPENAI = ("PCO_API_KEY",), ("OPENAI_API_KEY",)
 
@@ -84,6 +84,27 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(text: str):
     with pytest.raises(ConfigError) as moved:
         parse_spec("openai/x", {"OPENAI_BASE_URL": text})
     assert "hunter2" not in str(moved.value) + moved.value.hint
+
+
+@pytest.mark.parametrize(("header", "sent"), [
+    ("Authorization", {"Authorization": "Bearer k"}),
+    ("api-key", {"api-key": "k"}),
+])  # fmt: skip
+def test_a_key_goes_in_the_header_that_its_provider_wants(header: str, sent: dict[str, str]):
+    spec = Spec("x/m", "http", "https://x/v1", "m", key_names=("X_KEY",), key_header=header)
+    assert spec.credentials({"X-Title": "t"}, {"X_KEY": "k"}).all_headers() == {
+        "X-Title": "t", **sent
+    }  # fmt: skip
+
+
+def test_what_openai_serves_is_its_own_by_name_and_by_address():
+    named, addressed = (parse_spec(text, {}) for text in (
+        "openai/gpt", "https://api.openai.com/v1#gpt"
+    ))  # fmt: skip
+    assert (
+        (named.kind, named.provider) == (addressed.kind, addressed.provider) == ("http", "openai")
+    )
+    assert parse_spec("https://host/v1#gpt", {}).provider == ""
 
 
 # A provider that answers nobody without a key is told of before a call, or a run, is begun.

@@ -208,7 +208,7 @@ def _spec_of(text: str) -> Spec:
 
 def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:
     parts = urlsplit(spec.base_url)
-    kind = spec.provider if spec.kind == "provider" else spec.kind
+    kind = spec.provider or spec.kind
     model = spec.model
     if kind == "litellm":
         kind, _, model = spec.model.partition("/")

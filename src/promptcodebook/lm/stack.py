@@ -136,7 +136,12 @@ class Endpoints:
 
         found = spec.credentials(headers, self.environment)
         endpoint = Endpoint(
-            spec, found, self.timeout, self.most_bytes, self.private, around=self.around
+            spec,
+            found,
+            timeout=self.timeout,
+            most_bytes=self.most_bytes,
+            private=self.private,
+            around=self.around,
         )
         self._open.append(endpoint)
         return endpoint

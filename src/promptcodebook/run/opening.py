@@ -389,7 +389,7 @@ def _moved(
         parsed = [[parse_spec(spec) for spec in pair] for pair in other]
     except errors.ConfigError:
         return (), now
-    served = all(spec.kind in ("http", "openai") for pair in parsed for spec in pair)
+    served = all(spec.kind == "http" for pair in parsed for spec in pair)
     if not other or not served or any(a.model != b.model or not a.model for a, b in parsed):
         return (), now
     back = merge(now, {"lm": then["lm"]})

@@ -62,7 +62,7 @@ def batches_in(
     def make(config: Config, private: bool) -> Held:
         text, settings = config.model_of("executor"), config.roles["executor"]
         spec = parse_spec(text)
-        if spec.kind not in ("http", "openai"):
+        if spec.kind != "http":
             said = f"{text} takes no batches: these need a server, such as openai/NAME"
             raise ConfigError(said, hint="leave out --batch-api and --offline-file")
         if secrets := secret_variables(settings.extra):

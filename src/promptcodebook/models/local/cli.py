@@ -96,8 +96,8 @@ def serve(
 def _check_fits(options: Mapping[str, object], whose: str) -> None:
     for name, value in options.items():
         if value:
-            said = f"--{name.replace('_', '-')} is for {whose}"
-            raise ConfigError(said, hint="pco lm serve --help")
+            message = f"--{name.replace('_', '-')} is for {whose}"
+            raise ConfigError(message, hint="pco lm serve --help")
 
 
 def _serve_local(model: str, terms: ServerOptions, four_bit: bool, as_json: bool) -> None:
@@ -107,8 +107,8 @@ def _serve_local(model: str, terms: ServerOptions, four_bit: bool, as_json: bool
     from promptcodebook.models.local.server import LocalServer
 
     if four_bit and not model.startswith(HF):
-        said = f"--4bit is for hf: models, and {model} is a GGUF file, which has its own weights"
-        raise ConfigError(said, hint=f"pco lm serve {shell(model)}")
+        message = f"--4bit is for hf: models, and {model} is a GGUF file, which has its own weights"
+        raise ConfigError(message, hint=f"pco lm serve {shell(model)}")
     require_keys((terms.key,), terms.host, f"pco lm serve {shell(model)}")
     weights = find_weights(model)
 

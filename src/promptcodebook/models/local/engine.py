@@ -134,7 +134,8 @@ class Embedding:
 
 @runtime_checkable
 class EmbeddingEngine(Protocol):
-    """An engine whose model makes embeddings. RequestRefused: a text beyond the context."""
+    """An engine whose model makes embeddings. Raises RequestRefused when a text exceeds the
+    context."""
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]: ...
 
@@ -171,8 +172,10 @@ def find_weights(text: str, installed: Callable[[str], Distribution] = distribut
     if text.startswith(HF):
         source = text.removeprefix(HF)
         if not source:
-            said = "hf: names no model"
-            raise ConfigError(said, hint="write hf:DIR or hf:OWNER/NAME, e.g. hf:Qwen/Qwen3-0.6B")
+            message = "hf: names no model"
+            raise ConfigError(
+                message, hint="write hf:DIR or hf:OWNER/NAME, e.g. hf:Qwen/Qwen3-0.6B"
+            )
         expanded = os.path.expanduser(source)
         found = expanded if Path(expanded).is_dir() else source
         return Weights(Path(source).name, "hf", found)
@@ -181,8 +184,8 @@ def find_weights(text: str, installed: Callable[[str], Distribution] = distribut
         if not path.is_file():
             raise ConfigError(f"there is no file {path}", hint="give the path of a .gguf file")
         return Weights(path.stem, "gguf", str(path))
-    said = f"unknown local model {text!r}{did_you_mean(text, [SMOLLM2, 'simulated'])}"
-    raise ConfigError(said, hint="write smollm2, PATH.gguf, hf:DIR-or-NAME, or simulated")
+    message = f"unknown local model {text!r}{did_you_mean(text, [SMOLLM2, 'simulated'])}"
+    raise ConfigError(message, hint="write smollm2, PATH.gguf, hf:DIR-or-NAME, or simulated")
 
 
 def require_model(text: str, needs: Sequence[str] = GGUF_NEEDS) -> Weights:
@@ -207,5 +210,5 @@ def identify(weights: Weights) -> str:
         listed = "\n".join(f"{name} {at.st_size} {at.st_mtime_ns}" for name, at in stats)
         return hashlib.sha256(listed.encode()).hexdigest()
     except OSError as error:
-        said = f"{path} cannot be read: {error.strerror}"
-        raise ConfigError(said, hint="give the path of a file you may read") from None
+        message = f"{path} cannot be read: {error.strerror}"
+        raise ConfigError(message, hint="give the path of a file you may read") from None

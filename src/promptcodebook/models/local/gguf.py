@@ -78,8 +78,8 @@ def _read(path: str | Path) -> dict[str, object]:
                 key = _string(file)
                 fields[key] = _value(file, _unpack(file, "I")[0], key in (_WORDS, _KINDS, _MERGES))
     except (OSError, struct.error, ValueError, KeyError) as error:
-        said = f"{path} cannot be read as a GGUF file: {error}"
-        raise ConfigError(said, hint="download it again") from None
+        message = f"{path} cannot be read as a GGUF file: {error}"
+        raise ConfigError(message, hint="download it again") from None
     return fields
 
 
@@ -144,9 +144,9 @@ def convert_gguf(weights: Weights) -> Path:
                 quantization_config=transformers.GgufConfig(dequantize=True),
             )
         except (ValueError, LookupError, NotImplementedError, OSError) as error:
-            said = f"{file.name} cannot be unpacked: {error}"
+            message = f"{file.name} cannot be unpacked: {error}"
             hint = "train the model that it was made of: --lm hf:OWNER/NAME"
-            raise ConfigError(said, hint=hint) from error
+            raise ConfigError(message, hint=hint) from error
         marks = ("bos_token_id", "eos_token_id", "pad_token_id")
         kept = {mark: getattr(tokenizer, mark) for mark in marks}
         model.generation_config = transformers.GenerationConfig(**kept)

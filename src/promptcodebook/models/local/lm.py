@@ -32,7 +32,8 @@ _Text = Annotated[str, MinLen(1)]
 
 
 def load_engine(weights: Weights, *, four_bit: bool = False) -> Engine:
-    """Loads a model (one of Hugging Face in 4 bits); takes seconds. MissingExtra, ConfigError."""
+    """Load a model (one of Hugging Face in 4 bits), in seconds. Raises MissingExtra without its
+    library, ConfigError when it is not there."""
     if weights.format == "hf":
         from promptcodebook.models.local.transformers import load_transformers
 
@@ -134,7 +135,8 @@ class _Extra(BaseModel):
 
 
 def job_of(request: Request) -> Job:
-    """The request as an engine takes it. RequestRefused: an unknown field, or a part not text."""
+    """The request as an engine takes it. Raises RequestRefused when a field is unknown or a part is
+    not text."""
     sampling, known = request.sampling, _Extra.model_fields
     given = {name: value for name, value in sampling.extra.items() if value or name != "stop"}
     schema = None if request.schema is None else request.schema.body

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import json
 import shutil
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,6 @@ from promptcodebook.errors import ConfigError, import_extra
 from promptcodebook.models.local.transformers import chat_tokens, from_pretrained, nf4
 
 _WHAT, _EXTRA = "GRPO", "grpo"
-_LEFT_TO_TRL = (
-    *("loss_type", "num_iterations", "epsilon", "scale_rewards", "importance_sampling_level"),
-    *("mask_truncated_completions", "top_k", "weight_decay", "adam_beta1", "adam_beta2"),
-    "max_grad_norm",
-)
-"""Settings of its GRPOConfig that are its own defaults, and belong to what a run was made with."""
 _STATE = "trainer_state.json"  # the trainer writes it last: a checkpoint without it is half of one
 
 
@@ -96,7 +91,7 @@ def train_lora(training: LoraTraining, watch: LoraHooks) -> Mapping[str, Any]:
     dtype = torch.bfloat16 if on_gpu or four_bit else torch.float32
     arguments = _arguments(training, on_gpu=on_gpu)
     settings: dict[str, Any] = {
-        **{name: getattr(arguments, name, None) for name in _LEFT_TO_TRL},
+        **{name: getattr(arguments, name, None) for name in _config()["left_to_trl"]},
         "optim": str(arguments.optim.value),
         "device": torch.cuda.get_device_name(0) if on_gpu else "cpu",
         "dtype": str(dtype).removeprefix("torch."),
@@ -124,20 +119,16 @@ def train_lora(training: LoraTraining, watch: LoraHooks) -> Mapping[str, Any]:
     return settings
 
 
+def _config() -> Mapping[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("lora.toml").read_text("utf-8"))
+
+
 def _arguments(training: LoraTraining, *, on_gpu: bool) -> Any:
     """trl's, with a checkpoint and a line of its log after every step."""
     trl: Any = import_extra("trl", _WHAT, _EXTRA)
     return trl.GRPOConfig(
         output_dir=str(training.folder),
-        save_strategy="steps",
-        save_steps=1,
-        save_total_limit=2,
-        # A training that is taken up in its second epoch would shuffle as the first was shuffled.
-        shuffle_dataset=False,
-        logging_steps=1,
-        report_to="none",
-        disable_tqdm=True,
-        log_level="error",
+        **_config()["arguments"],
         use_cpu=not on_gpu,
         bf16=on_gpu,
         gradient_checkpointing=on_gpu,

@@ -284,7 +284,8 @@ class HiddenStates:
     def embed(
         self, texts: Sequence[str], encode: Callable[[str], list[int]]
     ) -> Sequence[engines.Embedding]:
-        """RequestRefused: an empty or too long text, or an unusual model; MissingExtra."""
+        """Raises RequestRefused when a text is empty or too long or the model is unusual,
+        MissingExtra without the libraries."""
         with self._turn:
             return [self._embedding(encode(text)) for text in texts]
 
@@ -297,8 +298,8 @@ class HiddenStates:
         twice = 2 * len(tokens)
         if not 0 < twice <= self._context_length:
             most = f"an embedding of {self._model} takes 1 to {self._context_length // 2}"
-            said = f"the text has {len(tokens)} tokens, and {most}"
-            raise RequestRefused(said, hint="embed a shorter text", model=self._model)
+            message = f"the text has {len(tokens)} tokens, and {most}"
+            raise RequestRefused(message, hint="embed a shorter text", model=self._model)
         if self._graph is None:
             self._graph = self._load()
         self._graph.reset_state()
@@ -329,9 +330,9 @@ class HiddenStates:
             graph = core.read_model(link.with_name("openvino_model.xml"))
             product = graph.get_results()[0].input_value(0).get_node()
             if product.get_type_name() != "MatMul":
-                said = f"{self._model} makes no embeddings here: its graph ends in another way"
+                message = f"{self._model} makes no embeddings here: its graph ends in another way"
                 hint = "name another model for them: roles.encoder.model"
-                raise RequestRefused(said, hint=hint, model=self._model)
+                raise RequestRefused(message, hint=hint, model=self._model)
             graph.add_outputs([product.input_value(0)])
             graph.remove_result(graph.get_results()[0])
             return core.compile_model(graph, "CPU").create_infer_request()
@@ -346,7 +347,8 @@ _LONGEST = 10**7
 
 
 def load_openvino(weights: engines.Weights) -> OpenVinoEngine:
-    """Loads a GGUF file; takes seconds. MissingExtra, ConfigError."""
+    """Load a GGUF file, in seconds. Raises MissingExtra without the library, ConfigError when the
+    file is not readable."""
     genai = import_extra("openvino_genai", f"the model {weights.name}", SMOLLM2)
     header = read_gguf(weights.source)
     scheduler = genai.SchedulerConfig()
@@ -425,8 +427,8 @@ class OpenVinoEngine:
         if room <= 0:
             most = f"{self.model} reads {self.context_length} with its reply"
             hint = "shorten the prompt, or choose a model with a longer context"
-            said = f"the prompt has {len(tokens)} tokens, and {most}"
-            raise RequestRefused(said, hint=hint, model=self.model)
+            message = f"the prompt has {len(tokens)} tokens, and {most}"
+            raise RequestRefused(message, hint=hint, model=self.model)
         prompt = self._runtime.tensor(tokens)
         grammar = None if job.schema is None else schema_ebnf(job.schema)
         settings = self._settings(job, room, grammar)
@@ -436,9 +438,9 @@ class OpenVinoEngine:
 
     def _settings(self, job: engines.Job, room: int, grammar: Grammar | None) -> Any:
         if job.logprobs:
-            said = "this engine tells a token's log-probability, and no alternatives to it"
+            message = "this engine tells a token's log-probability, and no alternatives to it"
             hint = "ask for logprobs without top_logprobs"
-            raise RequestRefused(said, hint=hint, model=self.model)
+            raise RequestRefused(message, hint=hint, model=self.model)
         drawn = job.temperature > 0
         fields: dict[str, object] = {
             "max_new_tokens": room if job.max_tokens is None else min(room, job.max_tokens),
@@ -462,8 +464,8 @@ class OpenVinoEngine:
             settings = genai.GenerationConfig(**fields)
             settings.validate()
         except (RuntimeError, TypeError, ValueError) as error:
-            said = f"{self.model} takes no such settings: {_last_line(error)}"
-            raise RequestRefused(said, model=self.model) from None
+            message = f"{self.model} takes no such settings: {_last_line(error)}"
+            raise RequestRefused(message, model=self.model) from None
         return settings
 
     def _prompt(self, messages: tuple[Message, ...]) -> list[int]:

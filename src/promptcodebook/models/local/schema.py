@@ -77,7 +77,8 @@ class Grammar:
 
 
 def schema_ebnf(schema: Mapping[str, object]) -> Grammar:
-    """The texts that satisfy the schema, properties in its order. RequestRefused."""
+    """The texts that satisfy the schema, properties in its order. Raises RequestRefused when it
+    cannot be enforced."""
     try:
         if len(written := json.dumps(schema)) > _LONGEST_SCHEMA:
             raise _refuse(f"it has more than {_LONGEST_SCHEMA:,} characters")
@@ -92,8 +93,8 @@ def _cached(schema: str) -> Grammar:
 
 
 def _refuse(what: str, place: str = "") -> RequestRefused:
-    said = f"the schema cannot be enforced: {what[:300]} (at {place[:300] or 'its root'})"
-    return RequestRefused(said, hint="leave it out of the schema, and check the reply for it")
+    message = f"the schema cannot be enforced: {what[:300]} (at {place[:300] or 'its root'})"
+    return RequestRefused(message, hint="leave it out of the schema, and check the reply for it")
 
 
 class RulePiece(NamedTuple):

@@ -118,8 +118,9 @@ def _within(
 
 
 def _to_reply(made: Generation) -> Reply:
-    tokens = made.prompt_tokens, made.completion_tokens, made.cached_tokens or 0
-    return Reply(made.text, made.finish, Usage(1, *tokens, None))
+    cached = made.cached_tokens or 0
+    usage = Usage(1, made.prompt_tokens, made.completion_tokens, cached, cost=None)
+    return Reply(made.text, made.finish, usage)
 
 
 def _logprobs_tree(made: Generation) -> Mapping[str, object] | None:
@@ -638,16 +639,8 @@ class LocalServer:
 
 def _bind(host: str, port: int) -> socket.socket:
     """A socket that listens, so that a port that is taken is an OSError and no exit of Uvicorn."""
-    family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    bound = socket.socket(family, kind, protocol)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(where)
-        bound.listen(1024)
-    except OSError:
-        bound.close()
-        raise
-    return bound
+    family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(where, family=family, backlog=1024)
 
 
 async def _rest(first: bytes, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

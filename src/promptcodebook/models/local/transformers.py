@@ -244,7 +244,8 @@ def load_transformers(weights: engines.Weights, *, four_bit: bool = False) -> Tr
 def from_pretrained(
     library: Any, source: str, options: Mapping[str, Any], **tokenizing: Any
 ) -> tuple[Any, Any]:
-    """The model and its tokenizer. ConfigError for what is not there or is not for chats."""
+    """Load the model and its tokenizer. Raises ConfigError when it is not there or not for
+    chats."""
     try:
         tokenizer = library.AutoTokenizer.from_pretrained(source, **tokenizing)
         model = library.AutoModelForCausalLM.from_pretrained(source, **options)
@@ -254,8 +255,8 @@ def from_pretrained(
             hint="give a folder that save_pretrained wrote, or OWNER/NAME as on the hub",
         ) from error
     if not tokenizer.chat_template:
-        said = f"{source} has no chat template"
-        raise ConfigError(said, hint="take the model's chat or instruct version")
+        message = f"{source} has no chat template"
+        raise ConfigError(message, hint="take the model's chat or instruct version")
     return model, tokenizer
 
 
@@ -357,8 +358,8 @@ class TransformersEngine:
         """Tokens left for a reply. Raises RequestRefused when there are none."""
         if length >= self.context_length:
             most = f"the model reads {self.context_length} at most, its reply included"
-            said = f"the text has {length} tokens, and {most}"
-            raise RequestRefused(said, hint="shorten the prompt")
+            message = f"the text has {length} tokens, and {most}"
+            raise RequestRefused(message, hint="shorten the prompt")
         return self.context_length - length
 
     def _compile(self, ebnf: str) -> Any:

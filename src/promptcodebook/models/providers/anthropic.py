@@ -10,21 +10,6 @@ from typing import Any
 from promptcodebook.models.providers import library
 
 _LENGTH = 8192  # tokens of a reply where a request names no length, since Anthropic wants one
-_FINISH = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "tool_use": "tool_calls",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "refusal": "content_filter",
-}
-"""All other reasons, such as 'pause_turn', mean that the reply was broken off."""
-_OURS = (
-    *("model", "messages", "max_tokens", "max_completion_tokens", "stop", "tools", "tool_choice"),
-    *("parallel_tool_calls", "response_format", "reasoning_effort", "user", "stream"),
-    *("stream_options", "seed", "n"),
-)
-"""Fields that have another word, or none where their value asks for nothing."""
 _MARK = {"type": "ephemeral"}
 
 
@@ -149,7 +134,8 @@ class Anthropic(library.ProviderLibrary):
             asked["metadata"] = {"user_id": user}
         # As they are, so that the provider says what it does not know; never as keywords, of which
         # some say where the request goes.
-        others = {k: v for k, v in body.items() if k not in _OURS and (v or k == "temperature")}
+        ours = library.dialect("anthropic")["ours"]
+        others = {k: v for k, v in body.items() if k not in ours and (v or k == "temperature")}
         others = {k: v for k, v in others.items() if v is not None}
         if type(body.get("n")) is int and body["n"] != 1:
             others["n"] = body["n"]
@@ -244,7 +230,7 @@ def _tool_choice(body: library.JsonDict) -> library.JsonDict | None:
 
 
 def _finish(reason: str) -> str:
-    return _FINISH.get(reason, library.BROKEN_OFF)
+    return library.dialect("anthropic")["finish"].get(reason, library.BROKEN_OFF)
 
 
 def _delta(delta: Any, calls: int) -> library.JsonDict | None:

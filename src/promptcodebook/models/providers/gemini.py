@@ -13,27 +13,6 @@ import aiohttp
 
 from promptcodebook.models.providers import library
 
-_WITHHELD = (
-    *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"),
-    *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "MODEL_ARMOR"),
-)
-_FINISH = {
-    **{"STOP": "stop", "MAX_TOKENS": "length"},
-    **dict.fromkeys(_WITHHELD, "content_filter"),
-}
-"""All other reasons, such as MALFORMED_FUNCTION_CALL, mean that the reply was broken off."""
-_SAME = {
-    **{name: name for name in ("temperature", "top_p", "top_k", "seed", "safety_settings")},
-    **{name: name for name in ("presence_penalty", "frequency_penalty", "thinking_config")},
-    **{"max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens"},
-    **{"n": "candidate_count", "service_tier": "service_tier"},
-}
-"""Fields that mean the same, by OpenAI's word."""
-_OURS = (
-    *("model", "messages", "stop", "tools", "tool_choice", "response_format", "user", "stream"),
-    *("reasoning_effort", "parallel_tool_calls", "stream_options", "input", "encoding_format"),
-)
-_CHOICES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _UNSIGNED = b"skip_thought_signature_validator"
 """What Google has one send with a call that came without its signature."""
 _SECONDS = re.compile(r"\d+(?:\.\d+)?(?=s$)")
@@ -139,8 +118,10 @@ class Gemini(library.ProviderLibrary):
     def request(self, body: library.JsonDict) -> library.JsonDict:
         """The keywords of the client's `generate_content`."""
         system, contents = _conversation(body["messages"])
+        dialect = library.dialect("gemini")
+        same = dialect["same"]
         config: library.JsonDict = {
-            word: body[name] for name, word in _SAME.items() if body.get(name) is not None
+            word: body[name] for name, word in same.items() if body.get(name) is not None
         }
         if system:
             config["system_instruction"] = {"parts": system}
@@ -152,7 +133,7 @@ class Gemini(library.ProviderLibrary):
             own = [each for each in tools if each.get("type") != "function"]
             config["tools"] = [*([{"function_declarations": declared}] if declared else []), *own]
         if choice := body.get("tool_choice"):
-            calling: library.JsonDict = {"mode": _CHOICES.get(str(choice), "ANY")}
+            calling: library.JsonDict = {"mode": dialect["choices"].get(str(choice), "ANY")}
             if only := library.tree_of(library.tree_of(choice).get("function")).get("name"):
                 calling["allowed_function_names"] = [only]
             config["tool_config"] = {"function_calling_config": calling}
@@ -163,7 +144,7 @@ class Gemini(library.ProviderLibrary):
             config["response_json_schema"] = shape["json_schema"]["schema"]
         if effort := body.get("reasoning_effort"):
             config["thinking_config"] = {"thinking_level": effort}
-        others = {k: v for k, v in body.items() if k not in _OURS and k not in _SAME and v}
+        others = {k: v for k, v in body.items() if k not in {*dialect["ours"], *same} and v}
         if others:  # in Google's own words, which the library does not look at
             config["http_options"] = {"extra_body": others}
         # Of a plain dict the library would not translate what lies deeper.
@@ -274,7 +255,8 @@ def _ending(answer: Any) -> tuple[str | None, str] | None:
     if not answer.candidates:
         return None
     reason = _word(answer.candidates[0].finish_reason)
-    return _FINISH.get(reason, library.BROKEN_OFF) if reason else None, reason
+    finish = library.dialect("gemini")["finish"].get(reason, library.BROKEN_OFF)
+    return finish if reason else None, reason
 
 
 def _word(value: Any) -> str:

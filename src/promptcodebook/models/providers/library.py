@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import json
 import time
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 from promptcodebook.base.incidents import Incident
@@ -25,6 +28,12 @@ RefusedCall = tuple[int, JsonDict, Mapping[str, str]]
 BROKEN_OFF = "error"
 """Replaces a provider's word for a reply that is not whole; the word itself is kept beside it."""
 _KEYS = ("authorization", "x-api-key", "x-goog-api-key")
+
+
+@cache
+def dialect(provider: str) -> JsonDict:
+    """The words of a provider's library, from dialects.toml."""
+    return tomllib.loads(Path(__file__).with_name("dialects.toml").read_text("utf-8"))[provider]
 
 
 class Declined(Exception):

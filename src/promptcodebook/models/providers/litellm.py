@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-import tomllib
 from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 from promptcodebook.errors import ConfigError
@@ -15,12 +13,12 @@ from promptcodebook.models.providers.library import (
     JsonDict,
     ProviderLibrary,
     RefusedCall,
+    dialect,
     fault,
 )
 
 # Releases of litellm that carried somebody else's code.
 _MALICIOUS = ("1.82.7", "1.82.8")
-_WORDS = Path(__file__).with_name("litellm.toml")
 
 
 class LiteLLM(ProviderLibrary):
@@ -35,13 +33,13 @@ class LiteLLM(ProviderLibrary):
             version = ""
         if version in _MALICIOUS:
             hint = "pip install -U 'promptcodebook[litellm]', and change the keys it could read"
-            said = f"litellm {version} is a compromised release and is not imported"
-            raise ConfigError(said, hint=hint)
+            message = f"litellm {version} is a compromised release and is not imported"
+            raise ConfigError(message, hint=hint)
         super().__init__(spec, access, timeout)
         # Else it prints advice to the screen beside each error.
         self.library.suppress_debug_info = True
         self._sent = access.all_headers()
-        words = tomllib.loads(_WORDS.read_text("utf-8"))
+        words = dialect("litellm")
         self._fields, self._endings = set(words["fields"]), words["endings"]
 
     def open_client(self) -> Any:

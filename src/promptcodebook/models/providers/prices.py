@@ -28,11 +28,9 @@ _DATED = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2})$")
 def listed_price(spec: Spec) -> Price | None:
     """The list price of a model at its provider's own address; None = unknown."""
     provider, name = spec.provider, spec.model
-    if spec.kind == "http":
-        if not spec.base_url.startswith("https://api.openai.com/"):
-            return None
-        provider = "openai"
-    elif provider == "litellm":
+    if not provider:  # an address of the user's own
+        return None
+    if provider == "litellm":
         provider, _, name = spec.model.rpartition("/") if "/" not in name else name.partition("/")
     names = (name, _DATED.sub("", name))
     found = (

@@ -58,7 +58,8 @@ def missing_model() -> MissingExtra | None:
 
 
 def demonstrate(*, plain: bool, as_json: bool) -> int:
-    """The demo on the model of this machine; its exit code. MissingExtra where it cannot run."""
+    """Run the demo on the model of this machine and return its exit code. Raises MissingExtra when
+    it cannot run."""
     if (missing := missing_model()) is not None:
         raise missing
     return show(demo_config(), Sources(), plain=plain, as_json=as_json)

@@ -94,7 +94,8 @@ def crossed_interval(groups: Sequence[Sequence[float]], bounds: Bounds = (0.0, 1
 def crossed_ratio(
     above: Sequence[Sequence[float]], below: Sequence[Sequence[float]], seed: int = 0
 ) -> Interval:
-    """Mean `above` over mean `below`, as in `crossed_interval`; infinite over 0. ValueError."""
+    """Mean `above` over mean `below`, as in `crossed_interval`; infinite over 0. Raises ValueError
+    without values."""
     if not above or not above[0]:
         raise ValueError("no values to take an interval of")
     runs, n = len(above), len(above[0])

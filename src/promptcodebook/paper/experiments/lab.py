@@ -64,7 +64,7 @@ class Replies:
         return reply
 
     def close(self) -> None:
-        """Keeps what still waits to be written. DiskFull or StoreError where it cannot be."""
+        """Write what still waits. Raises DiskFull or StoreError when it cannot be written."""
         self._file.close()
 
 
@@ -229,7 +229,8 @@ def open_lab(
     lm: LM | None = None,
     concurrency: int = AT_ONCE,
 ) -> Lab:
-    """A lab over the model of `spec`, or over `lm`. ConfigError, MissingExtra."""
+    """Open a lab over the model of `spec`, or over `lm`. Raises ConfigError or MissingExtra when
+    there is no such model."""
     folder.mkdir(parents=True, exist_ok=True)
     if lm is None and parse_spec(spec).kind == "simulated":
         return Lab(folder, spec, None, command, listener)

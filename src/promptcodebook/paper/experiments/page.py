@@ -162,7 +162,7 @@ _RIGHT = ("#e1781e", "#b35806", "#7f3b08")
 
 
 def draw(figure: Plot, folder: Path) -> list[Path]:
-    """Writes NAME.svg and NAME.png into the folder. MissingExtra without matplotlib."""
+    """Writes NAME.svg and NAME.png into the folder. Raises MissingExtra without matplotlib."""
     canvases = import_extra("matplotlib.figure", "drawing a figure", "figures")
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{figure.name}.svg", folder / f"{figure.name}.png"]

@@ -146,7 +146,7 @@ _ORDERED = ("preset", "seeds", "task", "data", "independent", "weak")
 @dataclass(frozen=True, slots=True)
 class OnRay:
     """`width` cells at once on the cluster at `address`; each may have its share of `concurrency`
-    calls in flight. MissingExtra without ray, ConfigError where no cluster answers."""
+    calls in flight. Raises MissingExtra without ray, ConfigError when no cluster answers."""
 
     order: ExperimentRequest
     lab: Lab
@@ -260,22 +260,22 @@ def experiment_names() -> tuple[str, ...]:
 
 
 def experiment_named(name: str) -> Experiment:
-    """ConfigError for an unknown one."""
+    """Return the experiment of a name. Raises ConfigError when the name is unknown."""
     homes = read_table("pages")["home"]
     if name not in homes:
         near = errors.did_you_mean(name, homes)
-        said = f"there is nothing to reproduce under the name {name!r}{near}"
-        raise errors.ConfigError(said, hint=f"pco reproduce {' | '.join(homes)}")
+        message = f"there is nothing to reproduce under the name {name!r}{near}"
+        raise errors.ConfigError(message, hint=f"pco reproduce {' | '.join(homes)}")
     module, _, variable = homes[name].partition(":")
     return getattr(import_module(f"promptcodebook.paper.experiments.{module}"), variable)
 
 
 def require_preset(experiment: Experiment, preset: str) -> None:
-    """ConfigError for one that the experiment does not have."""
+    """Raises ConfigError when the experiment does not have the preset."""
     if preset not in experiment.presets:
         near = errors.did_you_mean(preset, experiment.presets)
-        said = f"{experiment.name} has no preset {preset!r}{near}"
-        raise errors.ConfigError(said, hint=f"--preset {' or '.join(experiment.presets)}")
+        message = f"{experiment.name} has no preset {preset!r}{near}"
+        raise errors.ConfigError(message, hint=f"--preset {' or '.join(experiment.presets)}")
 
 
 def measure(

@@ -225,7 +225,10 @@ def _attribution_page(measured: shared.Results) -> pages.Page:
 
 
 ATTRIBUTION = shared.Experiment(
-    *("attribution", "Tables 9 and 10", _attribution_cells, _attribution_page),
+    "attribution",
+    "Tables 9 and 10",
+    _attribution_cells,
+    _attribution_page,
     seeds=1,
     lm_quick="simulated",
 )
@@ -390,7 +393,9 @@ def _additivity(measured: shared.Results) -> list[pages.Block]:
 
 
 THEORY = shared.Experiment(
-    *("theory", "Theorems 1-3, 5 and Proposition 4", _theory_cells),
+    "theory",
+    "Theorems 1-3, 5 and Proposition 4",
+    _theory_cells,
     lambda of: shared.framed(of, "ifbench", [*_reach(of), *_exploring(), *_additivity(of)]),
     seeds=1,
 )

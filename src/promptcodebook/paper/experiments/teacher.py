@@ -77,7 +77,7 @@ class TeacherBehaviour:
 
     @classmethod
     def of(cls, params: Mapping[str, str]) -> TeacherBehaviour:
-        """ConfigError for a name or a share that there is not."""
+        """Raises ConfigError when a name or a share is unknown."""
         known = [f.name for f in fields(cls)]
         for name in params.keys() - set(known):
             what = f"the scripted teacher has no parameter {name!r}{did_you_mean(name, known)}"
@@ -86,13 +86,14 @@ class TeacherBehaviour:
         try:
             given = {n: float(v) if n in shares else v for n, v in params.items()}
         except ValueError as error:
-            said = f"the scripted teacher: {error}"
-            raise ConfigError(said, hint="write misroutes=0.2") from None
+            message = f"the scripted teacher: {error}"
+            raise ConfigError(message, hint="write misroutes=0.2") from None
         return cls(**given)  # pyright: ignore[reportArgumentType]
 
 
 class Teacher:
-    """An LM. RequestRefused for what neither the templates `default` nor GEPA ask."""
+    """An LM. Raises RequestRefused for requests that neither the templates `default` nor GEPA
+    make."""
 
     def __init__(self, manner: TeacherBehaviour = TeacherBehaviour()) -> None:
         self._manner = manner
@@ -316,5 +317,5 @@ def _listed(lines: str) -> dict[int, str]:
 
 
 def teacher_of(_task: str, _dataset: Dataset, spec: Spec) -> Teacher:
-    """The teacher of a spec such as `rules?updater=identity`. ConfigError."""
+    """The teacher of a spec such as `rules?updater=identity`. Raises ConfigError as `of` does."""
     return Teacher(TeacherBehaviour.of(spec.params))

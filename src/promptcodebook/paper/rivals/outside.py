@@ -226,7 +226,7 @@ class Outside(LibraryThread):
 
     def ask(self, messages: Sequence[Message]) -> str:
         """A reply of the role updater, at temperature 1 and with room for at least 1,024 tokens, as
-        these libraries are published. RequestRefused where only this request was no good."""
+        these libraries are published. Raises RequestRefused when only this request was refused."""
         return self.wait_for(self._ask(tuple(messages)))
 
     async def _ask(self, messages: tuple[Message, ...]) -> str:

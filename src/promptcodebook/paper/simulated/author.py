@@ -16,9 +16,9 @@ from promptcodebook.paper.simulated.orders import (
     Instruction,
     asked_number,
     content_stems,
+    matches,
     says,
     sentences,
-    told,
 )
 
 _NO_SKILL = -1  # in a skill's place: advice that is about none
@@ -37,7 +37,7 @@ class _Unit:
 
 def improve(mind: Mind) -> str:
     user, system = mind.asked.request.user, mind.asked.request.system
-    blocks, quoted = fenced(user), told("quoted_text", user)
+    blocks, quoted = fenced(user), matches("quoted_text", user)
     text = mind.section("text") or "".join(blocks[:1]) or mind.section("prompt")
     text = text or "".join(quoted[:1])
     said = (mind.section(name) for name in ("feedback", "verdict", "reward"))
@@ -222,7 +222,7 @@ def compose(mind: Mind) -> str:
     elif not texts:
         listed = listed or mind.section("codebook")
         lines = [line for line in listed.split("\n") if line.strip()]
-        texts = told("bullet", listed) or lines
+        texts = matches("bullet", listed) or lines
     words = _seen_words(mind)
     said = [clause for text in texts for clause in _rendered(mind, text, words)]
     notes = mind.noted(mind.asked.request.system, "keep this in the prompt")

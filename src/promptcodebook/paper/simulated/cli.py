@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import typer
 
@@ -14,23 +13,11 @@ from promptcodebook.cli.command import Plain, emit, note, verdict_text, wrap_tex
 from promptcodebook.cli.runs import write_run_report
 from promptcodebook.config import load_config
 from promptcodebook.errors import MissingExtra, import_part
+from promptcodebook.paper.simulated.orders import read_table
 from promptcodebook.progress import watch_run
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.run.verdict import VerdictTable
-
-_SETTINGS: dict[str, Any] = {
-    "task": "constraints",
-    "preset": "quick",
-    "lm": "simulated",
-    "update": {"epochs": 30},
-    "validation": {"every": 6, "subset": 40},
-}
-_TITLES = {
-    **{"present": "zero-shot", "untrained": "untrained codebook", "learned": "trained"},
-    **{"concat": "all K instincts (concat)", "best_fixed": "best of its prompts for all"},
-}
-"""What a stranger understands by a row; one that is not here is called by its name."""
 
 
 def demo(
@@ -55,7 +42,8 @@ def demo(
         except MissingExtra as missing:
             note(f"no real model here: {missing}\n  next: {missing.hint}")
             note("the simulated tour instead:")
-    config = load_config(_SETTINGS, where="the demo")
+    page = read_table("demo")
+    config = load_config(page["settings"], where="the demo")
     with watch_run(plain=plain) as view:
         opened = open_run(config, Sources(), Where(runs_dir(), command="pco demo"), view)
         run = run_sync(finish(opened), opened.interrupt)
@@ -68,14 +56,9 @@ def demo(
     if as_json:
         emit({"simulated": True, "run": run.id, "rows": [asdict(row) for row in rows]})
         return None
-    table = VerdictTable(rows, titles=_TITLES, head="simulated")
-    print(
-        f"\nsimulated model: held-out test split, {rows[0].score.n} examples, 95 % intervals\n\n"
-        f"{verdict_text(table.only('reward', 'gain', 'calls', 'tokens', 'longest prompt'))}\n\n"
-        f"{wrap_text(run.verdict, '')}\nreport: {report}\n\n"
-        "All figures above are simulated. Look closer:\n"
-        f"  pco codebook show {run.id}\n"
-        f'  pco explain {run.id} "Describe a rainy market in exactly 3 sentences."\n'
-        "Your own data and model: pco init mytask"
-    )
+    table = VerdictTable(rows, titles=page["titles"], head="simulated")
+    figures = verdict_text(table.only("reward", "gain", "calls", "tokens", "longest prompt"))
+    verdict = wrap_text(run.verdict, "")
+    n = rows[0].score.n
+    print(page["text"].format(n=n, figures=figures, verdict=verdict, report=report, run=run.id))
     return None

@@ -17,10 +17,10 @@ from promptcodebook.paper.simulated.mind import ListedItem, Mind
 from promptcodebook.paper.simulated.orders import (
     Instruction,
     content_stems,
+    matches,
     patterns,
     says,
     sentences,
-    told,
 )
 
 _CLAIM = re.compile(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+")
@@ -179,7 +179,7 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
             # An active instinct orders it to the harm of an input, else the prompt does.
             does = sentence.rsplit(": ", 1)[-1].rstrip(".")
             said, skills = f"It works against such inputs by: {does}.", mind.ordered(does)
-            named = {str(e.index) for e in active}.intersection(told("index", sentence))
+            named = {str(e.index) for e in active}.intersection(matches("index", sentence))
             if not named:  # the one that orders it here, as far as attribution can read
                 holds = (str(e.index) for e in active if skills & mind.given(e.text))
                 named = set(islice(holds, 1))
@@ -286,7 +286,7 @@ def count_leaks(mind: Mind) -> str:
     units = [str(u).strip() for u in lists[0]] if lists else []
     request = says("request", user)
     if request is not None and not units:
-        text, units = request[1], told("piece", user[: request.start(1)])
+        text, units = request[1], matches("piece", user[: request.start(1)])
     count = sum(mentions(text, u) for u in units)
     if mind.happens(mind.settings.judge_noise, "off"):
         count = min(len(units), max(0, count + (1 if mind.happens(0.5, "up") else -1)))

@@ -16,11 +16,11 @@ from promptcodebook.base.randomness import keyed_int
 from promptcodebook.calls import Message, Request
 from promptcodebook.paper.simulated.orders import (
     Instruction,
+    matches,
     meaning,
     patterns,
     says,
     sentences,
-    told,
 )
 from promptcodebook.paper.simulated.world import KnownInput, SimulatedSettings, World
 
@@ -116,10 +116,10 @@ def shape_of(request: RecognisedRequest, frame: str) -> Shape:
 def _shape_of_words(frame: str, json_mode: bool) -> Shape:
     if not json_mode and not says("json", frame):
         return Shape(False)
-    nested = {key for inner in told("inner", frame) for key in told("key", inner)}
-    names = [k for k in told("key", frame) if k not in nested]
-    names = names or told("named", frame) or told("key_listed", frame)
-    opened = {key.strip(): mark for key, mark in told("opened", frame)}
+    nested = {key for inner in matches("inner", frame) for key in matches("key", inner)}
+    names = [k for k in matches("key", frame) if k not in nested]
+    names = names or matches("named", frame) or matches("key_listed", frame)
+    opened = {key.strip(): mark for key, mark in matches("opened", frame)}
     types = {"{": "object", "[": "array"}
     return Shape(True, {k.strip(): types.get(opened.get(k.strip(), ""), "") for k in names})
 
@@ -219,8 +219,8 @@ def _entry(match: re.Match[str]) -> ListedItem:
 def _sections(text: str) -> tuple[dict[str, str], str]:
     """Sections by meaning, under the first style of headings that opens one; the text outside."""
     lines = text.split("\n")
-    matches = ((s, s.match(line)) for line in lines for s in patterns("headings").values())
-    style = next((s for s, match in matches if match is not None and _meaning(match[1])), None)
+    headings = ((s, s.match(line)) for line in lines for s in patterns("headings").values())
+    style = next((s for s, match in headings if match is not None and _meaning(match[1])), None)
     if style is None:
         return {}, text
     found: dict[str, list[str]] = {}
@@ -254,7 +254,7 @@ def _sections(text: str) -> tuple[dict[str, str], str]:
 
 
 def fenced(text: str) -> list[str]:
-    return [inside.strip() for inside in told("fence", text)]
+    return [inside.strip() for inside in matches("fence", text)]
 
 
 RequestKind = Literal[
@@ -442,7 +442,7 @@ def _labelled(user: str) -> Mapping[str, str]:
     def name(label: str) -> str:
         return re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")
 
-    if found := {name(tag): text.strip() for tag, text in told("tagged", user)}:
+    if found := {name(tag): text.strip() for tag, text in matches("tagged", user)}:
         return found
     hashed, labelled = (list(patterns("said")[n].finditer(user)) for n in ("hashed", "labelled"))
     marks = hashed or labelled

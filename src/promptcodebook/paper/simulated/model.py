@@ -236,7 +236,8 @@ class SimulatedLM:
 
 
 def simulated_model(task: str, dataset: Dataset, spec: Spec) -> SimulatedLM:
-    """The model behind a `simulated?...` spec, in a world of the task's data. ConfigError."""
+    """The model behind a `simulated?...` spec, in a world of the task's data. Raises ConfigError
+    when a parameter is wrong."""
     settings = SimulatedSettings.from_params(spec.params)
     examples = [*dataset.train, *dataset.val, *dataset.test]
     return SimulatedLM(World(task, examples, settings), settings)

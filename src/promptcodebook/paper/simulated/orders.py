@@ -40,7 +40,7 @@ def says(name: str, text: str) -> re.Match[str] | None:
     return patterns("said")[name].search(text)
 
 
-def told(name: str, text: str) -> list[Any]:
+def matches(name: str, text: str) -> list[Any]:
     """All that the pattern among `said` finds in a text: strings, or tuples of its groups."""
     return patterns("said")[name].findall(text)
 

@@ -45,7 +45,8 @@ class SimulatedServer:
         self._numbers = itertools.count(1)
 
     async def serve(self, host: str, port: int, ready: Callable[[admission.Address], None]) -> None:
-        """Serves until cancelled; `ready` gets the address. OSError when the port is taken."""
+        """Serves until cancelled; `ready` gets the address. Raises OSError when the port is
+        taken."""
         async with self.serving(host, port) as address:
             ready(address)
             await asyncio.Event().wait()

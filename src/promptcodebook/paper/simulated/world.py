@@ -128,14 +128,17 @@ class SimulatedSettings:
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> SimulatedSettings:
-        """The settings a spec such as `simulated?load=0.1&faults=429:0.1` asks for. ConfigError."""
+        """The settings of a spec such as `simulated?load=0.1&faults=429:0.1`. Raises ConfigError
+        when a parameter is wrong."""
         plain = {f.name: f.default for f in fields(cls) if f.name not in ("faults", "latency")}
         known = [*plain, "faults", "latency", "latency_seed"]
         values: dict[str, Any] = {}
         for name, text in params.items():
             if name not in known:
-                said = f"the simulated model has no parameter {name!r}{did_you_mean(name, known)}"
-                raise ConfigError(said, hint=f"parameters: {', '.join(known)}")
+                message = (
+                    f"the simulated model has no parameter {name!r}{did_you_mean(name, known)}"
+                )
+                raise ConfigError(message, hint=f"parameters: {', '.join(known)}")
             if isinstance(plain.get(name), bool):
                 values[name] = text.strip().lower() not in ("", "0", "false", "no")
             elif name in plain:
@@ -151,8 +154,8 @@ def _number(name: str, value: str, kind: Callable[[str], float]) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        said = f"simulated: {name} must be a number of at least 0, not {value!r}"
-        raise ConfigError(said, hint=f"write e.g. simulated?{name}=1")
+        message = f"simulated: {name} must be a number of at least 0, not {value!r}"
+        raise ConfigError(message, hint=f"write e.g. simulated?{name}=1")
     return number
 
 

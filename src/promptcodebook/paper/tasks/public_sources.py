@@ -79,15 +79,16 @@ class PublicSource:
     note: str = ""
 
     def fetch(self, cache_dir: Path | None = None, *, accept: bool = False) -> Fetched:
-        """Writes the splits to `cache_dir`, or the user's cache. TaskError: no file, or changed."""
+        """Writes the splits to `cache_dir`, or the user's cache. Raises TaskError when a file is
+        missing or has changed."""
         cache_dir = cache_dir or default_data_cache()
         try:
             cache_dir.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=f".{self.name}-", dir=cache_dir) as place:
                 return self._fetch(cache_dir / self.name, Path(place), accept)
         except OSError as error:
-            said = f"{self.name} cannot be kept in {cache_dir}: {error.strerror or error}"
-            raise TaskError(said, hint=f"pco data fetch {self.name} --cache FOLDER") from error
+            message = f"{self.name} cannot be kept in {cache_dir}: {error.strerror or error}"
+            raise TaskError(message, hint=f"pco data fetch {self.name} --cache FOLDER") from error
 
     def _fetch(self, folder: Path, place: Path, accept: bool) -> Fetched:
         name, files = self.name, list[tuple[Remote, Path]]()
@@ -108,8 +109,8 @@ class PublicSource:
         except DataError:
             raise
         except (KeyError, TypeError, ValueError) as error:
-            said = f"{name}: its public files are not in the form expected ({error!r})"
-            raise TaskError(said, hint=_elsewhere(name)) from None
+            message = f"{name}: its public files are not in the form expected ({error!r})"
+            raise TaskError(message, hint=_elsewhere(name)) from None
         # The copy is made beside its place and moved there whole.
         fresh, local = place / name, dict[str, str]()
         fresh.mkdir(0o700)
@@ -208,21 +209,21 @@ def _unpack(path: Path, folder: Path, most_bytes: int) -> None:
             unpacked = sum(info.file_size for info in entries)
             if unpacked > most_bytes or len(entries) > _MOST_FILES:
                 most = f"{bytes_text(most_bytes)} or {_MOST_FILES} files"
-                said = f"the archive for {folder.name} holds more than {most}"
-                raise TaskError(said, hint="give --data DIR")
+                message = f"the archive for {folder.name} holds more than {most}"
+                raise TaskError(message, hint="give --data DIR")
             archive.extractall(folder)  # drops absolute names and '..' itself
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):  # RuntimeError: encrypted
-        said = f"the archive for {folder.name} is not a zip file that can be read"
-        raise TaskError(said, hint="fetch again, or give --data DIR") from None
+        message = f"the archive for {folder.name} is not a zip file that can be read"
+        raise TaskError(message, hint="fetch again, or give --data DIR") from None
 
 
 def source_of(name: str) -> PublicSource:
-    """The public home of a benchmark; TaskError for an unknown name."""
+    """Return the public home of a benchmark. Raises TaskError when the name is unknown."""
     if name in SOURCES:
         return SOURCES[name]
     known = sorted(SOURCES)
-    said = f"no benchmark {name!r} to fetch{did_you_mean(name, known)}"
-    raise TaskError(said, hint=f"pco data fetch NAME, with one of {', '.join(known)}")
+    message = f"no benchmark {name!r} to fetch{did_you_mean(name, known)}"
+    raise TaskError(message, hint=f"pco data fetch NAME, with one of {', '.join(known)}")
 
 
 def _shuffle(rows: RawRows) -> RawRows:

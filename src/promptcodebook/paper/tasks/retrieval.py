@@ -56,7 +56,8 @@ def title_of(passage: str) -> str:
 
 
 def parse_page(line: bytes, where: str) -> WikiPage:
-    """One line of the file; DataError names `where` (file:line)."""
+    """Parse one line of the file. Raises DataError, which names `where` (file:line), when it is no
+    page."""
     try:
         row = json.loads(line)
     except ValueError as error:
@@ -75,7 +76,8 @@ def parse_page(line: bytes, where: str) -> WikiPage:
 
 
 def corpus_of(name: str, folder: Path) -> Path:
-    """The pages that a benchmark searches; TaskError where its folder has none."""
+    """Return the file of the pages that a benchmark searches. Raises TaskError when its folder has
+    none."""
     corpus = folder / "corpus.jsonl"
     if not corpus.is_file():
         raise TaskError(f"the task {name} needs {corpus}, which is missing", hint=_HINT)
@@ -84,8 +86,9 @@ def corpus_of(name: str, folder: Path) -> Path:
 
 def open_retriever(corpus: Path, *, keep: bool = True) -> Retriever:
     """A retriever over the corpus file; its index is opened where it is saved, else built.
-    `keep=False` neither reads nor writes a saved index (for a corpus of a few pages). DataError for
-    a corpus that cannot be read or holds nothing, MissingExtra without bm25s and PyStemmer."""
+    `keep=False` neither reads nor writes a saved index (for a corpus of a few pages). Raises
+    DataError when the corpus cannot be read or holds nothing, MissingExtra without bm25s and
+    PyStemmer."""
     if not keep:
         return Retriever(corpus, build_index(corpus))
     folder = index_folder(corpus)
@@ -184,7 +187,8 @@ def _words_of(stemmer: Any, texts: Iterable[str], *, ids: bool = False) -> Any:
 
 
 def build_index(corpus: Path) -> Index:
-    """Reads the corpus once and indexes it. DataError names the file and line at fault."""
+    """Read the corpus once and index it. Raises DataError, which names file and line, when a line
+    is no page."""
     bm25s, np = _library("bm25s"), _library("numpy")
     stemmer = _library("Stemmer").Stemmer("english")
     spans, title_keys, sha = array("q"), array("Q"), hashlib.sha256()
@@ -209,8 +213,8 @@ def build_index(corpus: Path) -> Index:
     with file:
         tokens = _words_of(stemmer, passages(), ids=True)
     if not tokens.vocab:
-        said = f"the corpus {corpus} holds no word to search for"
-        raise DataError(said, hint="pages need text in letters or digits")
+        message = f"the corpus {corpus} holds no word to search for"
+        raise DataError(message, hint="pages need text in letters or digits")
     bm25 = bm25s.BM25(k1=_SETTINGS["k1"], b=_SETTINGS["b"])
     bm25.index(tokens, create_empty_token=False, show_progress=False)
     keys = np.frombuffer(title_keys, np.uint64)
@@ -236,7 +240,8 @@ def index_folder(corpus: Path) -> Path:
 
 
 def save_index(index: Index, corpus: Path, folder: Path) -> None:
-    """Writes the index whole or not at all, in place of an earlier one. OSError."""
+    """Write the index whole or not at all, in place of an earlier one. Raises OSError when it
+    cannot be written."""
     np = _library("numpy")
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))

@@ -61,7 +61,8 @@ class Design:
 
     @classmethod
     def of(cls, plan: Plan, prompts: Sequence[str], rollouts: int, of: str) -> Design:
-        """Every prompt for which the rollouts suffice on twenty inputs. ConfigError, DataError."""
+        """Every prompt for which the rollouts suffice on twenty inputs. Raises ConfigError when
+        they suffice for fewer than two prompts, DataError when the split has too few inputs."""
         prompts, executor = list(dict.fromkeys(prompts)), plan.config.roles.get("executor")
         greedy = executor is not None and executor.temperature == 0.0
         examples = plan.dataset.split(of)
@@ -192,8 +193,9 @@ async def measure(assembled: Assembled, design: Design) -> HeadroomResult:
     )
     width = config.reward_range[1] - config.reward_range[0]
     found = split(tried, width, config.seed)
-    counts = len(kept), len(cells), len(failures)
-    return HeadroomResult(found, design.split, *counts, models.simulated)
+    return HeadroomResult(
+        found, design.split, len(kept), len(cells), len(failures), models.simulated
+    )
 
 
 def at_hand(plan: Plan) -> str:

@@ -58,7 +58,7 @@ class Headroom:
 
 
 def split(tried: TriedPrompts, width: float = 1.0, seed: int = 0) -> Headroom:
-    """What can be won, where the rewards' range is that wide. MissingExtra without numpy."""
+    """What can be won, where the rewards' range is that wide. Raises MissingExtra without numpy."""
     np: Any = import_extra("numpy", "pco headroom", "router")
     first, again = np.array(tried.first), np.array(tried.again)
     noise = 0.0
@@ -79,8 +79,14 @@ def split(tried: TriedPrompts, width: float = 1.0, seed: int = 0) -> Headroom:
     elif prompt.low > 0:
         answer = "one prompt"
     return Headroom(
-        *(answer, _sentence(answer, prompt, router, oracle), _shares(np, first, again, seed)),
-        *(prompt, router, oracle, len(tried.prompts), not len(again)),
+        answer=answer,
+        sentence=_sentence(answer, prompt, router, oracle),
+        shares=_shares(np, first, again, seed),
+        prompt=prompt,
+        router=router,
+        oracle=oracle,
+        prompts=len(tried.prompts),
+        greedy=not len(again),
     )
 
 

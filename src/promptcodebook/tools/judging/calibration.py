@@ -74,7 +74,8 @@ class Labels:
     def read(cls, path: Path, bounds: Bounds, scale: Bounds | None = None) -> Labels:
         """Rows with the columns input, answer and label, answer_b for pairs; id and target if there
         are any. `scale` is that of the labels (None = the reward's). The same answer to the same
-        input once more is another person's label. DataError."""
+        input once more is another person's label. Raises DataError when a column or a label is
+        wrong."""
         table = read_source(path)
         if isinstance(table, Mapping):
             raise DataError(f"{path} is a folder", hint="name one file of labels")
@@ -221,16 +222,16 @@ class Calibration:
 def calibrate(
     judging: JudgeTrial, labels: Labels, found: Sequence[tuple[Values, Values] | Failure]
 ) -> Calibration:
-    """The figures, and the decision by the rule. DataError where nothing was judged."""
+    """The figures, and the decision by the rule. Raises DataError when nothing was judged."""
     failed = tuple(f"{f.kind}: {f.message}" for f in found if isinstance(f, Failure))
     known = [(i, f) for i, f in zip(labels.items, found, strict=True) if not isinstance(f, Failure)]
     if not known:
-        said = f"no labelled answer could be judged: {(*failed, 'no row has a label')[0]}"
-        raise DataError(said, hint="pco doctor; or write what people say into the column label")
+        message = f"no labelled answer could be judged: {(*failed, 'no row has a label')[0]}"
+        raise DataError(message, hint="pco doctor; or write what people say into the column label")
     bounds, pairs = judging.assembled.config.reward_range, known[0][0].other is not None
     middle = sum(bounds) / 2
-    said = {label for item, _ in known for label in item.labels}
-    levels = sorted({*bounds, middle} if pairs else said)
+    message = {label for item, _ in known for label in item.labels}
+    levels = sorted({*bounds, middle} if pairs else message)
 
     def level(value: float) -> int:
         return min(range(len(levels)), key=lambda k: (abs(levels[k] - value), -k))

@@ -116,8 +116,9 @@ def _rubric(config: Config) -> str:
 async def _calibrate(judging: JudgeTrial, labels: Labels, repeats: int) -> Calibration:
     models, items = judging.assembled.models, labels.items
     try:
-        about = "judging labelled answers", len(items), sys.stderr
-        with counting(*about, simulated=models.simulated) as count:
+        with counting(
+            "judging labelled answers", len(items), sys.stderr, simulated=models.simulated
+        ) as count:
             found = await judging.judge(items, repeats, count)
     except BudgetReached as error:
         error.hint = "give it a greater budget; what was paid for so far is kept"
@@ -273,12 +274,14 @@ class _People:
         return rectified(labelled, others, (-width, width), side)
 
     def sentence(self, path: Path, entries: Sequence[RowSource]) -> str:
-        """What the verdict says of it. DataError where labels do not cover the result."""
+        """What the verdict says of it. Raises DataError when labels do not cover the result."""
         names = [entry.evaluation.name for entry in entries]
         if (names[-1], names[0]) not in self.known:
-            said = f"{path} does not say how the judge errs on this run's answers: it takes labels"
-            said += f" of what {names[0]} and {names[-1]} answered to {ENOUGH} test inputs"
-            raise DataError(said, hint="pco judge sheet RUN writes down what to label")
+            message = (
+                f"{path} does not say how the judge errs on this run's answers: it takes labels"
+            )
+            message += f" of what {names[0]} and {names[-1]} answered to {ENOUGH} test inputs"
+            raise DataError(message, hint="pco judge sheet RUN writes down what to label")
         sure = {name for pair in self.known for name in pair}
         rows = " and ".join(name for name in names if name not in sure)
         return (

@@ -110,7 +110,7 @@ def rectified(
     side: float = SIDE,
 ) -> Interval:
     """The mean that people would give to all, from (label, judge's value) of a random choice and
-    the judge's values of the `others`. ValueError without labels."""
+    the judge's values of the `others`. Raises ValueError without labels."""
     n, mean = len(labelled), fmean(j for _, j in labelled)
     spread = math.fsum((j - mean) ** 2 for _, j in labelled)
     weight = 0.0

@@ -36,7 +36,8 @@ _BEST, _LESS = 0.25, 0.8
 
 
 def read_pool(path: Path) -> tuple[str, ...]:
-    """Different sentences, one a line or as a JSON list. ConfigError."""
+    """Read different sentences, one a line or as a JSON list. Raises ConfigError when there are
+    none."""
     hint = "write one sentence on each line, or a JSON list of texts"
     try:
         text = read_text(path)
@@ -150,7 +151,8 @@ class Demos(Pool):
 
 
 def with_pool(inner: BatchHooks, updater: Updater, router: object, run: Assembled) -> Pool:
-    """The hooks of a run whose settings name a pool, or ask for demonstrations. ConfigError."""
+    """The hooks of a run whose settings name a pool, or ask for demonstrations. Raises ConfigError
+    when the settings do not fit."""
     path, demos = run.config.update.pool, run.config.instinct.kind == "demo"
     what = "instinct.kind = 'demo'" if demos else "update.pool"
     if not isinstance(router, OutcomeRouter):

@@ -36,14 +36,6 @@ _LABELS = 20  # different references at most that count as labels
 _SHORT = 4  # words of a short reference at most
 _TEST, _VALIDATION = 300, 150
 """Rows that a verdict needs, and the choice between states: more cost more than they tell."""
-_WHY = {
-    "normalised": "the answer must be the reference, whatever its case and punctuation",
-    "numeric": "the last number of the answer must be the reference",
-    "json": "the answer must be JSON with these keys, and share its words with the reference",
-    "contains": "the answer must contain the reference",
-    "f1": "the share of words that answer and reference have in common; a judge may see more",
-    "judge": "there are no references, so a model judges by the rubric",
-}
 
 
 @dataclass(frozen=True)
@@ -117,7 +109,8 @@ def propose(
 ) -> tuple[str, dict[str, Any], str]:
     """Looks at `source` for a pco.toml in `folder`: its text, the settings in it, and what was
     seen, in words. `given` holds input, target, reward and lm, None = our guess, confirmed unless
-    `yes`; `agent` the settings of an agent, if there is one. ConfigError, DataError."""
+    `yes`; `agent` the settings of an agent, if there is one. Raises ConfigError when a setting is
+    wrong, DataError when the file is."""
     tables = read_source(source)
     separate = isinstance(tables, Mapping)
     rows = [row for table in (tables.values() if separate else [tables]) for row in table.rows]
@@ -145,7 +138,8 @@ def propose(
         lm = "" if lm == "none yet" else lm
     if lm:
         parse_spec(lm)  # or a ConfigError
-    labels = of.labels if reward in _WHY else []
+    reasons: dict[str, str] = _read("names.toml", tomllib.loads)["rewards"]
+    labels = of.labels if reward in reasons else []
     drawn = _fractions(len(rows)) if not (found["split"] or separate) else None
     data = {
         "path": os.path.relpath(source, folder),
@@ -163,7 +157,7 @@ def propose(
         tree["verdict_examples"] = _TEST
     if validated:
         tree["validation"] = {"examples": _VALIDATION}
-    why = _WHY.get(reward, "the one that you chose")
+    why = reasons.get(reward, "the one that you chose")
     shown = plural(len(rows), "row")
     about = {"seen": f"{shown} of {plural(len(columns), 'column')}", "counts": counts, "why": why}
     text = _render({**about, "tree": tree, "small": lm == SMOLLM2})
@@ -228,7 +222,7 @@ def _settings(
 
 def _find(columns: Mapping[str, Column], rows: int, *, separate: bool) -> dict[str, str]:
     """The likeliest column for each purpose, '' = none, by names first and values second."""
-    names: dict[str, list[str]] = _read("names.toml", tomllib.loads)
+    names: dict[str, list[str]] = _read("names.toml", tomllib.loads)["columns"]
     lower = {name.lower(): name for name in columns}
 
     def called(kind: str, fits: Callable[[Column], bool] = lambda _: True) -> str:

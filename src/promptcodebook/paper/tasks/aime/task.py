@@ -29,8 +29,8 @@ class ProblemRow(BenchmarkRow):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not accuracy(f"\\boxed{{{self.answer}}}", str(self.answer)):
-            said = f"the answer {str(self.answer)!r} is not an integer from 0 to 999"
-            raise DataError(said, hint="correct it in the data file")
+            message = f"the answer {str(self.answer)!r} is not an integer from 0 to 999"
+            raise DataError(message, hint="correct it in the data file")
         return self
 
     def example(self) -> Example:

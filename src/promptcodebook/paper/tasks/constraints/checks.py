@@ -25,15 +25,16 @@ class CheckResult:
 
 
 def check(constraint: Constraint, prompt: str, text: str) -> CheckResult:
-    """Does `text`, an answer to `prompt`, keep this constraint? TaskError for a malformed one."""
+    """Return whether `text`, an answer to `prompt`, keeps the constraint. Raises TaskError when
+    that is malformed."""
     kind = str(constraint.get("kind", ""))
     if kind not in _TABLE:
-        said = f"unknown constraint kind {kind!r}{did_you_mean(kind, KINDS)}"
-        raise TaskError(said, hint=f"known kinds: {', '.join(KINDS)}")
+        message = f"unknown constraint kind {kind!r}{did_you_mean(kind, KINDS)}"
+        raise TaskError(message, hint=f"known kinds: {', '.join(KINDS)}")
     missing = [name for name in PARAMETERS[kind] if name not in constraint]
     if missing:
-        said = f"constraint {kind!r} of the prompt {prompt[:60]!r} lacks {', '.join(missing)}"
-        raise TaskError(said, hint=f'write e.g. {{"kind": "{kind}", "{missing[0]}": ...}}')
+        message = f"constraint {kind!r} of the prompt {prompt[:60]!r} lacks {', '.join(missing)}"
+        raise TaskError(message, hint=f'write e.g. {{"kind": "{kind}", "{missing[0]}": ...}}')
     if not text.strip():
         return CheckResult(False, "The answer is empty.")
     return CheckResult(*_TABLE[kind][0](constraint, text))

@@ -82,9 +82,6 @@ def score_of(results: Sequence[CheckResult]) -> Score:
 
 
 SIZES = {"train": 60, "val": 40, "test": 60}
-_HOW_MANY = (3, 2, 5, 4, 0, 3, 6, 2, 1, 4, 3, 7, 2, 3, 5, 4, 1, 8, 2, 3)
-"""Constraints per prompt, dealt round: 0 in one of 20, 2-4 in twelve, 5-8 in five."""
-
 _DRAWN: Mapping[str, Any] = tomllib.loads(_FOLDER.joinpath("compose.toml").read_text("utf-8"))
 _CLASHES: Mapping[str, Sequence[str]] = _DRAWN["clashes"]
 _LETTERS = "bfgkpvwy"
@@ -113,7 +110,8 @@ def compose(world: int = 1, kinds: Sequence[str] = ()) -> Iterator[dict[str, obj
             name = f"{split}-{number + 1:03d}"
             topic, request = requests.pop()
             rng = keyed_random(key, name)
-            dealt = list(kinds) or _deal(_HOW_MANY[number % len(_HOW_MANY)], used, rng)
+            many = _DRAWN["how_many"]
+            dealt = list(kinds) or _deal(many[number % len(many)], used, rng)
             # The parameters of each kind respect those that were drawn before it.
             include, avoid = (rng.sample(_DRAWN[p], len(_DRAWN[p])) for p in ("include", "avoid"))
             draw = _Draw(rng, include, avoid, {})
@@ -155,9 +153,6 @@ def _deal(count: int, used: Counter[str], rng: random.Random) -> list[str]:
 # What limits others is drawn first; the two word limits look at everything else.
 _ORDER = (*(k for k in KINDS if k not in ("sentences", "max_words", "min_words")),
           "sentences", "max_words", "min_words")  # fmt: skip
-_SPANS = {"paragraphs": (2, 4), "bullets": (2, 6), "numbered": (3, 6), "exact_numbers": (2, 5),
-          "placeholders": (1, 4), "headings": (2, 3), "alphabetical": (3, 6),
-          "sentences": (3, 6)}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +180,7 @@ class _Draw:
                 # A limit under which everything drawn so far fits with ease, a multiple of 5.
                 need = 35 + 4 * len(drawn)
                 for other, constraint in drawn.items():
-                    need += _WORDS_EACH.get(other, 0) * int(str(constraint.get("n", 0)))
+                    need += _DRAWN["words_each"].get(other, 0) * int(str(constraint.get("n", 0)))
                 return {"n": -(-need // 5) * 5 + 5 * rng.randint(0, 8)}
             case "min_words" if "max_words" in drawn:
                 return {"n": int(str(drawn["max_words"]["n"])) - 5 * rng.randint(4, 6)}
@@ -194,12 +189,8 @@ class _Draw:
             case "min_words":
                 return {"n": 10 * rng.randint(5, 12)}
             case _:
-                return {"n": rng.randint(*_SPANS[kind])} if kind in _SPANS else {}
-
-
-_WORDS_EACH = {"paragraphs": 12, "bullets": 8, "numbered": 8, "alphabetical": 8, "headings": 12,
-               "sentences": 10, "placeholders": 2, "letter_count": 1,
-               "exact_numbers": 2}  # fmt: skip
+                span = _DRAWN["spans"].get(kind)
+                return {"n": rng.randint(*span)} if span else {}
 
 
 def _prompt(request: str, sayings: list[str], rng: random.Random) -> str:

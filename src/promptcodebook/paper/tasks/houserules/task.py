@@ -32,10 +32,11 @@ not choose their wording (docs/tasks/houserules.md); of equals the first."""
 
 
 def check(kind: str, reply: str) -> CheckResult:
-    """Does the reply keep a rule of this kind? TaskError for a kind that there is not."""
+    """Return whether the reply keeps a rule of this kind. Raises TaskError when the kind is
+    unknown."""
     if kind not in _TABLE:
-        said = f"unknown house rule {kind!r}{did_you_mean(kind, KINDS)}"
-        raise TaskError(said, hint=f"known kinds: {', '.join(KINDS)}")
+        message = f"unknown house rule {kind!r}{did_you_mean(kind, KINDS)}"
+        raise TaskError(message, hint=f"known kinds: {', '.join(KINDS)}")
     rule = _TABLE[kind]
     fault = spoiled(reply)
     held, found = (False, fault) if fault else rule.holds(reply)
@@ -272,12 +273,13 @@ def right_rules(example: Example) -> tuple[str, ...]:
 
 
 def topics_of(example: Example) -> tuple[str, ...]:
-    """The topics in the example's `fields["topics"]`; DataError for one that has no rule."""
+    """Return the topics in the example's `fields["topics"]`. Raises DataError when one has no
+    rule."""
     topics = tuple(cast("list[str]", example.fields.get("topics") or []))
     for topic in topics:
         if topic not in RULES:
-            said = f"the example {example.id!r} has the topic {topic!r}, which has no house rule"
-            raise DataError(said, hint=f"topics: {', '.join(RULES)}")
+            message = f"the example {example.id!r} has the topic {topic!r}, which has no house rule"
+            raise DataError(message, hint=f"topics: {', '.join(RULES)}")
     return topics
 
 

@@ -96,8 +96,8 @@ def gold_titles(example: Example) -> tuple[str, ...]:
     held = example.fields.get("gold_titles")
     titles = cast("Sequence[object]", held) if isinstance(held, list | tuple) else ()
     if not titles:
-        said = f"example {example.id} has no gold titles to look for"
-        raise RewardError(said, hint="give it a field gold_titles, a list of page titles")
+        message = f"example {example.id} has no gold titles to look for"
+        raise RewardError(message, hint="give it a field gold_titles, a list of page titles")
     return tuple(dict.fromkeys(str(title) for title in titles))
 
 

@@ -80,8 +80,8 @@ class ClaimRow(BenchmarkRow):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if parse_label(self.label) is None:
-            said = f"the label {self.label!r} is neither SUPPORTED nor NOT_SUPPORTED"
-            raise DataError(said, hint="correct that line")
+            message = f"the label {self.label!r} is neither SUPPORTED nor NOT_SUPPORTED"
+            raise DataError(message, hint="correct that line")
         if not self._titles():
             name = "supporting_facts" if self.gold_titles is None else "gold_titles"
             raise DataError(

@@ -101,7 +101,7 @@ def _shape(takes: tuple[str, ...]) -> type[Arguments]:
 
 
 def read_arguments(constraint: InstructionCheck, given: Mapping[str, object]) -> Arguments:
-    """Nulls count as absent. DataError for one too many, a missing one and a wrong type."""
+    """Nulls count as absent. Raises DataError when one is too many, missing or of a wrong type."""
     values = {name: value for name, value in given.items() if value is not None}
     return check_row(values, f"the kwargs of {constraint.name}", _shape(constraint.takes))
 
@@ -300,8 +300,8 @@ def _read(path: Path, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        said = f"NLTK's data file {path} cannot be read: {error}"
-        raise TaskError(said, hint=f"python -m nltk.downloader {_PACKAGES}") from error
+        message = f"NLTK's data file {path} cannot be read: {error}"
+        raise TaskError(message, hint=f"python -m nltk.downloader {_PACKAGES}") from error
 
 
 def count_each(

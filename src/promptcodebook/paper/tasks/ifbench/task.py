@@ -110,10 +110,10 @@ class ConstraintReward:
         """The loose share of constraints kept, with those kept and not kept named."""
         verdicts = self._verdicts(example, output)
         if not verdicts:
-            said = f"example {example.id} has no constraints to check"
-            raise RewardError(said, hint="give it instruction_id_list and kwargs")
-        said = self._describe("The final response", verdicts)
-        return Score(sum(verdicts.values()) / len(verdicts), said)
+            message = f"example {example.id} has no constraints to check"
+            raise RewardError(message, hint="give it instruction_id_list and kwargs")
+        message = self._describe("The final response", verdicts)
+        return Score(sum(verdicts.values()) / len(verdicts), message)
 
     def require(self, dataset: Dataset) -> None:
         """Tries each kind of constraint of the data on two short texts; raises as `check` does."""

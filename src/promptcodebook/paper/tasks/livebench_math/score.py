@@ -59,7 +59,8 @@ class MathScore:
 
 
 def score(question: str, ground_truth: str, subtask: str, answer: str) -> float:
-    """The public score, 0 to 1; a fraction only for imo and usamo. DataError: unknown subtask."""
+    """The public score, 0 to 1; a fraction only for imo and usamo. Raises DataError when the
+    subtask is unknown."""
     return math_score(question, ground_truth, subtask, answer).score
 
 

@@ -46,8 +46,8 @@ class MathRow(BenchmarkRow):
     def _check(self) -> Self:
         form, words = _GOLD[scoring.kind_of(self.subtask)]
         if not form.fullmatch(self.ground_truth):
-            said = f"the ground_truth of a {self.subtask} row must be {words}"
-            raise DataError(said, hint="correct it in the data file")
+            message = f"the ground_truth of a {self.subtask} row must be {words}"
+            raise DataError(message, hint="correct it in the data file")
         return self
 
     def example(self) -> Example:

@@ -188,7 +188,8 @@ def units_of(example: Example) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class JudgeReward:
-    """The reward by the role `judge`: three calls. LMError when one gave no usable verdict."""
+    """The reward by the role `judge`: three calls. Raises LMError when one gives no usable
+    verdict."""
 
     ask: Ask
 
@@ -202,8 +203,8 @@ class JudgeReward:
         if request.strip():
             counted = await self._judged("count", LeakCount, pii_units=units, request=request)
             count = counted.count
-        verdicts = forward.at_least_as_good, backward.at_least_as_good
-        parts = combine(*verdicts, count, len(units), WEIGHT)
+        ahead, level = forward.at_least_as_good, backward.at_least_as_good
+        parts = combine(ahead, level, count, len(units), WEIGHT)
         by = "By the judge, asked in both orders,"
         return Score(parts.score, feedback(parts, output, units, by))
 
