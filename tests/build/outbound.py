@@ -114,7 +114,7 @@ def watched(folder: Path, *command: str, isolated: bool = True, **environ: str) 
     return Outbound(done.returncode, done.stdout, done.stderr, hosts, packets, tuple(sorted(files)))
 
 
-ELSEWHERE = {"datasets", "mlflow", "presidio", "grpo", "smollm2", "local", "local-server", "wandb"}
+ELSEWHERE = {"datasets", "mlflow", "presidio", "grpo", "smollm2", "local", "wandb"}
 """Extras that no test tool needs: `make test-local` has them."""
 
 

@@ -360,7 +360,7 @@ async def test_a_loop_ends_at_its_cap_and_nothing_is_asked_after_it() -> None:
         (in_process(act("{{pco}}" * 20_000)), "in one request twice"),
         (in_process(act("".join(f"{{{{pco:s{k}}}}}" for k in range(20_000)))), "100 markers"),
         (in_process(act("{{pco}}", "?" * 4_000_000), question="?"), "question .* too often"),
-        (in_process(act("{{pco}}", logit_bias=NESTED)), "nested too deeply"),
+        (in_process(act("{{pco}}", logit_bias=NESTED)), "it is too deep"),
     ],
     ids=["n", "one marker", "many markers", "the question", "depth"],
 )

@@ -57,7 +57,8 @@ def export(
     write_files(texts, output if made.folder else None)
     written = [str(target) for target in texts]
     if as_json:
-        emit({"ref": reference.name, "to": to, "live": made.live, "files": written})
+        named = {"ref": reference.name, "caution": reference.caution}
+        emit({**named, "to": to, "live": made.live, "files": written})
         return
     note(f"wrote {', '.join(written)}")
     if not made.live:
