@@ -442,7 +442,7 @@ def read_policy_file(path: Path) -> PolicyFile:
         raise PolicyError(f"no policy file at {path}{near}", hint=hint) from None
     except (OSError, UnicodeDecodeError) as error:
         what = f"cannot read the policy file {path}: {error}"
-        raise PolicyError(what) from error
+        raise PolicyError(what, hint="name a policy file") from error
     return parse_policy_file(text, path)
 
 
