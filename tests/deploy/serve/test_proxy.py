@@ -223,8 +223,7 @@ async def test_what_was_measured_is_sent_unless_the_caller_says_otherwise(
 async def test_lengths_and_other_wires_have_the_measured_fields_too() -> None:
     rest = {name: value for name, value in MEASURED.items() if name != "max_tokens"}
     setup = Setup(cap="max_completion_tokens")
-    async with up(measured(), setup) as served:
-        client = served.client()
+    async with up(measured(), setup) as served, served.client() as client:
         await client.chat.completions.create(model="pco/tickets", messages=SAID)
         assert sent_up(served) == {**rest, "max_completion_tokens": 12}
         await client.chat.completions.create(model="pco/tickets", messages=SAID, max_tokens=7)
