@@ -75,3 +75,6 @@ async def two_steps(prompt: pco.Prompt, example: pco.Example, lm: pco.Chat) -> p
     said = await lm(example.input, system=prompt.of("say"), purpose="say")
     trace = (pco.Stage("plan", example.input, plan.text), pco.Stage("say", plan.text, said.text))
     return pco.Output(said.text, trace)
+
+
+two_steps.stages = ("plan", "say")  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.config import Budget, Config, load_config
 from promptcodebook.errors import BudgetReached, Interrupted
 from promptcodebook.paper.experiments.demo import NAME, demo_config, missing_model, show
-from promptcodebook.paper.simulated import cli
+from promptcodebook.paper.simulated.orders import read_table
 from promptcodebook.progress import Note, ProgressEvent
 from promptcodebook.run.opening import Where
 from promptcodebook.run.optimize import CellState, run_once
@@ -106,7 +106,7 @@ def test_a_page_is_written_once(tmp_path: Path) -> None:
     page = (tmp_path / told["page"]).read_text("utf-8")
     assert told["page"] == "results/sweep-s.md" and "**Simulated.**" in page
     beside = {path.suffix for path in (tmp_path / "results" / "sweep-s").iterdir()}
-    assert beside == {".tex", ".svg", ".png", ".json"}
+    assert beside == {".tex", ".svg", ".png"}
     again = pco(*sweep, cwd=tmp_path)
     assert "(1 of 3)" not in again.err and again.json == told
     [folder] = (tmp_path / "runs/bench").iterdir()
@@ -218,7 +218,7 @@ def test_where_the_wheels_are_missing_it_says_what_to_type_and_runs_the_tour(
 ) -> None:
     """A tour of two updates."""
     monkeypatch.setitem(sys.modules, "openvino_genai", None)
-    monkeypatch.setitem(cli._SETTINGS, "update", {"epochs": 2})
+    monkeypatch.setitem(read_table("demo")["settings"], "update", {"epochs": 2})
     missing = missing_model()
     assert missing is not None
     assert "pip install" in (missing.hint or "")

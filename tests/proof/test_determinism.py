@@ -42,7 +42,7 @@ def test_the_same_seed_gives_the_same_bytes_whoever_answers_first(tmp_path: Path
     assert slowest(first) != slowest(shuffled)
 
     code = (
-        "import sys; from pathlib import Path; from tests.proof.runs import SMALL, finished;"
+        "import sys; from pathlib import Path; from tests.build.runs import SMALL, finished;"
         "made = finished(Path(sys.argv[1]), 'simulated?latency=uniform:0-0.01', SMALL);"
         "sys.stdout.write(str(made.path))"
     )

@@ -106,9 +106,6 @@ def test_a_finished_run_may_take_more_rollouts(tmp_path: Path) -> None:
     assert "This is look 2 at the same test split" in longer.verdict
 
 
-two_steps.stages = ("plan", "say")  # type: ignore[attr-defined]
-
-
 def test_each_stage_is_a_component_of_its_own(tmp_path: Path) -> None:
     lm = model()
     config = {**SHORT, "compose_per_stage": True, "init": {"prompt": "Be brief."}}
