@@ -15,6 +15,7 @@ import re
 import sqlite3
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
@@ -364,34 +365,34 @@ _SPREAD = (
 )
 
 
-class ServedLog:
+class ServedLog(ABC):
     """Where requests and their feedback are kept. What is read takes memory for a page of requests
     or for sums, however long the log is. All raise StoreError."""
 
     fails: bool
 
-    def put(self, item: Served) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def put(self, item: Served) -> None: ...
 
+    @abstractmethod
     async def give(
         self, feedback: Feedback, caller: str | None, room: Room = ROOM
     ) -> FeedbackStatus:
         """Commits feedback; `caller` None may speak of any request. What another caller asked is
         unknown to this one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def erase(self, ids: Sequence[str]) -> int:
         """Blanks requests and the words of their feedback: how many there were."""
-        raise NotImplementedError
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
 
-    def _rows(self, sql: str, given: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        raise NotImplementedError
+    @abstractmethod
+    def _rows(self, sql: str, given: tuple[object, ...] = ()) -> list[tuple[Any, ...]]: ...
 
-    def _forget(self, ids: Sequence[str]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _forget(self, ids: Sequence[str]) -> None: ...
 
     def refs(self) -> list[str]:
         found, last = list[str](), ""
