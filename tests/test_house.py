@@ -18,6 +18,7 @@ from bench.house import (
     code_lines,
     read_house,
     reading,
+    shared_names,
     spread_tuples,
 )
 
@@ -58,6 +59,19 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 def test_circles_are_found() -> None:
     imports = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("a"), "d": frozenset("a")}
     assert circles(imports) == [["a", "b", "c"]]
+
+
+TWICE = {"PCO": "optimizers' entry point, and the optimizer of DSPy that carries the same name"}
+"""Classes of one name, with the reason. Everywhere else a name means one thing."""
+
+
+def test_a_name_means_one_thing_in_the_whole_house() -> None:
+    assert shared_names(house()).keys() == TWICE.keys()
+
+
+def test_no_call_hides_its_arguments_in_a_tuple() -> None:
+    """A reader sees what a call gets: keywords, or a value with a name."""
+    assert spread_tuples(house()) == []
 
 
 HIDDEN = """

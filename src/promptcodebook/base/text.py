@@ -204,8 +204,8 @@ def word_changes(
         yield "removed", before
         yield "added", after
         return
-    stripped = [piece.strip() for piece in old], [piece.strip() for piece in new]
-    matcher = difflib.SequenceMatcher(None, *stripped, autojunk=False)
+    olds, news = [piece.strip() for piece in old], [piece.strip() for piece in new]
+    matcher = difflib.SequenceMatcher(None, olds, news, autojunk=False)
     for kind, a1, a2, b1, b2 in matcher.get_opcodes():
         if kind != "equal" and a2 > a1:
             yield "removed", "".join(old[a1:a2])

@@ -89,8 +89,12 @@ class Work:
 
     def times(self, factor: float, *, rounds: float = 1.0) -> Work:
         """The calls and tokens times one factor, the rounds times another."""
-        tokens = factor * self.prompt_tokens, factor * self.completion_tokens
-        return Work(factor * self.calls, *tokens, rounds * self.rounds)
+        return Work(
+            factor * self.calls,
+            factor * self.prompt_tokens,
+            factor * self.completion_tokens,
+            rounds * self.rounds,
+        )
 
 
 _AMOUNTS = attrgetter("calls", "prompt_tokens", "completion_tokens", "rounds")

@@ -127,8 +127,9 @@ class State:
         old = self.parameters.codebook.texts
         texts = zip(old, parameters.codebook.texts, strict=True)
         rewritten = {k for k, (before, after) in enumerate(texts) if before != after}
-        averages = tuple(ema), tuple(success), tuple(selected), tuple(evidence)
-        statistics = RoutingStatistics(*averages, known.ranking).discount(rewritten)
+        statistics = RoutingStatistics(
+            tuple(ema), tuple(success), tuple(selected), tuple(evidence), known.ranking
+        ).discount(rewritten)
         named = {variable_name(k): text for k, text in enumerate(old)}
         named["generator"] = self.parameters.generator
         verdicts = (trace.verdict for trace in traces if trace.verdict is not None)

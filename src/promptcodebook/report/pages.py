@@ -226,8 +226,12 @@ def draw(chart: Chart, mark: str = "") -> Picture | None:
     low, high = min(*ys, 0.0), max(ys)
     spanned = chart.y or (low, high if high > low else low + 1.0)
     width = _SMALL if chart.small else _WIDE
-    size = width - _LEFT - _RIGHT, width / 2 - _TOP - _BOTTOM
-    field = _Field((min(xs), max(xs)), spanned, *size)
+    field = _Field(
+        x=(min(xs), max(xs)),
+        y=spanned,
+        width=width - _LEFT - _RIGHT,
+        height=width / 2 - _TOP - _BOTTOM,
+    )
     shapes = render(
         "report/templates/chart.svg.jinja",
         field=field,

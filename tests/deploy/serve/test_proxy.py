@@ -408,7 +408,7 @@ async def test_its_state_and_its_counts() -> None:
 
 
 async def test_each_described_path_answers_and_reads_the_bodies_that_are_described() -> None:
-    sent: dict[str, Any] = {"ChatRequest": {"messages": SAID}}
+    sent: dict[str, Any] = {"RoutedChatRequest": {"messages": SAID}}
     sent |= {"PromptRequest": {"input": LATE}, "ResponsesRequest": {"input": LATE}}
     known = {"headers": {"Authorization": "Bearer first-key"}}
     async with up(setup=Setup(keys=("first-key",))) as served:

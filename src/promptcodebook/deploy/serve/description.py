@@ -36,7 +36,7 @@ _COUNTS = {
 }
 
 
-class ChatRequest(BaseModel):
+class RoutedChatRequest(BaseModel):
     """What is read here, the numbers that decide what a call may cost among them."""
 
     model: AnyText | None = Field(None, description=_MODEL)
@@ -72,7 +72,7 @@ class FeedbackRequest(BaseModel):
     key: Annotated[str, Field(max_length=200)] = ""
 
 
-_T = TypeVar("_T", ChatRequest, PromptRequest)
+_T = TypeVar("_T", RoutedChatRequest, PromptRequest)
 
 
 def check(kind: type[_T], body: Mapping[str, Any]) -> _T:
@@ -161,7 +161,7 @@ class Operation:
 
 
 OPERATIONS: Mapping[str, Operation] = {
-    "/v1/chat/completions": Operation("A completion under the composed prompt", ChatRequest),
+    "/v1/chat/completions": Operation("A completion under the composed prompt", RoutedChatRequest),
     "/v1/responses": Operation("A Response under the composed prompt", ResponsesRequest),
     "/v1/prompt": Operation("The composed prompt alone", PromptRequest, ComposedPrompt),
     "/v1/feedback": Operation(

@@ -33,7 +33,7 @@ from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.placement import Placement, RoutedInput
 from promptcodebook.deploy.serve.responses import ResponseBuilder, chat_body
 from promptcodebook.deploy.serve.spending import Records, RequestRecord, Spending, now
-from promptcodebook.deploy.serve.streaming import Relay, Tracing
+from promptcodebook.deploy.serve.streaming import AnswerRelay, Tracing
 from promptcodebook.deploy.serve.upstream import Upstream, UpstreamAnswer
 from promptcodebook.deploy.serve.versions import Composed, Composing, Live
 from promptcodebook.errors import PcoError, did_you_mean
@@ -75,7 +75,7 @@ class Proxy:
         if self.online is not None:
             self.online.measure(metrics)
         self._metrics = metrics
-        self._relay = Relay(
+        self._relay = AnswerRelay(
             self.upstream,
             self.admission,
             self.spending,
@@ -160,7 +160,7 @@ class Proxy:
         turned: Callable[[UpstreamAnswer], UpstreamAnswer] = lambda answer: answer,
     ) -> web.StreamResponse:
         """The model's answer to a body of chat completions, `turned` into what the caller reads."""
-        bodies.check(bodies.ChatRequest, body)
+        bodies.check(bodies.RoutedChatRequest, body)
         given = self.placement.routed(body, request.headers, visit.caller)
         key = self._key(request, visit, given)
         with (
@@ -199,7 +199,7 @@ class Proxy:
         body = await self.admission.read(request, visit)
         text = bodies.check(bodies.PromptRequest, body).input
         if text is None:
-            bodies.check(bodies.ChatRequest, body)
+            bodies.check(bodies.RoutedChatRequest, body)
             given = self.placement.routed(body, request.headers, visit.caller)
         else:
             given = RoutedInput(text)

@@ -34,7 +34,7 @@ class Tracing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Relay:
+class AnswerRelay:
     """Asks the model behind the policy. `logs`: what an answer took is logged with its request, and
     `texts`: its text as well."""
 

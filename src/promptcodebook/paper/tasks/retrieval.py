@@ -304,9 +304,10 @@ class Search:
     async def __call__(self, query: str, k: int) -> list[str]:
         ranked = self._memo.get((query, k))
         if ranked is None:
-            key = (asyncio.get_running_loop(), query, k)
+            loop = asyncio.get_running_loop()
+            key = (loop, query, k)
             if key not in self._running:
-                self._running[key] = asyncio.create_task(self._find(*key))
+                self._running[key] = asyncio.create_task(self._find(loop, query, k))
             # Shielded: one asker that is cancelled must not take the reply from the others.
             ranked = await asyncio.shield(self._running[key])
         return self._retriever.passages(ranked)

@@ -163,11 +163,12 @@ class Regex:
 
     async def __call__(self, example: Example, output: str) -> Score:
         text = output.strip() if self.full else output
-        asked, pattern = (self.pattern, self._flags, self.full, text), quote(self.pattern)
+        pattern = quote(self.pattern)
         if not _QUANTIFIERS & set(self.pattern):
-            given = matches(*asked)
+            given = matches(self.pattern, self._flags, self.full, text)
         else:
             call, name = shared_worker().call, f"{__name__}:matches"
+            asked = self.pattern, self._flags, self.full, text
             result = await asyncio.to_thread(call, name, asked, self.seconds)
             if result.error:
                 raise RuntimeError(f"the regex process failed: {result.error}")
