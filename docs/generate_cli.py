@@ -47,7 +47,7 @@ Every command takes `--help` and `--json` (the result as JSON). It names which o
 A default is in brackets.
 """
 _OFTEN = 3
-"""An option that so many commands explain in the same words is explained once."""
+"""An option that this many commands explain in the same words is explained once."""
 _IN_HEAD = {
     ("--help", "Show this message and exit."),
     ("--json", "The result as JSON."),

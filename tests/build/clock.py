@@ -23,13 +23,13 @@ class Clock:
 
 
 async def until(reached: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Waits for what somebody else brings about. TimeoutError where nobody does."""
+    """Waits until another task or process makes it true. TimeoutError after a minute."""
     async with asyncio.timeout(60):
         while not (found := reached()) or not (found is True or await found):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that nobody has reaped does not."""
+    """Whether the process runs; one whose parent has not read its exit status does not."""
     status = Path(f"/proc/{pid}/stat")
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,4 +1,4 @@
-"""Exports of a policy: written, built anew and asked live."""
+"""Exports of a policy: written, built again and asked live."""
 
 from __future__ import annotations
 

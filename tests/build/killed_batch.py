@@ -56,7 +56,7 @@ def work(folder: Path) -> None:
 
 
 def session(folder: Path, kill_after: int = sys.maxsize) -> int:
-    """The exit code of such a process; SIGKILL ends it once so many results are on disk."""
+    """The exit code of such a process; SIGKILL ends it once that number of results is on disk."""
     rows = checkpoint_of(folder / "out.jsonl") / "rows.jsonl"
     child = subprocess.Popen([sys.executable, "-m", __name__, str(folder)])
     while child.poll() is None:

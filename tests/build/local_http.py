@@ -24,7 +24,7 @@ def echo(job: Job) -> str:
 
 
 class ScriptedEngine:
-    """Words are tokens. `held` = no job goes on before `release` is called; `cancelled` counts the
+    """Words are tokens. `held` = no job runs before `release` is called; `cancelled` counts the
     jobs that were."""
 
     model = "Scripted-1"

@@ -11,7 +11,7 @@ from tests.build.topics import PHRASES, obey
 
 
 def keeping(request: Request) -> str:
-    """A model that keeps the one house rule that it is told, and is plain where it is not one."""
+    """A model that keeps the one house rule in its prompt, and answers plainly without one."""
     turn = request.messages[-1].content
     lines = present_prompt().partition("\n\n")[2].splitlines()
     told = [kind for kind, line in zip(RULES.values(), lines, strict=True) if line in turn]

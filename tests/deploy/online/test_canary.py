@@ -463,7 +463,7 @@ def of_arms(
     arm: Any = "",
     first: int = 0,
 ) -> list[Logged]:
-    """So many requests of each caller to the canary and to today's version, with feedback of
+    """This number of requests of each caller to the canary and to today's version, with feedback of
     these mean rewards: the canary's come first."""
     rows, step = list[Logged](), 97
     for which, (mean, status) in enumerate(zip(rewards, statuses, strict=True)):
@@ -496,7 +496,7 @@ GOOD, BAD = of_arms((0.9, 0.3), HONEST, 40), of_arms((0.3, 0.9), HONEST, 40)
         ([*EQUAL, *FAILS], 0.1, "wait", "one key alone would end it"),
         ([*EQUAL, *FAILS], 1.0, "roll back", "of its requests fail"),
         ([*of_arms((0.5, 0.5), HONEST[:1], 300), *UP], 0.1, "wait", "one key alone would end it"),
-        ([*UP], 0.1, "promote", "above the margin"),  # nobody else is there
+        ([*UP], 0.1, "promote", "above the margin"),  # there is no other key
         ([*BAD, *UP], 0.1, "roll back", "lower by"),  # nor does one hold it up
         ([*GOOD, *DOWN], 0.1, "promote", "above the margin"),
         (PROMPTS, 0.1, "wait", "no feedback"),

@@ -141,7 +141,7 @@ def test_one_key_teaches_no_more_than_its_share(world: World) -> None:
     kept = within_share([*hostile, *honest])
     assert kept == [*hostile[:6], *honest], "a tenth of all, and the newest"
     assert within_share([*hostile, *by("y", 40)]) == [*hostile[:40], *by("y", 40)]
-    assert within_share(hostile) == hostile, "nobody else is there"
+    assert within_share(hostile) == hostile, "there is no other key"
     assert within_share([*hostile, *honest], 1.0) == [*hostile, *honest]
     assert within_share([*by("x", 9, arm="prompt"), *by("y", 9, status=500)]) == []
 
@@ -255,7 +255,7 @@ async def test_a_policy_file_is_learned_into_another(world: World, places: Path)
     asked: Any = ("learn", "tickets.pco.json", "--config", str(world.folder))
     command(*asked, cwd=places).error(2, "it is not said where to write")
     log = SqliteLog(places / "requests.sqlite")
-    for each in world.log(95, 0.5)[90:]:  # nobody said anything of these
+    for each in world.log(95, 0.5)[90:]:  # these got no feedback
         log.put(replace(each.served, ref="tickets", version=version))
     log.close()
     out = command(*asked, "-o", "tickets.pco.json", "--half-life", "1h", cwd=places).out

@@ -1,4 +1,4 @@
-"""A request's kind is told from its words: ours, the paper's, and templates nobody here knows."""
+"""A request's kind follows from its words: ours, the paper's, and templates that are not ours."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def test_a_proposal_can_be_trained_under_every_preset_whatever_is_installed(
         assert propose(tmp_path, name, "--yes", *(("--lm", lm) if lm else ())).code == 0
         texts.append((tmp_path / name / "pco.toml").read_text("utf-8"))
     assert texts[0] == texts[1]
-    size = (6 if labels == 40 else labels) if lm else 16  # so many are no labels any more
+    size = (6 if labels == 40 else labels) if lm else 16  # 40 values are too many to be labels
     for preset in (None, "default", "lean", "paper", "quick", "small"):
         flags = {"lm": "simulated"} | ({"preset": preset} if preset else {})
         config, base = gather_settings(tmp_path / "bare", flags)
