@@ -322,7 +322,7 @@ async def test_a_full_disk_stops_the_record_and_no_request_until_there_is_room(
         await answered(served)
         assert (await served.metrics())["pco_unrecorded"] == 1
         kept[0].writer._db.execute("PRAGMA max_page_count = 100000")
-        await asyncio.sleep(1.5)
+        await until(lambda: not kept[0].fails)
         assert (await served.ask("/readyz"))[1]["recording"] == "failed", "one of both still is"
         kept[1].writer._db.execute("PRAGMA max_page_count = 100000")
         await recording_is(served, "ok")
