@@ -38,8 +38,8 @@ def unfinished_folder() -> Path:
 
 
 def read_text(path: Path) -> str:
-    """A user's text file. OSError for one that is too long to be one, such as a link to /dev/zero;
-    UnicodeDecodeError."""
+    """The text of a user's file. Raises OSError beyond 100 MB, which a link to /dev/zero would
+    reach, and UnicodeDecodeError."""
     with path.open(encoding="utf-8") as file:
         text = file.read(_MOST_TEXT + 1)
     if len(text) > _MOST_TEXT:

@@ -279,8 +279,8 @@ class Unpaid(Typed):
 
 
 def resolved(ref: str, *, trust: bool = False, use: bool = False) -> Reference:
-    """What a REF names. Says on stderr which run 'last' is, and what speaks against its use; for a
-    command that puts it to `use` also that no verdict is known."""
+    """What a REF names. Says on stderr which run 'last' is, and whether its verdict is against it.
+    For a command that puts it to `use`, it also says that no verdict is known."""
     reference = resolve(runs_dir(), ref, trust=trust, tell=note)
     if reference.caution and (use or reference.verdict):
         note(reference.caution)

@@ -102,7 +102,7 @@ def select_remark(config: schema.Config) -> str:
     """In a sentence, that S is as large as it can be; '' where the codebook has more."""
     if config.select < config.size:
         return ""
-    return f"select (S) is {config.select}: the codebook has no more instincts"
+    return f"select (S) is lowered to {config.select}, the size of the codebook"
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def written(text: str, meant: Mapping[str, Any]) -> str:
     except ValueError as error:  # also a text that is no Unicode, such as half a sign
         fault = str(error)
     what = f"these settings cannot be written into a pco.toml: {fault}"
-    raise ConfigError(what, hint="rename the file and its columns, with ordinary letters")
+    raise ConfigError(what, hint="rename the file or its columns; use letters, digits and spaces")
 
 
 def _readable(error: ValidationError, where: str) -> ConfigError:

@@ -151,7 +151,7 @@ def _read_file(path: Path) -> tabular.Table:
         near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DataError(f"no file at {path}{did_you_mean(path.name, near)}", hint="check the path")
     if path.is_char_device():  # its rows would never end
-        raise DataError(f"{path} is a device, and no file of rows", hint="name a file")
+        raise DataError(f"{path} is a device, not a file of rows", hint="name a file")
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         what = f"cannot tell the format of {path} from its name"

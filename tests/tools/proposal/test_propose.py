@@ -238,7 +238,7 @@ def test_a_preset_for_many_instincts_trains_a_codebook_of_few_and_says_so(tmp_pa
     typed = ("--lm", "simulated", "--preset", "quick", "--set", "update.epochs=1")
     done = pco("train", *typed, cwd=tmp_path)
     assert done.code == 0, done.err
-    assert done.err.count("select (S) is 3: the codebook has no more instincts\n") == 1
+    assert done.err.count("select (S) is lowered to 3, the size of the codebook\n") == 1
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])

@@ -87,7 +87,7 @@ class Agent:
             raise ConfigError("an agent needs a command or a function", hint=hint)
         own = [each for each in self.env if each in _OURS or each.startswith("PCO_")]
         if own or isinstance(self.env, str):
-            what = f"no agent may have {own[0]} of this process" if own else "env must be a list"
+            what = f"an agent cannot receive {own[0]}: it is ours" if own else "env must be a list"
             raise ConfigError(f"executor.env: {what}", hint='env = ["WEATHER_API_KEY"]')
 
     @property
@@ -354,8 +354,8 @@ def _id_of(line: str) -> object:
 
 
 def _too_many(line: str) -> ExecutorError:
-    what = f"the agent printed a line too many: {line.strip()[:80]!r}"
-    hint = 'print {"id": ..., "output": ...} with the id of the request, or answers alone'
+    what = f"the agent printed an extra line: {line.strip()[:80]!r}"
+    hint = 'print {"id": ..., "output": ...} with the request\'s id, or print nothing but answers'
     return ExecutorError(what, hint=hint)
 
 

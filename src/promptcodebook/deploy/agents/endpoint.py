@@ -65,7 +65,7 @@ class PromptPlaces:
         names = set[str]()
         for mark in (mark for text in shown for mark in MARKER.finditer(text)):
             if (name := mark[1] or "") in names:
-                raise Refusal(f"the marker {mark[0]} is in one request twice: leave one of them")
+                raise Refusal(f"the marker {mark[0]} is in one request twice: remove one")
             names.add(name)
             if len(names) > _MOST_MARKERS:
                 raise Refusal(f"a request may have {_MOST_MARKERS} markers at most")
@@ -76,7 +76,9 @@ class PromptPlaces:
                 turned[at] = Message("system", text) if found else message
             elif message.role == "user" and self.question in message.content and self.question:
                 if message.content.count(self.question) * len(self.input) > _LARGEST:
-                    raise Refusal("the question is in a message too often to put the input there")
+                    raise Refusal(
+                        "a message repeats the question too often to replace each with the input"
+                    )
                 turned[at] = read_message(rewritten(message.wire, self._ask))
         return turned, stages
 

@@ -19,7 +19,7 @@ _LINUX = sys.platform == "linux"
 
 
 def main(pipe: int, command: list[str]) -> int:
-    """The command's exit status, in a shell's way."""
+    """The command's exit status, as a shell reports it."""
     os.set_inheritable(pipe, False)
     if _LINUX:  # what loses its parent becomes a child of this process
         ctypes.CDLL(None).prctl(_SUBREAPER, 1)
@@ -40,7 +40,7 @@ def main(pipe: int, command: list[str]) -> int:
 
 
 def _has_no_child() -> bool:
-    """Quicker than a look at all processes, and mostly so."""
+    """Usually true, and faster to check than all processes."""
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
@@ -65,7 +65,7 @@ def _end_with(pipe: int, child: int) -> None:
 
 
 def _end_all(child: int) -> None:
-    """Asks all to end, and kills what has not a second later."""
+    """Asks all to end, and kills after a second those that still run."""
     late = time.monotonic() + _GRACE_S
     how = signal.SIGTERM
     while pids := _alive(child):
