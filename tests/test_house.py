@@ -21,6 +21,7 @@ from bench.house import (
     shared_names,
     spread_tuples,
 )
+from bench.mutants import ROOMS
 
 ROOT = Path(__file__).parents[1]
 
@@ -87,6 +88,11 @@ class C:
     def two(self, pair):
         return f(*self.both, 1), f(*pair, 1)
 """
+
+
+def test_mutants_are_drawn_from_rooms_that_exist() -> None:
+    places = [place for places in ROOMS.values() for place in places]
+    assert [place for place in places if not (SOURCE / place).exists()] == []
 
 
 def test_arguments_in_a_tuple_are_found() -> None:
