@@ -279,7 +279,7 @@ def test_requests_are_carried_by_hand(folder: Path, provider: Provider) -> None:
     line = {"id": "vllm-2", "custom_id": rows[-1]["custom_id"], "error": {"error": last}}
     line["response"] = {"status_code": 400, "request_id": "vllm-batch-2", "body": None}
     (folder / "ask.out.jsonl").write_text(json.dumps(line))
-    ((_, result),) = read_results((folder / "ask.out.jsonl").read_bytes())
+    ((_, result),) = read_results((folder / "ask.out.jsonl").read_bytes().splitlines())
     assert read_error_body(result.raw).message == "too long"
     third = evaluate(folder, provider, "--offline-file", "ask.jsonl")
     assert third.code == 0 and third.json["failed"] == 1 and third.json["n"] == ROWS
@@ -332,7 +332,7 @@ def test_vllms_own_run_batch_answers_what_we_wrote(folder: Path, provider: Provi
     read = evaluate(folder, provider, *typed)
     assert read.code == 0 and (read.json["n"], read.json["failed"]) == (ROWS, 1), read.err
     assert read.json["score"]["mean"] == pytest.approx(1 - 1 / ROWS)
-    results = dict(read_results((folder / "ask.out.jsonl").read_bytes()))
+    results = dict(read_results((folder / "ask.out.jsonl").read_bytes().splitlines()))
     (refusal,) = (read_error_body(r.raw) for r in results.values() if r.status == 400)
     assert refusal.message.startswith("13 is too far") and refusal.param == "messages"
 
@@ -435,5 +435,5 @@ def test_a_second_process_that_wants_the_same_rows_pays_for_none(
 def test_a_row_whose_status_is_no_number_is_left_out(status: str) -> None:
     rows = [f'{{"custom_id": "{n}", "response": {{"status_code": {code}, "body": {{}}}}}}'
             for n, code in enumerate(("200", status, "429"))]  # fmt: skip
-    found = dict(read_results("\n".join(rows).encode()))
+    found = dict(read_results(["\n".join(rows).encode()]))
     assert {key: result.status for key, result in found.items()} == {"0": 200, "2": 429}

@@ -18,7 +18,7 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -134,9 +134,9 @@ def request_line(key: str, body: Mapping[str, Any]) -> bytes:
     return json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n"
 
 
-def read_results(data: bytes, seconds: float = 0.0) -> Iterator[tuple[str, BatchReply]]:
+def read_results(lines: Iterable[bytes], seconds: float = 0.0) -> Iterator[tuple[str, BatchReply]]:
     """Each row of an output or error file by its key; what is no row is left out."""
-    for line in data.splitlines():
+    for line in lines:
         with suppress(ValueError, KeyError, TypeError):
             row = parse_json(line, _ODD)
             key, answer, error = str(row["custom_id"]), row.get("response"), row.get("error")
@@ -360,7 +360,8 @@ class Provider:
         seconds = time.time() - noted.facts["time"] if took is None else took
         results = dict[str, BatchReply]()
         for name in filter(None, (batch.output_file_id, batch.error_file_id)):
-            results |= read_results(await self._call("GET", f"files/{name}/content"), seconds)
+            data = await self._call("GET", f"files/{name}/content")
+            results |= read_results(data.splitlines(), seconds)
         noted.facts["ended"] = "was cancelled" if batch.status == "cancelled" else batch.status
         answered = {key for key, result in results.items() if result.whole}
         if answered < noted.keys:
@@ -504,9 +505,10 @@ class ByHand:
 
     async def open(self) -> None:
         if self._known is None:
-            with on_disk(self._out):
-                there = self._out.exists()
-                self._known = dict(read_results(self._out.read_bytes())) if there else {}
+            self._known = {}
+            if self._out.is_file():
+                with on_disk(self._out), self._out.open("rb") as file:
+                    self._known.update(read_results(file))
 
     def knows(self, key: str) -> bool:
         return self._known is not None and key in self._known
@@ -525,7 +527,11 @@ class ByHand:
 
     def _write(self, data: bytes) -> None:
         with on_disk(self._file):
-            if self._file.exists() and not self._file.read_bytes().startswith(_BEGINS):
+            begins = _BEGINS
+            if self._file.exists():
+                with self._file.open("rb") as file:
+                    begins = file.read(len(_BEGINS))
+            if begins != _BEGINS:
                 message = f"{self._file} is there already, and holds no requests of ours"
                 raise ConfigError(message, hint="name another --offline-file")
             write_whole(self._file, data.decode("ascii"))
