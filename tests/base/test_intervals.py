@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from promptcodebook.base.intervals import mean_interval, paired_interval
-from promptcodebook.deploy.viewer.codebook import unpaired_interval
+from promptcodebook.deploy.viewer.screens import unpaired_interval
 from promptcodebook.paper.experiments.experiment import crossed_interval, crossed_ratio
 
 

@@ -14,11 +14,11 @@ import pytest
 from promptcodebook.base.intervals import Interval
 from promptcodebook.base.units import number
 from promptcodebook.calls import Usage
-from promptcodebook.deploy.viewer.codebook import (
+from promptcodebook.deploy.viewer.following import FollowedRun
+from promptcodebook.deploy.viewer.screens import (
     codebook_screen,
     unpaired_interval,
 )
-from promptcodebook.deploy.viewer.following import FollowedRun
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import POLICY
 from promptcodebook.store.effects import Effect, EffectStore
