@@ -3,16 +3,14 @@ simulated."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
-from promptcodebook.base.intervals import DIGITS, Bounds, Interval, mean_interval
 from promptcodebook.base.text import printable, shell
-from promptcodebook.base.units import duration, plural
+from promptcodebook.base.units import duration, number, plural
 from promptcodebook.deploy.viewer.following import FollowedRun, Look
 from promptcodebook.errors import PolicyError
 from promptcodebook.method.state import selected_since
@@ -25,13 +23,12 @@ from promptcodebook.report.traces import Training, judged_parts, parts_of_trace,
 from promptcodebook.store.effects import Effect, read_effects, signed
 from promptcodebook.store.events import Compared, Event, Started
 from promptcodebook.store.lock import holder
-from promptcodebook.types import Codebook, Rollout, Step
+from promptcodebook.types import Codebook, Step
 
 _TABS = ("Codebook", "Examples")
 TEST = "test"  # The last part of an example's address where its rows of the verdict are shown.
 _MOST = 1000
 _LATELY = 10  # steps without a selection after which an instinct is said to be unused lately
-_ENOUGH = 5  # examples with an instinct, and without it, that a difference of rewards takes
 ALL_SIMULATED = (
     "Every number here comes from a simulated model: it shows that the machinery works and says "
     "nothing about any real model."
@@ -139,15 +136,14 @@ def codebook_screen(followed: FollowedRun) -> Screen:
         texts, latest, fits = context.codebook.texts, context.state.parameters, _fits(followed)
         values |= {
             "tags": [_tags(look.steps, k) for k in range(len(texts))],
-            "effects": [_difference(look, k)[-1] for k in range(len(texts))],
             # The latest of each, where it has a pair: in this codebook, on the run's own data.
             "measured": {
-                each.instinct: f"{signed(each.difference)}, n = {each.n}, {each.split}"
-                f"{', simulated' if each.simulated else ''}"
+                each.instinct: _in_words(each)
                 for each in read_effects(followed.path)
                 if each.difference is not None and all(fits(each))
                 if (each.instinct, each.text) in enumerate(texts)
             },
+            "measure": f"pco codebook effect {shell(context.header.id)}",
             "later": latest.codebook if latest is not None else context.codebook,
             "routing": render_sections([training.RoutingSection(context)], look.events),
         }
@@ -166,43 +162,12 @@ def _tags(steps: Sequence[Step], k: int) -> list[str]:
     return []
 
 
-def _routed(steps: Sequence[Step]) -> Iterator[tuple[int, tuple[int, ...], Rollout]]:
-    """Every rollout that was routed, with its step and its route."""
-    for step in steps:
-        for trace in step.traces:
-            if trace.rollout.route is not None:
-                yield step.index, trace.rollout.route.indices, trace.rollout
-
-
-def _difference(look: Look, k: int) -> tuple[int, int, str]:
-    """How many rollouts had the instinct and how many did not, and how their rewards differ. Each
-    example counts once, with the mean of its rollouts: those of one are not independent."""
-    groups: tuple[dict[str, list[float]], dict[str, list[float]]] = {}, {}
-    for _, indices, rollout in _routed(look.steps):
-        if rollout.reward is not None:
-            group = groups[k not in indices]
-            group.setdefault(rollout.example_id, []).append(rollout.reward)
-    held, others = (sum(map(len, group.values())) for group in groups)
-    of = "n = {:,} and {:,} examples, ".format(*map(len, groups))
-    of += f"{held:,} and {others:,} rollouts"
-    if min(map(len, groups)) < _ENOUGH:
-        return held, others, f"too few ({of})"
-    one, other = ([sum(each) / len(each) for each in group.values()] for group in groups)
-    found = unpaired_interval(one, other, look.context.reward_range)
-    return held, others, found.text(signed=True, level="", more=of)
-
-
-def unpaired_interval(
-    a: Sequence[float], b: Sequence[float], bounds: Bounds = (0.0, 1.0)
-) -> Interval:
-    """Difference of two means (Zou and Donner 2008, MOVER); n of the smaller group. ValueError."""
-    first, second = mean_interval(a, bounds), mean_interval(b, bounds)
-    mean = first.mean - second.mean
-    below = math.hypot(first.mean - first.low, second.high - second.mean)
-    above = math.hypot(first.high - first.mean, second.mean - second.low)
-    width = bounds[1] - bounds[0]
-    low, high = max(-width, mean - below), min(width, mean + above)
-    return Interval(mean, round(low, DIGITS), round(high, DIGITS), min(len(a), len(b)))
+def _in_words(effect: Effect) -> str:
+    """The reward of the inputs that get the instinct, with it and without it."""
+    assert effect.means is not None and effect.difference is not None
+    held, others = map(number, effect.means)
+    told = f"{held} with it, {others} without: {signed(effect.difference)}, n = {effect.n}"
+    return f"{told}, {effect.split}{', simulated' if effect.simulated else ''}"
 
 
 def _fits(followed: FollowedRun) -> Callable[[Effect], tuple[bool, bool]]:
