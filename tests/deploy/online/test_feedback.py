@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 import promptcodebook
@@ -33,6 +32,7 @@ from promptcodebook.deploy.online.log import (
     SqliteLog,
 )
 from promptcodebook.deploy.registry.registry import AUDIT, open_registry
+from promptcodebook.deploy.serve.description import FeedbackKept
 from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.spending import find_record
 from promptcodebook.routing.ranking import buckets_of
@@ -86,8 +86,7 @@ async def test_the_last_feedback_counts_and_a_repeated_one_is_the_first_again(
         responses = described["paths"]["/v1/feedback"]["post"]["responses"]
         assert {"200", "404", "410", "413", "422", "429", "503"} <= responses.keys()
         status, answer = await say(served, request_id=other, score=0.5)
-        written = described["components"]["schemas"]["FeedbackKept"]
-        jsonschema.validate(answer, {**written, "additionalProperties": False})
+        FeedbackKept.model_validate(answer, extra="forbid")
         assert status == 200 and answer["key"]
         measured = await served.metrics()
         assert measured['pco_feedback_total{became="kept"}'] == 3
