@@ -99,8 +99,8 @@ def test_a_page_is_written_with_all_that_belongs_to_it(tmp_path: Path) -> None:
 
 DOCS = Path(__file__).parents[3] / "docs"
 STORED = sorted((DOCS / "results").rglob("*.json.zst"))
+# Beside what is generated, paragraphs that were written later.
 BY_HAND = {"main", "cost", "prompt-length"}
-"""Beside what is generated, paragraphs that were written later."""
 
 
 @pytest.mark.parametrize("file", STORED, ids=lambda f: f.parent.name + f.name)

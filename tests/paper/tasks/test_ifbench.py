@@ -222,8 +222,8 @@ def test_texts_that_defeat_naive_expressions(instruction_id: str, response: str)
     assert time.monotonic() - begun < 30
 
 
+# A value for every argument that any constraint takes.
 KWARGS: dict[str, object] = json.loads((HERE / "ifbench_fitting.json").read_text("utf-8"))
-"""A value for every argument that any constraint takes."""
 
 
 def fitting(instruction_id: str) -> dict[str, object]:

@@ -151,8 +151,8 @@ def _minus(a: Sequence[float], b: Sequence[float]) -> list[float]:
 LEARNED = "learned"  # the row of a codebook's policy in its verdict
 RESAMPLES = 2000
 SHOWN = 6  # deployed prompts that are kept of a run
+# Counts what `read_run` gives: where a cell is of an earlier form, its run is read once more.
 FORM = 4
-"""Counts what `read_run` gives: where a cell is of an earlier form, its run is read once more."""
 
 
 def trained(

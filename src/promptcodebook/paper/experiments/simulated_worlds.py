@@ -223,5 +223,5 @@ def _cells(order: ExperimentRequest, spec: str) -> list[Cell]:
     return [*what_learns.cells(order, spec), *cells(order)]
 
 
+# The real executor's half and the simulated one.
 EXPERIMENT = replace(what_learns.EXPERIMENT, cells=_cells, page=_page)
-"""The real executor's half and the simulated one."""

@@ -43,14 +43,18 @@ from promptcodebook.paper.tasks.houserules import task as houserules
 from promptcodebook.types import Example, Output, Score
 
 SOUND = "sound"
+# Training and test messages of each topic.
 WorldSizes = tuple[int, int]
-"""Training and test messages of each topic."""
 
 
 @dataclass(frozen=True)
 class RuleWorld:
     """A pair's half: what a run is like in it, which `arms` are compared with the sound one, and
-    what is `expected` of the part, by which `argument`."""
+    what is `expected` of the part, by which `argument`.
+
+    Attributes:
+        flips: Share of the training rewards that are turned round.
+    """
 
     name: str
     part: str
@@ -62,7 +66,6 @@ class RuleWorld:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     manner: Mapping[str, Any] = field(default_factory=dict[str, Any])
     flips: float = 0.0
-    """Share of the training rewards that are turned round."""
 
 
 def _listed() -> Mapping[str, Any]:

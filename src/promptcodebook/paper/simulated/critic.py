@@ -23,22 +23,18 @@ from promptcodebook.paper.simulated.orders import (
     sentences,
 )
 
-_CLAIM = re.compile(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+")
 _LONG = 150  # words from which on the critic calls a prompt crowded when it sees no other fault
-_STAGE = re.compile(r"^- ([\w.-]+): ", re.MULTILINE)
-_CALL = re.compile(r"-> ([\w.-]+)\(\{.*\}\)$", re.DOTALL)
-_PLACE = re.compile(r"\b(?:tool|stage):[\w.-]*\w")
 _RUBRIC = "look whether"  # in a sentence of the rubric that says what to look for
+# The channels that can be to blame, with what advice laid there opens with.
 _OPENINGS = {
     "rendering": "Keep this in the prompt",
     "instinct": "Its text must say",
     "routing": "Choose the instinct that says so",
 }
-"""The channels that can be to blame, with what advice laid there opens with."""
 
 
+# What a generator must keep that lost an order or its condition.
 _WHOLE = "every order of the chosen strategies with its condition."
-"""What a generator must keep that lost an order or its condition."""
 
 
 def critique(mind: Mind) -> str:
@@ -72,7 +68,7 @@ def wrong_claims(report: str) -> list[str]:
     """The sentences of a checker's report that tell of something wrong."""
     found: list[str] = []
     bad = True
-    for line in _CLAIM.split(report):
+    for line in re.split(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+", report):
         turn = says("turn", line)
         if turn is not None:
             bad = turn["bad"] is not None
@@ -160,9 +156,9 @@ def _maker(mind: Mind) -> str:
     instinct belongs to such a place."""
     if not any(place_in(e.text) for e in mind.asked.reading.active()):
         return ""
-    _, *pieces = _STAGE.split(mind.section("stages"))
+    _, *pieces = re.split(r"^- ([\w.-]+): ", mind.section("stages"), flags=re.MULTILINE)
     for name, said in reversed([*zip(pieces[::2], pieces[1::2], strict=True)]):
-        if call := _CALL.search(said.rstrip()):
+        if call := re.search(r"-> ([\w.-]+)\(\{.*\}\)$", said.rstrip(), re.DOTALL):
             return f"tool:{call[1]}"
         if said.rstrip().endswith(mind.section("response").strip()):
             return f"stage:{name}"
@@ -192,7 +188,7 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
             said = "Leave out of the prompt what does not bear on the input."
             laid.setdefault(("rendering", ""), []).append(said)
         else:
-            place = _PLACE.search(sentence)
+            place = re.search(r"\b(?:tool|stage):[\w.-]*\w", sentence)
             own = [e for e in active if place and place_in(e.text) == f"{place[0]}: "]
             # What belongs elsewhere is not to blame, unless nothing else is there.
             rest = [e for e in active if not place_in(e.text)] or active
@@ -244,8 +240,8 @@ def _placed(
     return "instinct", str(index), advice
 
 
+# How much likeness to the known good answer may be missing before an answer counts as worse.
 _MARGIN = 0.25
-"""How much likeness to the known good answer may be missing before an answer counts as worse."""
 
 
 def judge(mind: Mind) -> str:

@@ -23,8 +23,6 @@ from promptcodebook.types import Example, Output, Score
 Label = Literal["SUPPORTED", "NOT_SUPPORTED"]
 
 _JOINS = re.compile(r"[\s_\-\u2010\u2011]+")
-_REFUTING = re.compile(r"(?<![^\W_])(?:NOT_SUPPORTED|REFUTED|FALSE)(?![^\W_])")
-_SUPPORTING = re.compile(r"(?<![^\W_])SUPPORTED(?![^\W_])")
 # "not fully supported" is neither label: a negation that is not part of a label leaves it open.
 _SENTENCE_END = re.compile(r"[.!?;:\n]+")
 _NEGATION = re.compile(r"(?<![^\W_])(?:NOT|NEVER|NO|NEITHER|CANNOT|HARDLY)(?![^\W_])|N['\u2019]T")
@@ -64,12 +62,12 @@ def doc_f1(predicted_titles: Sequence[str], gold_titles: Sequence[str]) -> float
 def parse_label(text: str) -> Label | None:
     """The label that `text` gives, NOT_SUPPORTED looked for first; None when it gives neither."""
     upper = text.strip().upper()
-    if _REFUTING.search(_JOINS.sub("_", upper)):
+    if re.search(r"(?<![^\W_])(?:NOT_SUPPORTED|REFUTED|FALSE)(?![^\W_])", _JOINS.sub("_", upper)):
         return "NOT_SUPPORTED"
     label: Label | None = None
     for part in _SENTENCE_END.split(upper):
         sentence = _JOINS.sub("_", part)
-        if match := _SUPPORTING.search(sentence):
+        if match := re.search(r"(?<![^\W_])SUPPORTED(?![^\W_])", sentence):
             if _NEGATION.search(sentence, 0, match.start()):
                 return None
             label = "SUPPORTED"
