@@ -270,7 +270,7 @@ def _found(tmp_path: Path, judge: object) -> Found:
         return await measure_blame(assembled, 4, judge)  # type: ignore[arg-type]
 
     with closing(open_lab(tmp_path, SPEC)) as lab:
-        return lab.work(load_config(base(ORDER, SPEC, "hotpotqa"), where="a test"), work)
+        return lab.work(base(ORDER, SPEC, "hotpotqa"), work)
 
 
 async def _who_knows(history: History, draws: Draws) -> Gradients:

@@ -14,7 +14,6 @@ from promptcodebook.assemble import Assembled
 from promptcodebook.base.incidents import no_tally
 from promptcodebook.base.randomness import Draws, keyed_random
 from promptcodebook.calls import Usage
-from promptcodebook.config import load_config
 from promptcodebook.config.schema import Explore
 from promptcodebook.errors import LMError
 from promptcodebook.method import policy as policies
@@ -197,7 +196,7 @@ def _attribution_cells(order: shared.ExperimentRequest, spec: str) -> Sequence[C
         async def work(assembled: Assembled) -> list[tuple[PlantedFault, Channel | None]]:
             return await measure_blame(assembled, wanted)
 
-        found = lab.work(load_config(settings, where="the experiment"), work)
+        found = lab.work(settings, work)
         return {"blamed": [[fault, channel or ""] for fault, channel in found]}
 
     return [Cell("attribution", {**settings, "traces": wanted}, measure)]
@@ -272,7 +271,7 @@ def _gap(lab: Lab, settings: Mapping[str, Any]) -> CellResult:
         ways["each message its own rule"] = OraclePrompt(right, "")
         return ways, [e for e in assembled.plan.judged if len(right(e).splitlines()) == 1]
 
-    found = lab.judge(load_config(settings, where="the experiment"), judged)
+    found = lab.judge(settings, judged)
     return {"rows": {name: row_json(row) for name, row in found.items()}}
 
 
@@ -468,7 +467,7 @@ def _judged(lab: Lab, base: Mapping[str, Any], place: Setting, most: int | None)
         return {"one": one, "own": own}, place.examples(most)
 
     found: dict[str, Any] = {}
-    for name, row in lab.judge(load_config(base, where="the experiment"), judged).items():
+    for name, row in lab.judge(base, judged).items():
         kept: list[float] = []
         for rollout, own in zip(row.rollouts, row.rewards, strict=True):
             common = float(houserules.check("emoji", rollout.output).satisfied)

@@ -21,7 +21,7 @@ from promptcodebook.base.intervals import SIDE, Interval, student_quantile
 from promptcodebook.base.randomness import keyed_int, keyed_random
 from promptcodebook.base.text import sentences_of
 from promptcodebook.calls import LM, Reply, Request, request_key
-from promptcodebook.config import load_config, merge
+from promptcodebook.config import merge
 from promptcodebook.data import Dataset
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.method.executor import Scorer
@@ -204,7 +204,6 @@ def real_cell(world: RuleWorld, arm: str, seed: int, settings: Mapping[str, Any]
         sources = Sources(
             data=data, lm=Taught(executor, teachers.Teacher(manner)) if executor else None
         )
-        config = load_config(whole, where=f"the experiment's cell {world.name}")
 
         async def run(assembled: Assembled) -> CellResult:
             learner = build_learner(assembled)
@@ -220,7 +219,7 @@ def real_cell(world: RuleWorld, arm: str, seed: int, settings: Mapping[str, Any]
             found = {**found, "changed": found["changed"][:12]}
             return {key: value for key, value in found.items() if key not in traced}
 
-        return lab.work(config, run, sources)
+        return lab.work(whole, run, sources)
 
     known["data"] = [train_on, test_on]
     return Cell(f"{world.name}/{arm}/{seed}", {**whole, **known}, measure)
@@ -355,7 +354,7 @@ def simulated_cell(setup: Setup, seed: int, update: Mapping[str, Any]) -> Cell:
             operator = change.get("operator", "" if change or arm == SOUND else arm)
             sources = Sources(data=data, lm=memory)
             work = _work(operator, FlippedChecks(setup.flip, seed), judged_before=arm == SOUND)
-            found[arm] = lab.work(load_config(settings), work, sources)
+            found[arm] = lab.work(settings, work, sources)
         return found
 
     known = {"changes": changes, "first": setup.first, "flip": setup.flip}
