@@ -12,16 +12,9 @@ from itertools import islice
 from typing import cast
 
 from promptcodebook.base.text import place_in
+from promptcodebook.paper.simulated import orders
 from promptcodebook.paper.simulated.executor import mentions
 from promptcodebook.paper.simulated.mind import ListedItem, Mind
-from promptcodebook.paper.simulated.orders import (
-    Instruction,
-    content_stems,
-    matches,
-    patterns,
-    says,
-    sentences,
-)
 
 _LONG = 150  # words from which on the critic calls a prompt crowded when it sees no other fault
 _RUBRIC = "look whether"  # in a sentence of the rubric that says what to look for
@@ -69,11 +62,11 @@ def wrong_claims(report: str) -> list[str]:
     found: list[str] = []
     bad = True
     for line in re.split(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+", report):
-        turn = says("turn", line)
+        turn = orders.says("turn", line)
         if turn is not None:
             bad = turn["bad"] is not None
             line = line[turn.end() :]
-        if line.strip() and bad and (turn is not None or not says("fine", line)):
+        if line.strip() and bad and (turn is not None or not orders.says("fine", line)):
             found.append(line.strip())
     return found
 
@@ -112,7 +105,7 @@ def _judged(mind: Mind) -> tuple[float, str]:
 
 
 def _reward(mind: Mind) -> float | None:
-    match = says("number", mind.section("reward"))
+    match = orders.says("number", mind.section("reward"))
     return float(match[0]) if match is not None else None
 
 
@@ -170,12 +163,12 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
     verdict = verdict if values else mind.section("verdict", "feedback") or mind.asked.request.user
     laid: dict[tuple[str, str], list[str]] = {}  # what blames each channel, and which index
     active = mind.asked.reading.active()
-    for sentence in sentences(verdict):
-        if says("harm", sentence):
+    for sentence in orders.sentences(verdict):
+        if orders.says("harm", sentence):
             # An active instinct orders it to the harm of an input, else the prompt does.
             does = sentence.rsplit(": ", 1)[-1].rstrip(".")
             said, skills = f"It works against such inputs by: {does}.", mind.ordered(does)
-            named = {str(e.index) for e in active}.intersection(matches("index", sentence))
+            named = {str(e.index) for e in active}.intersection(orders.matches("index", sentence))
             if not named:  # the one that orders it here, as far as attribution can read
                 holds = (str(e.index) for e in active if skills & mind.given(e.text))
                 named = set(islice(holds, 1))
@@ -184,7 +177,7 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
             places = [("instinct", index) for index in sorted(named)] or [("rendering", "")]
             for place in places:
                 laid.setdefault(place, []).append(said)
-        elif says("crowded", sentence):
+        elif orders.says("crowded", sentence):
             said = "Leave out of the prompt what does not bear on the input."
             laid.setdefault(("rendering", ""), []).append(said)
         else:
@@ -214,7 +207,10 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
 
 
 def _placed(
-    mind: Mind, order: Instruction, active: tuple[ListedItem, ...], near: tuple[ListedItem, ...]
+    mind: Mind,
+    order: orders.Instruction,
+    active: tuple[ListedItem, ...],
+    near: tuple[ListedItem, ...],
 ) -> tuple[str, str, str]:
     if mind.happens(mind.settings.attribution_error, "error", order.skill):
         channel = mind.pick(tuple(_OPENINGS), "channel", order.skill)
@@ -253,7 +249,7 @@ def judge(mind: Mind) -> str:
 
 
 def _likeness(answer: str, reference: str, enough: int) -> float:
-    held, wanted = content_stems(answer), content_stems(reference)
+    held, wanted = orders.content_stems(answer), orders.content_stems(reference)
     return len(held & wanted) / len(wanted) if wanted else min(1.0, len(held) / enough)
 
 
@@ -263,7 +259,7 @@ def compare(mind: Mind) -> str:
     shown = _object(user)
     texts = {k.lower()[-1:]: str(v) for k, v in shown.items() if re.search(r"[_ ][abAB]$", k)}
     if not texts:
-        found = patterns("said")["texts"].finditer(user)
+        found = orders.patterns("said")["texts"].finditer(user)
         texts = {(m[1] or m[3]).lower(): m[2] or m[4] or "" for m in found}
     asked = (str(v) for k, v in shown.items() if re.search(r"query|question|input", k))
     wanted = mind.world.problem(mind.asked.input or next(asked, "")).gold or ""
@@ -280,9 +276,9 @@ def count_leaks(mind: Mind) -> str:
     lists = [cast("list[object]", v) for v in shown.values() if isinstance(v, list)]
     text = next((str(v) for k, v in shown.items() if re.search(r"request|prompt", k)), "")
     units = [str(u).strip() for u in lists[0]] if lists else []
-    request = says("request", user)
+    request = orders.says("request", user)
     if request is not None and not units:
-        text, units = request[1], matches("piece", user[: request.start(1)])
+        text, units = request[1], orders.matches("piece", user[: request.start(1)])
     count = sum(mentions(text, u) for u in units)
     if mind.happens(mind.settings.judge_noise, "off"):
         count = min(len(units), max(0, count + (1 if mind.happens(0.5, "up") else -1)))

@@ -12,12 +12,7 @@ from typing import Literal, cast
 
 from promptcodebook.base.text import answer_words, quote
 from promptcodebook.errors import RewardError
-from promptcodebook.paper.tasks.retrieval import (
-    describe_hops,
-    name_titles,
-    retrieved_titles,
-    title_of,
-)
+from promptcodebook.paper.tasks import retrieval
 from promptcodebook.types import Example, Output, Score
 
 Label = Literal["SUPPORTED", "NOT_SUPPORTED"]
@@ -30,7 +25,7 @@ _NEGATION = re.compile(r"(?<![^\W_])(?:NOT|NEVER|NO|NEITHER|CANNOT|HARDLY)(?![^\
 
 def titles_subset(retrieved_docs: Sequence[str], gold_titles: Sequence[str]) -> bool:
     """True iff every gold title is the title of a retrieved document, both normalised."""
-    retrieved = {answer_words(title_of(document)) for document in retrieved_docs}
+    retrieved = {answer_words(retrieval.title_of(document)) for document in retrieved_docs}
     return {answer_words(title) for title in gold_titles} <= retrieved
 
 
@@ -84,7 +79,7 @@ def reward(example: Example, output: Output) -> Score:
 
 def retrieval_reward(example: Example, output: Output) -> Score:
     """1 iff all gold pages were retrieved, whatever the label. RewardError: no gold."""
-    titles = [*chain.from_iterable(retrieved_titles(output))]
+    titles = [*chain.from_iterable(retrieval.retrieved_titles(output))]
     complete = titles_subset(titles, gold_titles(example))
     return Score(float(complete), feedback(example, output))
 
@@ -101,14 +96,14 @@ def gold_titles(example: Example) -> tuple[str, ...]:
 
 def feedback(example: Example, output: Output) -> str:
     """What was retrieved when, what is still missing, and whether the label is right."""
-    gold, retrieved = gold_titles(example), retrieved_titles(output)
-    sentences, missing = describe_hops(gold, retrieved, "claim")
+    gold, retrieved = gold_titles(example), retrieval.retrieved_titles(output)
+    sentences, missing = retrieval.describe_hops(gold, retrieved, "claim")
     if not retrieved:
-        sentences.append(f"Nothing was retrieved; needed: {name_titles(gold)}.")
+        sentences.append(f"Nothing was retrieved; needed: {retrieval.name_titles(gold)}.")
     elif not missing:
         sentences.append("All needed pages were retrieved.")
     else:
-        sentences.append(f"Never retrieved: {name_titles(missing)}.")
+        sentences.append(f"Never retrieved: {retrieval.name_titles(missing)}.")
     label, right = parse_label(output.text), parse_label(example.target or "")
     said = f"The label {label} is right."
     if label is None:
