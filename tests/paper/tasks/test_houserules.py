@@ -104,9 +104,9 @@ def test_the_reward_is_the_share_kept_and_names_what_was_broken() -> None:
 
 
 def test_a_message_without_a_rule_wants_a_plain_reply() -> None:
-    plain = "Thank you for your kind words, we will pass them on to the team."
-    assert reward(with_topics(), plain).value == 1.0
-    for text in ("", "Gracias por su mensaje, es para nosotros un placer.", f"{plain} 🙂"):
+    said = "Thank you for your kind words, we will pass them on to the team."
+    assert reward(with_topics(), said).value == 1.0
+    for text in ("", "Gracias por su mensaje, es para nosotros un placer.", f"{said} 🙂"):
         score = reward(with_topics(), text)
         assert score.value == 0.0
         assert "must be plain English" in score.feedback
