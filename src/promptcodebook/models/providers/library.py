@@ -27,7 +27,7 @@ RefusedCall = tuple[int, JsonDict, Mapping[str, str]]
 """A status, the body of the error as OpenAI words it, and headers."""
 BROKEN_OFF = "error"
 """Replaces a provider's word for a reply that is not whole; the word itself is kept beside it."""
-_KEYS = ("authorization", "x-api-key", "x-goog-api-key")
+_KEYS = ("authorization", "x-api-key")
 
 
 @cache
