@@ -26,8 +26,8 @@ from tests.build.topics import PHRASES, SMALL, obey, right
 OLD, NEW = "RPL", "C"
 
 
+# A half-life under which nothing ages.
 LONG = 1e9
-"""A half-life under which nothing ages."""
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,8 @@ def config(**tree: Any) -> Config:
     return load_config(small, tree)
 
 
+# Settings of `explore` under which the encoder routes every example.
 ENCODED = {"policy": "none"}
-"""Settings of `explore` under which the encoder routes every example."""
 
 
 def one_batch(**tree: Any) -> Config:

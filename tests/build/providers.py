@@ -23,8 +23,8 @@ from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.lm.wire import ModelAddress
 
 Tree = dict[str, Any]
+# What the library's types leave out since new models refuse it; older ones take it.
 _SAMPLING = {"temperature", "top_p", "top_k"}
-"""What the library's types leave out since new models refuse it; older ones take it."""
 
 
 @cache

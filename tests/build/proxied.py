@@ -115,10 +115,10 @@ class Setup:
     cap: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     timeout: float = 10.0
     most_bytes: int = 1_000_000
+    # Another base URL than the scripted server's.
     upstream: str = ""
-    """Another base URL than the scripted server's."""
+    # Of `Proxy` and of its `Placement`.
     options: dict[str, Any] = field(default_factory=dict)
-    """Of `Proxy` and of its `Placement`."""
     explore: float = 0.0
 
 

@@ -32,8 +32,8 @@ from promptcodebook.calls import (
 from promptcodebook.errors import LMError, RequestRefused, did_you_mean
 from promptcodebook.lm.spec import ApiKey, providers
 
+# What the body of a reply may have by default; no chat completion comes near it.
 MOST_BYTES = 8_000_000
-"""What the body of a reply may have by default; no chat completion comes near it."""
 TOKENIZER = "estimate: UTF-8 bytes / 4"  # printed wherever a count comes from `estimate_tokens`
 _SEED_BITS = 0x7FFFFFFF
 _PER_MESSAGE = 4  # what a chat template puts around a message, about
@@ -42,6 +42,7 @@ _LONGEST_REASON = 60
 _DECIMALS = 6  # of the numbers of an embedding that are kept
 
 
+# Why a whole reply may end. Servers break off a reply with many other words: those are faults.
 ENDINGS: Mapping[str | None, Ending] = {
     None: "stop",
     "stop": "stop",
@@ -50,7 +51,6 @@ ENDINGS: Mapping[str | None, Ending] = {
     "length": "length",
     "content_filter": "content_filter",
 }
-"""Why a whole reply may end. Servers break off a reply with many other words: those are faults."""
 
 
 class Malformed(ValueError):

@@ -49,8 +49,8 @@ _TOKEN = re.compile(
 )
 _RANGE = re.compile(r"(\\x..|\\.|.)(?:-(\\x..|\\.|.))?")
 
+# What to make of texts, characters, rows, choices and repetitions.
 Meaning = Mapping[str, Callable[..., Any]]
-"""What to make of texts, characters, rows, choices and repetitions."""
 
 EVERY: Meaning = {
     "text": lambda text: [text],
