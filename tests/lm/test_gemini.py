@@ -7,15 +7,8 @@ from typing import Any
 
 import pytest
 
+from promptcodebook import errors
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
-from promptcodebook.errors import (
-    AuthRefused,
-    LMError,
-    ModelNotFound,
-    RateLimited,
-    ReplyWithheld,
-    ServerFault,
-)
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import parse_spec
 from tests.build.server import Server, Step, raw, says
@@ -36,9 +29,9 @@ async def ask(server: Server, *asked: Request) -> list[Reply]:
         return [await lm(each) for each in asked]
 
 
-def refuses(status: int, word: str, message: str, **details: str) -> Step:
+def refuses(status: int, message: str, **details: str) -> Step:
     """Google puts the error into a list, and what to do about it into its details."""
-    error: dict[str, Any] = {"code": status, "message": message, "status": word}
+    error: dict[str, Any] = {"code": status, "message": message}
     error["details"] = [{name: value} for name, value in details.items()]
     return raw(json.dumps([{"error": error}]).encode(), status)
 
@@ -76,23 +69,23 @@ async def test_thoughts_that_only_the_total_counts_are_paid_for_as_replies_are(
 async def test_a_field_that_google_has_no_word_for_is_left_out_from_then_on(
     server: Server, field: str, message: str
 ) -> None:
-    server.script(refuses(400, "INVALID_ARGUMENT", message))
+    server.script(refuses(400, message))
     first, second = await ask(server, ASKED, ASKED)
     assert first.dropped == second.dropped == (field,) and server.calls == 3
 
 
 @pytest.mark.parametrize(("step", "kind", "said", "wait"), [
-    (refuses(429, "RESOURCE_EXHAUSTED", "quota", retryDelay="34.5s"), RateLimited, "quota", 34.5),
-    (refuses(429, "RESOURCE_EXHAUSTED", "quota", retryDelay="soon"), RateLimited, "quota", 0.0),
-    (refuses(400, "INVALID_ARGUMENT", "not valid", reason="API_KEY_INVALID"), AuthRefused,
+    (refuses(429, "quota", retryDelay="34.5s"), errors.RateLimited, "quota", 34.5),
+    (refuses(429, "quota", retryDelay="soon"), errors.RateLimited, "quota", 0.0),
+    (refuses(400, "not valid", reason="API_KEY_INVALID"), errors.AuthRefused,
      "not valid", 0.0),
-    (refuses(404, "NOT_FOUND", "models/gem-x is not found"), ModelNotFound, "gem-y", 0.0),
-    (withholds("content_filter: RECITATION"), ReplyWithheld, "(content_filter: RECITATION)", 0.0),
-    (says(None, finish="function_call_filter: MALFORMED_FUNCTION_CALL"), ServerFault,
+    (refuses(404, "models/gem-x is not found"), errors.ModelNotFound, "gem-y", 0.0),
+    (withholds("content_filter: RECITATION"), errors.ReplyWithheld, ": RECITATION)", 0.0),
+    (says(None, finish="function_call_filter: MALFORMED_FUNCTION_CALL"), errors.ServerFault,
      "MALFORMED_FUNCTION_CALL", 0.0),
 ])  # fmt: skip
 async def test_each_failure_becomes_ours(
-    server: Server, step: Step, kind: type[LMError], said: str, wait: float
+    server: Server, step: Step, kind: type[errors.LMError], said: str, wait: float
 ) -> None:
     server.models = ["models/gem-y"]
     server.script(step)

@@ -22,14 +22,7 @@ from promptcodebook.errors import ConfigError, LMError, MissingExtra, ParseError
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, Journaled, ReplyLog
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, PerLoop, Retrying, StopSignal
-from promptcodebook.lm.spec import (
-    MODELS,
-    Spec,
-    any_simulated,
-    no_model,
-    parse_spec,
-    require_keys,
-)
+from promptcodebook.lm.spec import MODELS, Spec, any_simulated, no_model, parse_spec, require_keys
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import MOST_BYTES, scrubbed
 

@@ -17,26 +17,19 @@ from promptcodebook.errors import MissingExtra
 from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import Credentials, parse_spec
-from tests.build.providers import (
-    BEGUN,
-    TEXT,
-    Provider,
-    Site,
-    block,
-    ended,
-    refuses,
-    says,
-    streams,
-)
+from tests.build import providers
 from tests.build.providers import Answer as Scripted
 
 ASKED = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "seed": 3}
-STREAM = [BEGUN, *block(0, {**TEXT, "text": ""}, {"type": "text_delta", "text": "hello"})]
+STREAM = [
+    providers.BEGUN,
+    *providers.block(0, {**providers.TEXT, "text": ""}, {"type": "text_delta", "text": "hello"}),
+]
 
 
-async def test_pco_serve_passes_requests_on_to_it(site: Site) -> None:
-    site.script(says("hello"), streams(*STREAM, *ended("end_turn")))
-    provider = Provider(site, "anthropic/x")
+async def test_pco_serve_passes_requests_on_to_it(site: providers.Site) -> None:
+    site.script(providers.says("hello"), providers.streams(*STREAM, *providers.ended("end_turn")))
+    provider = providers.Provider(site, "anthropic/x")
     upstream = await connect_upstream(Config(lm=provider.text), provider.environment)
     try:
         answer = await upstream.ask(upstream.body(ASKED))
@@ -56,12 +49,12 @@ async def test_pco_serve_passes_requests_on_to_it(site: Site) -> None:
     assert isinstance(answer.usage, dict) and answer.usage["total_tokens"] > 0
 
 
-async def test_a_caller_of_pco_serve_reads_the_provider_s_refusal(site: Site) -> None:
+async def test_a_caller_of_pco_serve_reads_the_provider_s_refusal(site: providers.Site) -> None:
     site.script(
-        refuses(400, "invalid_request_error", "top_k: not for this model"),
-        refuses(401, "authentication_error", "invalid x-api-key"),
+        providers.refuses(400, "invalid_request_error", "top_k: not for this model"),
+        providers.refuses(401, "authentication_error", "invalid x-api-key"),
     )
-    provider = Provider(site, "anthropic/x")
+    provider = providers.Provider(site, "anthropic/x")
     upstream: Upstream = await connect_upstream(Config(lm=provider.text), provider.environment)
     try:
         answer: UpstreamAnswer = await upstream.ask(upstream.body({**ASKED, "top_k": 2}))
@@ -81,11 +74,11 @@ async def test_a_caller_of_pco_serve_reads_the_provider_s_refusal(site: Site) ->
         await upstream.close()
 
 
-async def test_doctor_examines_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_doctor_examines_it(site: providers.Site, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = {"data": [{"id": "x", "type": "model"}], "has_more": False}
-    replies = [says('{"code": "kestrel-7391"}')] * 15
+    replies = [providers.says('{"code": "kestrel-7391"}')] * 15
     site.script(Scripted(listed), *replies, Scripted({"input_tokens": 3}))
-    for name, value in Provider(site, "anthropic/x").environment.items():
+    for name, value in providers.Provider(site, "anthropic/x").environment.items():
         monkeypatch.setenv(name, value)
     found = await probe("anthropic/x", timeout=60.0)
     assert found.ok and found["model"].what == "x is listed"
