@@ -168,7 +168,7 @@ class RunsList:
 
 
 def _cell(column: RunColumn, run: RunSummary, line: _ScoreLine) -> tuple[str, str]:
-    """The text of a column in a run's row, and what stands beside it in small."""
+    """The text of a column in a run's row, and a small text beside it."""
     asides = {"state": line.left, "best validation": f"n = {line.n}" if line.n else ""}
     value, aside = column.value(run), asides.get(column.heading, "")
     if isinstance(value, Interval):
