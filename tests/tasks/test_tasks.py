@@ -24,6 +24,7 @@ from tests.build.cli import pco
 from tests.build.paper_tasks import shared
 from tests.build.teachable import install_package
 
+# Examples of each split in the shared data.
 REAL = {
     "aime": [45, 45, 20],
     "hotpotqa": [150, 300, 200],
@@ -32,8 +33,8 @@ REAL = {
     "livebench_math": [123, 123, 81],
     "pupa": [111, 111, 147],
 }
-"""Examples of each split in the shared data."""
 each = pytest.mark.parametrize("name", REAL)
+# Changes of a good row, or a line, and what is said of it.
 FAULTS: dict[str, list[tuple[dict[str, object] | str, str]]] = {
     "aime": [
         ({"answer": "1000"}, "the answer '1000' is not an integer from 0 to 999"),
@@ -83,7 +84,6 @@ FAULTS: dict[str, list[tuple[dict[str, object] | str, str]]] = {
         ({"user_query": "SECRET", "target_response": " "}, "'target_response' is empty"),
     ],
 }
-"""Changes of a good row, or a line, and what is said of it."""
 
 
 @pytest.fixture

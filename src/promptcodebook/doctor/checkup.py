@@ -253,11 +253,11 @@ def _cache(config: Config, specs: list[str]) -> Diagnosis:
 
 # One example goes through every part of the method.
 
+# Which part it was, by the stage at which a chain broke.
 _PARTS = {
     "route": "encoder", "compose": "generator", "prompt": "generator", "execute": "executor",
     "critique": "critic", "attribute": "attribution", "adversary": "critic",
 }  # fmt: skip
-"""Which part it was, by the stage at which a chain broke."""
 
 
 async def rehearse(plan: assembly.Plan, tried: assembly.RewardTrial) -> tuple[DiagnosisGroup, ...]:
@@ -354,17 +354,17 @@ def _broken(failure: Failure) -> Diagnosis:
 # Which roles a model can carry. A weak one may give valid JSON and no judgement: so we look at what
 # the method needs of each role's reply, in the trace of that example and in a few more calls.
 
+# Instincts that say where they belong, each with an input that belongs there.
 _PLAIN = {
     "Where a poem is asked for, write in rhyme.": "Write me a poem about the sea.",
     "Where a sum is asked for, show each step of the arithmetic.": "What is the sum of 17 and 25?",
     "Where a translation is asked for, keep names as they are.": "Translate into French: I am Tom.",
     "Where a recipe is asked for, list the ingredients first.": "Give me a recipe for soup.",
 }
-"""Instincts that say where they belong, each with an input that belongs there."""
+# Least share of such inputs that are routed right, and of the instincts that a prompt keeps.
 _FOUND, _KEPT = 0.75, 0.75
-"""Least share of such inputs that are routed right, and of the instincts that a prompt keeps."""
+# Least share of an instinct's long words that its prompt has, and the letters of a long word.
 _SHARED, _LONG = 1 / 3, 5
-"""Least share of an instinct's long words that its prompt has, and the letters of a long word."""
 _ADVICE = "It does not say what to do where the input asks for two things; say that both are done."
 _TEACHERS: tuple[Role, ...] = ("critic", "attribution", "updater", "judge")
 

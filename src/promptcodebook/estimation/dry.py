@@ -46,8 +46,8 @@ from promptcodebook.types import Example, Output, Parameters, Program, Prompt, R
 TRAINING = "training"  # the phase of every call that no evaluation makes
 ANSWER = 120  # tokens of a typical answer, or of the reply to one stage of a pipeline
 _PROMPT = 110  # tokens of a typical composed prompt
+# Tokens of a typical string in a typed reply, by its field; all others are complaints.
 _FIELD = {"feedback": 90, "analysis": 25, "reasoning": 60, "constraints": 10}
-"""Tokens of a typical string in a typed reply, by its field; all others are complaints."""
 _COMPLAINT = 35
 _FILLED = 0.65  # share of its cap in words that a rewritten text takes up
 _PER_WORD = 1.5  # tokens of one made-up word

@@ -41,12 +41,12 @@ USUAL = DryManner(solved=0.5, blamed=0.5, reasked=0.02, refused=0.1, agent_calls
 MUCH = DryManner(solved=0.0, blamed=1.0, reasked=0.1, refused=0.5, agent_calls=5, tidied=6)
 MANNERS = (LITTLE, USUAL, MUCH)
 
+# The factor by which a tokenizer may count more or less than ours estimates.
 OTHER_TOKENIZER = 4 / 3
-"""The factor by which a tokenizer may count more or less than ours estimates."""
 OTHER_REPLIES = 2.5  # the factor by which a model may write more or less than is typical
 OTHER_PROMPTS = 1.25  # how far prompts follow, which hold earlier replies beside what is given
+# A round of calls takes as long as its slowest: this many times the mean call.
 STRAGGLERS = (1.0, 1.3, 2.0)
-"""A round of calls takes as long as its slowest: this many times the mean call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -361,8 +361,8 @@ class _AgentChat:
 
 
 _prints_to = contextvars.ContextVar[Any]("what prints go to in place of their stream", default=None)
+# How many have lent each standard stream away at the moment; the last one puts it back.
 _lent = {"stdout": 0, "stderr": 0}
-"""How many have lent each standard stream away at the moment; the last one puts it back."""
 _lending = threading.Lock()
 
 

@@ -250,6 +250,7 @@ def target_of(example: Example) -> str:
     return example.target
 
 
+# The rewards by their kind.
 READY: Mapping[str, type[Any]] = {
     "exact": Exact,
     "normalised": Normalised,
@@ -260,4 +261,3 @@ READY: Mapping[str, type[Any]] = {
     "json": ValidJson,
     "schema": JsonSchema,
 }
-"""The rewards by their kind."""

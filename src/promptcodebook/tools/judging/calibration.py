@@ -38,8 +38,8 @@ _WORDS = {
     **dict.fromkeys(("no", "false", "wrong", "bad", "fail"), 0.0),
 }
 _SIDES = {"a": 1.0, "b": 0.0, "tie": 0.5}
+# What keeps a spreadsheet from taking a text for a formula.
 _ESCAPED = re.compile(r"'(?=\s*[=+\-@＝＋－＠]|[\t\r\n])")
-"""What keeps a spreadsheet from taking a text for a formula."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,8 @@ from promptcodebook.types import Evaluation, Rollout
 judge = command.command_group(
     "How far a judge agrees with people, and what that does to a verdict."
 )
+# The share of the inputs of a sheet that may lack a label: left out by choice, they would bias.
 _SPARE = 0.1
-"""The share of the inputs of a sheet that may lack a label: left out by choice, they would bias."""
 LabelsPath = Annotated[Path, typer.Argument(metavar="LABELS", help="CSV or JSONL: see the docs.")]
 ScaleOption = Annotated[
     tuple[float, float] | None, typer.Option("--scale", help="The labels' ends, such as 1 5.")

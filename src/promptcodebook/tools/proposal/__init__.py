@@ -34,8 +34,8 @@ from promptcodebook.tasks.rewards import reward_factory
 
 _LABELS = 20  # different references at most that count as labels
 _SHORT = 4  # words of a short reference at most
+# Rows that a verdict needs, and the choice between states: more cost more than they tell.
 _TEST, _VALIDATION = 300, 150
-"""Rows that a verdict needs, and the choice between states: more cost more than they tell."""
 
 
 @dataclass(frozen=True)
