@@ -1,4 +1,4 @@
-"""Where batches are answered: by a provider's /v1/files and /v1/batches, or by hand from a file.
+"""Batches at a provider, by its /v1/files and /v1/batches.
 
 A batch is noted on disk before it leaves, in a folder of its own:
 
@@ -30,7 +30,7 @@ from promptcodebook.base.paths import make_private_folder, write_whole
 from promptcodebook.base.text import json_decoder, parse_json, shell
 from promptcodebook.base.units import duration, plural
 from promptcodebook.deploy.batch.rows import on_disk
-from promptcodebook.errors import ConfigError, LMError, RunBusy, ServerFault, Stop
+from promptcodebook.errors import LMError, RunBusy, ServerFault, Stop
 from promptcodebook.lm import wire
 from promptcodebook.lm.endpoint import Endpoint, HttpTransport, Transport
 from promptcodebook.lm.limit import StopSignal
@@ -49,10 +49,9 @@ _FORGOTTEN_S = 31 * 86_400  # OpenAI keeps the files of a batch for 30 days
 _NO_SUCH_PLACE = (404, 405, 501)
 _OVER = ("completed", "expired", "cancelled", "failed")
 _AGAIN = "the same command keeps what was answered, and asks the rest again"
-_OTHER = "leave out --batch-api, or use --offline-file FILE"
+_OTHER = "leave out --batch-api"
 _MARK = "promptcodebook"
 _ODD = json_decoder(odd_numbers=True)
-_BEGINS = b'{"custom_id":"'
 
 
 class BatchRefused(Stop, exit_code=2):
@@ -128,7 +127,7 @@ class _File(BaseModel):
 
 
 def request_line(key: str, body: Mapping[str, Any]) -> bytes:
-    """A row as OpenAI and vLLM read it."""
+    """A row as OpenAI reads it."""
     row = {"custom_id": key, "method": "POST", "url": _URL, "body": body}
     # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
     return json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n"
@@ -140,9 +139,6 @@ def read_results(data: bytes, seconds: float = 0.0) -> Iterator[tuple[str, Batch
         with suppress(ValueError, KeyError, TypeError):
             row = parse_json(line, _ODD)
             key, answer, error = str(row["custom_id"]), row.get("response"), row.get("error")
-            if isinstance(error, dict):
-                fields = cast("dict[str, Any]", error)
-                error = fields.get("error", fields)  # vLLM's refusals are whole bodies
             if answer:
                 status, body = int(answer["status_code"]), answer.get("body") or {"error": error}
             else:
@@ -215,21 +211,24 @@ class Noted:
 
 
 class Provider:
-    """Batches at a spec's address, noted in a folder. `heard` ends every wait, and hears news."""
+    """Batches at a spec's address, noted in a folder. `stop` ends every wait, and `tell` hears how
+    far a batch is."""
 
     def __init__(
         self,
         spec: Spec,
         access: Credentials,
         home: Path,
-        heard: tuple[StopSignal, Callable[[str], None]],
+        *,
+        stop: StopSignal,
+        tell: Callable[[str], None],
         timeout: float,
         private: bool,
     ) -> None:
         names = access.names or spec.key_names
         self.where = wire.ModelAddress(spec.base_url, spec.model, access.key, names, private)
         self._spec, self._access, self._home = spec, access, home
-        self._stop, self._tell = heard
+        self._stop, self._tell = stop, tell
         self._boundary = uuid.uuid4().hex
         multipart = {"Content-Type": f"multipart/form-data; boundary={self._boundary}"}
         uploading = replace(access, headers={**access.headers, **multipart})
@@ -237,14 +236,14 @@ class Provider:
         self._transport = HttpTransport(spec.base_url, access, longest, _MOST_REPLY)
         self._uploads = HttpTransport(spec.base_url, uploading, longest)
         self._noted = dict[str, Noted]()
-        self._at: dict[str, Noted] | None = None
-        self._opening, self._wait_s = asyncio.Lock(), 0.0
+        self._at = dict[str, Noted]()
+        self._is_open, self._opening, self._wait_s = False, asyncio.Lock(), 0.0
 
     async def open(self) -> None:
         """Reads what earlier processes left. Of a batch whose process was killed before its id was
         noted, it asks the provider's list; one that never left is forgotten."""
         async with self._opening:
-            if self._at is not None:
+            if self._is_open:
                 return
             if not self.where.model:
                 async with Endpoint(self._spec, self._access) as endpoint:
@@ -267,7 +266,7 @@ class Provider:
                             continue
                         noted.note(id=found)
                 at |= dict.fromkeys(noted.keys, noted)
-            self._at = at
+            self._at, self._is_open = at, True
 
     def _left_behind(self) -> Iterator[Noted]:
         for folder in self._home.iterdir() if self._home.is_dir() else ():
@@ -289,10 +288,9 @@ class Provider:
         return FileLock(self._home.with_suffix(".lock"))
 
     def knows(self, key: str) -> bool:
-        return self._at is not None and key in self._at
+        return key in self._at
 
     async def answer(self, bodies: Mapping[str, Mapping[str, Any]], land: Landing) -> None:
-        assert self._at is not None, "it is open"
         with self._alone():
             for noted in self._left_behind():  # another process may have come first
                 if noted.folder.name not in self._noted:
@@ -315,13 +313,12 @@ class Provider:
     async def close(self) -> None:
         for noted in self._noted.values():
             noted.release()
-        self._noted, self._at = {}, None
+        self._noted, self._at, self._is_open = {}, {}, False
         await self._transport.close()
         await self._uploads.close()
 
     async def _land(self, noted: Noted, keys: set[str], land: Landing) -> None:
         """Hands over these rows' results once the batch is over. Pending: some never came."""
-        assert self._at is not None, "it is open"
         if noted.over is None:
             noted.lock()
             noted.over = asyncio.ensure_future(self._over(noted))
@@ -387,20 +384,14 @@ class Provider:
         uploaded = _read(_File, await self._call("POST", "files", form, self._uploads)).id
         order = {"input_file_id": uploaded, "endpoint": _URL, "completion_window": "24h"}
         data = json.dumps({**order, "metadata": noted.facts["mark"]}).encode()
-        pause = _FIRST_S
-        for left in reversed(range(_TRIES)):
-            try:
-                made = _read(_Batch, await self._call("POST", "batches", data, tries=1)).id
-                self._tell(f"batch {made}: {plural(count, 'request')} submitted at {base}")
-                return made
-            except LMError as error:
-                if not error.retryable or not left:
-                    raise
-                await self._stop.sleep(max(pause, error.retry_after))
-            if (found := await self._find(noted)) is not None:
-                return found
-            pause = min(2 * pause, _LONGEST_S)
-        raise AssertionError("the last try returns or raises")
+
+        async def submitted() -> bytes:
+            found = await self._find(noted)
+            return b"" if found is None else json.dumps({"id": found}).encode()
+
+        made = _read(_Batch, await self._call("POST", "batches", data, instead=submitted)).id
+        self._tell(f"batch {made}: {plural(count, 'request')} submitted at {base}")
+        return made
 
     async def _find(self, noted: Noted) -> str | None:
         after = ""
@@ -445,11 +436,12 @@ class Provider:
         path: str,
         data: bytes | None = None,
         transport: Transport | None = None,
-        tries: int = _TRIES,
+        instead: Callable[[], Awaitable[bytes]] | None = None,
     ) -> bytes:
-        """The body of a good answer. What passes is tried again later. Refused: no such place."""
+        """The body of a good answer. What passes is tried again later, unless `instead` has what
+        an earlier try did. Raises BatchRefused where there is no such place, LMError."""
         url, pause, base = f"{self._spec.base_url}/{path}", _FIRST_S, self._spec.base_url
-        for left in reversed(range(tries)):
+        for left in reversed(range(_TRIES)):
             try:
                 sending = (transport or self._transport).send(method, url, self.where, data)
                 status, body, headers = await sending
@@ -467,6 +459,8 @@ class Provider:
             if not error.retryable or not left:
                 raise error
             await self._stop.sleep(max(pause, error.retry_after))
+            if instead is not None and (done := await instead()):
+                return done
             pause = min(2 * pause, _LONGEST_S)
         raise AssertionError("the last try returns or raises")
 
@@ -489,46 +483,3 @@ def _parts(lines: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
         size += len(line)
     if part:
         yield part
-
-
-class ByHand:
-    """Batches that the user carries: requests are written into a file, and results are read from
-    one beside it, as `vllm run-batch` reads and writes them."""
-
-    def __init__(self, spec: Spec, file: Path, private: bool) -> None:
-        if not spec.model:
-            raise ConfigError(f"{spec.text} names no model", hint=f"write {spec.text}#MODEL")
-        self.where = wire.ModelAddress(spec.base_url, spec.model, private=private)
-        self._file, self._out = file, file.with_name(f"{file.stem}.out{file.suffix}")
-        self._known: dict[str, BatchReply] | None = None
-
-    async def open(self) -> None:
-        if self._known is None:
-            with on_disk(self._out):
-                there = self._out.exists()
-                self._known = dict(read_results(self._out.read_bytes())) if there else {}
-
-    def knows(self, key: str) -> bool:
-        return self._known is not None and key in self._known
-
-    async def answer(self, bodies: Mapping[str, Mapping[str, Any]], land: Landing) -> None:
-        assert self._known is not None, "it is open"
-        known = {key: self._known.pop(key) for key in bodies if key in self._known}
-        for key, result in known.items():
-            await land(key, replace(result, sent=bodies[key]))
-        lines = [request_line(key, body) for key, body in bodies.items() if key not in known]
-        if lines:
-            self._write(b"".join(lines))
-            done = f"vllm run-batch -i {self._file} -o {self._out} --model {self.where.model}"
-            message = f"{self._file} has {plural(len(lines), 'request')} to answer"
-            raise BatchPending(message, hint=f"{done}; then type the same command again")
-
-    def _write(self, data: bytes) -> None:
-        with on_disk(self._file):
-            if self._file.exists() and not self._file.read_bytes().startswith(_BEGINS):
-                message = f"{self._file} is there already, and holds no requests of ours"
-                raise ConfigError(message, hint="name another --offline-file")
-            write_whole(self._file, data.decode("ascii"))
-
-    async def close(self) -> None:
-        """There is nothing to let go of."""
