@@ -161,12 +161,13 @@ class Held:
             raise
 
     async def _ask_once(self, rows: Mapping[str, Request]) -> dict[str, Request]:
-        again = dict[str, Request]()
+        again, name = dict[str, Request](), self._place.where.model
+        bodies = {k: wire.request_body(r, name, self._quirks)[0] for k, r in rows.items()}
 
         async def land(key: str, result: BatchReply) -> None:
-            if result.status in (400, 422) and result.sent:
+            if result.status in (400, 422):
                 body = wire.read_error_body(result.raw)
-                if self._quirks.learn(result.sent, body.all, body.param) is not None:
+                if self._quirks.learn(bodies[key], body.all, body.param) is not None:
                     again[key] = rows[key]
                     return
             self._broken[key] += result.broken
@@ -179,8 +180,6 @@ class Held:
             self._require_room(most)
             await self._budget.enter(most)
         try:
-            name, quirks = self._place.where.model, self._quirks
-            bodies = {k: wire.request_body(r, name, quirks)[0] for k, r in rows.items()}
             await self._place.answer(bodies, land)
         finally:
             if most.calls:

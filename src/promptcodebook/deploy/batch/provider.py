@@ -2,25 +2,23 @@
 
 A batch is noted on disk before it leaves, in a folder of its own:
 
-requests.jsonl   its rows, as they are uploaded
-batch.json       a mark that is its metadata at the provider, and its id there once it has one
-lock             who waits for it
+batch.json   the keys of its rows, and its id at the provider once it has one
+lock         who waits for it
 
-After a kill the rows are found there again, and so is the batch: by its id, or where the kill came
-before that was noted, by the mark in the provider's list. So nothing is submitted twice. The folder
-goes when every reply is kept."""
+After a kill the batch is found again: by its id, or where the kill came before that was noted, by
+the folder's name, which is its mark in the provider's list. So nothing is submitted twice. The folder goes when every reply is
+kept."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import shutil
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -64,13 +62,12 @@ class BatchPending(Stop, exit_code=3):
 
 @dataclass(frozen=True, slots=True)
 class BatchReply:
-    """What became of a row: the answer's status, body and seconds; `sent`: if it was refused;
-    `broken`: the model broke off its reply."""
+    """What became of a row: the answer's status, body and seconds; `broken`: the model broke off
+    its reply."""
 
     status: int
     raw: bytes
     seconds: float = 0.0
-    sent: Mapping[str, object] = field(default_factory=dict[str, object])
     broken: bool = False
 
     @property
@@ -154,12 +151,13 @@ def _status_of(error: object) -> int:
 
 
 class Noted:
-    """A batch on disk: its rows' keys, those `left` to be kept elsewhere, and its awaited end."""
+    """A batch on disk: its rows' keys, those `left` to be kept elsewhere, and its awaited end. The
+    process that submits it has its `data`, too."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, data: bytes = b"") -> None:
+        self.folder, self.data = folder, data
         self.facts: dict[str, Any] = json.loads((folder / "batch.json").read_text("utf-8"))
-        self.keys = {str(json.loads(row)["custom_id"]) for row in self.data.splitlines()}
+        self.keys = set(map(str, self.facts["keys"]))
         self.left = set(self.keys)
         self.over: asyncio.Task[dict[str, BatchReply]] | None = None
         self._lock: RunLock | None = None
@@ -167,21 +165,14 @@ class Noted:
     @classmethod
     def write(cls, home: Path, base_url: str, lines: Mapping[str, bytes]) -> Noted:
         """Notes a batch that is about to leave."""
-        folder, data = home / uuid.uuid4().hex, b"".join(lines.values())
-        mark = {_MARK: folder.name, "sha256": hashlib.sha256(data).hexdigest()}
-        facts = {"at": base_url, "id": "", "mark": mark, "time": time.time()}
+        folder = home / uuid.uuid4().hex
+        facts = {"at": base_url, "id": "", "keys": [*lines], "time": time.time()}
         with on_disk(folder):
             home.parent.mkdir(parents=True, exist_ok=True)
             for each in (home.parent, home, folder):
                 make_private_folder(each)
-            write_whole(folder / "requests.jsonl", data.decode("ascii"))
             write_whole(folder / "batch.json", json.dumps(facts))
-        return cls(folder)
-
-    @property
-    def data(self) -> bytes:
-        with on_disk(self.folder):
-            return (self.folder / "requests.jsonl").read_bytes()
+        return cls(folder, b"".join(lines.values()))
 
     def lock(self) -> None:
         """Raises RunBusy where another process waits for it."""
@@ -195,9 +186,7 @@ class Noted:
 
     def keep_only(self, keys: set[str]) -> None:
         """Forgets rows that have no answer, so that a later command asks for them again."""
-        rows = [row for row in self.data.splitlines(True) if json.loads(row)["custom_id"] in keys]
-        with on_disk(self.folder):
-            write_whole(self.folder / "requests.jsonl", b"".join(rows).decode("ascii"))
+        self.note(keys=sorted(keys))
         self.left &= keys
 
     def release(self) -> None:
@@ -339,8 +328,14 @@ class Provider:
 
     async def _over(self, noted: Noted) -> dict[str, BatchReply]:
         if not noted.facts["id"]:
+            if not noted.data:  # of a process that has ended since: open() looks for it
+                message = (
+                    f"who submitted {plural(len(noted.keys), 'request')} did not note its batch"
+                )
+                raise BatchPending(message, hint="the same command looks for it at the provider")
             try:
                 noted.note(id=await self._submit(noted))
+                noted.data = b""
             except (BatchRefused, LMError) as error:
                 if not error.retryable:  # it was not taken, for sure
                     noted.left.clear()
@@ -361,18 +356,11 @@ class Provider:
         noted.facts["ended"] = "was cancelled" if batch.status == "cancelled" else batch.status
         answered = {key for key, result in results.items() if result.whole}
         if answered < noted.keys:
-            self._add_sent(noted, results)
+            if batch.status == "completed":  # then each row has a result
+                nothing = BatchReply(500, b'{"error": "the batch has no result for it"}')
+                results = dict.fromkeys(noted.keys, nothing) | results
             noted.keep_only(answered)
         return {key: result for key, result in results.items() if result.status}
-
-    def _add_sent(self, noted: Noted, results: dict[str, BatchReply]) -> None:
-        """To each refused row, what was sent; of a batch that is complete each row has a result."""
-        for row in map(json.loads, noted.data.splitlines()):
-            key, known = row["custom_id"], results.get(row["custom_id"])
-            if known is not None and known.status in (400, 422):
-                results[key] = replace(known, sent=row["body"])
-            elif known is None and noted.facts["ended"] == "completed":
-                results[key] = BatchReply(500, b'{"error": "the batch has no result for it"}')
 
     async def _submit(self, noted: Noted) -> str:
         """The batch's id. A lost answer is asked for again once the provider's list lacks it."""
@@ -383,7 +371,7 @@ class Provider:
         form = (purpose + file).encode() + noted.data + f"\r\n--{self._boundary}--\r\n".encode()
         uploaded = _read(_File, await self._call("POST", "files", form, self._uploads)).id
         order = {"input_file_id": uploaded, "endpoint": _URL, "completion_window": "24h"}
-        data = json.dumps({**order, "metadata": noted.facts["mark"]}).encode()
+        data = json.dumps({**order, "metadata": {_MARK: noted.folder.name}}).encode()
 
         async def submitted() -> bytes:
             found = await self._find(noted)
@@ -399,7 +387,7 @@ class Provider:
             path = f"batches?limit={_PAGE}" + (f"&after={after}" if after else "")
             page = _read(_Page, await self._call("GET", path))
             for each in page.data:
-                if (each.metadata or {}).get(_MARK) == noted.facts["mark"][_MARK]:
+                if (each.metadata or {}).get(_MARK) == noted.folder.name:
                     return each.id
             if not page.has_more or not page.data:
                 break
