@@ -24,11 +24,11 @@ CHROMIUM = Path("/usr/bin/chromium")
 SIZES = {400: 800, 1600: 1000}
 
 
+# Marks of tests that need it.
 IN_A_BROWSER = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM} here"),
 ]
-"""Marks of tests that need it."""
 
 
 SIMULATED, REAL, HOSTILE_RUN, PRIVATE = "simulated", "real", "hostile", "private"
