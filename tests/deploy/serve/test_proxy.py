@@ -74,11 +74,11 @@ async def test_a_request_gets_the_composed_prompt_and_goes_up_as_it_came() -> No
     assert headers["x-request-id"].startswith("req-")
 
 
+# What a caller begins with.
 OWN: list[dict[str, Any]] = [
     {"role": "developer", "content": "Be kind.", "name": "desk"},
     {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
 ]
-"""What a caller begins with."""
 
 
 @pytest.mark.parametrize(("options", "expected"), [

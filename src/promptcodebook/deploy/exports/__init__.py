@@ -100,6 +100,7 @@ def _system_prompt(file: PolicyFile, name: str) -> Export:
     return Export({"system-prompt.json": json.dumps(tree, indent=2) + "\n"}, live=False)
 
 
+# What a policy can be exported to.
 KINDS: Mapping[str, Callable[[PolicyFile, str], Export]] = {
     "json": lambda file, name: Export({_POLICY: file.text()}, live=True),
     "dspy": _code({"program.py": "dspy"}),
@@ -108,4 +109,3 @@ KINDS: Mapping[str, Callable[[PolicyFile, str], Export]] = {
     "mlflow": _code({"model.py": "mlflow"}),
     "openai-system-prompt": _system_prompt,
 }
-"""What a policy can be exported to."""

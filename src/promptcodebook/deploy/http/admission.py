@@ -309,10 +309,10 @@ class RequestContext:
         self.headers["x-request-id"] = self.id
 
 
+# What a path does with a request. Raises Refusal.
 Answers = Callable[[web.BaseRequest, RequestContext], Awaitable[web.StreamResponse]]
-"""What a path does with a request. Raises Refusal."""
+# A method and what answers, by path. A path with a name in braces has all that begins so.
 Paths = Mapping[str, tuple[str, Answers]]
-"""A method and what answers, by path. A path with a name in braces has all that begins so."""
 
 
 @dataclass(frozen=True, slots=True)
