@@ -14,6 +14,7 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.paper.simulated.model import FaultPlan, SimulatedLM
 from promptcodebook.paper.simulated.world import FAULTS, Latency, SimulatedSettings
 from promptcodebook.types import Example
+from tests.build.paper_tasks import cases
 from tests.build.simulated import examples, world
 
 
@@ -33,17 +34,9 @@ def test_a_spec_sets_every_kind_of_parameter() -> None:
     assert found.faults == dict(zip(FAULTS, (0.1, 0.05, 0.05, 0.05, 0.02, 0.05), strict=True))
 
 
-@pytest.mark.parametrize(("params", "said"), [
-    ({"laod": "0.1"}, "did you mean 'load'"),
-    ({"load": "much"}, "must be a number"),
-    ({"load": "-1"}, "must be a number"),
-    ({"world": "1.5"}, "must be a number"),
-    ({"capacity": "nan"}, "must be a number"),
-    ({"faults": "404:0.1"}, "unknown fault"),
-    ({"faults": "429:0.9,500:0.2"}, "more than 1"),
-    ({"latency": "uniform:0.3"}, "cannot read the latency"),
-    ({"latency": "gamma:1,2"}, "cannot read the latency"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("params", "said"), cases("parameters-what-it-cannot-read-is-refused-with-a-hint")
+)
 def test_what_it_cannot_read_is_refused_with_a_hint(params: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
         SimulatedSettings.from_params(params)

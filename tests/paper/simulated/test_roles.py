@@ -11,6 +11,7 @@ from promptcodebook.paper.simulated.model import answer
 from promptcodebook.paper.simulated.world import SimulatedSettings, World
 from promptcodebook.paper.tasks.constraints.task import reward
 from tests.build import simulated
+from tests.build.paper_tasks import cases
 
 
 def test_the_critic_and_all_that_follows_never_see_what_the_executor_lacks() -> None:
@@ -58,16 +59,4 @@ def test_what_every_role_says_stays_as_it_is() -> None:
     assert digests == DIGESTS, "figures depend on these texts"
 
 
-DIGESTS = {
-    "route": "29a720ce",
-    "compose": "588cad98",
-    "critique": "d604ec1f",
-    "critique_and_blame": "66c98a6d",
-    "blame": "a0d544f5",
-    "adversary": "e611887d",
-    "improve": "b26ee17e",
-    "split": "a61e7628",
-    "instincts": "0e6e7639",
-    "judge": "63b2dbb7",
-    "execute": "7b9b4cf3",
-}
+DIGESTS = cases("roles-digests")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from promptcodebook.paper.tasks.aime import score
 from promptcodebook.types import Example
-from tests.build.paper_tasks import vectors
+from tests.build.paper_tasks import cases, vectors
 
 
 def test_feedback() -> None:
@@ -24,34 +24,12 @@ def test_feedback() -> None:
 # Reading AIME answers.
 
 
-READ: dict[int | None, tuple[str, ...]] = {
-    33: (r"So \boxed{33}.", r"\boxed{033}", "The answer is 33.", "**Answer:** 33", "answer: $033$"),
-    34: (
-        *(r"\boxed{12} and at last \boxed{34}", r"\boxed{12} then \fbox{34}", r"\fbox { 34 }"),
-        *(r"\boxed{$34$}", r"\boxed{\text{34}}", r"\boxed{\mathrm{34}}", r"\boxed{34\text{ cm}}"),
-    ),
-    336: (
-        *(r"\boxed{336^\circ}", r"\boxed{336^{\circ}}", r"\boxed{336°}"),
-        r"Final answer: 336^\circ",
-    ),
-    7: (r"\boxed{\boxed{7}}",),
-    12: (r"\boxed{12} but \boxed{34",),
-    5: (r"} \boxed{5}", r"{ \boxed{5}"),
-    13: ("The answer is 12, or rather 13",),
-    30: ("The answer is 33, as 3 + 30 shows",),
-    4: ("The answer is 3\nThe answer is 4\nBye 5",),
-    None: (
-        *(r"\boxed{1,000}", r"\boxed{1000}", r"\boxed{-5}", r"\boxed{5.0}", r"\boxed{2+3}"),
-        *(r"\boxed{\frac{10}{2}}", r"\boxed{}", r"\boxed{x}. The answer is 5.", "I get 33", ""),
-        *("The answer is 1,033", "The answer is 3.5", "The answer is 5/6", "The answer is -5"),
-        *("The answer is 2^{10}", "The answer is five"),
-    ),
-}
+READ: dict[str, list[str]] = cases("aime-read")
 
 
 @pytest.mark.parametrize(("output", "expected"), [(o, n) for n, os in READ.items() for o in os])
-def test_read_answer(output: str, expected: int | None) -> None:
-    assert score.read_answer(output) == expected
+def test_read_answer(output: str, expected: str) -> None:
+    assert str(score.read_answer(output) or "") == expected
 
 
 def test_accuracy() -> None:

@@ -15,28 +15,14 @@ from promptcodebook.paper.tasks.hover.task import OFFICIAL, HoverProgram, load_h
 from promptcodebook.paper.tasks.public_sources import source_of
 from promptcodebook.paper.tasks.retrieval import SearchFunction, retrieved_titles
 from promptcodebook.types import Example, Output, Prompt
-from tests.build.paper_tasks import Shelf, vectors
+from tests.build.paper_tasks import Shelf, cases, vectors
 
-LABELS: dict[str | None, tuple[str, ...]] = {
-    "SUPPORTED": (
-        *("SUPPORTED", " supported\n", "**Supported**.", "Label: supported"),
-        *("SUPPORTED. Nothing does not fit.", "Supported, since no passage is against it"),
-    ),
-    "NOT_SUPPORTED": (
-        *("NOT_SUPPORTED", "not supported", "Not-Supported", "not\u2011supported"),
-        *("NOT  SUPPORTED", "`not_supported`", "The claim is NOT SUPPORTED.", "refuted", "False"),
-        "SUPPORTED or NOT_SUPPORTED",
-    ),
-    None: (
-        *("unsupported", "not fully supported", "It isn't supported", "unsupportedly", "supports"),
-        *("It is not fully supported: SUPPORTED", "true", "", "falsehood"),
-    ),
-}
+LABELS: dict[str, list[str]] = cases("hover-labels")
 
 
 @pytest.mark.parametrize(("text", "expected"), [(t, k) for k, ts in LABELS.items() for t in ts])
-def test_parse_label(text: str, expected: str | None) -> None:
-    assert score.parse_label(text) == expected
+def test_parse_label(text: str, expected: str) -> None:
+    assert score.parse_label(text) == (expected or None)
 
 
 def test_titles_are_compared_without_case_articles_punctuation_and_composition() -> None:

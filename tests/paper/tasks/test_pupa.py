@@ -25,7 +25,7 @@ from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.types import Example, Output, Prompt, Rollout, Score
-from tests.build.paper_tasks import vectors
+from tests.build.paper_tasks import cases, vectors
 
 
 def test_score_and_overall() -> None:
@@ -40,15 +40,7 @@ def test_score_and_overall() -> None:
     assert [combine(True, True, *each).leakage for each in impossible] == [1.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(("text", "units", "found"), [
-    ("A note for MIRA  Solberg\nin Tarnvik.", ["mira solberg", "tarnvik"], 2),
-    ("A note for a customer.", ["mira solberg", "tarnvik"], 0),
-    *(("He also called Al.", ["al"], 1), ("He also called.", ["al"], 0)),
-    ("mira", ["mira", ""], 1),
-    ("東京都に住む", ["東京"], 1),
-    ("cafe\u0301 norden", ["café norden"], 1),
-    *(("c++ (v2)", ["c++"], 1), ("", ["mira"], 0)),
-])  # fmt: skip
+@pytest.mark.parametrize(("text", "units", "found"), cases("pupa-leakage-without-a-judge"))
 def test_leakage_without_a_judge(text: str, units: list[str], found: int) -> None:
     assert leaked_units(text, units) == tuple(units[:found])
     assert distinct_units("||".join(units * 2)) == tuple(units)
@@ -232,14 +224,7 @@ async def test_three_stages_and_the_untrusted_one_gets_the_request_alone() -> No
     assert "Dear [NAME], I am late." in respond.messages[1].content
 
 
-@pytest.mark.parametrize("reply", [
-    "",
-    "llm_request:",
-    "reasoning: Mirelle Ostvang is private.\nllm_request:   ",
-    "reasoning: Mirelle Ostvang is private.",
-    "llm_request: a note\nreasoning: Mirelle Ostvang is private.",
-    '{"reasoning": "Mirelle Ostvang is private.", "llm_request": ""}',
-])  # fmt: skip
+@pytest.mark.parametrize("reply", cases("pupa-without-a-request-of-its-own-nothing-goes-outside"))
 async def test_without_a_request_of_its_own_nothing_goes_outside(reply: str) -> None:
     lm = ScriptedLM().enqueue(reply)
     made = await outcome_of(lm)

@@ -11,7 +11,7 @@ import pytest
 from promptcodebook.base.paths import cache_folder
 from promptcodebook.errors import DataError, MissingExtra
 from promptcodebook.paper.tasks import retrieval
-from tests.build.paper_tasks import shared
+from tests.build.paper_tasks import cases, shared
 
 PAGES = [
     {"title": "Tern Island", "sentences": ["Tern Island has a lighthouse. ", " ", " It is small."]},
@@ -113,15 +113,7 @@ def test_a_read_only_folder_has_its_index_in_the_cache_or_nowhere(
     assert ("could not be saved" in caplog.text) is blocked
 
 
-@pytest.mark.parametrize(("row", "said"), [
-    ("{broken", "not JSON"),
-    ("[1]", "not a JSON object"),
-    ('{"sentences": ["x"]}', "no title"),
-    ('{"title": " ", "sentences": ["x"]}', "no title"),
-    ('{"title": "x"}', "sentences is not a list of texts"),
-    ('{"title": "x", "sentences": [1]}', "sentences is not a list of texts"),
-    ('{"title": "x", "sentences": {"a": 1}}', "sentences is not a list of texts"),
-])  # fmt: skip
+@pytest.mark.parametrize(("row", "said"), cases("retrieval-a-faulty-line-is-named"))
 def test_a_faulty_line_is_named(corpus: Path, row: str, said: str) -> None:
     with corpus.open("a") as file:
         file.write(f"\n{row}\n")
