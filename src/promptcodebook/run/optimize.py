@@ -375,7 +375,7 @@ def _read(store: RunStore) -> Run:
     stop = {"budget": errors.BudgetReached, "interrupted": errors.Interrupted}.get(
         state.ended or ""
     )
-    config = load_config(header.settings, where=f"the run {header.id}")
+    config = header.configuration
     return Run(
         id=header.id,
         path=store.path,

@@ -9,7 +9,7 @@ from typing import Literal
 
 from promptcodebook.assemble import Plan, Sources, plan_run
 from promptcodebook.base.sync import Relay, run_sync
-from promptcodebook.config import Budget, Config, load_config
+from promptcodebook.config import Budget, Config
 from promptcodebook.errors import BudgetReached, ConfigError
 from promptcodebook.progress import Listener, Note, silent
 from promptcodebook.run.opening import Where, open_run, settings_then_and_now
@@ -59,7 +59,7 @@ def fitting_runs(
         if not header.resumable or header.fingerprints != plan.dataset.fingerprint():
             continue
         try:
-            own = load_config(header.settings, where="the stored configuration").budget
+            own = header.configuration.budget
         except ConfigError as error:
             tell(Note(f"the run {header.id} is left out: {error}"))
             continue
