@@ -107,8 +107,7 @@ async def test_what_was_spent_before_counts_and_reservations_that_shrink_make_ro
 
 
 @pytest.mark.parametrize(("error", "lost"), [
-    *((errors.ServerFault("cut"), True), (errors.CallTimeout("late"), True)),
-    (OSError("own"), True),
+    *((errors.ServerFault("cut"), True), (errors.CallTimeout("late"), True), (OSError("x"), True)),
     *((errors.EndpointDown("down"), False), (errors.ConfigError("which model?"), False)),
 ])  # fmt: skip
 async def test_an_attempt_that_fails_is_booked_at_the_most_it_can_have_cost(

@@ -172,10 +172,9 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
         return _read_embedding(tree, request, seconds)
     try:
         choice = tree["choices"][0]
-        reason = finish_reason(choice)
-        # Where a filter withheld the reply, Google leaves out the message.
-        withheld = {"message": {}} if reason == "content_filter" else {}
-        message: dict[str, Any] = {**withheld, **choice}["message"]
+        if (reason := finish_reason(choice)) == "content_filter":
+            choice.setdefault("message", {})  # Google leaves it out where it withholds the reply
+        message: dict[str, Any] = choice["message"]
         content = message.get("content")
         calls: tuple[Any, ...] = tuple(message.get("tool_calls") or ())
         usage = told_usage(tree.get("usage"), seconds)
@@ -264,11 +263,12 @@ def _read_embedding(tree: Any, request: Request, seconds: float) -> Reply:
 
 def told_usage(tree: object, seconds: float = 0.0) -> Usage | None:
     """What a reply says that the call took; None where it says nothing usable."""
-    prompt, completion = _count(tree, "prompt_tokens"), _count(tree, "completion_tokens")
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    prompt, completion, total = (_count(tree, name) for name in names)
     if not isinstance(tree, dict) or prompt is None or completion is None:
         return None
     # Some count what a model thinks in the total alone, Google and xAI for example, and charge it.
-    completion = max(completion, (_count(tree, "total_tokens") or 0) - prompt)
+    completion = max(completion, (total or 0) - prompt)
     details = cast("dict[str, Any]", tree).get("prompt_tokens_details")
     return Usage(1, prompt, completion, _count(details, "cached_tokens") or 0, None, seconds)
 
@@ -373,8 +373,8 @@ def read_error_body(data: bytes) -> ErrorBody:
     except ValueError:
         return ErrorBody(text)
     if isinstance(tree, list):  # as Google sends it
-        items = cast("list[Any]", tree)
-        tree = next((each for each in items if isinstance(each, dict) and "error" in each), None)
+        found = (each for each in cast("list[Any]", tree) if isinstance(each, dict))
+        tree = next((cast("Any", each) for each in found if "error" in each), None)
     if not isinstance(tree, dict):
         return ErrorBody(text)
     fields = cast("dict[str, Any]", tree)
