@@ -73,14 +73,14 @@ def init(
     if file is None:
         source = resources.files("promptcodebook.cli") / "scaffold"
         texts = {name: (source / name).read_text("utf-8") for name in FILES}
-        tree, said = tomllib.loads(texts[SETTINGS]), wrap_text(_AS_IT_IS, "")
+        tree, message = tomllib.loads(texts[SETTINGS]), wrap_text(_AS_IT_IS, "")
         if lm:
             tree["lm"] = parse_spec(lm).text
             texts[SETTINGS] = texts[SETTINGS].replace(_NO_MODEL, f"lm = {toml(tree['lm'])}\n")
     else:
         propose = import_part(COMMAND_GROUP, "init.from", "pco init --from", "start")
         given = {"input": input, "target": target, "reward": reward, "lm": lm}
-        text, tree, said = propose(file, folder, given, own, yes=yes)
+        text, tree, message = propose(file, folder, given, own, yes=yes)
         texts = {SETTINGS: text}
     texts[SETTINGS] = written(texts[SETTINGS], tree)
     files = [str(folder / name) for name in texts]
@@ -94,15 +94,15 @@ def init(
             with (folder / name).open("x", encoding="utf-8") as target_file:
                 target_file.write(text)
     except OSError as error:
-        message = f"cannot write to {folder}: {error.strerror or error}"
-        raise ConfigError(message, hint="pco init OTHER_FOLDER") from None
+        fault = f"cannot write to {folder}: {error.strerror or error}"
+        raise ConfigError(fault, hint="pco init OTHER_FOLDER") from None
     steps = ["pco doctor", "pco estimate", "pco train"]
     if not (tree.get("lm") or os.environ.get("PCO_LM")):
         steps.insert(0, "export PCO_LM=smollm2  # or openai/MODEL, http://host:8000/v1#MODEL")
     if folder != Path():
         steps[0] = f"cd {shell(folder)} && {steps[0]}"
     wrote = (one_line(f"wrote {name}") for name in files)
-    text = printable("\n".join([*wrote, "", said, *(f"  {step}" for step in steps)]))
+    text = printable("\n".join([*wrote, "", message, *(f"  {step}" for step in steps)]))
     show(lambda: {"folder": str(folder), "files": files}, lambda: text, as_json=as_json)
 
 
