@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from promptcodebook import tasks
 from promptcodebook.calls import Chat, Message, Reply
 from promptcodebook.errors import ConfigError, DataError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
@@ -214,13 +213,6 @@ def test_a_faulty_offer_is_named(site: Path, line: str, message: str) -> None:
     offer(site, line, "other_package")
     with pytest.raises(TaskError, match=message):
         load_task(line.split(" ")[0])
-
-
-def test_the_face_offers_what_it_lists() -> None:
-    assert tasks.__all__ == sorted(tasks.__all__, key=lambda n: (not n[0].isupper(), n))
-    assert all(getattr(tasks, name) is not None for name in tasks.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'Tusk'"):
-        tasks.__getattr__("Tusk")
 
 
 def test_a_bad_byte_and_an_empty_file_of_private_rows_are_placed(tmp_path: Path) -> None:

@@ -164,8 +164,8 @@ class Conflict:
 
     def __str__(self) -> str:
         pairs = zip(self.ids, self.targets, strict=True)
-        said = [f"{id}: {quote(target, _QUOTED)}" for id, target in pairs]
-        return ", ".join(said[:_SHOWN]) + (", ..." if len(said) > _SHOWN else "")
+        shown = [f"{id}: {quote(target, _QUOTED)}" for id, target in pairs]
+        return ", ".join(shown[:_SHOWN]) + (", ..." if len(shown) > _SHOWN else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,11 +101,11 @@ class Labels:
 
 
 def _label(row: SourceRow, text: str, bounds: Bounds, scale: Bounds, *, pair: bool) -> float:
-    said, (low, high) = text.strip().lower(), bounds
-    share = (_SIDES if pair else _WORDS).get(said)
+    word, (low, high) = text.strip().lower(), bounds
+    share = (_SIDES if pair else _WORDS).get(word)
     if share is None:
         try:
-            share = (float(said) - scale[0]) / (scale[1] - scale[0])
+            share = (float(word) - scale[0]) / (scale[1] - scale[0])
         except ValueError:
             share = math.nan
     if not 0.0 <= share <= 1.0:
