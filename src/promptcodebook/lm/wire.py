@@ -373,8 +373,12 @@ def read_error_body(data: bytes) -> ErrorBody:
     except ValueError:
         return ErrorBody(text)
     if isinstance(tree, list):  # as Google sends it
-        found = (each for each in cast("list[Any]", tree) if isinstance(each, dict))
-        tree = next((cast("Any", each) for each in found if "error" in each), None)
+        found = [
+            cast("dict[str, Any]", each)
+            for each in cast("list[object]", tree)
+            if isinstance(each, dict)
+        ]
+        tree = next((each for each in found if "error" in each), None)
     if not isinstance(tree, dict):
         return ErrorBody(text)
     fields = cast("dict[str, Any]", tree)
