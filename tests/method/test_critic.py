@@ -20,6 +20,7 @@ from promptcodebook.method.critic import (
     History,
     VerdictReply,
     blame_schema,
+    critique_of,
     gradients_of,
     nearest_instinct,
     penalty,
@@ -30,6 +31,8 @@ from promptcodebook.method.state import State
 from promptcodebook.method.train import Credit
 from promptcodebook.method.update import collect_gradients
 from promptcodebook.policy.scan import order_check
+from promptcodebook.report.private import withhold
+from promptcodebook.report.traces import parts_of_trace
 from promptcodebook.types import (
     Codebook,
     Critique,
@@ -53,6 +56,25 @@ from tests.build.method import (
 )
 
 DRAWS = Draws(0, 0, "x")
+
+
+class Doubting(VerdictReply):
+    """What somebody makes of the reply who adds a field to it."""
+
+    doubt: str = ""
+
+
+def test_a_field_that_is_added_to_the_reply_is_shown_and_withheld_as_the_feedback_is():
+    """Of a reply with the blame too, whose fields are none of the critique."""
+    reply = type("Both", (AttributionReply, Doubting), {})(
+        score=0.5, feedback="", doubt="was it Rome?", rendering_errors="lost a rule"
+    )
+    critique = critique_of(reply, (0,), safe=False)
+    assert critique.notes == {"doubt": "was it Rome?"}
+    trace = Trace(Rollout("x"), 0.5, critique, 0.25)
+    shown = dict(parts_of_trace(trace, ()))["verdict"]
+    assert shown.split("\n\n") == ["critic 0.50, penalty ρ 0.25", "doubt: was it Rome?"]
+    assert "Rome" not in repr(withhold(trace))
 
 
 def history(

@@ -58,8 +58,8 @@ LATER_BOOKS = (
     # The last attempt of each slot that is booked.
     "CREATE TABLE IF NOT EXISTS settled (slot INTEGER PRIMARY KEY, number INTEGER NOT NULL)",
 )
+# Tables of replies, of what they cost, of counts and of sessions.
 BOOKS = (*FIRST_BOOKS, *LATER_BOOKS)
-"""Tables of replies, of what they cost, of counts and of sessions."""
 _ADDED = ", ".join(f"{name} = {name} + excluded.{name}" for name in _SUMS)
 _ADD_USAGE = f"VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (role) DO UPDATE SET {_ADDED}"
 _ADD_COUNT = (
