@@ -1,5 +1,6 @@
 """How commands grow with data: `pco data check`, `estimate`, `train`, `eval` and `report` at 1,000
-to 1,000,000 rows; and `pco runs list` of 1,000 finished runs.
+to 1,000,000 rows; `pco runs list` of 1,000 finished runs; and how two days of log are searched for
+drift, 300,000 requests: the memory of `pco serve status`, and how long a server's loop waits.
 
 Whole processes. A command's exponent is the slope of its processor seconds over the last tenfold:
 1 = linear. The model is simulated, and all sizes train, validate and judge on as many rows. Each
@@ -11,6 +12,7 @@ first listing reads them, the others find them kept.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
@@ -19,16 +21,21 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from bench.figures import Figure, shown
 from promptcodebook.base.randomness import keyed_random
+from promptcodebook.deploy.online.log import Served, SqliteLog
+from promptcodebook.deploy.online.status import drift_of
 
 SIZES = [
     n for n in (1_000, 10_000, 100_000, 1_000_000) if n <= int(os.environ.get("PCO_ROWS", 1e6))
 ]
 EVERY = 1_000
 RUNS = 1_000
+SERVED, CHUNK, DAY = 300_000, 25_000, 86_400.0
+FEATURES = tuple(range(0, 4_000, 97))
 REPEATS = 3
 WORDS = [f"word{n}" for n in range(4_000)]
 SPLITS = ("train", "val", "test")
@@ -72,7 +79,7 @@ def used_by(folder: Path, *typed: str) -> tuple[float, float, str]:
     made = subprocess.run(
         [sys.executable, "-c", PEAK, *typed],
         cwd=folder,
-        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache")},
+        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "XDG_DATA_HOME": str(folder)},
         capture_output=True,
         text=True,
         check=False,
@@ -121,9 +128,40 @@ def runs_list(folder: Path) -> list[Figure]:
     return [Figure(f"runs list of {RUNS:,} runs", later, "s", 0.5, beside=beside)]
 
 
+def drift(folder: Path) -> list[Figure]:
+    path, now = folder / "promptcodebook" / "requests.sqlite", time.time()
+
+    async def fill() -> None:
+        for first in range(0, SERVED, CHUNK):  # a log drops what waits longer than its queue
+            log = SqliteLog(path)
+            for n in range(first, first + CHUNK):
+                at, whole = now - 2 * DAY * (1 - n / SERVED), (200, 0.1, None, (n % 8,), 1.0)
+                log.put(Served(f"req-{n:024x}", at, "t@live", "v", "", "", *whole, FEATURES))
+            log.close()
+
+    async def longest_wait() -> float:
+        looked = asyncio.ensure_future(asyncio.to_thread(drift_of, log, "t@live", DAY, now))
+        longest, last = 0.0, time.perf_counter()
+        while not looked.done():
+            await asyncio.sleep(0)
+            longest = max(longest, time.perf_counter() - last)
+            last = time.perf_counter()
+        return longest
+
+    asyncio.run(fill())
+    _, peak, _ = used_by(folder, "serve", "status", "--json")
+    log = SqliteLog(path)
+    wait = asyncio.run(longest_wait())
+    log.close()
+    return [
+        Figure(f"serve status of {SERVED:,} requests: peak", peak, "MB", 1000.0),
+        Figure("drift: longest wait of the loop", wait, "s", 0.5),
+    ]
+
+
 def measure() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
-        return [*growth(Path(folder)), *runs_list(Path(folder))]
+        return [part for each in (drift, runs_list, growth) for part in each(Path(folder))]
 
 
 if __name__ == "__main__":
