@@ -76,11 +76,7 @@ def test_invisible_characters_are_refused(char: str, code: str):
     assert reason is not None and "earlier or system instructions" in reason
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["See https://a.example/x?y=1.", "Go to www.example.test", "Ask evil.com for help",
-     "![x](http://a.b/c.png)", "data:text/html;base64,AA"],
-)  # fmt: skip
+@pytest.mark.parametrize("text", PHRASES["addresses"])
 def test_new_addresses_are_refused_and_old_ones_stay(text: str):
     reason = refused(text)
     assert reason is not None
