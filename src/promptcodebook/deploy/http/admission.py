@@ -79,8 +79,8 @@ def require_keys(keys: Iterable[str], host: str, command: str) -> None:
 def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
     """The keys of the environment, parted by commas, and those of a file, one a line, each with the
     daily budget behind it; # begins a note. Raises ConfigError, which quotes none."""
-    keys: dict[str, Budget | None] = {}
-    keys.update(dict.fromkeys(filter(None, map(str.strip, given.split(",")))))
+    known = filter(None, map(str.strip, given.split(",")))
+    keys: dict[str, Budget | None] = dict.fromkeys(known)
     if path is None:
         return keys
     try:

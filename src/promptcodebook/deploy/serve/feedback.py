@@ -28,7 +28,6 @@ from promptcodebook.deploy.online.log import (
     REFUSED,
     ROOM,
     BadFeedback,
-    Feedback,
     Room,
     Served,
     ServedLog,
@@ -91,17 +90,16 @@ class Online:
         """What /v1/feedback does with a request. Raises Refusal."""
         body = await admission.read(request, visit)
         try:
-            try:
-                feedback = feedback_of(body, self.reward_range)
-            except BadFeedback as error:
-                raise Refusal(str(error), status=error.status, param=error.name) from None
-            given = await self._give(feedback, visit)
+            return json_response(await self._give(body, visit), visit)
         except Refusal as refusal:
             self._counter.labels(refusal.kind).inc()
             raise
-        return json_response(given, visit)
 
-    async def _give(self, feedback: Feedback, visit: RequestContext) -> Mapping[str, Any]:
+    async def _give(self, body: Mapping[str, Any], visit: RequestContext) -> Mapping[str, Any]:
+        try:
+            feedback = feedback_of(body, self.reward_range)
+        except BadFeedback as error:
+            raise Refusal(str(error), status=error.status, param=error.name) from None
         if not self._waiting.take(visit.caller):
             message = f"{_AT_ONCE} pieces of feedback wait to be written"
             raise Refusal(message, status=429, kind="rate_limit_exceeded", retry_after=1)

@@ -15,6 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
+from pydantic import TypeAdapter
+
 from promptcodebook.base.sqlite import Packer, Reader, unpack
 from promptcodebook.calls import Role, Usage
 from promptcodebook.config import Budget
@@ -76,10 +78,7 @@ def find_record(path: Path, request_id: str) -> RequestRecord:
         hint = "the record keeps the last requests only: serve.records in pco.toml; PCO_REQUESTS "
         hint += "names its file"
         raise StoreError(f"no request {request_id} is recorded in {path}", hint=hint)
-    tree: dict[str, Any] = unpack(rows[0][0])
-    for name in ("route", "instincts", "fallbacks", "constraints"):
-        tree[name] = tuple(tree[name])
-    return RequestRecord(**tree)
+    return TypeAdapter(RequestRecord).validate_python(unpack(rows[0][0]))
 
 
 _caller: ContextVar[str] = ContextVar("who the calls of a request are for", default="")

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import json
 import logging
+import operator
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import chain
 from typing import Any, Literal, cast
 
@@ -183,21 +185,21 @@ class UpstreamAnswer:
     @property
     def output(self) -> str:
         """The text of its first choice as far as it came, cut at 20,000 characters; '' for none."""
-        try:
-            if self.pieces is not None:
-                return "".join(self.said)[:_MOST_KEPT]
-            tree = parse_json(self.body, LENIENT_JSON)
-            return tree["choices"][0]["message"]["content"][:_MOST_KEPT]
-        except (ValueError, TypeError, LookupError):
-            return ""
+        said: object = "".join(self.said)
+        if self.pieces is None:
+            said = self._at("choices", 0, "message", "content")
+        return said[:_MOST_KEPT] if isinstance(said, str) else ""
 
     @property
     def usage(self) -> object:
         """What the reply says that it took; None or {} where it does not."""
+        return self._at("usage") if self.pieces is None else self.told
+
+    def _at(self, *place: str | int) -> object:
+        """What the body has there; None where it has no such place."""
         try:
-            if self.pieces is not None:
-                return self.told
-            return parse_json(self.body, LENIENT_JSON)["usage"]
+            tree: Any = parse_json(self.body, LENIENT_JSON)
+            return reduce(operator.getitem, place, tree)
         except (ValueError, TypeError, LookupError):
             return None
 
