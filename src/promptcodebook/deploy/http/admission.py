@@ -245,8 +245,8 @@ class FairQuota:
 
 
 class BodyReader:
-    """Reads bodies of at most so many bytes, each within so many seconds. Beyond the short part of
-    each they take `room` while they are read and worked on."""
+    """Reads bodies of at most `most` bytes, each within `wait_s` seconds. Beyond its short part each
+    takes its length from `room` while it is read and worked on."""
 
     def __init__(self, most: int, wait_s: float, room: FairQuota) -> None:
         self._most, self._wait_s, self._room = most, wait_s, room
