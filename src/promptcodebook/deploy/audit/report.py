@@ -50,14 +50,14 @@ def _read(name: str) -> str:
 
 
 def _read_severity(value: object) -> str:
-    said = str(value).strip().lower()
-    return said if said in ("medium", "low") else "high"
+    word = str(value).strip().lower()
+    return word if word in ("medium", "low") else "high"
 
 
 def _read_code(value: object) -> str:
     """By code or by title; what is neither stays as it is, to be asked about."""
-    said = str(value).strip().lower()
-    return next((h.code for h in hazards().values() if said in (h.code, h.title)), said)
+    word = str(value).strip().lower()
+    return next((h.code for h in hazards().values() if word in (h.code, h.title)), word)
 
 
 class HazardClaim(ReplyShape):

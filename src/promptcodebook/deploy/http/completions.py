@@ -49,13 +49,13 @@ def apart(prompt: str, stage: str = "") -> tuple[str, dict[str, str]]:
     for line in prompt.split("\n"):
         place = place_in(line)
         kind, _, name = place.removesuffix(": ").partition(":")
-        said = line.removeprefix(place)
+        text = line.removeprefix(place)
         if kind == "tool":
-            of_tools[name] = f"{of_tools[name]} {said}" if name in of_tools else said
+            of_tools[name] = f"{of_tools[name]} {text}" if name in of_tools else text
         elif not place or name == stage:
-            own.append(said)
-    text = "\n".join(own)
-    return text.strip() if of_tools else text, of_tools
+            own.append(text)
+    whole = "\n".join(own)
+    return whole.strip() if of_tools else whole, of_tools
 
 
 def descriptions(tools: Any) -> dict[str, str]:

@@ -19,7 +19,7 @@ from promptcodebook.deploy.http.admission import (
     Metrics,
     RequestContext,
     json_response,
-    kind_and_place,
+    without_quotes,
 )
 from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.deploy.online.canary import CanaryJudge
@@ -35,7 +35,7 @@ from promptcodebook.deploy.online.log import (
 )
 from promptcodebook.deploy.online.status import drift_of
 from promptcodebook.deploy.serve.versions import Composed, Composing
-from promptcodebook.errors import DiskFull, PcoError, StoreError
+from promptcodebook.errors import DiskFull, StoreError
 from promptcodebook.routing.ranking import BUCKETS, buckets_of
 
 _log = logging.getLogger(__name__)
@@ -172,8 +172,7 @@ class Online:
             try:
                 await asyncio.to_thread(self.log.expire, now - max(0.0, ahead) - self.keep_s)
             except Exception as error:
-                why = str(error) if isinstance(error, PcoError) else kind_and_place(error)
-                _log.error("old requests are not deleted: %s", why)
+                _log.error("old requests are not deleted: %s", without_quotes(error))
             await asyncio.sleep(_EXPIRE_S)
 
     async def judging(self) -> None:
@@ -192,8 +191,7 @@ class Online:
                     drift_at = began + _DRIFT_S
                     self._drifting = await asyncio.to_thread(drifting)
             except Exception as error:  # the next look may go well, whatever this is
-                why = str(error) if isinstance(error, PcoError) else kind_and_place(error)
-                _log.error("canary and drift are not judged: %s", why)
+                _log.error("canary and drift are not judged: %s", without_quotes(error))
             await asyncio.sleep(max(self.judge_s, _REST * (time.monotonic() - began)))
 
     def close(self) -> None:

@@ -171,8 +171,8 @@ def _part(part: object) -> _Tree:
         return {"type": "file", "file": {name: tree[name] for name in named if tree.get(name)}}
     if kind in ("refusal", "input_audio"):
         return tree
-    said = f"a part of type {str(kind)[:40]!r} is nothing that a chat model reads: send its content"
-    raise Refusal(said, param="input")
+    what = f"a part of type {str(kind)[:40]!r}"
+    raise Refusal(f"{what} is nothing that a chat model reads: send its content", param="input")
 
 
 def _unreadable() -> Refusal:
@@ -215,8 +215,8 @@ class ResponseBuilder:
             else:
                 async with aclosing(answer.pieces) as pieces:
                     async for piece in pieces:
-                        if said := b"".join(map(self._line, piece.splitlines())):
-                            yield said
+                        if events := b"".join(map(self._line, piece.splitlines())):
+                            yield events
             if not self._over:
                 raise Refusal("the model broke off its reply", kind="upstream_error")
         except Refusal as refusal:
@@ -239,8 +239,8 @@ class ResponseBuilder:
         try:
             tree: Any = parse_json(data, LENIENT_JSON)
             if "choices" not in tree and tree.get("error"):
-                said = str(tree["error"].get("message") or "the model failed")
-                raise Refusal(said, status=502, kind="upstream_error")
+                message = str(tree["error"].get("message") or "the model failed")
+                raise Refusal(message, status=502, kind="upstream_error")
             self._model = tree.get("model") or self._model
             self._usage = tree.get("usage") or self._usage
             events = b""

@@ -21,7 +21,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 from promptcodebook.calls import Message, Tree
 from promptcodebook.config.secrets import fill_secrets
-from promptcodebook.deploy.http.admission import kind_and_place
+from promptcodebook.deploy.http.admission import without_quotes
 from promptcodebook.deploy.online.exploring import Explorer
 from promptcodebook.deploy.registry.log import version_of
 from promptcodebook.deploy.registry.registry import Canary, Registry
@@ -234,8 +234,8 @@ class Composing:
             example = self.policy.example_of(text)
             if not media:
                 return key, example
-            said = Message("user", text, {"role": "user", "content": list(media)})
-            return key, replace(example, messages=(said,))
+            turn = Message("user", text, {"role": "user", "content": list(media)})
+            return key, replace(example, messages=(turn,))
 
         long = media or len(text) >= _LONG
         key, example = await asyncio.to_thread(hashed) if long else hashed()
@@ -374,12 +374,10 @@ class Live:
         try:
             found = await asyncio.to_thread(other)
         except Exception as error:
-            # Another's message may quote anything.
-            said = str(error) if isinstance(error, PcoError) else kind_and_place(error)
             self.failures += 1
-            if said != self._refused:
-                self._refused = said
-                _log.error("the version served stays %s: %s", self.version, said)
+            if (message := without_quotes(error)) != self._refused:
+                self._refused = message
+                _log.error("the version served stays %s: %s", self.version, message)
             return False
         if found is None:
             return False
@@ -416,11 +414,10 @@ class Live:
             if before is not None and self.canary and before.version != self.canary.version:
                 self.tried = None
                 self._end(before)
-            said = str(error) if isinstance(error, PcoError) else kind_and_place(error)
             self.failures += 1
-            if said != self.untried:
-                self.untried = said
-                _log.error("the canary is not served, and %s answers: %s", self.version, said)
+            if (message := without_quotes(error)) != self.untried:
+                self.untried = message
+                _log.error("the canary is not served, and %s answers: %s", self.version, message)
             return
         self.untried = ""
         if self.tried is not before:

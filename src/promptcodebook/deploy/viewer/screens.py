@@ -166,8 +166,8 @@ def _in_words(effect: Effect) -> str:
     """The reward of the inputs that get the instinct, with it and without it."""
     assert effect.means is not None and effect.difference is not None
     held, others = map(number, effect.means)
-    told = f"{held} with it, {others} without: {signed(effect.difference)}, n = {effect.n}"
-    return f"{told}, {effect.split}{', simulated' if effect.simulated else ''}"
+    text = f"{held} with it, {others} without: {signed(effect.difference)}, n = {effect.n}"
+    return f"{text}, {effect.split}{', simulated' if effect.simulated else ''}"
 
 
 def _fits(followed: FollowedRun) -> Callable[[Effect], tuple[bool, bool]]:
