@@ -262,30 +262,21 @@ class Completion:
         ]
         return {**self._head("chat.completion"), "choices": written, "usage": _usage(choices)}
 
-    def first_chunk(self, index: int = 0) -> dict[str, Any]:
-        return self._chunk({"role": "assistant", "content": ""}, index)
-
-    def text_chunk(self, text: str, index: int = 0) -> dict[str, Any]:
-        return self._chunk({"content": text}, index)
-
-    def last_chunk(
-        self, reply: Reply, index: int = 0, logprobs: object | None = None
-    ) -> dict[str, Any]:
-        """Why the text ends, and the logprobs of the whole text."""
-        return self._chunk({}, index, reply.finish, logprobs)
-
-    def usage_chunk(self, *choices: Reply) -> dict[str, Any]:
-        return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(choices)}
-
-    def _chunk(
+    def chunk(
         self,
-        delta: dict[str, str],
-        index: int,
+        delta: Mapping[str, str] | None = None,
+        index: int = 0,
         finish: str | None = None,
         logprobs: object | None = None,
     ) -> dict[str, Any]:
+        """A piece of a choice. None is the first one, which has the role; the last one says why
+        the text ends, and has the logprobs of all of it."""
+        delta = {"role": "assistant", "content": ""} if delta is None else delta
         choice = {"index": index, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
+
+    def usage_chunk(self, *choices: Reply) -> dict[str, Any]:
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(choices)}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}

@@ -543,13 +543,13 @@ class LocalServer:
                 async for index, piece in pieces:
                     if not begun:
                         begun = True
-                        yield _event(*map(completion.first_chunk, range(len(jobs))))
+                        yield _event(*(completion.chunk(None, n) for n in range(len(jobs))))
                     if isinstance(piece, str):
-                        yield _event(completion.text_chunk(piece, index))
+                        yield _event(completion.chunk({"content": piece}, index))
                         continue
                     done[index] = piece
                     tree = _logprobs_tree(piece)
-                    yield _event(completion.last_chunk(_to_reply(piece), index, tree))
+                    yield _event(completion.chunk({}, index, piece.finish, tree))
         made = [done[index] for index in range(len(jobs))]
         self._count(made)
         if call.stream_usage:
