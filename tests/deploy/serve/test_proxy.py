@@ -62,28 +62,13 @@ async def test_a_request_gets_the_composed_prompt_and_goes_up_as_it_came() -> No
     assert headers["x-request-id"].startswith("req-")
 
 
-# What a caller begins with.
-OWN: list[dict[str, Any]] = [
-    {"role": "developer", "content": "Be kind.", "name": "desk"},
-    {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
-]
-
-
-@pytest.mark.parametrize(("options", "expected"), [
-    ({}, [*OWN, {"role": "developer", "content": "P"}]),
-    ({"first": True}, [{"role": "developer", "content": "P"}, *OWN]),
-    (
-        {"joined": True},
-        [OWN[0], {**OWN[1], "content": [*OWN[1]["content"], {"type": "text", "text": "P"}]}],
-    ),
-    ({"joined": True, "first": True}, [{**OWN[0], "content": "P\n\nBe kind."}, OWN[1]]),
-])  # fmt: skip
+@pytest.mark.parametrize(("options", "expected"), CASES["placements"])
 async def test_the_prompt_is_behind_what_the_caller_always_says_or_where_it_is_wanted(
     options: dict[str, Any], expected: Any
 ) -> None:
     async with up(setup=Setup(options=options)) as served:
         prompt = (await served.ask("/v1/prompt", json={"input": LATE}))[1]["prompt"]
-        await served.ask(json={"messages": [*OWN, *SAID]})
+        await served.ask(json={"messages": [*CASES["own"], *SAID]})
         await served.ask(json={"messages": SAID})
         passed, alone = served.upstream.bodies
     wanted = json.loads(json.dumps([*expected, *SAID]).replace("P", json.dumps(prompt)[1:-1]))
