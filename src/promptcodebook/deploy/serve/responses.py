@@ -27,12 +27,8 @@ _REFUSED = {
     "background": "this server answers while you wait: leave background out",
     "prompt": "this server stores no prompt templates: send instructions and input",
 }
-# They are said otherwise to a chat model, or are nothing to it.
-_OWN = {
-    *("input", "instructions", "max_output_tokens", "reasoning", "stream", "stream_options"),
-    *("text", "tool_choice", "tools", "include", "max_tool_calls", "metadata", "store"),
-    *("truncation", *_REFUSED),
-}
+# What is nothing to a chat model.
+_LEFT_OUT = {"stream_options", "max_tool_calls", "metadata", "truncation", *_REFUSED}
 _LOGPROBS = "message.output_text.logprobs"
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
@@ -67,7 +63,9 @@ def chat_body(given: Mapping[str, Any], cap: str) -> _Tree:
         if given.get(name):
             raise Refusal(why, param=name)
     asked = read_fields(ResponsesRequest, given)
-    body = {name: v for name, v in given.items() if name not in _OWN and v is not None}
+    # All else that is read here is put otherwise to a chat model.
+    own = _LEFT_OUT | ResponsesRequest.model_fields.keys() - {"model"}
+    body = {name: v for name, v in given.items() if name not in own and v is not None}
     body["messages"] = _messages(asked)
     if asked.max_output_tokens is not None:
         body[cap] = asked.max_output_tokens
