@@ -15,11 +15,7 @@ import pytest
 
 from promptcodebook.calls import Message
 from promptcodebook.errors import ConfigError, RequestRefused
-from promptcodebook.models.local.engine import (
-    Embedding,
-    Engine,
-    Job,
-)
+from promptcodebook.models.local.engine import Embedding, Engine, Job
 from promptcodebook.models.local.server import LocalServer, ServerOptions
 from tests.build.clock import until
 from tests.build.local_http import SAID, ScriptedEngine, up

@@ -34,6 +34,7 @@ from promptcodebook.deploy.online.log import (
     feedback_of,
 )
 from promptcodebook.deploy.online.status import drift_of
+from promptcodebook.deploy.serve.description import FeedbackKept
 from promptcodebook.deploy.serve.versions import Composed, Composing
 from promptcodebook.errors import DiskFull, StoreError
 from promptcodebook.routing.ranking import BUCKETS, buckets_of
@@ -71,6 +72,8 @@ class Online:
         metrics.gauge(
             "pco_unrecorded", "1 when requests are no longer recorded.", lambda: int(self.log.fails)
         )
+        lost = "Requests whose record was given up since the start."
+        metrics.gauge("pco_requests_lost", lost, lambda: self.log.lost)
         metrics.gauge("pco_drift", "What differs from the day before.", lambda: self._drifting)
         if (judge := self.judge) is None:
             return
@@ -119,8 +122,10 @@ class Online:
         self._counter.labels(became).inc()
         if became == "kept":
             self._reward.inc(feedback.reward)
-        kept = {"request_id": feedback.request_id, "reward": feedback.reward, "key": feedback.name}
-        return {"object": "feedback", **kept}
+        kept = FeedbackKept(
+            request_id=feedback.request_id, reward=feedback.reward, key=feedback.name
+        )
+        return kept.model_dump()
 
     def tries_routes(self, caller: str, model: object) -> bool:
         return self.explores and caller not in self.steady and str(model) not in self.steady

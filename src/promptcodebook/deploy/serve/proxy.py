@@ -6,15 +6,14 @@ own instructions, sets the model, and passes on everything else as it came. A re
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 
@@ -28,44 +27,20 @@ from promptcodebook.deploy.http.admission import (
     json_response,
     showing,
 )
-from promptcodebook.deploy.http.completions import (
-    Refusal,
-    apart,
-    describe,
-    error_body,
-    read_fields,
-)
-from promptcodebook.deploy.serve.description import (
-    PromptRequest,
-    RoutedChatRequest,
-    description,
-)
+from promptcodebook.deploy.http.completions import Refusal, apart, describe, read_fields
+from promptcodebook.deploy.serve import description as bodies
 from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.placement import Placement, RoutedInput
 from promptcodebook.deploy.serve.responses import ResponseBuilder, chat_body
 from promptcodebook.deploy.serve.spending import Records, RequestRecord, Spending, now
+from promptcodebook.deploy.serve.streaming import AnswerRelay, Tracing
 from promptcodebook.deploy.serve.upstream import Upstream, UpstreamAnswer
 from promptcodebook.deploy.serve.versions import Composed, Composing, Live
 from promptcodebook.errors import PcoError, did_you_mean
-from promptcodebook.lm.wire import told_usage
 
 _log = logging.getLogger(__name__)
 _PREFIX = "pco/"
 _HASH = re.compile(r"sha256:[0-9a-f]{12,64}")
-_PIECE = 2**16  # Bytes of a body that are handed over at once.
-
-
-class Tracing(Protocol):
-    """Spans of requests: `request` of one to the model `name`, which hears its status; `call` of
-    what is asked for it, which hears the answer."""
-
-    def request(
-        self, name: str, headers: Mapping[str, str]
-    ) -> AbstractContextManager[Callable[[int], None]]: ...
-
-    def call(
-        self, body: Mapping[str, Any], size: int
-    ) -> AbstractContextManager[Callable[[UpstreamAnswer], None]]: ...
 
 
 @dataclass
@@ -100,6 +75,14 @@ class Proxy:
         if self.online is not None:
             self.online.measure(metrics)
         self._metrics = metrics
+        self._relay = AnswerRelay(
+            self.upstream,
+            self.admission,
+            self.spending,
+            self.tracing,
+            logs=self.online is not None,
+            texts=self.online is not None and self.online.texts,
+        )
 
     @asynccontextmanager
     async def serving(
@@ -107,22 +90,23 @@ class Proxy:
     ) -> AsyncGenerator[Address]:
         """The server, listening while the block runs. At its end requests in flight may finish, and
         all that it was given is closed. Raises OSError when the port is taken."""
-        paths: dict[str, tuple[str, Answers]] = {
-            "/v1/chat/completions": ("POST", self._traced(self._chat)),
-            "/v1/responses": ("POST", self._traced(self._responses)),
-            "/v1/prompt": ("POST", self._prompt),
-            "/v1/models": ("GET", showing(self._models)),
-            "/v1/models/{name}": ("GET", self._model),
-            "/metrics": ("GET", self._page),
-            "/healthz": ("GET", showing(lambda: {"status": "ok"})),
-            "/readyz": ("GET", self._ready),
-            "/openapi.json": ("GET", showing(lambda: description(paths))),
+        answers: dict[str, Answers] = {
+            "/v1/chat/completions": self._traced(self._chat),
+            "/v1/responses": self._traced(self._responses),
+            "/v1/prompt": self._prompt,
+            "/v1/models": showing(self._models),
+            "/v1/models/{name}": self._model,
+            "/metrics": self._page,
+            "/healthz": showing(lambda: {"status": "ok"}),
+            "/readyz": self._ready,
+            "/openapi.json": showing(lambda: bodies.description(answers)),
         }
         watching = [asyncio.ensure_future(self.live.watch(poll_s))]
         if (online := self.online) is not None:
-            paths["/v1/feedback"] = "POST", partial(online.answer, self.admission)
+            answers["/v1/feedback"] = partial(online.answer, self.admission)
             watching.append(asyncio.ensure_future(online.watch()))
             watching.append(asyncio.ensure_future(online.judging()))
+        paths = {path: (bodies.method(path), answer) for path, answer in answers.items()}
         try:
             async with self.admission.listening(paths, self._metrics, host, port) as address:
                 try:
@@ -176,9 +160,14 @@ class Proxy:
         turned: Callable[[UpstreamAnswer], UpstreamAnswer] = lambda answer: answer,
     ) -> web.StreamResponse:
         """The model's answer to a body of chat completions, `turned` into what the caller reads."""
-        read_fields(RoutedChatRequest, body)
+        read_fields(bodies.RoutedChatRequest, body)
         given = self.placement.routed(body, request.headers, visit.caller)
-        async with self._composed(request, visit, body, given) as (composing, composed):
+        key = self._key(request, visit, given)
+        with (
+            self.admission.place(visit),
+            self.live.using(await self._version(body.get("model"), visit, key)) as composing,
+        ):
+            composed = await self._composed(composing, given, visit, body.get("model"))
             status = HUNG_UP
             try:
                 prompt, of_tools = apart(composed.prompt)
@@ -186,7 +175,7 @@ class Proxy:
                 asked = {**body, "messages": self.placement.place(messages, prompt)}
                 if of_tools and body.get("tools"):
                     asked["tools"] = describe(body["tools"], of_tools)
-                response = await self._asked(request, asked, composing.fields, visit, turned)
+                response = await self._relay.answer(request, asked, composing.fields, visit, turned)
                 status = response.status
                 if self.placement.sticky and self.placement.input_of(messages)[0] != given.text:
                     visit.output = ""  # it answers a later turn than the one that is kept
@@ -208,62 +197,52 @@ class Proxy:
 
     async def _prompt(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         body = await self.admission.read(request, visit)
-        text = read_fields(PromptRequest, body).input
+        text = read_fields(bodies.PromptRequest, body).input
         if text is None:
-            read_fields(RoutedChatRequest, body)
+            read_fields(bodies.RoutedChatRequest, body)
             given = self.placement.routed(body, request.headers, visit.caller)
         else:
             given = RoutedInput(text)
-        async with self._composed(request, visit, body, given) as (composing, composed):
-            visit.arm = "prompt"  # no user saw an answer
-            self._record(visit, composing, composed, given.text, 200)
-            made = {
-                "object": "prompt",
-                "id": visit.id,
-                "model": _PREFIX + self.name,
-                "version": composing.version,
-                "mode": composing.mode,
-                "route": composed.route.indices,
-                "fallbacks": composed.fallbacks,
-                "cached": bool(composed.cached),
-                "prompt": composed.prompt,
-            }
-            return json_response(made, visit)
-
-    @asynccontextmanager
-    async def _composed(
-        self,
-        request: web.BaseRequest,
-        visit: RequestContext,
-        body: Mapping[str, Any],
-        given: RoutedInput,
-    ) -> AsyncGenerator[tuple[Composing, Composed]]:
-        """The version that a request gets, kept while the block runs, and its prompt. Raises
-        Refusal."""
-        key, model = self._key(request, visit, given), body.get("model")
+        key = self._key(request, visit, given)
         with (
             self.admission.place(visit),
-            self.live.using(await self._version(model, visit, key)) as composing,
+            self.live.using(await self._version(body.get("model"), visit, key)) as composing,
         ):
-            if self.spending is not None:
-                self.spending.paying(visit.caller)
-            explored = self.online is not None and self.online.tries_routes(visit.caller, model)
-            draw = self.placement.key(visit.id, given) if explored else ""
-            composed = await composing.compose(
-                given.text, given.thread, draw, given.media, visit.caller
+            composed = await self._composed(composing, given, visit, body.get("model"))
+            visit.arm = "prompt"  # no user saw an answer
+            self._record(visit, composing, composed, given.text, 200)
+            made = bodies.ComposedPrompt(
+                id=visit.id,
+                model=_PREFIX + self.name,
+                version=composing.version,
+                mode=composing.mode,
+                route=composed.route.indices,
+                fallbacks=composed.fallbacks,
+                cached=bool(composed.cached),
+                prompt=composed.prompt,
             )
-            self._prompts.labels(composing.mode, composed.cached or "no").inc()
-            for fallback in composed.fallbacks:
-                self._fallbacks.labels(*fallback.split(":")).inc()
-            visit.headers |= {
-                "x-pco-version": composing.version,
-                "x-pco-route": ",".join(map(str, composed.route.indices)),
-                "x-pco-mode": composing.mode,
-                "x-pco-cache": composed.cached or "no",
-            }
-            if composed.fallbacks:
-                visit.headers["x-pco-fallback"] = ",".join(composed.fallbacks)
-            yield composing, composed
+            return json_response(made.model_dump(), visit)
+
+    async def _composed(
+        self, composing: Composing, given: RoutedInput, visit: RequestContext, model: object
+    ) -> Composed:
+        if self.spending is not None:
+            self.spending.paying(visit.caller)
+        explored = self.online is not None and self.online.tries_routes(visit.caller, model)
+        key = self.placement.key(visit.id, given) if explored else ""
+        composed = await composing.compose(given.text, given.thread, key, given.media, visit.caller)
+        self._prompts.labels(composing.mode, composed.cached or "no").inc()
+        for fallback in composed.fallbacks:
+            self._fallbacks.labels(*fallback.split(":")).inc()
+        visit.headers |= {
+            "x-pco-version": composing.version,
+            "x-pco-route": ",".join(map(str, composed.route.indices)),
+            "x-pco-mode": composing.mode,
+            "x-pco-cache": composed.cached or "no",
+        }
+        if composed.fallbacks:
+            visit.headers["x-pco-fallback"] = ",".join(composed.fallbacks)
+        return composed
 
     async def _version(self, model: object, visit: RequestContext, key: str = "") -> Composing:
         """The version of now by the ref's name, or the canary where there is a `key` that tries it;
@@ -292,80 +271,6 @@ class Proxy:
         text = f"no such model here{did_you_mean(name, known)}; there is "
         text += " and ".join(map(repr, known))
         raise Refusal(text, status=404, kind="model_not_found", param="model")
-
-    async def _asked(
-        self,
-        request: web.BaseRequest,
-        given: Mapping[str, Any],
-        own: Mapping[str, Any],
-        visit: RequestContext,
-        turned: Callable[[UpstreamAnswer], UpstreamAnswer],
-    ) -> web.StreamResponse:
-        """The model's answer. It is asked again without a field of ours that it refuses."""
-        upstream, spending = self.upstream, self.spending
-        asked = upstream.completed(given, own)
-        body = asked if spending is None else spending.measured(asked)
-        data = await self.admission.apart(visit, lambda: upstream.body(body))
-        wanted = spending is None or body.get("stream_options") == asked.get("stream_options")
-        logs = self.online is not None
-        unread = spending is None and self.tracing is None and not logs
-        reads = "ignored" if unread else "shown"
-        with ExitStack() as calls:
-            hearers = [
-                calls.enter_context(each.call(body, len(data)))
-                for each in (spending, self.tracing)
-                if each is not None
-            ]
-            answer = await upstream.ask(data, usage=reads if wanted else "hidden")
-            while upstream.learns(given, asked, answer):
-                asked = upstream.completed(given, own)
-                data = upstream.body(asked if spending is None else spending.measured(asked))
-                answer = await upstream.ask(data, usage=reads if wanted else "hidden")
-            response = await self._send(request, turned(answer), visit)
-            for hear in hearers:
-                hear(answer)
-            if logs and (usage := told_usage(answer.usage)):
-                visit.tokens = usage.tokens
-            if self.online is not None and self.online.texts:
-                visit.output = answer.output
-            return response
-
-    async def _send(
-        self, request: web.BaseRequest, answer: UpstreamAnswer, visit: RequestContext
-    ) -> web.StreamResponse:
-        headers = {**answer.headers, **visit.headers, "Content-Type": answer.kind}
-        if answer.pieces is None and len(answer.body) <= _PIECE:
-            return web.Response(body=answer.body, status=answer.status, headers=headers)
-        response = web.StreamResponse(status=answer.status, headers=headers)
-        if answer.pieces is None:
-            response.content_length = len(answer.body)
-        else:
-            response.headers["Cache-Control"] = "no-store"
-        try:
-            await response.prepare(request)
-            async with aclosing(answer.pieces or _cut(answer.body)) as pieces:
-                try:
-                    async for piece in pieces:
-                        await self._write(request, response, piece)
-                except Refusal as refusal:
-                    message = json.dumps(error_body(refusal)).encode()
-                    await self._write(request, response, b"\n\ndata: " + message + b"\n\n")
-        finally:
-            answer.close()
-        await response.write_eof()
-        return response
-
-    async def _write(
-        self, request: web.BaseRequest, response: web.StreamResponse, piece: bytes
-    ) -> None:
-        """Hands a piece to the caller; hangs up on one who does not take it in time."""
-        try:
-            async with asyncio.timeout(self.admission.limits.write_s):
-                await response.write(piece)
-        except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()
-            raise ConnectionResetError from None
 
     def _record(
         self,
@@ -404,18 +309,18 @@ class Proxy:
     def _models(self) -> dict[str, Any]:
         version = self.live.version
         names = (_PREFIX + self.name, _PREFIX + version, *self.names)
-        return {"object": "list", "data": [self._entry(name, version) for name in names]}
+        listed = [self._entry(name, version) for name in names]
+        return bodies.ModelList(data=listed).model_dump()
 
     async def _model(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         name = request.path.removeprefix("/v1/models/")
         version = (await self._version(name, visit)).version
         if name not in self.names:
             name = _PREFIX + name.removeprefix(_PREFIX)
-        return json_response(self._entry(name, version), visit)
+        return json_response(self._entry(name, version).model_dump(), visit)
 
-    def _entry(self, name: str, version: str) -> dict[str, Any]:
-        entry = {"id": name, "object": "model", "created": self._begun}
-        return {**entry, "owned_by": "promptcodebook", "version": version}
+    def _entry(self, name: str, version: str) -> bodies.ServedModel:
+        return bodies.ServedModel(id=name, created=self._begun, version=version)
 
     async def _page(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
@@ -440,8 +345,3 @@ class Proxy:
             return "not judged here: no feedback without --feedback"
         decision = self.online.judge.decision
         return "not yet judged" if decision is None else decision.why
-
-
-async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:
-    for start in range(0, len(body), _PIECE):
-        yield body[start : start + _PIECE]
