@@ -10,9 +10,11 @@ import asyncio
 import json
 import os
 import time
+import tomllib
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import cache
+from importlib import resources
 from importlib.metadata import entry_points, version
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -32,24 +34,6 @@ if TYPE_CHECKING:
 _WHAT = 'telemetry = ["otel"]'
 _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _ASKED = ("true", "1", "span_only", "span_and_event")
-_PROVIDERS: Mapping[str, str] = {
-    "api.anthropic.com": "anthropic",
-    "api.cohere.ai": "cohere",
-    "api.deepseek.com": "deepseek",
-    "api.groq.com": "groq",
-    "api.mistral.ai": "mistral_ai",
-    "api.perplexity.ai": "perplexity",
-    "api.x.ai": "x_ai",
-    "generativelanguage.googleapis.com": "gcp.gemini",
-    "bedrock": "aws.bedrock",
-    "azure": "azure.ai.openai",
-    "gemini": "gcp.gemini",
-    "mistral": "mistral_ai",
-    "vertex_ai": "gcp.vertex_ai",
-    "xai": "x_ai",
-    "http": "openai",  # whose protocol it is
-}
-"""By host, by litellm's name, or by kind of spec."""
 _FLUSH_MS = 5_000
 
 
@@ -212,7 +196,8 @@ def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:
     model = spec.model
     if kind == "litellm":
         kind, _, model = spec.model.partition("/")
-    provider = _PROVIDERS.get(parts.hostname or "") or _PROVIDERS.get(kind, kind)
+    names = _provider_names()
+    provider = names.get(parts.hostname or "") or names.get(kind, kind)
     model = model or spec.text.partition("?")[0]
     facts: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.provider.name": provider}
     facts["gen_ai.request.model"] = model
@@ -220,6 +205,13 @@ def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:
         facts["server.address"] = parts.hostname
         facts["server.port"] = parts.port or {"http": 80}.get(parts.scheme, 443)
     return f"{operation} {model}", facts
+
+
+@cache
+def _provider_names() -> Mapping[str, str]:
+    return tomllib.loads(
+        resources.files("promptcodebook.integrations").joinpath("otel.toml").read_text("utf-8")
+    )
 
 
 def _messages(said: Iterable[tuple[str, object]], finish: str = "") -> str:

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -278,8 +278,8 @@ class _Child:
 
     process: asyncio.subprocess.Process
     tether: int
+    # Whether its answers name their requests; None = it has not answered yet.
     echoes: bool | None = None
-    """Whether its answers name their requests; None = it has not answered yet."""
 
     async def answer(self, endpoint: TrainingEndpoint, example: Example) -> Output:
         """The line that answers this request. ExecutorError where none does, or none for sure."""
@@ -374,14 +374,10 @@ def _nowhere(endpoint: TrainingEndpoint, kind: type[PcoError]) -> PcoError:
 
 def shown(example: Example) -> dict[str, Any]:
     """The example as an agent sees it: without the reference, which production has not, either."""
-    fields = {k: v for k, v in example.fields.items() if v != example.target}
+    columns = {k: v for k, v in example.fields.items() if v != example.target}
     chat = [message.wire for message in example.messages]
-    return {
-        "id": example.id,
-        "input": example.input,
-        **fields,
-        **({"messages": chat} if chat else {}),
-    }
+    shown = {"id": example.id, "input": example.input, **columns}
+    return {**shown, "messages": chat} if chat else shown
 
 
 async def _end_of(stream: asyncio.StreamReader | None) -> str:
@@ -417,8 +413,8 @@ def environment(more: Iterable[str] = ()) -> dict[str, str]:
 
 def agent_of(table: Mapping[str, Any], base: Path) -> Agent:
     """The Agent of a setting `executor = {command = ..., ...}`. ConfigError for an unknown key."""
-    known = *("command", "present", "question", "seconds"), *("most_calls", "most_tokens")
-    known = *known, "workers", "lines", "env"
+    ours = ("function", "folder")
+    known = [each.name for each in fields(Agent) if each.name[0] != "_" and each.name not in ours]
     if unknown := sorted(set(table) - {*known}):
         hint = f"known here: {', '.join(known)}"
         raise ConfigError(f"executor: unknown key {unknown[0]!r}", hint=hint)
@@ -445,8 +441,4 @@ def typed(command: str, files: Sequence[str], question: str) -> dict[str, Any]:
         present, prompt, more = texts[""], texts[""], dict[str, Any]()
     else:
         present, prompt, more = texts, Prompt.of_stages(texts).text, {"compose_per_stage": True}
-    return {
-        "executor": {**executor, "present": present},
-        "init": {"prompt": prompt},
-        **more,
-    }
+    return {"executor": {**executor, "present": present}, "init": {"prompt": prompt}, **more}

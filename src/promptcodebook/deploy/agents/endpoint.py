@@ -21,6 +21,7 @@ from promptcodebook.base.text import shorten
 from promptcodebook.base.units import bytes_text
 from promptcodebook.calls import Chat, Message, Reply, in_words, read_message, rewritten
 from promptcodebook.deploy.http.completions import (
+    Completion,
     Refusal,
     apart,
     describe,
@@ -36,12 +37,12 @@ from promptcodebook.types import Prompt, Stage, Turn
 _Tree = dict[str, Any]
 MARKER = re.compile(r"\{\{\s*pco(?:\s*:\s*([\w.-]+))?\s*\}\}")
 MODEL = "promptcodebook"  # what the endpoint calls its model; a request may name any, or none
+# Fields of a request that the run decides, or that are nothing to a model.
 _RUNS = {
     *("model", "messages", "temperature", "top_p", "seed", "max_tokens", "max_completion_tokens"),
     *("stream", "stream_options", "n", "user", "store", "metadata", "service_tier"),
     *("verbosity", "reasoning_effort", "prompt_cache_key", "safety_identifier"),
 }
-"""Fields of a request that the run decides, or that are nothing to a model."""
 _LARGEST, _SHOWN = 64 * 2**20, 300  # bytes of a request; letters of a description to a critic
 _MOST_MARKERS = 100  # of a request: each is replaced by a whole prompt
 _THUMB = 2**16  # characters of an image that a report shows; of a larger one it says what it is
@@ -124,8 +125,8 @@ class TrainingEndpoint:
     key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     name: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     stages: list[Stage] = field(default_factory=list[Stage])
+    # What was said of each tool of the requests so far.
     tools: dict[str, str] = field(default_factory=dict[str, str])
-    """What was said of each tool of the requests so far."""
     placed: int = 0
     calls: int = 0
     tokens: int = 0
@@ -207,7 +208,8 @@ class TrainingEndpoint:
         purpose = f"{stage} {digest[:16]}"
         asked = (self._ask(messages, extra, stage, purpose) for _ in range(choices))
         replies = await asyncio.gather(*asked)
-        tree = completion(replies, f"{self.name}-{self.calls}", str(body.get("model") or MODEL))
+        head = Completion(f"chatcmpl-{self.name}-{self.calls}", str(body.get("model") or MODEL))
+        tree = head.body(*replies)
         if body.get("stream"):
             pieces = _chunks(tree, usage=bool(cast(_Tree, options).get("include_usage")))
             return UpstreamAnswer(200, "text/event-stream", {}, pieces=pieces)
@@ -306,25 +308,6 @@ def _media(kind: str, data: str) -> Turn:
     size = bytes_text(len(coded) * 3 // 4)
     name = f"{head.removeprefix('data:').partition(';')[0]} {size}, sha256 {digest}".lstrip()
     return Turn(kind, data if _DRAWN.match(data) and len(data) <= _THUMB else "", name)
-
-
-def completion(replies: Sequence[Reply], number: str, model: str) -> _Tree:
-    """The replies as choices of one chat completion."""
-    choices = list[_Tree]()
-    for index, reply in enumerate(replies):
-        message: _Tree = {"role": "assistant", "content": reply.text or None, "refusal": None}
-        if reply.tool_calls:
-            message["tool_calls"] = list(reply.tool_calls)
-        elif not reply.text:
-            message["content"] = ""
-        finish = "tool_calls" if reply.tool_calls else reply.finish
-        choices.append({"index": index, "message": message, "finish_reason": finish})
-    prompt = sum(reply.usage.prompt_tokens for reply in replies)
-    written = sum(reply.usage.completion_tokens for reply in replies)
-    tokens = {"prompt_tokens": prompt, "completion_tokens": written}
-    usage = {**tokens, "total_tokens": prompt + written}
-    head = {"id": f"chatcmpl-{number}", "object": "chat.completion", "created": 0, "model": model}
-    return {**head, "choices": choices, "usage": usage}
 
 
 async def _chunks(tree: _Tree, *, usage: bool) -> AsyncGenerator[bytes, None]:

@@ -6,8 +6,8 @@ batch.json   the keys of its rows, and its id at the provider once it has one
 lock         who waits for it
 
 After a kill the batch is found again: by its id, or where the kill came before that was noted, by
-the folder's name, which is its mark in the provider's list. So nothing is submitted twice. The folder goes when every reply is
-kept."""
+the folder's name, which is its mark in the provider's list. So nothing is submitted twice. The
+folder goes when every reply is kept."""
 
 from __future__ import annotations
 

@@ -262,11 +262,14 @@ class Completion:
     created: int = 0
 
     def body(self, *choices: Reply, logprobs: Sequence[object] = ()) -> dict[str, Any]:
+        """Of a whole reply; one that calls tools has no content, unless the model wrote some."""
         written = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": reply.text},
-                "finish_reason": reply.finish,
+                "message": {"role": "assistant", "content": reply.text or None, "tool_calls": calls}
+                if (calls := list(reply.tool_calls))
+                else {"role": "assistant", "content": reply.text},
+                "finish_reason": "tool_calls" if calls else reply.finish,
                 "logprobs": logprobs[index] if logprobs else None,
             }
             for index, reply in enumerate(choices)
