@@ -274,10 +274,8 @@ async def test_a_process_that_reads_lines_serves_many_rollouts(
 
 async def rollouts(agent: pco.Agent, count: int = 6) -> list[pco.Output | ExecutorError]:
     """Of questions that are their own answers, one after the other."""
-    prompt, lm = (
-        Prompt("Say P."),
-        ScriptedLM().reply_with(lambda request: request.messages[-1].content),
-    )
+    prompt = Prompt("Say P.")
+    lm = ScriptedLM().reply_with(lambda request: request.messages[-1].content)
     made = list[pco.Output | ExecutorError]()
     for k in range(count):
         chat = BoundChat(lm, lambda purpose: 0, prompt=prompt)
@@ -380,35 +378,24 @@ async def test_a_rollout_sees_nothing_of_another() -> None:
 
     async def pry(url: str, key: str, example: pco.Example) -> str:
         async with aiohttp.ClientSession() as session:
-            for place, used in (
-                (url, "another"),
-                (url.replace("/r/", "/r/x"), key),
-                (url.removesuffix("/v1") + "/v2", key),
-                (url, ""),
-            ):
-                headers = {"Authorization": f"Bearer {used}"}
-                body = {"messages": turns("{{pco}}")}
-                async with session.post(
-                    f"{place}/chat/completions", json=body, headers=headers
-                ) as made:
-                    seen.append((made.status, await made.text()))
-            for body in MALFORMED:
-                headers = {"Authorization": f"Bearer {key}"}
-                async with session.post(
-                    f"{url}/chat/completions", data=body, headers=headers
-                ) as made:
-                    assert made.status == 400 and made.headers["x-should-retry"] == "false"
-            broken = {"Authorization": f"Bearer {key}", "Content-Encoding": "gzip"}
-            async with session.post(
-                f"{url}/chat/completions", data=b"no gzip", headers=broken
-            ) as made:
-                assert made.status == 415
-            large = json.dumps({"messages": turns("{{pco}}", "x" * 20_000_000)})  # names no model
-            headers = {"Authorization": f"Bearer {key}"}
-            async with session.post(
-                f"{url}/chat/completions", data=io.BytesIO(large.encode()), headers=headers
-            ) as made:
-                return (await made.json())["choices"][0]["message"]["content"]
+
+            async def post(place: str, used: str, data: Any, **headers: str) -> tuple[int, str]:
+                headers["Authorization"] = f"Bearer {used}"
+                where = f"{place}/chat/completions"
+                async with session.post(where, data=data, headers=headers) as made:
+                    assert made.status != 400 or made.headers["x-should-retry"] == "false"
+                    return made.status, await made.text()
+
+            body = json.dumps({"messages": turns("{{pco}}")})  # names no model
+            elsewhere = url.replace("/r/", "/r/x"), url.removesuffix("/v1") + "/v2"
+            for place, used in ((url, "another"), (url, ""), *((each, key) for each in elsewhere)):
+                seen.append(await post(place, used, body))
+            for malformed in MALFORMED:
+                assert (await post(url, key, malformed))[0] == 400
+            assert (await post(url, key, b"no gzip", **{"Content-Encoding": "gzip"}))[0] == 415
+            large = json.dumps({"messages": turns("{{pco}}", "x" * 20_000_000)})
+            _, answered = await post(url, key, io.BytesIO(large.encode()))
+            return json.loads(answered)["choices"][0]["message"]["content"]
 
     lm = ScriptedLM().reply_with(lambda request: "P")
     assert (await answer(pco.Agent(function=pry), lm)).text == "P"
