@@ -336,15 +336,15 @@ def _reward(metric: Callable[..., object]) -> Callable[[Any, Any], Score]:
     raise ConfigError(message, hint="def metric(example, prediction, trace=None): ...")
 
 
-def _score(said: Any) -> Score:
+def _score(returned: Any) -> Score:
     feedback: object = ""
-    if not isinstance(said, bool | int | float | Score):
-        get = said.get if isinstance(said, Mapping | _dspy.Prediction) else lambda _: None  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType, reportUnknownMemberType]
-        said, feedback = get("score"), get("feedback")  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(said, Score):
-        said, feedback = said.value, said.feedback
+    if not isinstance(returned, bool | int | float | Score):
+        get = returned.get if isinstance(returned, Mapping | _dspy.Prediction) else lambda _: None  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType, reportUnknownMemberType]
+        returned, feedback = get("score"), get("feedback")  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(returned, Score):
+        returned, feedback = returned.value, returned.feedback
     try:
-        return Score(float(said), str(feedback or ""))  # pyright: ignore[reportUnknownArgumentType]
+        return Score(float(returned), str(feedback or ""))  # pyright: ignore[reportUnknownArgumentType]
     except (TypeError, ValueError):
         hint = "return a float, a bool, or dspy.Prediction(score=..., feedback=...)"
         raise RewardError("the metric returned neither a number nor a score", hint=hint) from None

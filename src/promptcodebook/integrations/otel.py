@@ -54,15 +54,15 @@ class Otel:
         async def call(request: Request) -> Reply:
             with self._span(*_asked(request), role=request.role) as span:
                 if self._content:
-                    said = [(m.role, m.content) for m in request.messages]
-                    span.set_attribute("gen_ai.input.messages", _messages(said))
+                    turns = [(m.role, m.content) for m in request.messages]
+                    span.set_attribute("gen_ai.input.messages", _messages(turns))
                 reply = await inner(request)
                 self._answered(span, reply.usage, reply.finish)
                 if reply.usage.cost is not None:
                     span.set_attribute("pco.cost.usd", reply.usage.cost)
                 if self._content and not request.embeds:
-                    said = _messages([("assistant", reply.text)], reply.finish)
-                    span.set_attribute("gen_ai.output.messages", said)
+                    answer = _messages([("assistant", reply.text)], reply.finish)
+                    span.set_attribute("gen_ai.output.messages", answer)
                 return reply
 
         return call
@@ -113,8 +113,8 @@ class Otel:
         with self._span(name, facts | given, kind, role="executor") as span:
             if self._content:
                 turns = cast("list[dict[str, Any]]", body["messages"])
-                said = [(str(turn["role"]), turn.get("content")) for turn in turns]
-                span.set_attribute("gen_ai.input.messages", _messages(said))
+                messages = [(str(turn["role"]), turn.get("content")) for turn in turns]
+                span.set_attribute("gen_ai.input.messages", _messages(messages))
 
             def hear(answer: UpstreamAnswer) -> None:
                 self._ended(span, answer.status)
@@ -214,9 +214,9 @@ def _provider_names() -> Mapping[str, str]:
     )
 
 
-def _messages(said: Iterable[tuple[str, object]], finish: str = "") -> str:
+def _messages(turns: Iterable[tuple[str, object]], finish: str = "") -> str:
     ending = {"finish_reason": finish} if finish else {}
-    parts = ((role, [{"type": "text", "content": text}]) for role, text in said)
+    parts = ((role, [{"type": "text", "content": text}]) for role, text in turns)
     messages = [{"role": role, "parts": text, **ending} for role, text in parts]
     return json.dumps(messages, ensure_ascii=True, default=str)
 

@@ -212,7 +212,9 @@ def test_what_cannot_be_handed_in_says_why(folder: Path, provider: Provider) -> 
     args = ("eval", "p.json", "pco.toml", "--batch-api", "--lm", "simulated")
     pco(*args, cwd=folder).error(2, "simulated takes no batches", "leave out --batch-api")
     secret = ("--set", 'roles.executor.extra={"api_key": "$PCO_API_KEY"}')
-    evaluate(folder, provider, "--batch-api", *secret).error(2, "would write $PCO_API_KEY into it")
+    evaluate(folder, provider, "--batch-api", *secret).error(
+        2, "would write $PCO_API_KEY into the file"
+    )
 
 
 @pytest.mark.usefixtures("provider")

@@ -261,7 +261,7 @@ class Agent:
             heard, _ = await asyncio.wait(ends, timeout=_GRACE_S)
             for each in ends:
                 each.cancel()
-        said, complaint = (each.result().strip() if each in heard else "" for each in ends)
+        printed, complaint = (each.result().strip() if each in heard else "" for each in ends)
         if status:
             lines = complaint.splitlines()
             last = ([line for line in lines if "rror" in line] or lines or [""])[-1][:300]
@@ -269,7 +269,7 @@ class Agent:
             cut = "raise roles.executor.max_tokens: its model's reply was cut there"
             hint = cut if endpoint.truncated else "try it by hand"
             raise ExecutorError(f"{what}: {last}" if last else what, hint=hint)
-        return answer_of(said)
+        return answer_of(printed)
 
 
 @dataclass(eq=False)
@@ -388,9 +388,9 @@ async def _end_of(stream: asyncio.StreamReader | None) -> str:
     return kept.decode(errors="replace")
 
 
-def answer_of(said: str) -> Output:
+def answer_of(printed: str) -> Output:
     """The last line that an agent printed: a text, or a JSON object with `output` and `fields`."""
-    last = said.rpartition("\n")[2].strip()
+    last = printed.rpartition("\n")[2].strip()
     if not last:
         raise ExecutorError("the agent printed no answer", hint=_LINE)
     try:

@@ -84,8 +84,8 @@ class PromptPlaces:
         return turned, stages
 
     def _ask(self, part: _Tree) -> _Tree:
-        said = {k: v for k, v in part.items() if k in ("content", "text") and isinstance(v, str)}
-        return part | {k: v.replace(self.question, self.input) for k, v in said.items()}
+        texts = {k: v for k, v in part.items() if k in ("content", "text") and isinstance(v, str)}
+        return part | {k: v.replace(self.question, self.input) for k, v in texts.items()}
 
     def _put(self, text: str, prompt: Prompt) -> tuple[str, list[str]]:
         if names := [mark[1] or "" for mark in MARKER.finditer(text)]:
@@ -245,10 +245,10 @@ class TrainingEndpoint:
         news = _news(messages, self.stages)
         heard = [f"{m.role}: {m.content}" for m in news]
         if not self.stages:  # what a critic must know who is to blame a description
-            own = [f"tool {n}: {shorten(said, _SHOWN)}" for n, said in self.tools.items()]
+            own = [f"tool {n}: {shorten(text, _SHOWN)}" for n, text in self.tools.items()]
             heard = [*own, *heard] if self._of_tools else heard
-        said = in_words(reply.text, reply.tool_calls)
-        self.stages.append(Stage(stage, "\n".join(heard), said, turns_of(messages, news, reply)))
+        text = in_words(reply.text, reply.tool_calls)
+        self.stages.append(Stage(stage, "\n".join(heard), text, turns_of(messages, news, reply)))
         return reply
 
     @cached_property
@@ -275,11 +275,11 @@ def turns_of(
     messages: Sequence[Message], news: Sequence[Message], reply: Reply
 ) -> tuple[Turn, ...]:
     """The news and the reply as people are shown them; () where their shape is unknown."""
-    said = Message("assistant", "", {"content": reply.text, "tool_calls": reply.tool_calls})
+    answer = Message("assistant", "", {"content": reply.text, "tool_calls": reply.tool_calls})
     try:
         calls = [call for m in messages for call in m.wire.get("tool_calls") or ()]
         tools = {call.get("id"): call["function"]["name"] for call in calls}
-        turns = [turn for m in (*news, said) for turn in _said(m.role, m.wire, tools)]
+        turns = [turn for m in (*news, answer) for turn in _said(m.role, m.wire, tools)]
     except (TypeError, KeyError, AttributeError):
         return ()
     return tuple(turn for turn in turns if turn.text or turn.name)
@@ -318,8 +318,8 @@ async def _chunks(tree: _Tree, *, usage: bool) -> AsyncGenerator[bytes, None]:
         if calls := delta.get("tool_calls"):
             delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(calls)]
         for part, finish in ((delta, None), ({}, choice["finish_reason"])):
-            said = {"index": choice["index"], "delta": part, "finish_reason": finish}
-            yield _event({**head, "choices": [said]})
+            chunk = {"index": choice["index"], "delta": part, "finish_reason": finish}
+            yield _event({**head, "choices": [chunk]})
     if usage:
         yield _event({**head, "choices": [], "usage": tree["usage"]})
     yield b"data: [DONE]\n\n"

@@ -42,11 +42,11 @@ def batches_in(folder: Path, tell: Callable[[str], None]) -> Callable[[Config, b
         text, settings = config.model_of("executor"), config.roles["executor"]
         spec = parse_spec(text)
         if spec.kind != "http":
-            said = f"{text} takes no batches: these need a server, such as openai/NAME"
-            raise ConfigError(said, hint="leave out --batch-api")
+            message = f"{text} takes no batches: these need a server, such as openai/NAME"
+            raise ConfigError(message, hint="leave out --batch-api")
         if secrets := secret_variables(settings.extra):
-            said = f"a batch is a file, and roles.executor.extra would write {secrets[0]} into it"
-            raise ConfigError(said, hint="leave that field out, or ask without --batch-api")
+            message = f"roles.executor.extra would write {secrets[0]} into the file of a batch"
+            raise ConfigError(message, hint="leave that field out, or ask without --batch-api")
         found = spec.credentials(settings.headers)
         place = partial(
             Provider, spec, found, folder, tell=tell, timeout=config.timeout, private=private
