@@ -11,7 +11,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing, suppress
+from contextlib import aclosing, closing, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from itertools import groupby, islice
@@ -27,7 +27,7 @@ from promptcodebook.config.loading import full_config
 from promptcodebook.data.table import SourceRow
 from promptcodebook.deploy.batch.checkpoint import book_shard, open_journal
 from promptcodebook.deploy.batch.rows import RowResult
-from promptcodebook.deploy.batch.session import BatchSession, RowWithResult, Summary, answer_rows
+from promptcodebook.deploy.batch.session import BatchSession, Summary, answer_rows
 from promptcodebook.deploy.cluster import join_cluster, machine_name, require_version
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoError
 from promptcodebook.lm.stack import uses_simulated
@@ -245,8 +245,7 @@ def _answered_shard(job: Mapping[str, Any], relay: Relay) -> str:
         require_version(job["version"])
         with closing(open_journal(_settled_home(job), job["again"])) as journal:
             try:
-                results = list[RowResult]()
-                _answer(job, journal, results, relay)
+                results = _answer(job, journal, relay)
                 answer["results"] = [result.line().decode() for result in results]
             finally:
                 for name, book in (("paid", journal.ledger.usage), ("lost", journal.ledger.lost)):
@@ -257,21 +256,16 @@ def _answered_shard(job: Mapping[str, Any], relay: Relay) -> str:
     return json.dumps(answer)
 
 
-def _answer(
-    job: Mapping[str, Any], journal: Journal, results: list[RowResult], relay: Relay
-) -> None:
+def _answer(job: Mapping[str, Any], journal: Journal, relay: Relay) -> list[RowResult]:
     config = full_config().model_validate(job["config"])
     file = PolicyFile.model_validate_json(job["policy"])
     policy = deploy(file, config, Sources(Path(job["base"])), journal.supplies())
-    rows: Iterator[RowWithResult] = (
-        (SourceRow(where, values), None) for where, values in job["rows"]
-    )
+    rows = ((SourceRow(where, values), None) for where, values in job["rows"])
+    results, before = list[RowResult](), job["answered"] > 0
 
     async def answered() -> None:
-        try:
-            before = job["answered"] > 0
+        async with aclosing(policy):
             await answer_rows(policy, rows, results.extend, config.concurrency, answered=before)
-        finally:
-            await policy.aclose()
 
     run_sync(answered(), lambda: policy.stop(Interrupted("interrupted by the user")), relay)
+    return results
