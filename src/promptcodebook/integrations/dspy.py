@@ -232,8 +232,8 @@ class PCO(_dspy.teleprompt.Teleprompter):
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.metric, self._lm = metric, lm
         self._options: dict[str, Any] = {"roles": roles, "budget": budget, "config": config}
-        self._options |= {"runs_dir": runs_dir, "name": name}
-        self._options |= {"listener": listener, "progress": progress}
+        self._options |= {"runs_dir": runs_dir, "name": name, "listener": listener}
+        self._options["progress"] = progress
 
     def compile(
         self,

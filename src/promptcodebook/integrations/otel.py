@@ -52,7 +52,7 @@ class Otel:
 
     def around(self, inner: LM, budget: BudgetGate, tally: Tally) -> LM:
         async def call(request: Request) -> Reply:
-            with self._span(*_asked(request), role=request.role) as span:
+            with self._span(*_asked(request)) as span:
                 if self._content:
                     turns = [(m.role, m.content) for m in request.messages]
                     span.set_attribute("gen_ai.input.messages", _messages(turns))
@@ -108,9 +108,8 @@ class Otel:
         spec = _spec_of(self._executor)
         names = "temperature", "top_p", "max_tokens", "seed", "stream"
         given = {f"gen_ai.request.{n}": body[n] for n in names if body.get(n) is not None}
-        kind = self._trace.SpanKind.CLIENT
         name, facts = _named("chat", spec)
-        with self._span(name, facts | given, kind, role="executor") as span:
+        with self._span(name, facts | given | {"pco.role": "executor"}) as span:
             if self._content:
                 turns = cast("list[dict[str, Any]]", body["messages"])
                 messages = [(str(turn["role"]), turn.get("content")) for turn in turns]
@@ -124,14 +123,8 @@ class Otel:
 
     @contextmanager
     def _span(
-        self,
-        name: str,
-        facts: Mapping[str, Any],
-        kind: Any = None,
-        context: Any = None,
-        role: str = "",
+        self, name: str, facts: Mapping[str, Any], kind: Any = None, context: Any = None
     ) -> Generator[Any]:
-        facts = {**facts, "pco.role": role} if role else facts
         if self._run is not None and not self._trace.get_current_span().get_span_context().is_valid:
             context = self._trace.set_span_in_context(self._run)
         with self._tracer.start_as_current_span(
@@ -155,8 +148,7 @@ class Otel:
         if usage is not None:
             span.set_attribute("gen_ai.usage.input_tokens", usage.prompt_tokens)
             span.set_attribute("gen_ai.usage.output_tokens", usage.completion_tokens)
-            if usage.cached_prompt_tokens:
-                cached = usage.cached_prompt_tokens
+            if cached := usage.cached_prompt_tokens:
                 span.set_attribute("gen_ai.usage.cache_read.input_tokens", cached)
 
     def _ended(self, span: Any, status: int) -> None:
@@ -174,6 +166,7 @@ def _asked(request: Request) -> tuple[str, dict[str, Any]]:
     operation = "embeddings" if request.embeds else "chat"
     name, facts = _named(operation, _spec_of(request.model))
     asked = {
+        "pco.role": request.role,
         "gen_ai.request.temperature": sampling.temperature,
         "gen_ai.request.top_p": sampling.top_p,
         "gen_ai.request.max_tokens": sampling.max_tokens or None,
