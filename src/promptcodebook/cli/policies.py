@@ -15,7 +15,7 @@ import typer
 from promptcodebook.assemble import Sources
 from promptcodebook.base.paths import runs_dir
 from promptcodebook.base.sync import run_sync
-from promptcodebook.base.text import parse_json, printable, shell, shorten
+from promptcodebook.base.text import parse_json, printable, shell
 from promptcodebook.base.units import cost_text, number, percent
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
@@ -33,6 +33,7 @@ from promptcodebook.report.traces import (
     Training,
     parts_of,
     parts_of_trace,
+    plain_texts,
     read_record,
     reward_text,
 )
@@ -41,7 +42,7 @@ from promptcodebook.run.measuring import Distillation, Distiller, Needs
 from promptcodebook.run.subject import Subject
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
-from promptcodebook.types import Example, Turn, variable_name
+from promptcodebook.types import Example, variable_name
 
 app = command.command_group()
 
@@ -227,7 +228,6 @@ def _distilled_text(made: Distillation, target: Path) -> str:
 
 
 _PROMISES = 3  # instincts that are shown with what they promise, beside the chosen ones
-_TURN = 600  # characters shown of a turn
 _EXPLAINED = f"{command.REF_HELP} Or a request's id, from `pco serve`."
 
 
@@ -367,17 +367,8 @@ def _record_text(record: ExampleRecord) -> Iterator[str]:
 
 
 def _parts_text(parts: NamedTexts) -> Iterator[str]:
-    """A rollout as the report shows it, without its prompt: that of now is above it."""
-    for name, body in parts:
-        if name not in ("instincts", "prompt"):
-            yield wrap_text(body if isinstance(body, str) else _turns_text(body), f"  {name:<8} ")
-
-
-def _turns_text(turns: Sequence[Turn]) -> str:
-    """A stage's turns, an image by its name alone."""
-    texts = ["" if t.kind == "image" and t.name else shorten(t.text, _TURN) for t in turns]
-    pairs = zip(turns, texts, strict=True)
-    return "\n".join(f"{t.kind} {t.name}".rstrip() + f": {text}" * bool(text) for t, text in pairs)
+    for name, text in plain_texts(parts):
+        yield wrap_text(text, f"  {name:<8} ")
 
 
 def _training_text(training: Training, times: int, name: str) -> str:

@@ -437,7 +437,7 @@ class Provider:
                     message = f"{base} has no batches: POST /{path} was answered with {status}"
                     raise BatchRefused(message, hint=_OTHER)
                 error = wire.refusal_of(status, wire.read_error_body(body), self.where)
-                error.retry_after = wait
+                error.retry_after = wait or error.retry_after
             except LMError as fault:
                 error = fault
             if not error.retryable or not left:

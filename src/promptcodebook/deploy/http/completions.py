@@ -3,7 +3,6 @@ It knows no web framework, and nothing of who answers."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
@@ -228,16 +227,6 @@ def _text_of(part: object) -> str:
     raise Refusal(message, param="messages")
 
 
-def read_number(body: Mapping[str, Any], name: str) -> float | None:
-    """A field that is a finite number or absent. Raises Refusal."""
-    value = body.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Refusal(f"{name} must be a number", param=name)
-    return value
-
-
 def read_response_format(tree: Mapping[str, Any]) -> tuple[Schema | None, bool]:
     """Its schema, if any, and whether a JSON object is wanted. Raises Refusal."""
     place, kind = "response_format", tree.get("type", "text")
@@ -262,18 +251,16 @@ class Completion:
     created: int = 0
 
     def body(self, *choices: Reply, logprobs: Sequence[object] = ()) -> dict[str, Any]:
-        """Of a whole reply; one that calls tools has no content, unless the model wrote some."""
-        written = [
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": reply.text or None, "tool_calls": calls}
-                if (calls := list(reply.tool_calls))
-                else {"role": "assistant", "content": reply.text},
-                "finish_reason": "tool_calls" if calls else reply.finish,
-                "logprobs": logprobs[index] if logprobs else None,
-            }
-            for index, reply in enumerate(choices)
-        ]
+        """Of whole replies. One that calls tools has no content, unless the model wrote some."""
+        written = list[dict[str, Any]]()
+        for index, reply in enumerate(choices):
+            message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+            finish, logs = reply.finish, logprobs[index] if logprobs else None
+            if calls := list(reply.tool_calls):
+                finish, message = "tool_calls", {**message, "tool_calls": calls}
+                message["content"] = reply.text or None
+            choice = {"index": index, "message": message, "finish_reason": finish, "logprobs": logs}
+            written.append(choice)
         return {**self._head("chat.completion"), "choices": written, "usage": _usage(choices)}
 
     def first_chunk(self, index: int = 0) -> dict[str, Any]:
