@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -254,7 +254,7 @@ class Agent:
             heard, _ = await asyncio.wait(ends, timeout=_GRACE_S)
             for each in ends:
                 each.cancel()
-        said, complaint = (each.result().strip() if each in heard else "" for each in ends)
+        printed, complaint = (each.result().strip() if each in heard else "" for each in ends)
         if status:
             lines = complaint.splitlines()
             last = ([line for line in lines if "rror" in line] or lines or [""])[-1][:300]
@@ -262,7 +262,7 @@ class Agent:
             cut = "raise roles.executor.max_tokens: its model's reply was cut there"
             hint = cut if endpoint.truncated else "try it by hand"
             raise ExecutorError(f"{what}: {last}" if last else what, hint=hint)
-        return answer_of(said)
+        return answer_of(printed)
 
 
 @dataclass(eq=False)
@@ -271,8 +271,8 @@ class _Child:
 
     process: asyncio.subprocess.Process
     tether: int
+    # Whether its standard input has ended: it answers one more rollout at most.
     last: bool = False
-    """Whether its standard input has ended: it answers one more rollout at most."""
 
     async def answer(
         self, endpoint: TrainingEndpoint, example: Example, echoes: list[bool]
@@ -376,14 +376,10 @@ def _nowhere(endpoint: TrainingEndpoint, kind: type[PcoError]) -> PcoError:
 
 def shown(example: Example) -> dict[str, Any]:
     """The example as an agent sees it: without the reference, which production has not, either."""
-    fields = {k: v for k, v in example.fields.items() if v != example.target}
+    columns = {k: v for k, v in example.fields.items() if v != example.target}
     chat = [message.wire for message in example.messages]
-    return {
-        "id": example.id,
-        "input": example.input,
-        **fields,
-        **({"messages": chat} if chat else {}),
-    }
+    shown = {"id": example.id, "input": example.input, **columns}
+    return {**shown, "messages": chat} if chat else shown
 
 
 async def _end_of(stream: asyncio.StreamReader | None) -> str:
@@ -394,9 +390,9 @@ async def _end_of(stream: asyncio.StreamReader | None) -> str:
     return kept.decode(errors="replace")
 
 
-def answer_of(said: str) -> Output:
+def answer_of(printed: str) -> Output:
     """The last line that an agent printed: a text, or a JSON object with `output` and `fields`."""
-    last = said.rpartition("\n")[2].strip()
+    last = printed.rpartition("\n")[2].strip()
     if not last:
         raise ExecutorError("the agent printed no answer", hint=_LINE)
     try:
@@ -419,8 +415,8 @@ def environment(more: Iterable[str] = ()) -> dict[str, str]:
 
 def agent_of(table: Mapping[str, Any], base: Path) -> Agent:
     """The Agent of a setting `executor = {command = ..., ...}`. ConfigError for an unknown key."""
-    known = *("command", "present", "question", "seconds"), *("most_calls", "most_tokens")
-    known = *known, "workers", "lines", "env"
+    ours = ("function", "folder")
+    known = [each.name for each in fields(Agent) if each.name[0] != "_" and each.name not in ours]
     if unknown := sorted(set(table) - {*known}):
         hint = f"known here: {', '.join(known)}"
         raise ConfigError(f"executor: unknown key {unknown[0]!r}", hint=hint)
@@ -447,8 +443,4 @@ def typed(command: str, files: Sequence[str], question: str) -> dict[str, Any]:
         present, prompt, more = texts[""], texts[""], dict[str, Any]()
     else:
         present, prompt, more = texts, Prompt.of_stages(texts).text, {"compose_per_stage": True}
-    return {
-        "executor": {**executor, "present": present},
-        "init": {"prompt": prompt},
-        **more,
-    }
+    return {"executor": {**executor, "present": present}, "init": {"prompt": prompt}, **more}

@@ -251,15 +251,16 @@ class Completion:
     created: int = 0
 
     def body(self, *choices: Reply, logprobs: Sequence[object] = ()) -> dict[str, Any]:
-        written = [
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": reply.text},
-                "finish_reason": reply.finish,
-                "logprobs": logprobs[index] if logprobs else None,
-            }
-            for index, reply in enumerate(choices)
-        ]
+        """Of whole replies. One that calls tools has no content, unless the model wrote some."""
+        written = list[dict[str, Any]]()
+        for index, reply in enumerate(choices):
+            message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+            finish, logs = reply.finish, logprobs[index] if logprobs else None
+            if calls := list(reply.tool_calls):
+                finish, message = "tool_calls", {**message, "tool_calls": calls}
+                message["content"] = reply.text or None
+            choice = {"index": index, "message": message, "finish_reason": finish, "logprobs": logs}
+            written.append(choice)
         return {**self._head("chat.completion"), "choices": written, "usage": _usage(choices)}
 
     def chunk(

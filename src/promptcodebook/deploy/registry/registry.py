@@ -151,10 +151,9 @@ class Canary:
         """The one under way."""
         if (entry := log.canaries.get(ref)) is None:
             return None
-        found, began = entry.canary, datetime.fromisoformat(entry.time)
-        share, margin, split = found["share"], found["margin"], found["split"]
-        gate: Mapping[str, Any] = found["gate"]
-        return cls(ref, entry.after, log.at(ref) or "", began, share, margin, split, gate)
+        plan = {name: entry.canary[name] for name in ("share", "margin", "split", "gate")}
+        began = datetime.fromisoformat(entry.time)
+        return cls(ref, entry.after, log.at(ref) or "", began, **plan)
 
     def tries(self, key: str) -> bool:
         """Whether what has this key gets the canary: the same for the same key, on all servers."""
@@ -406,8 +405,8 @@ class Registry:
     def _attested(
         self, log: Log, version: str, topic: str, found: Mapping[str, JsonValue], why: str
     ) -> LogEntry:
-        known = {"topic": topic, "found": dict(found)}
-        return self._entry(log, "attest", "", version, why, known)
+        facts = {"topic": topic, "found": dict(found)}
+        return self._entry(log, "attest", "", version, why, facts)
 
     def _entry(
         self, log: Log, action: str, ref: str, version: str, why: str, facts: Mapping[str, Any]
