@@ -1,4 +1,4 @@
-"""What an experiment shows: sentences, tables and figures, as Markdown, LaTeX, SVG and PNG. The
+"""What an experiment shows: sentences, tables and figures, as Markdown, SVG and PNG. The
 same figure makes the same SVG bytes. What the paper printed (`published.json`) is beside our
 figures, paired by its metric. The metrics of Table 1 are those that its figures fit on Qwen3-8B
 (decision 18 of docs/method.md), not those that the paper names in Table 7."""
@@ -6,7 +6,6 @@ figures, paired by its metric. The metrics of Table 1 are those that its figures
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -121,31 +120,6 @@ def markdown(page: Page, beside: str = "", undrawn: str = "") -> str:
             picture = f"![{block.title}]({beside}/{block.name}.svg)"
             parts += [picture, f"*{block.title}*"]
     return "\n\n".join(parts) + "\n"
-
-
-def latex(table: PageTable) -> str:
-    """A table for a paper that loads booktabs: the first column left, the others centred."""
-    rows = [" & ".join(map(_tex, row)) + r" \\" for row in (table.head, *table.rows)]
-    lines = [
-        r"\begin{table}[t]",
-        r"\centering",
-        rf"\begin{{tabular}}{{l{'c' * (len(table.head) - 1)}}}",
-        r"\toprule",
-        rows[0],
-        r"\midrule",
-        *rows[1:],
-        r"\bottomrule",
-        r"\end{tabular}",
-        *([rf"\caption{{{_tex(table.title)}}}"] if table.title else []),
-        rf"\label{{tab:{table.name}}}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _tex(text: str) -> str:
-    text = re.sub(r"\*\*(.+?)\*\*|`(.+?)`", lambda found: found[1] or found[2], text)
-    return "".join(read_table("pages")["latex"].get(s, s) for s in text.replace("\n", " "))
 
 
 def plain(page: Page) -> dict[str, Any]:
