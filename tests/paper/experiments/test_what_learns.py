@@ -23,7 +23,7 @@ from promptcodebook.paper.experiments.lab import CellResult, Lab, open_lab
 from promptcodebook.paper.experiments.operators import OPERATORS
 from promptcodebook.paper.experiments.page import Page, markdown, read_table
 from promptcodebook.paper.experiments.reproduce import measure
-from promptcodebook.paper.experiments.teacher import HouseRule, Teacher, TeacherBehaviour, rules_in
+from promptcodebook.paper.experiments.teacher import HouseRule, Teacher, rules_in
 from promptcodebook.paper.experiments.what_learns import EXPERIMENT, one_topic, over_seeds, worlds
 from promptcodebook.paper.simulated.executor import chance_of, obey
 from promptcodebook.paper.simulated.world import SimulatedSettings, World
@@ -109,7 +109,7 @@ def test_the_spec_of_the_teacher_is_no_simulated_model() -> None:
     assert isinstance(made, Teacher)
     assert not any_simulated([config.lm])
     with pytest.raises(ConfigError, match=r"'updatr' \(did you mean 'updater'\?\)"):
-        TeacherBehaviour.of({"updatr": "obedient"})
+        simulated_model("", one_topic(1, 0, 0), parse_spec("rules?updatr=obedient"))
 
 
 # The simulated half: its worlds begin as they say; its page shows all.
