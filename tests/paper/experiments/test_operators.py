@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.assemble import Sources
+from promptcodebook.assemble import Assembled, Sources
+from promptcodebook.base.sync import run_sync
 from promptcodebook.config import load_config
-from promptcodebook.paper.experiments.operators import OPERATORS, run_broken
-from promptcodebook.run.opening import Where
-from promptcodebook.run.optimize import run_once
+from promptcodebook.method.train import Learner
+from promptcodebook.optimizers.base import Problem
+from promptcodebook.optimizers.pco import PCO, build_learner
+from promptcodebook.paper.experiments.operators import OPERATORS
+from promptcodebook.progress import silent
+from promptcodebook.run.opening import Session, Where, open_run
+from promptcodebook.run.optimize import finish
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Rewrite, Trace
 
@@ -27,12 +32,13 @@ CONFIG = load_config(
 
 
 def made(folder: Path, operator: str = "") -> tuple[list[Trace], list[Rewrite]]:
-    where = Where(folder)
-    if operator:
-        path = run_broken(operator, CONFIG, Sources(), where)
-    else:
-        path, _ = run_once(CONFIG, Sources(), where)
-    with closing(RunStore.open(path)) as store:
+    def learner(assembled: Assembled) -> Learner:
+        sound = build_learner(assembled)
+        return OPERATORS[operator](sound) if operator else sound
+
+    opened = open_run(CONFIG, Sources(), Where(folder))
+    session = Session(Problem(opened.assembled, opened.store, silent), PCO(learner))
+    with closing(RunStore.open(run_sync(finish(session)).path)) as store:
         steps = list(store.steps(traces=True))
     return [t for s in steps for t in s.traces], [r for s in steps for r in s.rewrites]
 
