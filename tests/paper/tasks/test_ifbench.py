@@ -143,23 +143,6 @@ def test_the_guess_of_a_language_is_repeatable() -> None:
     assert known.guess("12345") == ""
 
 
-# The three levels, strict and loose, against figures worked out by hand.
-
-
-def test_prompt_level_instruction_level_and_mean_share() -> None:
-    grades = [
-        scores.Grade([True], [True]),
-        scores.Grade([True, False], [True, True]),
-        scores.Grade([False, False, False], [True, False, False]),
-    ]
-    strict, loose = scores.accuracy(grades)
-    with pytest.raises(DataError, match="no graded responses"):
-        scores.accuracy([])
-    # The first alone, pooled, and the mean over the prompts.
-    assert strict == pytest.approx((1 / 3, 2 / 6, (1 + 1 / 2 + 0) / 3))
-    assert loose == pytest.approx((2 / 3, 4 / 6, (1 + 1 + 1 / 3) / 3))
-
-
 # No response makes a check raise, and none makes it take long.
 
 
