@@ -28,7 +28,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import merge
 from promptcodebook.errors import Stop
 from promptcodebook.lm.spec import is_local, parse_spec
-from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, row_json
+from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, Runs, row_json
 from promptcodebook.paper.experiments.page import Block, Page, read_table
 from promptcodebook.store.run import RunStore
 
@@ -237,7 +237,7 @@ def runs_of(results: Mapping[str, CellResult], name: str, mark: str = "/") -> li
     return [results[key] for key in sorted(found, key=lambda key: int(key.rpartition(mark)[2]))]
 
 
-def rewards(runs: Sequence[CellResult], row: str = LEARNED) -> Rewards:
+def rewards(runs: Runs, row: str = LEARNED) -> Rewards:
     """Of one row, by run and example; runs that were stopped before it are left out."""
     return [run["rows"][row]["rewards"] for run in runs if row in run["rows"]]
 
@@ -316,9 +316,7 @@ def made_by(measured: Results) -> list[Block]:
     order, spec = measured.order, measured.lab.spec
     typed = f"pco reproduce {order.experiment.name} --preset {order.preset} --seeds {order.seeds} "
     named = {key: getattr(order, key) for key in ("task", "data", "independent", "weak")}
-    typed += " ".join(
-        f"--{key} {shell(value)}" for key, value in {"lm": spec, **named}.items() if value
-    )
+    typed += " ".join(f"--{k} {shell(v)}" for k, v in {"lm": spec, **named}.items() if v)
     return ["A generated page. Made by", f"```\n{typed}\n```"]
 
 
@@ -361,7 +359,7 @@ def missing(measured: Results) -> list[Block]:
     return ["## Not measured", "\n".join(lines)] if lines else []
 
 
-def stopped(runs: Mapping[str, Sequence[CellResult]]) -> list[Block]:
+def stopped(runs: Mapping[str, Runs]) -> list[Block]:
     """Runs that too many failures ended, by variant."""
     pairs = [(name, run["stopped"]) for name, made in runs.items() for run in made]
     lines = [f"- {name}: {why}" for name, why in pairs if why]

@@ -70,6 +70,7 @@ class Replies:
 
 
 CellResult = Mapping[str, Any]
+Runs = Sequence[CellResult]  # of one setting, by seed
 Settings = Mapping[str, Any]
 JudgedPrompters = tuple[Mapping[str, Prompter], Sequence[Example]]
 T = TypeVar("T")

@@ -134,9 +134,8 @@ def first_instincts(world: RuleWorld) -> list[str]:
         return general
     topics = _listed()["topics"] if world.start == "bare" else world.topics
     asked = (Example("", "", fields={"topics": [topic]}) for topic in topics)
-    rules = [
-        rule for e in asked for rule in teachers.broken_rules(houserules.reward(e, "").feedback)
-    ]
+    told = [houserules.reward(example, "").feedback for example in asked]
+    rules = [rule for text in told for rule in teachers.broken_rules(text)]
     if world.start == "bare":
         rules = [teachers.HouseRule(rule.order) for rule in rules]
     if world.start == "harmed":
@@ -191,9 +190,8 @@ def real_cell(world: RuleWorld, arm: str, seed: int, settings: Mapping[str, Any]
     whole = merge(settings, change.get("settings", {}), {"seed": seed})
     most = len(whole["init"]["instincts"])
     whole["init"]["instincts"] = whole["init"]["instincts"][: min(most, whole["size"])]
-    manner = teachers.TeacherBehaviour(
-        **{**_listed()["manner"], **world.manner, **change.get("manner", {})}
-    )
+    behaves = {**_listed()["manner"], **world.manner, **change.get("manner", {})}
+    manner = teachers.TeacherBehaviour(**behaves)
     operator = "" if change or arm == SOUND else arm
     known: dict[str, Any] = {"manner": repr(manner), "operator": operator, "flips": world.flips}
     train_on, test_on = _listed()["train"], _listed()["test"]
@@ -275,9 +273,8 @@ class FlippedChecks:
 
     async def __call__(self, example: Example, output: Output) -> Score:
         draw = keyed_random("flip", self.world, example.id, output.text)
-        results = [
-            check(c, example.input, output.text) for c in constraints.constraints_of(example)
-        ]
+        asked = constraints.constraints_of(example)
+        results = [check(constraint, example.input, output.text) for constraint in asked]
         turns = [draw.random() < self.share for _ in results]
         if not results:
             return constraints.reward(example, output.text)

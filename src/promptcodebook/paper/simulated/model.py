@@ -175,9 +175,8 @@ class SimulatedLM:
             said = await self._said(asked)
         if tool:
             call = {"name": tool, "arguments": json.dumps({"text": said.text})}
-            said = replace(
-                said, text="", tool_calls=({"id": "call_0", "type": "function", "function": call},)
-            )
+            made = {"id": "call_0", "type": "function", "function": call}
+            said = replace(said, text="", tool_calls=(made,))
         return replace(said, usage=replace(said.usage, latency_s=time.perf_counter() - started))
 
     async def _said(self, request: minds.RecognisedRequest) -> Reply:

@@ -143,9 +143,8 @@ class SimulatedSettings:
         values: dict[str, object] = dict(params)
         latency = _latency(params.get("latency", "0"))
         values["latency"] = {**latency, "seed": values.pop("latency_seed", "0")}
-        values["faults"] = dict(
-            _fault(part) for part in params.get("faults", "").split(",") if part
-        )
+        faults = params.get("faults", "").split(",")
+        values["faults"] = dict(map(_fault, filter(None, faults)))
         found = read_params(cls, values, "the simulated model")
         if sum(found.faults.values()) > 1.0:
             message = "simulated: the faults' shares add up to more than 1"

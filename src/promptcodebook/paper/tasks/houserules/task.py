@@ -86,9 +86,8 @@ def spoiled(reply: str) -> str:
 def guess_language(text: str) -> str:
     """The language of stop_words.toml whose frequent words are most of the text's, or ''."""
     found = re.findall(r"[^\W\d_]+", text.lower())
-    counts = Counter(
-        {name: sum(w in known for w in found) for name, known in _stop_words().items()}
-    )
+    known = _stop_words()
+    counts = Counter({name: sum(w in known[name] for w in found) for name in known})
     (best, most), (_, second) = counts.most_common(2)
     return best if len(found) >= 3 and most >= max(2, len(found) / 7, second + 1) else ""
 
@@ -195,9 +194,8 @@ def load_houserules_six(_data_dir: Path | None = None) -> Task:
 
 
 def _task(name: str, count: str, topics: Collection[str]) -> Task:
-    whole = load(
-        _FOLDER / "data.jsonl", input="message", target=None, id="id", split="split", name=name
-    )
+    path = _FOLDER / "data.jsonl"
+    whole = load(path, input="message", target=None, id="id", split="split", name=name)
     kept = {
         split: tuple(e for e in examples if set(topics_of(e)) <= set(topics))
         for split, examples in whole.items()

@@ -63,13 +63,9 @@ def check(
     is part of the scorers' common signature; no check looks at it. Raises DataError for an unknown
     id and for kwargs that do not fit it, and as `Language` does."""
     constraint, args = _read(instruction_id, kwargs)
+    known = language or _default_language(*map(os.environ.get, _FOLDERS))
     try:
-        return _met(
-            constraint,
-            args,
-            response,
-            language or _default_language(*map(os.environ.get, _FOLDERS)),
-        )
+        return _met(constraint, args, response, known)
     except TimeoutError:
         return False
 
