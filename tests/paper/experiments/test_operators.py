@@ -61,9 +61,8 @@ def as_said(operator: str, traces: list[Trace], rewrites: list[Rewrite]) -> bool
             scores = [t.verdict.score for t in traces if t.verdict]
             return len(set(scores)) == len(scores) > 9
         case "blame-constant":
-            return all(
-                not (g.encoder or g.generator) and {*g.codebook} <= {z[0]} for z, g in blamed
-            )
+            said = [(g.encoder or g.generator, {*g.codebook} - {z[0]}) for z, g in blamed]
+            return not any(part or others for part, others in said)
         case "blame-all":
             return all({*g.codebook} in (set(), {*z}) for z, g in blamed)
         case "no-exploration":

@@ -53,9 +53,8 @@ def _written(out: Path) -> str:
     one = Experiment("ablation", "Table 3", lambda *_: [Cell("only", {}, _measure)], lambda _: PAGE)
     lab = open_lab(out / "lab", "http://127.0.0.1:9/v1#scripted", lm=ScriptedLM())
     try:
-        return write_page(
-            out, measure(ExperimentRequest(one, "quick", 1), lab, lambda _: None)
-        ).read_text()
+        measured = measure(ExperimentRequest(one, "quick", 1), lab, lambda _: None)
+        return write_page(out, measured).read_text()
     finally:
         lab.close()
 

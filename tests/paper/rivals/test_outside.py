@@ -107,7 +107,7 @@ def test_its_calls_are_metered_and_its_settings_are_stored(tmp_path: Path, insta
     assert concluded is not None and concluded.settings == run.settings == settings
 
 
-def test_what_is_asked_again_is_another_sample_and_validation_is_greedy(
+def test_what_is_asked_again_is_sampled_again_and_validation_is_greedy(
     tmp_path: Path, install: Any
 ) -> None:
     def twice(outside: Outside) -> Mapping[str, str]:
@@ -146,7 +146,7 @@ def test_a_budget_ends_what_swallows_every_error_and_leaves_its_best(
     assert prompt is not None and "at level" in prompt
 
 
-def test_its_best_is_the_first_of_best_mean_among_those_measured_most(
+def test_its_best_is_the_first_of_best_mean_among_the_most_measured(
     tmp_path: Path, install: Any
 ) -> None:
     """What a library that was stopped leaves: neither the first nor the last that it measured, nor
@@ -228,9 +228,7 @@ def test_a_library_that_fails_is_a_row_that_says_how(tmp_path: Path, install: An
     assert f"{said} The prompt that it began with is used instead." in run.verdict
 
 
-async def test_of_private_data_it_is_not_told_what_an_error_quotes(
-    tmp_path: Path, install: Any
-) -> None:
+async def test_of_private_data_no_error_is_quoted(tmp_path: Path, install: Any) -> None:
     def fails(outside: Outside) -> Mapping[str, str]:
         raise ValueError(f"cannot parse: {outside.train[0].input}")
 
