@@ -76,7 +76,7 @@ class Results:
 Rewards = Sequence[Sequence[float]]  # by run, then by example
 
 
-def crossed_interval(groups: Sequence[Sequence[float]], bounds: Bounds = (0.0, 1.0)) -> Interval:
+def crossed_interval(groups: Rewards, bounds: Bounds = (0.0, 1.0)) -> Interval:
     """The mean over runs (seeds) of equal weight on the same examples, in the same order. It covers
     another draw of examples and other seeds. The examples' part is the interval of their means over
     the runs. The seeds' part is Student's over the runs' means: a bootstrap takes two to five seeds
@@ -91,15 +91,13 @@ def crossed_interval(groups: Sequence[Sequence[float]], bounds: Bounds = (0.0, 1
     return Interval(examples.mean, round(low, DIGITS), round(high, DIGITS), n)
 
 
-def crossed_ratio(
-    above: Sequence[Sequence[float]], below: Sequence[Sequence[float]], seed: int = 0
-) -> Interval:
+def crossed_ratio(above: Rewards, below: Rewards) -> Interval:
     """Mean `above` over mean `below`, as in `crossed_interval`; infinite over 0. Raises ValueError
     without values."""
     if not above or not above[0]:
         raise ValueError("no values to take an interval of")
     runs, n = len(above), len(above[0])
-    draw = keyed_random(seed, "crossed", runs, n)
+    draw = keyed_random(0, "crossed", runs, n)
     pairs = [
         (math.fsum(a), math.fsum(b))
         for a, b in zip(zip(*above, strict=True), zip(*below, strict=True), strict=True)

@@ -62,12 +62,15 @@ class PlotPoint:
     high: float | None = None
 
 
+Points = Mapping[str, Sequence[PlotPoint]]  # of each line
+
+
 @dataclass(frozen=True, slots=True)
 class Curves(Plot):
     """Lines over x. Those in `right` are read at an axis of their own, `y_right`."""
 
-    lines: Mapping[str, Sequence[PlotPoint]]
-    right: Mapping[str, Sequence[PlotPoint]]
+    lines: Points
+    right: Points
     y_right: str = ""
     log_x: bool = False
 
@@ -96,9 +99,9 @@ class Page:
         return [block for block in self.blocks if isinstance(block, Plot)]
 
 
-def shown(of: Interval, *, signed: bool = False, digits: int = 3) -> str:
+def shown(of: Interval, *, signed: bool = False) -> str:
     """An interval as a table shows it: mean (low to high)."""
-    form = f"{'+' if signed else ''}.{digits}f"
+    form = "+.3f" if signed else ".3f"
     return f"{of.mean:{form}} ({of.low:{form}} to {of.high:{form}})"
 
 
@@ -189,9 +192,7 @@ def _curves(axes: Axes, figure: Curves) -> list[Axes]:
     return drawn
 
 
-def _lines(
-    axes: Axes, lines: Mapping[str, Sequence[PlotPoint]], colours: Sequence[str], mark: str
-) -> None:
+def _lines(axes: Axes, lines: Points, colours: Sequence[str], mark: str) -> None:
     for number, (name, points) in enumerate(lines.items()):
         known = sorted(points, key=lambda p: p.x)
         below = [0.0 if p.low is None else p.y - p.low for p in known]
@@ -234,11 +235,9 @@ def paired(values: Sequence[Published], row: str, column: str, metric: str) -> P
     return found[0] if found else None
 
 
-def as_printed(
-    values: Sequence[Published], missing: str = ""
-) -> tuple[list[str], list[tuple[str, ...]]]:
+def as_printed(values: Sequence[Published]) -> tuple[list[str], list[tuple[str, ...]]]:
     """The columns of these numbers, and their rows, which begin with their names."""
     columns = list(dict.fromkeys(value.column for value in values))
     printed = {(value.row, value.column): value.printed for value in values}
     rows = dict.fromkeys(value.row for value in values)
-    return columns, [(r, *(printed.get((r, c), missing) for c in columns)) for r in rows]
+    return columns, [(r, *(printed.get((r, c), "") for c in columns)) for r in rows]

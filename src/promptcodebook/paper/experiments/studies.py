@@ -318,8 +318,8 @@ def _reach(measured: shared.Results) -> list[pages.Block]:
     return [*blocks, shared.said("theory", "fixed")]
 
 
-def _steps(size: int, explore: Explore, epochs: int = 50) -> list[float]:
-    by_epoch = [policies.epsilon_at(epoch, explore, epochs) for epoch in range(epochs)]
+def _steps(size: int, explore: Explore) -> list[float]:
+    by_epoch = [policies.epsilon_at(epoch, explore, 50) for epoch in range(50)]
     return [epsilon for epsilon in by_epoch for _ in range(size)]
 
 

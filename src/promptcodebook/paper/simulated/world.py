@@ -152,6 +152,7 @@ class SimulatedSettings:
         return found
 
 
+DEFAULTS = SimulatedSettings()
 T = TypeVar("T")
 
 
@@ -220,10 +221,9 @@ class World:
     """Skills, which of them are lacking, and the inputs known by heart."""
 
     def __init__(
-        self, task: str, examples: Sequence[Example], settings: SimulatedSettings | None = None
+        self, task: str, examples: Sequence[Example], settings: SimulatedSettings = DEFAULTS
     ) -> None:
         """The world of a task's data, or of anybody's: `task` is a benchmark's name or ''."""
-        settings = settings or SimulatedSettings()
         self.constrained = any("constraints" in e.fields for e in examples) or task == "ifbench"
         self.name = task or "general"
         self.staged = task in _STAGED
