@@ -28,7 +28,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import merge
 from promptcodebook.errors import Stop
 from promptcodebook.lm.spec import is_local, parse_spec
-from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, Runs, row_json
+from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, Runs, Settings, row_json
 from promptcodebook.paper.experiments.page import Block, Page, read_table
 from promptcodebook.store.run import RunStore
 
@@ -131,9 +131,8 @@ def difference(a: Rewards, b: Rewards) -> Interval:
     """The mean of a - b; where only one has several runs, each is compared with the other."""
     runs = max(len(a), len(b))
     wide_a, wide_b = (list(x) * runs if len(x) == 1 else x for x in (a, b))
-    return crossed_interval(
-        [_minus(one, other) for one, other in zip(wide_a, wide_b, strict=True)], bounds=(-1.0, 1.0)
-    )
+    lost = [_minus(one, other) for one, other in zip(wide_a, wide_b, strict=True)]
+    return crossed_interval(lost, bounds=(-1.0, 1.0))
 
 
 def share(a: Rewards, whole: Rewards, floor: Rewards) -> Interval:
@@ -146,6 +145,7 @@ def _minus(a: Sequence[float], b: Sequence[float]) -> list[float]:
     return [round(x - y, 12) for x, y in zip(a, b, strict=True)]
 
 
+SourcesOf = Callable[[Lab], Sources | None]
 LEARNED = "learned"  # the row of a codebook's policy in its verdict
 RESAMPLES = 2000
 SHOWN = 6  # deployed prompts that are kept of a run
@@ -153,9 +153,7 @@ SHOWN = 6  # deployed prompts that are kept of a run
 FORM = 4
 
 
-def trained(
-    name: str, settings: Mapping[str, Any], sources: Callable[[Lab], Sources | None] | None = None
-) -> Cell:
+def trained(name: str, settings: Settings, sources: SourcesOf | None = None) -> Cell:
     """The run of these settings to its verdict, on the lab's model unless `sources` gives another.
     One that too many failures stopped has no learned row, and says why in `stopped`."""
 

@@ -129,7 +129,7 @@ def _rules(count: int, settings: Mapping[str, Any], most: int | None) -> Cell:
         examples = [e for e in test if len(houserules.topics_of(e)) == 1]
         return {"row": OraclePrompt(among, "")}, examples[:most]
 
-    return labs.judged_cell(f"rules-{count}", settings, judged, {"rules": count})
+    return labs.judged_cell(f"rules-{count}", settings, judged, rules=count)
 
 
 Results = Mapping[str, CellResult]
@@ -208,10 +208,8 @@ def _judged_blocks(title: str, runs: Runs, beside: Runs = ()) -> list[Block]:
 def _gains(title: str, runs: Runs, names: set[str]) -> list[Block]:
     pairs = [("learned", other) for other in ("best_single", "present", "concat", "none")]
     pairs = [p for p in (*pairs, ("oracle", "none"), ("oracle", "learned")) if set(p) <= names]
-    gains = {
-        pair: shared.difference(shared.rewards(runs, pair[0]), shared.rewards(runs, pair[1]))
-        for pair in pairs
-    }
+    by_row = {name: shared.rewards(runs, name) for pair in pairs for name in pair}
+    gains = {(a, b): shared.difference(by_row[a], by_row[b]) for a, b in pairs}
     rows = [[f"{a} - {b}", shown(gain, signed=True)] for (a, b), gain in gains.items()]
     parts: list[Block] = [PageTable(f"{title}-differences", ["paired difference", "95 %"], rows)]
     if not {"learned", "none", "oracle", "best_single", "present"} <= names:

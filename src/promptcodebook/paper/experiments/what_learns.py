@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
@@ -31,7 +31,7 @@ from promptcodebook.method.train import Learner, train
 from promptcodebook.optimizers.pco import build_learner, initialise
 from promptcodebook.paper.experiments import experiment as shared
 from promptcodebook.paper.experiments import teacher as teachers
-from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab
+from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, Work
 from promptcodebook.paper.experiments.operators import OPERATORS
 from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table
 from promptcodebook.paper.simulated.model import SimulatedLM, simulated_model
@@ -199,9 +199,8 @@ def real_cell(world: RuleWorld, arm: str, seed: int, settings: Mapping[str, Any]
 
     def measure(lab: Lab) -> CellResult:
         executor = lab.replies.counted if lab.replies is not None else None
-        sources = Sources(
-            data=data, lm=Taught(executor, teachers.Teacher(manner)) if executor else None
-        )
+        taught = Taught(executor, teachers.Teacher(manner)) if executor else None
+        sources = Sources(data=data, lm=taught)
 
         async def run(assembled: Assembled) -> CellResult:
             learner = build_learner(assembled)
@@ -358,9 +357,7 @@ def simulated_cell(setup: Setup, seed: int, update: Mapping[str, Any]) -> Cell:
     return Cell(f"sim/{setup.name}/{seed}", {**base, **known}, measure)
 
 
-def _work(
-    operator: str, flipping: FlippedChecks, *, judged_before: bool
-) -> Callable[[Assembled], Awaitable[CellResult]]:
+def _work(operator: str, flipping: FlippedChecks, *, judged_before: bool) -> Work[CellResult]:
     async def work(assembled: Assembled) -> CellResult:
         learner = build_learner(assembled)
         learner = flipping.over(learner) if flipping.share else learner

@@ -196,10 +196,8 @@ def load_houserules_six(_data_dir: Path | None = None) -> Task:
 def _task(name: str, count: str, topics: Collection[str]) -> Task:
     path = _FOLDER / "data.jsonl"
     whole = load(path, input="message", target=None, id="id", split="split", name=name)
-    kept = {
-        split: tuple(e for e in examples if set(topics_of(e)) <= set(topics))
-        for split, examples in whole.items()
-    }
+    among = set(topics)
+    kept = {s: tuple(e for e in es if {*topics_of(e)} <= among) for s, es in whole.items()}
     return Task(
         name=name,
         dataset=replace(whole, **kept),

@@ -268,10 +268,8 @@ def _no_bullets_bullets(text: SplitText, args: Arguments) -> bool:
 
 
 def _title_case(text: SplitText, args: Arguments) -> bool:
-    words = ((token[0], token[1:]) for token in text.tokens if token[0].isalpha())
-    return not any(
-        first.islower() and (not rest or rest.islower() or rest.isupper()) for first, rest in words
-    )
+    small = [token[1:] for token in text.tokens if token[0].isalpha() and token[0].islower()]
+    return not any(not rest or rest.islower() or rest.isupper() for rest in small)
 
 
 def _city(text: SplitText, args: Arguments) -> bool:
