@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from promptcodebook.base.worker import shared_worker
 from promptcodebook.paper.tasks.livebench_math.score import (
     kind_of,
     math_score,
@@ -14,7 +15,6 @@ from promptcodebook.paper.tasks.livebench_math.score import (
 )
 from promptcodebook.paper.tasks.livebench_math.task import reward
 from promptcodebook.tasks.task import load_task
-from promptcodebook.tasks.worker import shared_worker
 from promptcodebook.types import Example
 from tests.build.paper_tasks import cases, vectors
 

@@ -28,10 +28,10 @@ from promptcodebook.lm.stack import AT_ONCE, Endpoints
 from promptcodebook.method.policy import Deployed, Prompter
 from promptcodebook.models.local.engine import find_weights
 from promptcodebook.models.local.lm import LocalModels
+from promptcodebook.paper.experiments.cells import run_once
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Listener, Phase, silent
 from promptcodebook.run.opening import Where
-from promptcodebook.run.optimize import run_once
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Example
 

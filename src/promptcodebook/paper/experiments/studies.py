@@ -277,7 +277,7 @@ def active_after(
     active: set[int] = set()
     for epsilon in steps:
         if draw.random() < epsilon:
-            active.update(policies.explored_route(ema, select, explore, draw).indices)
+            active.update(policies.success_weighted(ema, select, explore.tau, draw))
     return active
 
 
@@ -287,7 +287,7 @@ def collapse(size: int, select: int, steps: Sequence[float], world: int) -> int:
     ema, active = [0.0] * size, set[int]()
     for epsilon in steps:
         if draw.random() < epsilon:
-            chosen = policies.explored_route(ema, select, explore, draw).indices
+            chosen = policies.success_weighted(ema, select, explore.tau, draw)
         else:
             chosen = tuple(sorted(range(size), key=lambda k: (-ema[k], k))[:select])
         reward = float(draw.random() < 0.5)

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, ConfigDict, FiniteFloat, create_model
 
+from promptcodebook.base.worker import shared_worker
 from promptcodebook.errors import TaskError, import_extra
 from promptcodebook.tasks.home import BenchmarkRow, check_row
-from promptcodebook.tasks.worker import shared_worker
 
 MARKS = string.punctuation  # the 32 ASCII punctuation marks
 EDGES = MARKS + " "

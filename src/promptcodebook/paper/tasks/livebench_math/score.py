@@ -13,8 +13,8 @@ from importlib import import_module
 from itertools import product, starmap
 from typing import Any
 
+from promptcodebook.base.worker import shared_worker
 from promptcodebook.errors import DataError, MissingExtra
-from promptcodebook.tasks.worker import shared_worker
 
 ALGEBRA = ("sympy", "lark", "math_verify")  # what comparing formulas takes
 Ids = tuple[int | None, ...]  # of expressions; None for a piece that is not a number
