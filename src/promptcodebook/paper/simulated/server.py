@@ -39,9 +39,8 @@ class SimulatedServer:
 
     def __init__(self, lm: SimulatedLM, key: str = "") -> None:
         self._lm = lm
-        self._admission = admission.Admission(
-            admission.Callers((key,)), admission.RequestLimits(drain_s=1.0)
-        )
+        limits = admission.RequestLimits(drain_s=1.0)
+        self._admission = admission.Admission(admission.Callers((key,)), limits)
         self._numbers = itertools.count(1)
 
     async def serve(self, host: str, port: int, ready: Callable[[admission.Address], None]) -> None:

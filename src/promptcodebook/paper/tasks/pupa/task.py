@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import Field
 
@@ -162,21 +162,21 @@ class Papillon:
         return make_output(answer["response"], [craft, helped, answer], {"request": request})
 
 
+def _reasoning(about: str) -> Any:
+    return Field(json_schema_extra={"maxLength": 900}, description=about)
+
+
 class QualityComparison(ReplyShape):
     """The judge's verdict on two answers."""
 
-    reasoning: LenientText = Field(
-        json_schema_extra={"maxLength": 900}, description="which answer serves the query better"
-    )
+    reasoning: LenientText = _reasoning("which answer serves the query better")
     at_least_as_good: bool = Field(description="whether A is at least as good as B")
 
 
 class LeakCount(ReplyShape):
     """The judge's count; one that cannot be is clamped by the score, not refused."""
 
-    reasoning: LenientText = Field(
-        json_schema_extra={"maxLength": 900}, description="which kinds of pieces occur"
-    )
+    reasoning: LenientText = _reasoning("which kinds of pieces occur")
     count: int = Field(description="how many of the pieces occur in the request")
 
 
