@@ -26,8 +26,8 @@ from bench.mutants import ROOMS
 ROOT = Path(__file__).parents[1]
 
 SOURCE = Path(pco.__file__).parent
+# A command that is too long for its part's cli.py.
 PRINTING = ("paper/experiments/demo.py",)
-"""A command that is too long for its part's cli.py."""
 
 EXPORTED = {
     "LM", "Agent", "AuditGate", "Chat", "Assessment", "Codebook", "Comparison", "Config", "Dataset",
@@ -62,8 +62,8 @@ def test_circles_are_found() -> None:
     assert circles(imports) == [["a", "b", "c"]]
 
 
+# Classes of one name, with the reason. Everywhere else a name means one thing.
 TWICE = {"PCO": "optimizers' entry point, and the optimizer of DSPy that carries the same name"}
-"""Classes of one name, with the reason. Everywhere else a name means one thing."""
 
 
 def test_a_name_means_one_thing_in_the_whole_house() -> None:

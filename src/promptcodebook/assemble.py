@@ -44,7 +44,8 @@ NO_DATA = Dataset((), (), ())  # for a policy that answers without any data of i
 
 @dataclass(frozen=True)
 class Sources:
-    """What is not in the configuration: objects, and the folder its paths start from."""
+    """What is not in the configuration: objects, and the folder its paths start from. `local` are
+    models of this process that several runs share, or None; their maker closes them."""
 
     base: Path = Path()
     data: Dataset | None = None
@@ -53,7 +54,6 @@ class Sources:
     lm: LM | None = None
     templates: TemplateSet | None = None
     local: InProcessModels | None = None
-    """Models of this process that several runs share, or None; their maker closes them."""
 
 
 @dataclass(frozen=True)

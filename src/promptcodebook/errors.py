@@ -33,12 +33,12 @@ def message_of(error: BaseException) -> str:
 
 
 class PcoError(Exception):
-    """Base of all errors; `hint` is the next thing to type, `exit_code` what `pco` returns."""
+    """Base of all errors; `hint` is the next thing to type, `exit_code` what `pco` returns, and
+    `run` the unfinished `Run`, where the error ended one."""
 
     exit_code = 1
     retryable = False
     run: Any = None
-    """The unfinished `Run`, where the error ended one."""
 
     def __init_subclass__(cls, **facts: Any) -> None:
         """The facts of a kind of error stand in its head, such as exit_code=2."""
@@ -169,6 +169,7 @@ def require_modules(modules: Iterable[str], what: str, extra: str) -> None:
         raise MissingExtra(what, extra)
 
 
+# Libraries that report their use have these switches. A value that the user set stays.
 _SENDS_NOTHING = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -176,7 +177,6 @@ _SENDS_NOTHING = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""Libraries that report their use have these switches. A value that the user set stays."""
 
 
 def import_extra(module: str, what: str, extra: str) -> Any:

@@ -96,6 +96,7 @@ async def test_no_two_calls_of_a_run_share_a_sample(critic: dict[str, int]):
     assert not {r.sample for r in other.lm.history} & set(samples)
 
 
+# Whom each example's complaint is laid at, and what is said of it.
 BLAMED = {
     "input 0": attributed(routing="say it of input 0"),
     "input 1": attributed(rendering="say it of input 1"),
@@ -103,7 +104,6 @@ BLAMED = {
     "input 3": attributed(instincts={3: "say it of input 3"}),
     "input 4": attributed(instincts={1: "say it of input 4"}),
 }
-"""Whom each example's complaint is laid at, and what is said of it."""
 SCORES = {"input 0": 0.1, "input 1": 0.2, "input 2": 0.3, "input 3": 0.4, "input 4": 0.6}
 
 

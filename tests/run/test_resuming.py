@@ -27,8 +27,8 @@ from tests.build.optimize import Flaky, data, reward, train
 from tests.build.project import PROJECT
 from tests.build.project import QUICK as TYPED
 
+# A course of ε of its own, and the last state: what is longer begins like what is shorter.
 COURSE = {"explore": {"gamma": 0.9}, "keep": "last"}
-"""A course of ε of its own, and the last state: what is longer begins like what is shorter."""
 
 
 def epochs(count: int, **more: Any) -> dict[str, Any]:

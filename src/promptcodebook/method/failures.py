@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from promptcodebook.errors import LMError, Stop, StoreError, TooManyFailures, message_of
-from promptcodebook.types import Failure, Rewrite, Step, Trace
+from promptcodebook.types import Failure, Rewrite, Rollout, Step, Trace
 
 _T = TypeVar("_T")
+# What a failure on the way to a prompt is named after: the call that failed.
 _CALLS = {"encoder": "route", "generator": "compose"}
-"""What a failure on the way to a prompt is named after: the call that failed."""
 _HINTS = {"execute": "correct the executor", "reward": "correct the reward"}
 
 
@@ -115,6 +115,13 @@ def _fruitless(what: str, first: Failure, traces: tuple[Trace, ...]) -> TooManyF
     error = TooManyFailures(quoted, hint=first.hint or "pco doctor")
     error.traces = traces
     return error
+
+
+def require_answers(rollouts: Sequence[Rollout], most: int, where: str = "") -> None:
+    """Raises TooManyFailures when more than `most` rollouts failed; `where` as below."""
+    failures = [r.failure for r in rollouts if r.failure is not None]
+    if len(failures) > most:
+        raise too_many_failures(failures, tuple(map(Trace, rollouts)), where)
 
 
 def too_many_failures(

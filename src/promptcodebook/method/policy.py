@@ -174,8 +174,8 @@ class FixedPrompt:
         return None, Prompt(self.text, self.stages), Usage()
 
 
+# Routes an input by a ranking, in place of E_θ; and what each instinct promises for it.
 Ranks = Callable[[Codebook, Ranking, Example], Awaitable[tuple[Route, Expected, Usage]]]
-"""Routes an input by a ranking, in place of E_θ; and what each instinct promises for it."""
 
 
 @dataclass
@@ -314,12 +314,12 @@ class RoutedCall(NamedTuple):
 
 @dataclass
 class Router:
-    """Routes in training: E_θ, or with probability ε z ~ SuccWtd; a subclass may learn."""
+    """Routes in training: E_θ, or with probability ε z ~ SuccWtd; a subclass may learn. `always`
+    explores every example, since there is no encoder to ask (method decision 19)."""
 
     composer: Composer
     settings: Explore
     always: bool = False
-    """Explores every example, since there is no encoder to ask (method decision 19)."""
 
     async def prepare(self) -> None:
         """Called once before the first route of a process."""

@@ -31,6 +31,7 @@ _SECTION = re.compile(r"^## (system|user)$", re.M)
 _MANIFEST = "set.toml"
 _RUN = "task prompt response"  # what no judgement of a run can do without
 _TRACE = "route stages reward range codebook"
+# The placeholders that each template must have, and may have; its caller fills all of them.
 PLACES: Mapping[str, tuple[str, str]] = {
     "encoder": ("theta select codebook task", "size last"),
     "generator": ("phi instincts task", "format stage"),
@@ -45,13 +46,12 @@ PLACES: Mapping[str, tuple[str, str]] = {
     "random": ("size", "cap"),
     "from_prompt": ("text size", "cap"),
 }
-"""The placeholders that each template must have, and may have; its caller fills all of them."""
+# Files that are no templates: first texts of the learned parts, and a list of instincts.
 _TEXTS = ("theta", "phi", "psi", "instincts")
-"""Files that are no templates: first texts of the learned parts, and a list of instincts."""
+# Those that came after version 0.1: a folder that is whole may lack them.
 _NEWER = ("merge", "revive", "split")
-"""Those that came after version 0.1: a folder that is whole may lack them."""
+# How a reply blames instincts: one text for each by its index, or one for all (decision 4).
 InstinctErrors = Literal["by_index", "one_string"]
-"""How a reply blames instincts: one text for each by its index, or one for all (decision 4)."""
 
 
 @dataclass(frozen=True)

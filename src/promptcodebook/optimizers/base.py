@@ -12,13 +12,13 @@ from promptcodebook.base.incidents import Counts
 from promptcodebook.calls import Usage
 from promptcodebook.errors import Stop, plug_in
 from promptcodebook.lm.stack import Models
-from promptcodebook.method.failures import too_many_failures
+from promptcodebook.method.failures import require_answers
 from promptcodebook.method.policy import OffPolicy, Prompter
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.progress import Listener, Spent, counter
 from promptcodebook.store.events import EndReason, PromptCandidate
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Evaluation, Example, Trace
+from promptcodebook.types import Evaluation, Example
 
 GROUP = "promptcodebook.optimizers"
 
@@ -83,9 +83,7 @@ async def evaluate(
     count = counter(problem.tell, phase, len(examples) * samples)
     evaluator = assembled.evaluator(samples, model)
     evaluation = await evaluator.evaluate(row, prompter, examples, split, count)
-    failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
-    if len(failures) * 2 > len(evaluation.rollouts):
-        raise too_many_failures(failures, tuple(map(Trace, evaluation.rollouts)), f"{phase}: ")
+    require_answers(evaluation.rollouts, len(evaluation.rollouts) // 2, f"{phase}: ")
     return evaluation
 
 

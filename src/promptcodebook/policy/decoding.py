@@ -16,15 +16,15 @@ from urllib.parse import unquote
 
 _STRANGE = "аеіорсухѕјһԁԛԝӏкѵАВЕІКМНОРСТУХЅЈԌΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
 _FAMILIAR = "aeiopcyxsjhdqwlkvABEIKMHOPCTYXSJGABEZHIKMNOPTYXo"
+# Cyrillic and Greek letters that pass for Latin ones, but for Greek ones that formulas need.
 LOOK_ALIKES = dict(zip(_STRANGE, _FAMILIAR, strict=True))
-"""Cyrillic and Greek letters that pass for Latin ones, but for Greek ones that formulas need."""
+# What most texts are made of is folded at once: a rewrite is scanned at each of its steps.
 _WORDS = re.compile(r"[!-~]+(?: [!-~]+)*")
-"""What most texts are made of is folded at once: a rewrite is scanned at each of its steps."""
+# In front of "reveal ..." it leaves an order after all.
 _TWICE = re.compile(
     r"(?:do not|don't|never|not) (?:hesitate|fail|forget|be afraid|be shy|neglect|refuse|decline)"
     r"(?: to)?"
 )
-"""In front of "reveal ..." it leaves an order after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +147,13 @@ def _replacing(alphabet: str) -> Callable[[str], str]:
     return lambda text: text.translate(table)
 
 
+# The other way round, by the text or the word; a mirrored alphabet; ROT1 to ROT25.
 _ALPHABETS: tuple[Callable[[str], str], ...] = (
     lambda text: text[::-1],
     lambda text: re.sub(r"\S+", lambda m: m.group()[::-1], text),
     _replacing(_SMALL[::-1]),
     *(_replacing(_SMALL[by:] + _SMALL[:by]) for by in range(1, 26)),
 )
-"""The other way round, by the text or the word; a mirrored alphabet; ROT1 to ROT25."""
 
 
 # --- what is English, and what is nothing that can be read

@@ -137,8 +137,8 @@ class Policy:
 
     async def areply(self, messages: Sequence[Message]) -> Reply:
         """What the executor's model says to these messages, without any prompt of the policy's."""
-        said = json.dumps([(m.role, m.content) for m in messages])
-        sample = self._draws(_id_of(said)).sample("execute reply")
+        text = json.dumps([(m.role, m.content) for m in messages])
+        sample = self._draws(_id_of(text)).sample("execute reply")
         greedy = self.file.samples == 1
         request = Request("executor", tuple(messages), sample=sample, greedy=greedy)
         reply = await self.assembled.models.lm(request)

@@ -146,9 +146,9 @@ class Reference:
             for variable, text in texts.items()
             if variable != "critic" and (found := safety_check("generator", text, before))
         ]
-        said = [] if self.verdict == DEPLOY else [_VERDICTS.get(self.verdict, self.verdict)]
-        said += [f"the safety rules refuse {harmful[0]}"] if harmful else []
-        return f"verdict: {'; '.join(said)}: {self.name}" if said else ""
+        cautions = [] if self.verdict == DEPLOY else [_VERDICTS.get(self.verdict, self.verdict)]
+        cautions += [f"the safety rules refuse {harmful[0]}"] if harmful else []
+        return f"verdict: {'; '.join(cautions)}: {self.name}" if cautions else ""
 
     @property
     def title(self) -> str:
@@ -253,8 +253,8 @@ class StoredVersion:
     verdict: str = ""
 
 
+# What a registry registers in the group `promptcodebook.versions`. Raises RefNotFound.
 VersionLookup = Callable[[str], StoredVersion]
-"""What a registry registers in the group `promptcodebook.versions`. Raises RefNotFound."""
 
 
 def stored_version(ref: str) -> StoredVersion:

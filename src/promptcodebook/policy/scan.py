@@ -18,10 +18,10 @@ from promptcodebook.method.update import NoLeakCheck
 from promptcodebook.policy import decoding
 from promptcodebook.types import Variable
 
+# high = not to be promoted; medium = a person should check it; low = worth knowing.
 Severity = Literal["high", "medium", "low"]
-"""high = not to be promoted; medium = a person should check it; low = worth knowing."""
+# Who found it: a rule, a comparison with the training data, Presidio, or the role judge.
 FindingSource = Literal["rules", "data", "presidio", "judge"]
-"""Who found it: a rule, a comparison with the training data, Presidio, or the role judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,9 @@ def _orders(text: str) -> tuple[Finding, ...]:
         Finding("", order.name, "high", start, end, excerpt(text[start:end]), order.reason)
         for order, start, end in _plain_orders(text)
     ]
-    for said, start, end in decoding.spelled_out(text):
-        for order, first, last in _plain_orders(said):
-            quote = excerpt(said[first:last])
+    for spelled, start, end in decoding.spelled_out(text):
+        for order, first, last in _plain_orders(spelled):
+            quote = excerpt(spelled[first:last])
             found.append(Finding("", order.name, "high", start, end, quote, order.reason))
     return tuple(found)
 
@@ -293,6 +293,7 @@ def _encoded(text: str) -> _Found:
         yield span, "medium"
 
 
+# Each kind, what it is called in "it contains an address", and what finds it.
 _TRACES: Mapping[str, tuple[str, Callable[[str], _Found]]] = {
     "marker": ("a role marker or control token", _markers),
     "invisible": ("an invisible character", _invisible),
@@ -302,4 +303,3 @@ _TRACES: Mapping[str, tuple[str, Callable[[str], _Found]]] = {
     "address": ("an address", _addresses),
     "encoded": ("text that is not plain language, such as code or a cipher", _encoded),
 }
-"""Each kind, what it is called in "it contains an address", and what finds it."""

@@ -26,8 +26,8 @@ from promptcodebook.types import Codebook, Example, Expected, Outcome, Route, St
 
 RouteIndices = tuple[int, ...]
 _DRAWS, _BLAME = 64, 0.25  # posterior draws for an example; the weight of blame beside a reward's 1
+# The share of words and letters in an input's features.
 _WORDS = {"words": 1.0, "embeddings": 0.0, "both": 0.5}
-"""The share of words and letters in an input's features."""
 
 
 def make_router(config: Config, examples: Sequence[Example], composer: Composer, lm: LM) -> Router:

@@ -16,25 +16,19 @@ from promptcodebook.base.text import parse_json, shown_table
 from promptcodebook.calls import LM
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import ConfigError, DataError, did_you_mean
+from promptcodebook.method.failures import require_answers
 from promptcodebook.method.policy import FixedPrompt, Prompter
 from promptcodebook.optimizers.fixed import ORACLE, OraclePrompt
 from promptcodebook.policy.file import CONCAT, MEASURED, NONE, PRESENT
 from promptcodebook.progress import counting
 from promptcodebook.run.optimize import require_type
-from promptcodebook.run.subject import (
-    AnyPolicy,
-    Asked,
-    EvaluationOptions,
-    Examined,
-    Subject,
-    require_answers,
-)
+from promptcodebook.run.subject import AnyPolicy, Asked, EvaluationOptions, Examined, Subject
 from promptcodebook.run.verdict import JudgingTerms, VerdictRow, VerdictTable, row_of
 from promptcodebook.types import Evaluation, Example, Reward
 
 LEARNED = "learned"  # name of the row that is the policy itself
+# Rows that can be evaluated without a run.
 ROWS = (LEARNED, PRESENT, NONE, CONCAT, *MEASURED, ORACLE)
-"""Rows that can be evaluated without a run."""
 
 
 @dataclass(frozen=True, slots=True)

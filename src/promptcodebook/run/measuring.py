@@ -29,7 +29,7 @@ from promptcodebook.calls import LM, Usage
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import ConfigError, Stop, StoreError
 from promptcodebook.method.executor import EVALUATION
-from promptcodebook.method.failures import failure_of, gather_all
+from promptcodebook.method.failures import failure_of, gather_all, require_answers
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import NO_VERDICT, deployed_of
@@ -44,14 +44,7 @@ from promptcodebook.routing.ranking import (
 )
 from promptcodebook.run.evaluation import Sample
 from promptcodebook.run.optimize import Run, require_type
-from promptcodebook.run.subject import (
-    AnyPolicy,
-    Beside,
-    EvaluationOptions,
-    Examined,
-    Subject,
-    require_answers,
-)
+from promptcodebook.run.subject import AnyPolicy, Beside, EvaluationOptions, Examined, Subject
 from promptcodebook.store.effects import Effect, EffectStore
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Example, Failure, Prompt, Reward, Rollout, Route

@@ -306,12 +306,12 @@ class Session:
 # Resuming: what may be different.
 
 _EARLY = "ended early, since its last validations brought no gain"
+# What must be raised to train a run of ours longer that ended so; and the end in words.
 _ENDS: Mapping[EndReason | None, tuple[str, str]] = {
     "finished": ("update.epochs", "is finished"),
     "early_stop": ("validation.patience", _EARLY),
     "target": ("validation.target_score", "ended at its target"),
 }
-"""What must be raised to train a run of ours longer that ended so; and the end in words."""
 
 
 def _more_of(optimizer: str) -> str | None:
