@@ -402,7 +402,7 @@ async def aevaluate(
     row: str = LEARNED,
     **asked: Unpack[Asked],
 ) -> Assessment:
-    """`evaluate` for code that already runs in an event loop."""
+    """`evaluate` for code that runs in an event loop: the same arguments, result and errors."""
     given = EvaluationOptions.of("evaluate()", data, reward, lm, asked)
     of = Sample.of(asked)
     with given.until_done(policy, of, row) as kept:
@@ -456,7 +456,7 @@ async def acompare(
     lm: str | LM = "",
     **asked: Unpack[Asked],
 ) -> Comparison:
-    """`compare` for code that already runs in an event loop."""
+    """`compare` for code that runs in an event loop: the same arguments, result and errors."""
     given = EvaluationOptions.of("compare()", data, reward, lm, asked)
     of = Sample.of(asked)
     with given.until_done(a, b, of) as kept:
@@ -478,7 +478,7 @@ def compare(
       examples: `compare(run, evaluate(run, row="concat"))` sets a policy against its own instincts
       in one prompt.
     - `budget`: what both sides may spend together. None: no limit.
-    - All others: as in `evaluate`.
+    - `data`, `reward`, `lm` and all other keywords: as in `evaluate`.
 
     The result has `.gain` with its 95 % interval, `.better` ('a', 'b', or '' where it is unclear)
     and `.differences` by example.

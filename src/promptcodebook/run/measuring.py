@@ -222,7 +222,7 @@ async def aeffect(
     lm: str | LM = "",
     **asked: Unpack[Examined],
 ) -> Effect:
-    """`effect` for code that already runs in an event loop."""
+    """`effect` for code that runs in an event loop: the same arguments, result and errors."""
     given = EvaluationOptions.of("effect()", data, reward, lm, asked, Examined)
     with _asked(policy, k, given, Sample.of(asked, "val")) as (measurement, listener):
         return await measurement.measure(listener)

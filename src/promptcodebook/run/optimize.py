@@ -216,7 +216,7 @@ async def aoptimize(
     progress: bool = True,
     **choices: Unpack[Choices],
 ) -> Run:
-    """`optimize`, with its keywords, for code that already runs in an event loop."""
+    """`optimize` for code that runs in an event loop: the same arguments, result and errors."""
     settings = settings_of(_VERB, reward, lm, choices)
     sources = sources_of(_VERB, data, reward, choices.get("executor"), lm)
     where = _where(runs_dir, resume, name)
