@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -29,23 +29,6 @@ from promptcodebook.types import Codebook
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 _SECTION = re.compile(r"^## (system|user)$", re.M)
 _MANIFEST = "set.toml"
-_RUN = "task prompt response"  # what no judgement of a run can do without
-_TRACE = "route stages reward range codebook"
-# The placeholders that each template must have, and may have; its caller fills all of them.
-PLACES: Mapping[str, tuple[str, str]] = {
-    "encoder": ("theta select codebook task", "size last"),
-    "generator": ("phi instincts task", "format stage"),
-    "critic": (f"psi {_RUN} instincts reference", _TRACE),
-    "critic_one": (f"psi {_RUN} instincts reference", _TRACE),
-    "attribution": ("verdict", f"score {_RUN} instincts reference {_TRACE}"),
-    "adversary": (f"psi verdict {_RUN}", f"instincts reference {_TRACE}"),
-    "updater": ("text gradient", "variable others cap"),
-    "merge": ("text gradient", "variable others cap"),
-    "revive": ("gradient", "text variable others cap"),
-    "split": ("text size", "cap"),
-    "random": ("size", "cap"),
-    "from_prompt": ("text size", "cap"),
-}
 # Files that are no templates: first texts of the learned parts, and a list of instincts.
 _TEXTS = ("theta", "phi", "psi", "instincts")
 # Those that came after version 0.1: a folder that is whole may lack them.
@@ -86,6 +69,12 @@ def _join(pieces: Sequence[str], values: Mapping[str, object]) -> str:
     return "".join(out)
 
 
+@cache
+def _places() -> Mapping[str, Mapping[str, str]]:
+    """By template, the names of the placeholders that it `must` have and `may` have."""
+    return tomllib.loads(_shipped("places.toml").read_text("utf-8"))
+
+
 def check_template(name: str, source: str, where: str) -> None:
     """Raises ConfigError, with the line, unless the request `name` can be made of it."""
     before, *turns = _SECTION.split(source)
@@ -95,7 +84,7 @@ def check_template(name: str, source: str, where: str) -> None:
     if before.strip():
         hint = "begin the file with a line that says: ## system"
         raise ConfigError(f"{where}:1: the text before the first turn would be lost", hint=hint)
-    _check_places(source, *PLACES[name], where)
+    _check_places(source, _places()[name]["must"], _places()[name]["may"], where)
 
 
 def _check_places(source: str, required: str, optional: str, where: str) -> None:
@@ -202,7 +191,7 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
             )
     sources, tree = _read_folder(folder)
     sources = {**{n: _read_text(_shipped("default") / f"{n}.md") for n in _NEWER}, **sources}
-    lacking = sorted({*PLACES, *_TEXTS} - sources.keys())
+    lacking = sorted({*_places(), *_TEXTS} - sources.keys())
     if lacking:
         raise ConfigError(
             f"{folder}: {lacking[0]}.md is missing",
@@ -244,7 +233,7 @@ def _unknown_set(name: object, where: str = "", *, folder: bool = False) -> Conf
 
 def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
     """Texts by name and the manifest's tree, every file checked, over those it is based on."""
-    known = (*(f"{name}.md" for name in (*PLACES, *_TEXTS)), _MANIFEST)
+    known = (*(f"{name}.md" for name in (*_places(), *_TEXTS)), _MANIFEST)
     own: dict[str, str] = {}
     manifest: dict[str, Any] = {}
     for file in sorted(folder.iterdir(), key=lambda f: f.name):
@@ -264,7 +253,7 @@ def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
         if not text.strip():
             hint = "delete it to use the text of the set below it"
             raise ConfigError(f"{file} is empty", hint=hint)
-        if name in PLACES:
+        if name in _places():
             check_template(name, text, str(file))
         own[name] = text
     base_name, where = manifest.pop("based_on", "default"), folder / _MANIFEST
