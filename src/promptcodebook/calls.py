@@ -46,7 +46,8 @@ class Message:
 
 
 def read_message(tree: object) -> Message:
-    """A message of OpenAI's wire. Null fields, which Parquet fills in, are left out. ValueError."""
+    """Read a message of OpenAI's wire; null fields, which Parquet fills in, are left out. Raises
+    ValueError when it is no message."""
     try:
         body = rewritten(
             tree, lambda o: {k: v for k, v in o.items() if v is not None or k == "content"}

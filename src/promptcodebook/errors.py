@@ -132,8 +132,8 @@ def entry_point(
 
 
 def plug_in(group: str, name: str, key: str, own: Iterable[str] = ()) -> Any:
-    """What a package registered under the value of a setting. ConfigError: none did, and it is none
-    of our `own`; or it cannot be loaded."""
+    """What a package registered under the value of a setting. Raises ConfigError when none did and
+    the value is none of our `own`, or when it cannot be loaded."""
     entry = entry_point(group, name)
     if entry is None:
         known = (*own, *sorted(registered(group).names))
@@ -151,7 +151,8 @@ def plug_in(group: str, name: str, key: str, own: Iterable[str] = ()) -> Any:
 
 
 def import_part(group: str, name: str, what: str, extra: str) -> Any:
-    """What a part or a plug-in registered. MissingExtra: it is not installed; `what` needs it."""
+    """What a part or a plug-in registered. Raises MissingExtra when it is not installed; `what`
+    needs it."""
     entry = entry_point(group, name)
     if entry is None:
         raise MissingExtra(what, extra)
@@ -180,7 +181,8 @@ _SENDS_NOTHING = {
 
 
 def import_extra(module: str, what: str, extra: str) -> Any:
-    """A module of an optional dependency, with its usage reports switched off. MissingExtra."""
+    """A module of an optional dependency, with its usage reports switched off. Raises MissingExtra
+    when it is not installed."""
     unset = [name for name in _SENDS_NOTHING if not os.environ.get(name)]
     os.environ.update({name: _SENDS_NOTHING[name] for name in unset})
     hub: Any = sys.modules.get("huggingface_hub.constants")

@@ -199,7 +199,8 @@ RULES: Mapping[str, AcceptanceRule] = {
 
 
 def find_rule(name: str) -> AcceptanceRule:
-    """The rule of that name, ours or an installed package's. ConfigError: unknown, or not async."""
+    """The rule of that name, ours or an installed package's. Raises ConfigError when it is unknown
+    or not async."""
     if name in RULES:
         return RULES[name]
     rule = plug_in(GROUP, name, "update.accept", RULES)

@@ -156,7 +156,8 @@ class Trial:
         return replace(rollout, reward=score.value, feedback=score.feedback)
 
     async def _execute(self, example: Example, prompt: Prompt, chat: BoundChat) -> Output:
-        """The program's output, its fields as plain JSON, which a run can keep. TypeError."""
+        """The program's output, its fields as plain JSON, which a run can keep. Raises TypeError
+        when they are no such thing."""
         output = await self.program(prompt, example, chat)
         if not isinstance(output.fields, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             kind = type(output.fields).__name__

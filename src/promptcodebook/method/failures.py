@@ -57,7 +57,8 @@ def failure_of(stage: str, error: Exception) -> Failure:
 
 
 class FailureWatch:
-    """Stops a training that only spends money: TooManyFailures, by the last `window` of a kind."""
+    """Stops a training that only spends money: raises TooManyFailures by the last `window`
+    rollouts, critiques or rewrites."""
 
     def __init__(self, window: int) -> None:
         self._window = window

@@ -88,7 +88,8 @@ class Earlier:
 
     @staticmethod
     def read(init: Init, base: Path) -> Earlier:
-        """A policy file, a list of texts, or what a package reads at `init.path`. ConfigError."""
+        """Read a policy file, a list of texts, or what a package reads at `init.path`. Raises
+        ConfigError when it holds no codebook."""
         path = base / init.path
         if init.whole:
             read = plug_in(READERS, init.kind, "init.kind", init.OWN)
@@ -118,7 +119,8 @@ class Initialiser:
     tools: Sequence[str] = ()
 
     async def first(self, seeds: Sequence[str], earlier: Earlier = Earlier()) -> State:
-        """The state to begin with; `seeds` are the task's own. ConfigError: they do not make K."""
+        """The state to begin with; `seeds` are the task's own. Raises ConfigError when no codebook
+        of K can be made of them."""
         config, init, text = self.config, self.config.init, self.templates.text
         given = await self._write() if init.written else listed_instincts(config, seeds, earlier)
         told = {place_in(instinct.text) for instinct in given}
@@ -168,8 +170,9 @@ def check_seeds(
 
 
 def listed_instincts(config: Config, seeds: Sequence[str], earlier: Earlier) -> Sequence[Instinct]:
-    """Those at hand without a model: in a file, the settings or the task, or the sentences of the
-    present prompt. ConfigError: that has more of them than K, or none."""
+    """The first instincts where no model writes them: those in a file, the settings or the task, or
+    the sentences of the present prompt. Raises ConfigError when that prompt has more than K
+    sentences, or none."""
     init = config.init
     if init.whole or init.kind == "file":
         return earlier.instincts

@@ -53,7 +53,7 @@ class Template:
         )
 
     def fill(self, values: Mapping[str, object]) -> tuple[Message, ...]:
-        """The chat with every placeholder replaced; KeyError: one has no value."""
+        """The chat with every placeholder replaced. Raises KeyError when one has no value."""
         return tuple(Message(role, _join(pieces, values)) for role, pieces in self._turns)
 
 
@@ -176,8 +176,9 @@ def _shipped(name: str = "") -> Traversable:
 
 
 def load_templates(name: str, base: Path = Path()) -> TemplateSet:
-    """The set of that name, or in the folder `name`, a path from `base`. ConfigError with file and
-    line for a placeholder that is missing or unknown, and for a file or a key that no set has."""
+    """The set of that name, or the one in the folder `name`, a path from `base`. Raises
+    ConfigError, with file and line, when a placeholder is missing or unknown, or no set has such a
+    file or key."""
     if name in template_sets():
         folder = _shipped(name)
     elif not re.search(r"[/\\]", name):  # a folder is written with a slash, be it only './'
@@ -202,7 +203,8 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
 
 
 def copy_templates(target: Path, name: str = "default") -> list[Path]:
-    """Writes the whole set to `target`, to be edited there. ConfigError rather than write over."""
+    """Write the whole set to `target`, to be edited there. Raises ConfigError when a file is there
+    already."""
     if name not in template_sets():
         raise _unknown_set(name, folder=True)
     manifest = (_shipped(name) / _MANIFEST).read_text("utf-8")

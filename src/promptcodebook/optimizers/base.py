@@ -77,7 +77,8 @@ async def evaluate(
     phase: str,
     model: str = "",
 ) -> Evaluation:
-    """The prompter over one split, by `samples`. TooManyFailures when more than half failed."""
+    """Evaluate a prompter on one split, by `samples`. Raises TooManyFailures when more than half of
+    the rollouts failed."""
     assembled, samples = problem.assembled, problem.assembled.config.samples
     split = "test" if examples is assembled.plan.judged else "val"
     count = counter(problem.tell, phase, len(examples) * samples)
@@ -106,5 +107,6 @@ def spending(models: Models) -> Spent:
 
 
 def make_optimizer(name: str) -> Optimizer:
-    """The optimizer behind an entry point: a class without arguments. ConfigError: unknown name."""
+    """The optimizer behind an entry point, which is a class without arguments. Raises ConfigError
+    when the name is unknown."""
     return plug_in(GROUP, name, "optimizer")()

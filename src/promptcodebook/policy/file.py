@@ -304,8 +304,9 @@ class PolicyFile(_Stored):
         return join_prompts(texts, self.form)
 
     def fixed_prompt(self, row: str) -> Prompt:
-        """The prompt of a row that has one for every input: 'present', 'none', 'concat', and
-        'best_fixed' or 'best_single' where measured. PolicyError: any other, or not recorded."""
+        """The prompt of a row that has one for every input: 'present', 'none', 'concat', and where
+        measured 'best_fixed' or 'best_single'. Raises PolicyError for any other row, and when it is
+        not recorded."""
         if row in (CONCAT, NONE):
             return Prompt(self.concat if row == CONCAT else self.base_prompt)
         text = self.about.get(row)
@@ -379,7 +380,8 @@ class PolicyFile(_Stored):
         return tuple(f"sampling.{role}.extra.{name}" for role, names in by_role for name in names)
 
     def require_trust(self, name: str, *, trusted: bool) -> None:
-        """RunNotTrusted where it sets such fields: they may name an address for this user's key."""
+        """Raises RunNotTrusted when the file sets such fields: they may name an address for this
+        user's key."""
         fields = self.beyond_sampling
         if fields and not trusted:
             more = f" and {len(fields) - 5} more" if len(fields) > 5 else ""
@@ -421,7 +423,8 @@ def _json(tree: object) -> bytes:
 
 
 def read_policy_file(path: Path) -> PolicyFile:
-    """The policy at `path`, of this version or an earlier one. PolicyError with file and reason."""
+    """The policy at `path`, of this version or an earlier one. Raises PolicyError, with file and
+    reason, when there is none."""
     hint = "pco runs list shows the runs that hold one"
     try:
         text = read_text(path)
@@ -435,7 +438,8 @@ def read_policy_file(path: Path) -> PolicyFile:
 
 
 def parse_policy_file(text: str, where: object) -> PolicyFile:
-    """The policy in the text of a file; `where` it comes from, for the error. PolicyError."""
+    """The policy in the text of a file; `where` says in an error which one. Raises PolicyError when
+    the text is no policy."""
     try:
         return PolicyFile.model_validate_json(text)
     except ValidationError as error:

@@ -258,7 +258,8 @@ VersionLookup = Callable[[str], StoredVersion]
 
 
 def stored_version(ref: str) -> StoredVersion:
-    """What a ref of the registry means. RefNotFound, or MissingExtra: no registry is installed."""
+    """The version that a ref of the registry means. Raises RefNotFound when there is none, and
+    MissingExtra when no registry is installed."""
     find: VersionLookup = errors.import_part(
         "promptcodebook.versions", "registry", f"the ref {ref}", "serve"
     )

@@ -102,7 +102,8 @@ class Vocabulary:
         return replace(self, center=center, spread=spread, words=words)
 
     def features(self, text: str, vector: Sequence[float] = ()) -> Features:
-        """φ of a text, with its embedding where that counts. PolicyError: one of another model."""
+        """φ of a text, with its embedding where that counts. Raises PolicyError when the embedding
+        is another model's."""
         return self.read(chain(*_buckets(text)) if self.words else (), vector)
 
     def read(self, buckets: Iterable[int], vector: Sequence[float] = ()) -> Features:
@@ -301,7 +302,8 @@ def agreement(routes: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) 
 
 
 def distil(routes: Sequence[Imitated], size: int, select: int) -> Ranking:
-    """The ranking that imitates the routes best, for a codebook of `size`. MissingExtra."""
+    """The ranking that imitates the routes best, for a codebook of `size`. Raises MissingExtra
+    without numpy."""
     np = import_extra("numpy", "a distilled router", "router")
     pools = import_extra("threadpoolctl", "a distilled router", "router")
     by_example = _by_example(routes)

@@ -31,7 +31,8 @@ _WORDS = {"words": 1.0, "embeddings": 0.0, "both": 0.5}
 
 
 def make_router(config: Config, examples: Sequence[Example], composer: Composer, lm: LM) -> Router:
-    """Who routes the training examples. MissingExtra where the settings need one."""
+    """The router for the training examples. Raises MissingExtra when the settings need an optional
+    dependency."""
     if not config.learns_routes:
         return Router(composer, config.explore, always=config.encoder.mode == "none")
     steady = config.roles.get("executor", RoleSettings()).temperature == 0.0
@@ -117,7 +118,8 @@ class OutcomeRouter(Router):
         self._texts: tuple[Codebook, list[Features]] | None = None
 
     async def prepare(self) -> None:
-        """Embeds the inputs, where `router.features` says so. LMError: the model cannot."""
+        """Embed the inputs, where `router.features` says so. Raises LMError when the model
+        cannot."""
         if self._embedder is None or self.model.vocabulary.center:
             return
         inputs, read_one = self.model.inputs, self._embedder.read

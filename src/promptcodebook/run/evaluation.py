@@ -335,7 +335,8 @@ class Evaluating:
         )
 
     def _prompter(self) -> Prompter:
-        """Of the row. PolicyError or ConfigError where there is no prompt for it."""
+        """The prompter of the row. Raises PolicyError or ConfigError when there is no prompt for
+        it."""
         task, file = self.subject.assembled.task, self.subject.file
         if self.row == LEARNED:
             return self.subject.deployed
@@ -371,7 +372,7 @@ class Comparing:
     def of(
         cls, policies: Sequence[AnyPolicy | Assessment], given: EvaluationOptions, sample: Sample
     ) -> Comparing:
-        """DataError where the two do not have the same examples, or the same reward."""
+        """Raises DataError when the two do not have the same examples, or the same reward."""
         known = [Side.known(each) for each in policies]
         sample = next((side.sample(sample) for side in known if side is not None), sample)
         sides = list[Side | Evaluating]()

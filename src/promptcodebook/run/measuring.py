@@ -65,7 +65,8 @@ class _OnRoutes:
 
 
 class Measurement:
-    """One effect to be measured; `kept` holds replies and result. ConfigError: no such instinct."""
+    """One effect to be measured; `kept` holds replies and result. Raises ConfigError when there is
+    no such instinct."""
 
     def __init__(
         self, subject: Subject, instinct: int, of: Sample, kept: EffectStore | None = None
@@ -348,7 +349,8 @@ class Distiller:
 
     @classmethod
     def of(cls, subject: Subject, needs: Needs) -> Distiller:
-        """With the routes that the policy's run logged. ConfigError: a budget that is too small."""
+        """With the routes that the policy's run logged. Raises ConfigError when the budget is
+        too small."""
         assembled, logged = subject.assembled, list[Imitated]()
         assembled.task.require()
         if subject.run is not None:
@@ -376,7 +378,8 @@ class Distiller:
         return len(self.fresh) + len(self.validation) * (1 + 2 * self.subject.answering_calls)
 
     async def distil(self, done: Callable[[str], None] = lambda _: None) -> Distillation:
-        """Asks, fits, measures; `done` hears what is next. TooManyFailures, BudgetReached."""
+        """Ask, fit and measure; `done` hears what is next. Raises TooManyFailures and
+        BudgetReached."""
         async with self.subject.at_work("give it a greater budget, or lower fresh or n"):
             made = await self._fitted(done)
             if self.validation:

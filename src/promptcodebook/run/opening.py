@@ -338,7 +338,8 @@ class Resumption:
 def resume_with(
     header: Header, state: RunState, plan: Plan, ref: str, *, edited: bool
 ) -> Resumption:
-    """How the run resumes; `ref` is typed for it, `edited` = where its code was. RunChanged."""
+    """How the run resumes; `ref` is typed for it, `edited` says that its code may have changed.
+    Raises RunChanged when it cannot resume so."""
     before, (then, now) = header.configuration, settings_then_and_now(header, plan)
     moved = _moved(before, plan.config)
     longer = dict(_longer(then, now, state, plan))

@@ -102,7 +102,8 @@ class EvaluationOptions:
         beside: Beside,
         known: type = Asked,
     ) -> EvaluationOptions:
-        """What a `verb` of Python, as 'distill()', was given; `known` its keywords. ConfigError."""
+        """The options that a `verb` of Python, such as 'distill()', was called with; `known` lists
+        its keywords. Raises ConfigError when one has a wrong value."""
         settings, runs_dir = check_keywords(verb, beside, known), beside.get("runs_dir", "runs")
         require_type(verb, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
         shell = "" if settings.get("lm") else os.environ.get("PCO_LM", "")

@@ -113,7 +113,7 @@ class Conclusion:
         return VerdictTable(self.rows)
 
     def headline(self, run: str = "RUN") -> Headline:
-        """What it comes to; what to type is for this `run`."""
+        """Decision, gain, cost and next command, for people; commands name this `run`."""
         decision = Concluded(self.sentence, self.worth, deploy=self.deploy).decision
         if not self.rows:
             kept = f"Keep at least {ENOUGH} rows for the test split."
