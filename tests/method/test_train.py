@@ -31,6 +31,7 @@ from tests.build.method import (
     ENCODED,
     Shuffled,
     World,
+    answering,
     attributed,
     book,
     config,
@@ -317,19 +318,18 @@ async def test_a_batch_that_mostly_fails_stops_with_the_first_error_and_one_of_h
 ):
     """Decision 15: x1, x3 and x5 of x1..x5; x1 and x3 of x1..x3; x1 alone."""
 
-    def reply(request: Request) -> Scripted:
-        odd = request.role == "executor" and int(said(request)[-1]) % 2 == 1
+    def execute(request: Request) -> Scripted | None:
         lost = EndpointDown(f"no answer to {request.messages[-1].content}")
-        return lost if odd else talkative(request)
+        return lost if int(said(request)[-1]) % 2 else None
 
     settings = config(update={"batch_size": count, "epochs": 1, "mode": mode})
-    world = World(settings, ScriptedLM().reply_with(reply))
+    world = World(settings, answering(executor=execute))
     with pytest.raises(TooManyFailures, match=f"{failed} of .* rollouts failed") as error:
         await world.run(examples(count, 1))
     odd = [r for r in world.asked("executor") if said(r)[-1] in "135"]
     assert f"EndpointDown: no answer to {odd[0].messages[-1].content}" in str(error.value)
     assert error.value.hint and len(odd) == failed
-    goes_on = World(settings, ScriptedLM().reply_with(reply))
+    goes_on = World(settings, answering(executor=execute))
     steps = await goes_on.run(examples(count))
     assert sum(t.rollout.failure is not None for s in steps for t in s.traces) == count // 2
 
