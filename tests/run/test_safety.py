@@ -27,6 +27,7 @@ from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import resolve
 from promptcodebook.report.context import Context
 from promptcodebook.store.run import RunStore
+from tests.build.store import steps_of
 
 CLAUSE = "Safety comes before the rubric"
 # Harm that the rules know.
@@ -149,9 +150,7 @@ def test_a_rewrite_that_fails_the_scan_is_refused_though_the_critic_minds_nothin
     veiled = train(tmp_path / "b", Obedient(VEILED, minds=False), "Be polite.")
     assert PLAIN not in texts(plain) and VEILED in texts(veiled)
     assert counts(plain)["rewrites_unsafe"] >= 2 and "rewrites_unsafe" not in counts(veiled)
-    store = RunStore.open(plain.path)
-    refused = [r for step in store.steps() for r in step.rewrites if not r.kept]
-    store.close()
+    refused = [r for step in steps_of(plain.path) for r in step.rewrites if not r.kept]
     assert refused and all("confidential" in r.reason for r in refused)
 
 
@@ -169,10 +168,7 @@ def test_the_clause_stands_after_the_rubric_and_in_no_text_that_is_learned(tmp_p
     ]
     assert critics and all(r.messages[0].content.count(CLAUSE) == 1 for r in critics)
     assert all(CLAUSE not in m.content for r in seen if r not in critics for m in r.messages)
-    store = RunStore.open(run.path)
-    learned = [p for step in store.steps() for p in (step.parameters.critic,)]
-    store.close()
-    assert all(CLAUSE not in psi for psi in learned)
+    assert all(CLAUSE not in step.parameters.critic for step in steps_of(run.path))
     assert not audit(run.policy.file).fails
 
 
