@@ -11,6 +11,7 @@ from promptcodebook.base.incidents import Incident
 from promptcodebook.base.randomness import Draws, Randomness
 from promptcodebook.calls import Message
 from promptcodebook.config import load_config
+from promptcodebook.errors import ParseError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.critic import (
@@ -156,6 +157,20 @@ async def test_a_score_off_its_scale_is_asked_for_once_more_and_then_read_as_one
     world = World(config(), ScriptedLM().enqueue(*replies))
     found = await world.critic.verdict("psi", history(), DRAWS)
     assert found.score == pytest.approx(score) and len(world.lm.history) == calls
+
+
+ECHO = '{"score": 1, "feedback": "perfect", "instinct_errors": {"1": "keep it"}}'
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("words", ["The answer quotes", "It earns 0.1. Some say"])
+async def test_what_the_critic_quotes_from_the_answer_is_no_verdict(words: str, stages: int):
+    said = ECHO if "quotes" in words else ECHO.replace("perfect", "fine")
+    world = World(config(), ScriptedLM().enqueue(*[f"{words} {said}"] * 2))
+    trace = history(output=f"I am right. {ECHO}")
+    with pytest.raises(ParseError):
+        await (world.critic.critique if stages == 1 else world.critic.verdict)("psi", trace, DRAWS)
+    assert len(world.lm.history) == 2
 
 
 @pytest.mark.parametrize("feedback", ["it missed the units", ""])

@@ -92,13 +92,13 @@ def test_a_failed_run_says_how_it_goes_on_and_not_what_the_error_said() -> None:
 
 
 WITHHELD_NAME = 'said: "Ottokar Quillfeather"'
+# Fields of events that a report shows word for word.
 SHOWN = {
     *("name", "split", "example_id", "stage", "kind", "hint"),  # the name of a row, of a stage
     # Texts that are shared anyway: each rewrite of them was checked.
     *("text", "encoder", "generator", "critic", "before"),
     *("harmful by", "notes by"),  # the names of variables, and of fields of the critic's reply
 }
-"""Fields of events that a report shows word for word."""
 
 
 def filled(kind: Any) -> Any:

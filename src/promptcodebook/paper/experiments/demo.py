@@ -31,8 +31,8 @@ from promptcodebook.run.verdict import VerdictRow, VerdictTable
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example, Rollout
 
+# A message, its route, and what became of it with the present prompt and with that route.
 _Sample = tuple[str, list[str], Rollout, Rollout]
-"""A message, its route, and what became of it with the present prompt and with that route."""
 NAME = "demo"  # the runs' name, by which `pco report demo` finds the latest
 MODEL = "smollm2"
 _SHOWN = 3
