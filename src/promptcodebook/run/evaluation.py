@@ -42,9 +42,14 @@ class Sample:
     ids: frozenset[str] | None = None
 
     @classmethod
-    def of(cls, asked: Asked | Examined, split: str = "test") -> Sample:
-        """What was asked for in Python, of this split unless another was named."""
-        return cls(asked.get("split", split), asked.get("n"), asked.get("samples"))
+    def of(cls, verb: str, asked: Asked | Examined, split: str = "test") -> Sample:
+        """What a `verb` of Python was asked for, of this split unless another was named. Raises
+        ConfigError when a value is of a wrong type."""
+        made = cls(asked.get("split", split), asked.get("n"), asked.get("samples"))
+        require_type(verb, "n", made.count, (int,), "a whole number, or None for all")
+        require_type(verb, "samples", made.runs, (int,), "a whole number, or None for its own")
+        require_type(verb, "split", made.split, (str,), "train, val or test", optional=False)
+        return made
 
     def examples(self, assembled: Assembled) -> tuple[Example, ...]:
         """Raises DataError, ConfigError for a count below 1, MissingExtra and TaskError."""
@@ -280,10 +285,7 @@ class Evaluating:
     ) -> Evaluating:
         """Of a `row` of the policy's verdict."""
         verb = given.verb
-        require_type(verb, "n", sample.count, (int,), "a whole number, or None for all")
-        require_type(verb, "samples", sample.runs, (int,), "a whole number, or None for its own")
         require_type(verb, "row", row, (str,), "the name of a row", optional=False)
-        require_type(verb, "split", sample.split, (str,), "train, val or test", optional=False)
         if row not in ROWS:
             message = f"{verb}: unknown row {row!r}{did_you_mean(row, ROWS)}"
             raise ConfigError(message, hint=f"the rows are {', '.join(ROWS)}")
@@ -405,7 +407,7 @@ async def aevaluate(
 ) -> Assessment:
     """`evaluate` for code that runs in an event loop: the same arguments, result and errors."""
     given = EvaluationOptions.of("evaluate()", data, reward, lm, asked)
-    of = Sample.of(asked)
+    of = Sample.of(given.verb, asked)
     with given.until_done(policy, of, row) as kept:
         return await Evaluating.of(policy, kept, of, row).answer()
 
@@ -443,7 +445,7 @@ def evaluate(
     the model gives no usable reply, PolicyError when the policy has no such row, RunNotFound when
     there is no such run, TooManyFailures when nothing was answered, and BudgetReached."""
     given = EvaluationOptions.of("evaluate()", data, reward, lm, asked)
-    of = Sample.of(asked)
+    of = Sample.of(given.verb, asked)
     with given.until_done(policy, of, row) as kept:
         ready = Evaluating.of(policy, kept, of, row)
         return run_sync(ready.answer(), ready.subject.interrupt)
@@ -459,7 +461,7 @@ async def acompare(
 ) -> Comparison:
     """`compare` for code that runs in an event loop: the same arguments, result and errors."""
     given = EvaluationOptions.of("compare()", data, reward, lm, asked)
-    of = Sample.of(asked)
+    of = Sample.of(given.verb, asked)
     with given.until_done(a, b, of) as kept:
         return await Comparing.of((a, b), kept, of).answer()
 
@@ -487,7 +489,7 @@ def compare(
     Raises what `evaluate` raises, and DataError, before any call, when the examples or the rewards
     are not the same."""
     given = EvaluationOptions.of("compare()", data, reward, lm, asked)
-    of = Sample.of(asked)
+    of = Sample.of(given.verb, asked)
     with given.until_done(a, b, of) as kept:
         ready = Comparing.of((a, b), kept, of)
         return run_sync(ready.answer(), ready.interrupt)

@@ -206,8 +206,6 @@ def _asked(
 ) -> Generator[tuple[Measurement, Listener]]:
     verb = given.verb
     require_type(verb, "k", instinct, (int,), "the number of an instinct", optional=False)
-    require_type(verb, "split", of.split, (str,), "train, val or test", optional=False)
-    require_type(verb, "n", of.count, (int,), "a whole number, or None for all")
     with (
         measuring(Subject.resolve(policy, given), instinct, of) as made,
         ProgressLine(sys.stderr, simulated=made.simulated) as line,
@@ -225,7 +223,7 @@ async def aeffect(
 ) -> Effect:
     """`effect` for code that runs in an event loop: the same arguments, result and errors."""
     given = EvaluationOptions.of("effect()", data, reward, lm, asked, Examined)
-    with _asked(policy, k, given, Sample.of(asked, "val")) as (measurement, listener):
+    with _asked(policy, k, given, Sample.of(given.verb, asked, "val")) as (measurement, listener):
         return await measurement.measure(listener)
 
 
@@ -255,7 +253,7 @@ def effect(
 
     Raises what `evaluate` raises, and RunBusy when another process measures the same run."""
     given = EvaluationOptions.of("effect()", data, reward, lm, asked, Examined)
-    with _asked(policy, k, given, Sample.of(asked, "val")) as (measurement, listener):
+    with _asked(policy, k, given, Sample.of(given.verb, asked, "val")) as (measurement, listener):
         return run_sync(measurement.measure(listener), measurement.subject.interrupt)
 
 
