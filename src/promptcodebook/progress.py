@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _log = logging.getLogger(__name__)
+# A `ProgressLine` shows nothing of what takes less; also the pause between two about a phase.
 QUIET_S = 2.0
-"""A `ProgressLine` shows nothing of what takes less; also the pause between two about a phase."""
 _PAUSE_S = 10.0  # between two lines where none can be redrawn
 _REDRAW_S = 0.2
 _WIDTH = 79  # characters of a line where no terminal says how many fit

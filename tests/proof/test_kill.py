@@ -114,13 +114,13 @@ def test_ctrl_c_keeps_what_is_in_flight_and_says_how_to_go_on(
     assert_as_if_nothing_had_happened(tmp_path, whole[0])
 
 
+# A run whose routes are learned from outcomes.
 ROUTED = (
     *("--task", "constraints", "--plain", "--preset", "small", "--set", "select=2"),
     *("--set", "cache=false", "--set", "concurrency=16"),
     *("--set", "update.epochs=8", "--set", "update.batch_size=8"),
     *("--set", "validation.subset=8", "--set", "verdict_examples=16"),
 )
-"""A run whose routes are learned from outcomes."""
 
 
 def test_a_router_that_learned_from_outcomes_survives_two_kills(
@@ -176,12 +176,12 @@ def test_a_disk_that_fills_up_costs_no_reply_that_was_paid_for(
     assert not list((small_disk / "runs").rglob("*reserve*"))
 
 
+# Work that is no run, on a run whose settings say `cache = false`.
 NO_RUN = (
     ("eval", "last", "--split", "train", "--samples", "3"),
     ("distill", "last", "--fresh", "8"),
     ("compare", "last", "last", "--split", "train"),
 )
-"""Work that is no run, on a run whose settings say `cache = false`."""
 
 
 @pytest.fixture(scope="module")

@@ -306,12 +306,12 @@ class Session:
 # Resuming: what may be different.
 
 _EARLY = "ended early, since its last validations brought no gain"
+# What must be raised to train a run of ours longer that ended so; and the end in words.
 _ENDS: Mapping[EndReason | None, tuple[str, str]] = {
     "finished": ("update.epochs", "is finished"),
     "early_stop": ("validation.patience", _EARLY),
     "target": ("validation.target_score", "ended at its target"),
 }
-"""What must be raised to train a run of ours longer that ended so; and the end in words."""
 
 
 def _more_of(optimizer: str) -> str | None:
@@ -338,7 +338,8 @@ class Resumption:
 def resume_with(
     header: Header, state: RunState, plan: Plan, ref: str, *, edited: bool
 ) -> Resumption:
-    """How the run resumes; `ref` is typed for it, `edited` = where its code was. RunChanged."""
+    """How the run resumes; `ref` is typed for it, `edited` says that its code may have changed.
+    Raises RunChanged when it cannot resume so."""
     before, (then, now) = header.configuration, settings_then_and_now(header, plan)
     moved = _moved(before, plan.config)
     longer = dict(_longer(then, now, state, plan))

@@ -47,11 +47,18 @@ class Agent:
     The process reads the example from its standard input as JSON (`id`, `input` and the columns of
     the row, without the reference), and calls `OPENAI_BASE_URL` with `OPENAI_API_KEY` by any
     client. Its answer is the last line that it prints, or there `{"output": ..., "fields": {...}}`.
-    `present` is the prompt that it has now, or one for each stage; a marker `{{pco}}` or
-    `{{pco:STAGE}}` in the agent's own prompt does without. `question` is what it always asks, if it
-    reads no example: the input takes its place. A rollout may take `seconds`,
-    `most_calls` calls of the model and `most_tokens` tokens; `workers` rollouts run at a time.
-    `folder` is where the process runs.
+
+    - `command`: what starts it, a text or a list of words. (): it is a `function`.
+    - `function`: async, of base URL, key and example; it returns its answer. None: a `command`.
+    - `present`: the prompt that it has now, or one for each stage; a marker `{{pco}}` or
+      `{{pco:STAGE}}` in the agent's own prompt does without ('').
+    - `question`: what it always asks, if it reads no example: the input takes its place ('').
+    - `seconds`, `most_calls`, `most_tokens`: what a rollout may take (300 s, 50 calls of the model,
+      200,000 tokens).
+    - `workers`: how many rollouts run at a time (16).
+    - `folder`: where the process runs (the current one).
+    - `lines`: whether a process serves many rollouts (False).
+    - `env`: variables of the environment that it sees beside the usual ones (none).
 
     With `lines` a process serves many rollouts, one after the other: it reads a line for each,
     `{"id": ..., "example": ..., "base_url": ..., "api_key": ...}`, and prints a line,
@@ -59,10 +66,8 @@ class Agent:
     standard input does. A process that leaves the id out serves one rollout, since no line tells
     whose answer it is; its answer is the one line with an `output`, or its only line.
 
-    The process sees the variables of `environment` and those that `env` names.
-
-    Raises ConfigError for both or neither of command and function, and for an `env` that names
-    what leads to the run's own model."""
+    Raises ConfigError when both or neither of `command` and `function` are given, and when `env`
+    names what leads to the run's own model."""
 
     command: str | Sequence[str] = ()
     function: AgentFunction | None = None

@@ -256,7 +256,15 @@ def audit(
     training: Sequence[Example] | None = None,
     presidio: PresidioScan | None = None,
 ) -> AuditReport:
-    """The rule scan of all texts; `training` = compared with these examples too."""
+    """Scan all texts of a policy by rules; no model is asked.
+
+    - `policy`: the policy file, such as `run.policy.file`.
+    - `training`: examples that the texts are compared with too. None: they are compared with none.
+    - `presidio`: a scan by Presidio, which also finds personal data. None: it is left out.
+
+    The report has `.findings`, `.fails`, and in `.left_out` what was not looked for.
+
+    Raises what `presidio` does, and nothing else."""
     texts = texts_of(policy)
     copies = NoLeakCheck(training) if training is not None else None
     findings = [f for where, text in texts.items() for f in scan(text, where, copies)]

@@ -591,10 +591,16 @@ REFUSED: Mapping[FeedbackStatus, tuple[str, str, int]] = {
 
 
 def feedback(request_id: str, reward: float, feedback: str = "", *, key: str = "") -> None:
-    """Says what became of a served request: a reward in [0, 1], and words. Of several the last
-    counts; the same `key` again changes nothing. BadFeedback, also for a request that is not on
-    record here (status 404), was erased (410) or has no room (413), and for a key that came with
-    another content (409)."""
+    """Say what became of a served request. Of several the last counts.
+
+    - `request_id`: the whole id, as in the answer's x-request-id.
+    - `reward`: a number in [0, 1].
+    - `feedback`: words about the answer ('').
+    - `key`: the same key again changes nothing ('': no key).
+
+    Raises BadFeedback when a value cannot be used, and when the request is not on record here
+    (status 404), was erased (410), has no room (413), or the key came with another content (409).
+    """
     given = feedback_of(
         {"request_id": request_id, "reward": reward, "feedback": feedback, "key": key}
     )

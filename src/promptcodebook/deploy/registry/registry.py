@@ -439,9 +439,13 @@ def user_name() -> str:
 
 
 def open_registry(location: str | Path | None = None, who: str = "") -> Registry:
-    """The registry in a SQLite file, made with its first version, or on the MLflow server of a URL;
-    None = `$PCO_REGISTRY`, else the user's own. Raises ConfigError for a URL that holds a password,
-    MissingExtra without MLflow's client."""
+    """Open a registry; its file is made with its first version.
+
+    - `location`: a SQLite file, or the URL of an MLflow server. None: `$PCO_REGISTRY`, else the
+      user's own file.
+    - `who`: the name that changes are recorded under ('': the user of this machine).
+
+    Raises ConfigError when the URL holds a password, and MissingExtra without MLflow's client."""
     place = str(location or registry_location())
     if place.startswith(("http://", "https://")):
         from promptcodebook.deploy.registry.mlflow import MlflowStorage
