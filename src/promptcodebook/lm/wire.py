@@ -372,9 +372,8 @@ def read_error_body(data: bytes) -> ErrorBody:
         tree = parse_json(text, LENIENT_JSON)
     except ValueError:
         return ErrorBody(text)
-    if isinstance(tree, list):  # as Google sends it
-        found = (each for each in cast("list[Any]", tree) if isinstance(each, dict))
-        tree = next((cast("Any", each) for each in found if "error" in each), None)
+    if isinstance(tree, list) and tree:  # as Google sends it
+        tree = cast("list[Any]", tree)[0]
     if not isinstance(tree, dict):
         return ErrorBody(text)
     fields = cast("dict[str, Any]", tree)
