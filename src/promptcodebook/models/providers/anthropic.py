@@ -50,14 +50,14 @@ class Anthropic(library.ProviderLibrary):
                     calls.append(_call(block, json.dumps(block.input)))
                 case _:
                     pass  # what the provider's own tools did
-        said: library.JsonDict = {
+        optional: library.JsonDict = {
             "tool_calls": calls,
             "reasoning_content": thoughts,
             # To be sent back with the results of the calls.
             "thinking_blocks": kept if calls else [],
         }
-        said = {name: value for name, value in said.items() if value}
-        choice = {"message": {"role": "assistant", "content": text or None, **said}}
+        more = {name: value for name, value in optional.items() if value}
+        choice = {"message": {"role": "assistant", "content": text or None, **more}}
         ending = _ending(message.stop_reason or "end_turn")
         usage = _usage(message.usage, message.usage.output_tokens)
         head = self._head(message.id, "chat.completion")
