@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from promptcodebook.deploy.viewer.page import Screen, page_of
+from promptcodebook.deploy.viewer.screens import Screen, page_of
 from tests.build.scripted_run import HOSTILE, ScriptedRun, write_run
 from tests.build.strict import flat
 

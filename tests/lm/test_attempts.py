@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import signal
 import struct
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -206,6 +208,35 @@ async def test_what_unfinished_work_paid_for_is_found_again_until_it_is_done(
     with until_done("a question") as supplies:
         assert supplies.fallback_log is not None and supplies.fallback_log() is None
     assert f"{unfinished_folder().name}" in caplog.text and "File exists" in caplog.text
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from promptcodebook.lm.stack import Models
+from promptcodebook.store.journal import until_done
+from tests.lm.test_attempts import ask, load_config
+
+async def main():
+    with until_done("a question") as supplies:
+        config = load_config({"lm": sys.argv[1], "cache": sys.argv[2] == "True"})
+        await Models.build(config, supplies).lm(ask())
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+@pytest.mark.parametrize("cache", [True, False])
+async def test_a_reply_that_a_chain_has_seen_outlives_a_kill(
+    cache: bool, finish: str, server: Server
+) -> None:
+    server.default = says("done", finish=finish)
+    command = [sys.executable, "-c", KILLED, server.spec, str(cache)]
+    for _ in range(2):
+        process = await asyncio.create_subprocess_exec(*command)
+        assert await process.wait() == -signal.SIGKILL
+    assert server.calls == 1
 
 
 # What the stop signal does to calls that passed the budget but have not begun.

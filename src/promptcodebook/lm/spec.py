@@ -118,6 +118,15 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
     return Spec(text, "simulated", params=params)
 
 
+def same_model(one: str, other: str) -> bool:
+    """Whether both specs name one model, served at an address each."""
+    try:
+        a, b = parse_spec(one), parse_spec(other)
+    except ConfigError:
+        return False
+    return a.kind == b.kind == "http" and a.model == b.model != ""
+
+
 def no_model(message: str) -> ConfigError:
     """The error where a model is needed and none is named: its hint has the ways to name one. No
     model takes the place of the user's in silence."""

@@ -183,7 +183,7 @@ class StackResources:
     # The local models that are closed together with the others, if any.
     owned_models: InProcessModels | None = None
     log: ReplyLog | None = None
-    # Opens a journal for replies that cost something, and that nothing else would keep.
+    # Opens a journal for replies that cost something, where no run has one.
     fallback_log: Callable[[], ReplyLog | None] | None = None
     # Makes what is put around the models beside what the configuration names.
     outer: Sequence[Callable[[Config, bool], Middleware]] = ()
@@ -263,8 +263,8 @@ class Models:
             if config.cache:
                 identity = None if local is None else local.identity
                 inner = cache = Cache(inner, reply_cache_path(), tally, identity)
-            elif resources.fallback_log:
-                log = log or resources.fallback_log()
+            if log is None and resources.fallback_log:  # the cache waits for no commit
+                log = resources.fallback_log()
         if log is not None:
             inner = Journaled(inner, log, tally, stop, resources.models_then)
         if resources.recorded_replies is not None:

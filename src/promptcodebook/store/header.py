@@ -16,7 +16,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 from promptcodebook.calls import ROLES, Role
-from promptcodebook.config import merge
+from promptcodebook.config import Config, load_config, merge
 from promptcodebook.config.secrets import body_fault, header_fault, without_secrets
 from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.lm.spec import any_simulated
@@ -75,6 +75,11 @@ class Header:
             if body_fault(extra := own.get("extra") or {}):
                 own["extra"] = without_secrets(extra)
         return tree
+
+    @property
+    def configuration(self) -> Config:
+        """The settings, checked. Raises ConfigError when this version cannot read them."""
+        return load_config(self.settings, where=f"the run {self.id}")
 
     @property
     def simulated(self) -> bool:
