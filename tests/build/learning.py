@@ -14,11 +14,10 @@ import promptcodebook as pco
 from promptcodebook.deploy.online.exploring import Explorer
 from promptcodebook.deploy.online.learning import TrainedRouter, read_training
 from promptcodebook.deploy.online.log import Feedback, Logged, Served, SqliteLog
-from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.routing.ranking import Ranker, buckets_of, chosen
 from promptcodebook.types import Ranking, Route
-from tests.build.topics import PHRASES, SMALL, obey, right
+from tests.build.topics import PHRASES, learn
 
 OLD, NEW = "RPL", "C"
 
@@ -94,15 +93,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         'data = {path = "rows.jsonl", input = "text", target = "target"}\n'
     )
     data = pco.load(folder / "rows.jsonl", input="text", target="target")
-    settings = {**SMALL, "update": {"epochs": 8}}
-    run = pco.optimize(
-        data,
-        right,
-        ScriptedLM().reply_with(obey),
-        config=settings,
-        runs_dir=folder / "runs",
-        progress=False,
-    )
+    run = learn(folder / "runs", data=data, config={"update": {"epochs": 8}})
     file = run.policy.file
     return World(folder, run, file, read_training(run.path, file, data))
 

@@ -166,8 +166,8 @@ def test_a_budget_that_ends_before_the_first_codebook_says_so_and_is_resumable(
 def test_a_resumed_run_tells_once_what_was_in_flight_at_a_kill(tmp_path: Path) -> None:
     part = train(tmp_path, budget="60calls")
     store = RunStore.open(part.path, write=True)
-    store.attempt_log.begin("critic", Usage(1, 8000, 4000, 0, 0.0))
-    store.attempt_log.begin("executor", Usage(1, 300, 100, 0, 0.0))
+    store.journal.attempts.begin("critic", Usage(1, 8000, 4000, 0, 0.0))
+    store.journal.attempts.begin("executor", Usage(1, 300, 100, 0, 0.0))
     store.close()
 
     def notes(budget: str) -> list[str]:

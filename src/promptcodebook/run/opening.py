@@ -25,9 +25,8 @@ from promptcodebook.base.units import lost_text, plural
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config, merge
 from promptcodebook.config.loading import comparable, optimizer_settings, select_remark
-from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.spec import require_keys, same_model
-from promptcodebook.lm.stack import StackResources, specs_of
+from promptcodebook.lm.stack import specs_of
 from promptcodebook.method.policy import epsilon_at
 from promptcodebook.method.state import Schedule
 from promptcodebook.method.templates import template_sets
@@ -93,11 +92,9 @@ def open_run(
         (store.count if incident.once else store.count_replayable)(incident, count)
 
     try:
-        supplies = StackResources(
-            log=store.reply_log,
-            ledger=Ledger(store.usage(), store.lost(), store.attempt_log),
+        supplies = replace(
+            store.journal.supplies(),
             tally=Counts(store.tallies(), keep),
-            elapsed=lambda: store.elapsed_s,
             models_then=models_then(store.header, plan.config),
         )
         assembled = plan.connect(supplies)
@@ -165,8 +162,8 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
                 hint="start a new run; what it learned can be used: "
                 f"pco codebook show {shell(header.id)}",
             )
-        if store.recovered.calls:
-            booked = lost_text(store.recovered)
+        if (recovered := store.journal.attempts.recovered).calls:
+            booked = lost_text(recovered)
             listener(Note(f"the last session was killed with calls in flight; {booked}"))
         if where.name not in ("", header.name):
             message = f"the run {header.id} was not begun under the name {where.name!r}"
