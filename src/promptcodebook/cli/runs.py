@@ -11,16 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from promptcodebook.base import units
 from promptcodebook.base.paths import reply_cache_path, run_reference, runs_dir, unfinished_folder
 from promptcodebook.base.text import printable, shell
-from promptcodebook.base.units import (
-    bytes_text,
-    duration,
-    lost_text,
-    money,
-    number,
-    plural,
-)
 from promptcodebook.cli import command
 from promptcodebook.cli.command import Json, Yes, columns, emit, note, show, wrap_text
 from promptcodebook.errors import RunBusy
@@ -191,7 +184,7 @@ def _run_text(store: RunStore, state: RunState) -> str:
     ended = state.ended or "stopped"
     if writer is not None:
         ended = f"running (process {writer})" if writer else "running"
-    resumed = f", resumed {plural(state.resumes, 'time')}" if state.resumes else ""
+    resumed = f", resumed {units.plural(state.resumes, 'time')}" if state.resumes else ""
     lines = [
         f"run      {header.id}",
         *([f"name     {header.name}"] if header.name else []),
@@ -200,12 +193,12 @@ def _run_text(store: RunStore, state: RunState) -> str:
         f"task     {header.task}",
         wrap_text(f"{ended}{f': {state.detail}' if state.detail else ''}", "state    "),
         f"updates  {state.step + 1}{resumed}",
-        f"time     {duration(store.elapsed_s)}",
+        f"time     {units.duration(store.elapsed_s)}",
         *(wrap_text(change, "changed  ") for change in state.changes),
     ]
     if (best := state.best) is not None:
         after = f"after update {best.step + 1}" if best.step >= 0 else "untrained"
-        lines.append(f"best     {number(best.score)} {after} (n = {best.n})")
+        lines.append(f"best     {units.number(best.score)} {after} (n = {best.n})")
     made = Conclusion.of(state, header)
     lines += ["", command.headline_text(made.headline(run_reference(store.path)))] if made else []
     if sentence := made.sentence if made else state.missing:
@@ -219,7 +212,7 @@ def _run_text(store: RunStore, state: RunState) -> str:
             "prompt tokens": usage.prompt_tokens,
             "of them cached": usage.cached_prompt_tokens,
             "completion tokens": usage.completion_tokens,
-            "cost": money(usage.cost),
+            "cost": units.money(usage.cost),
         }
         for role, usage in store.usage().items()
     ]
@@ -227,11 +220,11 @@ def _run_text(store: RunStore, state: RunState) -> str:
         lines += ["", columns(roles)]
     if lost := store.lost().values():
         first, *others = lost
-        lines += ["", lost_text(sum(others, first))]
+        lines += ["", units.lost_text(sum(others, first))]
     if tallies := store.tallies():
         lines += ["", columns([{"incident": n, "count": c} for n, c in tallies.items()])]
     failures = list(_failures(store))
-    lines += ["", f"{plural(len(failures), 'failure')}:"] if failures else []
+    lines += ["", f"{units.plural(len(failures), 'failure')}:"] if failures else []
     for where, example, failure in failures[:_QUOTED]:
         lines.append(f"  {where}, {example}, {failure.stage}: {failure.kind}:")
         text = f"{failure.message}\n{failure.traceback}".rstrip()
@@ -268,7 +261,7 @@ def stats(as_json: Json = False) -> None:
     if path.exists():
         with closing(ReplyCache(path)) as store:
             replies, size = store.stats()
-    text = f"{path}: {plural(replies, 'reply', 'replies')}, {bytes_text(size)}"
+    text = f"{path}: {units.plural(replies, 'reply', 'replies')}, {units.bytes_text(size)}"
     tree = {"path": str(path), "replies": replies, "bytes": size}
     show(lambda: tree, lambda: text, as_json=as_json)
 
@@ -283,5 +276,5 @@ def clear(yes: Yes = False, as_json: Json = False) -> None:
     if path.exists():
         with closing(ReplyCache(path)) as store:
             count = store.clear()
-    text = f"removed {plural(count, 'reply', 'replies')} from {path}"
+    text = f"removed {units.plural(count, 'reply', 'replies')} from {path}"
     show(lambda: {"path": str(path), "removed": count}, lambda: text, as_json=as_json)

@@ -46,14 +46,21 @@ def load(
     name: str | None = None,
     allow_overlap: bool = False,
 ) -> Dataset:
-    """Reads data into train, val and test; DataError says what is wrong, where, and what to do.
+    """Read data into train, val and test.
 
-    `source`: a path (jsonl, json, csv, tsv, parquet, or a folder of train/val/test files), a list
-    of dicts, a pandas DataFrame, a Hugging Face Dataset or DatasetDict, or a mapping {"train": ...,
-    "val": ..., "test": ...} of any of those. `input`: a column, or a template over several such as
-    '{title}\\n{body}'; `messages`: a column of chat messages instead. `target=None`: there are no
-    references. `split` names a column of given splits; splits that are not given are drawn with
-    `seed` by `fractions`. `allow_overlap` lets an input be in two splits."""
+    - `source`: a path (jsonl, json, csv, tsv, parquet, or a folder of train/val/test files), a list
+      of dicts, a pandas DataFrame, a Hugging Face Dataset or DatasetDict, or a mapping {"train":
+      ..., "val": ..., "test": ...} of any of those.
+    - `input`: a column, or a template over several such as '{title}\\n{body}'.
+    - `target`: the reference column; None: there are no references.
+    - `messages`: a column of chat messages in place of `input`.
+    - `id`: a column of ids; None: the hash of input and target.
+    - `split`: a column that names each row's split. None: splits that are not given are drawn.
+    - `fractions`, `seed`: shares of train, val and test in that draw, and its seed.
+    - `name`: what the dataset is called; None: its file's name.
+    - `allow_overlap`: whether an input may be in two splits.
+
+    Raises DataError when the data cannot be read or do not fit."""
     columns = tabular.Columns(input, target, messages or None, id or None, split or None)
     parts = tuple(float(share) for share in fractions)
     if len(parts) != 3 or not all(part > 0 for part in parts) or abs(sum(parts) - 1) > 1e-6:
@@ -129,7 +136,7 @@ def _from_splits(
 
 def read_source(source: object) -> tabular.Table | dict[Split, tabular.Table]:
     """Reads a path (a file, or a folder of train/val/test files), frame, dataset, list of dicts, or
-    a mapping of splits to any. DataError for anything else, and for what cannot be read."""
+    a mapping of splits to any. Raises DataError for anything else, and for what cannot be read."""
     if isinstance(source, str | os.PathLike):
         path = Path(cast("str | os.PathLike[str]", source))
         return _read_folder(path) if path.is_dir() else _read_file(path)

@@ -146,7 +146,7 @@ def jsonl_splits(
 def read_dataset(
     home: Home, name: str, model: type[R], example: Callable[[R], Example], *, private: bool = False
 ) -> Dataset:
-    """The three splits, each row as an example. DataError for an id that occurs twice."""
+    """The three splits, each row as an example. Raises DataError when an id occurs twice."""
     splits: dict[Split, tuple[Example, ...]] = {
         split: tuple(example(row) for _, row in rows)
         for split, rows in jsonl_splits(home.folder, model, private=private).items()
@@ -156,9 +156,9 @@ def read_dataset(
 
 
 def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tuple[str, R]]:
-    """The rows of a jsonl file, each with its place 'file:line'. DataError with that place for a
-    line that is not a JSON object, and as `check_row` raises it. With `private` no error quotes a
-    column's name or a value that the file holds."""
+    """The rows of a jsonl file, each with its place 'file:line'. Raises DataError with that place
+    for a line that is not a JSON object, and as `check_row` raises it. With `private` no error
+    quotes a column's name or a value that the file holds."""
     try:
         table = read_jsonl(path)
     except DataError as error:
@@ -174,7 +174,8 @@ def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tupl
 
 
 def check_row(values: Mapping[str, object], where: str, model: type[R]) -> R:
-    """The row as its model. DataError names place and field of a fault, and quotes no value."""
+    """The row as its model. Raises DataError with place and field of a fault; it quotes no
+    value."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -189,7 +190,7 @@ def check_row(values: Mapping[str, object], where: str, model: type[R]) -> R:
 
 
 def unique_ids(splits: Mapping[Split, Sequence[Example]], *, private: bool = False) -> None:
-    """DataError when two examples share an id, over all splits."""
+    """Raises DataError when two examples share an id, over all splits."""
     seen = dict[str, Split]()
     for split, examples in splits.items():
         for example in examples:
