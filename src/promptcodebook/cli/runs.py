@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -116,30 +116,18 @@ def report(
 ) -> None:
     """The verdict, what is still wrong, curves, codebook and examples, in one file that needs no
     network."""
-    path = run_behind(runs_dir(), ref)
-    target = output or path / "report.html"
-    run_id = write_run_report(path, target, trust=trust)
-    show(lambda: {"run": run_id, "report": str(target)}, lambda: str(target), as_json=as_json)
-
-
-def write_run_report(
-    path: Path,
-    target: Path,
-    known: Mapping[str, Example] | None = None,
-    *,
-    trust: bool = False,
-) -> str:
-    """The run at `path` as one HTML file; returns its id. None of its examples `known` reads them
-    from its data, if this user made it or trusts it: the files that it names may be anybody's."""
     from promptcodebook.report.page import write_report  # a list of runs does without templates
 
+    path = run_behind(runs_dir(), ref)
+    target, known = output or path / "report.html", dict[str, Example]()
     with closing(RunStore.open(path)) as store:
-        if known is None and not (store.ours or trust):
+        if store.ours or trust:  # the data files that a run names may be anybody's
+            known = stored_examples(store.header)
+        else:
             note("the inputs are left out: the run does not have your mark (--trust reads them)")
-            known = {}
-        known = stored_examples(store.header) if known is None else known
         write_report(store, target, known)
-        return store.header.id
+        run_id = store.header.id
+    show(lambda: {"run": run_id, "report": str(target)}, lambda: str(target), as_json=as_json)
 
 
 def _run_json(store: RunStore, state: RunState) -> dict[str, Any]:
