@@ -85,14 +85,6 @@ def test_an_example_shows_the_instincts_as_they_were_when_it_was_routed(write: W
     assert "above all in step 0" not in page.text
 
 
-def test_a_route_is_the_encoder_s_only_where_an_encoder_routes(write: Write) -> None:
-    """A learned router's route was called the encoder's."""
-    for kind, named in (("outcomes", "router's route"), ("encoder", "encoder's route")):
-        run = ScriptedRun(steps=5, verdict=False, config={"router": {"kind": kind}})
-        texts = read_page(section(write(run), ExamplesSection)).texts
-        assert {t for t in texts if t.endswith("'s route")} == {named}
-
-
 SHORT = ScriptedRun(steps=12, size=4, select=2, verdict=False, hostile="")
 
 
