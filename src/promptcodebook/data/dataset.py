@@ -293,12 +293,10 @@ def _rows(dataset: Dataset) -> list[_SplitRow]:
 
 
 def _repeated(rows: Sequence[_SplitRow]) -> list[list[_SplitRow]]:
-    counts = Counter(row.folded for row in rows)
     groups = dict[str, list[_SplitRow]]()
     for row in rows:
-        if counts[row.folded] > 1:
-            groups.setdefault(row.folded, []).append(row)
-    return list(groups.values())
+        groups.setdefault(row.folded, []).append(row)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def leaks(dataset: Dataset) -> list[Leak]:
