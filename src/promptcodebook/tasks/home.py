@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, TypedDict, TypeVar, cast
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo
 
@@ -69,24 +69,12 @@ def read_seeds(folder: Path) -> tuple[str, ...]:
     return tuple(line.strip() for line in lines if line.strip())
 
 
-class TaskTexts(TypedDict):
-    """The texts of a `Task`, by its own names."""
-
-    seeds: tuple[str, ...]
-    zero_shot: str
-    description: str
-    output_format: str
-
-
-def read_texts(folder: Path, **facts: object) -> TaskTexts:
-    """What a task's folder says in seeds.txt and task.toml, the facts put in its description."""
-    read = tomllib.loads((folder / "task.toml").read_text("utf-8"))
-    return {
-        "seeds": read_seeds(folder),
-        "zero_shot": read["zero_shot"],
-        "description": read["description"].format(**facts),
-        "output_format": read["output_format"],
-    }
+def read_texts(folder: Path, **facts: object) -> dict[str, Any]:
+    """The texts of a `Task` by its own names, of seeds.txt and task.toml in its folder; the facts
+    are put in its description."""
+    texts = tomllib.loads((folder / "task.toml").read_text("utf-8"))
+    description = texts["description"].format(**facts)
+    return {**texts, "seeds": read_seeds(folder), "description": description}
 
 
 def home_of(package: Path, data_dir: Path | None = None) -> Home:
