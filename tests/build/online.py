@@ -9,10 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.deploy.online.log import (
-    Served,
-    SqliteLog,
-)
+from promptcodebook.deploy.online.log import Served, SqliteLog
 from promptcodebook.deploy.registry.registry import Canary, Registry
 from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.routing.ranking import buckets_of

@@ -58,7 +58,6 @@ SamplesOption = Annotated[
     typer.Option("--samples", help="Sampled runs per example; 1 = greedy; default: as its run."),
 ]
 BatchApi = Annotated[bool, typer.Option("--batch-api", help="Ask the executor by /v1/batches.")]
-OfflineFile = Annotated[Path | None, typer.Option(help="Write the batch here, to run it by hand.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of every random draw.")]
 SplitName = Annotated[str, typer.Option("--split", help="train, val or test.")]
 AgentCommand = Annotated[

@@ -57,7 +57,7 @@ _TEXTS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     types.Stage: {"input": _length, "output": _length},
     types.Turn: {"text": _length, "name": _length},
     types.Step: {"harmful": _lengths},  # a text may be called so for what it repeats
-    types.Critique: {"feedback": _length, "harmful": _lengths},
+    types.Critique: {"feedback": _length, "harmful": _lengths, "notes": _lengths},
 }
 _AROUND = (
     *(events.Broke, events.Compared, events.Concluded, events.Stepped, events.Validated),

@@ -76,9 +76,10 @@ def parts_of_trace(
 ) -> NamedTexts:
     """All of a trace; `given` is its input, where that is at hand, `own` as in `parts_of`."""
     verdict = ""
-    if trace.verdict is not None:
-        figures = f"critic {number(trace.verdict.score, 2)}, penalty ρ {number(trace.penalty, 2)}"
-        verdict = f"{figures}\n\n{shorten(trace.verdict.feedback, _SHORT)}".rstrip()
+    if (critique := trace.verdict) is not None:
+        figures = f"critic {number(critique.score, 2)}, penalty ρ {number(trace.penalty, 2)}"
+        notes = [f"{name}: {shorten(text, _SHORT)}" for name, text in critique.notes.items()]
+        verdict = "\n\n".join(filter(None, [figures, shorten(critique.feedback, _SHORT), *notes]))
     blamed = trace.gradients.blamed.items()
     gradients = [
         (f"gradient: {'instinct ' * isinstance(v, int)}{v}", shorten(text, _SHORT))

@@ -110,13 +110,13 @@ COLUMNS = (
 _FORM = 4  # counts what a kept summary holds: those of an earlier form are made again
 _FIGURES = ("gain", "score")
 _LIST = "pco runs list"
+# A writer signs the lock as soon as it has it: an unchanged file means that no process wrote.
 _WATCHED = (locks.FILE, f"{locks.FILE}-wal", locks.ATTEMPTS, *locks.LOCK_FILES)
-"""A writer signs the lock as soon as it has it: an unchanged file means that no process wrote."""
+# What reading a damaged or foreign file raises.
 _MISFITS = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError),
     *(TypeError, ValueError),
 )
-"""What reading a damaged or foreign file raises."""
 
 
 def list_runs(runs_dir: Path) -> list[RunSummary]:

@@ -352,6 +352,26 @@ async def test_a_log_that_another_process_holds_is_said_to_fail_and_loses_nothin
     assert sorted(each.served.id for each in logged(path)) == sorted([first, *asked])
 
 
+@pytest.mark.slow
+async def test_while_a_log_waits_for_a_lock_it_says_so_and_counts_what_it_drops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("promptcodebook.deploy.online.log.WAITING", 5)
+    path = tmp_path / "requests.sqlite"
+    async with serving(path) as served:
+        asked = [await answered(served)]
+        assert (await say(served, request_id=asked[0], reward=1))[0] == 200
+        with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+            holder.execute("BEGIN IMMEDIATE")
+            asked += [await answered(served, f"Question {n}?") for n in range(40)]
+            await recording_is(served, "failed")  # SQLite waits for 30 s
+            holder.execute("ROLLBACK")
+        await recording_is(served, "ok")
+        lost = (await served.metrics())["pco_requests_lost"]
+    there = [each.served.id for each in logged(path)]
+    assert lost > 0 and len(there) + lost == len(asked) and there[-5:] == asked[-5:]
+
+
 async def test_one_request_that_cannot_be_written_costs_no_other(tmp_path: Path) -> None:
     log = SqliteLog(tmp_path / "requests.sqlite")
     rows = [Served(f"req-{n:024x}", n, "tickets", "v", "", "", 200, 0.1, None, (), 1.0, ())
@@ -360,7 +380,7 @@ async def test_one_request_that_cannot_be_written_costs_no_other(tmp_path: Path)
         log.put(each)
     for each in (rows[0], rows[4]):
         assert await log.give(Feedback(each.id, 1.0), None) == "kept"
-    assert not log.fails
+    assert not log.fails and log.lost == 1
     log.close()
     log = SqliteLog(tmp_path / "requests.sqlite")
     assert [each.served.time for each in log.newest("tickets")] == [4, 3, 1, 0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -18,7 +20,7 @@ from promptcodebook.deploy.online.log import (
     new_request_id,
     open_log,
 )
-from promptcodebook.errors import ConfigError, StoreError, StoreTooNew
+from promptcodebook.errors import ConfigError, DiskFull, StoreError, StoreTooNew
 from tests.build.cli import pco
 from tests.build.clock import until
 from tests.build.cluster import MISSING, SECRET, Cluster, cluster, served
@@ -126,6 +128,100 @@ async def test_one_row_that_cannot_be_kept_costs_no_other(postgres: Cluster) -> 
         log.put(bad)
         await asyncio.to_thread(written, log, served(2))
         assert [each.served.time for each in log.newest("tickets@live")] == [102.0]
+
+
+REFUSE = """CREATE FUNCTION promptcodebook.refuse() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{}'; END $$"""
+ON = "CREATE TRIGGER refuse BEFORE INSERT ON promptcodebook.{0} EXECUTE FUNCTION {1}"
+OFF = "DROP TRIGGER refuse ON promptcodebook.{0}"
+
+
+def refusing(postgres: Cluster, statement: str) -> None:
+    for table in ("served", "feedback"):
+        postgres.sql(statement.format(table, "promptcodebook.refuse()"))
+
+
+# A full disk, a standby after a failover, a right that was taken, a damaged page, a lock.
+@pytest.mark.parametrize("state", ["53100", "25006", "42501", "XX001", "55P03"])
+async def test_what_a_database_refuses_for_a_while_is_written_later(
+    postgres: Cluster, state: str
+) -> None:
+    with closing(open_log(postgres.url)) as log:
+        await asyncio.to_thread(written, log, first := served(1))
+        postgres.sql(REFUSE.format(state))
+        refusing(postgres, ON)
+        log.put(later := served(2))
+        await until(lambda: log.fails)
+        with pytest.raises(DiskFull if state == "53100" else StoreError, match=": no"):
+            await log.give(Feedback(first.id, 1.0), "a")
+        refusing(postgres, OFF)
+        await until(lambda: not log.fails)
+        assert [each.served for each in log.newest("tickets@live")] == [later, first]
+        assert await log.give(Feedback(first.id, 1.0), "a") == "kept"
+        assert log.lost == 0
+
+
+@pytest.mark.parametrize("state", ["22001", "54000"])
+async def test_a_request_that_can_never_be_written_is_counted_and_holds_up_no_other(
+    postgres: Cluster, state: str
+) -> None:
+    with closing(open_log(postgres.url)) as log:
+        await asyncio.to_thread(written, log, served(1))
+        postgres.sql(REFUSE.format(state))
+        refusing(postgres, ON.replace("EXECUTE", "FOR EACH ROW WHEN (new.time = 102) EXECUTE"))
+        log.put(served(2))
+        await asyncio.to_thread(written, log, served(3), served(4))
+        assert [each.served.time for each in log.newest("tickets@live")] == [104.0, 103.0, 101.0]
+        assert log.lost == 1 and not log.fails
+
+
+async def test_behind_a_lock_the_oldest_requests_are_dropped_and_counted(
+    postgres: Cluster,
+) -> None:
+    import psycopg
+
+    with closing(open_log(postgres.url)) as log, psycopg.connect(postgres.url) as other:
+        other.execute("LOCK TABLE promptcodebook.served IN ACCESS EXCLUSIVE MODE")
+        for n in range(50_010):
+            log.put(served(n))
+        await until(lambda: log.fails)
+        with pytest.raises(StoreError, match="lock timeout"):
+            await log.give(Feedback(new_request_id(), 1.0), "a")
+        assert log.fails
+        other.rollback()
+        await until(lambda: not log.fails)
+        await until(lambda: sum(e.requests for e in log.traffic("tickets@live", 0)) == 50_000)
+        assert log.lost == 10 and not log.fails
+    assert postgres.sql("SELECT min(time), max(time) FROM promptcodebook.served") == "110|50109"
+
+
+async def test_a_database_that_says_nothing_holds_up_no_one(postgres: Cluster) -> None:
+    clients = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
+    with closing(open_log(postgres.url)) as log:
+        await asyncio.to_thread(written, log, first := served(1))
+        process = int(postgres.sql(f"{clients} AND pid <> pg_backend_pid()"))
+        os.kill(process, signal.SIGSTOP)
+        try:
+            log.put(later := served(2))
+            await until(lambda: log.fails)
+            with pytest.raises(StoreError, match="does not answer"):
+                await log.give(Feedback(first.id, 1.0), "a")
+        finally:
+            os.kill(process, signal.SIGCONT)
+        await until(lambda: not log.fails)
+        assert [each.served for each in log.newest("tickets@live")] == [later, first]
+
+
+async def test_a_log_that_closes_while_the_database_is_away_says_what_it_loses(
+    postgres: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(open_log(postgres.url)) as log:
+        await asyncio.to_thread(postgres.stop)
+        log.put(served(0))
+        log.put(served(1))
+        await until(lambda: log.fails)
+    await asyncio.to_thread(postgres.start)
+    assert "2 requests are not recorded" in caplog.text
 
 
 async def test_two_servers_bring_the_tables_up_to_date_while_a_third_writes(

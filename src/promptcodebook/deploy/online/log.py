@@ -37,8 +37,9 @@ _PATIENCE_S, _AGAIN_S = 1.0, 0.1
 """How long feedback waits for a request that is still on its way to the file."""
 _PAGE = 500  # Requests that are read at once: their texts are in memory together.
 _LONG_S = 600.0  # What a statement over a long log may take; this file is ours.
-_WAITING, _RETRY_S = 50_000, 1.0
+WAITING, _RETRY_S = 50_000, 1.0
 """How many requests wait for a disk that takes none, and how long until it is tried again."""
+SLOW_S = 5.0  # A write that has no answer for so long counts as failed, though it may succeed yet.
 TABLES = (
     "CREATE TABLE IF NOT EXISTS served (id TEXT PRIMARY KEY, time DOUBLE PRECISION NOT NULL, "
     "ref TEXT NOT NULL, version TEXT NOT NULL, caller TEXT NOT NULL, arm TEXT NOT NULL, "
@@ -90,11 +91,28 @@ def logged_name(ref: str, reference: Reference) -> str:
     return ref if "@" in ref else served_name(reference)
 
 
-class BackgroundFile:
+class Recorder:
+    """What is written in the background. `lost` counts what was given up: too much waited, or it
+    could not be written at all."""
+
+    lost = 0
+    _failed, _began = False, math.inf
+
+    @property
+    def fails(self) -> bool:
+        """Whether nothing is written now: refused, or without an answer for some seconds."""
+        return self._failed or self._stalls
+
+    @property
+    def _stalls(self) -> bool:
+        return time.monotonic() - self._began > SLOW_S
+
+
+class BackgroundFile(Recorder):
     """A file that is written to in the background: requests do not wait for it, nor fail for it.
-    What the disk refuses is written again until it is there. Of more than `_WAITING` items `fewer`
-    keeps some; the rest is lost, and the log says so. Several processes may write to one file;
-    `what` begins the line that says it failed. StoreError."""
+    What the disk refuses is written again until it is there. Of more than twice `WAITING` items
+    `fewer` makes few; without it the oldest are lost, and the log says so. Several processes may
+    write to one file; `what` begins the line that says it failed. StoreError."""
 
     def __init__(
         self,
@@ -102,7 +120,7 @@ class BackgroundFile:
         what: str,
         write: Callable[[sqlite3.Connection, Sequence[Any]], None],
         each_batch: Write | None = None,
-        fewer: Callable[[list[Any]], list[Any]] = lambda items: items[-_WAITING:],
+        fewer: Callable[[list[Any]], list[Any]] | None = None,
     ) -> None:
         if not path.parent.is_dir():
             try:
@@ -115,14 +133,16 @@ class BackgroundFile:
         self._waiting: list[Any] = []
         self._lock = threading.Lock()  # the writer's thread gives back what it could not write
         self._scheduled = False
-        self.fails = False
 
     def put(self, item: Any) -> None:
         """Written within a moment, together with all of that moment. Called in an event loop."""
         with self._lock:
             self._waiting.append(item)
-            if len(self._waiting) > 2 * _WAITING:
+            if len(self._waiting) > 2 * WAITING and self._fewer is not None:
                 self._waiting = self._fewer(self._waiting)
+            elif len(self._waiting) > 2 * WAITING:
+                self.lost += len(self._waiting) - WAITING
+                self._waiting = self._waiting[-WAITING:]
                 _log.error("some %s not recorded: too many wait for the disk", self._what)
             begins, self._scheduled = not self._scheduled, True
         if begins:
@@ -132,12 +152,13 @@ class BackgroundFile:
     def _write(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
             items, self._waiting = self._waiting, []
+        self._began = time.monotonic()
 
         def done(future: Future[None]) -> None:
             error = future.exception()
-            if error is not None and not self.fails:
+            if error is not None and not self._failed:
                 _log.error("%s not recorded: %s", self._what, error)
-            self.fails = error is not None
+            self._failed, self._began = error is not None, math.inf
             with self._lock:
                 if error is not None:
                     self._waiting = [*items, *self._waiting]
@@ -160,6 +181,7 @@ class BackgroundFile:
                 raise
             db.execute("ROLLBACK TO items")
             if len(items) == 1:
+                self.lost += 1
                 _log.error("one of what is kept: %s not recorded: %s", self._what, type(error))
             else:
                 for item in items:
@@ -365,11 +387,9 @@ _SPREAD = (
 )
 
 
-class ServedLog(ABC):
+class ServedLog(Recorder, ABC):
     """Where requests and their feedback are kept. What is read takes memory for a page of requests
     or for sums, however long the log is. All raise StoreError."""
-
-    fails: bool
 
     @abstractmethod
     def put(self, item: Served) -> None: ...

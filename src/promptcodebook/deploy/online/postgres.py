@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future
@@ -18,15 +20,27 @@ from typing import Any
 
 from promptcodebook.base.sqlite import Packer
 from promptcodebook.deploy.online import log
-from promptcodebook.deploy.online.log import ROOM, Feedback, FeedbackStatus, Room, Served, ServedLog
+from promptcodebook.deploy.online.log import (
+    ROOM,
+    SLOW_S,
+    WAITING,
+    Feedback,
+    FeedbackStatus,
+    Room,
+    Served,
+    ServedLog,
+)
 from promptcodebook.errors import ConfigError, DiskFull, StoreError, StoreTooNew
 
 _pg: Any = import_module("psycopg")
 _log = logging.getLogger(__name__)
-_MOMENT_S, _BATCH, _WAITING = 0.2, 2048, 50_000
-"""The last is how many requests wait for a database that is away; beyond it the oldest are lost."""
+_MOMENT_S, _BATCH = 0.2, 2048
+_LOCK_S, _CLOSE_S = 3, 15.0
+"""How long a write waits for another session's lock, and `close` for a database."""
 _PATIENCE = {"connect_timeout": 5, "keepalives_idle": 15, "tcp_user_timeout": 15_000}
 _SCHEMA, _DISK_FULL = "promptcodebook", "53100"
+_OF_A_ROW = ("22", "23", "54", "P0")
+"""Classes of errors that a row's own content or size causes: they do not pass with time."""
 _LOCK = f"SELECT pg_advisory_xact_lock(hashtext('{_SCHEMA}'))"
 MIGRATIONS = (
     tuple(each.format(bytes="BYTEA", number="BIGSERIAL PRIMARY KEY") for each in log.TABLES),
@@ -60,12 +74,14 @@ class PostgresLog(ServedLog):
             hint = "write postgresql://USER:PASSWORD@HOST/DATABASE; signs in a password as %40, %2F"
             raise ConfigError(message, hint=hint)
         self._where = f"the Postgres database {name or 'of this user'} at {host or 'localhost'}"
-        options = f"{parts.pop('options', '')} -c search_path={_SCHEMA}"
+        # The server's default waits for ever; an address may say another time.
+        patience = f"-c lock_timeout={_LOCK_S}s"
+        options = f"{patience} {parts.pop('options', '')} -c search_path={_SCHEMA}"
         self._opening = {**_PATIENCE, **parts, "options": options}
         with self._connected() as db:
             self._migrate(db, migrations)
-        self.fails, self._db, self._packer = False, None, Packer()
-        self._waiting = deque[Served](maxlen=_WAITING)
+        self._db, self._packer = None, Packer()
+        self._waiting, self._lock = deque[Served](), threading.Lock()
         self._queue: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="writer postgres", daemon=True)
         self._thread.start()
@@ -85,10 +101,14 @@ class PostgresLog(ServedLog):
         kind = DiskFull if getattr(error, "sqlstate", "") == _DISK_FULL else StoreError
         return kind(f"{self._where} cannot be used: {said}", hint="is it up? psql $PCO_FEEDBACK")
 
-    def _passes(self, error: Exception) -> bool:
+    def _passes(self, error: Any) -> bool:
+        """Whether the same write may succeed later: it is no row's fault."""
+        if state := getattr(error, "sqlstate", None):
+            return not state.startswith(_OF_A_ROW)
         return isinstance(error, _pg.OperationalError | _pg.InterfaceError)
 
     def _migrate(self, db: Any, migrations: Sequence[Sequence[str]]) -> None:
+        db.execute("SET LOCAL lock_timeout = 0")  # another server's migration may take its time
         db.execute(_LOCK)
         if db.execute(f"SELECT to_regclass('{_SCHEMA}.layout')").fetchone()[0] is None:
             db.execute(f"CREATE SCHEMA IF NOT EXISTS {_SCHEMA}")
@@ -103,7 +123,15 @@ class PostgresLog(ServedLog):
             db.execute("UPDATE layout SET version = %s", (own,))
 
     def put(self, item: Served) -> None:
-        self._waiting.append(item)
+        with self._lock:
+            self._waiting.append(item)
+            self._drop()
+
+    def _drop(self) -> None:
+        """Drops and counts the oldest of too many."""
+        while len(self._waiting) > WAITING:
+            self._waiting.popleft()
+            self.lost += 1
 
     async def give(
         self, feedback: Feedback, caller: str | None, room: Room = ROOM
@@ -112,8 +140,12 @@ class PostgresLog(ServedLog):
             if not self._thread.is_alive():
                 raise StoreError(f"{self._where} is closed")
             became = Future[FeedbackStatus]()
-            self._queue.put((feedback, caller, room, became))
-            return await asyncio.wrap_future(became)
+            with suppress(TimeoutError):
+                if not self._stalls:
+                    self._queue.put((feedback, caller, room, became))
+                    return await asyncio.wait_for(asyncio.wrap_future(became), 2 * SLOW_S)
+            hint = "send it again later: what is there already is not added twice"
+            raise StoreError(f"{self._where} does not answer", hint=hint)
 
         return await log.patiently(once)
 
@@ -127,9 +159,14 @@ class PostgresLog(ServedLog):
                     units.append(self._queue.get_nowait())
             over = over or None in units
             given = [unit for unit in units if unit and unit[-1].set_running_or_notify_cancel()]
-            served = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+            with self._lock:
+                served = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             if served or given:
+                self._began = time.monotonic()
                 self._commit(served, given)
+                self._began = math.inf
+        if self._waiting:
+            _log.error("%d requests are not recorded", len(self._waiting))
         if self._db is not None:
             self._db.close()
 
@@ -139,20 +176,28 @@ class PostgresLog(ServedLog):
         try:
             became = self._write(served, given)
         except Exception as error:
-            if (passing := self._passes(error)) and again:
+            fault, passing = self._fault(error), self._passes(error)
+            if again and self._db is not None and self._db.closed:
                 return self._commit(served, given, False)
             if not passing and len(served) + len(given) > 1:
-                singly = [*(((s,), ()) for s in served), *(((), (unit,)) for unit in given)]
-                return [self._commit(*each) for each in singly][-1]
-            fault = self._fault(error)
-            if served and not self.fails:
+                for each in served:
+                    self._commit([each], ())
+                for unit in given:
+                    self._commit((), [unit])
+                return None
+            if served and not (passing and self._failed):
                 _log.error("requests are not recorded: %s", fault)
-            self.fails = self.fails or bool(served)
-            self._waiting.extendleft(reversed(served) if passing else ())
+            if passing:
+                self._failed = self._failed or bool(served)
+                with self._lock:
+                    self._waiting.extendleft(reversed(served))
+                    self._drop()
+            else:
+                self.lost += len(served)
             for *_, future in given:
                 future.set_exception(fault)
         else:
-            self.fails = self.fails and not served
+            self._failed = self._failed and not served
             for (*_, future), so in zip(given, became, strict=True):
                 future.set_result(so)
 
@@ -197,4 +242,6 @@ class PostgresLog(ServedLog):
 
     def close(self) -> None:
         self._queue.put(None)
-        self._thread.join()
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            _log.error("%s does not answer: the last requests are not recorded", self._where)

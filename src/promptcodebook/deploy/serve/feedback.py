@@ -73,6 +73,8 @@ class Online:
         metrics.gauge(
             "pco_unrecorded", "1 when requests are no longer recorded.", lambda: int(self.log.fails)
         )
+        lost = "Requests whose record was given up since the start."
+        metrics.gauge("pco_requests_lost", lost, lambda: self.log.lost)
         metrics.gauge("pco_drift", "What differs from the day before.", lambda: self._drifting)
         if (judge := self.judge) is None:
             return

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from promptcodebook.base.intervals import Interval
 from promptcodebook.base.units import number
-from promptcodebook.deploy.viewer.following import key_of, time_left
-from promptcodebook.deploy.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen
+from promptcodebook.deploy.viewer.following import key_of
+from promptcodebook.deploy.viewer.screens import ALL_SIMULATED, SOME_SIMULATED, Screen, time_left
 from promptcodebook.errors import StoreError
 from promptcodebook.report.context import Context
 from promptcodebook.report.pages import MISSING, render
