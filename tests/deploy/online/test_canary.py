@@ -100,6 +100,18 @@ async def test_a_better_canary_is_promoted_and_the_log_says_by_how_much(tmp_path
         assert "canary" not in (await trial.served.ask("/readyz"))[1]
 
 
+async def test_a_clock_that_steps_an_hour_back_holds_up_no_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as trial:
+        await trial.begin()
+        await trial.prompted()
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: now() - 3600)
+        await trial.rewarded(lambda version, n: float(version == trial.today))
+        assert trial.canary is None and trial.registry.resolve(PRODUCTION) == trial.today
+
+
 async def test_a_worse_canary_is_rolled_back_and_the_ref_stays(tmp_path: Path) -> None:
     async with serving(tmp_path) as trial:
         await trial.begin()

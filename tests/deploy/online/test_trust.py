@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from promptcodebook.calls import Usage
 from promptcodebook.config import Budget
 from promptcodebook.deploy.http.admission import caller_of
+from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.deploy.online.canary import CanaryJudge
 from promptcodebook.deploy.online.log import SqliteLog
 from promptcodebook.deploy.registry.log import SqliteStorage
@@ -161,6 +164,38 @@ async def budgeted(folder: Path) -> AsyncGenerator[tuple[Up, Spending]]:
     spending = Spending(folder / "spent.sqlite", allowed, PriceTable({}), ["m"], 100)
     async with up(None, Setup(keys=(HOSTILE,), spending=spending)) as served:
         yield served, spending
+
+
+async def test_a_clock_that_jumps_gives_no_budget_twice(tmp_path: Path) -> None:
+    """A day ahead and an hour back over midnight, in one process and over restarts."""
+    clock, who = [""], caller_of(HOSTILE)
+
+    def opened() -> Spending:
+        allowed = {who: Budget(calls=2)}
+        now = lambda: datetime.fromisoformat(f"{clock[0]}+00:00")  # noqa: E731
+        return Spending(tmp_path / "spent.sqlite", allowed, PriceTable({}), ["m"], 100, now)
+
+    def calls(spending: Spending) -> int:
+        done = 0
+        with suppress(Refusal):
+            while True:
+                ticket = spending.begin("executor", Usage(calls=1))
+                spending.end(ticket, "executor", Usage(calls=1), lost=False)
+                done += 1
+        return done
+
+    clock[0], done = "2026-03-01T23:50", list[int]()
+    spending = opened()
+    spending.paying(who)
+    moments = ("2026-03-01T23:50", "2026-03-02T00:10", "2026-03-01T23:10", "2099-01-01T12:00")
+    for clock[0] in (*moments, *moments[1:]):
+        done.append(calls(spending))
+    spending.close()
+    for clock[0] in (moments[3], *moments):
+        spending = opened()
+        done.append(calls(spending))
+        spending.close()
+    assert done == [2, 2, 0, 2, *[0] * 8]
 
 
 async def test_what_is_no_number_is_never_an_error_of_the_server(tmp_path: Path) -> None:
