@@ -31,7 +31,6 @@ from promptcodebook.deploy.online.log import (
     row_of,
     said,
 )
-from promptcodebook.deploy.online.sequences import ValueCounts, difference
 from promptcodebook.deploy.online.status import (
     DriftFinding,
     Status,
@@ -40,14 +39,12 @@ from promptcodebook.deploy.online.status import (
     status_of,
     tree_of,
 )
-from promptcodebook.deploy.registry.log import SqliteStorage
 from promptcodebook.deploy.registry.registry import Canary, Registry
-from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.versions import RegistrySource
 from promptcodebook.errors import ConfigError
 from tests.build.cli import pco
 from tests.build.clock import until
-from tests.build.online import Trial, served
+from tests.build.online import Trial, judging, registry_in, served
 from tests.build.proxied import Setup, one_call, up
 from tests.build.registry import PRODUCTION, open_gate
 from tests.build.server import fails, says
@@ -55,30 +52,12 @@ from tests.build.server import fails, says
 KEYS = tuple(f"key-of-caller-{n:02}" for n in range(24))
 
 
-def registry_in(folder: Path) -> tuple[Registry, str, str]:
-    """A ref at one version, and another version to try."""
-    registry = Registry(SqliteStorage(folder / "registry.sqlite"), "ada")
-    today, new = (one_call(base_prompt=word).text() for word in ("Today.", "New."))
-    for text in (today, new):
-        registry.freeze(text, "tickets")
-    names = [each.version for each in registry.versions()]
-    registry.promote(names[0], PRODUCTION, gate=open_gate)
-    return registry, names[0], names[1]
-
-
 @asynccontextmanager
 async def serving(folder: Path, feedback: bool = True, **setup: Any) -> AsyncGenerator[Trial]:
     registry, today, new = registry_in(folder)
-    difference(
-        ValueCounts(), ValueCounts()
-    )  # the first one takes a second, and a judge rests after such a look
-    options = setup.pop("options", {})
-    if feedback:
-        log = SqliteLog(folder / "requests.sqlite")
-        judge = CanaryJudge(Registry(registry.storage, "pco serve"), PRODUCTION, log)
-        options["online"] = Online(PRODUCTION, log, judge=judge, judge_s=0.02)
     source = RegistrySource(registry, PRODUCTION)
-    async with up(setup=Setup(source=source, options=options, **setup)) as served:
+    server = judging(folder, registry, **setup) if feedback else up(setup=Setup(source=source))
+    async with server as served:
         yield Trial(served, registry, today, new)
 
 

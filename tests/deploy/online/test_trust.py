@@ -16,16 +16,12 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import Budget
 from promptcodebook.deploy.http.admission import caller_of
 from promptcodebook.deploy.http.completions import Refusal
-from promptcodebook.deploy.online.canary import CanaryJudge
-from promptcodebook.deploy.online.log import SqliteLog
-from promptcodebook.deploy.registry.log import SqliteStorage
 from promptcodebook.deploy.registry.registry import Registry
-from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.spending import Spending
-from promptcodebook.deploy.serve.versions import RegistrySource
 from promptcodebook.lm.budget import PriceTable
 from tests.build.clock import until
-from tests.build.proxied import SAID, Setup, Up, one_call, up
+from tests.build.online import judging, registry_in
+from tests.build.proxied import SAID, Setup, Up, up
 from tests.build.registry import PRODUCTION, open_gate
 from tests.build.server import fails, says
 
@@ -35,20 +31,10 @@ HOSTILE, *HONEST = tuple(f"key-of-caller-{n:02}" for n in range(13))
 @asynccontextmanager
 async def trying(folder: Path, **setup: Any) -> AsyncGenerator[tuple[Up, Registry, str]]:
     """A server with a canary of half of its requests; the canary's version."""
-    registry = Registry(SqliteStorage(folder / "registry.sqlite"), "ada")
-    for word in ("Today.", "New."):
-        registry.freeze(one_call(base_prompt=word).text(), "tickets")
-    today, new = (each.version for each in registry.versions())
-    registry.promote(today, PRODUCTION, gate=open_gate)
+    registry, _, new = registry_in(folder)
     plan: dict[str, Any] = {"share": 0.5, "margin": 0.0, "split": "header:X-Split"}
     registry.promote(new, PRODUCTION, gate=open_gate, canary=plan)
-    log = SqliteLog(folder / "requests.sqlite")
-    judge = CanaryJudge(Registry(registry.storage, "pco serve"), PRODUCTION, log)
-    online = Online(PRODUCTION, log, judge=judge, judge_s=0.02)
-    options = {"online": online}
-    source = RegistrySource(registry, PRODUCTION)
-    settings = Setup(keys=(HOSTILE, *HONEST), source=source, options=options, **setup)
-    async with up(setup=settings) as served:
+    async with judging(folder, registry, keys=(HOSTILE, *HONEST), **setup) as served:
         while served.proxy.live.tried is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         yield served, registry, new
