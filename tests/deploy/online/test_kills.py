@@ -131,26 +131,28 @@ async def test_a_canary_ends_once_though_its_server_is_killed(tmp_path: Path) ->
                 body = await answer.json()
             return body.get("canary") == tried and "no feedback" in body["canary_state"]
 
-        for kill in range(KILLS):
-            good, today = kill % 3 > 0, registry.resolve(PRODUCTION)
-            [tried] = {*versions} - {today}
-            registry.promote(tried, PRODUCTION, gate=open_gate, canary=plan)
-            entries = len(registry.history())
-            await until(tries)
-            under_way = asyncio.ensure_future(users(60))
-            await asyncio.sleep(0.07 * (kill * 7 % 30))
-            os.kill(process.pid, signal.SIGKILL)
-            await asyncio.gather(under_way, process.wait())
-            before += registry.canary(PRODUCTION) is None
-            process, url = await started(tmp_path / "registry")
-            async with asyncio.timeout(120):
-                while registry.canary(PRODUCTION) is not None:
-                    await users(10)
-            await users(10)
-            assert registry.verify().passes and len(registry.history()) == entries + 1
-            assert registry.resolve(PRODUCTION) == (tried if good else today)
-        os.kill(process.pid, signal.SIGKILL)
-        await process.wait()
+        try:
+            for kill in range(KILLS):
+                good, today = kill % 3 > 0, registry.resolve(PRODUCTION)
+                [tried] = {*versions} - {today}
+                registry.promote(tried, PRODUCTION, gate=open_gate, canary=plan)
+                entries = len(registry.history())
+                await until(tries)
+                under_way = asyncio.ensure_future(users(60))
+                await asyncio.sleep(0.07 * (kill * 7 % 30))
+                os.kill(process.pid, signal.SIGKILL)
+                await asyncio.gather(under_way, process.wait())
+                before += registry.canary(PRODUCTION) is None
+                process, url = await started(tmp_path / "registry")
+                async with asyncio.timeout(120):
+                    while registry.canary(PRODUCTION) is not None:
+                        await users(10)
+                await users(10)
+                assert registry.verify().passes and len(registry.history()) == entries + 1
+                assert registry.resolve(PRODUCTION) == (tried if good else today)
+        finally:
+            process.kill()
+            await process.wait()
     with closing(sqlite3.connect(tmp_path / "requests.sqlite")) as db:
         rows = db.execute("SELECT id, key FROM feedback").fetchall()
     assert acknowledged <= {*rows} and len(rows) == len({*rows})
