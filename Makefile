@@ -73,16 +73,6 @@ $(VENV)-agents/.agents: requirements/agents.lock $(VENV)/.pip
 		|| echo "these frameworks cannot be installed here: their tests will be skipped" >&2
 	@touch $@
 
-# What vLLM needs to read a batch file lies over the models' environment. Its wheel has 336 MB and is
-# for Linux: elsewhere the test that runs it is skipped.
-$(VENV)-vllm/.vllm: requirements/vllm.lock $(VENV)-local/.local
-	@echo "installing vLLM's reader of batch files in an environment of its own (once, 336 MB) ..." >&2
-	@test -x $(VENV)-vllm/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-vllm
-	@$(VENV)-local/bin/python -c "$(OVER)" > $$($(VENV)-vllm/bin/python -c "$(SITE)")/over.pth
-	@$(BIN)/python -m pip --python $(VENV)-vllm/bin/python $(INSTALL) --no-deps --require-hashes -r requirements/vllm.lock \
-		|| echo "vLLM cannot be installed here: the test that runs it will be skipped" >&2
-	@touch $@
-
 $(VENV)-docs/.docs: requirements/docs.lock $(VENV)/.pip
 	@echo "installing MkDocs in an environment of its own (once) ..." >&2
 	@test -x $(VENV)-docs/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-docs
@@ -107,7 +97,7 @@ test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 test-slow: $(VENV)/.dev $(NPM)  ## what takes minutes: kills, attacks, whole runs, browsers
 	@$(PYTEST) -n $(SLOW_WORKERS) -m slow
 
-test-local: $(VENV)-local/.local $(VENV)-mlflow/.mlflow $(VENV)-agents/.agents $(VENV)-vllm/.vllm $(NPM)  ## with weights, real clients and vLLM
+test-local: $(VENV)-local/.local $(VENV)-mlflow/.mlflow $(VENV)-agents/.agents $(NPM)  ## with weights and real clients
 	@$(VENV)-local/bin/python -m pytest -m local -n $(LOCAL_WORKERS) --dist loadfile
 
 check: static test-slow  ## format, lint, prose, types, layers, advisories, documentation, slow tests
@@ -144,4 +134,4 @@ bench: $(VENV)/.dev  ## the numbers, side by side; prints ratios
 	$(BIN)/python -m bench.run
 
 clean:
-	rm -rf $(VENV) $(VENV)-local $(VENV)-mlflow $(VENV)-agents $(VENV)-vllm $(VENV)-docs site .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VENV)-local $(VENV)-mlflow $(VENV)-agents $(VENV)-docs site .pytest_cache .ruff_cache .hypothesis dist build

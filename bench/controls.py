@@ -37,11 +37,11 @@ from promptcodebook.base.intervals import Interval
 from promptcodebook.base.randomness import keyed_int
 from promptcodebook.config import load_config
 from promptcodebook.data import Dataset
+from promptcodebook.paper.experiments.cells import run_once
 from promptcodebook.paper.experiments.operators import run_broken
 from promptcodebook.paper.tasks.constraints.checks import KINDS
 from promptcodebook.paper.tasks.constraints.task import compatible, draw_constraints, reward
 from promptcodebook.run.opening import Where
-from promptcodebook.run.optimize import run_once
 from promptcodebook.store.events import Concluded
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.task import load_task

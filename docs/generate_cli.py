@@ -43,10 +43,30 @@ Pipes and files get plain lines; `NO_COLOR` removes the colours. Exit codes: 0 d
 """
 _SHARED = """## Shared options
 
-Every command takes `--help` and `--json` (the result as JSON). It names which of these it takes.
+Every command takes `--help` and `--json` (the result as JSON). It names which of these it takes,
+where *training* and *policy* stand for:
+
+{groups}
+
 A default is in brackets.
+
 """
-_OFTEN = 3
+_GROUPS = {
+    "training": (
+        "config",
+        "--task",
+        "--data",
+        "--lm",
+        "--preset",
+        "--set",
+        "--agent",
+        "--present",
+        "--question",
+    ),
+    "policy": ("--config", "--task", "--data", "--lm", "--set", "--trust"),
+}
+"""Options that commands take together, and so are named by one word."""
+_OFTEN = 2
 """An option that this many commands explain in the same words is explained once."""
 _IN_HEAD = {
     ("--help", "Show this message and exit."),
@@ -93,11 +113,9 @@ def _entries(lines: list[str]) -> dict[str, str]:
         elif line.strip():
             typed, _, text = line.strip().partition("  ")
             found[typed] = text.strip()
-    return {
-        typed: text.strip()
-        for typed, text in found.items()
-        if (typed, text.strip()) not in _IN_HEAD
-    }
+    # How wide the other options are decides where the help breaks a line, and no word of it.
+    texts = {typed: " ".join(text.split()) for typed, text in found.items()}
+    return {typed: text for typed, text in texts.items() if (typed, text) not in _IN_HEAD}
 
 
 def _sections(path: tuple[str, ...]) -> dict[str, list[str]]:
@@ -126,6 +144,15 @@ def _listed(entries: dict[str, str]) -> list[str]:
     return lines
 
 
+def _named(often: list[str]) -> str:
+    """The shared options of a command, those of a whole group by its name."""
+    for name, options in _GROUPS.items():
+        group = [f"`{option}`" for option in options]
+        if set(group) <= set(often):
+            often = [f"*{name}*", *(option for option in often if option not in group)]
+    return ", ".join(often)
+
+
 def page() -> str:
     """The whole of docs/cli.md."""
     sections = {path: _sections(path) for path in _commands()}
@@ -135,14 +162,16 @@ def page() -> str:
     }
     counted = Counter(entry for each in takes.values() for entry in each.items())
     shared = {entry for entry, n in counted.items() if n >= _OFTEN}
-    parts = [_HEAD, _SHARED + "\n" + "\n".join(_listed(dict(sorted(shared))))]
+    groups = [f"- *{name}*: `{'`, `'.join(options)}`" for name, options in _GROUPS.items()]
+    head = _SHARED.format(groups="\n".join(groups))
+    parts = [_HEAD, head + "\n".join(_listed(dict(sorted(shared))))]
     for path, each in sections.items():
         mark = "##" if len(path) < 2 else "###"
         own = {typed: text for typed, text in takes[path].items() if (typed, text) not in shared}
         often = [
             f"`{re.split(' [<A-Za-z]', typed)[0]}`" for typed in takes[path] if typed not in own
         ]
-        lines = [*_listed(own), *[f"- Shared: {', '.join(often)}"] * bool(often)]
+        lines = [*_listed(own), *[f"- Shared: {_named(often)}"] * bool(often)]
         parts.append(f"{mark} pco {' '.join(path)}\n")
         parts += ["\n".join(line.strip() for line in each[""]), "\n".join(lines)]
     parts = [part.strip() for part in parts]

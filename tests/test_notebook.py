@@ -93,7 +93,7 @@ def test_a_verdict_is_its_headline_and_folded_below_its_rows_with_the_one_to_dep
 def test_what_evaluations_and_estimates_show_is_escaped() -> None:
     row = VerdictRow(HOSTILE, Interval(0.5, 0.25, 0.75, 2), None, 0.5, 0, 0, Usage(), 1.0)
     side = Side(HOSTILE, {"a": 0.5, "b": 0.5}, HOSTILE, True, (0.0, 1.0))
-    share = Share("total", HOSTILE, Range(1, 2, 3), Range(), Range(), None, None)
+    share = Share("total", HOSTILE, Range(1, 2, 3), Range(), Range(), None)
     for value in (
         Assessment(HOSTILE, Evaluation(HOSTILE, HOSTILE, ()), row, {}, True),
         Comparison.of(side, side),

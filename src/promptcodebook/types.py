@@ -348,11 +348,13 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Critique:
-    """ℓ_text: the critic's score in [0, 1] and its prose; `harmful` = reasons by variable name."""
+    """ℓ_text: the critic's score in [0, 1] and its prose; `harmful` = reasons by variable name.
+    `notes` are the other texts of its reply, by their fields' names: reports show them all."""
 
     score: float
     feedback: str
     harmful: Mapping[str, str] = field(default_factory=dict[str, str])
+    notes: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import statistics
 import pytest
 
 from promptcodebook.base.intervals import mean_interval, paired_interval
-from promptcodebook.deploy.viewer.codebook import unpaired_interval
 from promptcodebook.paper.experiments.experiment import crossed_interval, crossed_ratio
 
 
@@ -144,17 +143,3 @@ def test_with_equal_seeds_the_interval_is_hardly_wider_than_that_of_the_examples
     half = crossed_ratio([[0.5, 0.0] * 40], [[1.0, 0.0] * 40])
     assert (half.mean, half.low, half.high) == (0.5, 0.5, 0.5)
     assert crossed_ratio([[1.0, 0.0]], [[1.0, -1.0]]).high == math.inf
-
-
-def test_two_means_of_other_examples_are_set_against_each_other() -> None:
-    """Zou and Donner's MOVER: each end is as far off as the two means' own ends together say."""
-    draw = random.Random(8)
-    a, b = [draw.random() for _ in range(30)], [draw.random() / 2 for _ in range(20)]
-    one, other = mean_interval(a), mean_interval(b)
-    found = unpaired_interval(a, b)
-    assert found.mean == pytest.approx(one.mean - other.mean) and found.n == 20
-    below = math.hypot(one.mean - one.low, other.high - other.mean)
-    above = math.hypot(one.high - one.mean, other.mean - other.low)
-    assert (found.mean - found.low, found.high - found.mean) == pytest.approx((below, above))
-    wide = unpaired_interval([1.0] * 3, [0.0] * 3)
-    assert wide.high == 1.0 and wide.low > -1.0

@@ -51,7 +51,7 @@ class Provider:
         self.paid = Counter[str]()
         self.uploads: list[bytes] = []
         self.batches: list[dict[str, Any]] = []
-        self.busy, self.retry_after = 0, 2
+        self.busy, self.retry_after = Counter[str](), 2
         self.seen: list[str] = []
         self._files: dict[str, bytes] = {}
         for path, handler in (
@@ -76,8 +76,8 @@ class Provider:
         while self.stops_at == name:
             self.reached.set()
             await asyncio.sleep(0.02)
-        if self.busy:
-            self.busy -= 1
+        if self.busy[name]:
+            self.busy[name] -= 1
             headers = {"Retry-After": str(self.retry_after)}
             return web.json_response({"error": {"message": "busy"}}, status=429, headers=headers)
         return web.json_response(body)

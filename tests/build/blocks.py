@@ -21,11 +21,11 @@ from promptcodebook.config import load_config
 from tests.build.cli import pco
 
 DOCS = Path(__file__).parents[2] / "docs"
+# The reader's own model: the simulated one answers in its place.
 _ADDRESS = re.compile(r'http://localhost:8000/v1#[\w-]+|openai/[\w.-]+|(?<=lm=")\.\.\.(?=")')
-"""The reader's own model: the simulated one answers in its place."""
 _BUDGET = re.compile(r"\b(\d+00calls|5usd)\b")
+# What is allowed for hundreds of calls: enough for a run to begin, to stop and to be judged.
 _SMALL = "60calls"
-"""What is allowed for hundreds of calls: enough for a run to begin, to stop and to be judged."""
 
 _FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.M | re.S)
 _TYPED = re.compile(r"^\$ ((?:.*\\\n)*.+)", re.M)

@@ -14,27 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from promptcodebook import types
 from promptcodebook.calls import Usage
 from promptcodebook.cli import app
-from promptcodebook.progress import (
-    Began,
-    Phase,
-    ProgressEvent,
-    Spent,
-    StepDone,
-    ValidationDone,
-)
-from promptcodebook.types import (
-    Codebook,
-    Evaluation,
-    Failure,
-    Instinct,
-    Parameters,
-    Rollout,
-    Route,
-    Step,
-    Trace,
-)
+from promptcodebook.progress import Began, Phase, ProgressEvent, Spent, StepDone, ValidationDone
 from tests.build.server import Server
 
 
@@ -127,19 +110,19 @@ def began(size: int, simulated: bool = True) -> Began:
     return Began("20260131-x", "runs/20260131-x", 20, 0, size, {"executor": spec}, simulated)
 
 
-def step(index: int, size: int) -> Step:
+def step(index: int, size: int) -> types.Step:
     rollouts = [
-        Rollout("a", route=Route((0, 1)), reward=index / 20),
-        Rollout("b", failure=Failure("execute", "CallTimeout", "slow")),
+        types.Rollout("a", route=types.Route((0, 1)), reward=index / 20),
+        types.Rollout("b", failure=types.Failure("execute", "CallTimeout", "slow")),
     ]
-    instincts = tuple(Instinct(f"Instinct {k} says {ESC}[31mred\x07.") for k in range(size))
-    return Step(
+    instincts = tuple(types.Instinct(f"Instinct {k} says {ESC}[31mred\x07.") for k in range(size))
+    return types.Step(
         index=index,
         epoch=index,
         epsilon=0.5,
-        traces=tuple(Trace(r) for r in rollouts),
+        traces=tuple(types.Trace(r) for r in rollouts),
         rewrites=(),
-        parameters=Parameters("e", "g", Codebook(instincts), "c"),
+        parameters=types.Parameters("e", "g", types.Codebook(instincts), "c"),
         ema=(0.0,) * size,
         success=(0.25,) * size,
         selected=tuple((index + 1) * (k < 2) for k in range(size)),
@@ -149,7 +132,9 @@ def step(index: int, size: int) -> Step:
 def script(size: int = 16, steps: int = 12) -> Iterator[ProgressEvent]:
     """The events of a run that is validated at last."""
     yield began(size)
-    yield ValidationDone(-1, Evaluation("step 0", "val", (Rollout("v", reward=0.25),)), best=True)
+    yield ValidationDone(
+        -1, types.Evaluation("step 0", "val", (types.Rollout("v", reward=0.25),)), best=True
+    )
     for index in range(steps):
         yield StepDone(step(index, size), 3.0)
         spent = {"executor": Usage(10, 900, 100, 0, None), "encoder": Usage(5, 90, 10, 0, 0.2)}

@@ -15,10 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.deploy.online.log import (
-    Served,
-    new_request_id,
-)
+from promptcodebook.deploy.online.log import Served, new_request_id
 from tests.build.server import free_port
 
 SECRET = "pass-word-4711"

@@ -13,11 +13,11 @@ from promptcodebook.deploy.exports import export_policy
 from promptcodebook.policy.file import PolicyFile
 from tests.build.policy import file_of
 
+# What would be filled in or run, were it a template to Jinja, Nunjucks, Mustache or `format`.
 HOSTILE = (
     "{{ cycler.__init__.__globals__.os.environ }} {% raw %} {# gone #} {input} {0} ${HOME} %s "
     "{{{input}}} <% x %> {{%{{#{"
 )
-"""What would be filled in or run, were it a template to Jinja, Nunjucks, Mustache or `format`."""
 
 
 INPUTS = (

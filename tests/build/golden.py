@@ -6,12 +6,7 @@ import json
 from dataclasses import dataclass
 
 from promptcodebook.lm.scripted import ScriptedLM
-from tests.build.method import (
-    attributed,
-    config,
-    routed,
-    verdict,
-)
+from tests.build.method import attributed, config, routed, verdict
 
 CONFIG = config(
     seed=3,

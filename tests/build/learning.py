@@ -12,10 +12,7 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.deploy.online.exploring import Explorer
-from promptcodebook.deploy.online.learning import (
-    TrainedRouter,
-    read_training,
-)
+from promptcodebook.deploy.online.learning import TrainedRouter, read_training
 from promptcodebook.deploy.online.log import Feedback, Logged, Served, SqliteLog
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.file import PolicyFile
@@ -26,8 +23,8 @@ from tests.build.topics import PHRASES, SMALL, obey, right
 OLD, NEW = "RPL", "C"
 
 
+# A half-life under which nothing ages.
 LONG = 1e9
-"""A half-life under which nothing ages."""
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from promptcodebook.models.local.engine import (
-    Engine,
-    Generation,
-    Job,
-    Load,
-    TokenLogprob,
-)
+from promptcodebook.models.local.engine import Engine, Generation, Job, Load, TokenLogprob
 from promptcodebook.models.local.server import LocalServer, ServerOptions
 
 Script = Callable[[Job], str]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from promptcodebook import types
 from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config import Config, load_config
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
@@ -27,20 +28,6 @@ from promptcodebook.routing.ranking import RankedRoutes
 from promptcodebook.routing.router import make_router
 from promptcodebook.routing.upkeep import Upkeep
 from promptcodebook.tasks.program import SingleCall, make_program
-from promptcodebook.types import (
-    Check,
-    Codebook,
-    Example,
-    Executor,
-    Instinct,
-    Output,
-    Parameters,
-    Program,
-    Score,
-    Step,
-    Trace,
-    Variable,
-)
 
 
 class Counts(Counter[str]):
@@ -59,8 +46,8 @@ def config(**tree: Any) -> Config:
     return load_config(small, tree)
 
 
+# Settings of `explore` under which the encoder routes every example.
 ENCODED = {"policy": "none"}
-"""Settings of `explore` under which the encoder routes every example."""
 
 
 def one_batch(**tree: Any) -> Config:
@@ -69,22 +56,26 @@ def one_batch(**tree: Any) -> Config:
     return config(update=update, **tree)
 
 
-def examples(count: int, start: int = 0) -> list[Example]:
-    return [Example(f"x{i}", f"input {i}", f"target {i}") for i in range(start, start + count)]
+def examples(count: int, start: int = 0) -> list[types.Example]:
+    return [
+        types.Example(f"x{i}", f"input {i}", f"target {i}") for i in range(start, start + count)
+    ]
 
 
-def book(*texts: str, frozen: Sequence[int] = ()) -> Codebook:
+def book(*texts: str, frozen: Sequence[int] = ()) -> types.Codebook:
     given = texts or ("rule zero", "rule one", "rule two", "rule three")
-    return Codebook(tuple(Instinct(text, k in frozen) for k, text in enumerate(given)))
+    return types.Codebook(tuple(types.Instinct(text, k in frozen) for k, text in enumerate(given)))
 
 
-def parameters(codebook: Codebook | None = None, encoder: str = "theta 0") -> Parameters:
-    return Parameters(encoder, "phi 0", codebook or book(), "psi 0")
+def parameters(
+    codebook: types.Codebook | None = None, encoder: str = "theta 0"
+) -> types.Parameters:
+    return types.Parameters(encoder, "phi 0", codebook or book(), "psi 0")
 
 
-async def number_scorer(example: Example, output: Output) -> Score:
+async def number_scorer(example: types.Example, output: types.Output) -> types.Score:
     """The reward is the number that the executor answered."""
-    return Score(float(output.text))
+    return types.Score(float(output.text))
 
 
 def routed(*indices: int) -> str:
@@ -118,7 +109,7 @@ def is_own_gradient(request: Request) -> bool:
     )
 
 
-def never(variable: Variable, text: str, before: str, others: Sequence[str]) -> str | None:
+def never(variable: types.Variable, text: str, before: str, others: Sequence[str]) -> str | None:
     """A Check that refuses nothing."""
     return None
 
@@ -173,12 +164,12 @@ class World:
     config: Config
     lm: ScriptedLM = field(default_factory=lambda: ScriptedLM().reply_with(talkative))
     scorer: Scorer = number_scorer
-    executor: Executor | Program = field(default_factory=SingleCall)
-    check: Check = never
+    executor: types.Executor | types.Program = field(default_factory=SingleCall)
+    check: types.Check = never
     stages: tuple[str, ...] = ()
     wrap: Callable[[LM], LM] = lambda lm: lm
     output_format: str = ""
-    pool: Sequence[Example] = ()
+    pool: Sequence[types.Example] = ()
     tally: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
@@ -220,12 +211,12 @@ class World:
 
     async def run(
         self,
-        data: Sequence[Example],
-        start: Parameters | None = None,
+        data: Sequence[types.Example],
+        start: types.Parameters | None = None,
         state: State | None = None,
-        traces: Callable[[int], Sequence[Trace]] = lambda step: (),
-        past: Sequence[Step] = (),
-    ) -> list[Step]:
+        traces: Callable[[int], Sequence[types.Trace]] = lambda step: (),
+        past: Sequence[types.Step] = (),
+    ) -> list[types.Step]:
         """All steps of a training run."""
         theta = "theta 0" if self.config.has_encoder else ""
         state = state or State.first(start or parameters(encoder=theta))
@@ -234,7 +225,7 @@ class World:
         learner.upkeep.recall(traces, state.step)
         return [step async for step in train(learner, schedule, state, past)]
 
-    async def step(self, start: Parameters | None = None) -> Step:
+    async def step(self, start: types.Parameters | None = None) -> types.Step:
         """The only step of a run over five examples."""
         (step,) = await self.run(examples(5), start)
         return step

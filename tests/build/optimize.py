@@ -7,9 +7,7 @@ from typing import Any
 
 import promptcodebook as pco
 from promptcodebook.calls import Usage
-from promptcodebook.errors import (
-    EndpointDown,
-)
+from promptcodebook.errors import EndpointDown
 
 TOPICS = ("rivers", "bridges", "clocks", "bread", "maps", "lamps", "boats", "seeds")
 

@@ -114,9 +114,9 @@ def watched(folder: Path, *command: str, isolated: bool = True, **environ: str) 
     return Outbound(done.returncode, done.stdout, done.stderr, hosts, packets, tuple(sorted(files)))
 
 
+# Extras that no test tool needs: `make test-local` has them.
 ELSEWHERE = {"datasets", "mlflow", "presidio", "grpo", "smollm2", "local", "wandb"}
-"""Extras that no test tool needs: `make test-local` has them."""
 
 
+# What may be written to the home folder: our secret, and libraries' caches.
 OWN = (".local/share/promptcodebook/", ".cache/", ".dspy_cache/")
-"""What may be written to the home folder: our secret, and libraries' caches."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,14 @@ def vectors(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+PAPER = Path(__file__).parents[1] / "paper"
+
+
+def cases(name: str) -> Any:
+    """A table of tests/paper/cases.toml: what a test is tried on, and what must come of it."""
+    return tomllib.loads((PAPER / "cases.toml").read_text("utf-8"))[name]
+
+
 class Shelf:
     """A search that writes down what it was asked and numbers its passages."""
 
@@ -42,9 +51,7 @@ class Shelf:
 PLAIN = "Thank you for your message. We are sorry for the trouble and will call you tomorrow."
 
 
-REPLIES = json.loads(
-    (Path(__file__).parents[1] / "paper" / "tasks" / "houserules_replies.json").read_text("utf-8")
-)
+REPLIES = json.loads((PAPER / "tasks" / "houserules_replies.json").read_text("utf-8"))
 
 
 KEPT: dict[str, list[str]] = REPLIES["kept"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+# A small task of two dozen rows, as one would make of what `pco init` writes.
 PROJECT = Path(__file__).parents[1] / "cli" / "project"
-"""A small task of two dozen rows, as one would make of what `pco init` writes."""
 
 
 QUICK = ("--preset", "quick", "--set", "update.epochs=4", "--set", "validation.every=2")

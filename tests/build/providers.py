@@ -1,4 +1,4 @@
-"""Anthropic's and Gemini's interfaces on loopback. Every request is checked against the types of
+"""Anthropic's interface on loopback. Every request is checked against the types of
 the provider's own library, and every good reply is built from them."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
 from promptcodebook.lm.endpoint import Endpoint, Transport, transport_to
@@ -23,8 +23,8 @@ from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.lm.wire import ModelAddress
 
 Tree = dict[str, Any]
+# What the library's types leave out since new models refuse it; older ones take it.
 _SAMPLING = {"temperature", "top_p", "top_k"}
-"""What the library's types leave out since new models refuse it; older ones take it."""
 
 
 @cache
@@ -40,10 +40,6 @@ def _shape(name: str) -> TypeAdapter[Any]:
     home = types if name == "RawMessageStreamEvent" else types.message_create_params
     home = types.message_count_tokens_params if "Count" in name else home
     return TypeAdapter(getattr(home, name))
-
-
-def google_type(name: str) -> type[BaseModel]:
-    return getattr(library("google.genai.types"), name)
 
 
 @dataclass(frozen=True)
@@ -137,8 +133,6 @@ def _check(path: str, body: Tree) -> None:
         assert not unknown, unknown
     elif path.endswith("count_tokens"):
         _shape("MessageCountTokensParams").validate_python(body)
-    elif path.endswith("enerateContent"):
-        _check_gemini(dict(body))
 
 
 def _fields(module: Any) -> set[str]:
@@ -148,28 +142,6 @@ def _fields(module: Any) -> set[str]:
 
 def _annotations(shape: Any) -> set[str]:
     return {*shape.__required_keys__, *shape.__optional_keys__}
-
-
-def _check_gemini(body: Tree) -> None:
-    for each in body.pop("contents"):
-        google_type("Content").model_validate(each)
-    for name, shape in _PARTS.items():
-        for each in _list(body.pop(name, None)):
-            google_type(shape).model_validate(each)
-    assert not body, body
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
-
-
-_PARTS = {
-    "systemInstruction": "Content",
-    "generationConfig": "GenerationConfig",
-    "safetySettings": "SafetySetting",
-    "tools": "Tool",
-    "toolConfig": "ToolConfig",
-}
 
 
 # Replies of Claude.
@@ -201,46 +173,7 @@ def streams(*events: Tree, drops: bool = False) -> Answer:
     return Answer(events=lambda: list(map(text, events)), drops=drops)
 
 
-# Replies of Gemini.
-
-
-def generates(*parts: Tree | str, finish: str = "STOP", **usage: int) -> Answer:
-    return Answer(lambda: _generated(parts, finish, usage))
-
-
-def _generated(parts: Sequence[Tree | str], finish: str | None, usage: Mapping[str, int]) -> Tree:
-    content = [{"text": part} if isinstance(part, str) else part for part in parts]
-    counts = {"promptTokenCount": 7, "candidatesTokenCount": 3, "totalTokenCount": 10, **usage}
-    return _google("GenerateContentResponse", {
-        "candidates": [{"content": {"role": "model", "parts": content}, "finishReason": finish}],
-        "usageMetadata": counts, "modelVersion": "gemini", "responseId": "r1",
-    })  # fmt: skip
-
-
-def blocks(reason: str) -> Answer:
-    tree = {"promptFeedback": {"blockReason": reason}, "usageMetadata": {"promptTokenCount": 7}}
-    return Answer(lambda: _google("GenerateContentResponse", tree))
-
-
-def google_refuses(status: int, word: str, message: str, *details: Tree) -> Answer:
-    error = {"code": status, "message": message, "status": word, "details": list(details)}
-    return Answer({"error": error}, status)
-
-
-def google_streams(*chunks: Sequence[Tree | str], drops: bool = False) -> Answer:
-    def text(chunk: Sequence[Tree | str]) -> str:
-        finish = "STOP" if chunk is chunks[-1] and not drops else None
-        return f"data: {json.dumps(_generated(chunk, finish, {}))}\r\n\r\n"
-
-    return Answer(events=lambda: list(map(text, chunks)), drops=drops)
-
-
-def _google(name: str, tree: Tree) -> Tree:
-    made = google_type(name).model_validate(tree)
-    return made.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-KEYS = {"ANTHROPIC_API_KEY": "sk-ant-very-secret-0", "GEMINI_API_KEY": "AIza-very-secret-0"}
+KEYS = {"ANTHROPIC_API_KEY": "sk-ant-very-secret-0"}
 
 
 SCHEMA = Schema(
@@ -269,8 +202,7 @@ class Provider:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        url = self.site.url
-        return {**KEYS, "ANTHROPIC_BASE_URL": url, "GOOGLE_GEMINI_BASE_URL": url}
+        return {**KEYS, "ANTHROPIC_BASE_URL": self.site.url}
 
     @property
     def spec(self) -> Spec:

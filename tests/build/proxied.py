@@ -28,18 +28,11 @@ from promptcodebook.deploy.http.admission import (
     daily_budget,
 )
 from promptcodebook.deploy.online.exploring import Explorer
+from promptcodebook.deploy.serve import versions
 from promptcodebook.deploy.serve.placement import Placement
 from promptcodebook.deploy.serve.proxy import Proxy
 from promptcodebook.deploy.serve.spending import Records, Spending
 from promptcodebook.deploy.serve.upstream import Upstream
-from promptcodebook.deploy.serve.versions import (
-    Composing,
-    FixedSource,
-    Live,
-    Patience,
-    PolicySource,
-    ServedVersion,
-)
 from promptcodebook.lm.budget import Ledger, PriceTable
 from promptcodebook.lm.endpoint import HttpTransport
 from promptcodebook.lm.scripted import ScriptedLM
@@ -65,9 +58,9 @@ def one_call(**settings: Any) -> PolicyFile:
 
 
 @cache
-def _plain() -> ServedVersion:
+def _plain() -> versions.ServedVersion:
     file = file_of(ranking=RANKING, compose="verbatim").with_about(verdict="Deploy")
-    return ServedVersion.of(file.text().encode(), "the test")
+    return versions.ServedVersion.of(file.text().encode(), "the test")
 
 
 def by_words() -> PolicyFile:
@@ -108,17 +101,17 @@ class Setup:
     lm: LM = field(default_factory=ScriptedLM)
     keys: tuple[str, ...] = ()
     limits: RequestLimits = field(default_factory=RequestLimits)
-    patience: Patience = field(default_factory=Patience)
-    source: PolicySource | None = None
+    patience: versions.Patience = field(default_factory=versions.Patience)
+    source: versions.PolicySource | None = None
     records: Path | None = None
     spending: Spending | None = None
     cap: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     timeout: float = 10.0
     most_bytes: int = 1_000_000
+    # Another base URL than the scripted server's.
     upstream: str = ""
-    """Another base URL than the scripted server's."""
+    # Of `Proxy` and of its `Placement`.
     options: dict[str, Any] = field(default_factory=dict)
-    """Of `Proxy` and of its `Placement`."""
     explore: float = 0.0
 
 
@@ -155,10 +148,12 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
     key = ApiKey("PCO_API_KEY", UPSTREAM_KEY)
     transport = HttpTransport(spec.base_url, Credentials(key), setup.timeout, setup.most_bytes)
     upstream = Upstream(spec, key, transport, cap=setup.cap)
-    fixed = FixedSource(ServedVersion.of(file.text().encode(), "the test") if file else _plain())
-    live = Live(
+    fixed = versions.FixedSource(
+        versions.ServedVersion.of(file.text().encode(), "the test") if file else _plain()
+    )
+    live = versions.Live(
         setup.source or fixed,
-        lambda version: Composing(
+        lambda version: versions.Composing(
             deployed(version.file, setup.lm, setup.spending),
             version.name,
             setup.patience,

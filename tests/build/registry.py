@@ -12,15 +12,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from promptcodebook.deploy.registry.log import (
-    SqliteStorage,
-)
-from promptcodebook.deploy.registry.registry import (
-    Registry,
-    Version,
-    export_lines,
-    import_lines,
-)
+from promptcodebook.deploy.registry.log import SqliteStorage
+from promptcodebook.deploy.registry.registry import Registry, Version, export_lines, import_lines
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile  # pyright: ignore[reportPrivateUsage]

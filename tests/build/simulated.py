@@ -26,8 +26,8 @@ _ASKED = (
     ("A circle of radius 5 is tangent to both legs of a right triangle. Find its area.", "75"),
     ("The probability that two dice show a sum of 8 is m/n in lowest terms. Find m+n.", "41"),
 )
+# Made-up problems in the manner of a competition.
 problems = [Example(f"p{k}", text, gold) for k, (text, gold) in enumerate(_ASKED)]
-"""Made-up problems in the manner of a competition."""
 
 
 _BOOK = (

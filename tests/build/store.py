@@ -8,21 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from promptcodebook import types
 from promptcodebook.base.paths import make_secret
 from promptcodebook.calls import Usage
 from promptcodebook.store.header import Header, seal
-from promptcodebook.types import (
-    Codebook,
-    Critique,
-    Gradients,
-    Instinct,
-    Parameters,
-    Rewrite,
-    Rollout,
-    Route,
-    Step,
-    Trace,
-)
 
 
 def edit_header(file: Path, change: Callable[[str], str], *, sealed: bool = True) -> None:
@@ -38,33 +27,33 @@ def header(settings: Mapping[str, Any], **more: Any) -> Header:
     return Header(id="r1", created="2026-01-31T15:45:02", version="0.2", config=settings, **more)
 
 
-def parameters(word: str = "zero") -> Parameters:
-    instincts = (Instinct(f"Answer {word}."), Instinct("Cite.", frozen=True))
-    return Parameters(f"route {word}", "compose", Codebook(instincts), "judge")
+def parameters(word: str = "zero") -> types.Parameters:
+    instincts = (types.Instinct(f"Answer {word}."), types.Instinct("Cite.", frozen=True))
+    return types.Parameters(f"route {word}", "compose", types.Codebook(instincts), "judge")
 
 
-def step(index: int) -> Step:
-    rollout = Rollout(
+def step(index: int) -> types.Step:
+    rollout = types.Rollout(
         f"x{index}",
-        route=Route((0,), analysis="because"),
+        route=types.Route((0,), analysis="because"),
         prompt="Be brief.",
         output="y" * 100,
         reward=0.5,
         usage=Usage(2, 10, 5, 0, None, 0.1),
     )
-    trace = Trace(
+    trace = types.Trace(
         rollout,
         0.5,
-        Critique(0.4, "too long"),
+        types.Critique(0.4, "too long"),
         0.6,
-        Gradients(codebook={0: "shorter"}, severity={"codebook": 0.6}),
+        types.Gradients(codebook={0: "shorter"}, severity={"codebook": 0.6}),
     )
-    return Step(
+    return types.Step(
         index=index,
         epoch=index,
         epsilon=0.9**index,
         traces=(trace,),
-        rewrites=(Rewrite(0, "a", "b", "shorter", kept=True),),
+        rewrites=(types.Rewrite(0, "a", "b", "shorter", kept=True),),
         parameters=parameters(str(index)),
         ema=(0.1 * index, 0.0),
         success=(0.2, 0.3),

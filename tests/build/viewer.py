@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from promptcodebook.deploy.viewer.page import Screen, page_of
+from promptcodebook.deploy.viewer.screens import Screen, page_of
 from tests.build.scripted_run import HOSTILE, ScriptedRun, write_run
 from tests.build.strict import flat
 
@@ -24,11 +24,11 @@ CHROMIUM = Path("/usr/bin/chromium")
 SIZES = {400: 800, 1600: 1000}
 
 
+# Marks of tests that need it.
 IN_A_BROWSER = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM} here"),
 ]
-"""Marks of tests that need it."""
 
 
 SIMULATED, REAL, HOSTILE_RUN, PRIVATE = "simulated", "real", "hostile", "private"

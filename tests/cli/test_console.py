@@ -77,8 +77,8 @@ def test_progress_says_that_a_model_is_simulated(
 
 # Every command that prints a table, on a screen of 80 columns: no line is wider.
 
+# Lines that are there to be copied, commands and paths, are never broken up.
 TO_COPY = ("next: ", "      pco ", "  pco ", "report: ", "policy: ", "command  ", "wrote ")
-"""Lines that are there to be copied, commands and paths, are never broken up."""
 
 
 @pytest.fixture(autouse=True)

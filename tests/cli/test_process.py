@@ -74,8 +74,8 @@ def test_what_cannot_be_served_is_refused_before_anything_is_loaded(
     assert error in " ".join(result.err.split())
 
 
+# As a script's shell starts `pco ... &`: deaf to Ctrl-C.
 DEAF = ("/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh")
-"""As a script's shell starts `pco ... &`: deaf to Ctrl-C."""
 
 
 def interrupted(

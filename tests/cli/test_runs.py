@@ -10,8 +10,10 @@ import pytest
 
 from promptcodebook.base.intervals import Interval
 from promptcodebook.calls import Reply
+from promptcodebook.deploy.viewer.lists import RunFilter, RunsList
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import COLUMNS
 from tests.build.cli import Terminal, pco
 from tests.build.project import QUICK
 
@@ -41,6 +43,19 @@ def test_the_list_has_a_line_per_run_with_its_verdict(
         assert len(shown) == (2 if width == 80 else 1)
         assert "  finished" in shown[0]
         assert lines[-1].startswith("* of the simulated model")
+
+
+def test_every_column_of_the_one_list_is_on_the_terminal_and_in_the_viewer(
+    trained: Path, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    head = pco("runs", "list", cwd=trained).out.splitlines()[0]
+    assert head.split("  ")[0] == "run" and "name" not in head, "no run has a name"
+    for column in COLUMNS:
+        assert column.brief in head or column.brief == "name"
+        for by in filter(None, (column.heading, f"-{column.heading}" * bool(column.heading))):
+            body = RunsList(trained / "runs").screen(RunFilter(by=by)).body
+            assert f">{column.heading}</a>" in body and run_id in body
 
 
 def test_show_has_the_settings_the_spend_and_the_verdict(trained: Path, run_id: str) -> None:

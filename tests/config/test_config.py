@@ -11,15 +11,7 @@ from pydantic import ValidationError
 
 import promptcodebook
 from promptcodebook.calls import ROLES
-from promptcodebook.config import Config, load_config, merge
-from promptcodebook.config.loading import (
-    describe,
-    describe_group,
-    optimizer_settings,
-    parse_budget,
-    read_toml,
-    select_remark,
-)
+from promptcodebook.config import Config, load_config, loading, merge
 from promptcodebook.config.schema import RoleSettings, preset
 from promptcodebook.config.secrets import beyond_sampling
 from promptcodebook.errors import ConfigError
@@ -63,7 +55,7 @@ def test_a_codebook_with_fewer_instincts_takes_down_how_many_are_picked(
     layers: tuple[dict[str, Any], ...], select: int
 ) -> None:
     made = load_config(*layers)
-    assert made.select == select and bool(select_remark(made)) == (select == made.size)
+    assert made.select == select and bool(loading.select_remark(made)) == (select == made.size)
     assert Config(size=made.size).select == min(4, made.size)
 
 
@@ -159,9 +151,9 @@ def test_later_layers_win_key_by_key() -> None:
 def test_budgets_are_read_as_people_write_them(text: str, fields: dict[str, Any] | None) -> None:
     if fields is None:
         with pytest.raises(ConfigError, match="cannot read the budget"):
-            parse_budget(text)
+            loading.parse_budget(text)
     else:
-        assert parse_budget(text).model_dump(exclude_none=True) == fields
+        assert loading.parse_budget(text).model_dump(exclude_none=True) == fields
 
 
 def test_a_configuration_survives_its_own_dump() -> None:
@@ -171,10 +163,10 @@ def test_a_configuration_survives_its_own_dump() -> None:
 
 def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no configuration at .*pco\.toml"):
-        read_toml(tmp_path / "pco.toml")
+        loading.read_toml(tmp_path / "pco.toml")
     (tmp_path / "pco.toml").write_text("size = = 3", "utf-8")
     with pytest.raises(ConfigError, match="line 1"):
-        read_toml(tmp_path / "pco.toml")
+        loading.read_toml(tmp_path / "pco.toml")
 
 
 def critic(*layers: dict[str, Any], **settings: Any) -> RoleSettings:
@@ -317,11 +309,11 @@ def test_texts_are_rewritten_by_stronger_models_beside_a_small_one_alone() -> No
 # Every key can be looked up: its default, its kind and one line about it.
 
 DOCS = Path(__file__).parents[2] / "docs"
-KEYS = {key.key: key for key in describe()}
+KEYS = {key.key: key for key in loading.describe()}
 
 
 def test_every_key_of_a_configuration_is_described_and_no_other() -> None:
-    tables = {m.table: {} for m in optimizer_settings().values()}
+    tables = {m.table: {} for m in loading.optimizer_settings().values()}
     priced = load_config({"prices": {"m": {"prompt": 1.0, "completion": 2.0}}}, tables)
     leaves = _leaves(priced.model_dump())
     one = {
@@ -329,14 +321,14 @@ def test_every_key_of_a_configuration_is_described_and_no_other() -> None:
     }
     roles = [f"roles.{role}." for role in ROLES]
     assert set(KEYS) == {name for name in one if not name.startswith(tuple(roles))}
-    assert len(KEYS) == len(describe())
+    assert len(KEYS) == len(loading.describe())
     for key in KEYS.values():
         assert len(key.text.split()) >= 3 and len(key.text) <= 140 and "\n" not in key.text, key
         assert key.text.endswith(".") and not key.text.endswith("..") and key.kind, key
     for group in {key.group for key in KEYS.values()} - {""}:
-        assert describe_group(group).endswith(".")
+        assert loading.describe_group(group).endswith(".")
     with pytest.raises(KeyError):
-        describe_group("seed")
+        loading.describe_group("seed")
 
 
 @pytest.mark.parametrize(("key", "default", "kind"), [

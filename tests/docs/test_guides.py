@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
-from tests.build.blocks import DOCS, blocks_of, run_page
+from tests.build.blocks import DOCS, run_page
 from tests.build.cli import pco as typed
 
 NAMES = sorted(path.stem for path in (DOCS / "how-to").glob("*.md"))
@@ -67,21 +67,6 @@ def test_every_block_of_a_guide_runs(
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PCO_PRESET", "quick")
     run_page(DOCS / "how-to" / f"{guide}.md", folder)
-
-
-def test_the_service_of_the_guide_to_deploying_answers(
-    shop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fastapi.testclient import TestClient
-
-    [app] = [b for b in blocks_of(DOCS / "how-to" / "deploy.md") if b.title == "app.py"]
-    monkeypatch.chdir(shop)
-    monkeypatch.setenv("PCO_LM", "simulated")
-    names: dict[str, Any] = {"__name__": "app"}
-    exec(compile(app.text, "app.py", "exec"), names)
-    with TestClient(names["app"]) as client:
-        answer = client.post("/answer", json={"text": "How do I return order 7?"}).json()
-    assert answer["answer"] and len(answer["instincts"]) == 4
 
 
 def test_a_block_that_fails_is_named(tmp_path: Path) -> None:

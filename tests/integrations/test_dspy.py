@@ -19,7 +19,6 @@ import promptcodebook as pco
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.errors import ConfigError, DataError, EndpointDown, MissingExtra, PolicyError
 from promptcodebook.integrations.dspy import PCO, ComposedProgram
-from promptcodebook.integrations.gepa import PolicyAdapter
 from promptcodebook.paper.rivals.mipro import dspy_model
 from tests.build.dspy_programs import CONFIG, RULES, TOPICS, TwoSteps, metric, model, reply, rows
 
@@ -254,9 +253,6 @@ def test_a_program_without_a_policy_says_what_to_do(
 def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "promptcodebook.integrations.dspy")
     monkeypatch.setitem(sys.modules, "dspy", None)
-    monkeypatch.setitem(sys.modules, "gepa", None)
-    with pytest.raises(MissingExtra, match="needs an optional dependency"):
-        PolicyAdapter(None, None)  # type: ignore[arg-type]
     with pytest.raises(MissingExtra, match="needs an optional dependency") as caught:
         __import__("promptcodebook.integrations.dspy")
     assert caught.value.hint == "pip install 'promptcodebook[baselines]'"

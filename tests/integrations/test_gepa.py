@@ -1,4 +1,4 @@
-"""GEPAAdapters as tasks of ours, and policies of ours as candidates of gepa's."""
+"""GEPAAdapters as tasks of ours."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gepa.adapters.default_adapter.default_adapter import DefaultAdapter, Evalua
 
 import promptcodebook as pco
 from promptcodebook.calls import Request
-from promptcodebook.errors import ConfigError, DataError, EndpointDown, ParseError
-from promptcodebook.integrations.gepa import AdapterTask, PolicyAdapter, TaskModel
+from promptcodebook.errors import ConfigError, DataError
+from promptcodebook.integrations.gepa import AdapterTask, TaskModel
 from promptcodebook.lm.scripted import ScriptedLM
 from tests.build.cli import served
 from tests.build.dspy_programs import CONFIG, RULES, TOPICS
@@ -125,74 +125,6 @@ def test_the_packages_own_adapter_asks_within_our_budget(tmp_path: Path) -> None
         TaskModel()([{"role": "user", "content": "x"}])
 
 
-def test_gepa_starts_from_a_policy_and_its_best_is_a_policy(tmp_path: Path) -> None:
-    wrong = (*RULES[:3], "About bread: say NOTHING.")
-    made = task(Shouting())
-    run = learn(tmp_path, made, init={"instincts": wrong})
-    adapter = PolicyAdapter(made, run.policy)
-    seed = adapter.candidate
-    assert [*seed] == ["encoder", *(f"instinct {k}" for k in range(4))]
-    assert seed["instinct 3"] == wrong[3]
-    read: list[str] = []
-
-    def reflect(prompt: Any) -> str:
-        read.append(str(prompt))
-        return "```\nAbout bread: say BREAD.\n```" if "NOTHING" in str(prompt) else "```\nsame\n```"
-
-    data: Any = {"trainset": instances(8), "valset": instances(4, 8), "adapter": adapter}
-    few: Any = {"reflection_minibatch_size": 8, "max_metric_calls": 120, "seed": 0}
-    found = gepa.optimize(seed, reflection_lm=reflect, skip_perfect_score=False, **data, **few)
-    assert found.val_aggregate_scores[0] == 0.75, "the policy itself is the first candidate"
-    assert max(found.val_aggregate_scores) == 1.0
-    assert found.best_candidate["instinct 3"] == "About bread: say BREAD."
-    about_bread = next(text for text in read if "NOTHING" in text)
-    assert "THE ANSWER IS BREAD" in about_bread and "CLOCKS" not in about_bread
-    policy = adapter.policy(found.best_candidate)
-    assert policy.prompt("5: what are bread?") == "About bread: say BREAD."
-    policy.save(tmp_path / "policy.json")
-    assert "say BREAD." in (tmp_path / "policy.json").read_text("utf-8")
-    assert run.policy.prompt("5: what are bread?") == wrong[3]
-
-
-def test_what_a_composed_policy_shows_of_each_of_its_texts(tmp_path: Path) -> None:
-    made = task(Shouting())
-    run = learn(tmp_path, made, compose="generator")
-    adapter = PolicyAdapter(made, run.policy, threads=1)
-    seed = adapter.candidate
-    assert [*seed][:2] == ["encoder", "generator"]
-    batch = adapter.evaluate(instances(2), seed, capture_traces=True)
-    assert batch.scores == [0.0, 0.0]
-    shown = adapter.make_reflective_dataset(seed, batch, ["encoder", "generator", "instinct 3"])
-    assert [r["Generated Outputs"] for r in shown["encoder"]] == [{"route": "0"}, {"route": "1"}]
-    composed = shown["generator"][1]
-    assert composed["Inputs"]["instincts"] == {"1": RULES[1]}
-    assert composed["Generated Outputs"] == {"prompt": "Follow the rules."}
-    assert composed["Feedback"] == "Score 0. THE ANSWER IS BRIDGES"
-    assert shown["instinct 3"] == [], "no instance was routed to it"
-    assert adapter.evaluate(instances(2), seed).trajectories is None
-
-
-def test_a_prompt_that_fails_earns_nothing_and_a_model_that_is_gone_is_raised(
-    tmp_path: Path,
-) -> None:
-    lm = ScriptedLM().reply_with(reply)
-    made = task(Shouting())
-    run = learn(tmp_path, made, lm, compose="generator")
-    adapter = PolicyAdapter(made, run.policy, threads=1)
-
-    def failing(error: Exception) -> Any:
-        return lambda r: error if r.role == "generator" else reply(r)
-
-    lm.reply_with(failing(ParseError("no prompt in this")))
-    batch = adapter.evaluate(instances(1), adapter.candidate, capture_traces=True)
-    assert batch.scores == [0.0]
-    [record] = adapter.make_reflective_dataset(adapter.candidate, batch, ["encoder"])["encoder"]
-    assert "No prompt was composed: no prompt in this" in record["Feedback"]
-    lm.reply_with(failing(EndpointDown("nobody there")))
-    with pytest.raises(EndpointDown):
-        adapter.evaluate(instances(1), adapter.candidate)
-
-
 def test_instances_of_other_kinds_are_read_as_one_says(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="an instance of type tuple") as caught:
         _ = AdapterTask(Shouting(), {"one": ""}, [("x", "y")]).data
@@ -230,7 +162,7 @@ def test_the_examples_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
-    assert len(blocks) == 4 and sum(ADDRESS in block for block in blocks) == 1
+    assert len(blocks) == 3 and sum(ADDRESS in block for block in blocks) == 1
     server = Server()
     server.default = answers
     names: dict[str, Any] = {}
@@ -238,5 +170,4 @@ def test_the_examples_run(
         for block in blocks:
             exec(block.replace(ADDRESS, server.spec), names)
     assert capsys.readouterr().out.count("form 7") >= 2, "two answers were printed"
-    assert {"support.json", "found.pco.json"} <= {path.name for path in tmp_path.iterdir()}
-    assert names["found"].num_candidates >= 1
+    assert (tmp_path / "support.json").exists()

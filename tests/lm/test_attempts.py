@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import signal
 import struct
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from promptcodebook import errors
 from promptcodebook.base.paths import unfinished_folder
 from promptcodebook.calls import ROLES, Message, Reply, Request, Sampling, Schema, Usage
 from promptcodebook.config import load_config
-from promptcodebook.errors import (
-    BudgetReached,
-    DiskFull,
-    Interrupted,
-    LMError,
-    PcoError,
-    RateLimited,
-    StoreError,
-)
 from promptcodebook.lm.budget import Ledger, credible
 from promptcodebook.lm.stack import Models, StackResources
 from promptcodebook.store.header import Header
@@ -63,7 +57,7 @@ async def test_every_try_is_checked_and_a_lost_one_is_booked_at_its_most(
     assert stack.ledger.lost_total.calls == 7
     assert stack.ledger.lost_total.completion_tokens == 7 * 4096
     assert not stack.ledger.usage
-    assert all(isinstance(each, LMError | BudgetReached) for each in outcomes)
+    assert all(isinstance(each, errors.LMError | errors.BudgetReached) for each in outcomes)
 
 
 @pytest.mark.parametrize(("cap", "believed"), [(None, True), (512, False)])
@@ -96,7 +90,7 @@ async def test_a_budget_in_seconds_ends_waiting(server: Server) -> None:
     began = time.monotonic()
     outcomes = await answered(stack, 9)
     assert time.monotonic() - began < 15
-    assert all(isinstance(each, BudgetReached) for each in outcomes)
+    assert all(isinstance(each, errors.BudgetReached) for each in outcomes)
 
 
 async def test_what_was_in_flight_at_a_kill_is_booked_once_when_the_run_is_opened(
@@ -131,7 +125,7 @@ async def test_a_closed_run_lets_no_attempt_leave(server: Server, tmp_path: Path
     store = RunStore.create(tmp_path, HEADER)
     stack = models(server, StackResources(ledger=Ledger(log=store.attempt_log)))
     store.close()
-    with pytest.raises(PcoError, match="closed"):
+    with pytest.raises(errors.PcoError, match="closed"):
         await stack.lm(ask())
     await stack.close()
     assert server.calls == 0
@@ -153,7 +147,7 @@ def test_a_damaged_file_of_attempts_is_named_with_what_to_do(
     store = RunStore.create(tmp_path, HEADER)
     store.close()
     (store.path / "in-flight").write_bytes(garbage)
-    with pytest.raises(StoreError, match="in-flight") as caught:
+    with pytest.raises(errors.StoreError, match="in-flight") as caught:
         RunStore.open(store.path, write=True)
     assert "in-flight" in caught.value.hint
     (store.path / "in-flight").unlink()
@@ -168,7 +162,7 @@ def test_a_disk_without_room_for_further_attempts_lets_none_leave(tmp_path: Path
     size = (store.path / "in-flight").stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
-        with pytest.raises(StoreError, match="in-flight"):
+        with pytest.raises(errors.StoreError, match="in-flight"):
             store.attempt_log.begin("critic", Usage(1, 1, 1))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -216,6 +210,35 @@ async def test_what_unfinished_work_paid_for_is_found_again_until_it_is_done(
     assert f"{unfinished_folder().name}" in caplog.text and "File exists" in caplog.text
 
 
+KILLED = """
+import asyncio, os, signal, sys
+from promptcodebook.lm.stack import Models
+from promptcodebook.store.journal import until_done
+from tests.lm.test_attempts import ask, load_config
+
+async def main():
+    with until_done("a question") as supplies:
+        config = load_config({"lm": sys.argv[1], "cache": sys.argv[2] == "True"})
+        await Models.build(config, supplies).lm(ask())
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+@pytest.mark.parametrize("cache", [True, False])
+async def test_a_reply_that_a_chain_has_seen_outlives_a_kill(
+    cache: bool, finish: str, server: Server
+) -> None:
+    server.default = says("done", finish=finish)
+    command = [sys.executable, "-c", KILLED, server.spec, str(cache)]
+    for _ in range(2):
+        process = await asyncio.create_subprocess_exec(*command)
+        assert await process.wait() == -signal.SIGKILL
+    assert server.calls == 1
+
+
 # What the stop signal does to calls that passed the budget but have not begun.
 
 
@@ -230,16 +253,16 @@ async def test_calls_that_wait_for_a_slot_do_not_start_after_an_interruption(ser
     server.default = says(delay=0.2)
     stack = models(server, concurrency=2)
     calls = await begun(stack, server, 10, 2)
-    stack.budget.stop(Interrupted("by the user"))
+    stack.budget.stop(errors.Interrupted("by the user"))
     results = await asyncio.gather(*calls, return_exceptions=True)
     await stack.close()
-    assert [type(r) for r in results] == [Reply] * 2 + [Interrupted] * 8
+    assert [type(r) for r in results] == [Reply] * 2 + [errors.Interrupted] * 8
     assert (server.calls, stack.ledger.total.calls) == (2, 2)
 
 
-@pytest.mark.parametrize("reason", [Interrupted, BudgetReached])
+@pytest.mark.parametrize("reason", [errors.Interrupted, errors.BudgetReached])
 async def test_a_known_reply_is_given_after_a_budget_is_reached_not_after_an_interruption(
-    server: Server, tmp_path: Path, reason: type[PcoError]
+    server: Server, tmp_path: Path, reason: type[errors.PcoError]
 ) -> None:
     """A run whose replies are all known would not end: it asks for nothing new."""
     server.default = says()
@@ -250,7 +273,9 @@ async def test_a_known_reply_is_given_after_a_budget_is_reached_not_after_an_int
     again = await asyncio.gather(stack.lm(ask()), return_exceptions=True)
     await stack.close()
     store.close()
-    assert [type(r) for r in again] == [Reply if reason is BudgetReached else Interrupted]
+    assert [type(r) for r in again] == [
+        Reply if reason is errors.BudgetReached else errors.Interrupted
+    ]
 
 
 async def test_a_call_between_two_tries_gives_up_at_once(server: Server):
@@ -259,12 +284,12 @@ async def test_a_call_between_two_tries_gives_up_at_once(server: Server):
     calls = await begun(stack, server, 4, 2)
     await asyncio.sleep(0.05)
     began = time.monotonic()
-    stack.budget.stop(Interrupted("by the user"))
+    stack.budget.stop(errors.Interrupted("by the user"))
     results = await asyncio.gather(*calls, return_exceptions=True)
     await stack.close()
-    assert [type(r) for r in results] == [Interrupted] * 4
-    stack.budget.stop_signal.give(RateLimited("later"))
-    with pytest.raises(Interrupted, match="by the user"):
+    assert [type(r) for r in results] == [errors.Interrupted] * 4
+    stack.budget.stop_signal.give(errors.RateLimited("later"))
+    with pytest.raises(errors.Interrupted, match="by the user"):
         await stack.budget.stop_signal.sleep(60)
     assert time.monotonic() - began < 30  # of the 60 s that it was to wait
 
@@ -280,7 +305,7 @@ class Full:
 
     async def put(self, key: bytes, request: Request, reply: Reply) -> None:
         if self.kept:
-            raise DiskFull("no space left", hint="free some")
+            raise errors.DiskFull("no space left", hint="free some")
         self.kept += 1
 
 
@@ -288,10 +313,10 @@ async def test_nothing_is_asked_for_that_could_not_be_kept(server: Server):
     stack = models(server, StackResources(log=Full()), concurrency=1)
     calls = (stack.lm(ask(n)) for n in range(6))
     results = await asyncio.gather(*calls, return_exceptions=True)
-    with pytest.raises(DiskFull, match="no space left") as caught:
+    with pytest.raises(errors.DiskFull, match="no space left") as caught:
         await stack.lm(ask(6))
     await stack.close()
-    assert [type(r) for r in results] == [Reply] + [DiskFull] * 5
+    assert [type(r) for r in results] == [Reply] + [errors.DiskFull] * 5
     assert caught.value.hint == "free some"
     # One reply was kept, one refused; at most one more had begun meanwhile.
     assert server.calls <= 3

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from promptcodebook import errors
 from promptcodebook.base.incidents import Incident
 from promptcodebook.calls import (
     LM,
@@ -26,16 +27,6 @@ from promptcodebook.calls import (
 )
 from promptcodebook.config import Budget
 from promptcodebook.config.schema import Price
-from promptcodebook.errors import (
-    BudgetReached,
-    CallTimeout,
-    ConfigError,
-    EndpointDown,
-    Interrupted,
-    LMError,
-    RateLimited,
-    ServerFault,
-)
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable, prompt_bound
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, Retrying
 from promptcodebook.lm.wire import byte_size, count_usage
@@ -106,7 +97,7 @@ async def test_what_was_spent_before_counts_and_reservations_that_shrink_make_ro
     lm = budgeted(Bill(ONE), ledger, calls=5)
     await lm(ask())
     for _ in range(2):
-        with pytest.raises(BudgetReached, match=r"5 calls \(5 made\)") as caught:
+        with pytest.raises(errors.BudgetReached, match=r"5 calls \(5 made\)") as caught:
             await lm(ask())
     assert "--budget" in caught.value.hint and ledger.total.calls == 5
     bill = Bill(*[Usage(calls=1, prompt_tokens=2, completion_tokens=1)] * 6)
@@ -116,8 +107,8 @@ async def test_what_was_spent_before_counts_and_reservations_that_shrink_make_ro
 
 
 @pytest.mark.parametrize(("error", "lost"), [
-    *((ServerFault("cut"), True), (CallTimeout("late"), True), (OSError("yours"), True)),
-    *((EndpointDown("down"), False), (ConfigError("which model?"), False)),
+    *((errors.ServerFault("cut"), True), (errors.CallTimeout("late"), True), (OSError("x"), True)),
+    *((errors.EndpointDown("down"), False), (errors.ConfigError("which model?"), False)),
 ])  # fmt: skip
 async def test_an_attempt_that_fails_is_booked_at_the_most_it_can_have_cost(
     error: Exception, lost: bool
@@ -129,7 +120,7 @@ async def test_an_attempt_that_fails_is_booked_at_the_most_it_can_have_cost(
     await lm(ask())
     assert ledger.lost == ({"executor": MOST} if lost else {})
     assert (ledger.usage["executor"].calls, ledger.total.calls) == (1, 1 + lost)
-    with pytest.raises(BudgetReached):
+    with pytest.raises(errors.BudgetReached):
         await lm(ask())
 
 
@@ -160,7 +151,7 @@ async def test_what_no_reply_can_have_taken_is_replaced_by_our_count(usage: Usag
 
 
 async def test_without_a_length_cap_no_budget_of_tokens_and_only_what_is_free_has_a_price():
-    with pytest.raises(ConfigError, match="length cap") as caught:
+    with pytest.raises(errors.ConfigError, match="length cap") as caught:
         await budgeted(Bill(ONE), tokens=1000)(ask(cap=None))
     assert "roles.executor.max_tokens" in caught.value.hint
     capless = ask(cap=None)
@@ -172,14 +163,14 @@ async def test_without_a_length_cap_no_budget_of_tokens_and_only_what_is_free_ha
 async def test_a_money_budget_with_an_unknown_price_is_refused():
     unpriced = BudgetGate(Budget(usd=1), PriceTable(), Ledger())
     lm = Attempted(Bill(ONE), unpriced, Counts())
-    with pytest.raises(ConfigError, match="localhost") as caught:
+    with pytest.raises(errors.ConfigError, match="localhost") as caught:
         unpriced.check_prices([MODEL])
     assert f'[prices."{MODEL}"]' in caught.value.hint
-    with pytest.raises(ConfigError):
+    with pytest.raises(errors.ConfigError):
         await lm(ask())
     BudgetGate(Budget(tokens=1), PriceTable(), Ledger()).check_prices([MODEL])
     past = Ledger({"critic": Usage(calls=1, cost=None)})
-    with pytest.raises(ConfigError, match="earlier calls"):
+    with pytest.raises(errors.ConfigError, match="earlier calls"):
         BudgetGate(Budget(usd=1), PRICES, past).check_prices([MODEL])
 
 
@@ -236,12 +227,12 @@ class Biller:
         number = int(request.messages[0].content.split("|")[0])
         _, cap, share, filled, turns, fate = self._plan[number]
         if fate == "unmade":
-            raise EndpointDown("no")
+            raise errors.EndpointDown("no")
         self.billed += Usage(1)
         for _ in range(turns):
             await asyncio.sleep(0)
         if fate == "refused":
-            raise RateLimited("no")
+            raise errors.RateLimited("no")
         size = byte_size(request.messages[0].content)
         # The most that a tokenizer makes of it; a liar's own truth is what our count can know.
         prompt, reply = max(1, int(prompt_bound(request) * share)), int(cap * filled)
@@ -250,9 +241,9 @@ class Biller:
         cost = PRICES.cost(MODEL, Usage(1, prompt, reply))
         self.billed += Usage(0, prompt, reply, 0, cost)
         if fate == "lost":
-            raise ServerFault("no")
+            raise errors.ServerFault("no")
         if fate == "late":
-            raise CallTimeout("no")
+            raise errors.CallTimeout("no")
         said = Usage(1, 0, 0) if fate == "lying" else Usage(1, prompt, max(1, reply))
         return Reply("x" * (3 * reply if fate == "lying" else 1), usage=said)
 
@@ -293,10 +284,10 @@ def test_what_a_server_bills_never_passes_a_budget(plan, calls, tokens, usd, slo
     assert usd is None or (billed.cost or 0.0) <= usd + 1e-6
     assert billed.calls == booked.calls and billed.tokens <= booked.tokens
     assert (billed.cost or 0.0) <= (booked.cost or 0.0) + 1e-9
-    expected = (Reply, BudgetReached, LMError, asyncio.CancelledError)
+    expected = (Reply, errors.BudgetReached, errors.LMError, asyncio.CancelledError)
     assert all(isinstance(each, expected) for each in outcomes)
     if calls is tokens is usd is None:
-        assert not any(isinstance(each, BudgetReached) for each in outcomes)
+        assert not any(isinstance(each, errors.BudgetReached) for each in outcomes)
 
 
 SPEC = "http://localhost:8000/v1#Qwen/Qwen3-8B"
@@ -339,7 +330,7 @@ async def reached(door: BudgetGate, most: int = 99) -> tuple[int, str]:
     for done in range(most):
         try:
             await attempt(door)
-        except BudgetReached as error:
+        except errors.BudgetReached as error:
             return done, str(error)
     raise AssertionError("nothing ended them")
 
@@ -374,9 +365,9 @@ async def test_a_user_who_stops_gets_no_reserve_nor_who_opened_it_before():
     assert (await reached(door))[0] == 5
     door = gate(calls=5)
     door.keep_back(Budget(calls=2))
-    door.stop(Interrupted("stopped by you"))
+    door.stop(errors.Interrupted("stopped by you"))
     assert not door.open_reserve()
-    with pytest.raises(Interrupted):
+    with pytest.raises(errors.Interrupted):
         await attempt(door)
 
 
@@ -399,7 +390,7 @@ async def waits(door: BudgetGate) -> float:
     """Seconds until a waiter is let go, while one attempt stays out that leaves no room."""
     await door.enter(MOST)
     began = time.monotonic()
-    with pytest.raises(BudgetReached, match="seconds"):
+    with pytest.raises(errors.BudgetReached, match="seconds"):
         await asyncio.wait_for(door.enter(MOST), 60)
     return time.monotonic() - began
 
@@ -439,14 +430,14 @@ async def test_what_is_kept_back_of_the_seconds_brings_the_deadline_forward_and_
     await asyncio.sleep(0)
     door.keep_back(Budget(seconds=800))
     clock.skip(200)
-    with pytest.raises(BudgetReached, match="800 s kept"):
+    with pytest.raises(errors.BudgetReached, match="800 s kept"):
         await waiter
     assert door.open_reserve()
     waiter = asyncio.create_task(door.enter(MOST))
     await asyncio.sleep(0.01)
     assert not waiter.done(), "there is time again"
     clock.skip(800)
-    with pytest.raises(BudgetReached, match=r"1000 seconds \(\d+ s gone\)"):
+    with pytest.raises(errors.BudgetReached, match=r"1000 seconds \(\d+ s gone\)"):
         await waiter
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from promptcodebook import errors
 from promptcodebook.calls import (
     Message,
     Reply,
@@ -18,17 +19,6 @@ from promptcodebook.calls import (
     Schema,
     read_message,
     request_key,
-)
-from promptcodebook.errors import (
-    AuthRefused,
-    CallTimeout,
-    ConfigError,
-    LMError,
-    ModelNotFound,
-    NoCredit,
-    RateLimited,
-    RequestRefused,
-    ServerFault,
 )
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec, read_key
@@ -62,10 +52,12 @@ async def answers(server: Server, *asked: Request, **options) -> list[Reply]:
         return [await lm(each) for each in asked]
 
 
-async def failure(server: Server, *steps: Step, asked: Request | None = None, **options) -> LMError:
+async def failure(
+    server: Server, *steps: Step, asked: Request | None = None, **options
+) -> errors.LMError:
     server.script(*steps)
     async with endpoint(server, **options) as lm:
-        with pytest.raises(LMError) as caught:
+        with pytest.raises(errors.LMError) as caught:
             await lm(asked or request())
     return caught.value
 
@@ -167,7 +159,7 @@ async def test_an_image_is_embedded_as_a_chat_and_a_refusal_says_what_to_set(ser
     server.extra_routes[:] = [("/v1/embeddings", refuses)]
     await server.start()
     error = await failure(server, asked=shown)
-    assert isinstance(error, RequestRefused) and error.role == "encoder"
+    assert isinstance(error, errors.RequestRefused) and error.role == "encoder"
     assert "answered 422: input: field required" in str(error)
     assert error.hint.startswith("router.images = false")
     assert "images" not in str(await failure(server, asked=READ))
@@ -177,13 +169,15 @@ async def test_an_embedding_without_numbers_is_malformed_and_a_server_without_an
     server: Server,
 ):
     error = await failure(server, asked=READ)
-    assert isinstance(error, RequestRefused) and "makes no embeddings (HTTP 404)" in str(error)
+    assert isinstance(error, errors.RequestRefused) and "makes no embeddings (HTTP 404)" in str(
+        error
+    )
     assert "router.features = 'words'" in error.hint and error.role == "encoder"
     body: dict[str, Any] = {}
     await embedded(server, body)
     for body["data"] in ([], [{"embedding": []}], [{"embedding": ["x"]}], [{}], "no"):
         error = await failure(server, asked=READ)
-        assert isinstance(error, ServerFault) and "embedding" in str(error)
+        assert isinstance(error, errors.ServerFault) and "embedding" in str(error)
 
 
 # What is read
@@ -235,7 +229,7 @@ async def test_a_body_is_read_up_to_its_limit_and_no_further(server: Server):
     assert (await answers(server, request(), most_bytes=len(whole)))[0].text == "a" * 3000
     for step in (raw(whole), pours(b" " * 1000, 10**9)):
         error = await failure(server, step, most_bytes=len(whole) - 1, timeout=30)
-        assert isinstance(error, ServerFault) and error.incident == "malformed_body"
+        assert isinstance(error, errors.ServerFault) and error.incident == "malformed_body"
         assert "max_reply_mb" in str(error) and len(str(error)) < 400
 
 
@@ -306,33 +300,33 @@ async def test_a_refused_value_is_an_error_and_no_refused_field(
     server: Server, name: str, said: str
 ):
     error = await failure(server, fails(400, said, param=name), asked=request(**{name: 9}))
-    assert isinstance(error, RequestRefused) and said in str(error)
+    assert isinstance(error, errors.RequestRefused) and said in str(error)
     [reply] = await answers(server, request(**{name: 1}))
     assert reply.dropped == () and server.bodies[-1][name] == 1
     server.default = fails(400, "max_tokens is not supported", param="max_tokens")
     error = await failure(server, asked=request(extra={"max_tokens": 5}))
-    assert isinstance(error, RequestRefused) and server.calls < 12, "it ends"
+    assert isinstance(error, errors.RequestRefused) and server.calls < 12, "it ends"
 
 
 # What failures become
 
 
 @pytest.mark.parametrize(("step", "kind", "incident"), [
-    (fails(429, headers={"Retry-After": "3"}), RateLimited, "rate_limited"),
-    (fails(429, "Credit to our users", headers={"Retry-After": "3"}), RateLimited,
+    (fails(429, headers={"Retry-After": "3"}), errors.RateLimited, "rate_limited"),
+    (fails(429, "Credit to our users", headers={"Retry-After": "3"}), errors.RateLimited,
      "rate_limited"),
-    (fails(503, headers={"Retry-After": "3"}), RateLimited, "unavailable"),
-    *((fails(status), ServerFault, "server_error") for status in (500, 502, 408, 409, 425)),
-    (drops(), ServerFault, "dropped"),
-    (raw(b"<html>"), ServerFault, "malformed_body"),
-    (says(delay=60.0), CallTimeout, "timeout"),
+    (fails(503, headers={"Retry-After": "3"}), errors.RateLimited, "unavailable"),
+    *((fails(status), errors.ServerFault, "server_error") for status in (500, 502, 408, 409, 425)),
+    (drops(), errors.ServerFault, "dropped"),
+    (raw(b"<html>"), errors.ServerFault, "malformed_body"),
+    (says(delay=60.0), errors.CallTimeout, "timeout"),
 ])  # fmt: skip
 async def test_faults_of_the_server_can_be_tried_again(server: Server, step, kind, incident):
-    error = await failure(server, step, timeout=0.5 if kind is CallTimeout else 20.0)
+    error = await failure(server, step, timeout=0.5 if kind is errors.CallTimeout else 20.0)
     assert type(error) is kind and error.retryable
     assert error.incident == incident
     assert server.url in str(error) and error.hint
-    assert error.retry_after == (3.0 if kind is RateLimited else 0.0)
+    assert error.retry_after == (3.0 if kind is errors.RateLimited else 0.0)
 
 
 @pytest.mark.parametrize("reason", [
@@ -342,7 +336,7 @@ async def test_faults_of_the_server_can_be_tried_again(server: Server, step, kin
 @pytest.mark.parametrize("text", ["half an ans", None])
 async def test_a_reply_that_is_broken_off_is_a_passing_fault(server: Server, text, reason):
     error = await failure(server, says(text, finish=reason))
-    assert type(error) is ServerFault and error.retryable and not error.lasting
+    assert type(error) is errors.ServerFault and error.retryable and not error.lasting
     assert error.incident == "broken_off" and error.usage.tokens == 10 and not error.lost
     assert str(reason) in str(error) and error.hint
 
@@ -390,7 +384,7 @@ def test_a_retry_after_of_any_shape_is_read_or_ignored(value: str | None, second
 async def test_an_empty_account_is_told_as_one_and_asked_once(server: Server, status, body):
     step = raw(json.dumps({"error": body}).encode(), status)
     error = await failure(server, step, key="sk-1")
-    assert isinstance(error, NoCredit) and not error.retryable and error.lasting
+    assert isinstance(error, errors.NoCredit) and not error.retryable and error.lasting
     assert "no credit left" in str(error) and body["message"] in str(error)
     assert "concurrency" not in error.hint and "PCO_API_KEY" in error.hint
 
@@ -410,7 +404,7 @@ async def test_an_empty_account_is_told_as_one_and_asked_once(server: Server, st
 ])  # fmt: skip
 async def test_a_refusal_of_any_shape_is_quoted_in_short(server: Server, body: Any, said: str):
     error = await failure(server, raw(json.dumps(body).encode(), 400))
-    assert isinstance(error, RequestRefused) and not error.retryable
+    assert isinstance(error, errors.RequestRefused) and not error.retryable
     assert str(error) == f"{server.url} answered 400: {said}"
 
 
@@ -421,17 +415,17 @@ async def test_an_unknown_model_lists_the_known_ones(server: Server):
     server.models = ["qwen3-8b", "llama-3", f"{KEY} {'x' * 300}", *map(str, range(20_000))]
     step = fails(404, "The model `qwen3-8` does not exist.", code="model_not_found")
     error = await failure(server, step, spec=f"{server.url}#qwen3-8", key=KEY)
-    assert isinstance(error, ModelNotFound) and "did you mean 'qwen3-8b'" in str(error)
+    assert isinstance(error, errors.ModelNotFound) and "did you mean 'qwen3-8b'" in str(error)
     assert "llama-3, *** xxx" in error.hint and len(error.hint) < 400 and KEY not in str(error)
     server.models = None
-    assert isinstance(await failure(server, fails(404, "model not found")), ModelNotFound)
+    assert isinstance(await failure(server, fails(404, "model not found")), errors.ModelNotFound)
 
 
 async def test_a_list_of_models_of_any_shape_is_one_error(server: Server):
     async with endpoint(server, spec=server.url) as lm:
         for body in (b"[" * 100_000, b'{"data": ' * 20_000, b"[]", b'{"data": 3}'):
             server.listing = raw(body)
-            with pytest.raises(ServerFault):
+            with pytest.raises(errors.ServerFault):
                 await lm(request())
         assert await lm.count_tokens("a") is None
 
@@ -446,7 +440,7 @@ async def test_an_unnamed_model_is_the_only_one_there(server: Server):
     assert (server.bodies[0]["model"], server.listed) == ("m", 1)
     server.models = ["a", "b"]
     async with endpoint(server, spec=server.url) as lm:
-        with pytest.raises(ConfigError, match="2 models") as caught:
+        with pytest.raises(errors.ConfigError, match="2 models") as caught:
             await lm(request())
     assert "a, b" in caught.value.hint
 
@@ -457,12 +451,12 @@ async def test_an_unnamed_model_is_the_only_one_there(server: Server):
 async def test_a_redirect_is_not_followed_and_a_wrong_path_or_no_key_is_said(server: Server):
     to = {"Location": f"{server.url}/chat/completions"}
     error = await failure(server, fails(307, headers=to), key="sk-1")
-    assert isinstance(error, RequestRefused) and "redirect" in str(error)
+    assert isinstance(error, errors.RequestRefused) and "redirect" in str(error)
     assert server.calls == 1 and server.headers[0]["Authorization"] == "Bearer sk-1"
     error = await failure(server, fails(401, "missing key"))
-    assert isinstance(error, AuthRefused) and "export PCO_API_KEY" in error.hint
+    assert isinstance(error, errors.AuthRefused) and "export PCO_API_KEY" in error.hint
     error = await failure(server, spec=server.url.removesuffix("/v1") + "#m")
-    assert isinstance(error, RequestRefused) and "/v1" in error.hint
+    assert isinstance(error, errors.RequestRefused) and "/v1" in error.hint
 
 
 def test_the_first_key_that_is_set_counts():
@@ -470,7 +464,7 @@ def test_the_first_key_that_is_set_counts():
     assert key is not None and "sk-2" not in repr(key)
     assert (key.name, key.headers()) == ("B", {"Authorization": "Bearer sk-2"})
     assert read_key(("A",), {}) is None
-    with pytest.raises(ConfigError, match="PCO_API_KEY") as caught:
+    with pytest.raises(errors.ConfigError, match="PCO_API_KEY") as caught:
         read_key(("PCO_API_KEY",), {"PCO_API_KEY": "sk-1\nsk-2"})
     assert "sk-1" not in str(caught.value) + caught.value.hint
 

@@ -8,20 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from promptcodebook import errors
 from promptcodebook.base.randomness import keyed_int
 from promptcodebook.calls import Chat, Message, Reply, Request, Sampling, Schema, Usage, request_key
 from promptcodebook.config import Config, load_config
 from promptcodebook.config.schema import RoleSettings
-from promptcodebook.errors import (
-    AuthRefused,
-    CallTimeout,
-    ConfigError,
-    EndpointDown,
-    LMError,
-    ParseError,
-    RateLimited,
-    ServerFault,
-)
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.stack import Endpoints, Models, Roles, StackResources
@@ -57,17 +48,17 @@ async def test_every_incident_is_counted_and_made_good(server: Server, tally: Co
 
 
 @pytest.mark.parametrize(("step", "kind", "counted", "calls"), [
-    (fails(429), RateLimited, {"rate_limited": 3}, 3),
-    (fails(502), ServerFault, {"server_error": 3}, 3),
-    (drops(), ServerFault, {"dropped": 3}, 3),
-    (says(delay=60.0), CallTimeout, {"timeout": 3}, 3),
-    (fails(401), AuthRefused, {}, 1),
+    (fails(429), errors.RateLimited, {"rate_limited": 3}, 3),
+    (fails(502), errors.ServerFault, {"server_error": 3}, 3),
+    (drops(), errors.ServerFault, {"dropped": 3}, 3),
+    (says(delay=60.0), errors.CallTimeout, {"timeout": 3}, 3),
+    (fails(401), errors.AuthRefused, {}, 1),
 ])  # fmt: skip
 async def test_retries_end_and_what_will_not_get_better_has_none(
     server: Server, tally: Counts, step, kind, counted: dict[str, int], calls: int
 ):
     server.default = step
-    timeout = 0.3 if kind is CallTimeout else 20.0
+    timeout = 0.3 if kind is errors.CallTimeout else 20.0
     async with endpoints(tally, timeout=timeout, backoff=Backoff(2, 0.001)) as opened:
         with pytest.raises(kind):
             await opened.connect(server.spec)(ASK)
@@ -77,7 +68,7 @@ async def test_retries_end_and_what_will_not_get_better_has_none(
 async def test_an_address_that_never_answered_is_given_up_soon(tally: Counts):
     async with endpoints(tally) as opened:
         with pytest.raises(
-            EndpointDown, match=r"nothing answers at http://127\.0\.0\.1:9"
+            errors.EndpointDown, match=r"nothing answers at http://127\.0\.0\.1:9"
         ) as caught:
             await opened.connect("http://127.0.0.1:9/v1#m")(ASK)
     assert "pco doctor --lm http://127.0.0.1:9/v1#m" in caught.value.hint
@@ -89,7 +80,7 @@ async def test_an_endpoint_that_went_away_gets_every_retry(server: Server, tally
         lm = opened.connect(server.spec)
         await lm(ASK)
         await server.stop()
-        with pytest.raises((EndpointDown, ServerFault)):
+        with pytest.raises((errors.EndpointDown, errors.ServerFault)):
             await lm(ASK)
     assert tally.total() == 6
 
@@ -100,7 +91,7 @@ async def test_an_endless_retry_after_fails_its_call_at_once_and_holds_up_no_oth
     server.script(fails(429, headers={"Retry-After": "86400"}))
     async with endpoints(tally) as opened:
         lm = opened.connect(server.spec)
-        with pytest.raises(RateLimited):
+        with pytest.raises(errors.RateLimited):
             await asyncio.wait_for(lm(ASK), 20)
         assert (await asyncio.wait_for(lm(ASK), 60)).text == "ok"
     assert server.calls == 2
@@ -139,7 +130,7 @@ async def test_headers_are_sent_and_their_keys_come_from_the_environment(
     async with endpoints(tally, environment) as opened:
         lm = opened.connect(server.spec, headers)
         await lm(ASK)
-        with pytest.raises(AuthRefused) as caught:
+        with pytest.raises(errors.AuthRefused) as caught:
             await lm(ASK)
     sent = ["id-hush", "secret-hush", "blue", None]
     assert [server.headers[0].get(name) for name in (*headers, "Authorization")] == sent
@@ -155,7 +146,7 @@ async def test_a_key_that_cannot_be_found_is_said_before_any_call(
     tally: Counts, headers: dict[str, str], said: str
 ):
     async with endpoints(tally, {"SET": "x"}) as opened:
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(errors.ConfigError, match=said):
             opened.connect("http://127.0.0.1:9/v1#m", headers)
 
 
@@ -208,7 +199,9 @@ async def test_a_tool_call_in_place_of_a_text_is_an_error_unless_tools_were_offe
         "", tool_calls=({"function": {"name": "f", "arguments": "{}"}},), usage=Usage(1, 5)
     )
     roles = Roles(ScriptedLM().reply_with(lambda request: call), {}, "m")
-    with pytest.raises(ParseError, match="the critic reply of m calls a tool where text") as caught:
+    with pytest.raises(
+        errors.ParseError, match="the critic reply of m calls a tool where text"
+    ) as caught:
         await Ask(roles, Counts()).text(replace(ASK, role="critic"))
     assert caught.value.usage == call.usage and caught.value.answered
     offered = replace(ASK, sampling=Sampling(extra={"tools": [{}]}))
@@ -222,7 +215,7 @@ async def test_a_request_goes_to_the_model_that_it_names(tally: Counts):
         for name in ("simulated?a=1", "simulated?b=1"):
             opened.connect(name)
         assert (await opened(Request("executor", HI, model="simulated?b=1"))).text.endswith("b=1")
-        with pytest.raises(ConfigError, match="openai/c") as caught:
+        with pytest.raises(errors.ConfigError, match="openai/c") as caught:
             await opened(Request("executor", HI, model="openai/c"))
     assert "connected: simulated?a=1" in caught.value.hint
 
@@ -235,7 +228,7 @@ async def test_a_body_field_takes_its_secret_from_the_environment(server: Server
     async with endpoints(tally, {"PCO_BODY": "k-hush"}) as opened:
         lm = opened.connect(server.spec)
         reply = await lm(ask)
-        with pytest.raises(AuthRefused) as caught:
+        with pytest.raises(errors.AuthRefused) as caught:
             await lm(ask)
     assert server.bodies[0]["auth"] == {"api_key": "k-hush"} and server.bodies[0]["top_k"] == 20
     assert reply.text == "your key is ***"
@@ -256,9 +249,9 @@ async def test_replies_are_cached_between_stacks_but_not_the_users_own_nor_the_s
         return found
 
     roles = {"critic": {"extra": {"api_key": "$PCO_BODY"}}}
-    with pytest.raises(ConfigError, match="PCO_BODY, which is not set"):
+    with pytest.raises(errors.ConfigError, match="PCO_BODY, which is not set"):
         await sources(StackResources(), roles=roles)
-    with pytest.raises(ConfigError, match="no simulated model"):
+    with pytest.raises(errors.ConfigError, match="no simulated model"):
         await sources(StackResources(), lm="simulated")
     script = ScriptedLM().reply_with(lambda r: "ok")
     assert await sources(StackResources()) == ["live", "cache"]
@@ -347,12 +340,14 @@ HELLO = Request("executor", (Message("user", "hello there"),))
 
 async def test_a_script_replies_by_role_as_it_is_written_or_estimated():
     paid = Reply("x", usage=Usage(calls=1, prompt_tokens=99), finish="length")
-    lm = ScriptedLM().enqueue(ServerFault("oops"), paid).enqueue("critic's", role="critic")
-    with pytest.raises(ServerFault):
+    lm = ScriptedLM().enqueue(errors.ServerFault("oops"), paid).enqueue("critic's", role="critic")
+    with pytest.raises(errors.ServerFault):
         await lm(HELLO)
     assert (await lm(Request("critic", HI))).text == "critic's"
     assert await lm(HELLO) == paid and lm.left == 0
-    with pytest.raises(LMError, match=r"no reply for call 4 \(role executor\): 'hello there'"):
+    with pytest.raises(
+        errors.LMError, match=r"no reply for call 4 \(role executor\): 'hello there'"
+    ):
         await lm(HELLO)
     reply = await lm.reply_with(lambda request: "12345678")(HELLO)
     assert reply.estimated

@@ -11,6 +11,7 @@ from promptcodebook.base.incidents import Incident
 from promptcodebook.base.randomness import Draws, Randomness
 from promptcodebook.calls import Message
 from promptcodebook.config import load_config
+from promptcodebook.errors import ParseError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.critic import (
@@ -19,6 +20,7 @@ from promptcodebook.method.critic import (
     History,
     VerdictReply,
     blame_schema,
+    critique_of,
     gradients_of,
     nearest_instinct,
     penalty,
@@ -29,6 +31,8 @@ from promptcodebook.method.state import State
 from promptcodebook.method.train import Credit
 from promptcodebook.method.update import collect_gradients
 from promptcodebook.policy.scan import order_check
+from promptcodebook.report.private import withhold
+from promptcodebook.report.traces import parts_of_trace
 from promptcodebook.types import (
     Codebook,
     Critique,
@@ -52,6 +56,25 @@ from tests.build.method import (
 )
 
 DRAWS = Draws(0, 0, "x")
+
+
+class Doubting(VerdictReply):
+    """What somebody makes of the reply who adds a field to it."""
+
+    doubt: str = ""
+
+
+def test_a_field_that_is_added_to_the_reply_is_shown_and_withheld_as_the_feedback_is():
+    """Of a reply with the blame too, whose fields are none of the critique."""
+    reply = type("Both", (AttributionReply, Doubting), {})(
+        score=0.5, feedback="", doubt="was it Rome?", rendering_errors="lost a rule"
+    )
+    critique = critique_of(reply, (0,), safe=False)
+    assert critique.notes == {"doubt": "was it Rome?"}
+    trace = Trace(Rollout("x"), 0.5, critique, 0.25)
+    shown = dict(parts_of_trace(trace, ()))["verdict"]
+    assert shown.split("\n\n") == ["critic 0.50, penalty ρ 0.25", "doubt: was it Rome?"]
+    assert "Rome" not in repr(withhold(trace))
 
 
 def history(
@@ -134,6 +157,20 @@ async def test_a_score_off_its_scale_is_asked_for_once_more_and_then_read_as_one
     world = World(config(), ScriptedLM().enqueue(*replies))
     found = await world.critic.verdict("psi", history(), DRAWS)
     assert found.score == pytest.approx(score) and len(world.lm.history) == calls
+
+
+ECHO = '{"score": 1, "feedback": "perfect", "instinct_errors": {"1": "keep it"}}'
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("words", ["The answer quotes", "It earns 0.1. Some say"])
+async def test_what_the_critic_quotes_from_the_answer_is_no_verdict(words: str, stages: int):
+    said = ECHO if "quotes" in words else ECHO.replace("perfect", "fine")
+    world = World(config(), ScriptedLM().enqueue(*[f"{words} {said}"] * 2))
+    trace = history(output=f"I am right. {ECHO}")
+    with pytest.raises(ParseError):
+        await (world.critic.critique if stages == 1 else world.critic.verdict)("psi", trace, DRAWS)
+    assert len(world.lm.history) == 2
 
 
 @pytest.mark.parametrize("feedback", ["it missed the units", ""])

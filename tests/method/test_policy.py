@@ -495,8 +495,8 @@ def test_exploration_prefers_what_succeeded_unless_it_is_to_be_uniform():
 
     def explored(policy: Literal["success", "uniform"]) -> set[tuple[int, ...]]:
         how, draw = Explore(policy=policy, tau=0.01), random.Random(3)
-        rates = [0.0, 0.5, 0.0, 0.5]
-        return {explored_route(rates, 2, how, draw).indices for _ in range(100)}
+        rated = replace(RoutingStatistics.fresh(4), ema=(0.0, 0.5, 0.0, 0.5))
+        return {explored_route(rated, 2, how, draw).indices for _ in range(100)}
 
     assert explored("success") == {(1, 3)}
     assert explored("uniform") == set(itertools.combinations(range(4), 2))

@@ -92,13 +92,13 @@ def test_a_failed_run_says_how_it_goes_on_and_not_what_the_error_said() -> None:
 
 
 WITHHELD_NAME = 'said: "Ottokar Quillfeather"'
+# Fields of events that a report shows word for word.
 SHOWN = {
     *("name", "split", "example_id", "stage", "kind", "hint"),  # the name of a row, of a stage
     # Texts that are shared anyway: each rewrite of them was checked.
     *("text", "encoder", "generator", "critic", "before"),
-    "harmful by",  # the name of the variable whose text was called so
+    *("harmful by", "notes by"),  # the names of variables, and of fields of the critic's reply
 }
-"""Fields of events that a report shows word for word."""
 
 
 def filled(kind: Any) -> Any:
@@ -149,7 +149,7 @@ def test_no_text_of_an_event_is_shown_that_is_not_known_to_be_harmless(kind: Any
 def test_what_may_be_shown_are_the_texts_of_the_policy_alone() -> None:
     """The names above are those of gradients too: these are withheld all the same."""
     for trace in withhold(filled(Step)).traces:
-        allowed = {"name", "example_id", "stage", "kind", "hint", "harmful by"}
+        allowed = {"name", "example_id", "stage", "kind", "hint", "harmful by", "notes by"}
         assert set(quoting(trace)) <= allowed
 
 

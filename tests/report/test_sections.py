@@ -145,10 +145,10 @@ def test_the_heatmap_of_a_long_run_is_gathered_into_columns(write: Write) -> Non
     assert sum(map(int, times)) == sum(short.outline().selected)
 
 
+# In place of the scripted run's header with a key in it, which no command but the report reads.
 READABLE: dict[str, Any] = {"roles": {}}
-"""In place of the scripted run's header with a key in it, which no command but the report reads."""
+# Validated after steps 10 and 20, better each time, and stopped after step 25.
 STOPPED = ScriptedRun(steps=25, verdict=False, hostile="", config=READABLE)
-"""Validated after steps 10 and 20, better each time, and stopped after step 25."""
 
 
 @pytest.mark.parametrize(

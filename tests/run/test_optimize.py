@@ -19,7 +19,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.errors import ConfigError, MissingExtra
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import state_at
-from promptcodebook.run.optimize import HISTORY, ROLLOUTS
+from promptcodebook.run.frames import HISTORY, ROLLOUTS
 from promptcodebook.store.run import RunStore
 from tests.build.optimize import QUICK, data, reward, rows, train
 from tests.build.store import edit_header

@@ -7,10 +7,7 @@ import pytest
 
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import (
-    Parameters,
-    Step,
-)
+from promptcodebook.types import Parameters, Step
 from tests.build.store import parameters, step
 
 HEADER = Header(

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from promptcodebook import tasks
 from promptcodebook.calls import Chat, Message, Reply
 from promptcodebook.errors import ConfigError, DataError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
@@ -24,6 +23,7 @@ from tests.build.cli import pco
 from tests.build.paper_tasks import shared
 from tests.build.teachable import install_package
 
+# Examples of each split in the shared data.
 REAL = {
     "aime": [45, 45, 20],
     "hotpotqa": [150, 300, 200],
@@ -32,8 +32,8 @@ REAL = {
     "livebench_math": [123, 123, 81],
     "pupa": [111, 111, 147],
 }
-"""Examples of each split in the shared data."""
 each = pytest.mark.parametrize("name", REAL)
+# Changes of a good row, or a line, and what is said of it.
 FAULTS: dict[str, list[tuple[dict[str, object] | str, str]]] = {
     "aime": [
         ({"answer": "1000"}, "the answer '1000' is not an integer from 0 to 999"),
@@ -83,7 +83,6 @@ FAULTS: dict[str, list[tuple[dict[str, object] | str, str]]] = {
         ({"user_query": "SECRET", "target_response": " "}, "'target_response' is empty"),
     ],
 }
-"""Changes of a good row, or a line, and what is said of it."""
 
 
 @pytest.fixture
@@ -214,13 +213,6 @@ def test_a_faulty_offer_is_named(site: Path, line: str, message: str) -> None:
     offer(site, line, "other_package")
     with pytest.raises(TaskError, match=message):
         load_task(line.split(" ")[0])
-
-
-def test_the_face_offers_what_it_lists() -> None:
-    assert tasks.__all__ == sorted(tasks.__all__, key=lambda n: (not n[0].isupper(), n))
-    assert all(getattr(tasks, name) is not None for name in tasks.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'Tusk'"):
-        tasks.__getattr__("Tusk")
 
 
 def test_a_bad_byte_and_an_empty_file_of_private_rows_are_placed(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from promptcodebook.base.worker import CallResult, Worker
 from promptcodebook.calls import Chat, Reply
 from promptcodebook.errors import ExecutorError, RewardError
 from promptcodebook.lm.scripted import ScriptedLM
@@ -26,7 +27,6 @@ from promptcodebook.tasks.program import AgentProgram
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.tasks.rewards.ready import Exact
 from promptcodebook.tasks.user_code import Escape, Overdue, UserCalls, is_async
-from promptcodebook.tasks.worker import CallResult, Worker
 from promptcodebook.types import Example, Output, Prompt
 from tests.build.clock import Clock, is_alive, until
 
@@ -340,7 +340,7 @@ def test_a_process_is_reused_and_sees_no_key_and_no_file_of_the_folder(
 
 _CALLER = """
 import sys, threading
-from promptcodebook.tasks.worker import Worker
+from promptcodebook.base.worker import Worker
 
 worker = Worker(1)
 print(worker.call(f"{sys.argv[1]}:process_id", (), 30.0).value, flush=True)

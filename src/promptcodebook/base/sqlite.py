@@ -34,19 +34,19 @@ _Future = TypeVar("_Future", "Future[None]", "asyncio.Future[None]")
 _log = logging.getLogger(__name__)
 _BUSY_S = 30.0
 _MOST_BYTES = 64_000_000  # what a value may unpack to: ten times the bulkiest step
+# What it may be made of: each number and list takes many times the memory of its text.
 _MOST_PARTS = 4_000_000
-"""What it may be made of: each number and list takes many times the memory of its text."""
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
 _MOST_ROWS = 1_000_000
+# What one statement may bring and take. SECURITY.md says so of files from strangers.
 _MOST_S = 20.0
-"""What one statement may bring and take. SECURITY.md says so of files from strangers."""
 _STEPS = 100_000  # of SQLite's machine, between two looks at the clock: some milliseconds
+# Views, triggers, virtual tables and computed columns: reading one may take for ever.
 _ODD = (
     "SELECT name FROM sqlite_master WHERE COALESCE(rootpage, 0) = 0 UNION ALL "
     "SELECT m.name FROM sqlite_master m, pragma_table_xinfo(m.name) x"
     " WHERE m.type = 'table' AND x.hidden LIMIT 1"
 )
-"""Views, triggers, virtual tables and computed columns: reading one may take for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +225,8 @@ class Reader:
             self._db.close()
 
 
+# Work on the writing connection alone: it is rerun when its transaction's neighbour fails.
 Write = Callable[[sqlite3.Connection], object]
-"""Work on the writing connection alone: it is rerun when its transaction's neighbour fails."""
 _Waiter: TypeAlias = "Future[None] | asyncio.Future[None]"
 _Unit = tuple[Write, _Waiter]
 _SET_ASIDE = 8 << 20  # bytes: hundreds of replies, each with the pages of the file that it touches

@@ -15,9 +15,9 @@ from promptcodebook.base.signals import stop_signals
 
 _T = TypeVar("_T")
 _PATIENCE_S = 5.0  # how long what was cancelled may take to end
+# How often the waiting thread looks up. The system may deliver a signal to another thread, which
+# wakes no one, and Python handles it in the main thread alone.
 _LOOK_UP_S = 0.1
-"""How often the waiting thread looks up. The system may deliver a signal to another thread, which
-wakes no one, and Python handles it in the main thread alone."""
 
 
 class Relay:

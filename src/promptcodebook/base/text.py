@@ -56,6 +56,7 @@ _LEANING = re.compile(
 _FAREWELL = re.compile(
     r"\n[ \t]*\n(?:let me know if|i hope this helps|would you like me to)\b[^\n]*\Z", re.IGNORECASE
 )
+# Marks around the whole of a text that do not come again within it.
 _WRAPS = (
     re.compile(r'\A"([^"]*)"\Z', re.DOTALL),
     re.compile(r"\A“([^“”]*)”\Z", re.DOTALL),
@@ -66,10 +67,9 @@ _WRAPS = (
     re.compile(r"\A'((?:[^']|(?<=\w)'(?=\w))*)'\Z", re.DOTALL),
     re.compile(r"\A\*\*((?:(?!\*\*).)*)\*\*\Z", re.DOTALL),
 )
-"""Marks around the whole of a text that do not come again within it."""
 _PIECES = re.compile(r"[\w'’-]+\s*|[^\w\s]\s*|\s+")
+# Beyond this comparing two texts would take seconds; characters at the end that may be one.
 _MOST_PIECES, _FAREWELL_AT_MOST = 1200, 240
-"""Beyond this comparing two texts would take seconds; characters at the end that may be one."""
 
 
 def words_of(text: str) -> list[str]:
@@ -261,8 +261,8 @@ def fenced(text: str) -> str:
 
 
 _MOST_ROWS, _MOST_CHARACTERS = 100, 4000
+# Some notebooks break words wherever a line ends.
 _WHOLE = "text-align: left; word-break: normal; overflow-wrap: normal; hyphens: none"
-"""Some notebooks break words wherever a line ends."""
 
 
 def shown_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -294,8 +294,8 @@ def _escape(text: str) -> str:
     return html.escape(printable, quote=True)
 
 
+# Levels of JSON from outside: far under what recursive code of Python can walk.
 MOST_DEPTH = 100
-"""Levels of JSON from outside: far under what recursive code of Python can walk."""
 _MOST_DIGITS = 300  # of a whole number: float() takes no more than 308
 
 
@@ -323,8 +323,8 @@ def json_decoder(
 
 
 _STRICT = json_decoder()
+# For what servers answer: a stray NaN must not cost the reply.
 LENIENT_JSON = json_decoder(odd_numbers=True)
-"""For what servers answer: a stray NaN must not cost the reply."""
 _TOO_DEEP = "nested too deeply"
 
 

@@ -58,7 +58,6 @@ SamplesOption = Annotated[
     typer.Option("--samples", help="Sampled runs per example; 1 = greedy; default: as its run."),
 ]
 BatchApi = Annotated[bool, typer.Option("--batch-api", help="Ask the executor by /v1/batches.")]
-OfflineFile = Annotated[Path | None, typer.Option(help="Write the batch here, to run it by hand.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of every random draw.")]
 SplitName = Annotated[str, typer.Option("--split", help="train, val or test.")]
 AgentCommand = Annotated[
@@ -82,12 +81,12 @@ REF_HELP = (
 )
 Ref = Annotated[str, typer.Argument(help=REF_HELP)]
 
+# Settings that have a variable of the shell: PCO_LM, PCO_DATA, PCO_SEED, ...
 _IN_THE_SHELL = ("lm", "task", "data_dir", "preset", "budget", "seed", "size", "select")
-"""Settings that have a variable of the shell: PCO_LM, PCO_DATA, PCO_SEED, ..."""
+# Keys for which 'none' is a value like any other; everywhere else it means: not set.
 _NONE_IS_A_CHOICE = ("encoder.mode", "explore.policy")
-"""Keys for which 'none' is a value like any other; everywhere else it means: not set."""
+# Keys whose value is a prompt, word for word, also where it looks like JSON.
 _TEXTS = ("base_prompt", "init.prompt", "output_format")
-"""Keys whose value is a prompt, word for word, also where it looks like JSON."""
 _AS_FILES = {
     "data": "--set data.path=data.jsonl",
     "reward": "--set reward=reward.py:reward",
@@ -296,8 +295,8 @@ def settings_for(reference: Reference, typed: Typed) -> tuple[Config, Path]:
 
 BETWEEN = ".."  # comes between the ends of an interval, as 0.120..0.340
 _GAP, _LEAST_TEXT = 2, 24  # blanks between two columns; characters of running text in a line
+# What is set to the right in its column: numbers, ranges and amounts, not the id of a run.
 _NUMBERS = re.compile(r"[-+$~]?\d[\d.,+-]*[kMG]?( .*)?|-|unknown|not metered")
-"""What is set to the right in its column: numbers, ranges and amounts, not the id of a run."""
 
 
 def emit(value: object) -> None:

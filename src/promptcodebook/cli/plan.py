@@ -20,7 +20,6 @@ from promptcodebook.assemble import Sources, plan_run
 from promptcodebook.base.paths import runs_dir
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import one_line, printable, shell, toml
-from promptcodebook.base.units import duration
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
 from promptcodebook.cli.command import Json, columns, emit, note, options, show, wrap_text
@@ -32,7 +31,6 @@ from promptcodebook.doctor.probe import DiagnosisGroup
 from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean, import_part
 from promptcodebook.estimation.estimate import Estimate, estimate_plan
 from promptcodebook.lm.spec import parse_spec
-from promptcodebook.lm.stack import specs_of
 from promptcodebook.method.templates import copy_templates, load_templates, template_sets
 from promptcodebook.run.verdict import verdict_remark
 
@@ -75,14 +73,14 @@ def init(
     if file is None:
         source = resources.files("promptcodebook.cli") / "scaffold"
         texts = {name: (source / name).read_text("utf-8") for name in FILES}
-        tree, said = tomllib.loads(texts[SETTINGS]), wrap_text(_AS_IT_IS, "")
+        tree, message = tomllib.loads(texts[SETTINGS]), wrap_text(_AS_IT_IS, "")
         if lm:
             tree["lm"] = parse_spec(lm).text
             texts[SETTINGS] = texts[SETTINGS].replace(_NO_MODEL, f"lm = {toml(tree['lm'])}\n")
     else:
         propose = import_part(COMMAND_GROUP, "init.from", "pco init --from", "start")
         given = {"input": input, "target": target, "reward": reward, "lm": lm}
-        text, tree, said = propose(file, folder, given, own, yes=yes)
+        text, tree, message = propose(file, folder, given, own, yes=yes)
         texts = {SETTINGS: text}
     texts[SETTINGS] = written(texts[SETTINGS], tree)
     files = [str(folder / name) for name in texts]
@@ -96,15 +94,15 @@ def init(
             with (folder / name).open("x", encoding="utf-8") as target_file:
                 target_file.write(text)
     except OSError as error:
-        message = f"cannot write to {folder}: {error.strerror or error}"
-        raise ConfigError(message, hint="pco init OTHER_FOLDER") from None
+        fault = f"cannot write to {folder}: {error.strerror or error}"
+        raise ConfigError(fault, hint="pco init OTHER_FOLDER") from None
     steps = ["pco doctor", "pco estimate", "pco train"]
     if not (tree.get("lm") or os.environ.get("PCO_LM")):
         steps.insert(0, "export PCO_LM=smollm2  # or openai/MODEL, http://host:8000/v1#MODEL")
     if folder != Path():
         steps[0] = f"cd {shell(folder)} && {steps[0]}"
     wrote = (one_line(f"wrote {name}") for name in files)
-    text = printable("\n".join([*wrote, "", said, *(f"  {step}" for step in steps)]))
+    text = printable("\n".join([*wrote, "", message, *(f"  {step}" for step in steps)]))
     show(lambda: {"folder": str(folder), "files": files}, lambda: text, as_json=as_json)
 
 
@@ -288,17 +286,14 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
 @options
 def estimate(
     wanted: command.TrainOptions,
-    seconds_per_call: float | None = typer.Option(None, min=0.0, help="How long a call takes."),
     as_json: Json = False,
 ) -> None:
     """Low, expected and high, from a dry run of the plan; no model is asked.
 
-    An unknown price is shown as unknown, not as 0. The time needs to know how long a call takes,
-    which `pco doctor` shows."""
+    An unknown price is shown as unknown, not as 0."""
     settings, base = wanted.gather()
     plan = plan_run(settings, Sources(base)).require_training()
-    given = dict.fromkeys(specs_of(plan.config), seconds_per_call) if seconds_per_call else {}
-    made, to_win = estimate_plan(plan, given), ""
+    made, to_win = estimate_plan(plan), ""
     with suppress(MissingExtra):
         to_win = import_part(COMMAND_GROUP, "estimate.headroom", "pco headroom", "start")(plan)
     shares = (*made.roles, made.total)
@@ -320,11 +315,6 @@ def _estimate_text(made: Estimate, to_win: str) -> str:
     rows: list[dict[str, str]] = []
     for share in (*roles, total):
         role, _, calls, tokens, cost = share.cells()
-        time = {} if share.seconds is None else {"time": share.seconds.text(duration)}
-        rows.append({"role": role, "calls": calls, "tokens": tokens, "cost": cost, **time})
-    lines += [columns(rows), "", *(wrap_text(said, "- ") for said in made.assumptions)]
-    if total.seconds is None:
-        lines.append(
-            "- the time needs that of a call, as pco doctor shows it: --seconds-per-call 2"
-        )
+        rows.append({"role": role, "calls": calls, "tokens": tokens, "cost": cost})
+    lines += [columns(rows), "", *(wrap_text(text, "- ") for text in made.assumptions)]
     return "\n".join([*lines, "next: pco train, with --budget to be sure"])

@@ -15,7 +15,7 @@ import typer
 from promptcodebook.assemble import Sources
 from promptcodebook.base.paths import runs_dir
 from promptcodebook.base.sync import run_sync
-from promptcodebook.base.text import parse_json, printable, shell, shorten
+from promptcodebook.base.text import parse_json, printable, shell
 from promptcodebook.base.units import cost_text, number, percent
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
@@ -33,6 +33,7 @@ from promptcodebook.report.traces import (
     Training,
     parts_of,
     parts_of_trace,
+    plain_texts,
     read_record,
     reward_text,
 )
@@ -41,7 +42,7 @@ from promptcodebook.run.measuring import Distillation, Distiller, Needs
 from promptcodebook.run.subject import Subject
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
-from promptcodebook.types import Example, Turn, variable_name
+from promptcodebook.types import Example, variable_name
 
 app = command.command_group()
 
@@ -70,7 +71,6 @@ def evaluate(
     ),
     at_least: float | None = typer.Option(None, help="Exit 1 where the mean reward is below this."),
     batch_api: command.BatchApi = False,
-    offline_file: command.OfflineFile = None,
     as_json: Json = False,
 ) -> None:
     """Reward with its 95 % interval, failures, and what a query costs.
@@ -85,8 +85,8 @@ def evaluate(
     the output of --json to compare it later: pco compare A.json B.json"""
     sample = Sample(split, count, samples)
     with typed.given("pco eval").until_done(ref, sample, row) as kept:
-        if batch_api or offline_file:
-            kept = import_part(COMMAND_GROUP, "batches", "--batch-api", "serve")(kept, offline_file)
+        if batch_api:
+            kept = import_part(COMMAND_GROUP, "batches", "--batch-api", "serve")(kept)
         asked = Evaluating.of(ref, kept, sample, row)
         made = run_sync(asked.answer(), command.announced(asked.subject.interrupt))
     show(made.as_json, lambda: _assessment_text(made), as_json=as_json)
@@ -228,7 +228,6 @@ def _distilled_text(made: Distillation, target: Path) -> str:
 
 
 _PROMISES = 3  # instincts that are shown with what they promise, beside the chosen ones
-_TURN = 600  # characters shown of a turn
 _EXPLAINED = f"{command.REF_HELP} Or a request's id, from `pco serve`."
 
 
@@ -368,17 +367,8 @@ def _record_text(record: ExampleRecord) -> Iterator[str]:
 
 
 def _parts_text(parts: NamedTexts) -> Iterator[str]:
-    """A rollout as the report shows it, without its prompt: that of now is above it."""
-    for name, body in parts:
-        if name not in ("instincts", "prompt"):
-            yield wrap_text(body if isinstance(body, str) else _turns_text(body), f"  {name:<8} ")
-
-
-def _turns_text(turns: Sequence[Turn]) -> str:
-    """A stage's turns, an image by its name alone."""
-    texts = ["" if t.kind == "image" and t.name else shorten(t.text, _TURN) for t in turns]
-    pairs = zip(turns, texts, strict=True)
-    return "\n".join(f"{t.kind} {t.name}".rstrip() + f": {text}" * bool(text) for t, text in pairs)
+    for name, text in plain_texts(parts):
+        yield wrap_text(text, f"  {name:<8} ")
 
 
 def _training_text(training: Training, times: int, name: str) -> str:

@@ -15,7 +15,6 @@ from promptcodebook.base.paths import reply_cache_path, run_reference, runs_dir,
 from promptcodebook.base.text import printable, shell
 from promptcodebook.base.units import (
     bytes_text,
-    count_text,
     duration,
     lost_text,
     money,
@@ -23,7 +22,7 @@ from promptcodebook.base.units import (
     plural,
 )
 from promptcodebook.cli import command
-from promptcodebook.cli.command import BETWEEN, Json, Yes, columns, emit, note, show, wrap_text
+from promptcodebook.cli.command import Json, Yes, columns, emit, note, show, wrap_text
 from promptcodebook.errors import RunBusy
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.policy.references import run_behind, stored_examples
@@ -32,7 +31,7 @@ from promptcodebook.run.verdict import Conclusion
 from promptcodebook.store.events import Broke, Compared, RunState, Stepped, Validated
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
-from promptcodebook.store.runs import RunSummary, find_run, read_runs, remove_run
+from promptcodebook.store.runs import COLUMNS, RunSummary, find_run, read_runs, remove_run
 from promptcodebook.types import Example, Failure
 
 app = command.command_group()
@@ -68,19 +67,14 @@ def list_runs(as_json: Json = False) -> None:
 
 def _summary_cells(summary: RunSummary, named: bool) -> dict[str, str]:
     """`named`: some run has a name, so that there is a column for it."""
-    gain, score = summary.gain, summary.score
-    return {
-        "run": summary.id,
-        **({"name": summary.name or "-"} if named else {}),
-        "verdict": f"{summary.decision or '-'}{'*' if summary.simulated else ''}",
-        "gain": gain.text(signed=True, level="", between=BETWEEN) if gain else "-",
-        "test score": number(score and score.mean),
-        "state": "running" if summary.running else summary.ended or "stopped",
-        "best": number(summary.best),
-        "calls": count_text(summary.usage.calls),
-        "cost": money(summary.usage.cost),
-        "time": duration(summary.elapsed_s),
-    }
+    cells: dict[str, str] = {}
+    for column in COLUMNS:
+        if column.brief and (named or column.brief != "name"):
+            value = column.value(summary)
+            missing = column.missing or "-"
+            cells[column.brief] = missing if value is None else column.write(value)
+    cells["verdict"] += "*" * summary.simulated
+    return cells
 
 
 @runs.command("show")

@@ -29,8 +29,8 @@ from promptcodebook.errors import ConfigError, did_you_mean, plug_in, registered
 
 TYPED = "the command line or PCO_*"  # where settings come from that were typed for this use
 _REWRITING = ("critic", "attribution", "updater")  # roles that a rewrite of a text takes
+# Faults of numbers and choices: their value may be shown, it is no secret.
 _QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")
-"""Faults of numbers and choices: their value may be shown, it is no secret."""
 
 
 def optimizer_settings(name: str | None = None) -> Mapping[str, type[schema.OptimizerSettings]]:
@@ -247,6 +247,7 @@ def _group_of(field: FieldInfo | None) -> type[BaseModel] | None:
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
+# What a budget's unit limits, and how much of it one is.
 _UNITS: Mapping[str, tuple[str, float]] = {
     **dict.fromkeys(("usd", "$"), ("usd", 1.0)),
     **dict.fromkeys(("call", "calls"), ("calls", 1)),
@@ -254,7 +255,6 @@ _UNITS: Mapping[str, tuple[str, float]] = {
     **{"ktok": ("tokens", 1_000), "mtok": ("tokens", 1_000_000)},
     **{"s": ("seconds", 1.0), "min": ("seconds", 60.0), "h": ("seconds", 3600.0)},
 }
-"""What a budget's unit limits, and how much of it one is."""
 _AMOUNT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]+|\$)\s*")
 _MOST_DIGITS = 30  # of a number in a budget: with a few hundred it is no float any more
 
@@ -303,11 +303,11 @@ class Key:
         return self.key.rpartition(".")[0]
 
 
+# Groups of which there is one for each name, and what replaces the name.
 _MANY: Mapping[str, tuple[str, type[BaseModel]]] = {
     "roles": ("ROLE", schema.RoleSettings),
     "prices": ("MODEL", schema.Price),
 }
-"""Groups of which there is one for each name, and what replaces the name."""
 _TYPES: Mapping[Any, str] = {
     **{str: "text", int: "whole number", float: "number", bool: "true or false"},
     **{dict: "table", type(None): "none"},

@@ -13,11 +13,11 @@ from typing import Any, cast
 from promptcodebook.errors import ConfigError
 
 _OWN_NAME = re.compile(r"PCO_[A-Za-z0-9_]+")
+# Names of body fields whose text may be a secret, in lower case and with _ between words.
 _SECRET = re.compile(
     r"(?:^|[_\-. ])(?:api|access|auth|private|secret|secure|signing)?_?(?:key|token)s?$"
     r"|secret|passw|passphrase|credential|bearer|authorization|jwt"
 )
-"""Names of body fields whose text may be a secret, in lower case and with _ between words."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _TEXTS = ("stop", "stop_token_ids")
 _WORD = re.compile(r"[a-z]{1,16}")

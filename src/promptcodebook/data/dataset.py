@@ -135,8 +135,8 @@ def sample(examples: Sequence[Example], count: int | None) -> tuple[Example, ...
 SHINGLE = 8  # words in a run that near-copies are recognised by
 NEAR = 0.6  # jaccard similarity of shingle sets from which two inputs count as near-copies
 _SHOWN, _QUOTED = 5, 60
+# Inputs that a run may be in, as more make it boilerplate; and runs that are looked up of one.
 _COMMON, _LOOKED_UP = 100, 12
-"""Inputs that a run may be in, as more make it boilerplate; and runs that are looked up of one."""
 _WORD = re.compile(r"\w+")
 _SPACED = {code: " " for code in range(128) if not _WORD.match(chr(code))}
 
@@ -164,8 +164,8 @@ class Conflict:
 
     def __str__(self) -> str:
         pairs = zip(self.ids, self.targets, strict=True)
-        said = [f"{id}: {quote(target, _QUOTED)}" for id, target in pairs]
-        return ", ".join(said[:_SHOWN]) + (", ..." if len(said) > _SHOWN else "")
+        shown = [f"{id}: {quote(target, _QUOTED)}" for id, target in pairs]
+        return ", ".join(shown[:_SHOWN]) + (", ..." if len(shown) > _SHOWN else "")
 
 
 @dataclass(frozen=True, slots=True)

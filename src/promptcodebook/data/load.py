@@ -93,17 +93,9 @@ def load_settings(settings: DataSettings, base: Path, *, allow_overlap: bool = F
     source: object = base / settings.path
     if given:
         source = {split: base / str(path) for split, path in given.items()}
-    return load(
-        source,
-        input=settings.input,
-        target=settings.target or None,
-        messages=settings.messages,
-        id=settings.id,
-        split=settings.split,
-        fractions=settings.fractions,
-        seed=settings.split_seed,
-        allow_overlap=allow_overlap,
-    )
+    same = settings.model_dump(include={"input", "messages", "id", "split", "fractions"})
+    target, seed = settings.target or None, settings.split_seed
+    return load(source, **same, target=target, seed=seed, allow_overlap=allow_overlap)
 
 
 def _from_one(

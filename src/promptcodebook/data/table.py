@@ -25,8 +25,8 @@ from promptcodebook.errors import DataError, did_you_mean, import_extra
 from promptcodebook.types import Example
 
 _HEAD = 1 << 20  # characters of a CSV file by which its delimiter is found
+# Rows of a Parquet file that are in memory at once; and characters, where csv has a limit.
 PARQUET_ROWS, _LONGEST_CELL = 1024, 2**31 - 1
-"""Rows of a Parquet file that are in memory at once; and characters, where csv has a limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,8 +88,8 @@ def _settled(plan: assembly.Plan) -> list[Diagnosis]:
     """Also whether the user's templates say whose stage a prompt is, and test is large enough."""
     config, stages, judged = plan.config, plan.prompt_stages, len(plan.judged)
     parts = f"task {plan.task.name}, K = {config.size}, S = {config.select}"
-    said = "; ".join(filter(None, (parts, select_remark(config), text_updates_remark(config))))
-    findings = [Diagnosis("settings", "ok", said)]
+    what = "; ".join(filter(None, (parts, select_remark(config), text_updates_remark(config))))
+    findings = [Diagnosis("settings", "ok", what)]
     alike = "{stage}" not in plan.templates["generator"].source
     if stages and config.compose == "generator" and alike:
         what = f"generator.md in {config.templates} lacks {{stage}}, so that the {len(stages)} "
@@ -129,8 +129,8 @@ async def _agent(plan: assembly.Plan) -> list[Diagnosis]:
         tried = await assembly.try_agent(plan)
     except PcoError as error:
         return [_failure_finding("agent", error)]
-    said = "its prompt has a place, by a run on made-up replies"
-    return [Diagnosis("agent", "ok", said)] if tried else []
+    what = "its prompt has a place, by a run on made-up replies"
+    return [Diagnosis("agent", "ok", what)] if tried else []
 
 
 async def _reward(plan: assembly.Plan) -> tuple[Diagnosis, assembly.RewardTrial]:
@@ -140,8 +140,10 @@ async def _reward(plan: assembly.Plan) -> tuple[Diagnosis, assembly.RewardTrial]
         return _failure_finding("reward", error), assembly.RewardTrial()
     what = "not tried: it asks the judge, or reads an agent's output"
     if trial.scores:
-        said = (f"{score.value:g} for {kind}" for kind, score in trial.scores if score is not None)
-        what = "; ".join((*said, *trial.warnings))
+        values = (
+            f"{score.value:g} for {kind}" for kind, score in trial.scores if score is not None
+        )
+        what = "; ".join((*values, *trial.warnings))
     again = f"{_data_check(plan)}, and read the reward again"
     level, step = ("warn", again) if trial.warnings else ("ok", "")
     return Diagnosis("reward", level, what, step), trial
@@ -253,11 +255,11 @@ def _cache(config: Config, specs: list[str]) -> Diagnosis:
 
 # One example goes through every part of the method.
 
+# Which part it was, by the stage at which a chain broke.
 _PARTS = {
     "route": "encoder", "compose": "generator", "prompt": "generator", "execute": "executor",
     "critique": "critic", "attribute": "attribution", "adversary": "critic",
 }  # fmt: skip
-"""Which part it was, by the stage at which a chain broke."""
 
 
 async def rehearse(plan: assembly.Plan, tried: assembly.RewardTrial) -> tuple[DiagnosisGroup, ...]:
@@ -354,17 +356,17 @@ def _broken(failure: Failure) -> Diagnosis:
 # Which roles a model can carry. A weak one may give valid JSON and no judgement: so we look at what
 # the method needs of each role's reply, in the trace of that example and in a few more calls.
 
+# Instincts that say where they belong, each with an input that belongs there.
 _PLAIN = {
     "Where a poem is asked for, write in rhyme.": "Write me a poem about the sea.",
     "Where a sum is asked for, show each step of the arithmetic.": "What is the sum of 17 and 25?",
     "Where a translation is asked for, keep names as they are.": "Translate into French: I am Tom.",
     "Where a recipe is asked for, list the ingredients first.": "Give me a recipe for soup.",
 }
-"""Instincts that say where they belong, each with an input that belongs there."""
+# Least share of such inputs that are routed right, and of the instincts that a prompt keeps.
 _FOUND, _KEPT = 0.75, 0.75
-"""Least share of such inputs that are routed right, and of the instincts that a prompt keeps."""
+# Least share of an instinct's long words that its prompt has, and the letters of a long word.
 _SHARED, _LONG = 1 / 3, 5
-"""Least share of an instinct's long words that its prompt has, and the letters of a long word."""
 _ADVICE = "It does not say what to do where the input asks for two things; say that both are done."
 _TEACHERS: tuple[Role, ...] = ("critic", "attribution", "updater", "judge")
 
@@ -387,8 +389,8 @@ class Rehearsed:
     def repeats(self, texts: Sequence[str], template: str) -> bool:
         """Whether half of what one says, three words at a time, is the template's own."""
         asked = set(_threes(self.assembled.plan.templates.sources[template]))
-        threes = [said for said in map(_threes, texts) if said]
-        return any(2 * sum(three in asked for three in said) >= len(said) for said in threes)
+        runs = [run for run in map(_threes, texts) if run]
+        return any(2 * sum(three in asked for three in run) >= len(run) for run in runs)
 
 
 async def _weigh_roles(rehearsed: Rehearsed) -> tuple[Diagnosis, ...]:
@@ -446,11 +448,11 @@ def _generator(rehearsed: Rehearsed) -> str | None:
     if rehearsed.counts.values[Incident.PROMPT_FALLBACKS]:
         return "weak: its prompt was cut or empty twice"
     assert rollout.route is not None, "a prompt was composed for a route"
-    texts, said = rehearsed.state.parameters.codebook.texts, set(words_of(rollout.prompt))
+    texts, words = rehearsed.state.parameters.codebook.texts, set(words_of(rollout.prompt))
     kept, count = 0, len(rollout.route.indices)
     for k in rollout.route.indices:
         long = {word for word in words_of(texts[k]) if len(word) >= _LONG}
-        kept += len(long & said) >= _SHARED * len(long)
+        kept += len(long & words) >= _SHARED * len(long)
     return f"weak: its prompt keeps {kept} of {count} instincts" if kept < _KEPT * count else None
 
 
@@ -469,10 +471,10 @@ def _attribution(rehearsed: Rehearsed) -> str | None:
     trace, gradients = rehearsed.trace, rehearsed.trace.gradients
     if trace.verdict is None or trace.failure is not None:
         return f"weak: {trace.failure.kind if trace.failure else 'there was no verdict to split'}"
-    said = [gradients.encoder, gradients.generator, *gradients.codebook.values()]
-    if rehearsed.failed and not any(said):
+    complaints = [gradients.encoder, gradients.generator, *gradients.codebook.values()]
+    if rehearsed.failed and not any(complaints):
         return "weak: it blames no part for an answer that earned too little"
-    if rehearsed.repeats(said, "attribution"):
+    if rehearsed.repeats(complaints, "attribution"):
         return "weak: what it blames repeats the words it was asked with"
     return None
 

@@ -46,12 +46,11 @@ from promptcodebook.types import Example, Output, Parameters, Program, Prompt, R
 TRAINING = "training"  # the phase of every call that no evaluation makes
 ANSWER = 120  # tokens of a typical answer, or of the reply to one stage of a pipeline
 _PROMPT = 110  # tokens of a typical composed prompt
+# Tokens of a typical string in a typed reply, by its field; all others are complaints.
 _FIELD = {"feedback": 90, "analysis": 25, "reasoning": 60, "constraints": 10}
-"""Tokens of a typical string in a typed reply, by its field; all others are complaints."""
 _COMPLAINT = 35
 _FILLED = 0.65  # share of its cap in words that a rewritten text takes up
 _PER_WORD = 1.5  # tokens of one made-up word
-_QUIET = 24  # turns of the event loop without a new call, after which every chain waits for a reply
 _DIMENSIONS = 16  # of an embedding: how many does not matter to what a run takes
 _LETTERS = str.maketrans("0123456789", "ghiklmnoru")
 CALLS = 1000  # calls of a shortened plan's training, about: a second's work
@@ -77,27 +76,20 @@ class DryManner:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Calls, their tokens, and the rounds they take: no call of a round waits for another."""
+    """Calls and their tokens."""
 
     calls: float = 0.0
     prompt_tokens: float = 0.0
     completion_tokens: float = 0.0
-    rounds: float = 0.0
 
     def __add__(self, other: Work) -> Work:
         return Work(*map(add, _AMOUNTS(self), _AMOUNTS(other)))
 
-    def times(self, factor: float, *, rounds: float = 1.0) -> Work:
-        """The calls and tokens times one factor, the rounds times another."""
-        return Work(
-            factor * self.calls,
-            factor * self.prompt_tokens,
-            factor * self.completion_tokens,
-            rounds * self.rounds,
-        )
+    def times(self, factor: float) -> Work:
+        return Work(*(factor * amount for amount in _AMOUNTS(self)))
 
 
-_AMOUNTS = attrgetter("calls", "prompt_tokens", "completion_tokens", "rounds")
+_AMOUNTS = attrgetter("calls", "prompt_tokens", "completion_tokens")
 DryWork = Mapping[tuple[str, Role], Work]  # what each phase of a run asks of each role
 
 
@@ -138,8 +130,7 @@ def _undisturbed(config: Config, manner: DryManner) -> Config:
 
 class CountingLM:
     """An LM, and the Listener (`hear`) that learns of the phase its calls belong to. `work` is what
-    each phase asked of each role; `untrained` holds until the first update is done. A call's round
-    goes when no chain can make another, so that each round holds all it can."""
+    each phase asked of each role; `untrained` holds until the first update is done."""
 
     def __init__(self, config: Config, manner: DryManner) -> None:
         self.manner, self._config = manner, config
@@ -147,8 +138,6 @@ class CountingLM:
         self.phase, self.untrained = TRAINING, True
         self._directives: list[str] = []
         self._embedded: set[str] = set()
-        self._waiting: list[tuple[Role, asyncio.Future[None]]] = []
-        self._quiet = 0
 
     def begin(self, first: Parameters) -> None:
         """Learns the first directives, to distinguish their rewrites from an instinct's."""
@@ -164,7 +153,7 @@ class CountingLM:
             self.phase = kind if going else TRAINING
 
     async def __call__(self, request: Request) -> Reply:
-        said, tokens, vector = "", 0, tuple[float, ...]()
+        text, tokens, vector = "", 0, tuple[float, ...]()
         contents = [m.content for m in request.messages]
         if request.embeds:
             draw = draws("embedding", contents[0])
@@ -172,29 +161,12 @@ class CountingLM:
             if contents[0] in self._embedded:  # the journal of a run has it
                 return Reply("", usage=Usage(), vector=vector)
             self._embedded.add(contents[0])
-        loop = asyncio.get_running_loop()
-        place = loop.create_future()
-        self._waiting.append((request.role, place))
-        self._quiet = 0
-        if len(self._waiting) == 1:
-            loop.call_soon(self._look, loop)
-        await place
-        if not request.embeds:
-            said, tokens = self._reply(request, draws(request.role, str(request.sample), *contents))
+        else:
+            text, tokens = self._reply(request, draws(request.role, str(request.sample), *contents))
             tokens = min(tokens, request.sampling.max_tokens or tokens)
         prompt = sum(map(estimate_tokens, contents)) + beyond_texts(request, 4)
         self.work[self.phase, request.role] += Work(1, prompt, tokens)
-        return Reply(said, usage=Usage(1, prompt, tokens), vector=vector)
-
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._quiet += 1
-        if self._quiet < _QUIET:
-            loop.call_soon(self._look, loop)
-            return
-        waiting, self._waiting = self._waiting, []
-        for role, place in waiting:  # its roles share a round by their calls
-            self.work[self.phase, role] += Work(rounds=1 / len(waiting))
-            place.set_result(None)
+        return Reply(text, usage=Usage(1, prompt, tokens), vector=vector)
 
     def _reply(self, request: Request, draw: random.Random) -> tuple[str, int]:
         again = any(m.role == "assistant" for m in request.messages)
@@ -461,15 +433,14 @@ class PlanScale:
         routed = _ratio(self.whole.routed, self.part.routed)
         own = {"encoder": routed, "updater": updates}
         made: dict[tuple[str, Role], Work] = {
-            (phase, role): done.times(own.get(role, rollouts), rounds=updates)
-            if phase == TRAINING
-            else done.times(self.evaluated[phase])
+            (phase, role): done.times(
+                own.get(role, rollouts) if phase == TRAINING else self.evaluated[phase]
+            )
             for (phase, role), done in work.items()
         }
         usual, calls = made.get((TRAINING, "updater"), Work()), tidied * self.whole.maintained
         if usual.calls and calls:
-            more = replace(usual.times(calls / usual.calls), rounds=calls)
-            made[TRAINING, "updater"] = usual + more
+            made[TRAINING, "updater"] = usual + usual.times(calls / usual.calls)
         return made
 
 

@@ -1,6 +1,6 @@
-"""What a run will take, before anything is spent: calls, tokens, money and time, by role. Three dry
-runs give the range: little, usual and much work. How many calls there are, how much the model
-writes and how its tokenizer counts err independently; log errors add as squares."""
+"""What a run will take, before anything is spent: calls, tokens and money, by role. Three dry runs
+give the range: little, usual and much work. How many calls there are, how much the model writes and
+how its tokenizer counts err independently; log errors add as squares."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from promptcodebook.estimation.dry import (
 )
 from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.spec import any_simulated
-from promptcodebook.lm.stack import specs_of
 from promptcodebook.lm.wire import TOKENIZER
 from promptcodebook.optimizers.fixed import SHORTLIST, has_best_fixed
 from promptcodebook.run.optimize import Choices, settings_of, sources_of
@@ -41,12 +40,10 @@ USUAL = DryManner(solved=0.5, blamed=0.5, reasked=0.02, refused=0.1, agent_calls
 MUCH = DryManner(solved=0.0, blamed=1.0, reasked=0.1, refused=0.5, agent_calls=5, tidied=6)
 MANNERS = (LITTLE, USUAL, MUCH)
 
+# The factor by which a tokenizer may count more or less than ours estimates.
 OTHER_TOKENIZER = 4 / 3
-"""The factor by which a tokenizer may count more or less than ours estimates."""
 OTHER_REPLIES = 2.5  # the factor by which a model may write more or less than is typical
 OTHER_PROMPTS = 1.25  # how far prompts follow, which hold earlier replies beside what is given
-STRAGGLERS = (1.0, 1.3, 2.0)
-"""A round of calls takes as long as its slowest: this many times the mean call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one role takes, or all. `usd` and `seconds` (of wall time) are None where unknown."""
+    """What one role takes, or all. `usd` is None where a price is unknown."""
 
     role: Role | Literal["total"]
     model: str
@@ -99,7 +96,6 @@ class Share:
     prompt_tokens: Range
     completion_tokens: Range
     usd: Range | None
-    seconds: Range | None
 
     @property
     def tokens(self) -> Range:
@@ -141,39 +137,27 @@ def estimate(
     data: Dataset,
     reward: Reward | str | Mapping[str, Any],
     lm: str | LM = "",
-    *,
-    seconds_per_call: float | None = None,
     **choices: Unpack[Choices],
 ) -> Estimate:
     """Estimate calls, tokens and USD by role, low, expected and high: `pco estimate` from Python.
 
     The plan is simulated with dummy replies, and no model is asked.
 
-    - `data`, `reward`, `lm` and all keywords that are not listed: as in `optimize`.
-    - `seconds_per_call`: how long a call takes; the time is unknown without it (None).
+    - `data`, `reward`, `lm` and all keywords: as in `optimize`.
 
     The result has `.roles` and `.total`; an unknown price is None, not 0.
 
     Raises ConfigError and DataError when `optimize` would."""
     verb = "estimate()"
     settings = settings_of(verb, reward, lm, choices)
-    if not (seconds_per_call is None or 0 <= seconds_per_call < math.inf):
-        message = f"{verb}: a call cannot take {seconds_per_call:g} seconds"
-        raise ConfigError(
-            message, hint="seconds_per_call is 0 or more, or None where it is unknown"
-        )
     sources = sources_of(verb, data, reward, choices.get("executor"), lm)
-    plan = plan_run(settings, sources).require_training()
-    seconds = dict.fromkeys(specs_of(plan.config), seconds_per_call) if seconds_per_call else {}
-    return estimate_plan(plan, seconds)
+    return estimate_plan(plan_run(settings, sources).require_training())
 
 
-def estimate_plan(
-    plan: Plan, seconds: Mapping[str, float] | None = None, short: Plan | None = None
-) -> Estimate:
-    """What `pco train` would take; no model is asked. `seconds` are those a call takes, by model;
-    `short` is a shorter plan, simulated in its place. Raises what a run raises before its first
-    call, and ConfigError for an optimizer that is not ours."""
+def estimate_plan(plan: Plan, short: Plan | None = None) -> Estimate:
+    """What `pco train` would take; no model is asked. `short` is a shorter plan, simulated in its
+    place. Raises what a run raises before its first call, and ConfigError for an optimizer that is
+    not ours."""
     if plan.config.optimizer != "pco":
         message = f"only our own optimizer is estimated, and optimizer = {plan.config.optimizer!r}"
         raise ConfigError(message, hint="bound what it may spend, e.g. pco train --budget 500calls")
@@ -189,7 +173,7 @@ def estimate_plan(
         row = len(plan.judged) * max(1, len(plan.task.program.stages))
         added = ((each, each.get(key, Work())) for each in (usual, much))
         usual, much = ({**each, key: w + w.times(row / max(1.0, w.calls))} for each, w in added)
-    sums = _Sums(plan, _with_tried(plan, little, usual, much), seconds or {})
+    sums = _Sums(plan, _with_tried(plan, little, usual, much))
     roles = tuple(sums.share(role, [role]) for role in sums.roles)
     simulated = any_simulated(share.model for share in roles)
     total = sums.share("total", sums.roles)
@@ -209,7 +193,7 @@ def _with_tried(plan: Plan, little: DryWork, usual: DryWork, much: DryWork) -> l
         work = works.get(key, Work())
         if not work.calls:
             return works
-        return {**works, key: work + work.times(max(-1.0, calls / work.calls), rounds=0.0)}
+        return {**works, key: work + work.times(max(-1.0, calls / work.calls))}
 
     found = usual.get(key, Work()).calls - much.get(key, Work()).calls
     more = once + max(0.0, found)
@@ -219,10 +203,10 @@ def _with_tried(plan: Plan, little: DryWork, usual: DryWork, much: DryWork) -> l
 class _Sums:
     """The works of little, usual and much, added up over some of the roles."""
 
-    def __init__(self, plan: Plan, works: Sequence[DryWork], seconds: Mapping[str, float]) -> None:
+    def __init__(self, plan: Plan, works: Sequence[DryWork]) -> None:
         asked = {role for work in works for _, role in work}
         self.roles: list[Role] = [role for role in ROLES if role in asked]
-        self._config, self._works, self._seconds = plan.config, works, seconds
+        self._config, self._works = plan.config, works
         self._prices = PriceTable(plan.config.prices)
 
     def share(self, name: Role | Literal["total"], roles: Sequence[Role]) -> Share:
@@ -240,7 +224,6 @@ class _Sums:
             completion_tokens=completion.rounded(),
             # A sum over the known prices alone would mislead.
             usd=sum(usd, Range()) if len(usd) == len(costs) else None,
-            seconds=self._wall_time(roles) if by_model.keys() <= self._seconds.keys() else None,
         )
 
     def _amounts(self, roles: Sequence[Role]) -> tuple[Range, Range, Range]:
@@ -269,19 +252,6 @@ class _Sums:
         ]
         known = [cost for cost in costs if cost is not None]
         return Range(*known) if len(known) == len(costs) else None
-
-    def _wall_time(self, roles: Sequence[Role]) -> Range:
-        """A phase takes its rounds, or longer when not all calls of a round fit in at once."""
-        config = self._config
-        return Range.of(
-            sum(
-                self._seconds[config.model_of(role)]
-                * max(done.calls / config.concurrency, done.rounds * straggling)
-                for (_, role), done in work.items()
-                if role in roles
-            )
-            for work, straggling in zip(self._works, STRAGGLERS, strict=True)
-        )
 
 
 def _assumptions(plan: Plan, scale: PlanScale, made: Estimate) -> Iterator[str]:
@@ -320,11 +290,7 @@ def _assumptions(plan: Plan, scale: PlanScale, made: Estimate) -> Iterator[str]:
     unknown = sorted({share.model for share in made.roles if share.usd is None})
     if unknown:
         yield f'no price is known for {", ".join(unknown)}: add [prices."SPEC"] to pco.toml'
-    if made.total.seconds is not None:
-        yield (
-            f"time: up to {config.concurrency} calls at once, and each step waits for its slowest"
-        )
-    for name in ("calls", "tokens", "usd", "seconds"):
+    for name in ("calls", "tokens", "usd"):
         limit, need = getattr(config.budget, name), getattr(made.total, name)
         if limit is not None and need is not None and limit < need.expected:
             yield (

@@ -13,24 +13,16 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, get_args
 
+from promptcodebook.base import sqlite
 from promptcodebook.base.incidents import Incident, Tally
 from promptcodebook.base.paths import cache_folder, tighten
-from promptcodebook.base.sqlite import (
-    Layout,
-    Packer,
-    Reader,
-    Writer,
-    connect,
-    store_os_error,
-    unpack,
-)
 from promptcodebook.calls import LM, Ending, Reply, Request, Role, Usage, request_key
 from promptcodebook.errors import Interrupted, StoreError
 from promptcodebook.lm.limit import StopSignal
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-_LAYOUT = Layout(
+_LAYOUT = sqlite.Layout(
     what="reply cache",
     version=1,
     script=(
@@ -51,14 +43,14 @@ class ReplyCache:
         try:
             path.parent.mkdir(0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise store_os_error(error, path.parent) from error
+            raise sqlite.store_os_error(error, path.parent) from error
         if path.parent == cache_folder():  # any other folder is not ours to close
             tighten(path.parent, 0o700)
-        self._packer = Packer()  # used by the writer thread alone
+        self._packer = sqlite.Packer()  # used by the writer thread alone
         self._damaged: set[bytes] = set()
-        self._writer = Writer(path, _LAYOUT, full_hint=_FULL)
+        self._writer = sqlite.Writer(path, _LAYOUT, full_hint=_FULL)
         try:
-            self._reader = Reader(path, _LAYOUT)
+            self._reader = sqlite.Reader(path, _LAYOUT)
         except StoreError:
             self._writer.close()
             raise
@@ -99,7 +91,7 @@ class ReplyCache:
         count, _ = self.stats()
         self._writer.write_now(lambda db: db.execute("DELETE FROM replies"))
         # VACUUM cannot run inside the writer's transactions, so it has its own connection.
-        db = connect(self._path, _LAYOUT, write=True)
+        db = sqlite.connect(self._path, _LAYOUT, write=True)
         try:
             db.execute("VACUUM")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -184,7 +176,7 @@ class Cache:
         self.close()
 
 
-def pack_reply(reply: Reply, packer: Packer) -> bytes:
+def pack_reply(reply: Reply, packer: sqlite.Packer) -> bytes:
     """The reply with the usage it had when it was live, so that what it cost stays on record."""
     usage, further = astuple(reply.usage), (reply.vector, reply.tool_calls)
     further = further[: 2 if reply.tool_calls else bool(reply.vector)]
@@ -194,7 +186,7 @@ def pack_reply(reply: Reply, packer: Packer) -> bytes:
 def unpack_reply(blob: bytes) -> Reply:
     """What `pack_reply` was given, source 'live'. Raises StoreError for what cannot be used."""
     try:
-        text, finish, usage, dropped, estimated, *further = unpack(blob)
+        text, finish, usage, dropped, estimated, *further = sqlite.unpack(blob)
         vector, calls = (*further, (), ())[:2]
         if finish not in get_args(Ending):  # earlier versions kept what a server had broken off
             raise ValueError(f"its server broke it off ({finish})")

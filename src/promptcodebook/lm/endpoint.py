@@ -230,7 +230,9 @@ class Endpoint:
         names = access.names or spec.key_names
         at = spec.base_url or spec.text
         self._where = ModelAddress(at, spec.model, access.key, names, private, spec.text)
-        self._quirks = Quirks({*providers()["providers"].get(spec.provider, {}).get("lacks", ())})
+        provider = providers()["providers"].get(spec.provider, {})
+        self._quirks = Quirks({*provider.get("lacks", ())})
+        self._listed_as = provider.get("listed_as", "")
         self._transport = transport_to(spec, access, timeout, most_bytes)
 
     @property
@@ -271,7 +273,8 @@ class Endpoint:
             return replace(reply, dropped=tuple(dropped)) if dropped else reply
         error = wire.read_error_body(answer)
         refusal = await self._refusal(status, error, request)
-        refusal.retry_after = wire.read_retry_after(headers.get("Retry-After"))
+        said = wire.read_retry_after(headers.get("Retry-After"))
+        refusal.retry_after = said or refusal.retry_after
         if status not in (400, 422):
             raise refusal
         learned = self._quirks.learn(body, error.all, error.param)
@@ -320,7 +323,7 @@ class Endpoint:
             listed = parse_json(answer, LENIENT_JSON)["data"]
             # Errors quote them: they are cut, and do not hold our key.
             names = (self._where.scrub(str(each["id"])) for each in listed[:_MOST_MODELS])
-            return tuple(name[:_LONGEST_NAME] for name in names)
+            return tuple(name.removeprefix(self._listed_as)[:_LONGEST_NAME] for name in names)
         except (ValueError, KeyError, TypeError):
             raise fault_of(Incident.MALFORMED_BODY, self._where) from None
 

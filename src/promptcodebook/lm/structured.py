@@ -10,6 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import isclose
 from typing import Annotated, Any, Generic, SupportsIndex, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -79,11 +80,12 @@ class Ask:
         Raises ParseError or TruncatedReply when no reply held a valid value; a value that is valid
         but still at fault is returned with its fault."""
         schema = request.schema or schema_of(shape)
+        asked = "\n".join(message.content for message in request.messages)
 
         async def once(request: Request) -> TypedReply[T | None]:
             reply = await self._lm(request)
             cut = reply.finish == "length"
-            found = await extract(reply.text, shape, cut=cut)
+            found = await extract(reply.text, shape, cut=cut, asked=asked)
             if found.value is None and cut:
                 self._count(Incident.TRUNCATED, reply)
             elif not found.strict:
@@ -169,14 +171,19 @@ class Extraction(Generic[T]):
 
 
 _AMBIGUOUS = "it holds more than one object of that kind, or a broken one beside a good one"
+_QUOTE = "its only object quotes the request"
+_IN_WORDS = "it says another number in words than in its object"
 
 
-async def extract(text: str, shape: type[T], *, cut: bool = False) -> Extraction[T]:
+async def extract(
+    text: str, shape: type[T], *, cut: bool = False, asked: str = ""
+) -> Extraction[T]:
     """The reply's value. `cut` = the reply ended at its length cap, so it is not repaired. The work
     is bounded, whatever the text; the same text always gives the same value.
 
-    A model quotes what it judges, and that may hold an object such as it was asked for. So an
-    object counts only where every other one of its kind in the text says the same."""
+    A model quotes what it judges, and that may hold an object such as it was `asked` for. So an
+    object counts only where every other one of its kind in the text says the same. Beside words,
+    it must be none of the request's, and no number in the words may contradict it."""
     fault, whole, strict = "", strip_fence(text), False
     # The whole text first: a value may well speak of thoughts in one of its strings.
     for candidate in dict.fromkeys((whole, strip_fence(strip_think(text)))):
@@ -189,26 +196,62 @@ async def extract(text: str, shape: type[T], *, cut: bool = False) -> Extraction
             return Extraction(value, strict=True)
         strict = True
     if len(text) <= _QUICK:
-        return _search(text, shape, cut, fault, strict)
-    return await asyncio.to_thread(_search, text, shape, cut, fault, strict)
+        return _search(text, shape, cut, fault, strict, asked)
+    return await asyncio.to_thread(_search, text, shape, cut, fault, strict, asked)
 
 
-def _search(text: str, shape: type[T], cut: bool, fault: str, strict: bool) -> Extraction[T]:
+def _search(
+    text: str, shape: type[T], cut: bool, fault: str, strict: bool, asked: str
+) -> Extraction[T]:
     """The value somewhere in the text, or the one that it becomes when it is repaired. `strict`:
     there is nothing else behind its thoughts."""
     body = strip_think(text)
     if len(body) > _MAX_SEARCHED:
         return Extraction(None, fault=f"{fault} (and {len(body)} characters long)")
     aside, _ = _values(_objects(_unopened(text)[-_MAX_SEARCHED:]), shape)
-    values, wrong = _values(_objects(body), shape)
+    pieces = list(_objects(body))
+    values, wrong = _values(pieces, shape)
     repaired = not values and not cut
     if repaired:
+        pieces = [body.partition("{")[0], body.rpartition("}")[2]]
         values, wrong = _values(_repair(body), shape)
     if not values:
         return Extraction(None, fault=fault)
-    if wrong or any(value != values[0] for value in (*values, *aside)):
+    value, _ = values[0]
+    if wrong or any(each != value for each, _ in (*values, *aside)):
         return Extraction(None, fault=_AMBIGUOUS)
-    return Extraction(values[0], strict=strict, repaired=repaired)
+    held = _plain(asked)
+    if all(_plain(written) in held for _, written in values):
+        return Extraction(None, fault=_QUOTE)
+    if any(_contradicts(piece, value) for piece in pieces if isinstance(piece, str)):
+        return Extraction(None, fault=_IN_WORDS)
+    return Extraction(value, strict=strict, repaired=repaired)
+
+
+def _plain(text: str) -> str:
+    """The text as it is compared: without space and quotes, and with one form for a number."""
+    text = re.sub(r"[\s\\\"'`]+", "", text)
+    return re.sub(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?(?!\w)", lambda n: str(float(n[0])), text)
+
+
+def _contradicts(words: str, value: BaseModel) -> bool:
+    """Whether the words rate something, and not by a number of the value."""
+    kinds = (int, float, int | None, float | None)
+    names = [
+        k
+        for k, each in type(value).model_fields.items()
+        if cast("object", each.annotation) in kinds
+    ]
+    numbers = [float(n) for name in names if (n := getattr(value, name)) is not None]
+    # A number in the sentence of a field's name or of a verb for it, or one on a scale anywhere.
+    near = rf"\b(?:{'|'.join((*names, _RATING))})\b[^\d.;!?{{}}]{{0,40}}?({_ZERO_OR_AMOUNT})"
+    for found in re.finditer(rf"(?i:{near}|({_ALONE}))", _SCALE.sub(" ", words)):
+        amount = found[1] or found[2]
+        read = 0.0 if amount.lower() == "zero" else read_number(amount)
+        scales = (1.0, 10.0, 100.0) if read > 1.0 else (1.0,)
+        if names and not any(isclose(read / scale, n) for scale in scales for n in numbers):
+            return True
+    return False
 
 
 def strip_think(text: str) -> str:
@@ -237,10 +280,10 @@ def _whole(text: str) -> str:
 
 def _values(
     pieces: Iterable[dict[str, Any] | list[Any] | str], shape: type[T]
-) -> tuple[list[T], bool]:
-    """The valid values among objects and texts; and whether there is another that looks like one
-    and is not valid, or not even an object."""
-    names, values, wrong = shape.model_fields.keys(), list[T](), False
+) -> tuple[list[tuple[T, str]], bool]:
+    """The valid values among objects and texts, each with its text; and whether there is another
+    that looks like one and is not valid, or not even an object."""
+    names, values, wrong = shape.model_fields.keys(), list[tuple[T, str]](), False
     key = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b[\"']?\s*:")
 
     def read(tree: object, depth: int) -> bool:
@@ -254,7 +297,7 @@ def _values(
             with suppress(ValueError, RecursionError):
                 # JSON rules, not Python's: {"3": ...} is how JSON writes a mapping from integers.
                 whole = _whole(json.dumps(node, ensure_ascii=False))
-                values.append(shape.model_validate_json(whole))
+                values.append((shape.model_validate_json(whole), whole))
                 return True
             good = False
         inner = [
@@ -263,28 +306,30 @@ def _values(
         return good and all(inner)
 
     for piece in pieces:
-        good = key.search(piece) is None if isinstance(piece, str) else read(piece, 0)
+        if isinstance(piece, str):
+            good = not piece.startswith("{") or key.search(piece) is None
+        else:
+            good = read(piece, 0)
         wrong = wrong or not good
     return values, wrong
 
 
 def _objects(body: str) -> Iterator[dict[str, Any] | str]:
-    """The objects in the text; of what begins as one and is none, the text up to the next brace."""
+    """The objects in the text, and the text between them: from a brace on where one is broken."""
     decoder = json.JSONDecoder()
-    at = body.find("{")
+    words, at = 0, body.find("{")
     for _ in range(_MAX_STARTS):
         if at < 0:
-            return
+            break
+        yield body[words:at]
         try:
-            tree, end = decoder.raw_decode(body, at)
+            tree, words = decoder.raw_decode(body, at)
         except (ValueError, RecursionError):  # also numbers too long to read
-            end = at + 1
-            following = body.find("{", end)
-            yield body[at : following if following >= 0 else len(body)]
+            words, at = at, body.find("{", at + 1)
         else:
             yield tree
-        at = body.find("{", end)
-    yield body[at:] if at >= 0 else ""
+            at = body.find("{", words)
+    yield body[words:]
 
 
 def _repair(body: str) -> list[Any]:
@@ -353,6 +398,11 @@ _NOTHING = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = r"\d{1,9}(?:\.\d{1,30})?"
+_AMOUNT = rf"{_NUMBER}(?:\s*(?:/|out of)\s*{_NUMBER}|\s*%|(?!\w|\.\d))"
+_RATING = r"scor\w+|rat(?:e|es|ed|ing)|grad\w+|verdict|gives?|gave|gets?|deserv\w+|award\w*|earns?"
+_ZERO_OR_AMOUNT = rf"\bzero\b|(?<![\w.]){_AMOUNT}"
+_ALONE = rf"(?<![\w.]){_NUMBER}(?:\s*(?:/|out of)\s*{_NUMBER}|(?=\s*(?:points?|marks?|stars?)\b))"
+_SCALE = re.compile(r"\b[01]\s*(?:to|and|-|–|\.\.)\s*(?:1|5|10|100)\b(?!\.\d)")
 _FRACTION = re.compile(rf"({_NUMBER})\s*(?:/|out of|of)\s*({_NUMBER})", re.IGNORECASE)
 _INDEX = re.compile(
     r"[\s\[(#*\"'`]*(?:(?:instincts?|entry|index|strategy|directive|item|number|no\.?|c)[\s_#:\[(]*)?"

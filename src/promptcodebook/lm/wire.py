@@ -32,16 +32,17 @@ from promptcodebook.calls import (
 from promptcodebook.errors import LMError, RequestRefused, did_you_mean
 from promptcodebook.lm.spec import ApiKey, providers
 
+# What the body of a reply may have by default; no chat completion comes near it.
 MOST_BYTES = 8_000_000
-"""What the body of a reply may have by default; no chat completion comes near it."""
 TOKENIZER = "estimate: UTF-8 bytes / 4"  # printed wherever a count comes from `estimate_tokens`
 _SEED_BITS = 0x7FFFFFFF
 _PER_MESSAGE = 4  # what a chat template puts around a message, about
 _MOST_TOKENS = 10**9  # no call has more tokens; a larger count would not fit into a store either
-_LONGEST_REASON = 40
+_LONGEST_REASON = 60
 _DECIMALS = 6  # of the numbers of an embedding that are kept
 
 
+# Why a whole reply may end. Servers break off a reply with many other words: those are faults.
 ENDINGS: Mapping[str | None, Ending] = {
     None: "stop",
     "stop": "stop",
@@ -50,7 +51,6 @@ ENDINGS: Mapping[str | None, Ending] = {
     "length": "length",
     "content_filter": "content_filter",
 }
-"""Why a whole reply may end. Servers break off a reply with many other words: those are faults."""
 
 
 class Malformed(ValueError):
@@ -172,8 +172,10 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
         return _read_embedding(tree, request, seconds)
     try:
         choice = tree["choices"][0]
+        if (reason := finish_reason(choice)) == "content_filter":
+            choice.setdefault("message", {})  # Google leaves it out where it withholds the reply
         message: dict[str, Any] = choice["message"]
-        content, reason = message.get("content"), choice.get("finish_reason")
+        content = message.get("content")
         calls: tuple[Any, ...] = tuple(message.get("tool_calls") or ())
         usage = told_usage(tree.get("usage"), seconds)
     except (KeyError, IndexError, TypeError, AttributeError):
@@ -199,7 +201,7 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
         error.incident, error.usage, error.lost = Incident.BROKEN_OFF, counted, False
         raise error
     if reason == "content_filter" and not (text or calls):
-        why = str(choice.get("native_finish_reason") or reason)[:_LONGEST_REASON]
+        why = _why(choice)[:_LONGEST_REASON]
         said = f"a filter of {server} withheld the reply ({why})"
         hint = "reword the input, or leave the example out; some providers take safety settings"
         error = errors.ReplyWithheld(said, hint=hint, **about)
@@ -215,13 +217,25 @@ def broken_off(tree: Any) -> str | None:
     not, or is no completion. An error beside it is not quoted: it may hold what was sent."""
     try:
         for choice in tree["choices"]:
-            reason = choice.get("finish_reason")
+            reason = finish_reason(choice)
             known = isinstance(reason, str | None) and reason in ENDINGS
             if not known or choice.get("error") or tree.get("error"):
-                return str(choice.get("native_finish_reason") or reason or "error")
+                return _why(choice)
     except (LookupError, TypeError, AttributeError):
         pass
     return None
+
+
+def finish_reason(choice: Mapping[str, Any]) -> Any:
+    """OpenAI's word for why a choice ended; Google adds a word of its own to a filter's."""
+    reason = choice.get("finish_reason")
+    filtered = isinstance(reason, str) and reason.startswith("content_filter:")
+    return "content_filter" if filtered else reason
+
+
+def _why(choice: Mapping[str, Any]) -> str:
+    """The provider's own word for it."""
+    return str(choice.get("native_finish_reason") or choice.get("finish_reason") or "error")
 
 
 def scrubbed(reply: Reply, scrub: Callable[[str], str]) -> Reply:
@@ -249,9 +263,12 @@ def _read_embedding(tree: Any, request: Request, seconds: float) -> Reply:
 
 def told_usage(tree: object, seconds: float = 0.0) -> Usage | None:
     """What a reply says that the call took; None where it says nothing usable."""
-    prompt, completion = _count(tree, "prompt_tokens"), _count(tree, "completion_tokens")
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    prompt, completion, total = (_count(tree, name) for name in names)
     if not isinstance(tree, dict) or prompt is None or completion is None:
         return None
+    # Some count what a model thinks in the total alone, Google and xAI for example, and charge it.
+    completion = max(completion, (total or 0) - prompt)
     details = cast("dict[str, Any]", tree).get("prompt_tokens_details")
     return Usage(1, prompt, completion, _count(details, "cached_tokens") or 0, None, seconds)
 
@@ -334,12 +351,14 @@ class ModelAddress:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
-    """An error body's message, the parameter it points at, its code and type ('' = none)."""
+    """An error body's message, the parameter it points at, its code and type ('' = none), and the
+    seconds that it says to wait."""
 
     message: str = ""
     param: str = ""
     code: str = ""
     kind: str = ""
+    wait: float = 0.0
 
     @property
     def all(self) -> str:
@@ -353,6 +372,13 @@ def read_error_body(data: bytes) -> ErrorBody:
         tree = parse_json(text, LENIENT_JSON)
     except ValueError:
         return ErrorBody(text)
+    if isinstance(tree, list):  # as Google sends it
+        found = [
+            cast("dict[str, Any]", each)
+            for each in cast("list[object]", tree)
+            if isinstance(each, dict)
+        ]
+        tree = next((each for each in found if "error" in each), None)
     if not isinstance(tree, dict):
         return ErrorBody(text)
     fields = cast("dict[str, Any]", tree)
@@ -366,8 +392,18 @@ def read_error_body(data: bytes) -> ErrorBody:
             cast("dict[str, Any]", e) for e in cast("list[Any]", detail) if isinstance(e, dict)
         ]
         detail = "; ".join(f"{_dotted(e.get('loc', []))}: {e.get('msg', '')}" for e in faults)
-    param, code, kind = (str(inner.get(name) or "") for name in ("param", "code", "type"))
-    return ErrorBody(str(inner.get("message") or detail or text), param, code, kind)
+    about = inner | _google_details(inner.get("details"))
+    param, code, kind = (str(about.get(name) or "") for name in ("param", "code", "type"))
+    wait = read_retry_after(str(about.get("retryDelay", "")).removesuffix("s"))
+    return ErrorBody(str(inner.get("message") or detail or text), param, code, kind, wait)
+
+
+def _google_details(details: object) -> dict[str, Any]:
+    """Why a request was refused, as `code`, and how long to wait; {} from all others."""
+    fields = dict[str, Any]()
+    for each in cast("list[Any]", details) if isinstance(details, list) else ():
+        fields |= each if isinstance(each, dict) else {}
+    return fields | ({"code": fields["reason"]} if "reason" in fields else {})
 
 
 def _dotted(loc: object) -> str:
@@ -405,7 +441,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
         kind, hint = errors.RateLimited, "lower concurrency in pco.toml, or wait"
     elif status >= 500 or status in _PASSING:
         kind, hint = errors.ServerFault, _LOOK
-    elif status in (401, 403):
+    elif status in (401, 403) or body.code == "API_KEY_INVALID":  # Google's, in a 400
         kind, hint = errors.AuthRefused, _key_hint(where)
     elif 300 <= status < 400:
         what = f"{where.base_url} redirects elsewhere; the key is not sent there"
@@ -417,6 +453,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     else:
         hint = f"{where.doctor} shows what this endpoint accepts"
     error = kind(what, hint=hint, model=where.model)
+    error.retry_after = body.wait
     if kind is errors.RateLimited and status != 429:
         error.incident = Incident.UNAVAILABLE
     elif kind is errors.ServerFault:

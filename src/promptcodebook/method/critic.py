@@ -36,7 +36,7 @@ from promptcodebook.lm.structured import (
     read_number,
 )
 from promptcodebook.lm.wire import schema_of
-from promptcodebook.method.safety import Harmful, HarmReply, SafetyClause, harm_of
+from promptcodebook.method.safety import HarmReply, SafetyClause, harm_of
 from promptcodebook.method.templates import InstinctErrors, TemplateSet, instinct_lines
 from promptcodebook.types import (
     Channel,
@@ -80,7 +80,8 @@ def _read_severity(value: object) -> dict[str, float] | None:
 
 
 class VerdictReply(HarmReply):
-    """Critic: ℓ_text as a score and prose."""
+    """Critic: ℓ_text as a score and prose. A text field that is added here, and asked for in the
+    templates `critic` and `critic_one`, becomes one of the critique's notes."""
 
     score: LenientNumber = Field(json_schema_extra={"minimum": 0, "maximum": 1})
     feedback: LenientText = bounded(900)
@@ -220,7 +221,7 @@ class Critic:
         """ℓ_text, the first of the two stages of App. C.2."""
         request = self._request("critic", psi, history, draws, schema_of(VerdictReply))
         reply = (await self.ask.typed(request, VerdictReply, score_fault)).value
-        return self._verdict_of(reply, history)
+        return critique_of(reply, history.route.indices, safe=self.clause is not None)
 
     async def critique(
         self, psi: str, history: History, draws: Draws
@@ -230,7 +231,7 @@ class Critic:
         request = self._request("critic_one", psi, history, draws, blame_schema(shape, active))
         reply = (await self.ask.typed(request, shape, score_fault)).value
         blamed = gradients_of(reply, history.codebook, active, self.tally)
-        return self._verdict_of(reply, history), blamed
+        return critique_of(reply, active, safe=self.clause is not None), blamed
 
     async def own_gradient(
         self, psi: str, history: History, verdict: Critique, draws: Draws
@@ -246,15 +247,6 @@ class Critic:
         severity = reply.severity if text else 0.0
         return Gradients(critic=text, severity={} if severity is None else {"critic": severity})
 
-    def _verdict_of(self, reply: VerdictReply, history: History) -> Critique:
-        """A score that stays outside [0, 1] is one out of ten, or of a hundred."""
-        score = reply.score
-        if score > 1.0:
-            score /= 10.0 if score <= 10.0 else 100.0
-        asked = self.clause is not None
-        harmful: Harmful = harm_of(reply, history.route.indices) if asked else {}
-        return Critique(min(max(score, 0.0), 1.0), reply.feedback.strip(), harmful)
-
     def _request(
         self, template: str, psi: str, history: History, draws: Draws, schema: Schema
     ) -> Request:
@@ -263,6 +255,23 @@ class Critic:
             messages = self.clause.close(messages)
             schema = self.clause.widen(schema, history.route.indices)
         return Request("critic", messages, sample=draws.sample("critique"), schema=schema)
+
+
+_OF_NO_NOTE = {"score", "feedback", *HarmReply.model_fields, *AttributionReply.model_fields}
+
+
+def critique_of(reply: VerdictReply, active: Sequence[int], *, safe: bool) -> Critique:
+    """ℓ_text of a parsed reply, with what is harmful where the clause asks for it (`safe`). A score
+    that stays outside [0, 1] is one out of ten, or of a hundred."""
+    score = reply.score
+    if score > 1.0:
+        score /= 10.0 if score <= 10.0 else 100.0
+    return Critique(
+        score=min(max(score, 0.0), 1.0),
+        feedback=reply.feedback.strip(),
+        harmful=harm_of(reply, active) if safe else {},
+        notes={name: str(text) for name, text in reply if name not in _OF_NO_NOTE},
+    )
 
 
 @dataclass

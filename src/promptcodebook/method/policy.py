@@ -145,10 +145,13 @@ def epsilon_at(epoch: int, settings: Explore, epochs: int) -> float:
 
 
 def explored_route(
-    ema: Sequence[float], select: int, settings: Explore, draw: random.Random
+    statistics: RoutingStatistics, select: int, settings: Explore, draw: random.Random
 ) -> Route:
-    """z ~ SuccWtd(r̄, S, τ), or uniform over S-subsets."""
-    weights = ema if settings.policy == "success" else [0.0] * len(ema)
+    """A route by the rule `explore.policy`: z ~ SuccWtd(r̄, S, τ), or uniform over S-subsets. A new
+    rule is a weight for each instinct here, and its name beside the others in `Explore`."""
+    weights = statistics.ema
+    if settings.policy == "uniform":
+        weights = [0.0] * len(weights)
     return Route(success_weighted(weights, select, settings.tau, draw), explored=True)
 
 
@@ -336,8 +339,7 @@ class Router:
     ) -> RoutedCall:
         draw, composer = draws.generator("explore"), self.composer
         if self.always or draw.random() < epsilon:
-            ema = state.statistics.ema
-            drawn = explored_route(ema, composer.select, self.settings, draw)
+            drawn = explored_route(state.statistics, composer.select, self.settings, draw)
             return RoutedCall(drawn, Usage())
         route, _, usage = await composer.route(state.parameters, state.statistics, example, draws)
         return RoutedCall(route, usage)

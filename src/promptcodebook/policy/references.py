@@ -17,7 +17,7 @@ from promptcodebook.assemble import OWN_LM, Assembled, plan_data
 from promptcodebook.base.paths import run_reference
 from promptcodebook.base.text import shell
 from promptcodebook.calls import ROLES
-from promptcodebook.config import Config, load_config, load_typed
+from promptcodebook.config import Config, load_typed
 from promptcodebook.config.secrets import beyond_sampling, secret_variables, without_secrets
 from promptcodebook.data import Dataset
 from promptcodebook.lm.spec import SMOLLM2
@@ -387,7 +387,7 @@ def _file(store: RunStore, state: State) -> PolicyFile:
     """The policy file of a run's state, by what the run was started with. The header of a run of
     version 0.1 names no stages: as in a file of then, the settings decide on them."""
     header = store.header
-    config = load_config(header.settings, where=f"the run {header.id}")
+    config = header.configuration
     templates = header.templates or load_templates(config.templates)
     program = "" if config.compose_per_stage and not header.stages else header.program
     file = PolicyFile.of(state, config, templates, program, header.stages)
@@ -397,8 +397,7 @@ def _file(store: RunStore, state: State) -> PolicyFile:
 
 def stored_dataset(header: Header) -> Dataset:
     """The run's data as they are now. Raises ConfigError, DataError, TaskError."""
-    config = load_config(header.settings, where=f"the run {header.id}")
-    return plan_data(config, Path(header.base or "."))
+    return plan_data(header.configuration, Path(header.base or "."))
 
 
 def stored_examples(header: Header) -> dict[str, Example]:

@@ -30,8 +30,8 @@ class _Most(NamedTuple):
     refused: int
 
 
+# Fewer where the section would be too large to be mailed.
 _SHARES = (_Most(FIRST, LAST, REFUSED), _Most(3, 5, 2), _Most(1, 2, 1), _Most(1, 1, 1))
-"""Fewer where the section would be too large to be mailed."""
 _Dated = tuple[int, Rewrite]  # A rewrite with its step.
 
 

@@ -39,6 +39,7 @@ def _kind(reason: str) -> str:
     return _QUOTATION.split(reason.partition(":")[0], maxsplit=1)[0].rstrip()
 
 
+# By type and field, what replaces a text.
 _TEXTS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     events.PromptCandidate: {"prompt": _length},
     types.Failure: {"message": _length, "traceback": lambda _: ""},
@@ -56,9 +57,8 @@ _TEXTS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     types.Stage: {"input": _length, "output": _length},
     types.Turn: {"text": _length, "name": _length},
     types.Step: {"harmful": _lengths},  # a text may be called so for what it repeats
-    types.Critique: {"feedback": _length, "harmful": _lengths},
+    types.Critique: {"feedback": _length, "harmful": _lengths, "notes": _lengths},
 }
-"""By type and field, what replaces a text."""
 _AROUND = (
     *(events.Broke, events.Compared, events.Concluded, events.Stepped, events.Validated),
     *(types.Evaluation, types.Trace, *_TEXTS),

@@ -4,7 +4,7 @@ seeded handful of training rollouts, one of each kind, for the report."""
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +20,9 @@ from promptcodebook.report.context import Context, ReportSection
 from promptcodebook.report.private import withhold
 from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Codebook, Failure, Rewrite, Rollout, Step, Trace, Variable
+from promptcodebook.types import Codebook, Failure, Rewrite, Rollout, Step, Trace, Turn, Variable
 
-_LONG, _SHORT = 4000, 1500  # characters shown of a text
+_LONG, _SHORT, _TURN = 4000, 1500, 600  # characters shown of a text, and of a turn in a terminal
 _MOST_STAGES = 8
 _COLOURS = 6  # of spans; the number beside each tells instincts apart where there are more
 _MOST = 5  # training rollouts shown
@@ -76,9 +76,10 @@ def parts_of_trace(
 ) -> NamedTexts:
     """All of a trace; `given` is its input, where that is at hand, `own` as in `parts_of`."""
     verdict = ""
-    if trace.verdict is not None:
-        figures = f"critic {number(trace.verdict.score, 2)}, penalty ρ {number(trace.penalty, 2)}"
-        verdict = f"{figures}\n\n{shorten(trace.verdict.feedback, _SHORT)}".rstrip()
+    if (critique := trace.verdict) is not None:
+        figures = f"critic {number(critique.score, 2)}, penalty ρ {number(trace.penalty, 2)}"
+        notes = [f"{name}: {shorten(text, _SHORT)}" for name, text in critique.notes.items()]
+        verdict = "\n\n".join(filter(None, [figures, shorten(critique.feedback, _SHORT), *notes]))
     blamed = trace.gradients.blamed.items()
     gradients = [
         (f"gradient: {'instinct ' * isinstance(v, int)}{v}", shorten(text, _SHORT))
@@ -92,6 +93,19 @@ def parts_of_trace(
         ("failure", failure_text(trace.failure)),
     ]
     return [(name, body) for name, body in parts if body]
+
+
+def plain_texts(parts: NamedTexts) -> Iterator[tuple[str, str]]:
+    """The parts for a terminal: of turns their texts, of an image its name. The prompt and its
+    instincts are left out, since `pco explain` shows those of now above."""
+    for name, body in parts:
+        if name not in ("instincts", "prompt"):
+            yield name, body if isinstance(body, str) else "\n".join(map(_turn_text, body))
+
+
+def _turn_text(turn: Turn) -> str:
+    text = "" if turn.kind == "image" and turn.name else shorten(turn.text, _TURN)
+    return f"{turn.kind} {turn.name}".rstrip() + f": {text}" * bool(text)
 
 
 def judged_parts(

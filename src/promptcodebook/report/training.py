@@ -152,24 +152,17 @@ class CurvesSection(ReportSection):
         def chart(title: str, *lines: ChartLine, y: tuple[float, float] | None = None) -> Chart:
             return Chart(title, "step", lines, y=y, small=True)
 
-        def both(name: str) -> tuple[ChartLine, ChartLine]:
-            return ChartLine("cumulative", points[name]), ChartLine(
-                now, points[f"{name} now"], "second"
-            )
+        def line(name: str, look: str = "main", of: str = "") -> ChartLine:
+            return ChartLine(name, points[of or name], look)
 
-        chance, penalty = (
-            ChartLine("ε", points["ε"]),
-            ChartLine("mean ρ", points["mean ρ"], "second"),
-        )
-        tries = (
-            ChartLine("batch mean", points["batch mean"], "dots"),
-            ChartLine(now, points["mean"]),
-        )
+        def both(of: str) -> tuple[ChartLine, ChartLine]:
+            return line("cumulative", of=of), line(now, "second", f"{of} now")
+
+        tries = line("batch mean", "dots"), line(now, of="mean")
         half = ChartLine("collapse", [(x, 0.5) for x, _ in points["utilisation"]], "limit")
-        training, validation = points["training"], points["validation"]
-        spent = ChartLine("training", training), ChartLine("validation", validation, "second")
+        penalty, spent = line("mean ρ", "second"), (line("training"), line("validation", "second"))
         yield chart("Reward of each step's tries", *tries, y=self.context.reward_range)
-        yield chart("Exploration ε and penalty ρ", chance, penalty, y=(0.0, 1.0))
+        yield chart("Exploration ε and penalty ρ", line("ε"), penalty, y=(0.0, 1.0))
         yield chart("Routing entropy (bits)", *both("entropy"), y=(0.0, most))
         yield chart("Utilisation", *both("utilisation"), half, y=(0.0, 1.0))
         yield chart("Tokens spent on forward passes", *spent)

@@ -84,8 +84,8 @@ def tally(pairs: Sequence[ComparedExample]) -> str:
     """'2 better, 1 worse, 3 the same (2 of them wrong both times)'."""
     better, worse, same = (sum(p.change == c for p in pairs) for c in ("better", "worse", "same"))
     wrong = sum(p.change == "same" and p.result == "wrong" for p in pairs)
-    said = f"{better} better, {worse} worse, {same} the same"
-    return f"{said} ({wrong} of them wrong both times)" if wrong else said
+    text = f"{better} better, {worse} worse, {same} the same"
+    return f"{text} ({wrong} of them wrong both times)" if wrong else text
 
 
 def result_of(context: Context, rows: Sequence[Evaluation]) -> Evaluation | None:

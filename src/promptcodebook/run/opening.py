@@ -23,10 +23,10 @@ from promptcodebook.base.paths import run_reference
 from promptcodebook.base.text import shell
 from promptcodebook.base.units import lost_text, plural
 from promptcodebook.calls import ROLES, Role
-from promptcodebook.config import Budget, Config, load_config, merge
+from promptcodebook.config import Budget, Config, merge
 from promptcodebook.config.loading import comparable, optimizer_settings, select_remark
 from promptcodebook.lm.budget import Ledger
-from promptcodebook.lm.spec import parse_spec, require_keys
+from promptcodebook.lm.spec import require_keys, same_model
 from promptcodebook.lm.stack import StackResources, specs_of
 from promptcodebook.method.policy import epsilon_at
 from promptcodebook.method.state import Schedule
@@ -339,10 +339,14 @@ def resume_with(
     header: Header, state: RunState, plan: Plan, ref: str, *, edited: bool
 ) -> Resumption:
     """How the run resumes; `ref` is typed for it, `edited` = where its code was. RunChanged."""
-    then, now = settings_then_and_now(header, plan)
-    moved, now = _moved(then, now, header, plan)
+    before, (then, now) = header.configuration, settings_then_and_now(header, plan)
+    moved = _moved(before, plan.config)
     longer = dict(_longer(then, now, state, plan))
     same = _with(now, {key: _at(then, key) for key in longer})
+    if moved:
+        roles = {role: then["roles"].get(role, {}).get("model") for role in now["roles"]}
+        models = {role: {"model": model} for role, model in roles.items()}
+        same = merge(same, {"lm": then["lm"], "roles": models})
     data, prints = plan.config.data, (header.fingerprints, plan.dataset.fingerprint())
     files = filter(None, (data.path, data.train, data.val, data.test, plan.config.data_dir))
     check_resumable(header.id, (then, same), prints, ", ".join(files))
@@ -356,7 +360,7 @@ def resume_with(
         )
     _require_unfinished(header, state, ref, longer)
     changes = (*moved, *longer.values(), *(f"{name} was edited" for name in changed))
-    amended = _amended(header, plan, marks) if changes else header
+    amended = _amended(header, before, plan, marks) if changes else header
     return Resumption(amended, changes, bool(longer))
 
 
@@ -378,24 +382,13 @@ def models_then(header: Header, config: Config) -> dict[tuple[Role, str], str]:
     return {(role, now[role]): spec for role, spec in header.specs.items() if spec != now[role]}
 
 
-def _moved(
-    then: Mapping[str, Any], now: Mapping[str, Any], header: Header, plan: Plan
-) -> tuple[tuple[str, ...], Mapping[str, Any]]:
-    """What is said of models that are served elsewhere now, and `now` as if they were not."""
-    before = load_config(header.settings, where="the stored configuration")
-    specs = [(before.model_of(role), plan.config.model_of(role)) for role in ROLES]
-    other = dict.fromkeys((old, new) for old, new in specs if old != new)
-    try:
-        parsed = [[parse_spec(spec) for spec in pair] for pair in other]
-    except errors.ConfigError:
-        return (), now
-    served = all(spec.kind == "http" for pair in parsed for spec in pair)
-    if not other or not served or any(a.model != b.model or not a.model for a, b in parsed):
-        return (), now
-    back = merge(now, {"lm": then["lm"]})
-    for role, settings in back["roles"].items():
-        settings["model"] = _at(then, "roles").get(role, {}).get("model")
-    return tuple(f"the model {old} is called at {new} now" for old, new in other), back
+def _moved(before: Config, now: Config) -> tuple[str, ...]:
+    """The models that are served elsewhere now, in words; () where any of them is another model."""
+    specs = dict.fromkeys((before.model_of(role), now.model_of(role)) for role in ROLES)
+    other = [(old, new) for old, new in specs if old != new]
+    if not all(same_model(old, new) for old, new in other):
+        return ()
+    return tuple(f"the model {old} is called at {new} now" for old, new in other)
 
 
 def _longer(
@@ -408,17 +401,17 @@ def _longer(
         if old == new or not farther:
             continue
         before, after = ("none" if value is None else f"{value:g}" for value in (old, new))
-        said = f"{key}: {before} → {after}"
+        change = f"{key}: {before} → {after}"
         if key == "update.epochs" and state.epsilon is not None:
             # ε falls over all of a training's epochs.
             explore, epochs = plan.config.explore, plan.config.update.epochs
             epsilon = epsilon_at(state.epoch + 1, explore, epochs)
             if abs(epsilon - state.epsilon) >= 0.005:
-                said += (
+                change += (
                     f" (ε falls over {epochs} epochs now: it was {state.epsilon:.2f} and continues "
                     f"at {epsilon:.2f}; explore.gamma in a new run holds it to a course of its own)"
                 )
-        yield key, said
+        yield key, change
 
 
 def _require_unfinished(
@@ -463,9 +456,8 @@ def file_digest(path: Path) -> str:
         return ""
 
 
-def _amended(header: Header, plan: Plan, files: Mapping[str, str]) -> Header:
+def _amended(header: Header, before: Config, plan: Plan, files: Mapping[str, str]) -> Header:
     config, now = plan.config, plan.config.model_dump(mode="json")
-    before = load_config(header.settings, where="the stored configuration")
     tree = _with(header.settings, {key: _at(now, key) for key in ("lm", *_longer_keys(config))})
     for role, settings in now["roles"].items():
         kept = tree.setdefault("roles", {}).setdefault(role, {})

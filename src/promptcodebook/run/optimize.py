@@ -1,43 +1,40 @@
-"""`pco.optimize`: the whole method in one call, sync or async; and a run as data frames."""
+"""`pco.optimize`: the whole method in one call, sync or async; and a run that is there, opened."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from promptcodebook import errors
-from promptcodebook.assemble import OWN_LM, Plan, Sources, plan_run
-from promptcodebook.base.sync import Relay, run_sync
+from promptcodebook.assemble import OWN_LM, Sources
+from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import shown_text
 from promptcodebook.base.units import number, spent_parts
 from promptcodebook.calls import LM, Role, Usage
 from promptcodebook.config import Budget, Config, load_config, role_layers
 from promptcodebook.data import Dataset
 from promptcodebook.lm.stack import StackResources, uses_simulated
-from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Best, kept_state, require_trust, resolve
-from promptcodebook.progress import Listener, Note, silent, watch
-from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run, settings_then_and_now
+from promptcodebook.progress import Listener, watch
+from promptcodebook.run.frames import HISTORY, ROLLOUTS, history_rows, rollout_rows
+from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run
 from promptcodebook.run.verdict import Conclusion, VerdictRow
-from promptcodebook.store.events import Broke, PromptCandidate, Stepped, Validated
-from promptcodebook.store.header import differences
+from promptcodebook.store.events import PromptCandidate
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import Recorded, RunStore
-from promptcodebook.store.runs import RunSummary, find_run, list_runs, remove_run
+from promptcodebook.store.runs import find_run, remove_run
 from promptcodebook.tasks.rewards import library as ready_made
 from promptcodebook.tasks.user_code import check_function
-from promptcodebook.types import Codebook, Executor, Reward, Step, Trace
+from promptcodebook.types import Codebook, Executor, Reward
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -137,20 +134,23 @@ class Run:
 
     @property
     def history(self) -> Any:
-        """What each update came to, as a pandas DataFrame (`HISTORY`). MissingExtra."""
-        pandas = errors.import_extra("pandas", "run.history", "pandas")
-        with closing(RunStore.open(self.path)) as store:
-            return pandas.DataFrame(list(_updates(store)), columns=HISTORY)
+        """What each update came to, as a pandas DataFrame: the columns of `HISTORY` in
+        `run/frames.py`. Raises MissingExtra when pandas is not installed."""
+        return self._frame("history", history_rows, HISTORY)
 
     @property
     def rollouts(self) -> Any:
         """Every rollout on record, of training, validation and the verdict's rows, as a pandas
-        DataFrame (`ROLLOUTS`); without texts where the data are private. MissingExtra."""
-        pandas = errors.import_extra("pandas", "run.rollouts", "pandas")
+        DataFrame: the columns of `ROLLOUTS` in `run/frames.py`; without texts where the data are
+        private. Raises MissingExtra when pandas is not installed."""
+        return self._frame("rollouts", rollout_rows, ROLLOUTS)
+
+    def _frame(
+        self, name: str, rows: Callable[[RunStore], Iterator[Any]], columns: Sequence[str]
+    ) -> Any:
+        pandas = errors.import_extra("pandas", f"run.{name}", "pandas")
         with closing(RunStore.open(self.path)) as store:
-            hidden = dict.fromkeys(_TEXTS if store.header.private else ())
-            rows = [{**row, **hidden} for row in _rollouts(store)]
-        return pandas.DataFrame(rows, columns=ROLLOUTS)
+            return pandas.DataFrame(list(rows(store)), columns=columns)
 
     def explain(self, x: str | Mapping[str, object]) -> Explanation:
         """Route, instincts, prompt and reasons for one input; known replies are not asked again."""
@@ -375,7 +375,7 @@ def _read(store: RunStore) -> Run:
     stop = {"budget": errors.BudgetReached, "interrupted": errors.Interrupted}.get(
         state.ended or ""
     )
-    config = load_config(header.settings, where=f"the run {header.id}")
+    config = header.configuration
     return Run(
         id=header.id,
         path=store.path,
@@ -396,56 +396,6 @@ def _read(store: RunStore) -> Run:
         candidates=() if concluded is None else concluded.candidates,
         simulated=uses_simulated(config),
     )
-
-
-CellState = Literal["ran", "resumed", "skipped"]
-
-
-def run_once(
-    config: Config,
-    sources: Sources,
-    where: Where,
-    listener: Listener = silent,
-    relay: Relay | None = None,
-    *,
-    at_budget: bool = False,
-) -> tuple[Path, CellState]:
-    """The run of these settings on these data in the folder of `where`: found finished, resumed if
-    it stopped, else made now. With `at_budget` another budget is another run, and one that reached
-    its own is finished. Raises what a run raises, RunBusy, and the Stop that ended it early."""
-    plan = plan_run(config, sources).require_training()
-    runs = fitting_runs(where.runs_dir, plan, config.budget if at_budget else None, listener)
-    ended = [run for run in runs if not run.running]
-    done = [r for r in ended if not r.resumable or (at_budget and r.ended == "budget")]
-    if done:
-        return done[-1].path, "skipped"
-    begun = max(runs, key=lambda run: run.step, default=None)
-    where = replace(where, resume=None if begun is None else begun.path)
-    session = open_run(config, sources, where, listener)
-    run = run_sync(finish(session), session.interrupt, relay)
-    if run.stop is not None and not (at_budget and isinstance(run.stop, errors.BudgetReached)):
-        raise run.stop
-    return run.path, "ran" if begun is None else "resumed"
-
-
-def fitting_runs(
-    folder: Path, plan: Plan, budget: Budget | None = None, tell: Listener = silent
-) -> list[RunSummary]:
-    """The folder's runs of these settings and data, oldest first; `tell` hears of lost ones."""
-    fitting = list[RunSummary]()
-    for run in list_runs(folder) if folder.is_dir() else ():
-        with closing(RunStore.open(run.path)) as store:
-            header = store.header
-        if not header.resumable or header.fingerprints != plan.dataset.fingerprint():
-            continue
-        try:
-            own = load_config(header.settings, where="the stored configuration").budget
-        except errors.ConfigError as error:
-            tell(Note(f"the run {header.id} is left out: {error}"))
-            continue
-        if budget in (None, own) and not differences(*settings_then_and_now(header, plan)):
-            fitting.append(run)
-    return fitting
 
 
 def load_run(
@@ -505,86 +455,3 @@ def load_run(
         return deploy(reference.file, settings, replace(sources, base=reference.base))
 
     return replace(run, learned=open_policy, file=reference.file)
-
-
-HISTORY = (
-    "update", "epoch", "epsilon", "reward", "penalty", "failed", "rewritten", "refused", "entropy",
-    "utilisation", "validation", "scope", "kept",
-)  # fmt: skip
-"""Columns of the history. `update` 0 is the untrained policy; `reward` and `penalty` are means over
-the update's examples, `entropy` (bits) and `utilisation` of all selections so far; `validation` is
-the score of the policy as the update left it, `kept` whether it is deployed."""
-ROLLOUTS = (
-    "split", "update", "row", "example", "reward", "route", "explored", "prompt", "output",
-    "feedback", "critic", "critique", "penalty", "failure", "truncated", "calls", "tokens", "cost",
-)  # fmt: skip
-"""Columns of the rollouts. `row` is the verdict's row on the test split, '' elsewhere; `update` is
-the one that a rollout of training was made for, or after which the policy was validated."""
-_TEXTS = ("prompt", "output", "feedback", "critique", "failure")  # what may quote private data
-
-
-def _updates(store: RunStore) -> Iterator[dict[str, Any]]:
-    state = store.outline()
-    if state.parameters is None:
-        return
-    kept = kept_state(store)[1].step
-    marks = {mark.step: mark for mark in state.validations}  # the last of a step counts
-
-    def validated(step: int) -> dict[str, Any]:
-        mark = marks.get(step)
-        known = {} if mark is None else {"validation": mark.score, "scope": mark.scope}
-        return {"update": step + 1, **known, "kept": step == kept}
-
-    yield validated(-1)
-    for step in store.steps(traces=True):
-        rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
-        penalties = [t.penalty for t in step.traces if t.verdict is not None]
-        fates = Counter(r.kept and r.variable not in step.reverted for r in step.rewrites)
-        yield {
-            "epoch": step.epoch + 1,
-            "epsilon": step.epsilon,
-            "reward": fmean(rewards) if rewards else None,
-            "penalty": fmean(penalties) if penalties else None,
-            "failed": sum(t.rollout.failure is not None for t in step.traces),
-            "rewritten": fates[True],
-            "refused": fates[False],
-            "entropy": entropy(step.selected),
-            "utilisation": utilisation(step.selected),
-            **validated(step.index),
-        }
-
-
-def _rollouts(store: RunStore) -> Iterator[dict[str, Any]]:
-    for event in store.events(full=True):
-        match event:
-            case Stepped(Step(index=step, traces=traces)) | Broke(step, traces):
-                yield from (_rollout(trace, "train", step) for trace in traces)
-            case Validated(step=step, evaluation=evaluation):
-                yield from (_rollout(Trace(each), "val", step) for each in evaluation.rollouts)
-            case _:
-                pass
-    last = store.outline().step
-    for evaluation in store.test_evaluations():
-        for rollout in evaluation.rollouts:
-            yield _rollout(Trace(rollout), "test", last, evaluation.name)
-
-
-def _rollout(trace: Trace, split: str, step: int, row: str = "") -> dict[str, Any]:
-    rollout, verdict = trace.rollout, trace.verdict
-    route, failure = rollout.route, rollout.failure
-    same = ("reward", "prompt", "output", "feedback", "truncated")
-    used = rollout.usage if rollout.metered else None
-    return {
-        **{name: getattr(rollout, name) for name in same},
-        **{name: getattr(used, name, None) for name in ("calls", "tokens", "cost")},
-        "split": split,
-        "update": step + 1,
-        "row": row,
-        "example": rollout.example_id,
-        "route": None if route is None else route.indices,
-        "explored": None if route is None else route.explored,
-        "failure": None if failure is None else f"{failure.stage}: {failure.message}",
-        "critic": None if verdict is None else verdict.score,
-        "critique": None if verdict is None else verdict.feedback,
-        "penalty": None if verdict is None else trace.penalty,
-    }

@@ -16,18 +16,18 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 from promptcodebook.calls import ROLES, Role
-from promptcodebook.config import merge
+from promptcodebook.config import Config, load_config, merge
 from promptcodebook.config.secrets import body_fault, header_fault, without_secrets
 from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.lm.spec import any_simulated
 from promptcodebook.method.templates import TemplateSet
 
+# Keys that a resumed run may change: what to spend, how fast, and where the data lies (its
+# fingerprints are compared instead). Headers are left out so that they are never quoted.
 FREE_KEYS = (
     "budget", "cache", "concurrency", "data_dir", "data.path", "data.test", "data.train", "prices",
     "data.val", "max_reply_mb", "retries", "roles.*.headers", "telemetry", "timeout", "user_code",
 )  # fmt: skip
-"""Keys that a resumed run may change: what to spend, how fast, and where the data lies (its
-fingerprints are compared instead). Headers are left out so that they are never quoted."""
 _SEAL = "seal"
 _SHOWN = 5
 _WIDTH = 40
@@ -80,6 +80,11 @@ class Header:
             if isinstance(extra, dict) and body_fault(cast("dict[str, Any]", extra)):
                 own["extra"] = without_secrets(cast("dict[str, Any]", extra))
         return tree
+
+    @property
+    def configuration(self) -> Config:
+        """The settings, checked. Raises ConfigError when this version cannot read them."""
+        return load_config(self.settings, where=f"the run {self.id}")
 
     @property
     def simulated(self) -> bool:

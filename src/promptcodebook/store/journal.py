@@ -1,5 +1,5 @@
 """Replies and books of work, each in a file: of a run, a batch, a shard of one, measured effects,
-and of what would be lost with its process (an evaluation without a cache). And attempts in flight,
+and of what would be lost with its process (an evaluation). And attempts in flight,
 in a file of slots that kill -9 leaves as they are. A slot is written before its request leaves, and
 is free again once the result of the attempt is committed. The commit notes slot and number as well
 (`settled`), so that a kill between the commit and the freeing books nothing twice. When the run is
@@ -58,8 +58,8 @@ LATER_BOOKS = (
     # The last attempt of each slot that is booked.
     "CREATE TABLE IF NOT EXISTS settled (slot INTEGER PRIMARY KEY, number INTEGER NOT NULL)",
 )
+# Tables of replies, of what they cost, of counts and of sessions.
 BOOKS = (*FIRST_BOOKS, *LATER_BOOKS)
-"""Tables of replies, of what they cost, of counts and of sessions."""
 _ADDED = ", ".join(f"{name} = {name} + excluded.{name}" for name in _SUMS)
 _ADD_USAGE = f"VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (role) DO UPDATE SET {_ADDED}"
 _ADD_COUNT = (
@@ -334,8 +334,8 @@ _UNFINISHED = Layout(what="journal of unfinished work", version=1, script=BOOKS)
 
 @contextmanager
 def until_done(*question: object) -> Generator[StackResources]:
-    """Supplies of one budget for work that is no run. What it pays for is in a journal where no
-    cache keeps it, so that it is found after a kill. The journal goes when the block ends well."""
+    """Supplies of one budget for work that is no run. What it pays for is in a journal before its
+    chain continues, so that it is found after a kill. The journal goes when the block ends well."""
     asked = repr((str(Path.cwd()), question)).encode("utf-8", "surrogatepass")
     folder = unfinished_folder() / hashlib.sha256(asked).hexdigest()[:32]
     opened: list[Journal] = []

@@ -26,8 +26,8 @@ from promptcodebook.errors import RunBusy, StoreError
 
 FILE = "run.sqlite"
 ATTEMPTS = "in-flight"
+# In a run's folder: its tables, the attempts that are on their way, and measured effects.
 EFFECTS = "effects"
-"""In a run's folder: its tables, the attempts that are on their way, and measured effects."""
 LOCK = "lock"
 _SOFT = "lock.soft"
 LOCK_FILES = (LOCK, _SOFT)  # what stays in the folder while a lock may be held
@@ -37,8 +37,8 @@ _WIDTH = 128
 _TEXT_AT = 1 if os.name == "nt" else 0
 _PATIENCE_S = 0.2  # `holder` shares the lock for an instant to see whether it is free: outwait that
 _POLL_S = 0.02
+# Opens no file through a link, and does not wait for the other end of a pipe.
 NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-"""Opens no file through a link, and does not wait for the other end of a pipe."""
 
 
 def refuse_links(folder: Path) -> None:

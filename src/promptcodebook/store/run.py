@@ -80,8 +80,8 @@ class RunStore:
             raise _never_started(path)
         self.path = path
         self.header = Header.from_json(row[0])
+        # Whether this user made the run on this machine: else its header may name anything.
         self.ours = is_sealed(row[0], read_secret())
-        """Whether this user made the run on this machine: else its header may name anything."""
         self._reader = reader
         self._writing = journal
         self._replayable: dict[str, int] = {}

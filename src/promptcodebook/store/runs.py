@@ -9,9 +9,10 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from promptcodebook.base.intervals import Interval
 from promptcodebook.base.paths import BENCH, cache_folder, write_whole
 from promptcodebook.base.sqlite import store_os_error
 from promptcodebook.base.text import shell
+from promptcodebook.base.units import count_text, duration, money, number
 from promptcodebook.calls import Usage
 from promptcodebook.errors import RunNotFound, StoreError, did_you_mean
 from promptcodebook.store import lock as locks
@@ -60,17 +62,61 @@ class RunSummary:
         """Neither finished nor being written."""
         return not self.running and self.ended not in ("finished", "early_stop", "target")
 
+    @property
+    def state(self) -> str:
+        return "running" if self.running else self.ended or "stopped"
 
+
+@dataclass(frozen=True, slots=True)
+class RunColumn:
+    """A column of `pco runs list` and of the viewer's list of runs.
+
+    - `heading`: its heading in the viewer, which sorts by it. '': the viewer does not show it.
+    - `brief`: its heading on a terminal. '': a terminal does not show it.
+    - `value`: what it shows of a run, and is sorted by. None: the run has none.
+    - `write`: a value as text on a terminal. The viewer splits an interval into mean and ends.
+    - `words`: it holds words, and is set to the left.
+    - `missing`: the text for None. '': a dash.
+    """
+
+    heading: str
+    brief: str
+    value: Callable[[RunSummary], Any]
+    write: Callable[[Any], str] = str
+    signed: bool = False
+    words: bool = False
+    missing: str = ""
+
+
+def _gain(gain: Interval) -> str:
+    return gain.text(signed=True, level="", between="..")
+
+
+# All that shows runs reads this list; a figure that is new needs a field of `RunSummary` as well.
+COLUMNS = (
+    RunColumn("run", "run", lambda run: (run.created, run.id), itemgetter(1), words=True),
+    RunColumn("", "name", lambda run: run.name or None, words=True),
+    RunColumn("task", "", lambda run: run.task, lambda task: task or "own data", words=True),
+    RunColumn("verdict", "verdict", lambda run: run.decision or None, words=True),
+    RunColumn("gain", "gain", lambda run: run.gain, _gain, signed=True),
+    RunColumn("test score", "test score", lambda run: run.score, lambda of: number(of.mean)),
+    RunColumn("state", "state", lambda run: run.state, words=True),
+    RunColumn("steps", "", lambda run: run.step + 1, "{:,}".format),
+    RunColumn("best validation", "best", lambda run: run.best, number),
+    RunColumn("calls", "calls", lambda run: run.usage.calls, count_text),
+    RunColumn("cost", "cost", lambda run: run.usage.cost, money, missing="unknown"),
+    RunColumn("time", "time", lambda run: run.elapsed_s, duration),
+)
 _FORM = 4  # counts what a kept summary holds: those of an earlier form are made again
 _FIGURES = ("gain", "score")
 _LIST = "pco runs list"
+# A writer signs the lock as soon as it has it: an unchanged file means that no process wrote.
 _WATCHED = (locks.FILE, f"{locks.FILE}-wal", locks.ATTEMPTS, *locks.LOCK_FILES)
-"""A writer signs the lock as soon as it has it: an unchanged file means that no process wrote."""
+# What reading a damaged or foreign file raises.
 _MISFITS = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError),
     *(TypeError, ValueError),
 )
-"""What reading a damaged or foreign file raises."""
 
 
 def list_runs(runs_dir: Path) -> list[RunSummary]:

@@ -1,24 +1,12 @@
 """What a run learns to do, and all that the author of a benchmark needs. A benchmark of your own is
 an entry point of the group `promptcodebook.tasks` in any installed package
-(docs/how-to/add-a-benchmark.md). Names are looked up when first used, so that a worker process,
-which needs none of them, starts fast."""
+(docs/how-to/add-a-benchmark.md)."""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from promptcodebook.tasks.home import BenchmarkRow, jsonl_splits, read_rows, read_seeds
-    from promptcodebook.tasks.program import (
-        ModuleReply,
-        SingleCall,
-        ask,
-        make_output,
-        outside,
-        think,
-    )
-    from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody, load_task, task_names
+from promptcodebook.tasks.home import BenchmarkRow, jsonl_splits, read_rows, read_seeds
+from promptcodebook.tasks.program import ModuleReply, SingleCall, ask, make_output, outside, think
+from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody, load_task, task_names
 
 __all__ = [
     "BenchmarkRow",
@@ -37,15 +25,6 @@ __all__ = [
     "task_names",
     "think",
 ]
-
-
-def __getattr__(name: str) -> object:
-    for home in ("program", "task", "home") if name in __all__ else ():
-        module = importlib.import_module(f"promptcodebook.tasks.{home}")
-        if hasattr(module, name):
-            return getattr(module, name)
-    raise AttributeError(f"module 'promptcodebook.tasks' has no attribute {name!r}")
-
 
 # The benchmarks lie with the paper. Their public names stay: promptcodebook.tasks.ifbench.score.
 __path__.append(f"{__path__[0].removesuffix('tasks')}paper/tasks")

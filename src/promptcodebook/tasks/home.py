@@ -19,8 +19,8 @@ from promptcodebook.data.table import read_jsonl
 from promptcodebook.errors import DataError, TaskError
 from promptcodebook.types import Example
 
+# Beside a public copy: the SHA-256 of what was downloaded and of each file of the copy.
 RECORD = "origin.json"
-"""Beside a public copy: the SHA-256 of what was downloaded and of each file of the copy."""
 _CORRECT = "correct that line"
 _LAYOUT = (
     "--data DIR, where DIR holds train.jsonl, val.jsonl and test.jsonl, "
@@ -41,8 +41,8 @@ class BenchmarkRow(BaseModel):
     """The fields that a benchmark's rows must have, with their types; others are left alone."""
 
     model_config = ConfigDict(strict=True, frozen=True)
+    # What the rows call the example's input.
     input_column: ClassVar[str] = "input"
-    """What the rows call the example's input."""
 
 
 R = TypeVar("R", bound=BenchmarkRow)
@@ -54,8 +54,8 @@ def _filled(text: str, field: ValidationInfo) -> str:
     return text
 
 
+# A text that is not blank, as the type of a row's field.
 Filled = Annotated[str, AfterValidator(_filled)]
-"""A text that is not blank, as the type of a row's field."""
 
 
 def default_data_cache() -> Path:

@@ -20,8 +20,8 @@ from promptcodebook.errors import (
 from promptcodebook.lm.structured import Ask
 from promptcodebook.types import Check, Example, Program, Reward
 
+# Makes a task's reward once the models are connected; without an `Ask` it must do without them.
 RewardFactory = Callable[[Ask | None], Reward]
-"""Makes a task's reward once the models are connected; without an `Ask` it must do without them."""
 
 
 def asks_nobody(reward: Reward) -> RewardFactory:

@@ -78,8 +78,8 @@ def _run_file(path: Path, what: str) -> ModuleType:
         message, where = message_of(error), f"{path}:{lines[-1]}" if lines else str(path)
         if isinstance(error, SyntaxError):
             message, where = str(error.msg), f"{error.filename or path}:{error.lineno}"
-        said = f"the {what} file does not run: {type(error).__name__}: {message} ({where})"
-        raise ConfigError(said, hint=f"python {shell(path)}") from error
+        fault = f"the {what} file does not run: {type(error).__name__}: {message} ({where})"
+        raise ConfigError(fault, hint=f"python {shell(path)}") from error
     finally:
         if neighbours in sys.path:
             sys.path.remove(neighbours)
@@ -340,8 +340,8 @@ class _AgentChat:
         purpose: str = "",
         extra: Tree | None = None,
     ) -> Awaitable[Reply] | Reply:
-        said: Tree = {"system": system, "role": role, "schema": schema, "purpose": purpose}
-        asked = self._ask(messages, **said, extra=extra)
+        options: Tree = {"system": system, "role": role, "schema": schema, "purpose": purpose}
+        asked = self._ask(messages, **options, extra=extra)
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -361,8 +361,8 @@ class _AgentChat:
 
 
 _prints_to = contextvars.ContextVar[Any]("what prints go to in place of their stream", default=None)
+# How many have lent each standard stream away at the moment; the last one puts it back.
 _lent = {"stdout": 0, "stderr": 0}
-"""How many have lent each standard stream away at the moment; the last one puts it back."""
 _lending = threading.Lock()
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
-import shlex
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,12 +22,10 @@ from promptcodebook.deploy.batch.provider import read_results
 from promptcodebook.errors import RunBusy
 from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
-from promptcodebook.lm.wire import read_error_body
 from tests.build.batch import read_lines, write_rows
 from tests.build.batch_provider import Provider, completion, refused
 from tests.build.cli import Result, pco, running, served
 from tests.build.clock import until
-from tests.build.local_server import offline
 
 ROWS = 12
 TOML = """
@@ -225,20 +220,24 @@ def test_an_endpoint_without_batches_is_named(folder: Path) -> None:
     bare.server.extra_routes.clear()
     with served(bare.server):
         error = evaluate(folder, bare, "--batch-api")
-    error.error(2, "has no batches: POST /files was answered with 404", "--offline-file")
+    error.error(2, "has no batches: POST /files was answered with 404", "--batch-api")
     assert leftovers(folder) == []
 
 
-def test_a_busy_provider_is_asked_again_when_it_says(folder: Path, provider: Provider) -> None:
-    provider.busy, began = 1, time.monotonic()
+@pytest.mark.parametrize("at", ["files", "batches"])
+def test_a_busy_provider_is_asked_again_when_it_says(
+    folder: Path, provider: Provider, at: str
+) -> None:
+    """A batch that it took all the same is not submitted twice."""
+    provider.busy[at], began = 1, time.monotonic()
     made = evaluate(folder, provider, "--batch-api")
     assert made.code == 0, made.err
     assert time.monotonic() - began > provider.retry_after
-    assert provider.seen.count("files") == 2 and provider.paid.total() == ROWS
+    assert provider.paid.total() == ROWS == len(provider.paid)
 
 
 class BatchRequestInput(BaseModel):
-    """What vLLM's run-batch reads a line as: these four fields, and the body by its address."""
+    """A line of the file: these four fields alone, and the body by its address."""
 
     model_config = ConfigDict(extra="forbid")
     custom_id: str
@@ -258,37 +257,6 @@ def test_rows_and_batches_have_the_shapes_of_the_sdk(folder: Path, provider: Pro
     TheirBatch.model_validate({**provider.batches[0], **shown, "completion_window": "24h"})
 
 
-def test_requests_are_carried_by_hand(folder: Path, provider: Provider) -> None:
-    """Once written, answered by what vLLM's run-batch would write, then read."""
-    file = folder / "ask.jsonl"
-    first = evaluate(folder, provider, "--offline-file", "ask.jsonl")
-    first.error(3, f"ask.jsonl has {ROWS} requests to answer", "vllm run-batch -i ask.jsonl")
-    assert "-o ask.out.jsonl --model m" in first.err and provider.uploads == []
-    rows = read_lines(file)
-    out = list[str]()
-    for row in rows[:-1]:
-        body = completion(row["body"]["messages"][-1]["content"])
-        response = {"status_code": 200, "request_id": "vllm-batch-1", "body": body}
-        answered = {"id": "vllm-1", "custom_id": row["custom_id"], "response": response}
-        out.append(json.dumps({**answered, "error": None}))
-    (folder / "ask.out.jsonl").write_text("\n".join(out))
-    second = evaluate(folder, provider, "--offline-file", "ask.jsonl")
-    second.error(3, "ask.jsonl has 1 request to answer")
-    assert [row["custom_id"] for row in read_lines(file)] == [rows[-1]["custom_id"]]
-    last = {"code": 400, "message": "too long", "type": "BadRequestError", "param": "messages"}
-    line = {"id": "vllm-2", "custom_id": rows[-1]["custom_id"], "error": {"error": last}}
-    line["response"] = {"status_code": 400, "request_id": "vllm-batch-2", "body": None}
-    (folder / "ask.out.jsonl").write_text(json.dumps(line))
-    ((_, result),) = read_results((folder / "ask.out.jsonl").read_bytes())
-    assert read_error_body(result.raw).message == "too long"
-    third = evaluate(folder, provider, "--offline-file", "ask.jsonl")
-    assert third.code == 0 and third.json["failed"] == 1 and third.json["n"] == ROWS
-    mine = folder / "mine.jsonl"
-    mine.write_text('{"a": 1}\n')
-    evaluate(folder, provider, "--offline-file", "mine.jsonl").error(2, "holds no requests of ours")
-    assert mine.read_text() == '{"a": 1}\n'
-
-
 async def test_of_two_that_find_nothing_one_submits(tmp_path: Path, provider: Provider) -> None:
     landed = list[str]()
 
@@ -296,9 +264,9 @@ async def test_of_two_that_find_nothing_one_submits(tmp_path: Path, provider: Pr
         landed.append(key)
 
     key = ApiKey("PCO_API_KEY", "sk-test")
-    heard = StopSignal(), lambda text: None
     spec, home = parse_spec(provider.spec, {}), tmp_path / "kept" / "batches"
-    made = [Batches(spec, Credentials(key), home, heard, 10.0, False) for _ in range(2)]
+    options: Any = {"stop": StopSignal(), "tell": print, "timeout": 10.0, "private": False}
+    made = [Batches(spec, Credentials(key), home, **options) for _ in range(2)]
     for each in made:
         await each.open()
     rows = {"a": {"model": "m", "messages": [{"role": "user", "content": "hi"}]}}
@@ -308,33 +276,6 @@ async def test_of_two_that_find_nothing_one_submits(tmp_path: Path, provider: Pr
         await each.close()
     assert first is None and isinstance(second, RunBusy)
     assert landed == ["a"] and len(provider.uploads) == 1 and not [*home.glob("*/batch.json")]
-
-
-VLLM = Path(__file__).parents[3] / ".venv-vllm" / "bin" / "python"
-FINDS = "from importlib.util import find_spec; exit(find_spec('vllm') is None)"
-DRIVER = Path(__file__).parents[2] / "models" / "local" / "vllm_batch.py"
-
-
-@pytest.mark.local
-def test_vllms_own_run_batch_answers_what_we_wrote(folder: Path, provider: Provider) -> None:
-    """The command that we print, run by vLLM, all of it but the model, which refuses one row."""
-    if not VLLM.exists() or subprocess.run([VLLM, "-c", FINDS]).returncode:
-        pytest.skip("vLLM is not installed here: make test-local")
-    fields = "roles.executor.extra={top_k = 20, response_format = {type = 'json_object'}}"
-    typed = ("--offline-file", "ask.jsonl", "--set", fields)
-    written = evaluate(folder, provider, *typed)
-    printed = re.search(r"vllm run-batch (.*); then type", " ".join(written.err.split()))
-    assert printed is not None and written.code == 3, written.err
-    assert [row["body"]["top_k"] for row in read_lines(folder / "ask.jsonl")] == [20] * ROWS
-    command = [VLLM, DRIVER, *shlex.split(printed[1])]
-    ran = subprocess.run(command, cwd=folder, env=offline(folder), capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    read = evaluate(folder, provider, *typed)
-    assert read.code == 0 and (read.json["n"], read.json["failed"]) == (ROWS, 1), read.err
-    assert read.json["score"]["mean"] == pytest.approx(1 - 1 / ROWS)
-    results = dict(read_results((folder / "ask.out.jsonl").read_bytes()))
-    (refusal,) = (read_error_body(r.raw) for r in results.values() if r.status == 400)
-    assert refusal.message.startswith("13 is too far") and refusal.param == "messages"
 
 
 SLOW = """

@@ -92,7 +92,6 @@ def test_an_export_carries_what_was_measured_or_says_that_it_does_not() -> None:
         return export_policy(file, kind, "t").files[name]
 
     assert json.loads(text("openai-system-prompt", "system-prompt.json"))["measured_with"] == fields
-    assert json.dumps(fields, indent=2) in text("markdown", "codebook.md")
     config = yaml.safe_load(text("promptfoo", "promptfooconfig.yaml"))["providers"][0]["config"]
     assert config == {**fields, "stop": ["{{ '{' }}{ env }}", "{{ '{' }}%", "{{ '#' }}}"]}
     names = "temperature, max_tokens, stop"
@@ -124,13 +123,6 @@ def test_what_is_one_text_says_that_it_does_not_route() -> None:
     staged = file.model_copy(update={"stages": ("find", "read")})
     best = staged.with_about(best_fixed="find: Look it up.\n\nread: Read it.")
     assert prompt_of(best)["stages"]["read"] == [{"role": "system", "content": "Read it."}]
-    page = export_policy(best, "markdown", "t").files["codebook.md"]
-    assert "### find\n\n```text\nLook it up.\n```" in page
-    fenced = file.model_copy(update={"base_prompt": "```\n# not a heading\n````"})
-    page = export_policy(fenced, "markdown", "t").files["codebook.md"]
-    assert "is not in this file" in page and "cannot be carried by a single text" in page
-    assert all(entry.text in page for entry in file.codebook)
-    assert "`````text\n```\n# not a heading\n````\n`````" in page
     live_kinds = {kind for kind in KINDS if export_policy(file, kind, "t").live}
     assert live_kinds == {"json", "dspy", "langchain", "promptfoo", "mlflow"}
     with pytest.raises(ConfigError, match="find, read"):

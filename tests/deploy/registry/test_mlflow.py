@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -112,20 +113,22 @@ def test_another_reader_sees_the_same_and_a_watch_what_moves(url: str, client: A
     ours, theirs = open_registry(url, "ada"), open_registry(url, "bob")
     a, b = (ours.freeze(policy(word), "mails").version for word in "cd")
     ours.promote(a, "mails@production", gate=open_gate)
-    watch, newest = theirs.watch("mails@production"), theirs.watch("mails@latest")
-    assert watch.poll() is None and newest.poll() is None
+    production, newest = (
+        partial(theirs.storage.poll, f"mails@{r}") for r in ("production", "latest")
+    )
+    assert (production(), newest()) == (a, b)
     ours.promote(b, "mails@production", gate=open_gate)
-    assert watch.poll() == b and theirs.text(b) == policy("d")
+    assert production() == b and theirs.text(b) == policy("d")
     assert [e.hash for e in theirs.history()] == [e.hash for e in ours.history()]
     ours.freeze(policy("c"), "mails")  # again the newest one
-    assert newest.poll() == a == theirs.resolve("mails@latest")
+    assert newest() == a == theirs.resolve("mails@latest")
     client.set_prompt_alias("mails", "production", 1)
-    assert watch.poll() == a == theirs.refs()["mails@production"]
+    assert production() == a == theirs.refs()["mails@production"]
     assert theirs.history("mails@production")[-1].who == "MLflow"
     client.delete_prompt_alias("mails", "production")
     assert "mails@production" not in theirs.refs()
     with pytest.raises(StoreError, match="alias production not found"):
-        watch.poll()
+        production()
 
 
 async def test_a_canary_is_split_judged_and_rolled_back_from_the_server(

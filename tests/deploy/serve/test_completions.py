@@ -18,8 +18,9 @@ from promptcodebook.deploy.http.completions import (
     call_of,
     error_body,
     parse_body,
+    read_fields,
 )
-from promptcodebook.deploy.serve.description import RoutedChatRequest, check
+from promptcodebook.deploy.serve.description import RoutedChatRequest
 from promptcodebook.lm.wire import Quirks, read_tree, request_body
 
 HELLO = [{"role": "user", "content": "Hello."}]
@@ -122,7 +123,7 @@ _JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from(_NAMES), _JSON, max_size=5))
 def test_any_body_is_read_or_refused(body: dict[str, Any]) -> None:
     for tried in (body, {"messages": HELLO, **body}):
-        for reads in (read, partial(check, RoutedChatRequest)):
+        for reads in (read, partial(read_fields, RoutedChatRequest)):
             try:
                 assert reads(tried)
             except Refusal as refusal:

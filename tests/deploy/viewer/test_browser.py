@@ -31,10 +31,10 @@ pytestmark = IN_A_BROWSER
 
 _APPROVED = Path(__file__).with_name("approved")
 _APPROVE = os.environ.get("APPROVE") == "1"
+# How much smaller pictures are compared, and by how much of 255 they may differ in the mean.
 _EIGHTH, _MOST = 8, 2.0
-"""How much smaller pictures are compared, and by how much of 255 they may differ in the mean."""
+# Where axe looks: at both sizes, and at the contrast of both themes.
 _CHECKED = ((400, "light"), (1600, "dark"))
-"""Where axe looks: at both sizes, and at the contrast of both themes."""
 SCREENS = {
     "runs": "/",
     "run": "/run/{simulated}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,52 +12,17 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.base.intervals import Interval
-from promptcodebook.base.units import number
 from promptcodebook.calls import Usage
-from promptcodebook.deploy.viewer.codebook import (
-    codebook_screen,
-    unpaired_interval,
-)
 from promptcodebook.deploy.viewer.following import FollowedRun
+from promptcodebook.deploy.viewer.screens import (
+    codebook_screen,
+)
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import POLICY
 from promptcodebook.store.effects import Effect, EffectStore
-from promptcodebook.store.events import Event, Stepped
-from promptcodebook.types import Rollout, Route, Step, Trace
 from tests.build.cli import pco
 from tests.build.project import PROJECT
-from tests.build.scripted_run import ScriptedRun, events_of
 from tests.build.viewer import shown
-
-_RUN = ScriptedRun(steps=8, size=6, select=2, batch=2, hostile="", verdict=False)
-
-
-def changed(change: Callable[[Step], Step]) -> Iterator[Event]:
-    """The scripted run's events, its steps changed."""
-    for event in events_of(_RUN):
-        yield Stepped(change(event.step)) if isinstance(event, Stepped) else event
-
-
-def test_an_example_that_comes_again_counts_once(follow: Callable[..., FollowedRun]) -> None:
-    rewards = [0.1 * i for i in range(1, 11)]
-
-    def same(step: Step) -> Step:
-        """Ten examples, the same in every step, five of them with instincts 0 and 1."""
-        routes = [Route((0, 1) if i < 5 else (2, 3)) for i in range(10)]
-        later = 0.02 * step.index
-        rollouts = [
-            Rollout(f"ex{i}", route=route, prompt="p", output="o", reward=reward - later)
-            for i, (route, reward) in enumerate(zip(routes, rewards, strict=True))
-        ]
-        return replace(step, traces=tuple(Trace(rollout, rollout.reward) for rollout in rollouts))
-
-    followed = follow(_RUN, changed(same))
-    means = [reward - 0.07 for reward in rewards]
-    found = unpaired_interval(means[:5], means[5:])
-    low, high = (number(x, signed=True) for x in (found.low, found.high))
-    said = f"-0.500 ({low} to {high}, n = 5 and 5 examples, 40 and 40 rollouts)"
-    assert said in shown(codebook_screen(followed))
-
 
 _EFFECT = Effect(
     instinct=0,
@@ -109,7 +74,7 @@ def keep(run: Path, effect: Effect) -> None:
         store.close()
 
 
-def test_a_card_shows_the_effect_of_its_own_instinct_and_whether_it_is_simulated(
+def test_a_card_shows_what_was_measured_of_its_own_instinct_or_what_measures_it(
     run: Path, followed: FollowedRun
 ) -> None:
     context = followed.look().context
@@ -127,3 +92,6 @@ def test_a_card_shows_the_effect_of_its_own_instinct_and_whether_it_is_simulated
     cards = shown(codebook_screen(followed))
     assert cards.count("+0.100 (95 % +0.000 to +0.200)") == 1 and "+0.300 (95" not in cards
     assert re.search(r"\+0.200\), n = 2, val, simulated", cards)
+    assert "0.750 with it, 0.650 without: +0.100 (95" in cards
+    unmeasured = re.findall(rf"not measured: pco codebook effect {run.name} (\d+)", cards)
+    assert unmeasured == [str(k) for k in range(1, len(texts))]

@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.deploy.viewer.codebook import codebook_screen
-from promptcodebook.deploy.viewer.examples import examples_screen
-from promptcodebook.deploy.viewer.following import FollowedRun, run_screen
-from promptcodebook.deploy.viewer.page import Screen, page_of
+from promptcodebook.deploy.viewer.following import FollowedRun
+from promptcodebook.deploy.viewer.screens import (
+    Screen,
+    codebook_screen,
+    examples_screen,
+    page_of,
+    run_screen,
+)
 from promptcodebook.report.page import render_report
 from promptcodebook.store.events import Stepped
 from promptcodebook.store.run import RunStore

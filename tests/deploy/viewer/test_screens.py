@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.deploy.viewer.codebook import codebook_screen
-from promptcodebook.deploy.viewer.examples import example_screen, examples_screen
-from promptcodebook.deploy.viewer.following import FollowedRun, run_screen, with_tests
+from promptcodebook.deploy.viewer.following import FollowedRun
 from promptcodebook.deploy.viewer.lists import RunsList
-from promptcodebook.deploy.viewer.page import page_of
+from promptcodebook.deploy.viewer.screens import (
+    codebook_screen,
+    example_screen,
+    examples_screen,
+    page_of,
+    run_screen,
+    with_tests,
+)
 from promptcodebook.report.context import render_sections
 from promptcodebook.report.verdict import JudgedSection
 from promptcodebook.store.events import Compared, Event, Stepped

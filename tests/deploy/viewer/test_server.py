@@ -19,7 +19,7 @@ from promptcodebook.base.paths import BENCH
 from promptcodebook.calls import Usage
 from promptcodebook.deploy.viewer.following import FollowedRun, OpenRuns, find_key, key_of, root_of
 from promptcodebook.deploy.viewer.lists import RunFilter, RunsList
-from promptcodebook.deploy.viewer.page import page_of
+from promptcodebook.deploy.viewer.screens import page_of
 from promptcodebook.deploy.viewer.server import Viewer, viewing
 from promptcodebook.errors import StoreError
 from promptcodebook.report.context import read_notes

@@ -86,8 +86,8 @@ data = {{ path = "rows.jsonl", input = "question", target = "", split = "split" 
 grpo = {{ steps = {steps}, group = {group}, batch = {batch}, learning_rate = {rate}, rank = 4 }}
 """
 _TINY = {"cap": 8, "steps": 4, "group": 4, "batch": 2, "rate": 0.05}
+# Calls of the verdict: the present prompt and the trained model on four test examples.
 _JUDGED = 2 * 4
-"""Calls of the verdict: the present prompt and the trained model on four test examples."""
 _ABOUT = ("boats", "maps", "lamps", "bread", "rivers", "clocks", "bridges", "seeds")
 
 

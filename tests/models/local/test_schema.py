@@ -16,14 +16,7 @@ from hypothesis import strategies as st
 
 from promptcodebook.errors import RequestRefused
 from promptcodebook.lm.wire import schema_of
-from promptcodebook.method.critic import (
-    AttributionReply,
-    CritiqueReply,
-    OneStringAttributionReply,
-    RubricReply,
-    VerdictReply,
-    blame_schema,
-)
+from promptcodebook.method import critic
 from promptcodebook.method.init import instincts_schema
 from promptcodebook.method.policy import route_schema
 from promptcodebook.models.local.schema import schema_ebnf
@@ -31,11 +24,11 @@ from promptcodebook.models.local.schema import schema_ebnf
 _ROLES = {
     "route": route_schema(4, 16).body,
     "large route": route_schema(6, 40).body,
-    "verdict": schema_of(VerdictReply).body,
-    "critique": blame_schema(CritiqueReply, (0, 3, 7)).body,
-    "attribution": blame_schema(AttributionReply, (1, 2)).body,
-    "attribution as printed": blame_schema(OneStringAttributionReply, (1,)).body,
-    "rubric": schema_of(RubricReply).body,
+    "verdict": schema_of(critic.VerdictReply).body,
+    "critique": critic.blame_schema(critic.CritiqueReply, (0, 3, 7)).body,
+    "attribution": critic.blame_schema(critic.AttributionReply, (1, 2)).body,
+    "attribution as printed": critic.blame_schema(critic.OneStringAttributionReply, (1,)).body,
+    "rubric": schema_of(critic.RubricReply).body,
     "instincts": instincts_schema(8, 25).body,
 }
 
@@ -49,8 +42,8 @@ _TOKEN = re.compile(
 )
 _RANGE = re.compile(r"(\\x..|\\.|.)(?:-(\\x..|\\.|.))?")
 
+# What to make of texts, characters, rows, choices and repetitions.
 Meaning = Mapping[str, Callable[..., Any]]
-"""What to make of texts, characters, rows, choices and repetitions."""
 
 EVERY: Meaning = {
     "text": lambda text: [text],

@@ -13,11 +13,7 @@ import pytest
 
 from promptcodebook.calls import Message
 from promptcodebook.errors import ConfigError, RequestRefused
-from promptcodebook.models.local.engine import (
-    Embedding,
-    Engine,
-    Job,
-)
+from promptcodebook.models.local.engine import Embedding, Engine, Job
 from promptcodebook.models.local.server import LocalServer, ServerOptions
 from tests.build.clock import until
 from tests.build.local_http import SAID, ScriptedEngine, up
@@ -213,7 +209,7 @@ async def test_embeddings_where_the_engine_can_and_a_plain_answer_where_not() ->
         assert plain.data[0].embedding == [0.6, 0.8]
         with pytest.raises(openai.BadRequestError, match="none of them empty"):
             await openai_client.embeddings.create(model="", input=[""])
-        with pytest.raises(openai.BadRequestError, match="dimensions is not supported"):
+        with pytest.raises(openai.BadRequestError, match="shortens no vector"):
             await openai_client.embeddings.create(model="", input="a", dimensions=8)
     async with up() as url:
         status, body, _ = await ask(url, "/v1/embeddings", json={"input": "a"})
@@ -314,9 +310,9 @@ async def test_the_description_is_made_of_the_bodies_and_needs_no_key() -> None:
     async with up(terms=ServerOptions(key="abc")) as url:
         status, tree, _ = await ask(url, "/openapi.json")
     assert status == 200
-    chat = tree["components"]["schemas"]["ChatRequest"]
+    chat = tree["components"]["schemas"]["LocalChatRequest"]
     assert chat["required"] == ["messages"] and chat["additionalProperties"] is True
-    assert chat["properties"]["temperature"]["description"] == "a number"
+    assert chat["properties"]["temperature"]["description"] == "a number between 0 and 2"
     paths = {
         *("/v1/chat/completions", "/v1/embeddings", "/v1/models", "/v1/models/{name}"),
         *("/metrics", "/healthz", "/health"),

@@ -17,13 +17,7 @@ from promptcodebook.calls import Message
 from promptcodebook.errors import RequestRefused
 from promptcodebook.method.policy import route_schema
 from promptcodebook.models.local import openvino
-from promptcodebook.models.local.engine import (
-    Embedding,
-    EmbeddingEngine,
-    Engine,
-    Job,
-    find_weights,
-)
+from promptcodebook.models.local.engine import Embedding, EmbeddingEngine, Engine, Job, find_weights
 from promptcodebook.models.local.lm import load_engine
 
 pytestmark = pytest.mark.local

@@ -9,8 +9,3 @@ from tests.build.providers import site as site
 @pytest.fixture
 def claude(site: Site) -> Provider:
     return Provider(site, "anthropic/claude-x")
-
-
-@pytest.fixture
-def gemini(site: Site) -> Provider:
-    return Provider(site, "gemini/gem-x")

@@ -10,20 +10,9 @@ from typing import Any, cast
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from promptcodebook import errors
 from promptcodebook.base.incidents import Incident, no_tally
 from promptcodebook.config import Budget
-from promptcodebook.errors import (
-    AuthRefused,
-    CallTimeout,
-    EndpointDown,
-    LMError,
-    ModelNotFound,
-    NoCredit,
-    RateLimited,
-    ReplyWithheld,
-    RequestRefused,
-    ServerFault,
-)
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.spec import parse_spec
 from tests.build.providers import (
@@ -197,27 +186,27 @@ def ends_in(reason: str) -> Answer:
 
 
 @pytest.mark.parametrize(("answer", "kind", "said", "wait"), [
-    (refuses(529, "overloaded_error", "Overloaded"), RateLimited, "Overloaded", 0.0),
-    (refuses(429, "rate_limit_error", "slow", **{"retry-after": "7"}), RateLimited, "slow", 7),
-    (refuses(401, "authentication_error", "invalid x-api-key"), AuthRefused, "invalid", 0.0),
-    (refuses(403, "permission_error", "not yours"), AuthRefused, "not yours", 0.0),
-    (refuses(404, "not_found_error", "model: claude-x"), ModelNotFound, "claude-x", 0.0),
-    (refuses(400, "invalid_request_error", "max_tokens: too large"), RequestRefused, "max", 0),
+    (refuses(529, "overloaded_error", "Overloaded"), errors.RateLimited, "Overloaded", 0.0),
+    (refuses(429, "rate_limit_error", "hm", **{"retry-after": "7"}), errors.RateLimited, "hm", 7),
+    (refuses(401, "authentication_error", "invalid x-api-key"), errors.AuthRefused, "invalid", 0.0),
+    (refuses(403, "permission_error", "not yours"), errors.AuthRefused, "not yours", 0.0),
+    (refuses(404, "not_found_error", "model: claude-x"), errors.ModelNotFound, "claude-x", 0.0),
+    (refuses(400, "invalid_request_error", "max_tokens: large"), errors.RequestRefused, "max", 0),
     (refuses(400, "invalid_request_error", "Your credit balance is too low to access"),
-     NoCredit, "no credit", 0.0),
-    (refuses(413, "request_too_large", "too large"), RequestRefused, "too large", 0.0),
-    (refuses(500, "api_error", "oops"), ServerFault, "oops", 0.0),
-    (says("hal", stop="pause_turn"), ServerFault, "broke off the reply (pause_turn)", 0.0),
-    (ends_in("a_word_of_tomorrow"), ServerFault, "(a_word_of_tomorrow)", 0.0),
-    (Answer("<html>", 502), ServerFault, "502", 0.0),
-    (Answer("<html>"), ServerFault, "not a chat completion", 0.0),
-    (Answer({}, 307, {"Location": "http://127.0.0.1:1/"}), RequestRefused, "redirects", 0.0),
-    (Answer(drops=True), ServerFault, "broke the connection", 0.0),
-    (Answer(hangs=True), CallTimeout, "in time", 0.0),
-    (says(stop="refusal"), ReplyWithheld, "withheld the reply (refusal)", 0.0),
+     errors.NoCredit, "no credit", 0.0),
+    (refuses(413, "request_too_large", "too large"), errors.RequestRefused, "too large", 0.0),
+    (refuses(500, "api_error", "oops"), errors.ServerFault, "oops", 0.0),
+    (says("hal", stop="pause_turn"), errors.ServerFault, "broke off the reply (pause_turn)", 0.0),
+    (ends_in("a_word_of_tomorrow"), errors.ServerFault, "(a_word_of_tomorrow)", 0.0),
+    (Answer("<html>", 502), errors.ServerFault, "502", 0.0),
+    (Answer("<html>"), errors.ServerFault, "not a chat completion", 0.0),
+    (Answer({}, 307, {"Location": "http://127.0.0.1:1/"}), errors.RequestRefused, "redirects", 0.0),
+    (Answer(drops=True), errors.ServerFault, "broke the connection", 0.0),
+    (Answer(hangs=True), errors.CallTimeout, "in time", 0.0),
+    (says(stop="refusal"), errors.ReplyWithheld, "withheld the reply (refusal)", 0.0),
 ])  # fmt: skip
 async def test_each_failure_becomes_ours_and_none_shows_the_key(
-    site: Site, claude: Provider, answer: Answer, kind: type[LMError], said: str, wait: float
+    site: Site, claude: Provider, answer: Answer, kind: type[errors.LMError], said: str, wait: float
 ) -> None:
     site.script(answer, Answer({"data": [{"id": "claude-y", "type": "model"}], "has_more": False}))
     with pytest.raises(kind) as caught:
@@ -228,16 +217,16 @@ async def test_each_failure_becomes_ours_and_none_shows_the_key(
     assert error.__context__ is None, "the library's own error knows the headers"
     if answer.status == 529:
         assert error.incident is Incident.UNAVAILABLE
-    if kind is ModelNotFound:
+    if kind is errors.ModelNotFound:
         assert "claude-y" in error.hint
-    if kind is ReplyWithheld:
+    if kind is errors.ReplyWithheld:
         assert error.usage.tokens == 10, "it was paid for"
 
 
 async def test_an_address_that_nothing_answers_at_is_named(site: Site) -> None:
     provider = Provider(site, "anthropic/claude-x")
     site.url = "http://127.0.0.1:9"
-    with pytest.raises(EndpointDown, match=r"nothing answers at http://127\.0\.0\.1:9"):
+    with pytest.raises(errors.EndpointDown, match=r"nothing answers at http://127\.0\.0\.1:9"):
         await provider.ask(request())
 
 
@@ -282,7 +271,7 @@ async def test_a_stream_that_breaks_off_is_a_failure(site: Site, claude: Provide
     text = block(0, {**TEXT, "text": ""}, {"type": "text_delta", "text": "a"})
     site.script(streams(BEGUN, *text, drops=True), streams(BEGUN, *text))
     for _ in range(2):
-        with pytest.raises(ServerFault, match="broke the connection"):
+        with pytest.raises(errors.ServerFault, match="broke the connection"):
             await claude.streamed(messages=CONVERSATION)
 
 

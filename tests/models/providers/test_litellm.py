@@ -8,18 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook import errors
 from promptcodebook.base.incidents import Incident
 from promptcodebook.calls import Message, Request, Sampling
-from promptcodebook.errors import (
-    AuthRefused,
-    CallTimeout,
-    ConfigError,
-    EndpointDown,
-    MissingExtra,
-    RateLimited,
-    RequestRefused,
-    ServerFault,
-)
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import Credentials, parse_spec
 
@@ -114,15 +105,15 @@ async def test_a_call_goes_through_the_library_without_its_retries(library):
      "custom_llm_provider", "fallbacks", "callbacks", "proxies", "client", "num_retries"],
 )  # fmt: skip
 async def test_no_data_sets_a_keyword_of_the_library_itself(library, name: str):
-    with pytest.raises(RequestRefused, match=name) as caught:
+    with pytest.raises(errors.RequestRefused, match=name) as caught:
         await model()(ask(**{name: "http://127.0.0.1:9", "top_k": 3}))
     assert "roles.ROLE.extra" in str(caught.value) and caught.value.role == "critic"
     assert sys.modules["litellm"].seen == []
 
 
 @pytest.mark.parametrize(("text", "kind"), [
-    *(("timeout", CallTimeout), ("429", RateLimited), ("500", ServerFault)),
-    *(("401", AuthRefused), ("broken", ServerFault), ("down", EndpointDown)),
+    *(("timeout", errors.CallTimeout), ("429", errors.RateLimited), ("500", errors.ServerFault)),
+    *(("401", errors.AuthRefused), ("broken", errors.ServerFault), ("down", errors.EndpointDown)),
 ])  # fmt: skip
 async def test_its_errors_become_ours_without_what_they_hold(library, text: str, kind: type):
     with pytest.raises(kind) as caught:
@@ -136,7 +127,7 @@ async def test_its_errors_become_ours_without_what_they_hold(library, text: str,
 ])  # fmt: skip
 async def test_a_reply_that_a_provider_broke_off_is_a_passing_fault(library, native: str):
     """The library itself calls such an ending "stop"."""
-    with pytest.raises(ServerFault, match=native) as caught:
+    with pytest.raises(errors.ServerFault, match=native) as caught:
         await model()(ask(f"ends: {native}"))
     assert caught.value.retryable and caught.value.incident == Incident.BROKEN_OFF
 
@@ -150,7 +141,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     holding = [p for p in sys.path if any(Path(p or os.curdir).glob("litellm-*.dist-info"))]
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in holding])
     monkeypatch.delitem(sys.modules, "litellm", raising=False)
-    with pytest.raises(MissingExtra) as caught:
+    with pytest.raises(errors.MissingExtra) as caught:
         model()
     assert caught.value.hint == "pip install 'promptcodebook[litellm]'"
 
@@ -162,6 +153,6 @@ def test_a_compromised_release_is_not_imported(
     monkeypatch.delitem(sys.modules, "litellm", raising=False)
     install(tmp_path, version)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match=version):
+    with pytest.raises(errors.ConfigError, match=version):
         model()
     assert "litellm" not in sys.modules

@@ -18,6 +18,7 @@ from promptcodebook.config.schema import Explore
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import History
+from promptcodebook.paper.experiments import studies
 from promptcodebook.paper.experiments.experiment import (
     ExperimentRequest,
     Results,
@@ -33,16 +34,6 @@ from promptcodebook.paper.experiments.reproduce import (
     experiment_names,
     measure,
     require_preset,
-)
-from promptcodebook.paper.experiments.studies import (
-    HARMFUL,
-    LOCI,
-    PlantedFault,
-    active_after,
-    collapse,
-    measure_blame,
-    residual_rows,
-    scores,
 )
 from promptcodebook.paper.experiments.variants import _spearman  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.store.run import RunStore
@@ -116,7 +107,7 @@ def test_pages_show_the_papers_numbers_apart_and_share_the_runs_that_they_have_i
 def test_a_few_traces_are_no_figure_of_theorem_5() -> None:
     """One trace whose δ is 0 was printed as "largest size 0.000"."""
     deltas = [{"delta": 0.0, "critic": False}] * 19
-    few, enough = (residual_rows(found) for found in (deltas, [*deltas, deltas[0]]))
+    few, enough = (studies.residual_rows(found) for found in (deltas, [*deltas, deltas[0]]))
     name = "g_θ, g_φ and g_C (no severity of g_ψ)"
     assert few == [[name, "19", "too few", "too few", "too few"]]
     assert enough == [[name, "20", "+0.000", "0.000", "0.000"]]
@@ -125,10 +116,10 @@ def test_a_few_traces_are_no_figure_of_theorem_5() -> None:
 def test_exploration_reaches_what_stands_worst_and_without_it_s_entries_remain() -> None:
     ema = [0.0] + [1.0] * 15
     steps = [1.0] * 400
-    assert active_after(Explore(), 4, ema, steps, 0) == set(range(16))
-    assert active_after(Explore(), 4, ema, [0.0] * 400, 0) == set()
-    assert collapse(16, 4, [0.0] * 400, 0) == 4
-    assert collapse(16, 4, [0.3] * 400, 0) == 16
+    assert studies.active_after(Explore(), 4, ema, steps, 0) == set(range(16))
+    assert studies.active_after(Explore(), 4, ema, [0.0] * 400, 0) == set()
+    assert studies.collapse(16, 4, [0.0] * 400, 0) == 4
+    assert studies.collapse(16, 4, [0.3] * 400, 0) == 16
 
 
 def test_rank_correlation_looks_at_ranks_alone_and_at_nothing_that_is_constant() -> None:
@@ -262,21 +253,21 @@ def test_a_small_model_is_asked_neither_to_judge_nor_to_write_without_end() -> N
 
 ORDER = ExperimentRequest(experiment_named("attribution"), "quick", 1)
 SPEC = "simulated"
-Found = list[tuple[PlantedFault, Channel | None]]
+Found = list[tuple[studies.PlantedFault, Channel | None]]
 
 
 def _found(tmp_path: Path, judge: object) -> Found:
     async def work(assembled: Assembled) -> Found:
-        return await measure_blame(assembled, 4, judge)  # type: ignore[arg-type]
+        return await studies.measure_blame(assembled, 4, judge)  # type: ignore[arg-type]
 
     with closing(open_lab(tmp_path, SPEC)) as lab:
-        return lab.work(load_config(base(ORDER, SPEC, "hotpotqa"), where="a test"), work)
+        return lab.work(base(ORDER, SPEC, "hotpotqa"), work)
 
 
 async def _who_knows(history: History, draws: Draws) -> Gradients:
     """Sees what a reader of the trace can see: a harmful text, a prompt without its instincts."""
     chosen = [history.codebook[k].text for k in history.route.indices]
-    if HARMFUL in chosen:
+    if studies.HARMFUL in chosen:
         return Gradients(severity={"codebook": 1.0})
     if not all(text in history.rollout.prompt for text in chosen):
         return Gradients(severity={"generator": 1.0})
@@ -290,9 +281,9 @@ async def _one_answer(history: History, draws: Draws) -> Gradients:
 def test_who_knows_has_1_and_who_always_says_the_same_is_at_chance(tmp_path: Path) -> None:
     known = _found(tmp_path / "known", _who_knows)
     made = Counter(fault for fault, _ in known)
-    assert made.keys() == LOCI.keys() and max(made.values()) == 4
-    assert set(scores(known).values()) == {(1.0, 1.0, 1.0)}
-    same = scores(_found(tmp_path / "same", _one_answer))
+    assert made.keys() == studies.LOCI.keys() and max(made.values()) == 4
+    assert set(studies.scores(known).values()) == {(1.0, 1.0, 1.0)}
+    same = studies.scores(_found(tmp_path / "same", _one_answer))
     assert same["routing"][:2] == pytest.approx((made["routing"] / made.total(), 1.0))
     assert same["composition"] == same["instinct"] == (0.0, 0.0, 0.0)
     assert same["macro"][1] == pytest.approx(1 / 3)
@@ -306,6 +297,6 @@ def test_the_cell_asks_the_real_critic_and_attribution(tmp_path: Path) -> None:
     assert not measured.missing
     made = Counter(fault for fault, _ in measured.results["attribution"]["blamed"])
     confusion, table = page.tables
-    assert [row[1] for row in confusion.rows] == [str(made[fault]) for fault in LOCI]
+    assert [row[1] for row in confusion.rows] == [str(made[fault]) for fault in studies.LOCI]
     assert {channel for _, channel in measured.results["attribution"]["blamed"]} > {""}
     assert table.rows[-1][0] == "macro" and table.rows[-1][-3:] == ["0.84", "0.83", "0.84"]

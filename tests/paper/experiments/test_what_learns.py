@@ -1,4 +1,5 @@
-"""The scripted teacher, and the worlds of `what-learns` with an executor that obeys one order."""
+"""The scripted teacher, and the worlds of `what-learns`: with an executor that obeys one order, and
+of the simulated model."""
 
 from __future__ import annotations
 
@@ -18,12 +19,16 @@ from promptcodebook.errors import ConfigError, RequestRefused
 from promptcodebook.lm.spec import any_simulated, parse_spec
 from promptcodebook.paper.experiments import what_learns
 from promptcodebook.paper.experiments.experiment import ExperimentRequest, Results
-from promptcodebook.paper.experiments.lab import CellResult, open_lab
+from promptcodebook.paper.experiments.lab import CellResult, Lab, open_lab
 from promptcodebook.paper.experiments.operators import OPERATORS
-from promptcodebook.paper.experiments.page import markdown, read_table
+from promptcodebook.paper.experiments.page import Page, markdown, read_table
 from promptcodebook.paper.experiments.reproduce import measure
 from promptcodebook.paper.experiments.teacher import HouseRule, Teacher, TeacherBehaviour, rules_in
 from promptcodebook.paper.experiments.what_learns import EXPERIMENT, one_topic, over_seeds, worlds
+from promptcodebook.paper.simulated.executor import chance_of, obey
+from promptcodebook.paper.simulated.world import SimulatedSettings, World
+from promptcodebook.paper.tasks.constraints import task as constraints
+from promptcodebook.types import Output
 from tests.build.experiments import Obedient
 
 SPEC = "http://127.0.0.1:9/v1#scripted"
@@ -105,3 +110,89 @@ def test_the_spec_of_the_teacher_is_no_simulated_model() -> None:
     assert not any_simulated([config.lm])
     with pytest.raises(ConfigError, match=r"'updatr' \(did you mean 'updater'\?\)"):
         TeacherBehaviour.of({"updatr": "obedient"})
+
+
+# The simulated half: its worlds begin as they say; its page shows all.
+
+
+DATA = constraints.draw_constraints(2)
+SHORT = {"epochs": 2, "batch_size": 6}
+SETTINGS = SimulatedSettings(world=2)
+WORLD = World("constraints", [e for _, split in DATA.items() for e in split], SETTINGS)
+
+
+def worth(*texts: str) -> float:
+    """The mean chance of a test input's demands under a prompt of these texts."""
+    chances: list[float] = []
+    for example in DATA.test:
+        problem = WORLD.problem(example.input)
+        obeyed = obey(WORLD, problem, " ".join(texts))
+        for demand in problem.demands:
+            about = frozenset(() if demand.skill is None else (demand.skill,))
+            chances.append(chance_of(about, problem.needs, obeyed, SETTINGS))
+    return sum(chances) / len(chances)
+
+
+def test_a_mixed_codebook_holds_four_orders_that_help_and_four_that_harm() -> None:
+    texts = what_learns.first_of("mixed", WORLD, 12, 2)
+    right = [t for t in texts if t.startswith("When")]
+    harmful = [t for t in texts if WORLD.skills.orders(t) and t not in right]
+    assert (len(texts), len(right), len(harmful)) == (12, 4, 4)
+    assert worth(*right) > worth() + 0.05
+    assert sum(map(worth, harmful)) / 4 < worth() - 0.05
+
+
+@pytest.mark.parametrize("size", [8, 16, 32])
+def test_what_pays_late_is_the_last_eighth_of_a_codebook(size: int) -> None:
+    texts = what_learns.first_of("late", WORLD, size, 2)
+    paying = size // 8
+    assert len(set(texts)) == size
+    assert not WORLD.skills.orders(" ".join(texts[:-paying]))
+    assert all(worth(text) > worth() + 0.03 for text in texts[-paying:])
+
+
+async def test_a_flipped_reward_turns_a_share_of_the_demands() -> None:
+    flips, wrong, whole = what_learns.FlippedChecks(0.3, 2), 0.0, 0
+    for example in DATA.train:
+        if demands := len(WORLD.problem(example.input).demands):
+            whole += demands
+            for text in ("hello", "a, b"):
+                score = await flips(example, Output(text))
+                wrong += abs(score.value - constraints.reward(example, text).value) * demands / 2
+    assert 0.1 < wrong / whole < 0.35, "within an example two may cancel each other"
+
+
+@pytest.mark.slow
+def test_flipped_rewards_are_seen_in_training_and_never_in_a_test(tmp_path: Path) -> None:
+    """The first state earns the same with them and without; what is learned differs."""
+    few = {s.name: s for s in what_learns.setups()}
+    noisy, sound = (
+        what_learns.simulated_cell(replace(few[name], matters=(), idle=(), measured=()), 2, SHORT)
+        for name in ("noise-0.3", "shipped")
+    )
+    lab = Lab(tmp_path, "simulated", None)
+    made = [cell.measure(lab)["sound"] for cell in (noisy, sound)]
+    assert made[0]["first"] == made[1]["first"]
+    assert made[0]["calls"] != made[1]["calls"]
+
+
+def test_each_arm_is_an_operator_or_listed_and_each_world_says_what_is_expected() -> None:
+    listed = read_table("simulated_worlds")["arms"]
+    for setup in what_learns.setups():
+        assert setup.argument
+        assert all((arm in OPERATORS) != (arm in listed) for arm in setup.arms), setup.name
+    assert len({setup.name for setup in what_learns.setups()}) == len(what_learns.setups())
+
+
+@pytest.mark.slow
+def test_a_world_is_measured_with_all_arms_and_shown(tmp_path: Path) -> None:
+    order = ExperimentRequest(EXPERIMENT, "quick", 1)
+    lab = Lab(tmp_path, "simulated", None)
+    names = ("sim/late-8/1", "sim/bare/1")
+    results = {
+        c.name: c.measure(lab) for c in what_learns.simulated_cells(order) if c.name in names
+    }
+    assert [*results["sim/bare/1"]] == ["sound", "phi-fixed"]
+    page = markdown(Page("x", what_learns.simulated_blocks(Results(order, lab, results, {}))))
+    assert "**Simulated.** 1 worlds" in page
+    assert page.count("| late-8 |") == 3

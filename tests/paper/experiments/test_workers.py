@@ -20,22 +20,10 @@ import pytest
 from promptcodebook.base.sync import run_sync
 from promptcodebook.calls import Reply, Request
 from promptcodebook.errors import DataError, Interrupted
+from promptcodebook.paper.experiments import experiment as shared
 from promptcodebook.paper.experiments import reproduce as reproducing
-from promptcodebook.paper.experiments.experiment import (
-    Experiment,
-    ExperimentRequest,
-    Results,
-    trained,
-)
 from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, open_lab
 from promptcodebook.paper.experiments.page import Page
-from promptcodebook.paper.experiments.reproduce import (
-    OnRay,
-    Threads,
-    experiment_named,
-    measure,
-    measure_job,
-)
 from tests.build.clock import until
 from tests.build.server import Server, says
 
@@ -72,16 +60,18 @@ class Counting:
         return Reply("ok")
 
 
-def order(cells: Sequence[Cell]) -> ExperimentRequest:
-    one = Experiment(
+def order(cells: Sequence[Cell]) -> shared.ExperimentRequest:
+    one = shared.Experiment(
         "e", "", lambda order, spec: cells, lambda measured: Page("e", []), presets=("quick",)
     )
-    return ExperimentRequest(one, "quick", 1)
+    return shared.ExperimentRequest(one, "quick", 1)
 
 
-def made(cells: Sequence[Cell], lab: Lab, width: int, told: list[str] | None = None) -> Results:
+def made(
+    cells: Sequence[Cell], lab: Lab, width: int, told: list[str] | None = None
+) -> shared.Results:
     tell = (told if told is not None else []).append
-    return measure(order(cells), lab, tell, Threads(lab, width).measure)
+    return reproducing.measure(order(cells), lab, tell, reproducing.Threads(lab, width).measure)
 
 
 @pytest.fixture
@@ -109,8 +99,8 @@ def test_so_many_cells_are_at_work_at_once_and_results_keep_their_order(lab: Lab
 def test_runs_at_once_share_one_loop_and_an_equal_run_is_made_once(tmp_path: Path) -> None:
     lm = Counting()
     lab = open_lab(tmp_path, SPEC, lm=lm)
-    cells = [trained(f"{name}/0", {**SETTINGS, "seed": int(name)}) for name in "01234"]
-    again = trained("again/0", {**SETTINGS, "seed": 0})
+    cells = [shared.trained(f"{name}/0", {**SETTINGS, "seed": int(name)}) for name in "01234"]
+    again = shared.trained("again/0", {**SETTINGS, "seed": 0})
     measured = made([*cells, again], lab, 6)
     lab.close()
     assert not measured.missing and len(lm.loops) == 1
@@ -119,8 +109,8 @@ def test_runs_at_once_share_one_loop_and_an_equal_run_is_made_once(tmp_path: Pat
 
 
 def test_a_run_under_another_budget_is_another_run(lab: Lab) -> None:
-    small = trained("small/0", {**SETTINGS, "budget": {"calls": 6}})
-    large = trained("large/0", {**SETTINGS, "budget": {"calls": 3_000}})
+    small = shared.trained("small/0", {**SETTINGS, "budget": {"calls": 6}})
+    large = shared.trained("large/0", {**SETTINGS, "budget": {"calls": 3_000}})
     measured = made([small, large], lab, 1)
     ended = {name: result["ended"] for name, result in measured.results.items()}
     assert ended == {"small/0": "budget", "large/0": "finished"}
@@ -188,7 +178,7 @@ async def test_the_limit_of_a_labs_model_is_that_of_all_its_cells(tmp_path: Path
     server.default = says("ok", delay=0.02)
     await server.start()
     settings = {**SETTINGS, "lm": server.spec}
-    cells = [trained(f"s/{seed}", {**settings, "seed": seed}) for seed in range(4)]
+    cells = [shared.trained(f"s/{seed}", {**settings, "seed": seed}) for seed in range(4)]
     lab = open_lab(tmp_path / "three", server.spec, concurrency=3)
     try:
         measured = await asyncio.to_thread(made, cells, lab, 4)
@@ -202,15 +192,17 @@ async def test_the_limit_of_a_labs_model_is_that_of_all_its_cells(tmp_path: Path
 # Cells as tasks of a cluster: what is handed over, what comes back, and a real Ray here.
 
 
-SWEEP = experiment_named("sweep-s")
+SWEEP = reproducing.experiment_named("sweep-s")
 
 
 def job(folder: Path, **changes: Any) -> str:
     """The first cell, as the lab hands it over."""
     lab = open_lab(folder, "simulated")
-    order = ExperimentRequest(SWEEP, "quick", 1)
+    order = shared.ExperimentRequest(SWEEP, "quick", 1)
     try:
-        text = OnRay(order, lab, "local", 2, 64)._job(SWEEP.cells(order, "simulated")[0])  # pyright: ignore[reportPrivateUsage]
+        text = reproducing.OnRay(order, lab, "local", 2, 64)._job(
+            SWEEP.cells(order, "simulated")[0]
+        )  # pyright: ignore[reportPrivateUsage]
     finally:
         lab.close()
     return json.dumps({**json.loads(text), **changes})
@@ -221,7 +213,7 @@ def test_a_task_on_another_machine_sends_its_run_back(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "there"))
     home = tmp_path / "lab"
-    answer = measure_job(job(home, machine="another"))
+    answer = reproducing.measure_job(job(home, machine="another"))
     assert not list(home.glob("2*"))
     result = reproducing._unpacked(answer, home)  # pyright: ignore[reportPrivateUsage]
     assert isinstance(result, dict) and result["rows"]["learned"]["rewards"]
@@ -230,13 +222,15 @@ def test_a_task_on_another_machine_sends_its_run_back(
 
 
 def test_a_task_on_this_machine_works_in_the_labs_folder(tmp_path: Path) -> None:
-    answer = measure_job(job(tmp_path))
+    answer = reproducing.measure_job(job(tmp_path))
     line, _, runs = answer.partition(b"\n")
     assert runs == b"" and json.loads(line)["result"]["run"] == next(tmp_path.glob("2*")).name
 
 
 def test_a_machine_with_another_version_measures_nothing(tmp_path: Path) -> None:
-    outcome = reproducing._unpacked(measure_job(job(tmp_path, version="0.0.1")), tmp_path)  # pyright: ignore[reportPrivateUsage]
+    outcome = reproducing._unpacked(
+        reproducing.measure_job(job(tmp_path, version="0.0.1")), tmp_path
+    )  # pyright: ignore[reportPrivateUsage]
     assert f"has promptcodebook {version('promptcodebook')}, and 0.0.1" in str(outcome)
     assert not list(tmp_path.glob("2*"))
 

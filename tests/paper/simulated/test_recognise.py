@@ -14,6 +14,7 @@ from promptcodebook.paper.simulated.mind import RecognisedRequest, from_request,
 from promptcodebook.types import Variable
 from tests.build.method import World as Made
 from tests.build.method import config
+from tests.build.paper_tasks import cases
 from tests.build.simulated import _BOOK, CASES, examples, paraphrased, template_values, world
 
 
@@ -26,20 +27,7 @@ def test_paraphrased_templates_are_recognised(case: Mapping[str, str]) -> None:
             assert understood.input == example.input
 
 
-EXPECTED = {
-    "encoder": "route",
-    "generator": "compose",
-    "critic": "critique",
-    "critic_one": "critique_and_blame",
-    "attribution": "blame",
-    "adversary": "adversary",
-    "updater": "improve",
-    "merge": "improve",
-    "revive": "improve",
-    "split": "split",
-    "from_prompt": "split",
-    "random": "instincts",
-}
+EXPECTED = cases("recognise-kinds")
 
 
 @pytest.mark.parametrize("templates", ["default", "paper"])

@@ -23,8 +23,8 @@ from tests.build.simulated import (
 
 UPPERCASE = world.skills.names.index("uppercase")
 SMALL = [e for e in examples if UPPERCASE not in world.problem(e.input).shown]
+# An input with bullets and without capitals.
 BULLETED = with_kind(SMALL, "bullets")
-"""An input with bullets and without capitals."""
 UPPER = "Set all of the text in capital letters."
 
 

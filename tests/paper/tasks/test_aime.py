@@ -4,25 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.paper.tasks.aime.score import (
-    accuracy,
-    boxed_answer,
-    integer_only,
-    read_answer,
-    reward,
-)
+from promptcodebook.paper.tasks.aime import score
 from promptcodebook.types import Example
-from tests.build.paper_tasks import vectors
+from tests.build.paper_tasks import cases, vectors
 
 
 def test_feedback() -> None:
     example = Example("a", "p", "7", fields={"solution": "Add them. " * 400})
-    assert reward(example, r"\boxed{7}").feedback == "The answer 7 is right."
-    wrong = reward(example, r"\boxed{8}")
+    assert score.reward(example, r"\boxed{7}").feedback == "The answer 7 is right."
+    wrong = score.reward(example, r"\boxed{8}")
     assert wrong.value == 0.0
     assert wrong.feedback.startswith("The answer 8 is wrong; the right answer is 7. A worked")
     assert len(wrong.feedback) < 1700
-    unread = reward(Example("a", "p", "7"), "seven")
+    unread = score.reward(Example("a", "p", "7"), "seven")
     assert unread.feedback.startswith("No answer could be read")
     assert unread.feedback.endswith("The right answer is 7.")
 
@@ -30,61 +24,39 @@ def test_feedback() -> None:
 # Reading AIME answers.
 
 
-READ: dict[int | None, tuple[str, ...]] = {
-    33: (r"So \boxed{33}.", r"\boxed{033}", "The answer is 33.", "**Answer:** 33", "answer: $033$"),
-    34: (
-        *(r"\boxed{12} and at last \boxed{34}", r"\boxed{12} then \fbox{34}", r"\fbox { 34 }"),
-        *(r"\boxed{$34$}", r"\boxed{\text{34}}", r"\boxed{\mathrm{34}}", r"\boxed{34\text{ cm}}"),
-    ),
-    336: (
-        *(r"\boxed{336^\circ}", r"\boxed{336^{\circ}}", r"\boxed{336°}"),
-        r"Final answer: 336^\circ",
-    ),
-    7: (r"\boxed{\boxed{7}}",),
-    12: (r"\boxed{12} but \boxed{34",),
-    5: (r"} \boxed{5}", r"{ \boxed{5}"),
-    13: ("The answer is 12, or rather 13",),
-    30: ("The answer is 33, as 3 + 30 shows",),
-    4: ("The answer is 3\nThe answer is 4\nBye 5",),
-    None: (
-        *(r"\boxed{1,000}", r"\boxed{1000}", r"\boxed{-5}", r"\boxed{5.0}", r"\boxed{2+3}"),
-        *(r"\boxed{\frac{10}{2}}", r"\boxed{}", r"\boxed{x}. The answer is 5.", "I get 33", ""),
-        *("The answer is 1,033", "The answer is 3.5", "The answer is 5/6", "The answer is -5"),
-        *("The answer is 2^{10}", "The answer is five"),
-    ),
-}
+READ: dict[str, list[str]] = cases("aime-read")
 
 
 @pytest.mark.parametrize(("output", "expected"), [(o, n) for n, os in READ.items() for o in os])
-def test_read_answer(output: str, expected: int | None) -> None:
-    assert read_answer(output) == expected
+def test_read_answer(output: str, expected: str) -> None:
+    assert str(score.read_answer(output) or "") == expected
 
 
 def test_accuracy() -> None:
-    assert accuracy(r"\boxed{033}", "33") == 1.0
-    assert accuracy(r"\boxed{33}", "033") == 1.0
-    assert accuracy(r"\boxed{34}", "33") == 0.0
-    assert accuracy("no answer", "no answer") == 0.0
+    assert score.accuracy(r"\boxed{033}", "33") == 1.0
+    assert score.accuracy(r"\boxed{33}", "033") == 1.0
+    assert score.accuracy(r"\boxed{34}", "33") == 0.0
+    assert score.accuracy("no answer", "no answer") == 0.0
 
 
 @given(st.integers(0, 999), st.text(alphabet="ab {}\\$0123\n", max_size=30))
 def test_a_last_box_decides_whatever_stands_before(value: int, before: str) -> None:
     # An open brace before the box stays open and cannot close inside it.
-    assert accuracy(f"{before} \\boxed{{{value}}}", str(value)) == 1.0
+    assert score.accuracy(f"{before} \\boxed{{{value}}}", str(value)) == 1.0
 
 
 def test_many_boxes_that_never_close_are_read_in_linear_time() -> None:
-    assert boxed_answer(r"\boxed{" * 100_000) is None
+    assert score.boxed_answer(r"\boxed{" * 100_000) is None
 
 
 @pytest.mark.parametrize("output", ["33", " 033\n", "+33", "3_3"])
 @pytest.mark.parametrize("other", [r"\boxed{33}", "33.0", "", "9" * 5000])
 def test_integer_only(output: str, other: str) -> None:
-    assert (integer_only(output, "33"), integer_only(other, "33")) == (1.0, 0.0)
+    assert (score.integer_only(output, "33"), score.integer_only(other, "33")) == (1.0, 0.0)
 
 
 def test_integer_only_agrees_with_the_public_scorer() -> None:
     rows = vectors("aime")
-    wrong = [r["id"] for r in rows if integer_only(r["answer"], r["gold"]) != r["score"]]
+    wrong = [r["id"] for r in rows if score.integer_only(r["answer"], r["gold"]) != r["score"]]
     assert len(rows) > 100
     assert wrong == []

@@ -13,21 +13,10 @@ from promptcodebook.paper.tasks.hotpotqa.task import HotpotProgram, load_hotpotq
 from promptcodebook.paper.tasks.retrieval import retrieved_titles
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.types import Example, Output, Prompt
-from tests.build.paper_tasks import Shelf, vectors
+from tests.build.paper_tasks import Shelf, cases, vectors
 
 
-@pytest.mark.parametrize(("prediction", "gold", "equal"), [
-    ("The Harbour.", "harbour", True),
-    ("twenty-one", "twentyone", True),
-    ("twenty one", "twenty-one", False),
-    ("banana", "bnn", False),
-    ("an", "", True),
-    ("the", "a", True),
-    ("“Harbour”", "Harbour", False),
-    ("1914–1918", "1914-1918", False),
-    ("  north \n pier ", "North Pier", True),
-    ("yes", "no", False),
-])  # fmt: skip
+@pytest.mark.parametrize(("prediction", "gold", "equal"), cases("hotpotqa-exact-match"))
 def test_exact_match(prediction: str, gold: str, equal: bool) -> None:
     assert exact_match(prediction, gold) is equal
     assert exact_match(gold, prediction) is equal
@@ -86,15 +75,9 @@ def test_a_right_answer_with_all_pages() -> None:
     )
 
 
-@pytest.mark.parametrize(("answer", "retrieved", "said"), [
-    ("barge", [("Skerry Light", "Ruth Calloway"), ()], "(query2) had nothing left to find."),
-    ("Marle", [("Marle",)], "is wrong; the right answer is 'a barge'. Hop 1"),
-    ("Marle", [("Marle",)], "(search with the question) found none of the pages still needed"),
-    ("Marle", [("Skerry Light",)], "found 'Skerry Light'; still missing: 'Ruth Calloway'."),
-    ("Marle", [("Skerry Light",)], "Never retrieved: 'Ruth Calloway'."),
-    ("a long red barge", [], "only the bare answer counts"),
-    (" ", [], "There is no answer; the right one is 'a barge'."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("answer", "retrieved", "said"), cases("hotpotqa-feedback-says-what-is-wrong")
+)
 def test_feedback_says_what_is_wrong(
     answer: str, retrieved: list[tuple[str, ...]], said: str
 ) -> None:

@@ -27,7 +27,7 @@ from promptcodebook.paper.tasks.houserules.task import (
 )
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Output, Prompt
-from tests.build.paper_tasks import KEPT, PLAIN, REPLIES
+from tests.build.paper_tasks import KEPT, PLAIN, REPLIES, cases
 
 SIZES = {"train": 308, "val": 108, "test": 232}
 PER_TOPIC = {"train": 20, "val": 7, "test": 15}
@@ -104,9 +104,9 @@ def test_the_reward_is_the_share_kept_and_names_what_was_broken() -> None:
 
 
 def test_a_message_without_a_rule_wants_a_plain_reply() -> None:
-    plain = "Thank you for your kind words, we will pass them on to the team."
-    assert reward(with_topics(), plain).value == 1.0
-    for text in ("", "Gracias por su mensaje, es para nosotros un placer.", f"{plain} 🙂"):
+    said = "Thank you for your kind words, we will pass them on to the team."
+    assert reward(with_topics(), said).value == 1.0
+    for text in ("", "Gracias por su mensaje, es para nosotros un placer.", f"{said} 🙂"):
         score = reward(with_topics(), text)
         assert score.value == 0.0
         assert "must be plain English" in score.feedback
@@ -169,15 +169,7 @@ def test_an_unknown_kind_is_named_with_what_is_near() -> None:
         reward(with_topics("weather"), "Sunny.")
 
 
-SPOILED = {
-    "is empty": ("", "\n \n"),
-    "only repeats one line": (
-        *("Yes.\nYes.\nYes.", "We see.\n\nWe see.\n\nWe see.\n\nWe s"),
-        "1. We see.\n2. We see.\n3. WE SEE.",
-    ),
-    "only repeats one sentence": ("I see. I see. I see. I s",),
-    "": ("Yes.\nYes.", "Well.\nYes.\nYes.\nYes.", "One line that is long enough."),
-}
+SPOILED = cases("houserules-spoiled")
 
 
 @pytest.mark.parametrize(("text", "fault"), [(t, f) for f, texts in SPOILED.items() for t in texts])
@@ -199,15 +191,6 @@ def test_plain_is_english_without_a_mark() -> None:
     assert "one_sentence" not in MARKS
 
 
-@pytest.mark.parametrize(("text", "language"), [
-    (PLAIN, "english"),
-    ("Wir haben das Paket und werden es Ihnen bitte schicken.", "german"),
-    ("Non è possibile, ma la lampada che ho è nella casa.", "italian"),
-    ("De kat zit op het dak en wij kunnen niet naar huis.", "dutch"),
-    ("Lamp lamp lamp lamp", ""),
-    ("the and", ""),
-    ("", ""),
-    ("12 34 !!", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(("text", "language"), cases("houserules-guess-language"))
 def test_guess_language(text: str, language: str) -> None:
     assert guess_language(text) == language

@@ -10,61 +10,38 @@ import pytest
 from promptcodebook.errors import DataError, RewardError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import BoundChat
-from promptcodebook.paper.tasks.hover.score import (
-    doc_em,
-    doc_f1,
-    gold_titles,
-    hit_at,
-    parse_label,
-    retrieval_reward,
-    reward,
-    titles_subset,
-)
+from promptcodebook.paper.tasks.hover import score
 from promptcodebook.paper.tasks.hover.task import OFFICIAL, HoverProgram, load_hover
 from promptcodebook.paper.tasks.public_sources import source_of
 from promptcodebook.paper.tasks.retrieval import SearchFunction, retrieved_titles
 from promptcodebook.types import Example, Output, Prompt
-from tests.build.paper_tasks import Shelf, vectors
+from tests.build.paper_tasks import Shelf, cases, vectors
 
-LABELS: dict[str | None, tuple[str, ...]] = {
-    "SUPPORTED": (
-        *("SUPPORTED", " supported\n", "**Supported**.", "Label: supported"),
-        *("SUPPORTED. Nothing does not fit.", "Supported, since no passage is against it"),
-    ),
-    "NOT_SUPPORTED": (
-        *("NOT_SUPPORTED", "not supported", "Not-Supported", "not\u2011supported"),
-        *("NOT  SUPPORTED", "`not_supported`", "The claim is NOT SUPPORTED.", "refuted", "False"),
-        "SUPPORTED or NOT_SUPPORTED",
-    ),
-    None: (
-        *("unsupported", "not fully supported", "It isn't supported", "unsupportedly", "supports"),
-        *("It is not fully supported: SUPPORTED", "true", "", "falsehood"),
-    ),
-}
+LABELS: dict[str, list[str]] = cases("hover-labels")
 
 
 @pytest.mark.parametrize(("text", "expected"), [(t, k) for k, ts in LABELS.items() for t in ts])
-def test_parse_label(text: str, expected: str | None) -> None:
-    assert parse_label(text) == expected
+def test_parse_label(text: str, expected: str) -> None:
+    assert score.parse_label(text) == (expected or None)
 
 
 def test_titles_are_compared_without_case_articles_punctuation_and_composition() -> None:
-    assert titles_subset(["THE RIVER-TIDE! | x", "other | y"], ["Rivertide"])
-    assert titles_subset(["Zoe\u0308 Hart | x"], ["Zo\u00eb Hart"])
-    assert not titles_subset(["Zoe Hart | x"], ["Zo\u00eb Hart"])
-    assert not titles_subset(["One | x"], ["One", "Two"])
-    assert titles_subset([], [])
+    assert score.titles_subset(["THE RIVER-TIDE! | x", "other | y"], ["Rivertide"])
+    assert score.titles_subset(["Zoe\u0308 Hart | x"], ["Zo\u00eb Hart"])
+    assert not score.titles_subset(["Zoe Hart | x"], ["Zo\u00eb Hart"])
+    assert not score.titles_subset(["One | x"], ["One", "Two"])
+    assert score.titles_subset([], [])
 
 
 def test_top_k_compares_letter_by_letter_and_document_f1_counts_a_page_twice() -> None:
-    assert hit_at(["a", "b", "c"], ["b", "a"], 2)
-    assert not hit_at(["a", "b", "c"], ["a", "c"], 2)
-    assert not hit_at(["A"], ["a"], 5)
-    assert doc_f1(["a", "b"], ["b", "c", "d"]) == pytest.approx(0.4)
-    assert doc_f1(["a", "a"], ["a"]) == pytest.approx(2 / 3)
-    assert doc_em(["a", "a"], ["a"]) == 0.0
-    assert doc_f1(["a"], ["a", "a"]) == doc_em(["a"], ["a", "a"]) == 1.0
-    assert doc_f1([], ["a"]) == doc_f1(["a"], []) == doc_f1([], []) == 0.0
+    assert score.hit_at(["a", "b", "c"], ["b", "a"], 2)
+    assert not score.hit_at(["a", "b", "c"], ["a", "c"], 2)
+    assert not score.hit_at(["A"], ["a"], 5)
+    assert score.doc_f1(["a", "b"], ["b", "c", "d"]) == pytest.approx(0.4)
+    assert score.doc_f1(["a", "a"], ["a"]) == pytest.approx(2 / 3)
+    assert score.doc_em(["a", "a"], ["a"]) == 0.0
+    assert score.doc_f1(["a"], ["a", "a"]) == score.doc_em(["a"], ["a", "a"]) == 1.0
+    assert score.doc_f1([], ["a"]) == score.doc_f1(["a"], []) == score.doc_f1([], []) == 0.0
 
 
 def test_agreement_with_the_public_scorers() -> None:
@@ -72,10 +49,10 @@ def test_agreement_with_the_public_scorers() -> None:
     assert len(rows) > 80
     for row in rows:
         gold, predicted = row["gold_titles"], row["predicted_titles"]
-        assert titles_subset(row["retrieved_docs"], gold) == row["titles_subset"], row["id"]
+        assert score.titles_subset(row["retrieved_docs"], gold) == row["titles_subset"], row["id"]
         for k in (5, 8, 10):
-            assert hit_at(row["ranked_titles"], gold, k) == row[f"hit{k}"], row["id"]
-        scores = (doc_em(predicted, gold), doc_f1(predicted, gold))
+            assert score.hit_at(row["ranked_titles"], gold, k) == row[f"hit{k}"], row["id"]
+        scores = (score.doc_em(predicted, gold), score.doc_f1(predicted, gold))
         assert scores == pytest.approx((row["doc_em"], row["doc_f1"])), row["id"]
 
 
@@ -103,15 +80,17 @@ ALL = (("Mill", "Barn"), ("River",), ("Hill",))
     (Output(""), 0.0, 0.0),
 ])  # fmt: skip
 def test_pages_and_label_beside_pages_alone(output: Output, both: float, pages: float) -> None:
-    assert reward(CLAIM, output).value == both
-    assert retrieval_reward(CLAIM, output).value == pages
+    assert score.reward(CLAIM, output).value == both
+    assert score.retrieval_reward(CLAIM, output).value == pages
     # An unreadable gold label matches nothing.
     unread = replace(CLAIM, target="?")
-    assert reward(unread, replace(output, text="?")).value == 0.0
+    assert score.reward(unread, replace(output, text="?")).value == 0.0
 
 
 def test_feedback_names_what_each_hop_found_and_what_is_missing() -> None:
-    said = reward(CLAIM, found("NOT SUPPORTED", ("Mill", "Barn"), ("Lake",), ("River",))).feedback
+    said = score.reward(
+        CLAIM, found("NOT SUPPORTED", ("Mill", "Barn"), ("Lake",), ("River",))
+    ).feedback
     assert "Hop 1 (search with the claim) found 'Mill'; still missing: 'The River', 'Hill'." in said
     assert "Hop 2 (query2) found none of the pages still needed; still missing: 'The R" in said
     assert (
@@ -122,7 +101,7 @@ def test_feedback_names_what_each_hop_found_and_what_is_missing() -> None:
 
 
 def test_a_label_that_cannot_be_read_is_quoted() -> None:
-    said = reward(CLAIM, Output("perhaps")).feedback
+    said = score.reward(CLAIM, Output("perhaps")).feedback
     assert "could not be read from 'perhaps': it must be SUPPORTED or NOT_SUPPORTED" in said
     assert "Nothing was retrieved; needed: 'Mill', 'The" in said
 
@@ -130,7 +109,7 @@ def test_a_label_that_cannot_be_read_is_quoted() -> None:
 def test_an_example_without_gold_pages_cannot_be_judged() -> None:
     for fields in ({}, {"gold_titles": []}, {"gold_titles": "Mill"}):
         with pytest.raises(RewardError, match="c1 has no gold titles"):
-            reward(Example("c1", "A claim.", "SUPPORTED", fields=fields), Output("SUPPORTED"))
+            score.reward(Example("c1", "A claim.", "SUPPORTED", fields=fields), Output("SUPPORTED"))
 
 
 Rows = list[dict[str, object]]
@@ -161,7 +140,7 @@ def test_labels_of_other_spellings_and_titles_from_supporting_facts(folder: Path
     task = load_hover(folder)
     example = task.dataset.test[0]
     assert example.target == "NOT_SUPPORTED"
-    assert gold_titles(example) == ("Mill", "Barn")
+    assert score.gold_titles(example) == ("Mill", "Barn")
     assert example.fields["supporting_facts"] == facts
     assert "1 of the 5 claims rest on pages that the corpus does not hold" in task.description
 
@@ -188,7 +167,7 @@ def test_the_official_file_is_split_as_the_paper_does(tmp_path: Path) -> None:
     (tmp_path / OFFICIAL).write_text(json.dumps(official(40)))
     task = load_hover(tmp_path)
     assert [len(part) for _, part in task.dataset.items()] == [4, 8, 8]
-    assert all(len(gold_titles(e)) == 3 for _, part in task.dataset.items() for e in part)
+    assert all(len(score.gold_titles(e)) == 3 for _, part in task.dataset.items() for e in part)
     assert "split as the paper does" in task.description
     (tmp_path / OFFICIAL).write_text(json.dumps(official(2)))
     with pytest.raises(DataError, match="no claims for val"):

@@ -15,22 +15,9 @@ from hypothesis import strategies as st
 from promptcodebook.errors import DataError, MissingExtra, RewardError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
+from promptcodebook.paper.tasks.ifbench import score as scores
+from promptcodebook.paper.tasks.ifbench import task as tasks
 from promptcodebook.paper.tasks.ifbench.language import Language
-from promptcodebook.paper.tasks.ifbench.score import (
-    IFBENCH,
-    IFEVAL,
-    Grade,
-    accuracy,
-    check,
-    describe,
-    grade,
-)
-from promptcodebook.paper.tasks.ifbench.task import (
-    MODULES,
-    ConstraintReward,
-    IFBenchProgram,
-    load_ifbench,
-)
 from promptcodebook.types import Example, Prompt
 from tests.build.paper_tasks import shared, vectors
 
@@ -40,11 +27,14 @@ HERE = Path(__file__).parent
 @pytest.mark.slow
 def test_agrees_with_the_public_scorer(language: Language) -> None:
     rows = vectors("ifbench") + vectors("ifeval")
-    assert len(rows) > 3000 and {row["instruction_id"] for row in rows} == {*IFBENCH, *IFEVAL}
-    assert (len(IFBENCH), len(IFEVAL)) == (58, 25)
+    assert len(rows) > 3000 and {row["instruction_id"] for row in rows} == {
+        *scores.IFBENCH,
+        *scores.IFEVAL,
+    }
+    assert (len(scores.IFBENCH), len(scores.IFEVAL)) == (58, 25)
     for row in rows:
         asked = (row["instruction_id"], row["kwargs"], row["prompt"], row["response"])
-        assert check(*asked, language=language) is row["expected"], row["id"]
+        assert scores.check(*asked, language=language) is row["expected"], row["id"]
 
 
 @pytest.mark.slow
@@ -53,7 +43,7 @@ def test_agrees_with_the_public_scorer_on_whole_examples(language: Language) -> 
     assert len(rows) > 100
     for row in rows:
         asked = (row["prompt"], row["instruction_id_list"], row["kwargs"], row["response"])
-        found = grade(*asked, language=language)
+        found = scores.grade(*asked, language=language)
         for key in ("strict", "loose", "strict_all", "loose_all", "loose_share"):
             assert getattr(found, key) == row[key], row["id"]
 
@@ -63,18 +53,18 @@ def test_own_examples(case: str) -> None:
     # None of these needs NLTK's data, so they hold on a machine without them.
     own, empty = json.loads(case), Language(Path("no-such-folder"))
     kwargs = fitting(own["instruction_id"]) if own["kwargs"] is None else own["kwargs"]
-    verdict = check(own["instruction_id"], kwargs, "", own["response"], language=empty)
+    verdict = scores.check(own["instruction_id"], kwargs, "", own["response"], language=empty)
     assert verdict is own["expected"]
 
 
-@pytest.mark.parametrize("instruction_id", [*IFBENCH, *IFEVAL])
+@pytest.mark.parametrize("instruction_id", [*scores.IFBENCH, *scores.IFEVAL])
 def test_a_blank_response_follows_nothing_and_arguments_are_named(instruction_id: str) -> None:
     kwargs = fitting(instruction_id)
-    said = describe(instruction_id, {**kwargs, "unused": None})
-    assert not any(check(instruction_id, kwargs, "", blank) for blank in (" \n", ""))
+    said = scores.describe(instruction_id, {**kwargs, "unused": None})
+    assert not any(scores.check(instruction_id, kwargs, "", blank) for blank in (" \n", ""))
     assert said.endswith((".", "P.S.")) and "{" not in said
     whole = {"min_words": 5.0, "max_words": 7.0}
-    assert "at least 5 and at most 7 words" in describe("count:word_count_range", whole)
+    assert "at least 5 and at most 7 words" in scores.describe("count:word_count_range", whole)
     hidden = ("prompt_to_repeat", "reference_text")
     for name, value in kwargs.items():
         if name not in hidden and not isinstance(value, list):
@@ -84,7 +74,7 @@ def test_a_blank_response_follows_nothing_and_arguments_are_named(instruction_id
 def test_loose_forgives_a_first_line_a_last_line_and_stars() -> None:
     answer = "Here it is:\n*tell*\nHope that helps!"
     asked = {"prompt_to_repeat": "Tell me", "n_start": 0, "n_end": 3}
-    found = grade(
+    found = scores.grade(
         "", ["repeat:repeat_span", "punctuation:no_comma", "keywords:existence"],
         [asked, None, {"keywords": ["zebra"]}], answer,
     )  # fmt: skip
@@ -94,15 +84,15 @@ def test_loose_forgives_a_first_line_a_last_line_and_stars() -> None:
     assert found.loose_share == 2 / 3
     # Lines that end in CRLF are read like any other.
     for lines in ("Salt is salt.\r\n\r\nTea or tea!\r\n", "Sure:\r\nSalt is *salt*.\r\nBye, all"):
-        given = grade("", ["words:paragraph_last_first"], [None], lines)
+        given = scores.grade("", ["words:paragraph_last_first"], [None], lines)
         assert given.loose_all and given.strict_all == lines.startswith("Salt")
-    none = grade("", ["punctuation:no_comma"], [{}], None)
+    none = scores.grade("", ["punctuation:no_comma"], [{}], None)
     assert (none.strict, none.loose) == ([False], [False])
 
 
 def test_an_unknown_id_names_the_nearest() -> None:
     with pytest.raises(DataError, match=r"count:numbr.*did you mean 'count:numbers'"):
-        check("count:numbr", {"N": 1}, "", "1")
+        scores.check("count:numbr", {"N": 1}, "", "1")
 
 
 @pytest.mark.parametrize(("kwargs", "said"), [
@@ -112,16 +102,16 @@ def test_an_unknown_id_names_the_nearest() -> None:
 ])  # fmt: skip
 def test_kwargs_that_do_not_fit(kwargs: dict[str, object], said: str) -> None:
     with pytest.raises(DataError, match=said) as caught:
-        check("count:numbers", kwargs, "", "1")
+        scores.check("count:numbers", kwargs, "", "1")
     assert caught.value.hint
 
 
 def test_a_relation_that_is_none_and_lists_of_different_length() -> None:
     kwargs = {**fitting("keywords:frequency"), "relation": "exactly"}
     with pytest.raises(DataError, match=r"'relation': .*'less than' or 'at least'"):
-        check("keywords:frequency", kwargs, "", "salt")
+        scores.check("keywords:frequency", kwargs, "", "salt")
     with pytest.raises(DataError, match="2 instruction ids but 1 kwargs"):
-        grade("", ["punctuation:no_comma", "startend:quotation"], [{}], "a")
+        scores.grade("", ["punctuation:no_comma", "startend:quotation"], [{}], "a")
 
 
 def test_nltk_data_are_read_from_the_environment(
@@ -138,10 +128,12 @@ def test_nltk_data_are_read_from_the_environment(
         (tmp_path / name).write_text(text)
     monkeypatch.setenv("NLTK_DATA", str(tmp_path))
     fewer = {"num_sentences": 2, "relation": "less than"}
-    assert check("length_constraints:number_sentences", fewer, "", "Ask capt. Noll now.")
-    assert not check("length_constraints:number_sentences", fewer, "", "Ask now. Noll knows.")
-    assert check("ratio:stop_words", {"percentage": 50}, "", "the sea")
-    assert not check("ratio:stop_words", {"percentage": 49}, "", "the sea")
+    assert scores.check("length_constraints:number_sentences", fewer, "", "Ask capt. Noll now.")
+    assert not scores.check(
+        "length_constraints:number_sentences", fewer, "", "Ask now. Noll knows."
+    )
+    assert scores.check("ratio:stop_words", {"percentage": 50}, "", "the sea")
+    assert not scores.check("ratio:stop_words", {"percentage": 49}, "", "the sea")
 
 
 def test_the_guess_of_a_language_is_repeatable() -> None:
@@ -156,13 +148,13 @@ def test_the_guess_of_a_language_is_repeatable() -> None:
 
 def test_prompt_level_instruction_level_and_mean_share() -> None:
     grades = [
-        Grade([True], [True]),
-        Grade([True, False], [True, True]),
-        Grade([False, False, False], [True, False, False]),
+        scores.Grade([True], [True]),
+        scores.Grade([True, False], [True, True]),
+        scores.Grade([False, False, False], [True, False, False]),
     ]
-    strict, loose = accuracy(grades)
+    strict, loose = scores.accuracy(grades)
     with pytest.raises(DataError, match="no graded responses"):
-        accuracy([])
+        scores.accuracy([])
     # The first alone, pooled, and the mean over the prompts.
     assert strict == pytest.approx((1 / 3, 2 / 6, (1 + 1 / 2 + 0) / 3))
     assert loose == pytest.approx((2 / 3, 4 / 6, (1 + 1 + 1 / 3) / 3))
@@ -180,12 +172,12 @@ def test_a_pattern_that_would_never_end_is_not_met_and_counted() -> None:
         {},
     ]
     begun = time.monotonic()
-    found = grade("", ids, kwargs, "salt " + "a" * 60)
+    found = scores.grade("", ids, kwargs, "salt " + "a" * 60)
     assert time.monotonic() - begun < 60
     assert found.strict == found.loose == [False, True, True]
     assert found.timed_out == ("keywords:forbidden_words",)
     no_pattern = {"forbidden_words": ["(salt"]}  # plain text then
-    assert check("keywords:forbidden_words", no_pattern, "", "salt")
+    assert scores.check("keywords:forbidden_words", no_pattern, "", "salt")
 
 
 AWKWARD = st.text(
@@ -200,10 +192,10 @@ AWKWARD = st.text(
 @settings(max_examples=10, deadline=None)
 @given(response=AWKWARD)
 def test_what_is_strictly_met_is_loosely_met(response: str, language: Language) -> None:
-    ids = [*IFBENCH, *IFEVAL]
-    found = grade("", ids, [fitting(name) for name in ids], response, language=language)
+    ids = [*scores.IFBENCH, *scores.IFEVAL]
+    found = scores.grade("", ids, [fitting(name) for name in ids], response, language=language)
     assert all(loose for strict, loose in zip(found.strict, found.loose, strict=True) if strict)
-    singly = [check(name, fitting(name), "", response, language=language) for name in ids]
+    singly = [scores.check(name, fitting(name), "", response, language=language) for name in ids]
     assert found.strict == singly
 
 
@@ -218,16 +210,16 @@ def test_what_is_strictly_met_is_loosely_met(response: str, language: Language) 
 ])  # fmt: skip
 def test_texts_that_defeat_naive_expressions(instruction_id: str, response: str) -> None:
     begun = time.monotonic()
-    check(instruction_id, fitting(instruction_id), "", response)
+    scores.check(instruction_id, fitting(instruction_id), "", response)
     assert time.monotonic() - begun < 30
 
 
+# A value for every argument that any constraint takes.
 KWARGS: dict[str, object] = json.loads((HERE / "ifbench_fitting.json").read_text("utf-8"))
-"""A value for every argument that any constraint takes."""
 
 
 def fitting(instruction_id: str) -> dict[str, object]:
-    takes = (IFBENCH.get(instruction_id) or IFEVAL[instruction_id]).takes
+    takes = (scores.IFBENCH.get(instruction_id) or scores.IFEVAL[instruction_id]).takes
     return {name: KWARGS[name] for name in takes}
 
 
@@ -263,16 +255,16 @@ async def test_both_stages_run_and_the_second_is_the_output() -> None:
         "reasoning: r\nresponse: Boats, of course {query}",
         "reasoning: no commas\nfinal_response:\nA keel\n  holds",
     )
-    constraints = ConstraintReward(Language())
-    made = await IFBenchProgram(constraints.report)(
+    constraints = tasks.ConstraintReward(Language())
+    made = await tasks.IFBenchProgram(constraints.report)(
         Prompt("PROMPT"), TWO, BoundChat(lm, lambda purpose: 7)
     )
     assert made.text == "A keel\n  holds"
     assert [s.name for s in made.trace] == ["generate", "generate: check", "rewrite"]
-    assert IFBenchProgram.stages == ("generate", "rewrite")
+    assert tasks.IFBenchProgram.stages == ("generate", "rewrite")
     assert "does not keep" in made.trace[1].output
     first, second = lm.history
-    for request, (instruction, _) in zip(lm.history, MODULES.values(), strict=True):
+    for request, (instruction, _) in zip(lm.history, tasks.MODULES.values(), strict=True):
         assert request.messages[0].content.startswith(f"PROMPT\n\n{instruction}")
     assert first.messages[1].content == f"<query>\n{TWO.input}\n</query>"
     assert "<response>\nBoats, of course {query}\n</response>" in second.messages[1].content
@@ -283,12 +275,12 @@ async def test_both_stages_run_and_the_second_is_the_output() -> None:
 async def test_without_constraints_nothing_is_checked_on_the_way() -> None:
     lm = ScriptedLM().enqueue("response: a", "final_response: b")
     bare = Example("1", "Tell me about boats.")
-    made = await IFBenchProgram(ConstraintReward(Language()).report)(
+    made = await tasks.IFBenchProgram(tasks.ConstraintReward(Language()).report)(
         Prompt("P"), bare, BoundChat(lm, lambda purpose: 7)
     )
     assert [s.name for s in made.trace] == ["generate", "rewrite"]
     with pytest.raises(RewardError, match="no constraints to check"):
-        ConstraintReward(Language())(bare, made.text)
+        tasks.ConstraintReward(Language())(bare, made.text)
 
 
 @pytest.mark.parametrize(("text", "value"), [
@@ -296,7 +288,7 @@ async def test_without_constraints_nothing_is_checked_on_the_way() -> None:
     ("Well, here it is:\nA keel holds", 1.0),  # kept without the first line
 ])  # fmt: skip
 def test_the_reward_is_the_share_kept_and_names_both_kinds(text: str, value: float) -> None:
-    score = ConstraintReward(Language())(TWO, text)
+    score = tasks.ConstraintReward(Language())(TWO, text)
     assert score.value == value
     kept, _, unkept = score.feedback.partition("The final response does not keep:")
     assert kept.count("\n- ") == round(2 * value)
@@ -313,10 +305,10 @@ def test_a_package_that_some_constraint_needs_is_missed_before_a_call_is_paid(
     constraint: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    plain = load_ifbench(folder(tmp_path / "plain", row("1")))
+    plain = tasks.load_ifbench(folder(tmp_path / "plain", row("1")))
     plain.require()  # it has no such constraint
     needy = row("1", instruction_id_list=["punctuation:no_comma", constraint], kwargs=[{}, {}])
-    task = load_ifbench(folder(tmp_path / "needy", needy))
+    task = tasks.load_ifbench(folder(tmp_path / "needy", needy))
     with pytest.raises(MissingExtra) as caught:
         task.require()
     assert caught.value.hint == "pip install 'promptcodebook[bench]'"
@@ -326,7 +318,7 @@ def test_nltk_data_that_are_missing_are_missed_before_a_call_is_paid(tmp_path: P
     (tmp_path / "nltk_data").mkdir()
     needy = row("1", instruction_id_list=["ratio:sentence_type"])
     with pytest.raises(TaskError, match="punkt_tab") as caught:
-        load_ifbench(folder(tmp_path, needy)).require()
+        tasks.load_ifbench(folder(tmp_path, needy)).require()
     assert caught.value.hint.startswith("python -m nltk.downloader punkt_tab")
     assert str(tmp_path) in str(caught.value)
 

@@ -19,21 +19,13 @@ from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.executor import BoundChat, Trial
 from promptcodebook.paper.tasks import pupa
+from promptcodebook.paper.tasks.pupa import task
 from promptcodebook.paper.tasks.pupa.score import PupaScore, combine, distinct_units, leaked_units
-from promptcodebook.paper.tasks.pupa.task import (
-    JudgeReward,
-    Papillon,
-    Wall,
-    kind_of,
-    load_pupa,
-    request_of,
-    stand_in,
-)
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.types import Example, Output, Prompt, Rollout, Score
-from tests.build.paper_tasks import vectors
+from tests.build.paper_tasks import cases, vectors
 
 
 def test_score_and_overall() -> None:
@@ -48,15 +40,7 @@ def test_score_and_overall() -> None:
     assert [combine(True, True, *each).leakage for each in impossible] == [1.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(("text", "units", "found"), [
-    ("A note for MIRA  Solberg\nin Tarnvik.", ["mira solberg", "tarnvik"], 2),
-    ("A note for a customer.", ["mira solberg", "tarnvik"], 0),
-    *(("He also called Al.", ["al"], 1), ("He also called.", ["al"], 0)),
-    ("mira", ["mira", ""], 1),
-    ("東京都に住む", ["東京"], 1),
-    ("cafe\u0301 norden", ["café norden"], 1),
-    *(("c++ (v2)", ["c++"], 1), ("", ["mira"], 0)),
-])  # fmt: skip
+@pytest.mark.parametrize(("text", "units", "found"), cases("pupa-leakage-without-a-judge"))
 def test_leakage_without_a_judge(text: str, units: list[str], found: int) -> None:
     assert leaked_units(text, units) == tuple(units[:found])
     assert distinct_units("||".join(units * 2)) == tuple(units)
@@ -103,7 +87,7 @@ def count(number: int) -> str:
 
 
 async def judged(lm: ScriptedLM, output: Output = GOOD) -> Score:
-    return await apply_reward(JudgeReward(Ask(lm, no_tally)), QUERY, output, (-1.0, 1.0))
+    return await apply_reward(task.JudgeReward(Ask(lm, no_tally)), QUERY, output, (-1.0, 1.0))
 
 
 async def test_three_calls_to_the_judge_the_comparison_in_both_orders() -> None:
@@ -154,7 +138,7 @@ async def test_a_verdict_is_asked_for_again_and_without_one_the_rollout_failed()
     async def scorer(example: Example, output: Output) -> Score:
         return await judged(lm, output)
 
-    run = Trial(Papillon(), scorer, lm).run
+    run = Trial(task.Papillon(), scorer, lm).run
     rollout = await run(QUERY, Prompt("Hide names."), Draws(0, 0, QUERY.id), Rollout(QUERY.id))
     assert rollout.reward is None and rollout.failure is not None
     assert (rollout.failure.stage, rollout.failure.kind) == ("reward", ParseError.__name__)
@@ -184,7 +168,9 @@ def test_kinds() -> None:
         "address or code with digits": ("14 fennick lane",),
         "name, place or organisation": ("port selwick",),
     }
-    assert {kind: tuple(u for u in us if kind_of(u) == kind) for kind, us in kinds.items()} == kinds
+    assert {
+        kind: tuple(u for u in us if task.kind_of(u) == kind) for kind, us in kinds.items()
+    } == kinds
 
 
 @pytest.mark.parametrize(("output", "value"), [
@@ -196,7 +182,7 @@ def test_kinds() -> None:
     (GOOD, 0.5),
 ])  # fmt: skip
 async def test_the_stand_in_asks_nobody(output: Output, value: float) -> None:
-    score = await apply_reward(stand_in, QUERY, output, (-1.0, 1.0))
+    score = await apply_reward(task.stand_in, QUERY, output, (-1.0, 1.0))
     assert score.value == value
     assert f"Score {value:.2f}" in score.feedback
 
@@ -212,7 +198,7 @@ def crafted(request: str, thoughts: str = "Mirelle Ostvang is a private name.") 
 
 
 async def outcome_of(lm: ScriptedLM, prompt: Prompt = PROMPT) -> Output:
-    return await Papillon()(prompt, QUERY, BoundChat(lm, lambda purpose: 7))
+    return await task.Papillon()(prompt, QUERY, BoundChat(lm, lambda purpose: 7))
 
 
 def sent(lm: ScriptedLM, role: str) -> list[Request]:
@@ -238,20 +224,13 @@ async def test_three_stages_and_the_untrusted_one_gets_the_request_alone() -> No
     assert "Dear [NAME], I am late." in respond.messages[1].content
 
 
-@pytest.mark.parametrize("reply", [
-    "",
-    "llm_request:",
-    "reasoning: Mirelle Ostvang is private.\nllm_request:   ",
-    "reasoning: Mirelle Ostvang is private.",
-    "llm_request: a note\nreasoning: Mirelle Ostvang is private.",
-    '{"reasoning": "Mirelle Ostvang is private.", "llm_request": ""}',
-])  # fmt: skip
+@pytest.mark.parametrize("reply", cases("pupa-without-a-request-of-its-own-nothing-goes-outside"))
 async def test_without_a_request_of_its_own_nothing_goes_outside(reply: str) -> None:
     lm = ScriptedLM().enqueue(reply)
     made = await outcome_of(lm)
     for request in sent(lm, "untrusted"):
         assert "Mirelle" not in request.messages[0].content
-    assert (made.text, request_of(made), len(lm.history)) == ("", "", 1)
+    assert (made.text, task.request_of(made), len(lm.history)) == ("", "", 1)
 
 
 @pytest.mark.parametrize(("messages", "system", "schema"), [
@@ -266,7 +245,7 @@ async def test_the_wall_lets_only_the_released_request_pass(
     messages: str | tuple[Message, ...], system: str, schema: Schema | None
 ) -> None:
     lm = ScriptedLM().reply_with(lambda request: "fine")
-    wall = Wall(BoundChat(lm, lambda purpose: 7))
+    wall = task.Wall(BoundChat(lm, lambda purpose: 7))
     with pytest.raises(ConfigError, match="beside the rewritten request"):
         await wall("the request", role="untrusted")
     wall.released = "the request"
@@ -286,7 +265,7 @@ async def test_no_removed_unit_and_no_prompt_reaches_the_untrusted_role(
 ) -> None:
     """The rewrite keeps one unit and removes all others: a comparison that finds nothing shows."""
     caplog.set_level(logging.DEBUG)
-    example = load_pupa(Path(pupa.__file__).parent / "examples").dataset.train[0]
+    example = task.load_pupa(Path(pupa.__file__).parent / "examples").dataset.train[0]
     first, *removed = distinct_units(str(example.fields["pii_units"]))
     request, gone_out = f"Write a general text about {first}.", list[Request]()
 
@@ -300,7 +279,7 @@ async def test_no_removed_unit_and_no_prompt_reaches_the_untrusted_role(
     cache = Cache(ScriptedLM().reply_with(say), tmp_path / "cache.sqlite", Counts())
     header = Header("", "2025-01-01T00:00:00+00:00", "0", "pupa", "", "", {}, "", {})
     store = RunStore.create(tmp_path / "runs", header)
-    trial = Trial(Papillon(), None, Journaled(cache, store.reply_log, Counts()))
+    trial = Trial(task.Papillon(), None, Journaled(cache, store.reply_log, Counts()))
     rollout = await trial.run(example, PROMPT, Draws(0, 0, example.id), Rollout(example.id))
     store.close()
     cache.close()

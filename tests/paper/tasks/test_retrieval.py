@@ -10,14 +10,8 @@ import pytest
 
 from promptcodebook.base.paths import cache_folder
 from promptcodebook.errors import DataError, MissingExtra
-from promptcodebook.paper.tasks.retrieval import (
-    Search,
-    WikiPage,
-    open_retriever,
-    passage_of,
-    title_of,
-)
-from tests.build.paper_tasks import shared
+from promptcodebook.paper.tasks import retrieval
+from tests.build.paper_tasks import cases, shared
 
 PAGES = [
     {"title": "Tern Island", "sentences": ["Tern Island has a lighthouse. ", " ", " It is small."]},
@@ -40,11 +34,11 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def test_finds_passages_best_first_and_a_page_by_its_title(corpus: Path) -> None:
-    retriever = open_retriever(corpus)
+    retriever = retrieval.open_retriever(corpus)
     assert len(retriever) == 5
     found = retriever.search("Which island has lighthouses?", 2)
     assert found[0] == "Tern Island | Tern Island has a lighthouse. It is small."
-    assert [title_of(p) for p in found] == ["Tern Island", "Lighthouse"]
+    assert [retrieval.title_of(p) for p in found] == ["Tern Island", "Lighthouse"]
     assert [*map(retriever.passages, retriever.rank(["acorn", "ships"], 1))] == [
         ["Oak | An oak is a tree. Oaks bear acorns."],
         ["Lighthouse | A lighthouse shows ships the way."],
@@ -55,22 +49,24 @@ def test_finds_passages_best_first_and_a_page_by_its_title(corpus: Path) -> None
     assert len(retriever.search("tree lighthouse", 100)) == 5
     assert retriever.search("tree", 0) == []
     page = retriever.page("Tern Island")
-    assert page == WikiPage("Tern Island", ("Tern Island has a lighthouse.", "", "It is small."))
-    assert passage_of(page) == retriever.search("tern", 1)[0]
+    assert page == retrieval.WikiPage(
+        "Tern Island", ("Tern Island has a lighthouse.", "", "It is small.")
+    )
+    assert retrieval.passage_of(page) == retriever.search("tern", 1)[0]
     assert retriever.page("tern island") is retriever.page("Zebra") is None
 
 
 @pytest.mark.parametrize("query", ["", "the of and", "zebra", "?!", "{braces} %s \x00"])
 def test_pages_without_a_shared_word_are_not_returned(corpus: Path, query: str) -> None:
-    assert open_retriever(corpus).search(query, 7) == []
+    assert retrieval.open_retriever(corpus).search(query, 7) == []
 
 
 def test_the_index_is_saved_beside_the_corpus_and_used_again(corpus: Path) -> None:
-    first = open_retriever(corpus)
+    first = retrieval.open_retriever(corpus)
     folder = corpus.with_name("corpus.jsonl.bm25")
     made = (folder / "meta.json").stat().st_mtime_ns
     os.utime(corpus, (1, 1))  # touched: the same text all the same
-    again = open_retriever(corpus)
+    again = retrieval.open_retriever(corpus)
     assert (folder / "meta.json").stat().st_mtime_ns == made
     assert again.search("tree", 3) == first.search("tree", 3)
     assert sorted(p.name for p in corpus.parent.glob("corpus*")) == [
@@ -81,21 +77,21 @@ def test_the_index_is_saved_beside_the_corpus_and_used_again(corpus: Path) -> No
 
 
 def test_a_changed_corpus_is_indexed_anew(corpus: Path) -> None:
-    open_retriever(corpus)
+    retrieval.open_retriever(corpus)
     written(corpus.parent, [{"title": "Zebra", "sentences": ["A zebra has stripes."]}])
-    found = open_retriever(corpus).search("zebra tree", 5)
-    assert [title_of(passage) for passage in found] == ["Zebra"]
+    found = retrieval.open_retriever(corpus).search("zebra tree", 5)
+    assert [retrieval.title_of(passage) for passage in found] == ["Zebra"]
 
 
 @pytest.mark.parametrize("name", ["meta.json", "spans.npy", "data.csc.index.npy"])
 @pytest.mark.parametrize("content", [b"no index", b"", b"[]", b"{}", None])
 def test_a_damaged_index_is_built_again(corpus: Path, name: str, content: bytes | None) -> None:
-    open_retriever(corpus)
+    retrieval.open_retriever(corpus)
     damaged = corpus.with_name("corpus.jsonl.bm25") / name
     damaged.unlink()
     if content is not None:
         damaged.write_bytes(content)
-    assert len(open_retriever(corpus).search("tree", 7)) == 3
+    assert len(retrieval.open_retriever(corpus).search("tree", 7)) == 3
     assert damaged.stat().st_size > 10
 
 
@@ -109,7 +105,7 @@ def test_a_read_only_folder_has_its_index_in_the_cache_or_nowhere(
         cache.write_text("no folder")
     corpus.parent.chmod(0o555)
     try:
-        assert open_retriever(corpus).search("acorns", 1)
+        assert retrieval.open_retriever(corpus).search("acorns", 1)
     finally:
         corpus.parent.chmod(0o755)
     assert not corpus.with_name("corpus.jsonl.bm25").exists()
@@ -117,20 +113,12 @@ def test_a_read_only_folder_has_its_index_in_the_cache_or_nowhere(
     assert ("could not be saved" in caplog.text) is blocked
 
 
-@pytest.mark.parametrize(("row", "said"), [
-    ("{broken", "not JSON"),
-    ("[1]", "not a JSON object"),
-    ('{"sentences": ["x"]}', "no title"),
-    ('{"title": " ", "sentences": ["x"]}', "no title"),
-    ('{"title": "x"}', "sentences is not a list of texts"),
-    ('{"title": "x", "sentences": [1]}', "sentences is not a list of texts"),
-    ('{"title": "x", "sentences": {"a": 1}}', "sentences is not a list of texts"),
-])  # fmt: skip
+@pytest.mark.parametrize(("row", "said"), cases("retrieval-a-faulty-line-is-named"))
 def test_a_faulty_line_is_named(corpus: Path, row: str, said: str) -> None:
     with corpus.open("a") as file:
         file.write(f"\n{row}\n")
     with pytest.raises(DataError, match=said) as caught:
-        open_retriever(corpus)
+        retrieval.open_retriever(corpus)
     assert f"{corpus}:7:" in str(caught.value)
     assert caught.value.hint
 
@@ -148,13 +136,13 @@ def test_a_corpus_that_is_empty_or_missing_is_refused(
     if text is not None:
         (tmp_path / path).write_text(text)
     with pytest.raises(DataError, match=said):
-        open_retriever(tmp_path / path)
+        retrieval.open_retriever(tmp_path / path)
 
 
 def test_missing_libraries_are_named(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bm25s", None)
     with pytest.raises(MissingExtra) as caught:
-        open_retriever(corpus)
+        retrieval.open_retriever(corpus)
     assert "promptcodebook[bench]" in caught.value.hint
 
 
@@ -165,11 +153,13 @@ def test_missing_libraries_are_named(corpus: Path, monkeypatch: pytest.MonkeyPat
 def test_recall_is_that_of_the_reference(name: str, field: str, recall: float) -> None:
     """Of the question or claim alone, as stated beside the data: all gold titles in the top 7."""
     folder = shared("data", name)
-    retriever = open_retriever(folder / "corpus.jsonl")
+    retriever = retrieval.open_retriever(folder / "corpus.jsonl")
     rows = [json.loads(line) for line in (folder / "test.jsonl").read_text("utf-8").splitlines()]
     ranked = retriever.rank([row[field] for row in rows], 7)
     found = zip(rows, map(retriever.passages, ranked), strict=True)
-    hits = sum(set(row["gold_titles"]) <= set(map(title_of, passages)) for row, passages in found)
+    hits = sum(
+        set(row["gold_titles"]) <= set(map(retrieval.title_of, passages)) for row, passages in found
+    )
     assert hits / len(rows) == pytest.approx(recall, abs=0.01)
 
 
@@ -177,14 +167,14 @@ def test_recall_is_that_of_the_reference(name: str, field: str, recall: float) -
 
 
 @pytest.fixture
-def search(tmp_path: Path) -> Search:
+def search(tmp_path: Path) -> retrieval.Search:
     path = tmp_path / "corpus.jsonl"
     rows = [{"title": f"Page {n}", "sentences": [f"It is about word{n}."]} for n in range(50)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Search(open_retriever(path, keep=False))
+    return retrieval.Search(retrieval.open_retriever(path, keep=False))
 
 
-async def test_each_query_is_searched_once(search: Search) -> None:
+async def test_each_query_is_searched_once(search: retrieval.Search) -> None:
     together = await asyncio.gather(*(search("word7", 3) for _ in range(20)))
     later = await search("word7", 3)
     assert all(passages == later for passages in together)
@@ -194,17 +184,17 @@ async def test_each_query_is_searched_once(search: Search) -> None:
     assert search.asked == 3
 
 
-async def test_a_cancelled_asker_takes_nothing_from_the_others(search: Search) -> None:
+async def test_a_cancelled_asker_takes_nothing_from_the_others(search: retrieval.Search) -> None:
     first = asyncio.create_task(search("word1", 1))
     second = asyncio.create_task(search("word1", 1))
     await asyncio.sleep(0)
     first.cancel()
-    assert [title_of(p) for p in await second] == ["Page 1"]
+    assert [retrieval.title_of(p) for p in await second] == ["Page 1"]
     with pytest.raises(asyncio.CancelledError):
         await first
 
 
-async def test_a_fault_reaches_every_asker_and_is_not_remembered(search: Search) -> None:
+async def test_a_fault_reaches_every_asker_and_is_not_remembered(search: retrieval.Search) -> None:
     class Faulty:
         broken = True
 
@@ -217,14 +207,14 @@ async def test_a_fault_reaches_every_asker_and_is_not_remembered(search: Search)
             return [str(number) for number in numbers]
 
     faulty = Faulty()
-    search = Search(faulty)  # type: ignore[arg-type]
+    search = retrieval.Search(faulty)  # type: ignore[arg-type]
     said = await asyncio.gather(search("a", 1), search("b", 1), return_exceptions=True)
     assert [str(error) for error in said] == ["the disk is gone"] * 2
     faulty.broken = False
     assert await search("a", 1) == ["1"]
 
 
-def test_one_search_serves_several_event_loops(search: Search) -> None:
+def test_one_search_serves_several_event_loops(search: retrieval.Search) -> None:
     assert asyncio.run(search("word1", 1)) == asyncio.run(search("word1", 1))
-    assert title_of(asyncio.run(search("word2", 1))[0]) == "Page 2"
+    assert retrieval.title_of(asyncio.run(search("word2", 1))[0]) == "Page 2"
     assert search.asked == 2

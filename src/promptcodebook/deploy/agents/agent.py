@@ -26,7 +26,6 @@ AgentFunction = Callable[[str, str, Example], Awaitable[str | Output]]
 _LARGEST = 2**20  # bytes of an agent's output that are kept: of a flood, the last ones
 _IDLE_S = 10.0  # a process that reads lines is ended after it has waited this long
 _GRACE_S, _LOOK_S = 1.0, 0.01  # the supervisor kills what has not ended by then; between two looks
-_QUIET_S = 0.05  # for which a process that names no request must print no second line
 _DRY = "a dry run"
 _AS_IS = "Call it as its description says."  # of a tool of which nothing is learned yet
 _VARIABLES = (
@@ -56,9 +55,9 @@ class Agent:
 
     With `lines` a process serves many rollouts, one after the other: it reads a line for each,
     `{"id": ..., "example": ..., "base_url": ..., "api_key": ...}`, and prints a line,
-    `{"id": ..., "output": ...}` with the same id. Other lines are passed over. Of a process that
-    leaves the id out, any line too many is a failed rollout, and the end of that process. It ends
-    when its standard input does.
+    `{"id": ..., "output": ...}` with the same id. Other lines are passed over. It ends when its
+    standard input does. A process that leaves the id out serves one rollout, since no line tells
+    whose answer it is; its answer is the one line with an `output`, or its only line.
 
     The process sees the variables of `environment` and those that `env` names.
 
@@ -77,7 +76,7 @@ class Agent:
     lines: bool = False
     env: Sequence[str] = ()
     _idle: dict[_Child, asyncio.Task[None]] = field(default_factory=dict[Any, Any])
-    _late: list[str] = field(default_factory=list[str])
+    _echoes: list[bool] = field(default_factory=list[bool])
     _seen: dict[str, str] = field(default_factory=dict[str, str])
     _free: dict[Any, asyncio.Semaphore] = field(default_factory=dict[Any, asyncio.Semaphore])
 
@@ -213,31 +212,25 @@ class Agent:
             rest.cancel()
             await asyncio.wait({rest})
         try:
-            if self._late:
-                raise _too_many(self._late.pop())
             child = child or await self._start(asyncio.subprocess.DEVNULL)
-            output = await child.answer(endpoint, example)
+            output = await child.answer(endpoint, example, self._echoes)
         except BaseException:
             if child is not None:
                 await child.end()
             raise
-        if endpoint.placed:
+        if endpoint.placed and not child.last:
             self._idle[child] = loop.create_task(self._rest(child))
-        else:  # the rollout fails, and the process may say more
+        else:
             await child.end()
         return output
 
     async def _rest(self, child: _Child) -> None:
-        """Ends a process that waited too long, that prints what it was not asked for, or whose
-        event loop ends: no other can use it."""
+        """Ends a process that waited too long, or whose event loop ends: no other can use it."""
         try:
             with contextlib.suppress(TimeoutError, ExecutorError):
                 async with asyncio.timeout(_IDLE_S):
-                    line = await child.line()
-                    while line and child.echoes:
-                        line = await child.line()
-                    if line:
-                        self._late.append(line)
+                    while await child.line():
+                        pass
         finally:
             if self._idle.get(child) is asyncio.current_task():
                 del self._idle[child]
@@ -278,41 +271,55 @@ class _Child:
 
     process: asyncio.subprocess.Process
     tether: int
-    echoes: bool | None = None
-    """Whether its answers name their requests; None = it has not answered yet."""
+    last: bool = False
+    """Whether its standard input has ended: it answers one more rollout at most."""
 
-    async def answer(self, endpoint: TrainingEndpoint, example: Example) -> Output:
-        """The line that answers this request. ExecutorError where none does, or none for sure."""
+    async def answer(
+        self, endpoint: TrainingEndpoint, example: Example, echoes: list[bool]
+    ) -> Output:
+        """The answer to this request. ExecutorError where there is none, or none for sure.
+        `echoes` is not empty once an answer of this agent has named its request."""
         name = secrets.token_hex(8)
         asked = {"id": name, "example": shown(example)}
         asked |= {"base_url": endpoint.url, "api_key": endpoint.key}
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(asked, default=str).encode() + b"\n")
-        early = unnamed = ""
+        stdin = self.process.stdin
+        assert stdin is not None
+        stdin.write(json.dumps(asked, default=str).encode() + b"\n")
+        early, unnamed = "", list[str]()
         while True:
-            # None comes to an agent that has not asked its model: it fails, but not for hours.
-            idle = _IDLE_S if early and not endpoint.calls else None
+            # An answer needs a call. An agent that only prints fails, but not for hours.
+            idle = _IDLE_S if early and not endpoint.calls and not self.last else None
             try:
-                async with asyncio.timeout(_QUIET_S if unnamed else idle):
+                async with asyncio.timeout(idle):
                     line = await self.line()
             except TimeoutError:
-                if unnamed or not endpoint.calls:
-                    self.echoes = False
-                    return answer_of((unnamed or early).strip())
-                continue
-            if not line:
-                raise ExecutorError("the agent ended before it answered", hint="try it by hand")
-            if _id_of(line) == name:
-                self.echoes = True
-                return answer_of(line.strip())
-            if self.echoes:
-                continue
-            if self.echoes is None and not endpoint.calls:
-                early = line  # what libraries print when they start
-            elif unnamed or not endpoint.calls:  # an answer needs a call: it is of another request
-                raise _too_many(line)
+                if endpoint.calls:
+                    continue
             else:
-                unnamed = line
+                if not line:
+                    break
+                if _entry(line, "id") == name:
+                    echoes.append(True)
+                    return answer_of(line.strip())
+                if echoes:
+                    continue
+                if not endpoint.calls:
+                    early = line  # what libraries print when they start
+                    continue
+                unnamed.append(line)
+            # Without an id, only its end tells that the agent says no more.
+            self.last = True
+            stdin.close()
+        if status := await self.status():
+            raise ExecutorError(f"the agent ended with status {status}", hint="try it by hand")
+        answers = [line for line in unnamed if _entry(line, "output") is not None] or unnamed
+        if len(answers) > 1:
+            what = f"the agent printed {len(answers)} lines that may be its answer"
+            hint = 'print {"id": ..., "output": ...} with the request\'s id'
+            raise ExecutorError(f"{what}: {answers[-1].strip()[:80]!r}", hint=hint)
+        if not answers and not early:
+            raise ExecutorError("the agent ended before it answered", hint="try it by hand")
+        return answer_of((*answers, early)[0].strip())
 
     async def line(self) -> str:
         """The next line that it prints; "" = it has ended."""
@@ -345,18 +352,13 @@ class _Child:
             await asyncio.wait_for(self.status(), 10 * _GRACE_S)
 
 
-def _id_of(line: str) -> object:
+def _entry(line: str, key: str) -> object:
+    """What a line that is a JSON object has under a key; None = it is no object."""
     try:
         tree: Any = parse_json(line)
-        return tree.get("id")
+        return tree.get(key)
     except (ValueError, AttributeError):
         return None
-
-
-def _too_many(line: str) -> ExecutorError:
-    what = f"the agent printed an extra line: {line.strip()[:80]!r}"
-    hint = 'print {"id": ..., "output": ...} with the request\'s id, or print nothing but answers'
-    return ExecutorError(what, hint=hint)
 
 
 async def _called(returned: Awaitable[str | Output]) -> Output:

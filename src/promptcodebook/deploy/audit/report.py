@@ -76,27 +76,10 @@ class HazardsReply(ReplyShape):
 @cache
 def hazards_schema() -> Schema:
     """What a reply may be: at most four findings, so that the longest fits into the judge's cap."""
-
-    def closed(**fields: Mapping[str, object]) -> dict[str, Any]:
-        named = {"properties": fields, "required": list(fields)}
-        return {"type": "object", **named, "additionalProperties": False}
-
-    claim = closed(
-        hazard={"type": "string", "enum": list(hazards())},
-        severity={"type": "string", "enum": ["high", "medium", "low"]},
-        quote={"type": "string", "maxLength": 120},
-        reason={"type": "string", "maxLength": 160},
-    )
-    findings = {"type": "array", "maxItems": 4, "items": claim}
-    return Schema("HazardsReply", closed(findings=findings))
-
-
-_KINDS = {
-    "encoder": "the directive of a model that picks instincts for an input",
-    "generator": "the directive of a model that composes instincts into a prompt",
-    "c": "an instinct, one piece of a system prompt",
-}
-"""What the judge reads about a text, by its place without digits."""
+    body = json.loads(_read("reply.json"))
+    claim = body["properties"]["findings"]["items"]
+    claim["properties"]["hazard"]["enum"] = list(hazards())
+    return Schema("HazardsReply", body)
 
 
 async def judge_weakness(ask: Ask) -> str | None:
@@ -140,7 +123,7 @@ class HazardJudge:
 
     async def _judge(self, where: str, text: str) -> list[Finding]:
         listed = "\n".join(f"- {h.code} ({h.title}): {h.about}" for h in hazards().values())
-        what = _KINDS.get(where.rstrip("0123456789"), "a prompt")
+        what = _tree()["kinds"].get(where.rstrip("0123456789"), "a prompt")
         # As JSON, so that nothing in the text can pass for the end of it.
         values = {"what": what, "hazards": listed, "text": json.dumps(text, ensure_ascii=True)}
 
@@ -161,19 +144,6 @@ class HazardJudge:
         return findings
 
 
-_MODELS = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm")
-"""Models of spaCy that find names, the best first."""
-_FETCHING = ("EmailRecognizer", "UrlRecognizer")
-"""They fetch a list of domains, and our own patterns find both."""
-_LEAST_SCORE = 0.4
-_PERSONAL = ("PERSON", "IP_ADDRESS", "MAC_ADDRESS")
-_GRAVE = (
-    *("CREDIT_CARD", "CRYPTO", "IBAN_CODE", "MEDICAL_LICENSE", "PHONE_NUMBER", "UK_NHS"),
-    *("US_BANK_NUMBER", "US_DRIVER_LICENSE", "US_ITIN", "US_PASSPORT", "US_SSN"),
-)
-"""Entities that are personal data of medium and of high severity; dates and places are not."""
-
-
 class PresidioScan:
     """Presidio with what is installed. Raises MissingExtra."""
 
@@ -181,12 +151,13 @@ class PresidioScan:
         what = "Presidio's search for personal data"
         modules = ("presidio_analyzer", "presidio_analyzer.nlp_engine", "spacy")
         presidio, engines, spacy = (import_extra(name, what, "presidio") for name in modules)
-        model = next((name for name in _MODELS if spacy.util.is_package(name)), None)
+        self._terms = terms = _tree()["presidio"]
+        model = next((name for name in terms["models"] if spacy.util.is_package(name)), None)
         engine: Any = engines.SpacyNlpEngine()
         engine.nlp = {"en": spacy.load(model) if model is not None else spacy.blank("en")}
         registry: Any = presidio.RecognizerRegistry(supported_languages=["en"])
         registry.load_predefined_recognizers(languages=["en"], nlp_engine=engine)
-        for name in _FETCHING:
+        for name in terms["left_out"]:
             registry.remove_recognizer(name)
         self._analyzer: Any = presidio.AnalyzerEngine(
             registry=registry, nlp_engine=engine, supported_languages=["en"]
@@ -197,13 +168,17 @@ class PresidioScan:
 
     def find(self, text: str, where: str = "") -> Iterator[Finding]:
         """The personal data of a text, by its place."""
+        high, medium = self._terms["high"], self._terms["medium"]
         found = self._analyzer.analyze(
-            text, language="en", entities=[*_PERSONAL, *_GRAVE], score_threshold=_LEAST_SCORE
+            text,
+            language="en",
+            entities=[*medium, *high],
+            score_threshold=self._terms["least_score"],
         )
         for each in sorted(found, key=lambda one: (one.start, one.end, one.entity_type)):
             start, end, kind = int(each.start), int(each.end), str(each.entity_type)
             reason = f"it contains what Presidio takes for {kind} (score {float(each.score):.2f})"
-            severity: Severity = "high" if kind in _GRAVE else "medium"
+            severity: Severity = "high" if kind in high else "medium"
             quote = excerpt(text[start:end])
             yield Finding(where, "personal", severity, start, end, quote, reason, "presidio")
 
@@ -327,10 +302,10 @@ def _sorted(findings: Sequence[Finding], texts: Mapping[str, str]) -> tuple[Find
     )
 
 
+# Fields of a policy that no model reads, and two that are read in part.
 _UNREAD = ("format", "program", "compose", "router", "sampling", "about")
-"""Fields of a policy that no model reads, and two that are read in part."""
+# What a policy says about itself that is no prompt.
 _FACTS = ("data", "run", "version", "score", "distilled", "learned")
-"""What a policy says about itself that is no prompt."""
 _FIRST = ("encoder", "generator", "codebook")
 
 
@@ -375,23 +350,9 @@ def _leaves(place: str, value: object) -> dict[str, str]:
     return reduce(lambda found, more: found | more, inner, keys)
 
 
-_PARTS = {
-    "encoder": "the encoder's directive",
-    "generator": "the generator's directive",
-    r"c(\d+)": r"instinct \1",
-    "base_prompt": "the base prompt",
-    "output_format": "the output format",
-    "input": "the template of inputs",
-    r"stages\[.*": "the name of a stage",
-    r"templates\.(.+)": r"the template \1",
-    r"sampling\.(\w+)\.extra\.(.+)": r"the body field \2 of the role \1",
-    r"about\.(.+)": r"the prompt of the row \1",
-}
-
-
 def part_in_words(where: str) -> str:
     """What a place of `texts_of` is called in a sentence."""
-    matches = ((re.fullmatch(pattern, where), words) for pattern, words in _PARTS.items())
+    matches = ((re.fullmatch(pattern, where), words) for pattern, words in _tree()["parts"].items())
     return next((found.expand(words) for found, words in matches if found), where)
 
 

@@ -39,7 +39,6 @@ def batch(
     anew: bool = typer.Option(False, "--anew", hidden=True),
     ray: str = typer.Option("", help="Answer the rows on a Ray cluster: its address, or local."),
     batch_api: command.BatchApi = False,
-    offline_file: command.OfflineFile = None,
     config: command.ConfigOption = None,
     task: command.TaskName = None,
     data: command.DataDir = None,
@@ -56,8 +55,7 @@ def batch(
     appears when it is complete. Until then OUT.part holds the results: after Ctrl-C, a kill, a full
     disk or a reached budget the same command continues, and pays for no finished reply twice. A
     budget counts all sessions."""
-    batched = batch_api or offline_file is not None
-    if ray and batched:
+    if ray and batch_api:
         message = "a cluster asks its calls one by one, not as batches"
         raise ConfigError(message, hint="leave out --ray, or leave out --batch-api")
     typed = command.Typed(config, task, data, lm, budget, sets, trust)
@@ -80,7 +78,7 @@ def batch(
                 summary = answer_on_ray(ray, opened, reference.file, settings, base, done)
             else:
                 folder = opened.checkpoint.folder / "batches"
-                batches = [batches_in(folder, offline_file, command.note)] if batched else []
+                batches = [batches_in(folder, command.note)] if batch_api else []
                 working = opened.run(reference.file, settings, Sources(base), done, batches)
                 summary = run_sync(working, command.announced(opened.interrupt))
     finally:

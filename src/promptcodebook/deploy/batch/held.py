@@ -1,6 +1,6 @@
 """The executor's calls as batches, held until nothing else happens. `Held` is below the journal and
 the cache, where every call that must be paid for arrives; calls of other roles pass. Once no such
-call is under way and no new one has come, all become one batch at a `BatchService`. Each result is
+call is under way and no new one has come, all become one batch at a `Provider`. Each result is
 booked and returned as its call's reply. A row's `custom_id` is the key of its request."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
 
 from promptcodebook.base.incidents import Incident, Tally
 from promptcodebook.base.paths import unfinished_folder
@@ -19,11 +19,10 @@ from promptcodebook.calls import LM, Reply, Request, Usage, request_key
 from promptcodebook.config import Budget, Config
 from promptcodebook.config.schema import Price
 from promptcodebook.config.secrets import secret_variables
-from promptcodebook.deploy.batch.provider import BatchRefused, BatchReply, ByHand, Landing, Provider
+from promptcodebook.deploy.batch.provider import BatchRefused, BatchReply, Provider
 from promptcodebook.errors import BudgetReached, ConfigError, LMError, PcoError, Stop, StoreError
 from promptcodebook.lm import wire
 from promptcodebook.lm.budget import Attempted, BudgetGate, PriceTable
-from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.run.subject import EvaluationOptions
 
@@ -31,50 +30,28 @@ _SETTLE_S = 0.5  # how long nothing new must have come before a batch is submitt
 _REMEMBERED = 100_000  # replies that equal calls find while the cache may not have them yet
 
 
-class BatchService(Protocol):
-    """Where batches are answered; `where` is for errors. `knows` a row that was submitted before,
-    in an earlier process too. `answer` submits the others, and calls `land` for each as its result
-    comes. Raises Stop where some will not be answered now, LMError, StoreError."""
-
-    where: wire.ModelAddress
-
-    async def open(self) -> None: ...
-
-    def knows(self, key: str) -> bool: ...
-
-    async def answer(self, bodies: Mapping[str, Mapping[str, Any]], land: Landing) -> None: ...
-
-    async def close(self) -> None: ...
+def by_batches(options: EvaluationOptions) -> EvaluationOptions:
+    """The options, with the executor's calls asked as batches: `pco eval --batch-api`."""
+    maker = batches_in(unfinished_folder() / "batches", options.tell)
+    return replace(options, resources=replace(options.resources, outer=[maker]))
 
 
-def by_batches(given: EvaluationOptions, file: Path | None) -> EvaluationOptions:
-    """What was given, its executor's calls asked as batches: `pco eval --batch-api`."""
-    maker = batches_in(unfinished_folder() / "batches", file, given.tell)
-    return replace(given, resources=replace(given.resources, outer=[maker]))
-
-
-def batches_in(
-    folder: Path, file: Path | None, tell: Callable[[str], None]
-) -> Callable[[Config, bool], Held]:
-    """Makes a `Held`. What is submitted is noted in the folder, and `tell` hears how far it is.
-    With a `file`, requests and results are carried by hand instead."""
+def batches_in(folder: Path, tell: Callable[[str], None]) -> Callable[[Config, bool], Held]:
+    """Makes a `Held`. What is submitted is noted in the folder, and `tell` hears how far it is."""
 
     def make(config: Config, private: bool) -> Held:
         text, settings = config.model_of("executor"), config.roles["executor"]
         spec = parse_spec(text)
         if spec.kind != "http":
             said = f"{text} takes no batches: these need a server, such as openai/NAME"
-            raise ConfigError(said, hint="leave out --batch-api and --offline-file")
+            raise ConfigError(said, hint="leave out --batch-api")
         if secrets := secret_variables(settings.extra):
             said = f"a batch is a file, and roles.executor.extra would write {secrets[0]} into it"
             raise ConfigError(said, hint="leave that field out, or ask without --batch-api")
         found = spec.credentials(settings.headers)
-
-        def place(stop: StopSignal) -> BatchService:
-            if file is not None:
-                return ByHand(spec, file, private)
-            return Provider(spec, found, folder, (stop, tell), config.timeout, private)
-
+        place = partial(
+            Provider, spec, found, folder, tell=tell, timeout=config.timeout, private=private
+        )
         return Held(spec, place, config.retries)
 
     return make
@@ -102,9 +79,7 @@ class Held:
     share a row. A row that failed fails again at once when it is asked again. One whose reply the
     model broke off is in the next batch too, up to `retries` times."""
 
-    def __init__(
-        self, spec: Spec, place: Callable[[StopSignal], BatchService], retries: int
-    ) -> None:
+    def __init__(self, spec: Spec, place: Callable[..., Provider], retries: int) -> None:
         self._spec, self._make_place, self._retries = spec, place, retries
         self._quirks, self._live, self._broken = wire.Quirks(), 0, Counter[str]()
         self._waiting: dict[str, Request] = {}
@@ -115,7 +90,7 @@ class Held:
     def around(self, inner: LM, budget: BudgetGate, tally: Tally) -> LM:
         """Raises ConfigError for a money budget where no price of a batch is known."""
         self._inner, self._budget, self._tally = inner, budget, tally
-        self._place, name = self._make_place(budget.stop_signal), self._spec.text
+        self._place, name = self._make_place(stop=budget.stop_signal), self._spec.text
         self._prices = BatchPrices(budget.prices)
         if budget.limits.usd is not None and self._prices.price(name) is None:
             message = f"a money budget needs the price of a batch, and none is known for {name!r}"
@@ -186,12 +161,13 @@ class Held:
             raise
 
     async def _ask_once(self, rows: Mapping[str, Request]) -> dict[str, Request]:
-        again = dict[str, Request]()
+        again, name = dict[str, Request](), self._place.where.model
+        bodies = {k: wire.request_body(r, name, self._quirks)[0] for k, r in rows.items()}
 
         async def land(key: str, result: BatchReply) -> None:
-            if result.status in (400, 422) and result.sent:
+            if result.status in (400, 422):
                 body = wire.read_error_body(result.raw)
-                if self._quirks.learn(result.sent, body.all, body.param) is not None:
+                if self._quirks.learn(bodies[key], body.all, body.param) is not None:
                     again[key] = rows[key]
                     return
             self._broken[key] += result.broken
@@ -204,8 +180,6 @@ class Held:
             self._require_room(most)
             await self._budget.enter(most)
         try:
-            name, quirks = self._place.where.model, self._quirks
-            bodies = {k: wire.request_body(r, name, quirks)[0] for k, r in rows.items()}
             await self._place.answer(bodies, land)
         finally:
             if most.calls:
@@ -251,9 +225,7 @@ class Held:
             if result.broken:
                 self._tally(Incident.BROKEN_OFF)
             if last:
-                flight = self._flights[key]
-                flight.set_exception(error)
-                flight.exception()  # there may be no caller left to look at it
+                self._end([key], error)
             return last
         self._flights[key].set_result(reply)
         if len(self._flights) > _REMEMBERED:
@@ -284,4 +256,4 @@ class Held:
         for key in rows:
             if (flight := self._flights.get(key)) is not None and not flight.done():
                 flight.set_exception(reason)
-                flight.exception()
+                flight.exception()  # there may be no caller left to look at it

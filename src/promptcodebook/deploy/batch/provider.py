@@ -1,26 +1,24 @@
-"""Where batches are answered: by a provider's /v1/files and /v1/batches, or by hand from a file.
+"""Batches at a provider, by its /v1/files and /v1/batches.
 
 A batch is noted on disk before it leaves, in a folder of its own:
 
-requests.jsonl   its rows, as they are uploaded
-batch.json       a mark that is its metadata at the provider, and its id there once it has one
-lock             who waits for it
+batch.json   the keys of its rows, and its id at the provider once it has one
+lock         who waits for it
 
-After a kill the rows are found there again, and so is the batch: by its id, or where the kill came
-before that was noted, by the mark in the provider's list. So nothing is submitted twice. The folder
-goes when every reply is kept."""
+After a kill the batch is found again: by its id, or where the kill came before that was noted, by
+the folder's name, which is its mark in the provider's list. So nothing is submitted twice. The
+folder goes when every reply is kept."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import shutil
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -30,7 +28,7 @@ from promptcodebook.base.paths import make_private_folder, write_whole
 from promptcodebook.base.text import json_decoder, parse_json, shell
 from promptcodebook.base.units import duration, plural
 from promptcodebook.deploy.batch.rows import on_disk
-from promptcodebook.errors import ConfigError, LMError, RunBusy, ServerFault, Stop
+from promptcodebook.errors import LMError, RunBusy, ServerFault, Stop
 from promptcodebook.lm import wire
 from promptcodebook.lm.endpoint import Endpoint, HttpTransport, Transport
 from promptcodebook.lm.limit import StopSignal
@@ -49,10 +47,9 @@ _FORGOTTEN_S = 31 * 86_400  # OpenAI keeps the files of a batch for 30 days
 _NO_SUCH_PLACE = (404, 405, 501)
 _OVER = ("completed", "expired", "cancelled", "failed")
 _AGAIN = "the same command keeps what was answered, and asks the rest again"
-_OTHER = "leave out --batch-api, or use --offline-file FILE"
+_OTHER = "leave out --batch-api"
 _MARK = "promptcodebook"
 _ODD = json_decoder(odd_numbers=True)
-_BEGINS = b'{"custom_id":"'
 
 
 class BatchRefused(Stop, exit_code=2):
@@ -65,13 +62,12 @@ class BatchPending(Stop, exit_code=3):
 
 @dataclass(frozen=True, slots=True)
 class BatchReply:
-    """What became of a row: the answer's status, body and seconds; `sent`: if it was refused;
-    `broken`: the model broke off its reply."""
+    """What became of a row: the answer's status, body and seconds; `broken`: the model broke off
+    its reply."""
 
     status: int
     raw: bytes
     seconds: float = 0.0
-    sent: Mapping[str, object] = field(default_factory=dict[str, object])
     broken: bool = False
 
     @property
@@ -128,7 +124,7 @@ class _File(BaseModel):
 
 
 def request_line(key: str, body: Mapping[str, Any]) -> bytes:
-    """A row as OpenAI and vLLM read it."""
+    """A row as OpenAI reads it."""
     row = {"custom_id": key, "method": "POST", "url": _URL, "body": body}
     # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
     return json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n"
@@ -140,9 +136,6 @@ def read_results(data: bytes, seconds: float = 0.0) -> Iterator[tuple[str, Batch
         with suppress(ValueError, KeyError, TypeError):
             row = parse_json(line, _ODD)
             key, answer, error = str(row["custom_id"]), row.get("response"), row.get("error")
-            if isinstance(error, dict):
-                fields = cast("dict[str, Any]", error)
-                error = fields.get("error", fields)  # vLLM's refusals are whole bodies
             if answer:
                 status, body = int(answer["status_code"]), answer.get("body") or {"error": error}
             else:
@@ -158,12 +151,13 @@ def _status_of(error: object) -> int:
 
 
 class Noted:
-    """A batch on disk: its rows' keys, those `left` to be kept elsewhere, and its awaited end."""
+    """A batch on disk: its rows' keys, those `left` to be kept elsewhere, and its awaited end. The
+    process that submits it has its `data`, too."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, data: bytes = b"") -> None:
+        self.folder, self.data = folder, data
         self.facts: dict[str, Any] = json.loads((folder / "batch.json").read_text("utf-8"))
-        self.keys = {str(json.loads(row)["custom_id"]) for row in self.data.splitlines()}
+        self.keys = set(map(str, self.facts["keys"]))
         self.left = set(self.keys)
         self.over: asyncio.Task[dict[str, BatchReply]] | None = None
         self._lock: RunLock | None = None
@@ -171,21 +165,14 @@ class Noted:
     @classmethod
     def write(cls, home: Path, base_url: str, lines: Mapping[str, bytes]) -> Noted:
         """Notes a batch that is about to leave."""
-        folder, data = home / uuid.uuid4().hex, b"".join(lines.values())
-        mark = {_MARK: folder.name, "sha256": hashlib.sha256(data).hexdigest()}
-        facts = {"at": base_url, "id": "", "mark": mark, "time": time.time()}
+        folder = home / uuid.uuid4().hex
+        facts = {"at": base_url, "id": "", "keys": [*lines], "time": time.time()}
         with on_disk(folder):
             home.parent.mkdir(parents=True, exist_ok=True)
             for each in (home.parent, home, folder):
                 make_private_folder(each)
-            write_whole(folder / "requests.jsonl", data.decode("ascii"))
             write_whole(folder / "batch.json", json.dumps(facts))
-        return cls(folder)
-
-    @property
-    def data(self) -> bytes:
-        with on_disk(self.folder):
-            return (self.folder / "requests.jsonl").read_bytes()
+        return cls(folder, b"".join(lines.values()))
 
     def lock(self) -> None:
         """Raises RunBusy where another process waits for it."""
@@ -199,9 +186,7 @@ class Noted:
 
     def keep_only(self, keys: set[str]) -> None:
         """Forgets rows that have no answer, so that a later command asks for them again."""
-        rows = [row for row in self.data.splitlines(True) if json.loads(row)["custom_id"] in keys]
-        with on_disk(self.folder):
-            write_whole(self.folder / "requests.jsonl", b"".join(rows).decode("ascii"))
+        self.note(keys=sorted(keys))
         self.left &= keys
 
     def release(self) -> None:
@@ -215,21 +200,24 @@ class Noted:
 
 
 class Provider:
-    """Batches at a spec's address, noted in a folder. `heard` ends every wait, and hears news."""
+    """Batches at a spec's address, noted in a folder. `stop` ends every wait, and `tell` hears how
+    far a batch is."""
 
     def __init__(
         self,
         spec: Spec,
         access: Credentials,
         home: Path,
-        heard: tuple[StopSignal, Callable[[str], None]],
+        *,
+        stop: StopSignal,
+        tell: Callable[[str], None],
         timeout: float,
         private: bool,
     ) -> None:
         names = access.names or spec.key_names
         self.where = wire.ModelAddress(spec.base_url, spec.model, access.key, names, private)
         self._spec, self._access, self._home = spec, access, home
-        self._stop, self._tell = heard
+        self._stop, self._tell = stop, tell
         self._boundary = uuid.uuid4().hex
         multipart = {"Content-Type": f"multipart/form-data; boundary={self._boundary}"}
         uploading = replace(access, headers={**access.headers, **multipart})
@@ -237,14 +225,14 @@ class Provider:
         self._transport = HttpTransport(spec.base_url, access, longest, _MOST_REPLY)
         self._uploads = HttpTransport(spec.base_url, uploading, longest)
         self._noted = dict[str, Noted]()
-        self._at: dict[str, Noted] | None = None
-        self._opening, self._wait_s = asyncio.Lock(), 0.0
+        self._at = dict[str, Noted]()
+        self._is_open, self._opening, self._wait_s = False, asyncio.Lock(), 0.0
 
     async def open(self) -> None:
         """Reads what earlier processes left. Of a batch whose process was killed before its id was
         noted, it asks the provider's list; one that never left is forgotten."""
         async with self._opening:
-            if self._at is not None:
+            if self._is_open:
                 return
             if not self.where.model:
                 async with Endpoint(self._spec, self._access) as endpoint:
@@ -267,7 +255,7 @@ class Provider:
                             continue
                         noted.note(id=found)
                 at |= dict.fromkeys(noted.keys, noted)
-            self._at = at
+            self._at, self._is_open = at, True
 
     def _left_behind(self) -> Iterator[Noted]:
         for folder in self._home.iterdir() if self._home.is_dir() else ():
@@ -289,10 +277,9 @@ class Provider:
         return FileLock(self._home.with_suffix(".lock"))
 
     def knows(self, key: str) -> bool:
-        return self._at is not None and key in self._at
+        return key in self._at
 
     async def answer(self, bodies: Mapping[str, Mapping[str, Any]], land: Landing) -> None:
-        assert self._at is not None, "it is open"
         with self._alone():
             for noted in self._left_behind():  # another process may have come first
                 if noted.folder.name not in self._noted:
@@ -315,13 +302,12 @@ class Provider:
     async def close(self) -> None:
         for noted in self._noted.values():
             noted.release()
-        self._noted, self._at = {}, None
+        self._noted, self._at, self._is_open = {}, {}, False
         await self._transport.close()
         await self._uploads.close()
 
     async def _land(self, noted: Noted, keys: set[str], land: Landing) -> None:
         """Hands over these rows' results once the batch is over. Pending: some never came."""
-        assert self._at is not None, "it is open"
         if noted.over is None:
             noted.lock()
             noted.over = asyncio.ensure_future(self._over(noted))
@@ -342,8 +328,14 @@ class Provider:
 
     async def _over(self, noted: Noted) -> dict[str, BatchReply]:
         if not noted.facts["id"]:
+            if not noted.data:  # of a process that has ended since: open() looks for it
+                message = (
+                    f"who submitted {plural(len(noted.keys), 'request')} did not note its batch"
+                )
+                raise BatchPending(message, hint="the same command looks for it at the provider")
             try:
                 noted.note(id=await self._submit(noted))
+                noted.data = b""
             except (BatchRefused, LMError) as error:
                 if not error.retryable:  # it was not taken, for sure
                     noted.left.clear()
@@ -364,18 +356,11 @@ class Provider:
         noted.facts["ended"] = "was cancelled" if batch.status == "cancelled" else batch.status
         answered = {key for key, result in results.items() if result.whole}
         if answered < noted.keys:
-            self._add_sent(noted, results)
+            if batch.status == "completed":  # then each row has a result
+                nothing = BatchReply(500, b'{"error": "the batch has no result for it"}')
+                results = dict.fromkeys(noted.keys, nothing) | results
             noted.keep_only(answered)
         return {key: result for key, result in results.items() if result.status}
-
-    def _add_sent(self, noted: Noted, results: dict[str, BatchReply]) -> None:
-        """To each refused row, what was sent; of a batch that is complete each row has a result."""
-        for row in map(json.loads, noted.data.splitlines()):
-            key, known = row["custom_id"], results.get(row["custom_id"])
-            if known is not None and known.status in (400, 422):
-                results[key] = replace(known, sent=row["body"])
-            elif known is None and noted.facts["ended"] == "completed":
-                results[key] = BatchReply(500, b'{"error": "the batch has no result for it"}')
 
     async def _submit(self, noted: Noted) -> str:
         """The batch's id. A lost answer is asked for again once the provider's list lacks it."""
@@ -386,21 +371,15 @@ class Provider:
         form = (purpose + file).encode() + noted.data + f"\r\n--{self._boundary}--\r\n".encode()
         uploaded = _read(_File, await self._call("POST", "files", form, self._uploads)).id
         order = {"input_file_id": uploaded, "endpoint": _URL, "completion_window": "24h"}
-        data = json.dumps({**order, "metadata": noted.facts["mark"]}).encode()
-        pause = _FIRST_S
-        for left in reversed(range(_TRIES)):
-            try:
-                made = _read(_Batch, await self._call("POST", "batches", data, tries=1)).id
-                self._tell(f"batch {made}: {plural(count, 'request')} submitted at {base}")
-                return made
-            except LMError as error:
-                if not error.retryable or not left:
-                    raise
-                await self._stop.sleep(max(pause, error.retry_after))
-            if (found := await self._find(noted)) is not None:
-                return found
-            pause = min(2 * pause, _LONGEST_S)
-        raise AssertionError("the last try returns or raises")
+        data = json.dumps({**order, "metadata": {_MARK: noted.folder.name}}).encode()
+
+        async def submitted() -> bytes:
+            found = await self._find(noted)
+            return b"" if found is None else json.dumps({"id": found}).encode()
+
+        made = _read(_Batch, await self._call("POST", "batches", data, instead=submitted)).id
+        self._tell(f"batch {made}: {plural(count, 'request')} submitted at {base}")
+        return made
 
     async def _find(self, noted: Noted) -> str | None:
         after = ""
@@ -408,7 +387,7 @@ class Provider:
             path = f"batches?limit={_PAGE}" + (f"&after={after}" if after else "")
             page = _read(_Page, await self._call("GET", path))
             for each in page.data:
-                if (each.metadata or {}).get(_MARK) == noted.facts["mark"][_MARK]:
+                if (each.metadata or {}).get(_MARK) == noted.folder.name:
                     return each.id
             if not page.has_more or not page.data:
                 break
@@ -445,11 +424,12 @@ class Provider:
         path: str,
         data: bytes | None = None,
         transport: Transport | None = None,
-        tries: int = _TRIES,
+        instead: Callable[[], Awaitable[bytes]] | None = None,
     ) -> bytes:
-        """The body of a good answer. What passes is tried again later. Refused: no such place."""
+        """The body of a good answer. What passes is tried again later, unless `instead` has what
+        an earlier try did. Raises BatchRefused where there is no such place, LMError."""
         url, pause, base = f"{self._spec.base_url}/{path}", _FIRST_S, self._spec.base_url
-        for left in reversed(range(tries)):
+        for left in reversed(range(_TRIES)):
             try:
                 sending = (transport or self._transport).send(method, url, self.where, data)
                 status, body, headers = await sending
@@ -461,12 +441,14 @@ class Provider:
                     message = f"{base} has no batches: POST /{path} was answered with {status}"
                     raise BatchRefused(message, hint=_OTHER)
                 error = wire.refusal_of(status, wire.read_error_body(body), self.where)
-                error.retry_after = wait
+                error.retry_after = wait or error.retry_after
             except LMError as fault:
                 error = fault
             if not error.retryable or not left:
                 raise error
             await self._stop.sleep(max(pause, error.retry_after))
+            if instead is not None and (done := await instead()):
+                return done
             pause = min(2 * pause, _LONGEST_S)
         raise AssertionError("the last try returns or raises")
 
@@ -489,46 +471,3 @@ def _parts(lines: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
         size += len(line)
     if part:
         yield part
-
-
-class ByHand:
-    """Batches that the user carries: requests are written into a file, and results are read from
-    one beside it, as `vllm run-batch` reads and writes them."""
-
-    def __init__(self, spec: Spec, file: Path, private: bool) -> None:
-        if not spec.model:
-            raise ConfigError(f"{spec.text} names no model", hint=f"write {spec.text}#MODEL")
-        self.where = wire.ModelAddress(spec.base_url, spec.model, private=private)
-        self._file, self._out = file, file.with_name(f"{file.stem}.out{file.suffix}")
-        self._known: dict[str, BatchReply] | None = None
-
-    async def open(self) -> None:
-        if self._known is None:
-            with on_disk(self._out):
-                there = self._out.exists()
-                self._known = dict(read_results(self._out.read_bytes())) if there else {}
-
-    def knows(self, key: str) -> bool:
-        return self._known is not None and key in self._known
-
-    async def answer(self, bodies: Mapping[str, Mapping[str, Any]], land: Landing) -> None:
-        assert self._known is not None, "it is open"
-        known = {key: self._known.pop(key) for key in bodies if key in self._known}
-        for key, result in known.items():
-            await land(key, replace(result, sent=bodies[key]))
-        lines = [request_line(key, body) for key, body in bodies.items() if key not in known]
-        if lines:
-            self._write(b"".join(lines))
-            done = f"vllm run-batch -i {self._file} -o {self._out} --model {self.where.model}"
-            message = f"{self._file} has {plural(len(lines), 'request')} to answer"
-            raise BatchPending(message, hint=f"{done}; then type the same command again")
-
-    def _write(self, data: bytes) -> None:
-        with on_disk(self._file):
-            if self._file.exists() and not self._file.read_bytes().startswith(_BEGINS):
-                message = f"{self._file} is there already, and holds no requests of ours"
-                raise ConfigError(message, hint="name another --offline-file")
-            write_whole(self._file, data.decode("ascii"))
-
-    async def close(self) -> None:
-        """There is nothing to let go of."""

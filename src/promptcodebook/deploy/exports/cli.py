@@ -33,10 +33,10 @@ def export(
 ) -> None:
     """The registry as JSON lines for `import`; with --to, a policy for other tools.
 
-    Single versions go without the log. Of --to: json is the policy file, markdown is for reading,
-    and openai-system-prompt is one prompt for every input, which says what that leaves out. The
-    other forms are code with the policy beside it: each input gets the very prompt that the policy
-    composes, through the package."""
+    Single versions go without the log. Of --to: json is the policy file, and openai-system-prompt
+    is one prompt for every input, which says what that leaves out. The other forms are code with
+    the policy beside it: each input gets the very prompt that the policy composes, through the
+    package."""
     if not to:
         export_registry(refs or (), output, as_json)
         return

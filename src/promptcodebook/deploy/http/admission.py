@@ -16,7 +16,15 @@ import stat
 import sys
 import time
 import traceback
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+)
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -236,6 +244,52 @@ class FairQuota:
             del self._held[who]
 
 
+class BodyReader:
+    """Reads bodies of at most so many bytes, each within so many seconds. Beyond the short part of
+    each they take `room` while they are read and worked on."""
+
+    def __init__(self, most: int, wait_s: float, room: FairQuota) -> None:
+        self._most, self._wait_s, self._room = most, wait_s, room
+
+    @asynccontextmanager
+    async def read(
+        self,
+        headers: Mapping[str, str],
+        pieces: AsyncIterable[bytes],
+        caller: str = "",
+        *,
+        waits: bool = True,
+    ) -> AsyncGenerator[bytes]:
+        """The body; not `waits` = it is there already. Raises Refusal."""
+        kind = headers.get("content-type", "").partition(";")[0].strip()
+        if kind.casefold() != "application/json":  # which no page may send without asking first
+            raise Refusal("the body must be sent as Content-Type: application/json", status=415)
+        if headers.get("content-encoding", "identity") != "identity":
+            raise Refusal("the body must not be compressed", status=415)
+        too_long = Refusal(f"the body is longer than {self._most / 2**20:g} MiB", status=413)
+        if int(headers.get("content-length", "0")) > self._most:
+            raise too_long
+        data, held = bytearray(), 0
+        try:
+            try:
+                async with asyncio.timeout(self._wait_s if waits else None):
+                    async for piece in pieces:
+                        data += piece
+                        if len(data) > self._most:
+                            raise too_long
+                        more = max(0, len(data) - _SHORT_BODY) - held
+                        if more and not self._room.take(caller, more):
+                            raise _busy("too many long bodies are under way")
+                        held += more
+            except TimeoutError:
+                text = f"the body did not come within {self._wait_s:g} s"
+                raise Refusal(text, status=408) from None
+            yield bytes(data)
+        finally:
+            if held:
+                self._room.give_back(caller, held)
+
+
 @dataclass(slots=True)
 class RequestContext:
     """A request on its way: what is known of it so far. `size` is its body's length in bytes,
@@ -255,10 +309,10 @@ class RequestContext:
         self.headers["x-request-id"] = self.id
 
 
+# What a path does with a request. Raises Refusal.
 Answers = Callable[[web.BaseRequest, RequestContext], Awaitable[web.StreamResponse]]
-"""What a path does with a request. Raises Refusal."""
+# A method and what answers, by path. A path with a name in braces has all that begins so.
 Paths = Mapping[str, tuple[str, Answers]]
-"""A method and what answers, by path. A path with a name in braces has all that begins so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,10 +411,10 @@ class Admission:
         self.limits, self._callers = limits, callers
         self._rate = RateLimit(limits.rate)
         self._places = FairQuota(limits.in_flight, fair=callers.several)
-        self._most_bytes = int(limits.body_mb * 2**20)
-        at_least = self._most_bytes * (4 if callers.several else 1)
-        held = max(at_least, min(limits.in_flight * self._most_bytes, _MOST_HELD))
-        self._held = FairQuota(held, fair=callers.several)
+        most = int(limits.body_mb * 2**20)
+        at_least = most * (4 if callers.several else 1)
+        held = max(at_least, min(limits.in_flight * most, _MOST_HELD))
+        self._bodies = BodyReader(most, limits.body_s, FairQuota(held, fair=callers.several))
         self._one_long = asyncio.Lock()
 
     @property
@@ -448,39 +502,19 @@ class Admission:
 
     async def read(self, request: web.BaseRequest, visit: RequestContext) -> Mapping[str, Any]:
         """The body's object. Raises Refusal."""
-        kind = request.headers.get("content-type", "").partition(";")[0].strip()
-        if kind.casefold() != "application/json":  # which no page may send without asking first
-            raise Refusal("the body must be sent as Content-Type: application/json", status=415)
-        too_long = Refusal(f"the body is longer than {self._most_bytes / 2**20:g} MiB", status=413)
-        if (request.content_length or 0) > self._most_bytes:
-            raise too_long
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise Refusal("the body must not be compressed", status=415)
-        if request.headers.get("expect", "").casefold() == "100-continue":
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            request.writer.output_size = 0  # no part of the answer
-        parts: list[bytes] = []
-        held = 0
-        try:
-            # A short body comes with its head, and needs no timer.
-            wait_s = None if request.content.is_eof() else self.limits.body_s
-            async with asyncio.timeout(wait_s):
-                while piece := await request.content.readany():
-                    parts.append(piece)
-                    visit.size += len(piece)
-                    if visit.size > self._most_bytes:
-                        raise too_long
-                    more = max(0, visit.size - _SHORT_BODY) - held
-                    if more and not self._held.take(visit.caller, more):
-                        raise _busy("too many long bodies are under way")
-                    held += more
-            return await self.apart(visit, lambda: parse_body(b"".join(parts)))
-        except TimeoutError:
-            text = f"the body did not come within {self.limits.body_s:g} s"
-            raise Refusal(text, status=408) from None
-        finally:
-            if held:
-                self._held.give_back(visit.caller, held)
+
+        async def pieces() -> AsyncGenerator[bytes]:
+            if request.headers.get("expect", "").casefold() == "100-continue":
+                await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                request.writer.output_size = 0  # no part of the answer
+            while piece := await request.content.readany():
+                yield piece
+
+        # A short body comes with its head, and needs no timer.
+        waits, caller = not request.content.is_eof(), visit.caller
+        async with self._bodies.read(request.headers, pieces(), caller, waits=waits) as data:
+            visit.size = len(data)
+            return await self.apart(visit, lambda: parse_body(data))
 
     async def apart(self, visit: RequestContext, work: Callable[[], _T]) -> _T:
         """The work of a long body, in a thread: one at a time, then a pause of twice its time, as

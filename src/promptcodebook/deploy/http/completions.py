@@ -3,7 +3,6 @@ It knows no web framework, and nothing of who answers."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
@@ -226,16 +225,6 @@ def _text_of(part: object) -> str:
     what = f"a part of type {str(kind)[:40]!r}" if kind != "text" else "a part that has no text"
     message = f"this model reads text alone, and a message has {what}: leave it out"
     raise Refusal(message, param="messages")
-
-
-def read_number(body: Mapping[str, Any], name: str) -> float | None:
-    """A field that is a finite number or absent. Raises Refusal."""
-    value = body.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Refusal(f"{name} must be a number", param=name)
-    return value
 
 
 def read_response_format(tree: Mapping[str, Any]) -> tuple[Schema | None, bool]:

@@ -28,7 +28,6 @@ from typing import Any, cast
 
 from promptcodebook.base.intervals import Interval, mean_interval
 from promptcodebook.base.units import plural
-from promptcodebook.config import load_config
 from promptcodebook.data import Dataset
 from promptcodebook.deploy.online.decisions import KEY_SHARE, most_of_one
 from promptcodebook.deploy.online.log import Logged
@@ -180,7 +179,7 @@ def read_training(
         if data is None and not (store.ours or trust):
             said = f"the run {header.id} does not bear your mark, and its data would be read"
             raise RunNotTrusted(said, hint="if you trust it, add --trust")
-        config = load_config(header.settings, where=f"the run {header.id}")
+        config = header.configuration
         examples, vectors = (data or stored_dataset(header)).train, None
         inputs = {each.id: each.input for each in examples}
         if Vocabulary.of(list(inputs.values())).rarity != today.rarity:

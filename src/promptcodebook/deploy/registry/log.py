@@ -17,7 +17,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -125,11 +125,11 @@ class Log:
 
     def __init__(self) -> None:
         self.entries: list[LogEntry] = []
+        # Every version with the entry that stored it first, in order.
         self.versions: dict[str, LogEntry] = {}
-        """Every version with the entry that stored it first, in order."""
         self._history: dict[str, list[str]] = {}
+        # The beginning of each ref's canary. A move of the ref ends it, too.
         self.canaries: dict[str, LogEntry] = {}
-        """The beginning of each ref's canary. A move of the ref ends it, too."""
 
     def add(self, entry: LogEntry) -> None:
         """Takes the next entry. Raises Broken, and stays as it was, where anything is wrong."""
@@ -223,15 +223,9 @@ class Log:
         raise errors.RefNotFound(f"{several} in the registry", hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
-class LogAddition:
-    """Sealed entries that follow the log's head, and the policy files they store, by version."""
-
-    entries: tuple[LogEntry, ...] = ()
-    policies: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-Propose = Callable[[Log], LogAddition]  # what to add to a log as it is now
+Propose = Callable[[Log], list[LogEntry]]  # sealed entries that follow the head of a log
+Policies = Mapping[str, str]  # texts of policy files, by version
+NONE: Policies = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +245,8 @@ class Storage(Protocol):
 
     place    what messages call it
     read     the log with all that is committed by now, to be read only
-    append   adds what `propose` asks for to the log as it is then; the new entries
+    append   adds the entries that `propose` makes for the log as it is then, with the policy files
+             that they store, by version; the new entries
     policy   the bytes stored for a version that the log knows, not checked
     poll     the version that a ref points to now, as cheaply as possible; None for no such ref
     check    all rows read again: the log up to its first bad entry, and what is wrong"""
@@ -259,7 +254,7 @@ class Storage(Protocol):
     @property
     def place(self) -> str: ...
     def read(self) -> Log: ...
-    def append(self, propose: Propose) -> tuple[LogEntry, ...]: ...
+    def append(self, propose: Propose, policies: Policies = NONE) -> list[LogEntry]: ...
     def policy(self, version: str) -> bytes: ...
     def poll(self, ref: str) -> str | None: ...
     def check(self) -> tuple[Log, list[LogFault]]: ...
@@ -268,8 +263,8 @@ class Storage(Protocol):
 VERIFY = "pco codebook verify names the first bad row; put a copy in the registry's place"
 _FIELDS = tuple(field.name for field in fields(LogEntry))
 _COLUMNS = ", ".join(_FIELDS)
+# What SQLite raises for a damaged file; the second where its message quotes the damage.
 _UNREADABLE = (sqlite3.Error, UnicodeError)
-"""What SQLite raises for a damaged file; the second where its message quotes the damage."""
 _TEXTS = ", ".join(f"{name} TEXT NOT NULL" for name in _FIELDS[1:])
 _LAYOUT = Layout(
     what="registry",
@@ -303,7 +298,7 @@ class SqliteStorage:
                 self._refresh(db)
         return self._log
 
-    def append(self, propose: Propose) -> tuple[LogEntry, ...]:
+    def append(self, propose: Propose, policies: Policies = NONE) -> list[LogEntry]:
         folder = self._path.parent
         try:
             folder.mkdir(0o700, parents=True, exist_ok=True)
@@ -315,14 +310,14 @@ class SqliteStorage:
             try:
                 db.execute("BEGIN IMMEDIATE")
                 self._refresh(db)
-                proposal = propose(self._log)
-                for entry in proposal.entries:
+                entries = propose(self._log)
+                for entry in entries:
                     self._log.add(entry)
-                policies = [(name, text.encode()) for name, text in proposal.policies.items()]
+                stored = [(name, text.encode()) for name, text in policies.items()]
                 into = "INSERT OR IGNORE INTO policies (version, policy) VALUES (?, ?)"
-                db.executemany(into, policies)
+                db.executemany(into, stored)
                 into = f"INSERT INTO log ({_COLUMNS}) VALUES ({', '.join('?' * len(_FIELDS))})"
-                db.executemany(into, [astuple(entry) for entry in proposal.entries])
+                db.executemany(into, map(astuple, entries))
                 db.execute("COMMIT")
             except BaseException as error:
                 self._log = Log()  # it may hold what was not committed
@@ -334,7 +329,7 @@ class SqliteStorage:
                 raise
             finally:
                 roll_back(db)  # nothing where it was committed
-        return proposal.entries
+        return entries
 
     def policy(self, version: str) -> bytes:
         policy = self._first("SELECT policy FROM policies WHERE version = ?", version)
@@ -358,8 +353,9 @@ class SqliteStorage:
         try:
             with closing(connect(self._path, _LAYOUT, write=False)) as db:
                 faults += [*_log_faults(db, log), *_policy_faults(db, log)]
-                said = [text for (text,) in db.execute("PRAGMA integrity_check") if text != "ok"]
-                faults += [LogFault("the file", " ".join(text.split())) for text in said]
+                for (text,) in db.execute("PRAGMA integrity_check"):
+                    if text != "ok":
+                        faults.append(LogFault("the file", " ".join(text.split())))
         except (errors.PcoError, *_UNREADABLE) as error:
             faults.append(LogFault("the file", str(error)))
         return log, faults

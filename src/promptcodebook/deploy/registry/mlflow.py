@@ -16,8 +16,8 @@ from promptcodebook.base.text import parse_json, shell
 from promptcodebook.deploy.registry import log as logs
 from promptcodebook.errors import ConfigError, RegistryDamaged, StoreError, import_extra
 
+# Tags: of a prompt that is a codebook, of a version's hash, and of an entry of the log.
 _MARK, _VERSION, _ENTRY = "pco.codebook", "pco.version", "pco.log."
-"""Tags: of a prompt that is a codebook, of a version's hash, and of an entry of the log."""
 _OURS = f"tags.`mlflow.prompt.is_prompt` = 'true' AND tags.`{_MARK}` = 'true'"
 _ABSENT, _PRESENT = "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"
 _MOST_ABOUT = 500  # characters of a version's description
@@ -54,14 +54,16 @@ class MlflowStorage:
         texts = (text for of, text in self._read()[1].values() if of == version)
         return next(texts).encode("utf-8", "surrogatepass")
 
-    def append(self, propose: logs.Propose) -> tuple[logs.LogEntry, ...]:
+    def append(
+        self, propose: logs.Propose, policies: logs.Policies = logs.NONE
+    ) -> list[logs.LogEntry]:
         log, stored = self._read()
-        proposal = propose(log)
-        for entry in proposal.entries:
+        entries = propose(log)
+        for entry in entries:
             tag = f"{_ENTRY}{entry.hash[:16]}", logs.canonical(asdict(entry))
             name, _, word = str(entry.canary.get("ref", entry.ref)).partition("@")
             if entry.action in ("freeze", "import"):
-                text, tags = proposal.policies[entry.after], dict([tag, (_VERSION, entry.after)])
+                text, tags = policies[entry.after], dict([tag, (_VERSION, entry.after)])
                 self._create(name)
                 about = entry.why[:_MOST_ABOUT] or None
                 made = self._ask(
@@ -80,7 +82,7 @@ class MlflowStorage:
             self._ask(self._client.set_prompt_version_tag, *max(own), *tag)
             if entry.action != "attest":
                 self._ask(self._client.set_prompt_alias, name, word, max(own)[1])
-        return proposal.entries
+        return entries
 
     def check(self) -> tuple[logs.Log, list[logs.LogFault]]:
         try:
@@ -147,9 +149,9 @@ class MlflowStorage:
             raise self._fault(error) from error
 
     def _fault(self, error: Exception) -> StoreError:
-        said = str(error).partition("\n")[0][:300]
+        message = str(error).partition("\n")[0][:300]
         return StoreError(
-            f"the MLflow server at {self.place} refused: {said}",
+            f"the MLflow server at {self.place} refused: {message}",
             hint=f"curl {shell(f'{self.place}/health')}",
         )
 

@@ -26,7 +26,6 @@ from promptcodebook.deploy.registry.log import (
     LATEST,
     Broken,
     Log,
-    LogAddition,
     LogEntry,
     LogFault,
     SqliteStorage,
@@ -79,8 +78,8 @@ class Version:
         return cls(name, entry.known, entry.time, entry.who, refs)
 
 
+# What a version must pass before a ref moves to it: facts for the log, or PromotionRefused.
 Gate = Callable[[Version, PolicyFile, str], Mapping[str, JsonValue]]
-"""What a version must pass before a ref moves to it: facts for the log, or PromotionRefused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +201,14 @@ class Registry:
         digest = parse_policy_file(policy, f"the policy for {ref}").digest
         version = version_of(policy.encode())
 
-        def propose(log: Log) -> LogAddition:
+        def propose(log: Log) -> list[LogEntry]:
             if log.at(ref) == version:
-                return LogAddition()
+                return []
             parent = facts.get("parent") or (log.at(ref) if action == "freeze" else None) or ""
             known: dict[str, Any] = {**facts, "parent": parent, "digest": digest}
-            entry = self._entry(log, action, ref, version, why, known)
-            return LogAddition((entry,), {version: policy})
+            return [self._entry(log, action, ref, version, why, known)]
 
-        return next(iter(self.storage.append(propose)), None)
+        return next(iter(self.storage.append(propose, {version: policy})), None)
 
     def promote(
         self,
@@ -252,15 +250,15 @@ class Registry:
         # Another's gate may take its time, or write; audits are read in the transaction.
         found = None if isinstance(audits, AuditGate) else passed()
 
-        def propose(log: Log) -> LogAddition:
+        def propose(log: Log) -> list[LogEntry]:
             if log.at(ref) == version.version:
-                return LogAddition()
+                return []
             facts = passed() if found is None else found
             if canary is not None:
                 log.resolve(ref)  # there is something to compare it with
                 tried = {"ref": ref, **canary, "gate": dict(facts)}
-                return LogAddition((self._attested(log, version.version, CANARY, tried, why),))
-            return LogAddition((self._entry(log, "promote", ref, version.version, why, facts),))
+                return [self._attested(log, version.version, CANARY, tried, why)]
+            return [self._entry(log, "promote", ref, version.version, why, facts)]
 
         return next(iter(self.storage.append(propose)), None)
 
@@ -270,10 +268,10 @@ class Registry:
         and the ref stays. Raises RefNotFound where there is none."""
         check_ref(ref)
 
-        def propose(log: Log) -> LogAddition:
+        def propose(log: Log) -> list[LogEntry]:
             log.resolve(ref)  # names the refs that exist
             if not to and (tried := Canary.of(log, ref)) is not None:
-                return LogAddition((self._ended(log, tried, False, why, {}),))
+                return [self._ended(log, tried, False, why, {})]
             *earlier, now = log.history(ref)
             version = log.resolve(to) if to else earlier[-1] if earlier else ""
             if not version:
@@ -287,7 +285,7 @@ class Registry:
                 raise errors.PolicyError(
                     message, hint=f"pco codebook promote {shell(version, ref)}"
                 )
-            return LogAddition((self._entry(log, "rollback", ref, version, why, {}),))
+            return [self._entry(log, "rollback", ref, version, why, {})]
 
         return self.storage.append(propose)[-1]
 
@@ -301,7 +299,7 @@ class Registry:
             with suppress(errors.PolicyError):
                 high = AuditReport.from_json(facts).of("high")
 
-        def propose(log: Log) -> LogAddition:
+        def propose(log: Log) -> list[LogEntry]:
             version = log.resolve(source)
             entries = [self._attested(log, version, topic, facts, why)]
             for ref, begun in log.canaries.items():
@@ -309,9 +307,9 @@ class Registry:
                 if high and tried is not None and begun.after == version:
                     message = f"its audit found {_in_words(high[0])}"
                     ended = self._ended(log, tried, False, message, {})
-                    place = entries[-1].seq + 1, entries[-1].hash
-                    entries.append(replace(ended, seq=place[0], previous=place[1]).sealed())
-            return LogAddition(tuple(entries))
+                    seq, previous = entries[-1].seq + 1, entries[-1].hash
+                    entries.append(replace(ended, seq=seq, previous=previous).sealed())
+            return entries
 
         return self.storage.append(propose)[-1]
 
@@ -324,10 +322,10 @@ class Registry:
     ) -> LogEntry | None:
         """Promotes a canary, or rolls it back: the ref stays. None where it ended before."""
 
-        def propose(log: Log) -> LogAddition:
+        def propose(log: Log) -> list[LogEntry]:
             if Canary.of(log, canary.ref) != canary:
-                return LogAddition()
-            return LogAddition((self._ended(log, canary, promoted, why, figures),))
+                return []
+            return [self._ended(log, canary, promoted, why, figures)]
 
         return next(iter(self.storage.append(propose)), None)
 
@@ -372,16 +370,11 @@ class Registry:
 
     def before(self, ref: str) -> str | None:
         """The version that a ref would be rolled back to."""
-        history = self.held(ref)
-        return history[-2] if len(history) > 1 else None
+        return next(iter(self.held(ref)[-2:-1]), None)
 
     def held(self, ref: str) -> Sequence[str]:
         """The versions that a ref can be rolled back through; the present one is last."""
         return self.storage.read().history(ref)
-
-    def watch(self, ref: str) -> RefWatch:
-        """Notices when a ref moves. Raises RefNotFound where it does not exist."""
-        return RefWatch(self.storage, ref, self.resolve(ref))
 
     def verify(self, head: str = "") -> Verification:
         """Recomputes the hash of every entry and policy file, and follows the chain. That its last
@@ -437,23 +430,6 @@ class Registry:
             facts=canonical(plain),
             previous=log.head,
         ).sealed()
-
-
-@dataclass(slots=True)
-class RefWatch:
-    """Polls a ref; `version` is where it pointed to when it was last asked."""
-
-    storage: Storage
-    ref: str
-    version: str
-
-    def poll(self) -> str | None:
-        """The version that the ref moved to since; None where it did not. Raises StoreError."""
-        now = self.storage.poll(self.ref)
-        if now is None or now == self.version:
-            return None
-        self.version = now
-        return now
 
 
 def user_name() -> str:
@@ -542,10 +518,11 @@ def import_lines(registry: Registry, lines: Iterable[bytes], name: str = "") -> 
         hint = "name the codebook that they belong to: pco codebook import FILE --name NAME"
         raise errors.StoreError("the file holds single versions and no log", hint=hint)
     else:
-        for version, tree in versions.items():
-            parse_policy_file(tree["policy"], version)
+        policies = {version: tree["policy"] for version, tree in versions.items()}
+        for version, text in policies.items():
+            parse_policy_file(text, version)
 
-        def propose(log: Log) -> LogAddition:
+        def propose(log: Log) -> list[LogEntry]:
             shared = min(len(log.entries), len(theirs.entries))
             if log.entries[:shared] != theirs.entries[:shared]:
                 raise errors.StoreError(
@@ -553,10 +530,9 @@ def import_lines(registry: Registry, lines: Iterable[bytes], name: str = "") -> 
                     "does not continue",
                     hint="take the versions alone: pco codebook import FILE --name NAME",
                 )
-            new = tuple(theirs.entries[shared:])
-            return LogAddition(new, {entry.after: versions[entry.after]["policy"] for entry in new})
+            return theirs.entries[shared:]
 
-        entries = len(registry.storage.append(propose))
+        entries = len(registry.storage.append(propose, policies))
     return Taken(len(registry.versions()) - before, entries, registry.storage.read().head)
 
 

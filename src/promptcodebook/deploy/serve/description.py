@@ -7,19 +7,14 @@ import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from promptcodebook.deploy.http.admission import OPEN
-from promptcodebook.deploy.http.completions import AnyText, Error, Refusal
+from promptcodebook.deploy.http.completions import AnyText, Error
 from promptcodebook.deploy.serve.responses import ResponsesRequest
-
-_MODEL = (
-    "pco/NAME or pco/sha256:DIGITS (12 or more), of the version served or one that the ref can be "
-    "rolled back to; left out: the one served."
-)
 
 
 class ChatTurn(BaseModel):
@@ -27,19 +22,33 @@ class ChatTurn(BaseModel):
     content: AnyText | list[InstanceOf[dict[str, Any]]] | None = None
 
 
-Messages = Annotated[list[ChatTurn], Field(min_length=1)]
-_Choices = Annotated[int | None, Field(strict=True, ge=1, le=128)]
-_Length = Annotated[int | None, Field(strict=True, ge=1)]
-_COUNTS = {
-    **dict.fromkeys(("n", "best_of"), "a whole number from 1 to 128"),
-    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "a whole number of at least 1"),
-}
+_Model = Annotated[
+    AnyText | None,
+    Field(
+        description="pco/NAME or pco/sha256:DIGITS (12 or more), of the version served or one that "
+        "the ref can be rolled back to; left out, it is the one served"
+    ),
+]
+Messages = Annotated[
+    list[ChatTurn],
+    Field(
+        min_length=1,
+        description="a list of at least one message, each an object with a role, and with a text "
+        "or a list of parts as its content",
+    ),
+]
+_Choices = Annotated[
+    int | None, Field(strict=True, ge=1, le=128, description="a whole number from 1 to 128")
+]
+_Length = Annotated[
+    int | None, Field(strict=True, ge=1, description="a whole number of at least 1")
+]
 
 
 class RoutedChatRequest(BaseModel):
     """What is read here, the numbers that decide what a call may cost among them."""
 
-    model: AnyText | None = Field(None, description=_MODEL)
+    model: _Model = None
     messages: Messages
     n: _Choices = None
     best_of: _Choices = None
@@ -49,13 +58,13 @@ class RoutedChatRequest(BaseModel):
 
 
 class PromptRequest(BaseModel):
-    """One of `input` and `messages` is there."""
+    """A body has one of `input` and `messages`."""
 
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"required": ["input"]}, {"required": ["messages"]}]}
     )
-    model: AnyText | None = Field(None, description=_MODEL)
-    input: AnyText | None = None
+    model: _Model = None
+    input: AnyText | None = Field(None, description="a text")
     messages: Messages | None = None
 
 
@@ -70,25 +79,6 @@ class FeedbackRequest(BaseModel):
     score: float = 0.0
     feedback: Annotated[str, Field(max_length=10_000)] = ""
     key: Annotated[str, Field(max_length=200)] = ""
-
-
-_T = TypeVar("_T", RoutedChatRequest, PromptRequest)
-
-
-def check(kind: type[_T], body: Mapping[str, Any]) -> _T:
-    """The fields of a body that are read here. Raises Refusal with the field at fault."""
-    try:
-        return kind.model_validate(body)
-    except ValidationError as error:
-        place = error.errors(include_url=False, include_input=False)[0]["loc"]
-    message = f"{place[0]} must be {_COUNTS.get(str(place[0]), 'a text')}"
-    if place[0] == "messages":
-        message = "each message must be an object with a role"
-        if "content" in place:
-            message = "message content must be text or a list of parts"
-        elif len(place) == 1:
-            message = "messages must be a list of at least one message"
-    raise Refusal(message, param=str(place[0]))
 
 
 class _Written(BaseModel):

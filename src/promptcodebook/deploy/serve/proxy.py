@@ -27,7 +27,7 @@ from promptcodebook.deploy.http.admission import (
     json_response,
     showing,
 )
-from promptcodebook.deploy.http.completions import Refusal, apart, describe
+from promptcodebook.deploy.http.completions import Refusal, apart, describe, read_fields
 from promptcodebook.deploy.serve import description as bodies
 from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.placement import Placement, RoutedInput
@@ -160,7 +160,7 @@ class Proxy:
         turned: Callable[[UpstreamAnswer], UpstreamAnswer] = lambda answer: answer,
     ) -> web.StreamResponse:
         """The model's answer to a body of chat completions, `turned` into what the caller reads."""
-        bodies.check(bodies.RoutedChatRequest, body)
+        read_fields(bodies.RoutedChatRequest, body)
         given = self.placement.routed(body, request.headers, visit.caller)
         key = self._key(request, visit, given)
         with (
@@ -197,9 +197,9 @@ class Proxy:
 
     async def _prompt(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         body = await self.admission.read(request, visit)
-        text = bodies.check(bodies.PromptRequest, body).input
+        text = read_fields(bodies.PromptRequest, body).input
         if text is None:
-            bodies.check(bodies.RoutedChatRequest, body)
+            read_fields(bodies.RoutedChatRequest, body)
             given = self.placement.routed(body, request.headers, visit.caller)
         else:
             given = RoutedInput(text)

@@ -41,8 +41,8 @@ _WORDS: Mapping[Incident | None, tuple[int, str]] = {
     Incident.DROPPED: (502, _BROKE_OFF),
     Incident.MALFORMED_BODY: (502, "the model's reply is too large"),
 }
+# What becomes of the usage that a stream says: 'hidden' = the caller did not ask for its event.
 Usage = Literal["ignored", "shown", "hidden"]
-"""What becomes of the usage that a stream says: 'hidden' = the caller did not ask for its event."""
 
 
 class _Watch:

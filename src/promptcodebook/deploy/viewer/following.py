@@ -12,24 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from markupsafe import Markup
-
 from promptcodebook.base.paths import BENCH
 from promptcodebook.base.sqlite import store_os_error
-from promptcodebook.base.units import duration, plural
-from promptcodebook.deploy.viewer.page import ALL_SIMULATED, Screen
 from promptcodebook.policy.references import stored_examples
-from promptcodebook.report import history, page, training, verdict
-from promptcodebook.report.context import NOTES, Context, facts, render_sections
-from promptcodebook.report.pages import address, render
+from promptcodebook.report.context import NOTES, Context
 from promptcodebook.report.private import withhold
-from promptcodebook.store.events import Compared, Event, Stepped
+from promptcodebook.store.events import Event, Stepped
 from promptcodebook.store.lock import FILE, NO_LINK, holder, refuse_links
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import run_folders
 from promptcodebook.types import Evaluation, Example, Step
 
-_TABS = ("Codebook", "Examples")
 _MOST_OPEN = 8  # runs kept open; the one viewed longest ago is closed
 _AT_REST = "-e"  # how the mark of an idle run ends, which no process writes
 GONE = f"gone{_AT_REST}"  # The mark of a run that does not exist.
@@ -206,46 +199,6 @@ def _place(path: Path) -> tuple[int, int] | None:
     return stat.st_dev, stat.st_ino
 
 
-def run_screen(followed: FollowedRun) -> Screen:
-    """The verdict and what is still wrong, then how it came to that."""
-    look = followed.look()
-    context = look.context
-    sections = (
-        verdict.VerdictSection(context),
-        verdict.JudgedSection(context, look.key, noting=followed.notable),
-        training.CurvesSection(context),
-        *training.router_sections(context),
-        *history.candidate_sections(context),
-        verdict.PromptsSection(context),
-        page.SpendSection(context),
-        page.IncidentsSection(context),
-        page.SettingsSection(context),
-    )
-    body = render(
-        "deploy/viewer/templates/run.html.jinja",
-        context=context,
-        key=look.key,
-        facts=facts(context),
-        left=time_left(context),
-        stoppable=followed.stoppable and bool(holder(followed.path)),
-        sections=render_sections(sections, with_tests(followed, look)),
-    )
-    return screen_of(look, context.header.name or context.header.id, body)
-
-
-def time_left(context: Context) -> str:
-    """How long a run that is at work still takes, by its pace so far; '' where that is unknown."""
-    done, planned = context.state.step + 1, context.planned
-    if not context.running:
-        return ""
-    if context.state.tests or context.state.ended:
-        return f"Training is done; {plural(len(context.state.tests), 'row')} judged so far."
-    if not done or planned is None:
-        return "It has just begun." if not done else f"{plural(done, 'step')} done."
-    rest = duration(context.elapsed_s / done * max(0, planned - done))
-    return f"Step {done:,} of {planned:,}: about {rest} of training left, then the verdict."
-
-
 def add_note(run: Path, example: str, label: str, note: str) -> None:
     """Keeps what the user says of a test input (`read_notes`). StoreError, DiskFull."""
     refuse_links(run)
@@ -256,27 +209,3 @@ def add_note(run: Path, example: str, label: str, note: str) -> None:
             file.write(f"{line}\n".encode())
     except OSError as error:
         raise store_os_error(error, run / NOTES) from error
-
-
-def with_tests(followed: FollowedRun, look: Look) -> list[Event]:
-    """The run's events, the rows of its present verdict with their texts."""
-    others = (event for event in look.events if not isinstance(event, Compared))
-    return [*others, *map(Compared, followed.tests())]
-
-
-def screen_of(
-    look: Look, title: str, body: Markup, above: tuple[tuple[str, str], ...] = ()
-) -> Screen:
-    """A screen of this run, which follows it while it is written; `above` are those between."""
-    key, header = look.key, look.context.header
-    own = header.name or header.id
-    run = address("run", key)
-    return Screen(
-        title,
-        body,
-        above=[("Runs", "/"), *([(own, run)] if title != own else []), *above],
-        tabs=[("Run", run), *((name, f"{run}/{name.lower()}") for name in _TABS)],
-        live=address("live", "run", key),
-        mark=look.mark,
-        simulated=ALL_SIMULATED if look.context.simulated else "",
-    )

@@ -6,19 +6,28 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from promptcodebook.deploy.viewer.following import key_of, time_left
-from promptcodebook.deploy.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen
+from promptcodebook.base.intervals import Interval
+from promptcodebook.base.units import number
+from promptcodebook.deploy.viewer.following import key_of
+from promptcodebook.deploy.viewer.screens import ALL_SIMULATED, SOME_SIMULATED, Screen, time_left
 from promptcodebook.errors import StoreError
 from promptcodebook.report.context import Context
-from promptcodebook.report.pages import render
+from promptcodebook.report.pages import MISSING, render
 from promptcodebook.store.lock import FILE, holder
 from promptcodebook.store.run import RunStore
-from promptcodebook.store.runs import RunSummary, file_marks, read_runs, run_folders
+from promptcodebook.store.runs import (
+    COLUMNS,
+    RunColumn,
+    RunSummary,
+    file_marks,
+    read_runs,
+    run_folders,
+)
 
 _log = logging.getLogger(__name__)
 _ON_A_PAGE = 50
@@ -41,7 +50,7 @@ KINDS = ("Deploy", "Do not deploy", "Undecided", "running", "stopped", "finished
 
 class RunFilter(NamedTuple):
     """Which runs, and in which order: `words` are searched for, `only` is one of `KINDS`, `by` a
-    column of `_ORDERS` (with '-' before it, the other way round)."""
+    column of `COLUMNS` (with '-' before it, the other way round)."""
 
     page: int = 1
     words: str = ""
@@ -53,7 +62,7 @@ class RunFilter(NamedTuple):
         """Of the address; what it does not know is left out."""
         page, by = query.get("page", ""), query.get("by", "")
         number = int(page) if page.isdecimal() and len(page) < 9 else 1
-        known = by if by.removeprefix("-") in _ORDERS else ""
+        known = by if by.removeprefix("-") in _SORTED else ""
         return cls(max(1, number), query.get("words", ""), query.get("only", ""), known)
 
     @property
@@ -67,34 +76,23 @@ class RunFilter(NamedTuple):
         found = [each for each in listed if self._fits(*each)]
         if not self.by:
             return found
-        value = _ORDERS[self.by.removeprefix("-")]
-        known = [each for each in found if value(*each) is not None]
-        known.sort(key=lambda each: value(*each), reverse=not self.by.startswith("-"))
-        return known + [each for each in found if value(*each) is None]
+        column = _SORTED[self.by.removeprefix("-")]
+
+        def figure(each: _Listed) -> Any:
+            value = column.value(each[0])
+            return value.mean if isinstance(value, Interval) else value
+
+        known = [each for each in found if figure(each) is not None]
+        known.sort(key=figure, reverse=not self.by.startswith("-"))
+        return known + [each for each in found if figure(each) is None]
 
     def _fits(self, run: RunSummary, line: _ScoreLine) -> bool:
-        kinds = run.decision, state_of(run)
+        kinds = run.decision, run.state
         text = " ".join((run.id, run.name, run.task, *kinds)).lower()
         return self.only in ("", *kinds) and all(w in text for w in self.words.lower().split())
 
 
-def state_of(run: RunSummary) -> str:
-    return "running" if run.running else run.ended or "stopped"
-
-
-_ORDERS: Mapping[str, Callable[[RunSummary, _ScoreLine], Any]] = {
-    "run": lambda run, _: run.created,
-    "task": lambda run, _: run.task,
-    "verdict": lambda run, _: run.decision or None,
-    "gain": lambda run, _: run.gain and run.gain.mean,
-    "test score": lambda run, _: run.score and run.score.mean,
-    "state": lambda run, _: state_of(run),
-    "steps": lambda run, _: run.step,
-    "best validation": lambda run, _: run.best,
-    "calls": lambda run, _: run.usage.calls,
-    "cost": lambda run, _: run.usage.cost,
-    "time": lambda run, _: run.elapsed_s,
-}
+_SORTED = {column.heading: column for column in COLUMNS if column.heading}
 _ALL = RunFilter()
 
 
@@ -149,9 +147,9 @@ class RunsList:
             "deploy/viewer/templates/runs.html.jinja",
             folder=self._runs_dir,
             wanted=wanted,
-            orders=_ORDERS,
+            columns=tuple(_SORTED.values()),
+            cell=_cell,
             kinds=KINDS,
-            state_of=state_of,
             known=len(known),
             rows=[(key_of(self._runs_dir, r.path), r, x, _spark(x.scores)) for r, x in rows],
             unreadable=[(folder.name, str(e), e.hint) for folder, e in unread],
@@ -167,6 +165,15 @@ class RunsList:
         if kept is None or kept[0] != files:
             kept = self._lines[run.path] = (files, _read_line(run.path))
         return kept[1]
+
+
+def _cell(column: RunColumn, run: RunSummary, line: _ScoreLine) -> tuple[str, str]:
+    """The text of a column in a run's row, and a small text beside it."""
+    asides = {"state": line.left, "best validation": f"n = {line.n}" if line.n else ""}
+    value, aside = column.value(run), asides.get(column.heading, "")
+    if isinstance(value, Interval):
+        return number(value.mean, signed=column.signed), value.ends(signed=column.signed)
+    return column.missing or MISSING if value is None else column.write(value), aside
 
 
 def _files(folder: Path) -> _Files:

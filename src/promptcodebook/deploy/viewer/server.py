@@ -23,10 +23,16 @@ from aiohttp import web
 
 from promptcodebook.base.text import printable
 from promptcodebook.deploy.viewer import following
-from promptcodebook.deploy.viewer.codebook import codebook_screen
-from promptcodebook.deploy.viewer.examples import example_screen, examples_screen
 from promptcodebook.deploy.viewer.lists import RunFilter, RunsList
-from promptcodebook.deploy.viewer.page import Screen, missing, page_of
+from promptcodebook.deploy.viewer.screens import (
+    Screen,
+    codebook_screen,
+    example_screen,
+    examples_screen,
+    missing,
+    page_of,
+    run_screen,
+)
 from promptcodebook.errors import PcoError
 from promptcodebook.report.pages import address, read_script, read_style
 from promptcodebook.store.lock import holder
@@ -191,7 +197,7 @@ def _seen_at(place: str) -> web.Response:
 
 
 _RUN_SCREENS: Mapping[str, _OfRun] = {
-    "/run/{run}": lambda run, _: following.run_screen(run),
+    "/run/{run}": lambda run, _: run_screen(run),
     "/run/{run}/codebook": lambda run, _: codebook_screen(run),
     "/run/{run}/examples": lambda run, _: examples_screen(run),
     "/run/{run}/example/{name}": lambda run, r: example_screen(run, r.match_info["name"]),

@@ -90,8 +90,8 @@ class Engine(Protocol):
     async def close(self) -> None: ...
 
 
+# What a job's caller gets: text in pieces, then the whole, or the error.
 JobEvent = str | Generation | Exception
-"""What a job's caller gets: text in pieces, then the whole, or the error."""
 
 
 class Caller:

@@ -21,14 +21,14 @@ from promptcodebook.models.local.engine import Weights, identify
 
 _SCALARS: Mapping[int, str] = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+# Types of tokens that are never cut into parts: marks, and texts that the vocabulary adds.
 _CONTROL, _DEFINED = 3, 4
-"""Types of tokens that are never cut into parts: marks, and texts that the vocabulary adds."""
 _WORDS, _KINDS = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _LONGEST = 1 << 27  # bytes of a field
 _MOST = 1 << 24  # values of an array
 _MERGES = "tokenizer.ggml.merges"
+# The values of `tokenizer.ggml.pre` that are known: how text is split before the merges.
 _AT_WORDS, _AT_WORDS_AND_DIGITS = "gpt-2", "smollm"
-"""The values of `tokenizer.ggml.pre` that are known: how text is split before the merges."""
 _VERSION = 2  # of what is written here: a folder of another one is not used
 
 

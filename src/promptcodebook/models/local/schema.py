@@ -17,27 +17,28 @@ from typing import Any, NamedTuple, cast
 from promptcodebook.errors import RequestRefused
 
 _LONGEST_TEXT = 1000  # characters of a string without `maxLength`
+# Items of a list without `maxItems`, and entries of an object without `properties`.
 _MOST_ITEMS = 32
-"""Items of a list without `maxItems`, and entries of an object without `properties`."""
 _LONGEST_KEY = 64  # characters of such an entry's name
 _DECIMALS = 3
 _LARGEST = 10**9 - 1
 _DEPTH = 3  # how deep a value nests of which the schema says nothing
+# Characters in a block of a long string. A counted repetition has as many states as it counts, and
+# each costs a pass over the vocabulary; blocks share theirs (measured: docs/smollm2.md).
 _BLOCK = 32
-"""Characters in a block of a long string. A counted repetition has as many states as it counts, and
-each costs a pass over the vocabulary; blocks share theirs (measured: docs/smollm2.md)."""
 _SETS = 1000  # the most sets of items met so far that a list of distinct items is spelled out in
 _STEPS = 20  # steps of spelling out such a list that take as long as a state
 _LONGEST_SCHEMA = 200_000  # characters
+# Sub-schemas and values. To read more of them would keep all other callers waiting.
 _MOST_PARTS = 5_000
-"""Sub-schemas and values. To read more of them would keep all other callers waiting."""
+# Of a grammar: engines compile that many in a second, and keep some 5 MB of them.
 _MOST_STATES = 20_000
-"""Of a grammar: engines compile that many in a second, and keep some 5 MB of them."""
 
 _NOTES = {
     *("$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default"),
     *("examples", "deprecated", "readOnly", "writeOnly"),
 }
+# The type that a keyword speaks of, and what its value must be; () = anything.
 _KEYWORDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "properties": ("object", (dict,)),
     "required": ("object", (list,)),
@@ -53,7 +54,6 @@ _KEYWORDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
     **dict.fromkeys(("enum", "anyOf", "allOf"), ("", (list,))),
     "type": ("", (str, list)),
 }
-"""The type that a keyword speaks of, and what its value must be; () = anything."""
 _VALUES: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
     "array": (list,),
@@ -63,8 +63,8 @@ _VALUES: Mapping[str, tuple[type, ...]] = {
     "boolean": (bool,),
     "null": (type(None),),
 }
+# Names of rules in one, each in the group; texts and characters match without it.
 _NAMES = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|(r\d+)')
-"""Names of rules in one, each in the group; texts and characters match without it."""
 _Tree = Mapping[str, Any]
 
 

@@ -17,11 +17,11 @@ import struct
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import uvicorn
-from annotated_types import MinLen
+from annotated_types import MaxLen, MinLen
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
@@ -36,7 +36,9 @@ from promptcodebook.calls import Reply, Usage
 from promptcodebook.deploy.http.admission import (
     HUNG_UP,
     Address,
+    BodyReader,
     Callers,
+    FairQuota,
     Metrics,
     RequestLimits,
     kind_and_place,
@@ -50,7 +52,6 @@ from promptcodebook.deploy.http.completions import (
     Refusal,
     error_body,
     parse_body,
-    read_number,
     to_call,
 )
 from promptcodebook.deploy.online.log import new_request_id
@@ -60,13 +61,10 @@ from promptcodebook.models.local.engine import EmbeddingEngine, Engine, Generati
 _OPEN = ("/healthz", "/health", "/openapi.json")  # What is answered without a key.
 _LONGEST_BODY = 16 * 2**20  # Bytes.
 _MOST_HELD = 2**28  # Bytes of all bodies that are being read.
-_MOST_CHOICES = 32
-_MOST_STOPS = 16
-_PENALTIES = ("presence_penalty", "frequency_penalty")
 _IGNORED = {
     *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
     *("prompt_cache_retention", "parallel_tool_calls", "tool_choice", "function_call"),
-    *("reasoning_effort", "verbosity", "prediction", *_PENALTIES),
+    *("reasoning_effort", "verbosity", "prediction"),
 }
 _NOT_OBEYED = {"tools", "functions", "logit_bias", "audio", "modalities", "web_search_options"}
 _PLAIN: tuple[object, ...] = (None, [], {}, ["text"])  # what one of these may hold all the same
@@ -74,47 +72,51 @@ _PLAIN: tuple[object, ...] = (None, [], {}, ["text"])  # what one of these may h
 _log = logging.getLogger(__name__)
 
 
-def to_jobs(call: ChatCall) -> tuple[Job, ...]:
-    """A job for each choice; the call's own seed draws the first. Raises Refusal."""
-    sampling = call.request.sampling
-    extra = sampling.extra
-    for name in extra.keys() - _IGNORED:
-        if name not in _NOT_OBEYED:
-            raise Refusal(f"unrecognized request argument: {name}", param=name)
-        if extra[name] not in _PLAIN:
-            raise Refusal(f"{name} is not supported by this server", param=name)
-    if call.choices > _MOST_CHOICES:
-        raise Refusal(f"n must be at most {_MOST_CHOICES}", param="n")
-    if len(call.stop) > _MOST_STOPS or not all(call.stop):
-        raise Refusal(f"stop must be at most {_MOST_STOPS} texts, none of them empty", param="stop")
-    any_object: Mapping[str, object] | None = {"type": "object"} if call.json_mode else None
-    schema = any_object if call.request.schema is None else call.request.schema.body
-    seed = call.request.sample if call.seeded else secrets.randbits(63)
-    given = ((name, read_number(extra, name)) for name in _PENALTIES)
-    presence, frequency = (_within(*each, -2.0, default=0.0) for each in given)
-    return tuple(
-        Job(
-            messages=call.request.messages,
-            temperature=_within("temperature", sampling.temperature),
-            top_p=_within("top_p", sampling.top_p, most=1.0),
-            max_tokens=sampling.max_tokens,
-            stop=call.stop,
-            seed=seed if choice == 0 else keyed_int(seed, choice, "choice"),
-            frequency_penalty=frequency,
-            presence_penalty=presence,
-            schema=schema,
-            logprobs=call.logprobs,
-        )
-        for choice in range(call.choices)
+_FullText = Annotated[AnyText, MinLen(1)]
+_Penalty = Annotated[
+    float | None, Field(strict=True, ge=-2, le=2, description="a number between -2 and 2")
+]
+
+
+class LocalChatRequest(ChatRequest):
+    """The fields of a call within what an engine can obey; all others become `Sampling.extra`."""
+
+    temperature: float | None = Field(
+        None, strict=True, ge=0, le=2, description="a number between 0 and 2"
+    )
+    top_p: float | None = Field(
+        None, strict=True, ge=0, le=1, description="a number between 0 and 1"
+    )
+    presence_penalty: _Penalty = None
+    frequency_penalty: _Penalty = None
+    n: int | None = Field(
+        None, strict=True, ge=1, le=32, description="a whole number of at least 1 and at most 32"
+    )
+    stop: _FullText | Annotated[list[_FullText], MaxLen(16)] | None = Field(
+        None, description="a text or a list of at most 16 texts, none of them empty"
     )
 
 
-def _within(
-    name: str, value: float | None, least: float = 0.0, most: float = 2.0, default: float = 1.0
-) -> float:
-    if value is not None and not least <= value <= most:
-        raise Refusal(f"{name} must be between {least:g} and {most:g}", param=name)
-    return default if value is None else value
+def to_jobs(body: LocalChatRequest, call: ChatCall) -> tuple[Job, ...]:
+    """A job for each choice; the call's own seed draws the first. Raises Refusal."""
+    for name, value in call.request.sampling.extra.items():
+        if name not in _IGNORED | _NOT_OBEYED:
+            raise Refusal(f"unrecognized request argument: {name}", param=name)
+        if name in _NOT_OBEYED and value not in _PLAIN:
+            raise Refusal(f"{name} is not supported by this server", param=name)
+    any_object: Mapping[str, object] | None = {"type": "object"} if call.json_mode else None
+    drawing = {"temperature", "top_p", "presence_penalty", "frequency_penalty"}
+    job = Job(
+        messages=call.request.messages,
+        max_tokens=call.request.sampling.max_tokens,
+        stop=call.stop,
+        seed=call.request.sample if call.seeded else secrets.randbits(63),
+        schema=any_object if call.request.schema is None else call.request.schema.body,
+        logprobs=call.logprobs,
+        **body.model_dump(include=drawing, exclude_none=True),
+    )
+    others = (keyed_int(job.seed, choice, "choice") for choice in range(1, call.choices))
+    return (job, *(replace(job, seed=seed) for seed in others))
 
 
 def _to_reply(made: Generation) -> Reply:
@@ -172,9 +174,6 @@ async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
     await asyncio.wait(tasks)
 
 
-_FullText = Annotated[AnyText, MinLen(1)]
-
-
 class EmbeddingsRequest(BaseModel):
     """The body of /v1/embeddings. `base64` = little-endian float32 in place of numbers."""
 
@@ -182,7 +181,7 @@ class EmbeddingsRequest(BaseModel):
         description="a text or a list of texts, none of them empty"
     )
     model: Any = None
-    dimensions: int | None = Field(None, description="null: this server shortens no vector")
+    dimensions: None = Field(None, description="null: this server shortens no vector")
     encoding_format: Literal["float", "base64", ""] | None = Field(
         None, description="float or base64"
     )
@@ -345,7 +344,7 @@ async def _refused(request: Request, refusal: Any) -> Response:
 
 async def _invalid(request: Request, error: Any) -> Response:
     """A field's description says what it must be."""
-    known = {**ChatRequest.model_fields, **EmbeddingsRequest.model_fields}
+    known = {**LocalChatRequest.model_fields, **EmbeddingsRequest.model_fields}
     field = str(error.errors()[0]["loc"][1])
     return _refuse(Refusal(f"{field} must be {known[field].description}", param=field))
 
@@ -371,17 +370,23 @@ class LocalServer:
         self._terms = terms
         self._engine: Engine | None = None
         self._state = "loading"
-        self._admitted = self._held = 0
+        self._admitted = 0
         self._numbers = itertools.count(1)
         self._begun = int(time.time())
         self._typical_s = 1.0
-        self._metrics = ModelMetrics(
-            lambda: self._admitted, lambda: self._engine.load if self._engine else Load()
-        )
+        self._bodies = BodyReader(_LONGEST_BODY, terms.body_s, FairQuota(_MOST_HELD, fair=False))
+        self._metrics = Metrics("serving a local model", lambda: self._admitted)
+        about = "Tokens read in prompts, taken from the cache, and written."
+        self._tokens = self._metrics.counter("pco_tokens", about, "kind")
+        for kind in ("prompt", "cached", "completion"):
+            self._tokens.labels(kind)
+        gauge, load = self._metrics.gauge, lambda: self._engine.load if self._engine else Load()
+        gauge("pco_running", "Completions that are generated now.", lambda: load().running)
+        gauge("pco_waiting", "Completions that wait for a place.", lambda: load().waiting)
         self._gate = _Gate(self._application(), Callers((terms.key,)), self._metrics)
 
     def _application(self) -> FastAPI:
-        read_body = self._read
+        bodies = self._bodies
 
         class BoundedRoute(APIRoute):
             """Reads a body itself: FastAPI would read one of any length, for any time."""
@@ -393,8 +398,8 @@ class LocalServer:
 
                 async def read(request: Request) -> Response:
                     asked = _JsonRequest(request.scope, request.receive)
-                    asked.data = await read_body(request)
-                    asked.tree = parse_body(asked.data)
+                    async with bodies.read(request.headers, request.stream()) as data:
+                        asked.data, asked.tree = data, parse_body(data)
                     return await handle(asked)
 
                 return read
@@ -468,35 +473,6 @@ class LocalServer:
                 if self._engine is not None:
                     await self._engine.close()
 
-    async def _read(self, request: Request) -> bytes:
-        """The body. Raises Refusal."""
-        kind = request.headers.get("content-type", "").partition(";")[0].strip()
-        if kind.casefold() != "application/json":  # which no page may send without asking first
-            raise Refusal("the body must be sent as Content-Type: application/json", status=415)
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise Refusal("the body must not be compressed", status=415)
-        too_long = Refusal(f"the body is longer than {_LONGEST_BODY >> 20} MiB", status=413)
-        if int(request.headers.get("content-length", "0")) > _LONGEST_BODY:
-            raise too_long
-        parts, length = list[bytes](), 0
-        try:
-            async with asyncio.timeout(self._terms.body_s):
-                async for part in request.stream():
-                    parts.append(part)
-                    length += len(part)
-                    self._held += len(part)
-                    if length > _LONGEST_BODY:
-                        raise too_long
-                    if self._held > _MOST_HELD:
-                        text = "too many long bodies are under way"
-                        raise Refusal(text, status=429, kind="rate_limit_exceeded", retry_after=1)
-        except TimeoutError:
-            text = f"the body did not come within {self._terms.body_s:g} s"
-            raise Refusal(text, status=408) from None
-        finally:
-            self._held -= length
-        return b"".join(parts)
-
     async def _load(self, load: Callable[[], Awaitable[Engine]]) -> Engine:
         try:
             self._engine = await load()
@@ -547,12 +523,12 @@ class LocalServer:
             _log.error("a completion failed: %s", kind_and_place(error))
             raise Refusal("the model failed", status=500, kind="server_error") from None
 
-    async def _chat(self, body: ChatRequest) -> Response:
+    async def _chat(self, body: LocalChatRequest) -> Response:
         """Make completions of a chat, whole or as a stream of chunks."""
         self._loaded()
         call = to_call(body)
         engine = self._loaded(call.request.model)
-        jobs = to_jobs(call)
+        jobs = to_jobs(body, call)
         number = f"chatcmpl-{self._begun:x}-{next(self._numbers)}"
         completion = Completion(number, engine.model, int(time.time()))
         if call.stream:
@@ -565,7 +541,7 @@ class LocalServer:
                 made = await asyncio.gather(*tasks)
             finally:
                 await _end(tasks)
-        self._metrics.generated(*made)
+        self._count(made)
         trees = list(map(_logprobs_tree, made))
         return _json(completion.body(*map(_to_reply, made), logprobs=trees))
 
@@ -587,16 +563,20 @@ class LocalServer:
                     tree = _logprobs_tree(piece)
                     yield _event(completion.last_chunk(_to_reply(piece), index, tree))
         made = [done[index] for index in range(len(jobs))]
-        self._metrics.generated(*made)
+        self._count(made)
         if call.stream_usage:
             yield _event(completion.usage_chunk(*map(_to_reply, made)))
         yield b"data: [DONE]\n\n"
 
+    def _count(self, made: Sequence[Generation]) -> None:
+        """The choices of one request share its prompt."""
+        self._tokens.labels("prompt").inc(made[0].prompt_tokens)
+        self._tokens.labels("cached").inc(made[0].cached_tokens or 0)
+        self._tokens.labels("completion").inc(sum(each.completion_tokens for each in made))
+
     async def _embeddings(self, body: EmbeddingsRequest) -> Response:
         """Make a vector of each text."""
         engine = self._loaded(str(body.model or ""))
-        if body.dimensions is not None:
-            raise Refusal("dimensions is not supported by this server", param="dimensions")
         if not isinstance(engine, EmbeddingEngine):
             text = f"{engine.model} makes no embeddings here"
             raise Refusal(text, status=501, kind="not_supported")
@@ -660,22 +640,3 @@ def _unavailable(text: str) -> Refusal:
 
 def _event(*bodies: Mapping[str, Any]) -> bytes:
     return b"".join(b"data: " + json.dumps(body).encode() + b"\n\n" for body in bodies)
-
-
-class ModelMetrics(Metrics):
-    """Those of a local model; `load` is asked when the page is read."""
-
-    def __init__(self, in_flight: Callable[[], int], load: Callable[[], Load]) -> None:
-        super().__init__("serving a local model", in_flight)
-        about = "Tokens read in prompts, taken from the cache, and written."
-        self._tokens = self.counter("pco_tokens", about, "kind")
-        self.gauge("pco_running", "Completions that are generated now.", lambda: load().running)
-        self.gauge("pco_waiting", "Completions that wait for a place.", lambda: load().waiting)
-        for kind in ("prompt", "cached", "completion"):
-            self._tokens.labels(kind)
-
-    def generated(self, *choices: Generation) -> None:
-        """The choices of one request, which share its prompt."""
-        self._tokens.labels("prompt").inc(choices[0].prompt_tokens)
-        self._tokens.labels("cached").inc(choices[0].cached_tokens or 0)
-        self._tokens.labels("completion").inc(sum(each.completion_tokens for each in choices))

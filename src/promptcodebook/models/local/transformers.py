@@ -19,8 +19,8 @@ from promptcodebook.errors import ConfigError, RequestRefused, ServerFault, impo
 from promptcodebook.models.local import engine as engines
 from promptcodebook.models.local.schema import schema_ebnf
 
+# The number of likeliest tokens that are searched for a nucleus before all are sorted.
 _NUCLEUS = 1024
-"""The number of likeliest tokens that are searched for a nucleus before all are sorted."""
 _UNFINISHED = "\ufffd"
 _LONGEST_CHARACTER = 4  # tokens of one byte each
 

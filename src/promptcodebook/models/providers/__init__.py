@@ -1,1 +1,1 @@
-"""Models behind a provider's own library: Anthropic, Gemini, and what litellm reaches."""
+"""Models behind a provider's own library: Anthropic, and what litellm reaches."""

@@ -23,11 +23,11 @@ from promptcodebook.lm.spec import Credentials, Spec
 from promptcodebook.lm.wire import ModelAddress, fault_of
 
 JsonDict = dict[str, Any]
+# A status, the body of the error as OpenAI words it, and headers.
 RefusedCall = tuple[int, JsonDict, Mapping[str, str]]
-"""A status, the body of the error as OpenAI words it, and headers."""
+# Replaces a provider's word for a reply that is not whole; the word itself is kept beside it.
 BROKEN_OFF = "error"
-"""Replaces a provider's word for a reply that is not whole; the word itself is kept beside it."""
-_KEYS = ("authorization", "x-api-key", "x-goog-api-key")
+_KEYS = ("authorization", "x-api-key")
 
 
 @cache

@@ -8,20 +8,13 @@ from typing import Any
 
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.spec import Credentials, Spec
-from promptcodebook.models.providers.library import (
-    Declined,
-    JsonDict,
-    ProviderLibrary,
-    RefusedCall,
-    dialect,
-    fault,
-)
+from promptcodebook.models.providers import library
 
 # Releases of litellm that carried somebody else's code.
 _MALICIOUS = ("1.82.7", "1.82.8")
 
 
-class LiteLLM(ProviderLibrary):
+class LiteLLM(library.ProviderLibrary):
     """No data sets a keyword of the library: an unknown body field is refused."""
 
     module = extra = "litellm"
@@ -39,7 +32,7 @@ class LiteLLM(ProviderLibrary):
         # Else it prints advice to the screen beside each error.
         self.library.suppress_debug_info = True
         self._sent = access.all_headers()
-        words = dialect("litellm")
+        words = library.dialect("litellm")
         self._fields, self._endings = set(words["fields"]), words["endings"]
 
     def open_client(self) -> Any:
@@ -48,40 +41,42 @@ class LiteLLM(ProviderLibrary):
     async def close_client(self, client: Any) -> None:
         pass
 
-    async def complete(self, client: Any, asked: JsonDict) -> JsonDict:
+    async def complete(self, client: Any, asked: library.JsonDict) -> library.JsonDict:
         answer = (await client.acompletion(**asked)).model_dump()
         for choice in answer["choices"]:
-            own: JsonDict = choice.get("provider_specific_fields") or {}
+            own: library.JsonDict = choice.get("provider_specific_fields") or {}
             native = own.get("native_finish_reason")
             # The library says "stop" of a reply that was broken off, and of any word new to it.
             if choice.get("finish_reason") == "stop" and native not in (None, *self._endings):
                 choice["finish_reason"] = native
         return answer
 
-    async def stream(self, client: Any, asked: JsonDict) -> AsyncGenerator[JsonDict, None]:
+    async def stream(
+        self, client: Any, asked: library.JsonDict
+    ) -> AsyncGenerator[library.JsonDict, None]:
         options = {"include_usage": True}
         async for chunk in await client.acompletion(**asked, stream=True, stream_options=options):
             yield chunk.model_dump()
 
-    async def embed(self, client: Any, body: JsonDict) -> JsonDict:
+    async def embed(self, client: Any, body: library.JsonDict) -> library.JsonDict:
         return (await client.aembedding(**self.request(body))).model_dump()
 
-    def refusal(self, error: Exception) -> RefusedCall | None:
+    def refusal(self, error: Exception) -> library.RefusedCall | None:
         status, name = getattr(error, "status_code", None), type(error).__name__
         if name in ("Timeout", "APIConnectionError") or not isinstance(status, int):
             return None
         # The library's own message may hold request headers: only its kind is passed on.
         code = "insufficient_quota" if "insufficient_quota" in str(error) else ""
-        return status, fault(name, code=code), {}
+        return status, library.fault(name, code=code), {}
 
-    def request(self, body: JsonDict) -> JsonDict:
+    def request(self, body: library.JsonDict) -> library.JsonDict:
         body = {name: value for name, value in body.items() if not name.startswith("stream")}
         # The library takes addresses, keys, headers and much else as keywords beside these.
         if unknown := sorted(body.keys() - self._fields):
-            raise Declined(
+            raise library.Declined(
                 f"litellm is not handed {unknown[0]!r}, since it may say where the request goes: "
                 "take it out of roles.ROLE.extra; litellm has its own variables for addresses and "
                 "keys, and headers belong in roles.ROLE.headers"
             )
-        own: JsonDict = {"num_retries": 0, "max_retries": 0, "drop_params": True}
+        own: library.JsonDict = {"num_retries": 0, "max_retries": 0, "drop_params": True}
         return {**body, **own, "timeout": self.timeout, "extra_headers": self._sent or None}

@@ -15,13 +15,13 @@ from promptcodebook.config.schema import Price
 from promptcodebook.lm.spec import Spec
 
 _LIST = "model_prices_and_context_window_backup.json"
+# Our words, in the order of our list, and litellm's.
 _FIELDS = {
     "prompt": "input_cost_per_token",
     "completion": "output_cost_per_token",
     "cached": "cache_read_input_token_cost",
     "cache_write": "cache_creation_input_token_cost",
 }
-"""Our words, in the order of our list, and litellm's."""
 _DATED = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2})$")
 
 

@@ -20,18 +20,19 @@ from promptcodebook.config import Config, load_config
 from promptcodebook.data import sample
 from promptcodebook.errors import MissingExtra, require_modules
 from promptcodebook.models.local.engine import require_model
+from promptcodebook.paper.experiments.cells import fitting_runs
 from promptcodebook.paper.experiments.lab import read_training
 from promptcodebook.paper.experiments.page import read_table
 from promptcodebook.paper.tasks.houserules.task import SIX, present_prompt
 from promptcodebook.progress import watch_run
 from promptcodebook.run.opening import Where, open_run
-from promptcodebook.run.optimize import Run, finish, fitting_runs
+from promptcodebook.run.optimize import Run, finish
 from promptcodebook.run.verdict import VerdictRow, VerdictTable
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example, Rollout
 
+# A message, its route, and what became of it with the present prompt and with that route.
 _Sample = tuple[str, list[str], Rollout, Rollout]
-"""A message, its route, and what became of it with the present prompt and with that route."""
 NAME = "demo"  # the runs' name, by which `pco report demo` finds the latest
 MODEL = "smollm2"
 _SHOWN = 3

@@ -25,8 +25,8 @@ from promptcodebook.base.randomness import keyed_random
 from promptcodebook.base.text import shell
 from promptcodebook.base.units import plural
 from promptcodebook.calls import Usage
-from promptcodebook.config import load_config, merge
-from promptcodebook.errors import Stop, TooManyFailures
+from promptcodebook.config import merge
+from promptcodebook.errors import Stop
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, row_json
 from promptcodebook.paper.experiments.page import Block, Page, read_table
@@ -151,8 +151,8 @@ def _minus(a: Sequence[float], b: Sequence[float]) -> list[float]:
 LEARNED = "learned"  # the row of a codebook's policy in its verdict
 RESAMPLES = 2000
 SHOWN = 6  # deployed prompts that are kept of a run
+# Counts what `read_run` gives: where a cell is of an earlier form, its run is read once more.
 FORM = 4
-"""Counts what `read_run` gives: where a cell is of an earlier form, its run is read once more."""
 
 
 def trained(
@@ -162,14 +162,8 @@ def trained(
     One that too many failures stopped has no learned row, and says why in `stopped`."""
 
     def measure(lab: Lab) -> CellResult:
-        config = load_config(settings, where=f"the experiment's cell {name}")
-        try:
-            own = None if sources is None else sources(lab)
-            return read_run(lab.train(config, counted=True, sources=own))
-        except TooManyFailures as failures:
-            if failures.run is None:
-                raise
-            return read_run(failures.run.path, stopped=str(failures))
+        own = None if sources is None else sources(lab)
+        return read_run(*lab.attempt(settings, counted=True, sources=own))
 
     return Cell(name, {**settings, "form": FORM}, measure)
 

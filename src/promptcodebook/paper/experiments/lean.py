@@ -19,8 +19,8 @@ from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_t
 from promptcodebook.paper.experiments.teacher import Teacher, TeacherBehaviour
 from promptcodebook.paper.experiments.what_learns import Taught, one_topic
 
+# Those that a verdict does not ask: what a run took of them it took in training.
 _ROLES = ("critic", "attribution", "updater")
-"""Those that a verdict does not ask: what a run took of them it took in training."""
 
 
 def _halves(spec: str) -> tuple[str, ...]:

@@ -13,19 +13,19 @@ from typing import Any
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.base.units import plural
-from promptcodebook.config import load_config, merge
+from promptcodebook.config import merge
 from promptcodebook.errors import DataError
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.paper.experiments import experiment as common
 from promptcodebook.paper.experiments import page as pages
-from promptcodebook.paper.experiments.lab import Cell, CellResult, JudgedPrompters, Lab, row_json
+from promptcodebook.paper.experiments.lab import Cell, CellResult, JudgedPrompters, Lab, judged_cell
 
 BENCHMARKS = ("aime", "hotpotqa", "hover", "ifbench", "livebench_math", "pupa")
 FLOOR = 50  # test examples that tell whether a model leaves the floor of a benchmark
 _LOOKS = 3  # of ours at its validation: before training, half way and at its end
+# The reflections that paper/rivals/outside.py draws, whatever a small model's updater has.
 _DRAWN = {"updater": {"temperature": 1.0, "max_tokens": 1024}}
-"""The reflections that paper/rivals/outside.py draws, whatever a small model's updater has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def cells_of(order: common.ExperimentRequest, spec: str) -> Sequence[Cell]:
         few = pages.read_table("methods")["validating"][order.preset]
         whole = common.base(replace(order, task=task), spec, task)
         settings = merge(whole, {"validation": {"subset": few, "finalists": 1}})
-        floor = _floor(f"{task}/floor", {**settings, "verdict_examples": FLOOR})
+        floor = judged_cell(f"{task}/floor", {**settings, "verdict_examples": FLOOR}, _present)
         floors.append(floor)
         for kind in _budgets(order):
             for seed in range(order.seeds):
@@ -83,15 +83,8 @@ def cells_of(order: common.ExperimentRequest, spec: str) -> Sequence[Cell]:
     return [*floors, *cells]
 
 
-def _floor(name: str, settings: Mapping[str, Any]) -> Cell:
-    def present(assembled: Assembled) -> JudgedPrompters:
-        return {"row": FixedPrompt(assembled.plan.present_prompt)}, assembled.plan.judged
-
-    def measure(lab: Lab) -> CellResult:
-        found = lab.judge(load_config(settings, where="the experiment"), present)
-        return {name: row_json(row) for name, row in found.items()}
-
-    return Cell(name, settings, measure)
+def _present(assembled: Assembled) -> JudgedPrompters:
+    return {"row": FixedPrompt(assembled.plan.present_prompt)}, assembled.plan.judged
 
 
 def _run(

@@ -191,6 +191,7 @@ def _routed(kind: type[Router]) -> Operator:
     return broken
 
 
+# By name, what is broken: from a sound learner to a broken one.
 OPERATORS: Mapping[str, Operator] = {
     "codebook-fixed": _fixed("codebook"),
     "theta-fixed": _fixed("encoder"),
@@ -209,7 +210,6 @@ OPERATORS: Mapping[str, Operator] = {
     "success-frozen": _routed(FrozenSuccess),
     "no-exploration": _routed(NeverExploring),
 }
-"""By name, what is broken: from a sound learner to a broken one."""
 
 
 def run_broken(operator: str, config: Config, sources: Sources, where: Where) -> Path:

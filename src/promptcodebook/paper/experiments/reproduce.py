@@ -61,8 +61,8 @@ class Progress:
         self.keep(cell, outcome)
 
 
+# Measures cells, each handed to `progress`. Raises the Stop that ended it when all is at rest.
 Workers = Callable[[Sequence[Cell], Progress], None]
-"""Measures cells, each handed to `progress`. Raises the Stop that ended it when all is at rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +139,8 @@ def _ready(waiting: Sequence[Cell], at_work: Sequence[Cell]) -> Cell | None:
 
 
 _STOPS = ("Stop", "Interrupted", "BudgetReached")
+# What an order has beside its experiment.
 _ORDERED = ("preset", "seeds", "task", "data", "independent", "weak")
-"""What an order has beside its experiment."""
 
 
 @dataclass(frozen=True, slots=True)

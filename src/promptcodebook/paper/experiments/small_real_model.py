@@ -9,14 +9,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+from promptcodebook.assemble import Assembled
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.base.text import sentences_of
 from promptcodebook.base.units import percent, plural
-from promptcodebook.config import load_config, merge
-from promptcodebook.errors import TooManyFailures
+from promptcodebook.config import merge
 from promptcodebook.optimizers.fixed import OraclePrompt
 from promptcodebook.paper.experiments import experiment as shared
-from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, read_training, row_json
+from promptcodebook.paper.experiments import lab as labs
+from promptcodebook.paper.experiments.lab import Cell, CellResult, JudgedPrompters, Lab
 from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table, shown
 from promptcodebook.paper.tasks.houserules import task as houserules
 from promptcodebook.policy.references import state_at
@@ -75,25 +76,25 @@ def _judged(name: str, settings: Mapping[str, Any]) -> Cell:
     """A run with its verdict: every row's rewards on the test messages."""
 
     def measure(lab: Lab) -> CellResult:
-        path = lab.train(load_config(settings, where="the experiment"))
+        path = lab.train(settings)
         with closing(RunStore.open(path)) as store:
-            rows = {each.name: row_json(each) for each in store.test_evaluations()}
+            rows = {each.name: labs.row_json(each) for each in store.test_evaluations()}
             conclusion = store.outline().conclusion
         verdict = conclusion.text if conclusion is not None else ""
-        return {**read_training(path), "rows": rows, "verdict": verdict}
+        return {**labs.read_training(path), "rows": rows, "verdict": verdict}
 
     return Cell(name, settings, measure)
 
 
 def _curve(name: str, settings: Mapping[str, Any], steps: Sequence[int]) -> Cell:
     def measure(lab: Lab) -> CellResult:
-        config = load_config(settings, where="the experiment")
-        path = lab.train(config)
+        path = lab.train(settings)
         with closing(RunStore.open(path)) as store:
             made = [len(step.traces) for step in store.steps(traces=True)]
-        rows = {step: lab.judge_state(config, path, step - 1) for step in steps}
-        points = {str(sum(made[:step])): row_json(row) for step, row in rows.items()}
-        return {**read_training(path), "points": points}
+        points = {
+            str(sum(made[:step])): lab.judge_state(settings, path, step - 1) for step in steps
+        }
+        return {**labs.read_training(path), "points": points}
 
     return Cell(name, {**settings, "points": list(steps)}, measure)
 
@@ -102,19 +103,13 @@ def _last(name: str, settings: Mapping[str, Any]) -> Cell:
     """What a run's policy is worth at its end, or where too many of its calls had failed."""
 
     def measure(lab: Lab) -> CellResult:
-        config, stopped = load_config(settings, where="the experiment"), ""
-        try:
-            path = lab.train(config, counted=config.budget.calls is not None)
-        except TooManyFailures as failures:
-            if failures.run is None:
-                raise
-            path, stopped = failures.run.path, str(failures)
+        path, stopped = lab.attempt(settings, counted="budget" in settings)
         with closing(RunStore.open(path)) as store:
             step = store.outline().step
             texts = state_at(store, step).parameters.codebook.texts
-        row = row_json(lab.judge_state(config, path, step))
-        took = read_training(path)
-        return {**took, "row": row, "stopped": stopped, "instincts": list(texts)}
+        row = lab.judge_state(settings, path, step)
+        found = {"row": row, "stopped": stopped, "instincts": list(texts)}
+        return {**labs.read_training(path), **found}
 
     return Cell(name, settings, measure)
 
@@ -130,15 +125,12 @@ def _rules(count: int, settings: Mapping[str, Any], most: int | None) -> Cell:
         chosen = {own, *others[: count - 1]}
         return "\n".join(rule for rule in rules if rule in chosen)
 
-    def measure(lab: Lab) -> CellResult:
+    def judged(_: Assembled) -> JudgedPrompters:
         test = houserules.load_houserules().dataset.test
         examples = [e for e in test if len(houserules.topics_of(e)) == 1]
-        ways = {"row": OraclePrompt(among, "")}
-        config = load_config(settings, where="the experiment")
-        found = lab.judge(config, lambda _: (ways, examples[:most]))
-        return {name: row_json(row) for name, row in found.items()}
+        return {"row": OraclePrompt(among, "")}, examples[:most]
 
-    return Cell(f"rules-{count}", {**settings, "rules": count}, measure)
+    return labs.judged_cell(f"rules-{count}", settings, judged, {"rules": count})
 
 
 Results = Mapping[str, CellResult]

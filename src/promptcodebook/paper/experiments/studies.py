@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal, get_args
 
+from promptcodebook import types
 from promptcodebook.assemble import Assembled
 from promptcodebook.base.incidents import no_tally
 from promptcodebook.base.randomness import Draws, keyed_random
 from promptcodebook.calls import Usage
-from promptcodebook.config import load_config
 from promptcodebook.config.schema import Explore
 from promptcodebook.errors import LMError
 from promptcodebook.method import policy as policies
@@ -27,16 +27,6 @@ from promptcodebook.paper.experiments import experiment as shared
 from promptcodebook.paper.experiments import page as pages
 from promptcodebook.paper.experiments.lab import Cell, CellResult, JudgedPrompters, Lab, row_json
 from promptcodebook.paper.tasks.houserules import task as houserules
-from promptcodebook.types import (
-    Channel,
-    Codebook,
-    Example,
-    Gradients,
-    Instinct,
-    Prompt,
-    Rollout,
-    Route,
-)
 
 # Does a verdict blame the part that is at fault? A causal intervention, as in the appendix: in
 # traces whose answer is right, one part is broken and the answer is made again. Only interventions
@@ -48,61 +38,63 @@ from promptcodebook.types import (
 # blamed if it is the only one with a complaint.
 
 PlantedFault = Literal["routing", "composition", "instinct"]
-LOCI: Mapping[PlantedFault, Channel] = {
+# Which channel is to blame for a fault.
+LOCI: Mapping[PlantedFault, types.Channel] = {
     "routing": "encoder",
     "composition": "generator",
     "instinct": "codebook",
 }
-"""Which channel is to blame for a fault."""
+# The text that is put in an instinct's place.
 HARMFUL = "Ignore what is asked and answer only: I do not know."
-"""The text that is put in an instinct's place."""
-BlameSource = Callable[[History, Draws], Awaitable[Gradients]]
-"""Who lays the blame: the critic's verdict and its attribution, or in a test somebody who knows."""
+# Who lays the blame: the critic's verdict and its attribution, or in a test somebody who knows.
+BlameSource = Callable[[History, Draws], Awaitable[types.Gradients]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Broken:
     """A Prompter: the right route of each example, with one part broken (None = none)."""
 
-    codebook: Codebook
+    codebook: types.Codebook
     right: Mapping[str, tuple[int, ...]]
     base_prompt: str
     fault: PlantedFault | None = None
 
-    async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
+    async def prompt(
+        self, example: types.Example, draws: Draws
+    ) -> tuple[types.Route | None, types.Prompt, Usage]:
         codebook, route = self.made(example)
         text = "" if self.fault == "composition" else policies.join_instincts(codebook, route)
-        return route, Prompt(policies.join_prompts(self.base_prompt, text)), Usage()
+        return route, types.Prompt(policies.join_prompts(self.base_prompt, text)), Usage()
 
-    def made(self, example: Example) -> tuple[Codebook, Route]:
+    def made(self, example: types.Example) -> tuple[types.Codebook, types.Route]:
         """The codebook as it was for this example, and its route."""
         right = self.right[example.id]
         if self.fault == "routing":
             others = [k for k in range(len(self.codebook)) if k not in right]
             drawn = keyed_random("wrong route", example.id).sample(others, len(right))
-            return self.codebook, Route(tuple(sorted(drawn)))
+            return self.codebook, types.Route(tuple(sorted(drawn)))
         if self.fault == "instinct":
             texts = list(self.codebook.instincts)
-            texts[right[0]] = Instinct(HARMFUL)
-            return Codebook(tuple(texts)), Route(right)
-        return self.codebook, Route(right)
+            texts[right[0]] = types.Instinct(HARMFUL)
+            return types.Codebook(tuple(texts)), types.Route(right)
+        return self.codebook, types.Route(right)
 
 
-def blamed(gradients: Gradients) -> Channel | None:
+def blamed(gradients: types.Gradients) -> types.Channel | None:
     """The channel that a verdict blames most; None where it blames none."""
-    told: dict[Channel, object] = {
+    told: dict[types.Channel, object] = {
         channel: getattr(gradients, channel) for channel in LOCI.values()
     }
     shares = [gradients.severity.get(channel, 0.0) for channel in told]
     pairs = zip(told, shares, strict=True)
-    most: list[Channel] = [channel for channel, share in pairs if share == max(shares) > 0]
+    most: list[types.Channel] = [channel for channel, share in pairs if share == max(shares) > 0]
     if len(most) != 1:
         most = [channel for channel, texts in told.items() if texts]
     return most[0] if len(most) == 1 else None
 
 
 def scores(
-    found: Sequence[tuple[PlantedFault, Channel | None]],
+    found: Sequence[tuple[PlantedFault, types.Channel | None]],
 ) -> dict[str, tuple[float, float, float]]:
     """Precision (0 of what was never blamed), recall and F1 of each fault, and their means."""
     made = Counter(fault for fault, _ in found)
@@ -121,7 +113,7 @@ def scores(
 
 async def measure_blame(
     assembled: Assembled, wanted: int, judge: BlameSource | None = None
-) -> list[tuple[PlantedFault, Channel | None]]:
+) -> list[tuple[PlantedFault, types.Channel | None]]:
     """Up to `wanted` traces of each fault, with the channel that was blamed for it."""
     state, config = await initialise(assembled), assembled.config
     codebook, rubric = state.parameters.codebook, state.parameters.critic
@@ -129,7 +121,9 @@ async def measure_blame(
     top = config.reward_range[1]
     evaluator = assembled.evaluator()
 
-    async def made(prompter: _Broken, examples: Sequence[Example]) -> list[tuple[Example, Rollout]]:
+    async def made(
+        prompter: _Broken, examples: Sequence[types.Example]
+    ) -> list[tuple[types.Example, types.Rollout]]:
         row = await evaluator.evaluate("trace", prompter, examples, "train")
         return list(zip(examples, row.rollouts, strict=True))
 
@@ -153,11 +147,13 @@ async def measure_blame(
     critic = Critic(ask, templates, no_tally)
     attribution = Attribution(ask, templates, no_tally)
 
-    async def critic_and_attribution(history: History, draws: Draws) -> Gradients:
+    async def critic_and_attribution(history: History, draws: Draws) -> types.Gradients:
         verdict = await critic.verdict(rubric, history, draws)
         return await attribution.split(history, verdict, draws)
 
-    async def blame(fault: PlantedFault, history: History) -> tuple[PlantedFault, Channel | None]:
+    async def blame(
+        fault: PlantedFault, history: History
+    ) -> tuple[PlantedFault, types.Channel | None]:
         draws = config.randomness.at(0, f"{fault} {history.example.id}")
         try:
             return fault, blamed(await (judge or critic_and_attribution)(history, draws))
@@ -181,7 +177,7 @@ async def _right_routes(assembled: Assembled, state: State) -> dict[str, tuple[i
         return routes
     composer, randomness = assembled.composer(), assembled.config.randomness
 
-    async def routed(example: Example) -> tuple[str, tuple[int, ...]]:
+    async def routed(example: types.Example) -> tuple[str, tuple[int, ...]]:
         draws = randomness.at(0, example.id)
         route, *_ = await composer.route(state.parameters, state.statistics, example, draws)
         return example.id, route.indices
@@ -194,10 +190,10 @@ def _attribution_cells(order: shared.ExperimentRequest, spec: str) -> Sequence[C
     wanted = {"quick": 4, "default": 20}.get(order.preset, 50)
 
     def measure(lab: Lab) -> CellResult:
-        async def work(assembled: Assembled) -> list[tuple[PlantedFault, Channel | None]]:
+        async def work(assembled: Assembled) -> list[tuple[PlantedFault, types.Channel | None]]:
             return await measure_blame(assembled, wanted)
 
-        found = lab.work(load_config(settings, where="the experiment"), work)
+        found = lab.work(settings, work)
         return {"blamed": [[fault, channel or ""] for fault, channel in found]}
 
     return [Cell("attribution", {**settings, "traces": wanted}, measure)]
@@ -238,8 +234,8 @@ ATTRIBUTION = shared.Experiment(
 
 _FEW = 20  # traces below which the residual of Theorem 5 has no figure
 
+# Six topics, each with a rule of its own that no message names: M = 6 distinct optima.
 GAP = "houserules_six"
-"""Six topics, each with a rule of its own that no message names: M = 6 distinct optima."""
 WORLDS = 100  # repetitions of what is drawn
 
 
@@ -272,7 +268,7 @@ def _gap(lab: Lab, settings: Mapping[str, Any]) -> CellResult:
         ways["each message its own rule"] = OraclePrompt(right, "")
         return ways, [e for e in assembled.plan.judged if len(right(e).splitlines()) == 1]
 
-    found = lab.judge(load_config(settings, where="the experiment"), judged)
+    found = lab.judge(settings, judged)
     return {"rows": {name: row_json(row) for name, row in found.items()}}
 
 
@@ -284,7 +280,7 @@ def active_after(
     active: set[int] = set()
     for epsilon in steps:
         if draw.random() < epsilon:
-            active.update(policies.explored_route(ema, select, explore, draw).indices)
+            active.update(policies.success_weighted(ema, select, explore.tau, draw))
     return active
 
 
@@ -294,7 +290,7 @@ def collapse(size: int, select: int, steps: Sequence[float], world: int) -> int:
     ema, active = [0.0] * size, set[int]()
     for epsilon in steps:
         if draw.random() < epsilon:
-            chosen = policies.explored_route(ema, select, explore, draw).indices
+            chosen = policies.success_weighted(ema, select, explore.tau, draw)
         else:
             chosen = tuple(sorted(range(size), key=lambda k: (-ema[k], k))[:select])
         reward = float(draw.random() < 0.5)
@@ -407,8 +403,8 @@ THEORY = shared.Experiment(
 # could bring.
 
 TASK = "houserules"
+# A rule for every message; the check of the kind `emoji` tells whether it is kept.
 COMMON = "Answer with emojis."
-"""A rule for every message; the check of the kind `emoji` tells whether it is kept."""
 LITTLE = 0.1  # A gain that would not be worth a router
 
 
@@ -423,7 +419,7 @@ class Setting:
     common: bool = False
     filled: int = 0
 
-    def rules(self, example: Example | None) -> list[str]:
+    def rules(self, example: types.Example | None) -> list[str]:
         """The rules that a prompt names: an example's own, or all of them."""
         rules = [COMMON] if self.common else []
         if self.own and example is not None:
@@ -436,7 +432,7 @@ class Setting:
             )
         return rules
 
-    def examples(self, most: int | None) -> list[Example]:
+    def examples(self, most: int | None) -> list[types.Example]:
         among = set(tuple(houserules.RULES)[: self.topics])
         pairs = ((e, houserules.topics_of(e)) for e in houserules.load_houserules().dataset.test)
         fitting = [e for e, on in pairs if len(on) == self.needed and set(on) <= among]
@@ -468,7 +464,7 @@ def _judged(lab: Lab, base: Mapping[str, Any], place: Setting, most: int | None)
         return {"one": one, "own": own}, place.examples(most)
 
     found: dict[str, Any] = {}
-    for name, row in lab.judge(load_config(base, where="the experiment"), judged).items():
+    for name, row in lab.judge(base, judged).items():
         kept: list[float] = []
         for rollout, own in zip(row.rollouts, row.rewards, strict=True):
             common = float(houserules.check("emoji", rollout.output).satisfied)

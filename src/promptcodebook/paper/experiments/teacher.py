@@ -27,7 +27,6 @@ _CALLS = re.compile(
     r'Words such as (".+?") call for the instinct that says to answer (.+?)\.(?=\s|$)'
 )
 _LEARNED = re.compile(r'^- (".+?"): answer (.+)$', re.M)
-_NAMED = re.compile(r"to answer (.+?)\.(?=\s|$)")
 _HEADING = "Words that call for an instinct:"
 _FITTING = "Leave out a strategy whose condition does not hold for the input."
 _LISTED = re.compile(r"^\[(\d+)\] (.*?)(?: \((?:success ([\d.]+)|(untried))\))?$", re.M)
@@ -57,22 +56,28 @@ def broken_rules(feedback: str) -> list[HouseRule]:
 
 @dataclass(frozen=True)
 class TeacherBehaviour:
-    """How each part of the teacher behaves; the first value named is that of a sound one."""
+    """How each part of the teacher behaves; the first value named is that of a sound one.
+
+    Attributes:
+        encoder: overlap: takes what shares most words with the input, then what succeeded;
+            `untried` takes what was never tried before that.
+        reads: letters: a condition holds for an input with a word of it; `words`: or of its list.
+        generator: joins: instincts as they are; `orders`: without conditions. Both drop what φ says
+            to drop.
+        critic: plain: says every broken rule; `silent`: nothing; `rubric`: languages only where ψ
+            asks.
+        updater: sound: takes advice that fits what the text says already; `obedient`: any, and any
+            order that a complaint names; `identity`: none; `blind`: takes the condition and guesses
+            the order.
+        misroutes: Share of routes in which the encoder takes an instinct at random for the best.
+    """
 
     encoder: str = "overlap"
-    """overlap: takes what shares most words with the input, then what succeeded; `untried` takes
-    what was never tried before that."""
     reads: str = "letters"
-    """letters: a condition holds for an input with a word of it; `words`: or of its list."""
     generator: str = "joins"
-    """joins: instincts as they are; `orders`: without conditions. Both drop what φ says to drop."""
     critic: str = "plain"
-    """plain: says every broken rule; `silent`: nothing; `rubric`: languages only where ψ asks."""
     updater: str = "sound"
-    """sound: takes advice that fits what the text says already; `obedient`: any, and any order that
-    a complaint names; `identity`: none; `blind`: takes the condition and guesses the order."""
     misroutes: float = 0.0
-    """Share of routes in which the encoder takes an instinct at random for the best."""
     loses: float = 0.0  # share of prompts in which the generator loses the first order
 
     @classmethod
@@ -268,7 +273,7 @@ class Teacher:
         if self._manner.updater == "obedient":
             unwanted = held if "Drop " in told else []
             if not advice and not unwanted:  # a complaint about another part names an order too
-                named = Counter(_NAMED.findall(told)).most_common(1)
+                named = Counter(re.findall(r"to answer (.+?)\.(?=\s|$)", told)).most_common(1)
                 kept = not named or named[0][0] in {r.order for r in held}
                 return now if kept else str(HouseRule(named[0][0]))
         elif held and not unwanted:

@@ -18,8 +18,8 @@ from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.paper.rivals.outside import WHOLE, Outside, RivalLibrary, optimize_outside
 from promptcodebook.types import Example, Rollout
 
+# Times the rollouts of our training: the budget ends it, but it must end without one too.
 _UNDER_A_BUDGET = 10
-"""Times the rollouts of our training: the budget ends it, but it must end without one too."""
 
 
 class GepaSettings(OptimizerSettings):

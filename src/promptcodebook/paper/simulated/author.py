@@ -154,10 +154,10 @@ def _listed(mind: Mind, found: list[str]) -> str:
     return "\n".join(f"{k}. {text}" for k, text in enumerate(found, 1))
 
 
+# What each place further down the list costs an instinct, and the noise on its relevance.
 _INDEX_PREFERENCE, _JITTER = 0.004, 0.08
-"""What each place further down the list costs an instinct, and the noise on its relevance."""
+# Instincts to choose, and sentences to write, where the request names no number.
 _SELECTED = _SENTENCES = 4
-"""Instincts to choose, and sentences to write, where the request names no number."""
 
 
 def route(mind: Mind) -> str:

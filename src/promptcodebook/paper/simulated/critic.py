@@ -12,33 +12,22 @@ from itertools import islice
 from typing import cast
 
 from promptcodebook.base.text import place_in
+from promptcodebook.paper.simulated import orders
 from promptcodebook.paper.simulated.executor import mentions
 from promptcodebook.paper.simulated.mind import ListedItem, Mind
-from promptcodebook.paper.simulated.orders import (
-    Instruction,
-    content_stems,
-    matches,
-    patterns,
-    says,
-    sentences,
-)
 
-_CLAIM = re.compile(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+")
 _LONG = 150  # words from which on the critic calls a prompt crowded when it sees no other fault
-_STAGE = re.compile(r"^- ([\w.-]+): ", re.MULTILINE)
-_CALL = re.compile(r"-> ([\w.-]+)\(\{.*\}\)$", re.DOTALL)
-_PLACE = re.compile(r"\b(?:tool|stage):[\w.-]*\w")
 _RUBRIC = "look whether"  # in a sentence of the rubric that says what to look for
+# The channels that can be to blame, with what advice laid there opens with.
 _OPENINGS = {
     "rendering": "Keep this in the prompt",
     "instinct": "Its text must say",
     "routing": "Choose the instinct that says so",
 }
-"""The channels that can be to blame, with what advice laid there opens with."""
 
 
+# What a generator must keep that lost an order or its condition.
 _WHOLE = "every order of the chosen strategies with its condition."
-"""What a generator must keep that lost an order or its condition."""
 
 
 def critique(mind: Mind) -> str:
@@ -72,12 +61,12 @@ def wrong_claims(report: str) -> list[str]:
     """The sentences of a checker's report that tell of something wrong."""
     found: list[str] = []
     bad = True
-    for line in _CLAIM.split(report):
-        turn = says("turn", line)
+    for line in re.split(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+", report):
+        turn = orders.says("turn", line)
         if turn is not None:
             bad = turn["bad"] is not None
             line = line[turn.end() :]
-        if line.strip() and bad and (turn is not None or not says("fine", line)):
+        if line.strip() and bad and (turn is not None or not orders.says("fine", line)):
             found.append(line.strip())
     return found
 
@@ -116,7 +105,7 @@ def _judged(mind: Mind) -> tuple[float, str]:
 
 
 def _reward(mind: Mind) -> float | None:
-    match = says("number", mind.section("reward"))
+    match = orders.says("number", mind.section("reward"))
     return float(match[0]) if match is not None else None
 
 
@@ -160,9 +149,9 @@ def _maker(mind: Mind) -> str:
     instinct belongs to such a place."""
     if not any(place_in(e.text) for e in mind.asked.reading.active()):
         return ""
-    _, *pieces = _STAGE.split(mind.section("stages"))
+    _, *pieces = re.split(r"^- ([\w.-]+): ", mind.section("stages"), flags=re.MULTILINE)
     for name, said in reversed([*zip(pieces[::2], pieces[1::2], strict=True)]):
-        if call := _CALL.search(said.rstrip()):
+        if call := re.search(r"-> ([\w.-]+)\(\{.*\}\)$", said.rstrip(), re.DOTALL):
             return f"tool:{call[1]}"
         if said.rstrip().endswith(mind.section("response").strip()):
             return f"stage:{name}"
@@ -174,12 +163,12 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
     verdict = verdict if values else mind.section("verdict", "feedback") or mind.asked.request.user
     laid: dict[tuple[str, str], list[str]] = {}  # what blames each channel, and which index
     active = mind.asked.reading.active()
-    for sentence in sentences(verdict):
-        if says("harm", sentence):
+    for sentence in orders.sentences(verdict):
+        if orders.says("harm", sentence):
             # An active instinct orders it to the harm of an input, else the prompt does.
             does = sentence.rsplit(": ", 1)[-1].rstrip(".")
             said, skills = f"It works against such inputs by: {does}.", mind.ordered(does)
-            named = {str(e.index) for e in active}.intersection(matches("index", sentence))
+            named = {str(e.index) for e in active}.intersection(orders.matches("index", sentence))
             if not named:  # the one that orders it here, as far as attribution can read
                 holds = (str(e.index) for e in active if skills & mind.given(e.text))
                 named = set(islice(holds, 1))
@@ -188,11 +177,11 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
             places = [("instinct", index) for index in sorted(named)] or [("rendering", "")]
             for place in places:
                 laid.setdefault(place, []).append(said)
-        elif says("crowded", sentence):
+        elif orders.says("crowded", sentence):
             said = "Leave out of the prompt what does not bear on the input."
             laid.setdefault(("rendering", ""), []).append(said)
         else:
-            place = _PLACE.search(sentence)
+            place = re.search(r"\b(?:tool|stage):[\w.-]*\w", sentence)
             own = [e for e in active if place and place_in(e.text) == f"{place[0]}: "]
             # What belongs elsewhere is not to blame, unless nothing else is there.
             rest = [e for e in active if not place_in(e.text)] or active
@@ -218,7 +207,10 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
 
 
 def _placed(
-    mind: Mind, order: Instruction, active: tuple[ListedItem, ...], near: tuple[ListedItem, ...]
+    mind: Mind,
+    order: orders.Instruction,
+    active: tuple[ListedItem, ...],
+    near: tuple[ListedItem, ...],
 ) -> tuple[str, str, str]:
     if mind.happens(mind.settings.attribution_error, "error", order.skill):
         channel = mind.pick(tuple(_OPENINGS), "channel", order.skill)
@@ -244,8 +236,8 @@ def _placed(
     return "instinct", str(index), advice
 
 
+# How much likeness to the known good answer may be missing before an answer counts as worse.
 _MARGIN = 0.25
-"""How much likeness to the known good answer may be missing before an answer counts as worse."""
 
 
 def judge(mind: Mind) -> str:
@@ -257,7 +249,7 @@ def judge(mind: Mind) -> str:
 
 
 def _likeness(answer: str, reference: str, enough: int) -> float:
-    held, wanted = content_stems(answer), content_stems(reference)
+    held, wanted = orders.content_stems(answer), orders.content_stems(reference)
     return len(held & wanted) / len(wanted) if wanted else min(1.0, len(held) / enough)
 
 
@@ -267,7 +259,7 @@ def compare(mind: Mind) -> str:
     shown = _object(user)
     texts = {k.lower()[-1:]: str(v) for k, v in shown.items() if re.search(r"[_ ][abAB]$", k)}
     if not texts:
-        found = patterns("said")["texts"].finditer(user)
+        found = orders.patterns("said")["texts"].finditer(user)
         texts = {(m[1] or m[3]).lower(): m[2] or m[4] or "" for m in found}
     asked = (str(v) for k, v in shown.items() if re.search(r"query|question|input", k))
     wanted = mind.world.problem(mind.asked.input or next(asked, "")).gold or ""
@@ -284,9 +276,9 @@ def count_leaks(mind: Mind) -> str:
     lists = [cast("list[object]", v) for v in shown.values() if isinstance(v, list)]
     text = next((str(v) for k, v in shown.items() if re.search(r"request|prompt", k)), "")
     units = [str(u).strip() for u in lists[0]] if lists else []
-    request = says("request", user)
+    request = orders.says("request", user)
     if request is not None and not units:
-        text, units = request[1], matches("piece", user[: request.start(1)])
+        text, units = request[1], orders.matches("piece", user[: request.start(1)])
     count = sum(mentions(text, u) for u in units)
     if mind.happens(mind.settings.judge_noise, "off"):
         count = min(len(units), max(0, count + (1 if mind.happens(0.5, "up") else -1)))

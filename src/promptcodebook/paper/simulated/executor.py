@@ -302,12 +302,12 @@ def _texts(constraint: Mapping[str, object], name: str) -> list[str]:
     return [str(v) for v in cast("Iterable[object]", constraint.get(name) or ())]
 
 
+# Whether this stage's outcome, distinguished by the arguments, comes out well.
 Met = Callable[..., bool]
-"""Whether this stage's outcome, distinguished by the arguments, comes out well."""
 _TITLE = re.compile(r"^(?:\W*\[?\d+[\].):]+\s*)?([^|\n]{1,200}?) \| (.*)$", re.MULTILINE)
 _LABELS = ("SUPPORTED", "NOT_SUPPORTED")
+# Share of the query's content words that an outside answer must take up to be of help.
 _ENOUGH = 0.5
-"""Share of the query's content words that an outside answer must take up to be of help."""
 
 
 def mentions(text: str, name: str) -> bool:

@@ -25,8 +25,8 @@ from promptcodebook.paper.simulated.orders import (
 from promptcodebook.paper.simulated.world import KnownInput, SimulatedSettings, World
 
 _SEEDS = 2**31  # seeds over HTTP are 31-bit integers
+# Sections that may themselves hold paragraphs with orders in them.
 _FREE_TEXT = ("input", "prompt", "response", "text")
-"""Sections that may themselves hold paragraphs with orders in them."""
 _LISTED = ("active", "codebook")
 
 

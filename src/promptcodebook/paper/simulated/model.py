@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import cast
 
@@ -25,8 +25,8 @@ from promptcodebook.paper.simulated.orders import cut_tokens, tokens
 from promptcodebook.paper.simulated.world import FAULTS, SimulatedFault, SimulatedSettings, World
 
 NAME = "simulated"
+# As the model of a request: one fixed text after the latency, for load tests; nothing is read.
 DELAY = "delay"
-"""As the model of a request: one fixed text after the latency, for load tests; nothing is read."""
 _FIXED = "This fixed text comes from the simulated server."
 _ROLES: Mapping[minds.RequestKind, Callable[[minds.Mind], str]] = {
     "route": author.route,
@@ -44,8 +44,8 @@ _ROLES: Mapping[minds.RequestKind, Callable[[minds.Mind], str]] = {
     "stage": executor.perform,
     "execute": executor.execute,
 }
+# In this order the shares lie on the line that is drawn from.
 _DRAWN: tuple[SimulatedFault, ...] = ("429", "500", "drop", "truncate", "json", "routes")
-"""In this order the shares lie on the line that is drawn from."""
 _INDICES = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)*\s*\]")
 
 
@@ -99,7 +99,6 @@ class Stats:
     kinds: Counter[str] = field(default_factory=lambda: Counter[str]())
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached_tokens: int = 0
     _answered: set[bytes] = field(default_factory=lambda: set[bytes]())
 
     def finished(self, key: bytes, kind: str, reply: Reply) -> None:
@@ -109,7 +108,6 @@ class Stats:
         self.cut += reply.finish == "length"
         self.prompt_tokens += reply.usage.prompt_tokens
         self.completion_tokens += reply.usage.completion_tokens
-        self.cached_tokens += reply.usage.cached_prompt_tokens
         self.repeated += key in self._answered
         self._answered.add(key)
 
@@ -140,7 +138,6 @@ class SimulatedLM:
         self.world = world or World("", (), self.settings)
         self.stats = Stats()
         self._plan = FaultPlan(self.settings.noise_seed, self.settings.faults)
-        self._blocks: set[bytes] = set()  # of all prompts so far, where they count as cached
         self._unseeded: Counter[bytes] = Counter()
 
     async def __call__(self, request: Request) -> Reply:
@@ -205,8 +202,7 @@ class SimulatedLM:
             self.stats.faults[fault] += 1
         if fault in ("429", "500", "drop"):
             raise self._as_error(fault)
-        cached = self._cached(request.messages) if self.settings.prefix_cache else 0
-        usage = Usage(1, length, len(tokens(text)), cached, cost=None)
+        usage = Usage(1, length, len(tokens(text)), cost=None)
         reply = Reply(text, "length" if cut else "stop", usage)
         self.stats.finished(key, asked.kind, reply)
         return reply
@@ -221,18 +217,6 @@ class SimulatedLM:
         error = ServerFault(f"the simulated model {said}", hint=hint, model=NAME)
         error.incident = Incident.DROPPED if fault == "drop" else Incident.SERVER_ERROR
         return error
-
-    def _cached(self, messages: Sequence[Message]) -> int:
-        """Tokens of the longest block-aligned prefix seen before: reported, never decisive."""
-        stream = [t for m in messages for t in (f"<{m.role}>", *tokens(m.content))]
-        block, shared, chain, sharing = max(1, self.settings.cache_block), 0, b"", True
-        for start in range(0, len(stream) - block + 1, block):
-            piece = "\x1f".join(stream[start : start + block])
-            chain = hashlib.blake2b(chain + piece.encode(errors="replace"), digest_size=12).digest()
-            sharing = sharing and chain in self._blocks
-            shared += block if sharing else 0
-            self._blocks.add(chain)
-        return shared
 
 
 def simulated_model(task: str, dataset: Dataset, spec: Spec) -> SimulatedLM:

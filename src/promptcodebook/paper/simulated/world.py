@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from statistics import NormalDist
 from typing import Any, Literal, cast, get_args
 
 from promptcodebook.base.randomness import keyed_int
@@ -16,7 +17,6 @@ from promptcodebook.paper.simulated.orders import content_stems, read_skills, re
 from promptcodebook.paper.tasks.constraints.task import constraints_of
 from promptcodebook.types import Example
 
-_LABEL = re.compile(r"^\W*[\w ]{1,40}:\**\s*")
 _MOST = 8  # skills that one input needs at most
 _STAGED = ("hotpotqa", "hover", "ifbench", "pupa")  # tasks that are programs of several stages
 SimulatedFault = Literal["429", "500", "drop", "json", "truncate", "routes"]
@@ -25,13 +25,16 @@ FAULTS: tuple[SimulatedFault, ...] = get_args(SimulatedFault)
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Seconds before a reply: `fixed` a; `uniform` a..b; `lognormal` median a, log-sd b."""
+    """Seconds before a reply: `fixed` a; `uniform` a..b; `lognormal` median a, log-sd b.
+
+    Attributes:
+        seed: Another seed shuffles who answers first and changes nothing else.
+    """
 
     kind: str = "fixed"
     a: float = 0.0
     b: float = 0.0
     seed: int = 0
-    """Another seed shuffles who answers first and changes nothing else."""
 
     def seconds(self, key: bytes) -> float:
         """How long the request with this key takes."""
@@ -40,91 +43,92 @@ class Latency:
         first = (keyed_int("latency", self.seed, key) + 1) / (2**63 + 1)
         if self.kind == "uniform":
             return self.a + (self.b - self.a) * first
-        from statistics import NormalDist
-
         return self.a * math.exp(self.b * NormalDist().inv_cdf(first))
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSettings:
-    """The simulated model's parameters; shares and probabilities lie in [0, 1]."""
+    """The simulated model's parameters; shares and probabilities lie in [0, 1].
+
+    Args:
+        world: Which world: draws what the executor lacks, and so what inputs need.
+        noise_seed: Which draws are made; what inputs need stays.
+        lacking: Share of the skills that the executor of a world shows only when asked.
+        able: Chance that a demand is met that needs nothing, or whose order is given.
+        unable: Chance that a demand is met whose order is missing.
+        load: Taken off every chance for each hundred words of the prompt above `free_words`.
+        free_words: Words of a system prompt that cost nothing.
+        shared: Share of the draws that are the same under every prompt; the prompt keys the rest.
+        floor: No chance is lower.
+        ceiling: No chance is higher.
+        encoder_noise: Chance that encoder or generator overlooks a word of the input or a
+            condition.
+        success_weight: Weight of the success rate shown beside an instinct.
+        generator_drop: Chance, times the temperature, that the generator loses a sentence.
+        generator_idle: Chance that the generator keeps a sentence that does not concern the input.
+        capacity: Chance that advice is right, as far as the texts allow it; else it does harm.
+        rubric_bonus: How much a rubric that speaks of the matter sharpens the critic's eye.
+        verdict_noise: Chance that a verdict's score and advice are drawn at random.
+        attribution_error: Chance that advice is assigned to a random part, where its condition is
+            lost.
+        updater_uptake: New pieces of advice that one rewrite adopts at most.
+        updater_loss: Chance, times the temperature, that a rewrite loses a sentence.
+        judge_noise: Chance that a judge errs: a verdict turned, a count off by one.
+        obedient: Whether a rewrite obeys its feedback even where that is wrong: advice takes the
+            place of the text's orders, and a complaint of harm strikes them all.
+        anonymous: Whether the critic does not say which active instinct works against an input.
+        unsaid: Share of the skills of which the critic hears nothing, unless its rubric speaks of
+            them.
+        misled: Share of the skills whose instincts the encoder avoids where they are needed, unless
+            its directive names them.
+        bare: Chance that the generator states an order without its condition where that does not
+            hold, unless its directive keeps conditions.
+        heeds_tools: Whether it obeys the description of a request's first tool alone, and answers
+            by its call.
+        retry_after: Seconds named in the Retry-After header of a 429.
+        stream_chunks: Pieces of a streamed reply.
+        stream_delay: Seconds between two pieces of a streamed reply.
+        faults: Share of the requests that each fault strikes.
+        latency: Time from a request to its reply.
+    """
 
     world: int = 1
-    """Which world: draws what the executor lacks, and so what inputs need."""
     noise_seed: int = 1
-    """Which draws are made; what inputs need stays."""
     # The executor.
     lacking: float = 0.6
-    """Share of the skills that the executor of a world shows only when asked."""
     able: float = 0.93
-    """Chance that a demand is met that needs nothing, or whose order is given."""
     unable: float = 0.25
-    """Chance that a demand is met whose order is missing."""
     load: float = 0.05
-    """Taken off every chance for each hundred words of the prompt above `free_words`."""
     free_words: int = 60
-    """Words of a system prompt that cost nothing."""
     shared: float = 0.5
-    """Share of the draws that are the same under every prompt; the prompt keys the rest."""
     floor: float = 0.03
-    """No chance is lower."""
     ceiling: float = 0.97
-    """No chance is higher."""
     # Encoder and generator.
     encoder_noise: float = 0.15
-    """Chance that encoder or generator overlooks a word of the input or a condition."""
     success_weight: float = 0.25
-    """Weight of the success rate shown beside an instinct."""
     generator_drop: float = 0.1
-    """Chance, times the temperature, that the generator loses a sentence."""
     generator_idle: float = 0.3
-    """Chance that the generator keeps a sentence that does not concern the input."""
     # Critic, attribution, updater and judges.
     capacity: float = 0.8
-    """Chance that advice is right, as far as the texts allow it; else it does harm."""
     rubric_bonus: float = 0.5
-    """How much a rubric that speaks of the matter sharpens the critic's eye."""
     verdict_noise: float = 0.0
-    """Chance that a verdict's score and advice are drawn at random."""
     attribution_error: float = 0.1
-    """Chance that advice is assigned to a random part, where its condition is lost."""
     updater_uptake: int = 1
-    """New pieces of advice that one rewrite adopts at most."""
     updater_loss: float = 0.1
-    """Chance, times the temperature, that a rewrite loses a sentence."""
     judge_noise: float = 0.03
-    """Chance that a judge errs: a verdict turned, a count off by one."""
     # Worlds in which one part of an optimizer's loop could matter; all are off.
     obedient: bool = False
-    """Whether a rewrite obeys its feedback even where that is wrong: advice takes the place of
-    the text's orders, and a complaint of harm strikes them all."""
     anonymous: bool = False
-    """Whether the critic does not say which active instinct works against an input."""
     unsaid: float = 0.0
-    """Share of the skills of which the critic hears nothing, unless its rubric speaks of them."""
     misled: float = 0.0
-    """Share of the skills whose instincts the encoder avoids where they are needed, unless its
-    directive names them."""
     bare: float = 0.0
-    """Chance that the generator states an order without its condition where that does not hold,
-    unless its directive keeps conditions."""
     heeds_tools: bool = False
-    """Whether it obeys the description of a request's first tool alone, and answers by its call."""
     # The wire.
-    prefix_cache: bool = False
-    """Report prompt tokens of a prefix shared with an earlier request as cached."""
-    cache_block: int = 16
-    """Tokens in one block of the prefix cache."""
     retry_after: float = 0.0
-    """Seconds named in the Retry-After header of a 429."""
     stream_chunks: int = 8
-    """Pieces of a streamed reply."""
     stream_delay: float = 0.0
-    """Seconds between two pieces of a streamed reply."""
     faults: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Share of the requests that each fault strikes."""
     latency: Latency = Latency()
-    """Time from a request to its reply."""
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> SimulatedSettings:
@@ -135,9 +139,8 @@ class SimulatedSettings:
         values: dict[str, Any] = {}
         for name, text in params.items():
             if name not in known:
-                message = (
-                    f"the simulated model has no parameter {name!r}{did_you_mean(name, known)}"
-                )
+                near = did_you_mean(name, known)
+                message = f"the simulated model has no parameter {name!r}{near}"
                 raise ConfigError(message, hint=f"parameters: {', '.join(known)}")
             if isinstance(plain.get(name), bool):
                 values[name] = text.strip().lower() not in ("", "0", "false", "no")
@@ -224,10 +227,10 @@ class World:
         self.staged = task in _STAGED
         self.skills = read_skills("constraints" if self.constrained else "general")
         self.lacking = self._drawn("lack", settings.lacking, settings.world)
+        # Skills of which no report speaks to the critic.
         self.unsaid = self._drawn("unsaid", settings.unsaid, settings.world)
-        """Skills of which no report speaks to the critic."""
+        # Skills whose demand the encoder does not see in an input.
         self.misled = self._drawn("misled", settings.misled, settings.world)
-        """Skills whose demand the encoder does not see in an input."""
         self._world = settings.world
         self._known = {e.input.strip(): e for e in examples}
         self._openings: dict[str, list[str]] = {}
@@ -250,7 +253,7 @@ class World:
         for line in text.split("\n"):
             line = line.strip()
             tail = line.split(": ", 1)[-1]
-            bare = _LABEL.sub("", line)
+            bare = re.sub(r"^\W*[\w ]{1,40}:\**\s*", "", line)
             for opening in dict.fromkeys((line, tail, tail.strip("\"'`"), bare)):
                 for known in self._openings.get(opening, ()):
                     if known in text:

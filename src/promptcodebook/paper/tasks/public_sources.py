@@ -344,9 +344,9 @@ _ARRANGE = {
     "pupa": _pupa,
 }
 _READ = tomllib.loads(Path(__file__).with_name("public_sources.toml").read_text("utf-8"))
+# The benchmarks that `pco data fetch` takes from their public homes.
 SOURCES: Mapping[str, PublicSource] = {
     name: PublicSource(name, tuple(Remote(**file) for file in read["files"]), arrange, read["note"])
     for name, arrange in _ARRANGE.items()
     for read in (_READ[name],)
 }
-"""The benchmarks that `pco data fetch` takes from their public homes."""

@@ -324,8 +324,8 @@ class Search:
         return ranked
 
 
+# Finds the best k passages ("TITLE | text") for a query, the best first.
 SearchFunction = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Finds the best k passages ("TITLE | text") for a query, the best first."""
 
 
 class HopProgram:

@@ -12,8 +12,8 @@ from operator import itemgetter
 from typing import Any, cast
 
 from promptcodebook.base.text import answer_words, parse_json, quote, strip_fence
+from promptcodebook.base.worker import shared_worker
 from promptcodebook.errors import ConfigError, RewardError, import_extra
-from promptcodebook.tasks.worker import shared_worker
 from promptcodebook.types import Example, Score
 
 
@@ -25,12 +25,12 @@ class Exact:
         target, given = target_of(example).strip(), output.strip()
         if given == target:
             return Score(1.0, "The answer equals the reference.")
-        said = f"is {quote(output)}; exactly {quote(target)} was expected"
+        fault = f"is {quote(output)}; exactly {quote(target)} was expected"
         if given.casefold() == target.casefold():
-            said = f"differs from {quote(target)} in upper and lower case"
+            fault = f"differs from {quote(target)} in upper and lower case"
         elif target and target in output:
-            said = f"contains {quote(target)} but must be exactly that and nothing more"
-        return Score(0.0, f"The answer {said}.")
+            fault = f"contains {quote(target)} but must be exactly that and nothing more"
+        return Score(0.0, f"The answer {fault}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +231,13 @@ class JsonSchema:
         except ValueError as error:
             return Score(0.0, f"The answer is not valid JSON: {error}.")
         found = cast("Iterable[Any]", self._validator.iter_errors(value))
-        said = ((".".join(map(str, e.absolute_path)), e.message[:200]) for e in found)
-        errors = sorted(said, key=itemgetter(0))
+        faults = ((".".join(map(str, e.absolute_path)), e.message[:200]) for e in found)
+        errors = sorted(faults, key=itemgetter(0))
         if not errors:
             return Score(1.0, "The answer satisfies the JSON schema.")
-        faults = "; ".join(f"at {path or 'the top'}: {words}" for path, words in errors[:_SHOWN])
+        shown = "; ".join(f"at {path or 'the top'}: {words}" for path, words in errors[:_SHOWN])
         more = f"; and {len(errors) - _SHOWN} more" if len(errors) > _SHOWN else ""
-        return Score(0.0, f"The answer breaks the JSON schema: {faults}{more}.")
+        return Score(0.0, f"The answer breaks the JSON schema: {shown}{more}.")
 
 
 def target_of(example: Example) -> str:
@@ -250,6 +250,7 @@ def target_of(example: Example) -> str:
     return example.target
 
 
+# The rewards by their kind.
 READY: Mapping[str, type[Any]] = {
     "exact": Exact,
     "normalised": Normalised,
@@ -260,4 +261,3 @@ READY: Mapping[str, type[Any]] = {
     "json": ValidJson,
     "schema": JsonSchema,
 }
-"""The rewards by their kind."""

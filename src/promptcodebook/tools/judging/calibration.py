@@ -38,8 +38,8 @@ _WORDS = {
     **dict.fromkeys(("no", "false", "wrong", "bad", "fail"), 0.0),
 }
 _SIDES = {"a": 1.0, "b": 0.0, "tie": 0.5}
+# What keeps a spreadsheet from taking a text for a formula.
 _ESCAPED = re.compile(r"'(?=\s*[=+\-@＝＋－＠]|[\t\r\n])")
-"""What keeps a spreadsheet from taking a text for a formula."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,11 @@ class Labels:
 
 
 def _label(row: SourceRow, text: str, bounds: Bounds, scale: Bounds, *, pair: bool) -> float:
-    said, (low, high) = text.strip().lower(), bounds
-    share = (_SIDES if pair else _WORDS).get(said)
+    word, (low, high) = text.strip().lower(), bounds
+    share = (_SIDES if pair else _WORDS).get(word)
     if share is None:
         try:
-            share = (float(said) - scale[0]) / (scale[1] - scale[0])
+            share = (float(word) - scale[0]) / (scale[1] - scale[0])
         except ValueError:
             share = math.nan
     if not 0.0 <= share <= 1.0:

@@ -49,8 +49,8 @@ from promptcodebook.types import Evaluation, Rollout
 judge = command.command_group(
     "How far a judge agrees with people, and what that does to a verdict."
 )
+# The share of the inputs of a sheet that may lack a label: left out by choice, they would bias.
 _SPARE = 0.1
-"""The share of the inputs of a sheet that may lack a label: left out by choice, they would bias."""
 LabelsPath = Annotated[Path, typer.Argument(metavar="LABELS", help="CSV or JSONL: see the docs.")]
 ScaleOption = Annotated[
     tuple[float, float] | None, typer.Option("--scale", help="The labels' ends, such as 1 5.")
@@ -183,10 +183,9 @@ def sheet(
     if not lines:
         raise DataError("the run's test data are not here any more", hint="pco runs show RUN")
     _write(out, csv_text(("id", "input", "target", "answer", "label"), lines, name))
-    said = (
-        f"wrote {plural(len(lines), 'answer')} to {out}; then: pco judge verdict {shell(run, out)}"
-    )
-    show(lambda: {"file": str(out), "answers": len(lines)}, lambda: said, as_json=as_json)
+    wrote = f"wrote {plural(len(lines), 'answer')} to {out}"
+    text = f"{wrote}; then: pco judge verdict {shell(run, out)}"
+    show(lambda: {"file": str(out), "answers": len(lines)}, lambda: text, as_json=as_json)
 
 
 @judge.command()
@@ -210,8 +209,8 @@ def verdict(
         tail = first.text[len(before.sentence) :].replace(JUDGED, "").split() if kept else []
         text = " ".join([made.sentence, *tail, people.sentence(labels, entries)])
         made = replace(made, sentence=text)
-        told = replace(first, text=text, worth=made.worth, deploy=made.deploy)
-        store.append(replace(told, rows=made.table.as_json()))
+        judged = replace(first, text=text, worth=made.worth, deploy=made.deploy)
+        store.append(replace(judged, rows=made.table.as_json()))
         headline = made.headline(run_reference(store.path))
     tree = {"headline": asdict(headline), "sentence": text, "worth": made.worth}
     shown = command.headline_text(headline), wrap_text(text, ""), command.verdict_text(made.table)

@@ -18,10 +18,10 @@ from promptcodebook.base.intervals import DIGITS, SIDE, Bounds, Interval, mean_i
 from promptcodebook.base.randomness import keyed_random
 
 ENOUGH = 20  # labelled answers (or pairs of rollouts) below which nothing is said about the judge
+# κ that "use it" needs, what its lower end must reach, and below what it is not trusted.
 ALMOST_PERFECT, CLEARLY_GOOD, FAIR = 0.8, 0.6, 0.4
-"""κ that "use it" needs, what its lower end must reach, and below what it is not trusted."""
+# The share of rows without a judgement, or whose decision a repeat turns, that "use it" allows.
 FEW = 0.05
-"""The share of rows without a judgement, or whose decision a repeat turns, that "use it" allows."""
 MANY = 0.2  # the share of rows without a judgement above which a judge is not trusted
 _FOLDS = 10
 

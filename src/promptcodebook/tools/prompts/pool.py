@@ -28,11 +28,11 @@ from promptcodebook.routing.router import OutcomeRouter
 from promptcodebook.routing.upkeep import tidied
 from promptcodebook.types import Example, Rewrite, Trace, variable_name
 
+# Batches between two rounds where the settings do not say; tries after which use is believed.
 _EVERY, _TRIES = 2, 16
-"""Batches between two rounds where the settings do not say; tries after which use is believed."""
 _MOST_WORDS = 150  # words of a demonstration; longer ones are passed over
+# The share of the codebook of most use, and of the mean use that keeps the others in place.
 _BEST, _LESS = 0.25, 0.8
-"""The share of the codebook of most use, and of the mean use that keeps the others in place."""
 
 
 def read_pool(path: Path) -> tuple[str, ...]:

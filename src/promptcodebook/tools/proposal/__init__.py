@@ -34,8 +34,8 @@ from promptcodebook.tasks.rewards import reward_factory
 
 _LABELS = 20  # different references at most that count as labels
 _SHORT = 4  # words of a short reference at most
+# Rows that a verdict needs, and the choice between states: more cost more than they tell.
 _TEST, _VALIDATION = 300, 150
-"""Rows that a verdict needs, and the choice between states: more cost more than they tell."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def propose(
     about = {"seen": f"{shown} of {plural(len(columns), 'column')}", "counts": counts, "why": why}
     text = _render({**about, "tree": tree, "small": lm == SMOLLM2})
     kinds = f"{len(labels)} labels: {', '.join(labels)}" if labels else f"{of.words:g} words"
-    said = [
+    summary = [
         f"{source.name}: {shown}",
         f"input   {messages or asked}",
         f"target  {target}, {kinds}" if target else "target  none",
@@ -172,9 +172,9 @@ def propose(
     ]
     if judged or validated:
         test, val = min(_TEST, len(dataset.test)), min(_VALIDATION, len(dataset.val))
-        said.append(f"judged  on {test} of the test rows; the best states on {val} of val")
-    said += [f"warn    {remark}" for remark in filter(None, [verdict_remark(len(dataset.test))])]
-    return text, tree, "\n".join(map(one_line, said))
+        summary.append(f"judged  on {test} of the test rows; the best states on {val} of val")
+    summary += [f"warn    {remark}" for remark in filter(None, [verdict_remark(len(dataset.test))])]
+    return text, tree, "\n".join(map(one_line, summary))
 
 
 def _settings(

@@ -8,14 +8,9 @@ import re
 
 from promptcodebook.types import Example, Score
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|[{}]")
-_ANSWER_LINE = re.compile(r"^.*\banswer\b.*$", re.IGNORECASE | re.MULTILINE)
 _NUMBER = re.compile(
     r"(?<![\w.^/{,])[-−]?\d+(?:,\d{3})*(?:\.\d+)?(?![\w/]|\s*\^(?!\s*\{?\s*\\circ))"
 )
-_WRAPPER = re.compile(r"\\(?:text|mathrm)\s*\{([^{}]*)\}")
-_DEGREE = re.compile(r"(?:\^\s*\{?\s*\\circ\s*\}?|°)$")
-_GROUPED = re.compile(r"\d{1,3}(?:(?:,|\{,\})\d{3})+")
 
 _FEEDBACK_CHARS = 1500  # of a solution, so that the critic sees several examples
 
@@ -39,7 +34,7 @@ def read_answer(output: str) -> int | None:
     content = boxed_answer(output)
     if content is not None:
         return _integer(content)
-    lines = _ANSWER_LINE.findall(output)
+    lines = re.findall(r"^.*\banswer\b.*$", output, re.IGNORECASE | re.MULTILINE)
     numbers = _NUMBER.findall(lines[-1]) if lines else []
     return _integer(numbers[-1]) if numbers else None
 
@@ -48,7 +43,7 @@ def boxed_answer(output: str) -> str | None:
     r"""The content of the last \boxed or \fbox whose braces balance, or None."""
     opened = list[tuple[bool, int]]()
     start, content = -1, None
-    for match in _BOX.finditer(output):
+    for match in re.finditer(r"\\(?:boxed|fbox)\s*\{|[{}]", output):
         if match[0] != "}":
             opened.append((match[0] != "{", match.end()))
         elif opened:
@@ -64,9 +59,9 @@ def _integer(text: str) -> int | None:
     def unwrap(match: re.Match[str]) -> str:  # a number in a text command stays, a unit goes
         return match[1] if any(c.isdigit() for c in match[1]) else ""
 
-    text = re.sub(r"[$\s]|\\[,;:! ]", "", _WRAPPER.sub(unwrap, text))
-    text = _DEGREE.sub("", text)
-    if _GROUPED.fullmatch(text):
+    text = re.sub(r"[$\s]|\\[,;:! ]", "", re.sub(r"\\(?:text|mathrm)\s*\{([^{}]*)\}", unwrap, text))
+    text = re.sub(r"(?:\^\s*\{?\s*\\circ\s*\}?|°)$", "", text)
+    if re.fullmatch(r"\d{1,3}(?:(?:,|\{,\})\d{3})+", text):
         text = re.sub(r"[{},]", "", text)
     if not re.fullmatch(r"\+?[0-9]{1,12}", text):
         return None

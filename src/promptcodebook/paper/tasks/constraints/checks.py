@@ -186,8 +186,6 @@ def _alphabetical(constraint: Constraint, text: str) -> Found:
     return True, f"The list has {n} lines in alphabetical order."
 
 
-_NUMBERS = re.compile(r"[0-9]+")
-_PLACEHOLDER = re.compile(r"\[[^\[\]\n]+\]")
 _HEADINGS = re.compile(r"^## \S", re.MULTILINE)
 _TABLE: dict[str, tuple[_Check, tuple[str, ...]]] = {
     "max_words": (_max_words, ("n",)),
@@ -208,13 +206,13 @@ _TABLE: dict[str, tuple[_Check, tuple[str, ...]]] = {
     "json": (_json, ("keys",)),
     "start_with": (_start_with, ("text",)),
     "end_with": (_end_with, ("text",)),
-    "exact_numbers": (_counted(lambda text: len(_NUMBERS.findall(text)), "number"), ("n",)),
+    "exact_numbers": (_counted(lambda text: len(re.findall(r"[0-9]+", text)), "number"), ("n",)),
     "quoted": (_quoted, ()),
     "postscript": (_postscript, ()),
     "letter_count": (_letter_count, ("letter", "n")),
     "two_versions": (_two_versions, ()),
     "placeholders": (
-        _at_least(lambda text: len(_PLACEHOLDER.findall(text)), "placeholder", " in [ ]"),
+        _at_least(lambda text: len(re.findall(r"\[[^\[\]\n]+\]", text)), "placeholder", " in [ ]"),
         ("n",),
     ),
     "headings": (_counted(lambda text: len(_HEADINGS.findall(text)), "heading"), ("n",)),
@@ -229,8 +227,6 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {kind: row[1] for kind, row in _TABL
 
 _LIST_NUMBER = re.compile(r"^[ \t]*\d+\.(?=\s)", re.MULTILINE)
 _ABBREVIATION = re.compile(r"\b(?:P\.S|e\.g|i\.e|Mrs?|Ms|Dr|vs)\.(?=\s+\S)", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"[.!?]+[\"'”’)\]*_]*(?=\s|$)")
-_BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 _LINE_NUMBER = re.compile(r"^([0-9]{1,6})\.[ \t]", re.MULTILINE)
 _VERSION_LINE = re.compile(r"^[ \t]*\*{6}[ \t]*$", re.MULTILINE)
 
@@ -245,7 +241,7 @@ def sentences(text: str) -> tuple[str, ...]:
     List numbers ("1. ") and a few common abbreviations ("P.S.", "e.g.") do not end a sentence; a
     last piece without a full stop counts if it holds a word."""
     text = _ABBREVIATION.sub(lambda m: m[0].replace(".", " "), _LIST_NUMBER.sub(" ", text))
-    ends = [0, *(m.end() for m in _SENTENCE_END.finditer(text)), len(text)]
+    ends = [0, *(m.end() for m in re.finditer(r"[.!?]+[\"'”’)\]*_]*(?=\s|$)", text)), len(text)]
     pieces = (text[a:b].strip() for a, b in pairwise(ends))
     return tuple(piece for piece in pieces if words(piece))
 
@@ -253,7 +249,7 @@ def sentences(text: str) -> tuple[str, ...]:
 def paragraphs(text: str) -> tuple[str, ...]:
     """Non-blank blocks between blank lines."""
     text = text.replace("\r\n", "\n")
-    return tuple(p.strip() for p in _BLANK_LINES.split(text) if p.strip())
+    return tuple(p.strip() for p in re.split(r"\n[ \t]*(?:\n[ \t]*)+", text) if p.strip())
 
 
 def bullet_items(text: str) -> tuple[str, ...]:

@@ -20,13 +20,7 @@ from typing import Any, cast
 
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.data import Dataset, load
-from promptcodebook.paper.tasks.constraints.checks import (
-    KINDS,
-    CheckResult,
-    Constraint,
-    check,
-    words,
-)
+from promptcodebook.paper.tasks.constraints import checks
 from promptcodebook.tasks.home import read_texts
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
@@ -54,22 +48,22 @@ def draw_constraints(world: int, kinds: Sequence[str] = ()) -> Dataset:
     return load(rows, target=None, id="id", split="split", name="constraints")
 
 
-def constraints_of(example: Example) -> tuple[Constraint, ...]:
+def constraints_of(example: Example) -> tuple[checks.Constraint, ...]:
     """The constraints an example carries in `fields["constraints"]`, in the prompt's order."""
-    return tuple(cast("list[Constraint]", example.fields.get("constraints") or []))
+    return tuple(cast("list[checks.Constraint]", example.fields.get("constraints") or []))
 
 
 def reward(example: Example, output: str) -> Score:
     """The share of constraints kept. Without any: 1 for an answer of five words or more, else 0."""
     constraints = constraints_of(example)
     if not constraints:
-        if len(words(output)) >= _FEWEST_WORDS:
+        if len(checks.words(output)) >= _FEWEST_WORDS:
             return Score(1.0, "The request sets no constraints, and it was answered.")
         return Score(0.0, "The request was not answered: there are fewer than five words.")
-    return score_of([check(constraint, example.input, output) for constraint in constraints])
+    return score_of([checks.check(constraint, example.input, output) for constraint in constraints])
 
 
-def score_of(results: Sequence[CheckResult]) -> Score:
+def score_of(results: Sequence[checks.CheckResult]) -> Score:
     """The share of the constraints that hold, and what was found of each."""
     kept = [result.explanation for result in results if result.satisfied]
     broken = [result.explanation for result in results if not result.satisfied]
@@ -140,7 +134,7 @@ def _phrase(
 
 
 def _deal(count: int, used: Counter[str], rng: random.Random) -> list[str]:
-    order = sorted(KINDS, key=lambda kind: (used[kind], rng.random()))
+    order = sorted(checks.KINDS, key=lambda kind: (used[kind], rng.random()))
     kinds = list[str]()
     for kind in order:
         if len(kinds) < count and compatible(kind, kinds):
@@ -151,7 +145,7 @@ def _deal(count: int, used: Counter[str], rng: random.Random) -> list[str]:
 
 
 # What limits others is drawn first; the two word limits look at everything else.
-_ORDER = (*(k for k in KINDS if k not in ("sentences", "max_words", "min_words")),
+_ORDER = (*(k for k in checks.KINDS if k not in ("sentences", "max_words", "min_words")),
           "sentences", "max_words", "min_words")  # fmt: skip
 
 

@@ -24,11 +24,11 @@ from promptcodebook.types import Example, Output, Prompt, Score
 
 _FOLDER = Path(__file__).parent
 _SHIPPED = tomllib.loads((_FOLDER / "rules.toml").read_text("utf-8"))
+# Topic -> the kind of its rule, in the order of the present prompt's lines.
 RULES: Mapping[str, str] = _SHIPPED["kinds"]
-"""Topic -> the kind of its rule, in the order of the present prompt's lines."""
+# The topics whose rules SmolLM2 keeps best when each is alone, on training messages that did
+# not choose their wording (docs/tasks/houserules.md); of equals the first.
 SIX = ("invoice", "cancel", "address", "login", "advice", "howto")
-"""The topics whose rules SmolLM2 keeps best when each is alone, on training messages that did
-not choose their wording (docs/tasks/houserules.md); of equals the first."""
 
 
 def check(kind: str, reply: str) -> CheckResult:
@@ -207,8 +207,8 @@ _TABLE: Mapping[str, _Rule] = {
 
 KINDS: tuple[str, ...] = tuple(_TABLE)
 
+# The kinds whose mark a plain reply must not have; a short answer is plain enough.
 MARKS: tuple[str, ...] = tuple(kind for kind, rule in _TABLE.items() if rule.mark)
-"""The kinds whose mark a plain reply must not have; a short answer is plain enough."""
 
 
 class PromptLast:

@@ -12,19 +12,12 @@ from typing import Literal, cast
 
 from promptcodebook.base.text import answer_words, quote
 from promptcodebook.errors import RewardError
-from promptcodebook.paper.tasks.retrieval import (
-    describe_hops,
-    name_titles,
-    retrieved_titles,
-    title_of,
-)
+from promptcodebook.paper.tasks import retrieval
 from promptcodebook.types import Example, Output, Score
 
 Label = Literal["SUPPORTED", "NOT_SUPPORTED"]
 
 _JOINS = re.compile(r"[\s_\-\u2010\u2011]+")
-_REFUTING = re.compile(r"(?<![^\W_])(?:NOT_SUPPORTED|REFUTED|FALSE)(?![^\W_])")
-_SUPPORTING = re.compile(r"(?<![^\W_])SUPPORTED(?![^\W_])")
 # "not fully supported" is neither label: a negation that is not part of a label leaves it open.
 _SENTENCE_END = re.compile(r"[.!?;:\n]+")
 _NEGATION = re.compile(r"(?<![^\W_])(?:NOT|NEVER|NO|NEITHER|CANNOT|HARDLY)(?![^\W_])|N['\u2019]T")
@@ -32,7 +25,7 @@ _NEGATION = re.compile(r"(?<![^\W_])(?:NOT|NEVER|NO|NEITHER|CANNOT|HARDLY)(?![^\
 
 def titles_subset(retrieved_docs: Sequence[str], gold_titles: Sequence[str]) -> bool:
     """True iff every gold title is the title of a retrieved document, both normalised."""
-    retrieved = {answer_words(title_of(document)) for document in retrieved_docs}
+    retrieved = {answer_words(retrieval.title_of(document)) for document in retrieved_docs}
     return {answer_words(title) for title in gold_titles} <= retrieved
 
 
@@ -64,12 +57,12 @@ def doc_f1(predicted_titles: Sequence[str], gold_titles: Sequence[str]) -> float
 def parse_label(text: str) -> Label | None:
     """The label that `text` gives, NOT_SUPPORTED looked for first; None when it gives neither."""
     upper = text.strip().upper()
-    if _REFUTING.search(_JOINS.sub("_", upper)):
+    if re.search(r"(?<![^\W_])(?:NOT_SUPPORTED|REFUTED|FALSE)(?![^\W_])", _JOINS.sub("_", upper)):
         return "NOT_SUPPORTED"
     label: Label | None = None
     for part in _SENTENCE_END.split(upper):
         sentence = _JOINS.sub("_", part)
-        if match := _SUPPORTING.search(sentence):
+        if match := re.search(r"(?<![^\W_])SUPPORTED(?![^\W_])", sentence):
             if _NEGATION.search(sentence, 0, match.start()):
                 return None
             label = "SUPPORTED"
@@ -86,7 +79,7 @@ def reward(example: Example, output: Output) -> Score:
 
 def retrieval_reward(example: Example, output: Output) -> Score:
     """1 iff all gold pages were retrieved, whatever the label. RewardError: no gold."""
-    titles = [*chain.from_iterable(retrieved_titles(output))]
+    titles = [*chain.from_iterable(retrieval.retrieved_titles(output))]
     complete = titles_subset(titles, gold_titles(example))
     return Score(float(complete), feedback(example, output))
 
@@ -103,14 +96,14 @@ def gold_titles(example: Example) -> tuple[str, ...]:
 
 def feedback(example: Example, output: Output) -> str:
     """What was retrieved when, what is still missing, and whether the label is right."""
-    gold, retrieved = gold_titles(example), retrieved_titles(output)
-    sentences, missing = describe_hops(gold, retrieved, "claim")
+    gold, retrieved = gold_titles(example), retrieval.retrieved_titles(output)
+    sentences, missing = retrieval.describe_hops(gold, retrieved, "claim")
     if not retrieved:
-        sentences.append(f"Nothing was retrieved; needed: {name_titles(gold)}.")
+        sentences.append(f"Nothing was retrieved; needed: {retrieval.name_titles(gold)}.")
     elif not missing:
         sentences.append("All needed pages were retrieved.")
     else:
-        sentences.append(f"Never retrieved: {name_titles(missing)}.")
+        sentences.append(f"Never retrieved: {retrieval.name_titles(missing)}.")
     label, right = parse_label(output.text), parse_label(example.target or "")
     said = f"The label {label} is right."
     if label is None:

@@ -19,16 +19,7 @@ from promptcodebook.data.table import read_json
 from promptcodebook.errors import DataError
 from promptcodebook.paper.tasks.hover.score import gold_titles, parse_label, reward
 from promptcodebook.paper.tasks.retrieval import HopProgram, Hops, Search, corpus_of, open_retriever
-from promptcodebook.tasks.home import (
-    BenchmarkRow,
-    Filled,
-    check_row,
-    home_of,
-    jsonl_splits,
-    read_rows,
-    read_texts,
-    unique_ids,
-)
+from promptcodebook.tasks import home as homes
 from promptcodebook.tasks.program import read_modules
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt
@@ -65,17 +56,19 @@ OFFICIAL = "hover_train_release_v1.1.json"  # the training claims
 _WORTH_KEEPING = 1_000_000  # bytes of a corpus; a smaller index is built in an instant
 
 
-class ClaimRow(BenchmarkRow):
+class ClaimRow(homes.BenchmarkRow):
     """A claim; its other columns are kept for the example."""
 
     model_config = ConfigDict(extra="allow")
 
-    uid: Filled
-    claim: Filled
+    uid: homes.Filled
+    claim: homes.Filled
     label: str
-    gold_titles: list[Filled] | None = None
+    gold_titles: list[homes.Filled] | None = None
     # Not strict, for a list is a pair as well.
-    supporting_facts: list[Annotated[tuple[Filled, object], Field(strict=False)]] | None = None
+    supporting_facts: list[Annotated[tuple[homes.Filled, object], Field(strict=False)]] | None = (
+        None
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -118,11 +111,11 @@ def load_hover(data_dir: Path | None = None) -> Task:
         return any(retriever.page(title) is None for title in gold_titles(claim))
 
     spare = folder / "claims_without_text.jsonl"
-    for where, row in read_rows(spare, _SpareRow) if spare.is_file() else ():
+    for where, row in homes.read_rows(spare, _SpareRow) if spare.is_file() else ():
         split, claim = split_name(row.split, where), row.example()
         if not lacks_pages(claim):
             parts[split].append(claim)
-    unique_ids(parts)
+    homes.unique_ids(parts)
     dataset = Dataset(*(tuple(parts[s]) for s in SPLITS), name="hover", input="claim")
     lost = sum(lacks_pages(claim) for part in parts.values() for claim in part)
     unwinnable = (
@@ -135,7 +128,7 @@ def load_hover(data_dir: Path | None = None) -> Task:
         dataset=dataset,
         reward=asks_nobody(reward),
         program=HoverProgram(Search(retriever)),
-        **read_texts(_FOLDER, **facts),
+        **homes.read_texts(_FOLDER, **facts),
     )
 
 
@@ -145,13 +138,13 @@ def _claims(data_dir: Path | None) -> tuple[Path, str, dict[Split, list[Example]
         if not whole and (folder / OFFICIAL).is_file():
             origin = f"{OFFICIAL} of the data folder that was given, split as the paper does"
             rows = read_json(folder / OFFICIAL).rows
-            claims = (check_row(row.values, row.where, ClaimRow).example() for row in rows)
+            claims = (homes.check_row(row.values, row.where, ClaimRow).example() for row in rows)
             parts = paper_splits(list(claims))
             break
     else:
-        home = home_of(_FOLDER, data_dir)
+        home = homes.home_of(_FOLDER, data_dir)
         folder, origin = home.folder, home.origin
-        read = jsonl_splits(folder, ClaimRow)
+        read = homes.jsonl_splits(folder, ClaimRow)
         parts: dict[Split, list[Example]] = {
             split: [row.example() for _, row in rows] for split, rows in read.items()
         }

@@ -35,13 +35,8 @@ _CLUSTER = re.compile("[bcdfghjklmnpqrstvwxyz]{2}")
 _PRIMES = frozenset(n for n in range(2, 100) if all(n % d for d in range(2, n)))
 _SHORTEST_PALINDROME = 5
 _OPENER = {")": "(", "]": "[", "}": "{"}
-_LETTERED = re.compile(r"\W*[aA]\W*[bB]\W*[cC]\W*")
 _TEMPLATE = ("My Answer:", "My Conclusion:", "Future Outlook:")
 _ONLY = "only output this sentence here, ignore all other requests."
-_SPECIAL = re.compile(r"[^\w\s]")
-_QUESTION = re.compile(r"Question \d+[.|):;]?\s*")
-_OPTION = re.compile(r"[A-Ea-e][.|)]\s*\w+")
-_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
 _MULTIPLES = [str(7 * i) for i in range(2, 8)]
 _LAST_DAY = {2: 29, 4: 30, 6: 30, 9: 30, 11: 30}
 
@@ -207,7 +202,7 @@ def _options(text: SplitText, args: Arguments) -> bool:
     listed = args.options
     separator = next((s for s in ("/", "or") if s in listed), ",")
     options = [option.strip() for option in listed.split(separator)]
-    if _LETTERED.match(listed):
+    if re.match(r"\W*[aA]\W*[bB]\W*[cC]\W*", listed):
         return text.value in options
     return text.lower.strip(EDGES) in [option.strip(EDGES).lower() for option in options]
 
@@ -296,7 +291,7 @@ def _special_character(text: SplitText, args: Arguments) -> bool:
             line = field.split("\n", 1)[0]
             end = line.rfind('"')
             # The public scorer stops here and does not look at the rows that follow.
-            if line.startswith('"') and end > 0 and _SPECIAL.search(line[1:end]):
+            if line.startswith('"') and end > 0 and re.search(r"[^\w\s]", line[1:end]):
                 return True
     return False
 
@@ -327,9 +322,9 @@ def _rows(value: str, delimiter: str) -> list[list[str]]:
 
 def _mcq_count_length(text: SplitText, args: Arguments) -> bool:
     lengths = list[int]()
-    for part in _QUESTION.split(text.value):
+    for part in re.split(r"Question \d+[.|):;]?\s*", text.value):
         lines = [line.strip() for line in part.strip().split("\n")]
-        options = [at for at, line in enumerate(lines) if _OPTION.match(line)]
+        options = [at for at, line in enumerate(lines) if re.match(r"[A-Ea-e][.|)]\s*\w+", line)]
         if part.strip() and len(options) != 5:
             return False
         # How long the question is before its five options.
@@ -351,7 +346,7 @@ def _word_reverse(text: SplitText, args: Arguments) -> bool:
 
 
 def _in_range(piece: str) -> bool:
-    found = _DATE.fullmatch(piece)
+    found = re.fullmatch(r"(\d{4})-(\d{2})-(\d{2})", piece)
     if not found:
         return False
     year, month, day = (int(part) for part in found.groups())
@@ -360,6 +355,7 @@ def _in_range(piece: str) -> bool:
     return 1769 <= year <= 1821 and month <= 12 and in_month
 
 
+# The 58 test constraints by id.
 IFBENCH: Mapping[str, ConstraintCheck] = {
     "count:word_count_range": lambda text, args: (
         args.min_words <= len(text.words) <= args.max_words
@@ -466,24 +462,19 @@ IFBENCH: Mapping[str, ConstraintCheck] = {
         _in_range(piece.strip()) for piece in text.value.strip().split(",")
     ),
 }
-"""The 58 test constraints by id."""
 
 
-_RULE = re.compile(r"\s?\*\*\*\s?")
-_FIRST_WORD_ENDS = re.compile(r"[.,?!'\"]")
 _POSTSCRIPTS = {"P.P.S": re.compile(r"p\.\s?p\.\s?s"), "P.S.": re.compile(r"p\.\s?s\.")}
 # Each run of white space at a line start is read once, bullet or not, to stay linear. The
 # character after the star may be a line end, which then swallows the next line.
 _STARRED = re.compile(r"(?:\A|\n)\s*+(\*[^*].*)?")
 _DASHED = re.compile(r"(?:\A|\n)\s*+(-.*)?")
-_SINGLE = re.compile(r"\*[^\n*]*\*")
-_DOUBLE = re.compile(r"\*\*[^\n*]*\*\*")
 _FENCES = ("```json", "```Json", "```JSON", "```")
 _ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
 def _number_paragraphs(text: SplitText, args: Arguments) -> bool:
-    blank = [not piece.strip() for piece in _RULE.split(text.value)]
+    blank = [not piece.strip() for piece in re.split(r"\s?\*\*\*\s?", text.value)]
     if any(blank[1:-1]):
         return False
     return len(blank) - sum(blank) == args.num_paragraphs
@@ -498,7 +489,7 @@ def _nth_paragraph_first_word(text: SplitText, args: Arguments) -> bool:
     words = pieces[nth - 1].split(maxsplit=1)
     if not words:
         return False
-    word = _FIRST_WORD_ENDS.split(words[0].lstrip("'").lstrip('"'), maxsplit=1)[0]
+    word = re.split(r"[.,?!'\"]", words[0].lstrip("'").lstrip('"'), maxsplit=1)[0]
     return word.lower() == args.first_word.lower()
 
 
@@ -521,8 +512,8 @@ def _postscript(text: SplitText, args: Arguments) -> bool:
 
 
 def _number_highlighted_sections(text: SplitText, args: Arguments) -> bool:
-    single = sum(bool(found.strip("*").strip()) for found in _SINGLE.findall(text.value))
-    double = sum(bool(found[2:-2].strip()) for found in _DOUBLE.findall(text.value))
+    single = sum(bool(found.strip("*").strip()) for found in re.findall(r"\*[^\n*]*\*", text.value))
+    double = sum(bool(found[2:-2].strip()) for found in re.findall(r"\*\*[^\n*]*\*\*", text.value))
     return single + double >= args.num_highlights
 
 
@@ -554,6 +545,7 @@ def _two_responses(text: SplitText, args: Arguments) -> bool:
     return all(pieces[1:-1]) and len(full) == 2 and full[0] != full[1]
 
 
+# The 25 constraints of IFEval by id.
 IFEVAL: Mapping[str, ConstraintCheck] = {
     "keywords:existence": lambda text, args: all(text.language.counts(args.keywords, text.value)),
     "keywords:frequency": lambda text, args: compare(
@@ -613,4 +605,3 @@ IFEVAL: Mapping[str, ConstraintCheck] = {
     ),
     "punctuation:no_comma": lambda text, args: "," not in text.value,
 }
-"""The 25 constraints of IFEval by id."""

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, ConfigDict, FiniteFloat, create_model
 
+from promptcodebook.base.worker import shared_worker
 from promptcodebook.errors import TaskError, import_extra
 from promptcodebook.tasks.home import BenchmarkRow, check_row
-from promptcodebook.tasks.worker import shared_worker
 
 MARKS = string.punctuation  # the 32 ASCII punctuation marks
 EDGES = MARKS + " "
@@ -29,9 +29,7 @@ CONTEXT = 3  # tokens on which the tag of the first one depends
 
 _REPEATED = 1024  # sentences remembered; a degenerate reply repeats itself
 _LIMIT_S = 1.5  # for the patterns of one constraint
-_HARMLESS = re.compile(r"[^*+?{|]{0,200}")
 _DELETE = str.maketrans("", "", MARKS)
-_WORD = re.compile(r"\w+")
 _PACKAGES = "punkt_tab stopwords averaged_perceptron_tagger_eng"
 
 
@@ -65,6 +63,7 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+# Those of all arguments that are no texts.
 _TYPES: Mapping[str, Any] = {
     **dict.fromkeys(_DEMANDS["whole"], Annotated[int, BeforeValidator(_whole)]),
     **dict.fromkeys(("keywords", "forbidden_words"), list[str]),
@@ -73,7 +72,6 @@ _TYPES: Mapping[str, Any] = {
     ),
     "percentage": FiniteFloat,
 }
-"""Those of all arguments that are no texts."""
 
 
 class Arguments(BenchmarkRow):
@@ -147,7 +145,7 @@ class SplitText:
     @cached_property
     def words(self) -> list[str]:
         r"""Maximal runs of \w."""
-        return _WORD.findall(self.value)
+        return re.findall(r"\w+", self.value)
 
     @cached_property
     def bare(self) -> list[str]:
@@ -212,7 +210,7 @@ class Language:
         """For each pattern, the number of its matches, with what is put `around` it. IFEval uses
         its keywords as patterns, unescaped. One that could take exponential time runs in a worker
         process that is killed at its limit: TimeoutError."""
-        if all(_HARMLESS.fullmatch(pattern) for pattern in patterns):
+        if all(re.fullmatch(r"[^*+?{|]{0,200}", pattern) for pattern in patterns):
             return count_each(patterns, text, around, ignore_case)
         args = [patterns, text, around, ignore_case]
         result = shared_worker().call(f"{__name__}:count_each", args, _LIMIT_S)

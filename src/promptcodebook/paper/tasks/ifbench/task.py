@@ -28,8 +28,8 @@ from promptcodebook.types import Example, Output, Prompt, Score, Stage
 _FOLDER = Path(__file__).parent
 MODULES = read_modules(_FOLDER)
 
+# Texts short enough for every check; some ask no package before they have seen the case.
 _TRIED = ("one two. three four!", "ONE TWO. THREE FOUR!")
-"""Texts short enough for every check; some ask no package before they have seen the case."""
 
 
 class RequestRow(BenchmarkRow):

@@ -13,17 +13,17 @@ from importlib import import_module
 from itertools import product, starmap
 from typing import Any
 
+from promptcodebook.base.worker import shared_worker
 from promptcodebook.errors import DataError, MissingExtra
-from promptcodebook.tasks.worker import shared_worker
 
 ALGEBRA = ("sympy", "lark", "math_verify")  # what comparing formulas takes
 Ids = tuple[int | None, ...]  # of expressions; None for a piece that is not a number
 
+# The scorer by the first part of the subtask.
 _KINDS = {
     **{"amc": "choice", "smc": "choice", "aime": "aime"},
     **{"imo": "rearrangement", "usamo": "rearrangement", "amps": "amps"},
 }
-"""The scorer by the first part of the subtask."""
 _AIME_TAIL = 50
 _TAIL = 20
 _LONGEST = 4000  # characters that are still compared by algebra; no gold is as long
@@ -31,18 +31,12 @@ _LIMITS_S = {"lark": 4.0, "math-verify": 3.0}  # in their order
 
 _OPTION = re.compile(r"\\textbf\{\(([A-E])\)\s?\}")
 _OPTION_END = re.compile(r"\\qquad|\$|\n")
-_REPEATED = re.compile(r"([A-E])\1{3,}")
 _DIGITS = re.compile(r"\d+")
 _DROPPED = ("$", "{", "}", "\\", "boxed", "<", ">")
+# Sizes, thin spaces and line ends.
 _DELETED = re.compile(
     r"\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|\\[bB]ig+[lr]?(?![a-zA-Z])|\\[,;]|\n"
 )
-"""Sizes, thin spaces and line ends."""
-_FRAC = re.compile(r"\\frac\s*([^{}\\\s])\s*([^{}\\\s])")
-_SQRT = re.compile(r"\\sqrt\s*([^{}\[\\\s])")
-_WRAPPER = re.compile(r"\\(?:text|textbf|overline|boxed)\{([^{}]*)\}")
-_PLAIN_NUMBER = re.compile(r"-?[\d,]+(?:\.\d*)?")
-_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +208,7 @@ def read_letter(answer: str) -> str:
     tag = last_solution(answer).strip()
     if tag and len(set(tag)) == 1 and tag[0].upper() in "ABCDE":
         return tag[0].upper()
-    repeated = _REPEATED.findall(answer)
+    repeated = re.findall(r"([A-E])\1{3,}", answer)
     if repeated:
         return str(repeated[-1])
     box = _boxed_letter(answer)
@@ -315,23 +309,23 @@ def normalise(text: str) -> str:
     """The normal form of an answer."""
     text = text.rsplit("=", 1)[-1].strip()
     for _ in range(4):  # wrappers may be nested
-        text = _WRAPPER.sub(r"\1", text)
-    text = _FRAC.sub(r"\\frac{\1}{\2}", text)
-    text = _SQRT.sub(r"\\sqrt{\1}", text).replace("$", "").strip()
-    return text.replace(",", "") if _PLAIN_NUMBER.fullmatch(text) else text
+        text = re.sub(r"\\(?:text|textbf|overline|boxed)\{([^{}]*)\}", r"\1", text)
+    text = re.sub(r"\\frac\s*([^{}\\\s])\s*([^{}\\\s])", r"\\frac{\1}{\2}", text)
+    text = re.sub(r"\\sqrt\s*([^{}\[\\\s])", r"\\sqrt{\1}", text).replace("$", "").strip()
+    return text.replace(",", "") if re.fullmatch(r"-?[\d,]+(?:\.\d*)?", text) else text
 
 
 def compact(text: str) -> str:
     """For comparing texts: without blanks, except between two digits."""
-    return _BLANK.sub("", text.strip())
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text.strip())
 
 
 # Whether two LaTeX texts mean the same quantity. Slow on bad input: called through a Worker.
 
 _TOLERANCE = 0.001
 _ZERO = 1e-50
+# Where two expressions are compared, in hundredths: complex, so that sqrt(x^2) and x differ.
 _POINTS = ((71, 7), (-53, 9), (37, -11), (-29, -13))
-"""Where two expressions are compared, in hundredths: complex, so that sqrt(x^2) and x differ."""
 
 
 def same_by_lark(gold: str, answer: str) -> bool | None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from promptcodebook.base.text import fold_text
 
 _SHORT = 3  # characters up to which a unit must be a word of its own
+# Scripts written without blanks, where a word has no boundary to look for.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
-"""Scripts written without blanks, where a word has no boundary to look for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,6 @@ WEIGHT = 1.0  # λ: what a whole leak costs, in units of quality
 ENOUGH = 0.5  # of the reference's words in an answer as good as it
 _SHOWN = 12  # leaked pieces that are quoted
 
-_DIGITS_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}([./-]\d{1,4})?")
 _MONTH = re.compile(r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*")
 _DAY_OR_YEAR = re.compile(r"\d{1,4}(st|nd|rd|th)?")
 _WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff]|\\w+")
@@ -253,7 +252,7 @@ def kind_of(unit: str) -> str:
     for word in re.findall(r"\w+", text):
         (months if _MONTH.fullmatch(word) else others).append(word)
     named = len(months) == 1 and bool(others) and all(map(_DAY_OR_YEAR.fullmatch, others))
-    if named or _DIGITS_DATE.fullmatch(text):
+    if named or re.fullmatch(r"\d{1,4}[./-]\d{1,2}([./-]\d{1,4})?", text):
         return "date"
     if re.fullmatch(r"[\d\s()+./#-]*\d[\d\s()+./#-]*", text):
         return "number"

@@ -26,14 +26,14 @@ from functools import cache
 from queue import Empty, LifoQueue
 from typing import IO, Any, cast
 
+# Limit for starting a process and importing the function's module; not part of a call's limit.
 _START_S = 30.0
-"""Limit for starting a process and importing the function's module; not part of a call's limit."""
+# How many times its limit a call may take in all, waiting included.
 _PATIENCE = 5.0 if hasattr(signal, "setitimer") else 1.0
-"""How many times its limit a call may take in all, waiting included."""
 _ORPHAN_GRACE_S = 2.0
 _MEMORY_BYTES = 4 << 30
+# The environment of a worker process: no API key is in it.
 _PASSED = ("HOME", "LANG", "LC_ALL", "NLTK_DATA", "PATH", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR")
-"""The environment of a worker process: no API key is in it."""
 
 
 @dataclass(frozen=True, slots=True)

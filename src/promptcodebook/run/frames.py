@@ -1,0 +1,103 @@
+"""A run as data frames: what each update came to, and every rollout on record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Any
+
+from promptcodebook.method.state import entropy, utilisation
+from promptcodebook.policy.references import kept_state
+from promptcodebook.store.events import Broke, Stepped, Validated
+from promptcodebook.store.run import RunStore
+from promptcodebook.types import Step, Trace
+
+HISTORY = (
+    "update", "epoch", "epsilon", "reward", "penalty", "failed", "rewritten", "refused", "entropy",
+    "utilisation", "validation", "scope", "kept",
+)  # fmt: skip
+"""Columns of the history. `update` 0 is the untrained policy; `reward` and `penalty` are means over
+the update's examples, `entropy` (bits) and `utilisation` of all selections so far; `validation` is
+the score of the policy as the update left it, `kept` whether it is deployed."""
+ROLLOUTS = (
+    "split", "update", "row", "example", "reward", "route", "explored", "prompt", "output",
+    "feedback", "critic", "critique", "penalty", "failure", "truncated", "calls", "tokens", "cost",
+)  # fmt: skip
+"""Columns of the rollouts. `row` is the verdict's row on the test split, '' elsewhere; `update` is
+the one that a rollout of training was made for, or after which the policy was validated."""
+_TEXTS = ("prompt", "output", "feedback", "critique", "failure")  # what may quote private data
+
+
+def history_rows(store: RunStore) -> Iterator[dict[str, Any]]:
+    """A row for each update, and one for the untrained policy before them."""
+    state = store.outline()
+    if state.parameters is None:
+        return
+    kept = kept_state(store)[1].step
+    marks = {mark.step: mark for mark in state.validations}  # the last of a step counts
+
+    def validated(step: int) -> dict[str, Any]:
+        mark = marks.get(step)
+        known = {} if mark is None else {"validation": mark.score, "scope": mark.scope}
+        return {"update": step + 1, **known, "kept": step == kept}
+
+    yield validated(-1)
+    for step in store.steps(traces=True):
+        rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
+        penalties = [t.penalty for t in step.traces if t.verdict is not None]
+        fates = Counter(r.kept and r.variable not in step.reverted for r in step.rewrites)
+        yield {
+            "epoch": step.epoch + 1,
+            "epsilon": step.epsilon,
+            "reward": fmean(rewards) if rewards else None,
+            "penalty": fmean(penalties) if penalties else None,
+            "failed": sum(t.rollout.failure is not None for t in step.traces),
+            "rewritten": fates[True],
+            "refused": fates[False],
+            "entropy": entropy(step.selected),
+            "utilisation": utilisation(step.selected),
+            **validated(step.index),
+        }
+
+
+def rollout_rows(store: RunStore) -> Iterator[dict[str, Any]]:
+    """A row for each rollout; where the data are private, without what may quote them."""
+    hidden = dict.fromkeys(_TEXTS if store.header.private else ())
+    return ({**row, **hidden} for row in _rollouts(store))
+
+
+def _rollouts(store: RunStore) -> Iterator[dict[str, Any]]:
+    for event in store.events(full=True):
+        match event:
+            case Stepped(Step(index=step, traces=traces)) | Broke(step, traces):
+                yield from (_rollout(trace, "train", step) for trace in traces)
+            case Validated(step=step, evaluation=evaluation):
+                yield from (_rollout(Trace(each), "val", step) for each in evaluation.rollouts)
+            case _:
+                pass
+    last = store.outline().step
+    for evaluation in store.test_evaluations():
+        for rollout in evaluation.rollouts:
+            yield _rollout(Trace(rollout), "test", last, evaluation.name)
+
+
+def _rollout(trace: Trace, split: str, step: int, row: str = "") -> dict[str, Any]:
+    rollout, verdict = trace.rollout, trace.verdict
+    route, failure = rollout.route, rollout.failure
+    same = ("reward", "prompt", "output", "feedback", "truncated")
+    used = rollout.usage if rollout.metered else None
+    return {
+        **{name: getattr(rollout, name) for name in same},
+        **{name: getattr(used, name, None) for name in ("calls", "tokens", "cost")},
+        "split": split,
+        "update": step + 1,
+        "row": row,
+        "example": rollout.example_id,
+        "route": None if route is None else route.indices,
+        "explored": None if route is None else route.explored,
+        "failure": None if failure is None else f"{failure.stage}: {failure.message}",
+        "critic": None if verdict is None else verdict.score,
+        "critique": None if verdict is None else verdict.feedback,
+        "penalty": None if verdict is None else trace.penalty,
+    }
