@@ -32,6 +32,17 @@ def registry_in(folder: Path) -> tuple[Registry, str, str]:
     return registry, today, new
 
 
+def try_canary(
+    registry: Registry,
+    version: str,
+    split: str = "conversation",
+    share: float = 0.5,
+    margin: float = 0.0,
+) -> None:
+    plan: dict[str, Any] = {"share": share, "margin": margin, "split": split}
+    registry.promote(version, PRODUCTION, gate=open_gate, canary=plan)
+
+
 @asynccontextmanager
 async def judging(folder: Path, registry: Registry, **setup: Any) -> AsyncGenerator[Up]:
     """A server of PRODUCTION that keeps feedback in the folder, and judges canaries by it."""
@@ -54,14 +65,10 @@ class Trial:
     registry: Registry
     today: str
     new: str
-    ref: str = PRODUCTION
 
-    async def begin(
-        self, share: float = 0.5, split: str = "conversation", margin: float = 0.0
-    ) -> None:
+    async def begin(self, split: str = "conversation", margin: float = 0.0) -> None:
         """Begins a canary, which the server then has taken up and found to have no feedback."""
-        plan: dict[str, Any] = {"share": share, "margin": margin, "split": split}
-        self.registry.promote(self.new, self.ref, gate=open_gate, canary=plan)
+        try_canary(self.registry, self.new, split, margin=margin)
         begun = self.canary
         await until(lambda: self.served.proxy.live.canary == begun)
         await self.ready("no feedback")
@@ -86,7 +93,7 @@ class Trial:
 
     @property
     def canary(self) -> Canary | None:
-        return self.registry.canary(self.ref)
+        return self.registry.canary(PRODUCTION)
 
     async def ready(self, *parts: str) -> dict[str, Any]:
         """What /readyz says, once its canary's state has these parts in it."""

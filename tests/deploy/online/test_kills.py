@@ -20,9 +20,9 @@ import pytest
 from promptcodebook.deploy.online.log import Feedback, SqliteLog
 from tests.build.clock import until
 from tests.build.cluster import served
-from tests.build.online import registry_in
+from tests.build.online import registry_in, try_canary
 from tests.build.proxied import SAID
-from tests.build.registry import PRODUCTION, open_gate
+from tests.build.registry import PRODUCTION
 
 pytestmark = pytest.mark.slow
 KILLS = int(os.environ.get("PCO_TEST_MOMENTS", "5"))
@@ -106,7 +106,6 @@ async def test_no_acknowledged_feedback_is_lost_to_a_kill(tmp_path: Path) -> Non
 
 async def test_a_canary_ends_once_though_its_server_is_killed(tmp_path: Path) -> None:
     registry, *versions = registry_in(tmp_path)
-    plan: dict[str, Any] = {"share": 0.5, "margin": 0.0, "split": "header:X-Split"}
     acknowledged, before = set[tuple[str, str]](), 0
     process, url = await started(tmp_path / "registry")
 
@@ -135,7 +134,7 @@ async def test_a_canary_ends_once_though_its_server_is_killed(tmp_path: Path) ->
             for kill in range(KILLS):
                 good, today = kill % 3 > 0, registry.resolve(PRODUCTION)
                 [tried] = {*versions} - {today}
-                registry.promote(tried, PRODUCTION, gate=open_gate, canary=plan)
+                try_canary(registry, tried, "header:X-Split")
                 entries = len(registry.history())
                 await until(tries)
                 under_way = asyncio.ensure_future(users(60))

@@ -20,9 +20,9 @@ from promptcodebook.deploy.registry.registry import Registry
 from promptcodebook.deploy.serve.spending import Spending
 from promptcodebook.lm.budget import PriceTable
 from tests.build.clock import until
-from tests.build.online import judging, registry_in
+from tests.build.online import judging, registry_in, try_canary
 from tests.build.proxied import SAID, Setup, Up, up
-from tests.build.registry import PRODUCTION, open_gate
+from tests.build.registry import PRODUCTION
 from tests.build.server import fails, says
 
 HOSTILE, *HONEST = tuple(f"key-of-caller-{n:02}" for n in range(13))
@@ -32,8 +32,7 @@ HOSTILE, *HONEST = tuple(f"key-of-caller-{n:02}" for n in range(13))
 async def trying(folder: Path, **setup: Any) -> AsyncGenerator[tuple[Up, Registry, str]]:
     """A server with a canary of half of its requests; the canary's version."""
     registry, _, new = registry_in(folder)
-    plan: dict[str, Any] = {"share": 0.5, "margin": 0.0, "split": "header:X-Split"}
-    registry.promote(new, PRODUCTION, gate=open_gate, canary=plan)
+    try_canary(registry, new, "header:X-Split")
     async with judging(folder, registry, keys=(HOSTILE, *HONEST), **setup) as served:
         while served.proxy.live.tried is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
