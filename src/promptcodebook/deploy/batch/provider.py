@@ -345,7 +345,7 @@ class Provider:
             message = f"{self._spec.base_url} refused the batch {batch.id}: {first}{line}"
             raise BatchRefused(message, hint=_OTHER)
         took = batch.seconds
-        seconds = time.time() - noted.facts["time"] if took is None else took
+        seconds = max(0.0, time.time() - noted.facts["time"]) if took is None else took
         results = dict[str, BatchReply]()
         for name in filter(None, (batch.output_file_id, batch.error_file_id)):
             results |= read_results(await self._call("GET", f"files/{name}/content"), seconds)

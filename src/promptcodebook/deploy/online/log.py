@@ -16,7 +16,7 @@ import sqlite3
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -394,12 +394,20 @@ class ServedLog(Recorder, ABC):
     @abstractmethod
     def put(self, item: Served) -> None: ...
 
-    @abstractmethod
     async def give(
         self, feedback: Feedback, caller: str | None, room: Room = ROOM
     ) -> FeedbackStatus:
         """Commits feedback; `caller` None may speak of any request. What another caller asked is
-        unknown to this one."""
+        unknown to this one. The request itself may be on its way to the log still."""
+        ends = time.monotonic() + _PATIENCE_S
+        while (became := await self._give(feedback, caller, room)) == "unknown":
+            if time.monotonic() > ends:
+                break
+            await asyncio.sleep(_AGAIN_S)
+        return became
+
+    @abstractmethod
+    async def _give(self, feedback: Feedback, caller: str | None, room: Room) -> FeedbackStatus: ...
 
     @abstractmethod
     def erase(self, ids: Sequence[str]) -> int:
@@ -483,23 +491,18 @@ class SqliteLog(BackgroundFile, ServedLog):
         super().__init__(path, "requests are", write)
         self._path = path
 
-    async def give(
-        self, feedback: Feedback, caller: str | None, room: Room = ROOM
-    ) -> FeedbackStatus:
-        async def once() -> FeedbackStatus:
-            found: list[FeedbackStatus] = []
+    async def _give(self, feedback: Feedback, caller: str | None, room: Room) -> FeedbackStatus:
+        found: list[FeedbackStatus] = []
 
-            def work(db: sqlite3.Connection) -> None:
-                row = db.execute(OWNER, (feedback.request_id,)).fetchone()
-                known = db.execute(KNOWN, (feedback.request_id,)).fetchall()
-                found[:] = [judged(row, known, feedback, caller, room)]
-                if found[0] == "kept":
-                    db.execute(ADD, said(feedback))
+        def work(db: sqlite3.Connection) -> None:
+            row = db.execute(OWNER, (feedback.request_id,)).fetchone()
+            known = db.execute(KNOWN, (feedback.request_id,)).fetchall()
+            found[:] = [judged(row, known, feedback, caller, room)]
+            if found[0] == "kept":
+                db.execute(ADD, said(feedback))
 
-            await self.writer.write(work)
-            return found[0]
-
-        return await patiently(once)
+        await self.writer.write(work)
+        return found[0]
 
     def _rows(self, sql: str, given: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         with closing(Reader(self._path, LAYOUT, _LONG_S)) as reader:
@@ -554,16 +557,6 @@ def said(feedback: Feedback) -> tuple[str, str, float, float, str]:
         for text in (feedback.name, feedback.said)
     )
     return feedback.request_id, key, feedback.time, feedback.reward, words
-
-
-async def patiently(once: Callable[[], Awaitable[FeedbackStatus]]) -> FeedbackStatus:
-    """What becomes of feedback whose request may be on its way to the log still."""
-    ends = time.monotonic() + _PATIENCE_S
-    while True:
-        became = await once()
-        if became != "unknown" or time.monotonic() > ends:
-            return became
-        await asyncio.sleep(_AGAIN_S)
 
 
 def erase(execute: Execute, request_id: str) -> int:
