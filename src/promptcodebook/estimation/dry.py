@@ -55,6 +55,7 @@ _DIMENSIONS = 16  # of an embedding: how many does not matter to what a run take
 _LETTERS = str.maketrans("0123456789", "ghiklmnoru")
 CALLS = 1000  # calls of a shortened plan's training, about: a second's work
 EXAMPLES = 20  # examples of a split that a shortened plan evaluates
+TRAINED = 2000  # examples that its batches are drawn from, unless it visits more
 _FEEDBACK = 20  # words that a reward says of an answer that is not solved
 
 
@@ -393,6 +394,9 @@ def shorten_plan(plan: Plan) -> Plan:
         times, left = divmod(whole, every)
         every = max(1, round(batches / times))
         batches = times * every + (left > 0 and every > 1)
+    train = dataset.train
+    if config.router.features == "words":  # else each row that is left out costs a call
+        train = _some(train, max(TRAINED, batches * update.batch_size))
     if batches < whole:
         update = update.model_copy(update={"epochs": batches, "steps_per_epoch": 1})
     val, test = _some(plan.validated), _some(plan.judged)
@@ -400,13 +404,13 @@ def shorten_plan(plan: Plan) -> Plan:
     validation = validation.model_copy(update={"every": every, "subset": subset})
     return replace(
         plan,
-        task=replace(plan.task, dataset=replace(dataset, val=val, test=test)),
+        task=replace(plan.task, dataset=replace(dataset, train=train, val=val, test=test)),
         config=config.model_copy(update={"update": update, "validation": validation}),
     )
 
 
-def _some(examples: Sequence[Example]) -> tuple[Example, ...]:
-    most = min(EXAMPLES, len(examples))
+def _some(examples: Sequence[Example], most: int = EXAMPLES) -> tuple[Example, ...]:
+    most = min(most, len(examples))
     return tuple(examples[k * len(examples) // most] for k in range(most))
 
 
