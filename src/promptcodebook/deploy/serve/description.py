@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from promptcodebook.deploy.http.admission import OPEN
 from promptcodebook.deploy.http.completions import AnyText, Error
 from promptcodebook.deploy.serve.responses import ResponsesRequest
+from promptcodebook.deploy.serve.versions import Mode
 
 
 class ChatTurn(BaseModel):
@@ -109,7 +110,7 @@ class ComposedPrompt(_Written):
     id: str
     model: str
     version: str
-    mode: Literal["one-call", "two-call", "three-call"]
+    mode: Mode
     route: Sequence[int]
     fallbacks: Sequence[str]
     cached: bool

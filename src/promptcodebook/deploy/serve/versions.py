@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar, get_args
 
 from promptcodebook.calls import Message, Tree
 from promptcodebook.config.secrets import fill_secrets
@@ -39,6 +39,9 @@ _SERVED_S = 3.0  # How often a registry on a server is asked for a canary: it re
 _LONG = 2**18  # Characters of an input that is hashed in a thread.
 
 Cached = Literal["", "route", "input", "conversation"]
+
+
+Mode = Literal["one-call", "two-call", "three-call"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,7 @@ class Composing:
         self._by_thread: _Recent[bytes, Composed] = _Recent(patience.kept)
         file = policy.file
         self._asks_generator = asks_generator = "generator" in file.asks
-        self.mode = ("one-call", "two-call", "three-call")[len(file.asks)]
+        self.mode: Mode = get_args(Mode)[len(file.asks)]
         # Where no model is asked there is nothing to wait for, and a timer costs more than the sum.
         self._route_s = patience.route_s if "encoder" in file.asks else None
         self._compose_s = patience.compose_s if asks_generator else None
