@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Generic, Literal, Protocol, TypeVar, get_args
+from typing import Generic, Literal, Protocol, TypeVar
 
 from promptcodebook.calls import Message, Tree
 from promptcodebook.config.secrets import fill_secrets
@@ -38,10 +38,8 @@ _EARLIER = 4  # Earlier versions at work at once; then the one that was asked fo
 _SERVED_S = 3.0  # How often a registry on a server is asked for a canary: it reads all of its log.
 _LONG = 2**18  # Characters of an input that is hashed in a thread.
 
-Cached = Literal["", "route", "input", "conversation"]
-
-
 Mode = Literal["one-call", "two-call", "three-call"]
+Cached = Literal["", "route", "input", "conversation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +181,8 @@ class Composing:
         self._by_thread: _Recent[bytes, Composed] = _Recent(patience.kept)
         file = policy.file
         self._asks_generator = asks_generator = "generator" in file.asks
-        self.mode: Mode = get_args(Mode)[len(file.asks)]
+        calls: tuple[Mode, ...] = ("one-call", "two-call", "three-call")
+        self.mode: Mode = calls[len(file.asks)]
         # Where no model is asked there is nothing to wait for, and a timer costs more than the sum.
         self._route_s = patience.route_s if "encoder" in file.asks else None
         self._compose_s = patience.compose_s if asks_generator else None
