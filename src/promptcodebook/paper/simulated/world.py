@@ -205,7 +205,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class KnownInput:
-    """An input: skills whose demand is `shown`, those of them that the executor `needs` told, its
+    """An input: skills whose demand is `shown`, those that the executor `needs` an order for, its
     content stems; `gold` and `fields` where the world knows it."""
 
     input: str
