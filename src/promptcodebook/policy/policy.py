@@ -250,10 +250,6 @@ class Policy:
         prompt = self.file.fixed_prompt(name)
         return FixedRow(name, prompt.text, prompt.stages)
 
-    def with_file(self, file: PolicyFile) -> Policy:
-        """Another policy on the same models and program."""
-        return Policy(file, self.assembled)
-
     def save(self, path: str | Path) -> None:
         """Write the policy file, whole or not at all.
 
