@@ -42,6 +42,7 @@ _LONGEST_REASON = 60
 _DECIMALS = 6  # of the numbers of an embedding that are kept
 
 
+BAD_KEY = "API_KEY_INVALID"  # Google's word for it, in a 400
 # Why a whole reply may end. Servers break off a reply with many other words: those are faults.
 ENDINGS: Mapping[str | None, Ending] = {
     None: "stop",
@@ -436,7 +437,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
         kind, hint = errors.RateLimited, "lower concurrency in pco.toml, or wait"
     elif status >= 500 or status in _PASSING:
         kind, hint = errors.ServerFault, _LOOK
-    elif status in (401, 403) or body.code == "API_KEY_INVALID":  # Google's, in a 400
+    elif status in (401, 403) or body.code == BAD_KEY:
         kind, hint = errors.AuthRefused, _key_hint(where)
     elif 300 <= status < 400:
         what = f"{where.base_url} redirects elsewhere; the key is not sent there"

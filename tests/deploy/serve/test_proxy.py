@@ -275,6 +275,9 @@ async def test_a_stream_that_ends_passes_as_it_came(reason: str) -> None:
     (fails(400, "bad temperature"), 400, "bad temperature"),
     (fails(503, "busy"), 503, "busy"),
     (fails(401, f"wrong key {UPSTREAM_KEY}"), 502, "refused this server"),
+    # As Google says it.
+    (raw(b'[{"error": {"details": [{"reason": "API_KEY_INVALID"}]}}]', 400), 502,
+     "refused this server"),
     (drops(), 502, "broke off"),
     *((says("hal", finish=f), 502, "broke off its reply") for f in ("error", "abort", "", 7)),
     (raw(b"x" * 1_100_000), 502, "too large"),

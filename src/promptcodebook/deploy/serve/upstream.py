@@ -23,7 +23,14 @@ from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport, transport_to
 from promptcodebook.lm.spec import ApiKey, Spec, parse_spec
-from promptcodebook.lm.wire import ENDINGS, ModelAddress, Quirks, broken_off, read_error_body
+from promptcodebook.lm.wire import (
+    BAD_KEY,
+    ENDINGS,
+    ModelAddress,
+    Quirks,
+    broken_off,
+    read_error_body,
+)
 
 _log = logging.getLogger(__name__)
 CAPS = {"max_tokens", "max_completion_tokens"}
@@ -283,7 +290,8 @@ class Upstream:
             raise _refusal(error) from None
         finally:
             reply.close()
-        if reply.status in _OURS or 300 <= reply.status < 400:
+        wrong_key = reply.status == 400 and read_error_body(body).code == BAD_KEY
+        if wrong_key or reply.status in _OURS or 300 <= reply.status < 400:
             _log.error("the model's server answers with status %d", reply.status)
             text = "the model refused this server"
             raise Refusal(text, status=502, kind="upstream_error", unpaid=True)
