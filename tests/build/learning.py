@@ -61,9 +61,9 @@ class World:
             text = message(letter, draw)
             expected = ranker.expected(text)
             best = Route(chosen(expected.marginal, expected.more, 1, self.file.router.least))
-            tried = explorer.choose(best, expected, f"{seed} {n}")
-            route, name = tried.route.indices, f"req-{n:024x}"
-            rest = 200, 0.1, None, route, tried.propensity, buckets_of(text)
+            tried, chance = explorer.choose(best, expected, f"{seed} {n}")
+            route, name = tried.indices, f"req-{n:024x}"
+            rest = 200, 0.1, None, route, chance, buckets_of(text)
             served.append(Served(name, float(n), "tickets", "v", "", "", *rest))
             rewards.append(float(route == (self.rule(letter),)))
         if shuffled:

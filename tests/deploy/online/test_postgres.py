@@ -82,7 +82,6 @@ async def test_it_keeps_what_a_file_keeps(postgres: Cluster, tmp_path: Path) -> 
                     [each.reward for each in log.newest("tickets@live", rewarded=True)],
                     [*log.newest("tickets@live", share=0.0)],
                     log.traffic("tickets@live", 0.0),
-                    log.traffic("tickets@live", 0.0, 8000.0),
                     [log.spread(each, "tickets@live", 0.0, full=0.7) for each in measures],
                     log.refs(),
                     log.erase([first.id, new_request_id()]),

@@ -322,13 +322,12 @@ class Logged:
 
 
 class Traffic(NamedTuple):
-    """Requests that have something in common, such as a version or an hour; `reward` is a sum."""
+    """The requests of one version; `reward` is a sum."""
 
-    of: Any
+    version: str
     requests: int
     failed: int
     explored: int
-    canary: int
     feedback: int
     reward: float
 
@@ -367,10 +366,9 @@ _PAGE_OF = (
 )
 _FAILED = "s.status >= 400 AND s.status <> 499"
 _TRAFFIC = (
-    f"SELECT {{by}}, count(*), sum(CASE WHEN {_FAILED} THEN 1 ELSE 0 END), "
+    f"SELECT s.version, count(*), sum(CASE WHEN {_FAILED} THEN 1 ELSE 0 END), "
     "sum(CASE WHEN s.arm = 'explored' THEN 1 ELSE 0 END), "
-    "sum(CASE WHEN s.arm = 'canary' THEN 1 ELSE 0 END), count(f.reward), "
-    f"coalesce(sum(f.reward), 0) FROM served s LEFT {_LAST} GROUP BY 1"
+    f"count(f.reward), coalesce(sum(f.reward), 0) FROM served s LEFT {_LAST} GROUP BY 1"
 )
 _MEASURES = {
     "reward": ("f.reward", f"f.reward IS NOT NULL AND NOT ({_FAILED})"),
@@ -448,12 +446,9 @@ class ServedLog(Recorder, ABC):
             yield from map(_logged_of, page)
             at = page[-1][1], page[-1][0]
 
-    def traffic(self, ref: str, since: float, hours_before: float | None = None) -> list[Traffic]:
-        """By version; or by the whole hours before that time."""
-        by, now = "s.version", ()
-        if hours_before is not None:
-            by, now = "round((? - s.time) / 3600 - 0.5)", (hours_before,)
-        return [Traffic(*row) for row in self._rows(_TRAFFIC.format(by=by), (*now, ref, since))]
+    def traffic(self, ref: str, since: float) -> list[Traffic]:
+        """By version."""
+        return [Traffic(*row) for row in self._rows(_TRAFFIC, (ref, since))]
 
     def spread(
         self, name: str, ref: str, since: float, until: float = math.inf, full: float = 1.0

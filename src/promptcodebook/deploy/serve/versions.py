@@ -219,11 +219,11 @@ class Composing:
         composed = await self._prompt(text, media, caller)
         if self._explorer is None or composed.expected is None or not key:
             return composed
-        tried = self._explorer.choose(composed.route, composed.expected, key)
-        if tried.route is composed.route:
-            return replace(composed, propensity=tried.propensity)
-        explored = await self._compose(self.policy.example_of(text), tried.route)
-        return replace(explored, propensity=tried.propensity, expected=composed.expected)
+        route, chance = self._explorer.choose(composed.route, composed.expected, key)
+        if route is composed.route:
+            return replace(composed, propensity=chance)
+        explored = await self._compose(self.policy.example_of(text), route)
+        return replace(explored, propensity=chance, expected=composed.expected)
 
     async def _prompt(self, text: str, media: Sequence[Tree], caller: str) -> Composed:
         if not text or text.isspace():
