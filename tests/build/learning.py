@@ -80,8 +80,10 @@ def message(letter: str, draw: random.Random) -> str:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder, draw = tmp_path_factory.mktemp("learning"), random.Random(3)
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A parameter is the seed of its rows."""
+    folder = tmp_path_factory.mktemp("learning")
+    draw = random.Random(getattr(request, "param", 3))
     rows = [
         {"text": f"{message(letter, draw)} {n}", "target": letter}
         for n in range(20)

@@ -133,13 +133,18 @@ def test_a_broken_file_or_setting_is_named_with_its_place(
         (("data", "check", "z.csv"), "z.csv"),
         (("estimate",), "pco.toml"),
         (("estimate", "--set", "init.kind=file", "--set", "init.path=z.json"), "z.json"),
+        (("estimate", "--set", "templates=./texts"), "texts/encoder.md"),
+        (("estimate",), "headroom.json"),
     ],
 )
 def test_a_file_without_an_end_is_refused(folder: Path, words: tuple[str, ...], name: str) -> None:
     (folder / name).unlink(missing_ok=True)
+    (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).symlink_to("/dev/zero")
     more = ("--lm", "simulated") if words[0] == "estimate" else ()
-    assert name in pco(*words, *more, cwd=folder).error(2)
+    done = pco(*words, *more, cwd=folder)
+    # What headroom found once is no input: an estimate does without.
+    assert done.code == 0 if name == "headroom.json" else name in done.error(2)
 
 
 @pytest.mark.parametrize("listed", [b"[promptcodebook.tasks]\nx = \xff:y", b"[a]\nno pair\n"])

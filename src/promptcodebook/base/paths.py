@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import io
 import os
 import secrets
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from promptcodebook.base.text import shell
@@ -16,7 +19,7 @@ from promptcodebook.base.units import bytes_text
 
 BENCH = "bench"  # the folder below that of the runs in which experiments have theirs
 _SECRET, _SECRET_BYTES = "secret", 32
-_MOST_TEXT = 100_000_000
+_MOST_BYTES = 100_000_000
 
 
 def cache_folder() -> Path:
@@ -37,14 +40,25 @@ def unfinished_folder() -> Path:
     return reply_cache_path().with_suffix(".unfinished")
 
 
-def read_text(path: Path) -> str:
-    """The text of a user's file. Raises OSError beyond 100 MB, which a link to /dev/zero would
-    reach, and UnicodeDecodeError."""
-    with path.open(encoding="utf-8") as file:
-        text = file.read(_MOST_TEXT + 1)
-    if len(text) > _MOST_TEXT:
-        raise OSError(errno.EFBIG, f"it is longer than {bytes_text(_MOST_TEXT)}", str(path))
-    return text
+def read_text(path: Path | Traversable) -> str:
+    """The text of a user's file, with every end of a line as \\n. Raises OSError as `read_bytes`
+    does, and UnicodeDecodeError."""
+    return io.TextIOWrapper(io.BytesIO(read_bytes(path)), "utf-8").read()
+
+
+def read_bytes(path: Path | Traversable) -> bytes:
+    """A user's file. Raises OSError beyond 100 MB, which a link to /dev/zero would reach."""
+    with path.open("rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it is longer than {bytes_text(_MOST_BYTES)}", str(path))
+    return data
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 (hex) of a file of any size."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def data_folder() -> Path:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from promptcodebook.base.paths import read_text
 from promptcodebook.base.text import shell
 from promptcodebook.calls import Message
 from promptcodebook.config import merge
@@ -276,7 +277,7 @@ def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
 def _read_text(file: Traversable) -> str:
     try:
         # Some editors put a byte order mark before a text.
-        return file.read_text("utf-8").removeprefix("\ufeff")
+        return read_text(file).removeprefix("\ufeff")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {file}: {error}", hint="write it as UTF-8 text") from None
 

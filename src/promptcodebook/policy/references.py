@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from promptcodebook import errors
 from promptcodebook.assemble import OWN_LM, Assembled, plan_data
-from promptcodebook.base.paths import run_reference
+from promptcodebook.base.paths import read_bytes, run_reference
 from promptcodebook.base.text import shell
 from promptcodebook.calls import ROLES
 from promptcodebook.config import Config, load_typed
@@ -202,7 +202,7 @@ def resolve(
     StoreError or PolicyError."""
     path = Path(ref)
     if path.is_file() or (path.suffix == ".json" and not path.is_dir()):
-        file, text = read_policy_file(path), path.read_bytes().decode()
+        file, text = read_policy_file(path), read_bytes(path).decode()
         verdict = file.verdict
         if path.name == POLICY and (path.parent / FILE).is_file():
             with suppress(errors.StoreError), closing(RunStore.open(path.parent)) as store:
@@ -222,7 +222,7 @@ def resolve(
         file, typed, text = _file(store, state), run_reference(store.path), ""
         # What was read, compared and hashed elsewhere is then the same bytes.
         with suppress(OSError, UnicodeDecodeError, errors.PolicyError):
-            written = (store.path / POLICY).read_bytes().decode()
+            written = read_bytes(store.path / POLICY).decode()
             text = written if parse_policy_file(written, POLICY).digest == file.digest else ""
         text, verdict = text or file.text(), verdict_of(store)
         return Reference(header.id, file, header, best, trusted, typed, text, verdict=verdict)

@@ -19,7 +19,7 @@ from typing import Any
 from promptcodebook import errors
 from promptcodebook.assemble import Plan, Sources, plan_run, try_agent, try_reward
 from promptcodebook.base.incidents import Counts, Incident
-from promptcodebook.base.paths import run_reference
+from promptcodebook.base.paths import read_bytes, run_reference
 from promptcodebook.base.text import shell
 from promptcodebook.base.units import lost_text, plural
 from promptcodebook.calls import ROLES, Role
@@ -449,7 +449,7 @@ def code_files(plan: Plan) -> dict[str, str]:
 def file_digest(path: Path) -> str:
     """SHA-256 (hex) of the file; '' where it cannot be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(read_bytes(path)).hexdigest()
     except OSError:
         return ""
 

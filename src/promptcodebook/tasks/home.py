@@ -3,7 +3,6 @@ folder, the public copy, or our own examples, all in train.jsonl, val.jsonl and 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo
 
-from promptcodebook.base.paths import cache_folder
+from promptcodebook.base.paths import cache_folder, read_text, sha256_of
 from promptcodebook.data import SPLITS, Dataset, Split
 from promptcodebook.data.table import read_jsonl
 from promptcodebook.errors import DataError, TaskError
@@ -111,17 +110,11 @@ def home_of(package: Path, data_dir: Path | None = None) -> Home:
 def kept_record(folder: Path) -> dict[str, dict[str, str]]:
     """The RECORD of a public copy; nothing where it, or one of the splits, is missing."""
     try:
-        record = cast("dict[str, dict[str, str]]", json.loads((folder / RECORD).read_text("utf-8")))
+        record = cast("dict[str, dict[str, str]]", json.loads(read_text(folder / RECORD)))
         complete = {f"{split}.jsonl" for split in SPLITS} <= set(record["local"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return record if complete else {}
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 (hex) of a file of any size."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def jsonl_splits(

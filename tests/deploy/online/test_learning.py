@@ -146,12 +146,19 @@ def test_one_key_teaches_no_more_than_its_share(world: World) -> None:
     assert within_share([*by("x", 9, arm="prompt"), *by("y", 9, status=500)]) == []
 
 
-async def test_a_key_that_lies_about_one_instinct_does_not_move_its_routes(
-    world: World, places: Path
+@pytest.mark.parametrize(
+    ("world", "seed", "praised", "would_harm"),
+    [(3, 0, "R", True), (20261128, 1128, "C", False)],
+    indirect=["world"],
+)
+async def test_a_key_that_lies_about_one_instinct_moves_no_more_than_its_share(
+    world: World, seed: int, praised: str, would_harm: bool, places: Path
 ) -> None:
-    """Twelve keys are honest. The thirteenth sends as much as all of them, and praises one rule."""
+    """Twelve keys are honest. The thirteenth sends as much as all of them, and praises one rule.
+    It counts for a tenth, so it may cost a tenth. That bound was fixed before the second world was
+    drawn, in which all that it sent does no harm."""
     version = saved(world, places)
-    rows, wrong = world.log(240, 0.5), world.rule("R")
+    rows, wrong = world.log(240, 0.5, seed=seed), world.rule(praised)
 
     def of(n: int, row: Logged, caller: str, **more: Any) -> Logged:
         served = replace(row.served, id=f"req-{n:024x}", caller=caller)
@@ -162,18 +169,21 @@ async def test_a_key_that_lies_about_one_instinct_does_not_move_its_routes(
         of(1000 + n, each, "hostile", reward=float(each.served.route == (wrong,)))
         for n, each in enumerate(rows)
     ]
-    await keep(places, [*honest, *lies], "tickets", version)
     asked = "learn", "tickets.pco.json", "--config", str(world.folder), "--half-life", "5200w"
 
     def learned(*words: str) -> tuple[Any, float]:
         tree = command(*asked, "-o", "next.pco.json", "--json", *words, cwd=places).json
         return tree, world.earns(read_policy_file(places / "next.pco.json"), "RPLC")
 
+    await keep(places, honest, "tickets", version)
+    _, alone = learned()
+    await keep(places, lies, "tickets", version)
     tree, fair = learned()
     assert tree["logged"] == 240 + 26
     assert tree["left_out"] == {"that no user saw, or beyond what one key may teach": 240 - 26}
     _, open_to_all = learned("--key-share", "1")
-    assert fair >= 0.85 > 0.75 >= open_to_all
+    assert fair >= alone - 0.1
+    assert (open_to_all < alone - 0.1) == would_harm
 
 
 def test_what_cannot_be_learned_from_is_left_out_and_counted(world: World) -> None:

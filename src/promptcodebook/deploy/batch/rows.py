@@ -5,7 +5,6 @@ results, so that each column keeps its type and only results were ever stored.""
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from promptcodebook.base.paths import whole_file
+from promptcodebook.base.paths import sha256_of, whole_file
 from promptcodebook.base.sqlite import store_os_error
 from promptcodebook.base.text import parse_json
 from promptcodebook.data import table as tabular
@@ -80,8 +79,7 @@ def survey(path: Path) -> RowFile:
 
 def file_mark(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", hint="check the path") from None
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Generic, Literal, Protocol, TypeVar
 
+from promptcodebook.base.paths import read_bytes
 from promptcodebook.calls import Message, Tree
 from promptcodebook.config.secrets import fill_secrets
 from promptcodebook.deploy.http.admission import without_quotes
@@ -95,7 +96,7 @@ class FileSource:
             # Not where what was read last is not served: it may have failed to come to work.
             if self._last == (seen, known):
                 return None
-            data = self._path.read_bytes()
+            data = read_bytes(self._path)
         except OSError as error:
             message = f"cannot read the policy file {self._path}: {error.strerror}"
             raise PolicyError(message, hint="put a policy file there") from None

@@ -14,6 +14,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
+from promptcodebook.base.paths import sha256_of
 from promptcodebook.calls import Message
 from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean, require_modules
 from promptcodebook.lm.spec import INSTALL_SMOLLM2, SMOLLM2, SMOLLM2_PACKAGE, SMOLLM2_RUNTIME
@@ -202,8 +203,7 @@ def identify(weights: Weights) -> str:
     path = Path(weights.source)
     try:
         if weights.format == "gguf":
-            with path.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+            return sha256_of(path)
         if not path.is_dir():
             return ""
         stats = [(each.name, each.stat()) for each in sorted(path.iterdir()) if each.is_file()]

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from promptcodebook.base.paths import read_bytes
 from promptcodebook.config.schema import Price
 from promptcodebook.lm.spec import Spec
 
@@ -75,6 +76,6 @@ def _litellms_list() -> Mapping[str, Any]:
 @cache
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        return json.loads(path.read_text("utf-8"))
+        return json.loads(read_bytes(path))
     except (OSError, ValueError):
         return {}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from promptcodebook.assemble import Assembled, Sources, plan_run
-from promptcodebook.base.paths import write_whole
+from promptcodebook.base.paths import sha256_of, write_whole
 from promptcodebook.base.sync import LoopThread, Relay, run_sync
 from promptcodebook.calls import LM, Reply, Request, Usage, request_key
 from promptcodebook.config import load_config
@@ -146,8 +146,7 @@ class Lab:
             return self.kept["weights"]
         if not is_local(self.spec) or self.spec.startswith("hf:"):
             return ""
-        with open(find_weights(self.spec).source, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(Path(find_weights(self.spec).source))
 
     @property
     def versions(self) -> dict[str, str]:

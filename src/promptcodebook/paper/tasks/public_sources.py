@@ -20,14 +20,14 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal, cast
 
-from promptcodebook.base.paths import settle
+from promptcodebook.base.paths import settle, sha256_of
 from promptcodebook.base.units import bytes_text
 from promptcodebook.data.load import read_source
 from promptcodebook.data.table import Table
 from promptcodebook.errors import DataError, TaskError, did_you_mean, import_extra
 from promptcodebook.paper.tasks.hover.score import gold_titles
 from promptcodebook.paper.tasks.hover.task import OFFICIAL, ClaimRow, paper_splits, split_pool
-from promptcodebook.tasks.home import RECORD, check_row, default_data_cache, kept_record, sha256_of
+from promptcodebook.tasks.home import RECORD, check_row, default_data_cache, kept_record
 from promptcodebook.types import Example
 
 RawRows = list[dict[str, object]]

@@ -20,11 +20,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, cast
 
-from promptcodebook.base.paths import cache_folder, settle
+from promptcodebook.base.paths import cache_folder, settle, sha256_of
 from promptcodebook.base.text import answer_words, quote
 from promptcodebook.calls import Role
 from promptcodebook.errors import DataError, TaskError, import_extra
-from promptcodebook.tasks.home import sha256_of
 from promptcodebook.tasks.program import Chain, make_output
 from promptcodebook.types import Output
 

@@ -15,7 +15,7 @@ import typer
 from pydantic import BaseModel
 
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
-from promptcodebook.base.paths import read_text, write_whole
+from promptcodebook.base.paths import read_bytes, read_text, write_whole
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.units import percent, plural
 from promptcodebook.cli import command
@@ -202,8 +202,7 @@ def at_hand(plan: Plan) -> str:
     """For `pco estimate`: what headroom.json says of this plan, or how to make it."""
     again = "pco headroom says in a few hundred rollouts what there is to win"
     try:
-        text = (plan.sources.base / KEPT).read_text("utf-8")
-        kept = _Kept.model_validate_json(text)
+        kept = _Kept.model_validate_json(read_bytes(plan.sources.base / KEPT))
     except (OSError, ValueError):
         return f"{again}."
     if kept.about != _about(plan):
