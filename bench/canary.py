@@ -27,7 +27,9 @@ and 0.8 % and 0.4 % of 0/1 worlds in which both arms fall. No guard at its bound
 z-test at each feedback ends 44 to 50 %. At 10 %, harm of 0.1 in 0/1 rewards is found after 3,237
 feedbacks in the median and 6,675 in 90 % of worlds, 2.8 and 2.2 times what the fixed-horizon test
 needs; by 5,000, in 78 %. In graded rewards it takes 509 and 914. All harm and gain ends the right
-way.
+way. That was without `decide_without_one`. With it, harm of 0.1 in 0/1 rewards at 50 % is found
+after 2,250 feedbacks of ten equal keys in the median, 3,500 where one of ten gives half, and 3,750
+of two keys; without it after 1,500 (20 worlds, a look at every 250th feedback).
 
     python -m bench.canary          (PCO_BENCH_WORLDS=200 for a quick look)
 """
@@ -46,7 +48,14 @@ import numpy as np
 
 from bench.figures import Figure, shown
 from promptcodebook.base.randomness import keyed_int
-from promptcodebook.deploy.online.decisions import ALLOWED, FULL, GUARD_ALPHA, REWARD_ALPHA, decide
+from promptcodebook.deploy.online.decisions import (
+    ALLOWED,
+    FULL,
+    GUARD_ALPHA,
+    REWARD_ALPHA,
+    decide,
+    decide_without_one,
+)
 from promptcodebook.deploy.online.sequences import KNOTS, MEANS, ValueCounts, interval, log_capital
 
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "2000"))
@@ -58,6 +67,8 @@ REWARDS = ("0/1", "graded")
 FALSE, GUARD_FALSE, PEEKING = 5.0, 0.5, 20.0
 MEDIAN_GOAL, MOST_GOAL, MEDIAN_TIMES, MOST_TIMES, RIGHT = 4_000, 7_000, 3.5, 2.5, 99.0
 BLOCK = 1_000
+LOOK = 250
+KEYS = {"no key": (1,), "10 keys": (1,) * 10, "one of half": (9, *(1,) * 9), "2 keys": (1, 1)}
 STREAMS, SPANS = 40, (50, 200, 1_000, 5_000)
 
 
@@ -164,6 +175,20 @@ def peeked(job: Job, number: int) -> bool:
     return bool((z[100:] > NormalDist().inv_cdf(0.975)).any())
 
 
+def by_keys(weights: Sequence[int], number: int) -> int:
+    """The feedbacks of keys with these shares after which a harm of 0.1 is found at 50 %."""
+    chosen, values = world(Job("0/1", 0.5, -HARM, horizon=HORIZON), number)
+    keys = np.random.default_rng(number).choice(np.repeat(range(len(weights)), weights), HORIZON)
+    for moment in range(LOOK, HORIZON, LOOK):
+        canary, control = (
+            {str(k): ValueCounts.of(values[:moment][(arm & (keys == k))[:moment]]) for k in {*keys}}
+            for arm in (chosen, ~chosen)
+        )
+        if decide_without_one((canary, control), {}).action == "roll back":
+            return moment
+    return HORIZON
+
+
 def fixed_horizon(job: Job, power: float) -> float:
     """Feedbacks that a z-test of two shares needs for this power."""
     normal, p, q = NormalDist(), MEAN + job.gain, MEAN
@@ -246,6 +271,9 @@ def measure() -> Sequence[Figure]:
             name = f"false, z-test at each feedback, {job.kind}, {job.traffic:.0%}"
             figures.append(Figure(name, 100 * sum(ends) / WORLDS, "%", PEEKING, at_least=True))
         figures += both_sides(pool)
+        for name, weights in KEYS.items():
+            found = pool.map(by_keys, [weights] * (FEWER // 25), range(FEWER // 25))
+            figures.append(Figure(f"feedbacks for 50%, {name}", float(np.median([*found]))))
     return figures
 
 

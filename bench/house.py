@@ -25,9 +25,9 @@ READING: Mapping[str, tuple[str, ...]] = {
     ),
     "method.executor": ("Trial",),
     "method.critic": (
-        *("score_fault", "History", "Critic", "Attribution", "gradients_of", "nearest_instinct"),
-        *("split_shared", "_long_words", "unit_reward", "penalty", "rho", "rate"),
-        "additivity_residual",
+        *("score_fault", "History", "Critic", "critique_of", "Attribution", "gradients_of"),
+        *("nearest_instinct", "split_shared", "_long_words", "unit_reward", "penalty", "rho"),
+        *("rate", "additivity_residual"),
     ),
     "method.update": (
         *("word_cap", "LengthCheck", "PendingUpdate", "collect_gradients", "_mending"),

@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import openai
@@ -24,8 +25,7 @@ from bench.figures import Figure, shown
 from promptcodebook.calls import Message, Request
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError
-from promptcodebook.lm.budget import Ledger
-from promptcodebook.lm.stack import Models, StackResources
+from promptcodebook.lm.stack import Models
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from tests.build.proof_server import served
@@ -66,12 +66,7 @@ async def ours(base_url: str, folder: Path, turn: int, cache: bool) -> tuple[flo
         }
     )
     store = RunStore.create(folder, Header("", "2026-01-01T00:00:00+00:00", "0"))
-    models = Models.build(
-        config,
-        StackResources(
-            log=store.reply_log, ledger=Ledger(log=store.attempt_log), tally=store.count
-        ),
-    )
+    models = Models.build(config, replace(store.journal.supplies(), tally=store.count))
 
     async def call(n: int) -> object:
         turns = (Message("system", SYSTEM), Message("user", f"Question {turn} {n}: why?"))

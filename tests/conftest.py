@@ -51,12 +51,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if whole and f"not {whole[1]}" in asked else None
 
 
+# The variables that tests see of the environment in which somebody types `make test`.
 _KEPT = re.compile(
     "PATH|PATHEXT|SYSTEMROOT|COMSPEC|TE?MP|TMPDIR|LD_LIBRARY_PATH|DYLD_.*"  # the machine's
     "|PYTHONPATH|PYTHONDONTWRITEBYTECODE|PYTEST_.*|COV_.*|PIP_.*|PYENV_.*|PLAYWRIGHT_.*"  # tools'
     "|PCO_TEST_.*|PCO_SHARED|APPROVE"  # for the tests themselves
 )
-"""The variables that tests see of the environment in which somebody types `make test`."""
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

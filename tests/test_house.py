@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -26,8 +27,8 @@ from bench.mutants import ROOMS
 ROOT = Path(__file__).parents[1]
 
 SOURCE = Path(pco.__file__).parent
+# A command that is too long for its part's cli.py.
 PRINTING = ("paper/experiments/demo.py",)
-"""A command that is too long for its part's cli.py."""
 
 EXPORTED = {
     "LM", "Agent", "AuditGate", "Chat", "Assessment", "Codebook", "Comparison", "Config", "Dataset",
@@ -62,8 +63,8 @@ def test_circles_are_found() -> None:
     assert circles(imports) == [["a", "b", "c"]]
 
 
+# Classes of one name, with the reason. Everywhere else a name means one thing.
 TWICE = {"PCO": "optimizers' entry point, and the optimizer of DSPy that carries the same name"}
-"""Classes of one name, with the reason. Everywhere else a name means one thing."""
 
 
 def test_a_name_means_one_thing_in_the_whole_house() -> None:
@@ -202,6 +203,19 @@ def test_exactly_these_names_are_public_and_all_resolve() -> None:
     for name in EXPORTED:
         assert getattr(pco, name) is not None
     assert pco.__version__  # type: ignore[attr-defined]
+
+
+def test_the_docstring_of_each_public_function_lists_its_arguments_and_errors() -> None:
+    """An asynchronous form has those of its twin."""
+    lacking = list[str]()
+    for name in sorted(EXPORTED):
+        if inspect.isfunction(function := getattr(pco, name)) and name[1:] not in EXPORTED:
+            text = inspect.getdoc(function) or ""
+            wanted = [f"`{each}`" for each in inspect.signature(function).parameters]
+            known = ("`choices`", "`asked`", "`beside`")  # keywords, listed where they are shared
+            lacking += [f"{name}: {each}" for each in wanted if each not in (text + str(known))]
+            lacking += [f"{name}: Raises"] if "Raises " not in text else []
+    assert lacking == []
 
 
 def test_the_import_alone_pulls_in_nothing_heavy() -> None:

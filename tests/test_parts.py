@@ -22,6 +22,7 @@ from tests.build.cli import served
 from tests.build.server import Server
 
 ROOT = Path(__file__).parents[1]
+# By outer folder, commands that need it, and the extra that each says to install.
 COMMANDS = {
     "deploy": {
         "serve last": "serve",
@@ -54,10 +55,9 @@ COMMANDS = {
     },
     "integrations": {},
 }
-"""By outer folder, commands that need it, and the extra that each says to install."""
 OUTER = [f"promptcodebook.{part}" for part in COMMANDS]
+# Rooms of core's tests that are fast enough to run in a copy.
 ROOMS = ("config", "data", "method", "routing", "store")
-"""Rooms of core's tests that are fast enough to run in a copy."""
 IMPORTS = """
 import importlib, pkgutil, sys
 import promptcodebook

@@ -87,6 +87,7 @@ __all__ = [
     "rewards",
 ]
 
+# Where the names come from; all others are of `types`.
 _HOMES = {
     "calls": "LM Chat Message Reply Request Usage",
     "config": "Config",
@@ -104,7 +105,6 @@ _HOMES = {
     "run.optimize": "Run aoptimize load_run optimize",
     "store.effects": "Effect",
 }
-"""Where the names come from; all others are of `types`."""
 _OUTER = ("promptcodebook.deploy", "aiohttp")
 
 

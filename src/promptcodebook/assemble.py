@@ -44,7 +44,8 @@ NO_DATA = Dataset((), (), ())  # for a policy that answers without any data of i
 
 @dataclass(frozen=True)
 class Sources:
-    """What is not in the configuration: objects, and the folder its paths start from."""
+    """What is not in the configuration: objects, and the folder its paths start from. `local` are
+    models of this process that several runs share, or None; their maker closes them."""
 
     base: Path = Path()
     data: Dataset | None = None
@@ -53,7 +54,6 @@ class Sources:
     lm: LM | None = None
     templates: TemplateSet | None = None
     local: InProcessModels | None = None
-    """Models of this process that several runs share, or None; their maker closes them."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ class Plan:
 
     @cached_property
     def earlier(self) -> Earlier:
-        """What `init.path` holds, read when training first needs it. ConfigError."""
+        """What `init.path` holds, read when training first needs it. Raises ConfigError when it
+        cannot be read."""
         return Earlier.read(self.config.init, self.sources.base)
 
     @property
@@ -103,7 +104,8 @@ class Plan:
 
     @property
     def prompt_stages(self) -> tuple[str, ...]:
-        """The stages of the program that get a prompt of their own. ConfigError: it names none."""
+        """The stages of the program that get a prompt of their own. Raises ConfigError when it
+        names none."""
         if not self.config.compose_per_stage:
             return ()
         if not self.task.program.stages:
@@ -118,8 +120,9 @@ class Plan:
         return tuple(program.stages)
 
     def require_training(self, *, begun: bool = False) -> Plan:
-        """Itself. DataError: no training split; ConfigError: no first codebook (unless it has
-        `begun`) or prompt a stage; MissingExtra or TaskError: what the task needs beside data."""
+        """Return self if it can be trained. Raises DataError without a training split, ConfigError
+        without a first codebook (unless it has `begun`) or a prompt a stage, and MissingExtra or
+        TaskError when the task needs more than data."""
         if self.config.router.kind == "distilled":
             what = "router.kind = 'distilled' is not trained: it is made of a run's encoder"
             raise ConfigError(
@@ -311,13 +314,15 @@ def require_own_data(config: Config, sources: Sources) -> None:
 
 
 def plan_data(config: Config, base: Path) -> Dataset:
-    """The data alone; neither reward nor agent is read. ConfigError, DataError, TaskError."""
+    """The data alone; neither reward nor agent is read. Raises ConfigError, DataError or TaskError
+    when they cannot be read."""
     task = _named_task(config, base)
     return task.dataset if task is not None else _data(config, Sources(base))
 
 
 def simulated_model(task: str, dataset: Dataset, spec: Spec) -> LM:
-    """The model of a `simulated?...` or `rules?...` spec. ConfigError, MissingExtra."""
+    """The model of a `simulated?...` or `rules?...` spec. Raises ConfigError for a bad spec, and
+    MissingExtra when its part is not installed."""
     name = spec.text.partition("?")[0]
     return import_part(MODELS, name, f"the model {name}", name)(task, dataset, spec)
 
@@ -376,8 +381,9 @@ class RewardTrial:
 
 
 async def try_agent(plan: Plan) -> bool:
-    """Whether there is an agent that can be tried on made-up replies, as `pco.Agent` can. It is
-    tried then; ConfigError: its prompt has no place, it reads no row, or shows no tool to learn."""
+    """Try an agent on made-up replies, and say whether there is one that can be tried, as
+    `pco.Agent` can. Raises ConfigError when its prompt has no place, it reads no row, or it shows
+    no tool to learn."""
     check = getattr(getattr(plan.task.program, "function", None), "check", None)
     if check is not None:
         await check(*plan.dataset.train[:2])
@@ -388,9 +394,9 @@ async def try_agent(plan: Plan) -> bool:
 
 
 async def try_reward(plan: Plan) -> RewardTrial:
-    """What the reward makes of the first training example's reference, and of nonsense; no model is
-    asked. ConfigError for one that returns no number in its range, hangs, or raises whatever the
-    answer: that is a warning only where an agent's answers may have a form of their own."""
+    """Try the reward on the first training example's reference and on nonsense; no model is asked.
+    Raises ConfigError when it returns no number in its range, hangs, or raises whatever the answer:
+    that is only a warning where an agent's answers may have a form of their own."""
     own_agent, asked = not isinstance(plan.task.program, SingleCall), list[str]()
     try:
         reward = plan.task.reward(None)

@@ -46,15 +46,16 @@ class Message:
 
 
 def read_message(tree: object) -> Message:
-    """A message of OpenAI's wire. Null fields, which Parquet fills in, are left out. ValueError."""
+    """Read a message of OpenAI's wire; null fields, which Parquet fills in, are left out. Raises
+    ValueError when it is no message."""
     try:
         body = rewritten(
             tree, lambda o: {k: v for k, v in o.items() if v is not None or k == "content"}
         )
         role, content, calls = _SPEAKERS[body["role"]], body.get("content"), body.get("tool_calls")
-        said: list[str] = [content] if isinstance(content, str) else []
-        parts: Any = [] if said or (content is None and calls) else content
-        text = in_words("\n".join([*said, *map(shown_part, parts)]), calls)
+        texts: list[str] = [content] if isinstance(content, str) else []
+        parts: Any = [] if texts or (content is None and calls) else content
+        text = in_words("\n".join([*texts, *map(shown_part, parts)]), calls)
     except (KeyError, TypeError, AttributeError, RecursionError):
         must = "a chat message must have a role, and content or tool calls"
         raise ValueError(f"{must}, not {str(tree)[:80]}") from None

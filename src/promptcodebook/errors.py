@@ -33,12 +33,12 @@ def message_of(error: BaseException) -> str:
 
 
 class PcoError(Exception):
-    """Base of all errors; `hint` is the next thing to type, `exit_code` what `pco` returns."""
+    """Base of all errors; `hint` is the next thing to type, `exit_code` what `pco` returns, and
+    `run` the unfinished `Run`, where the error ended one."""
 
     exit_code = 1
     retryable = False
     run: Any = None
-    """The unfinished `Run`, where the error ended one."""
 
     def __init_subclass__(cls, **facts: Any) -> None:
         """The facts of a kind of error stand in its head, such as exit_code=2."""
@@ -132,8 +132,8 @@ def entry_point(
 
 
 def plug_in(group: str, name: str, key: str, own: Iterable[str] = ()) -> Any:
-    """What a package registered under the value of a setting. ConfigError: none did, and it is none
-    of our `own`; or it cannot be loaded."""
+    """What a package registered under the value of a setting. Raises ConfigError when none did and
+    the value is none of our `own`, or when it cannot be loaded."""
     entry = entry_point(group, name)
     if entry is None:
         known = (*own, *sorted(registered(group).names))
@@ -151,7 +151,8 @@ def plug_in(group: str, name: str, key: str, own: Iterable[str] = ()) -> Any:
 
 
 def import_part(group: str, name: str, what: str, extra: str) -> Any:
-    """What a part or a plug-in registered. MissingExtra: it is not installed; `what` needs it."""
+    """What a part or a plug-in registered. Raises MissingExtra when it is not installed; `what`
+    needs it."""
     entry = entry_point(group, name)
     if entry is None:
         raise MissingExtra(what, extra)
@@ -169,6 +170,7 @@ def require_modules(modules: Iterable[str], what: str, extra: str) -> None:
         raise MissingExtra(what, extra)
 
 
+# Libraries that report their use have these switches. A value that the user set stays.
 _SENDS_NOTHING = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -176,11 +178,11 @@ _SENDS_NOTHING = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""Libraries that report their use have these switches. A value that the user set stays."""
 
 
 def import_extra(module: str, what: str, extra: str) -> Any:
-    """A module of an optional dependency, with its usage reports switched off. MissingExtra."""
+    """A module of an optional dependency, with its usage reports switched off. Raises MissingExtra
+    when it is not installed."""
     unset = [name for name in _SENDS_NOTHING if not os.environ.get(name)]
     os.environ.update({name: _SENDS_NOTHING[name] for name in unset})
     hub: Any = sys.modules.get("huggingface_hub.constants")

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _log = logging.getLogger(__name__)
+# A `ProgressLine` shows nothing of what takes less; also the pause between two about a phase.
 QUIET_S = 2.0
-"""A `ProgressLine` shows nothing of what takes less; also the pause between two about a phase."""
 _PAUSE_S = 10.0  # between two lines where none can be redrawn
 _REDRAW_S = 0.2
 _WIDTH = 79  # characters of a line where no terminal says how many fit
@@ -128,7 +128,6 @@ class RunView:
     phase_began: float = 0.0
     phase_first: int = 0
     usage: Mapping[Role, Usage] = field(default_factory=dict[Role, Usage])
-    tallies: Mapping[str, int] = field(default_factory=dict[str, int])
     lost: Usage = Usage()
     limits: Limits = Limits()
 
@@ -185,8 +184,8 @@ def advance(view: RunView, event: ProgressEvent, now: float) -> RunView:
             last = view.validation if finalist else evaluation.score
             won = (step, evaluation.score) if best else view.best
             return replace(view, validation=last, best=won, phase=None)
-        case Spent(usage, tallies, lost, limits):
-            return replace(view, usage=usage, tallies=tallies, lost=lost, limits=limits)
+        case Spent(usage, _, lost, limits):
+            return replace(view, usage=usage, lost=lost, limits=limits)
         case _:
             return view
 

@@ -20,21 +20,8 @@ from tests.build.exports import fresh, live, written
 
 _ENGINE = Path(__file__).parents[2] / "requirements" / "npm" / "node_modules" / "nunjucks"
 _NODE = shutil.which("node")
+_RENDER = Path(__file__).with_name("render.js")
 INPUT = "{{ range.constructor('return 1')() }} of {% raw %}{# mine #}"
-RENDER = """
-const env = require(process.argv[2]).configure({autoescape: false, throwOnUndefined: false});
-env.addGlobal('env', process.env);
-const vars = {input: 'x'};
-const render = (o) => typeof o === 'string' ? env.renderString(o, vars)
-  : Array.isArray(o) ? o.map(render)
-  : Object.fromEntries(Object.entries(o).map(([k, v]) => [k, render(v)]));
-const returned = JSON.parse(process.argv[3]);
-const said = process.argv[4] === 'text'
-  ? JSON.parse(env.renderString(JSON.stringify(returned), vars)) : render(returned);
-console.log(JSON.stringify(said));
-"""
-"""As promptfoo renders: every text of the messages, or (PROMPTFOO_DISABLE_JSON_AUTOESCAPE) the
-messages as one text."""
 COMPOSE = f"""
 from prompts import compose
 print(json.dumps(compose({{"vars": {{"input": {INPUT!r}}}}})))
@@ -59,9 +46,8 @@ def writing(marker: Path) -> str:
 
 def rendered(folder: Path, chat: Any, mode: str) -> Any:
     assert _NODE is not None
-    (folder / "render.js").write_text(RENDER)
     done = subprocess.run(
-        [_NODE, "render.js", str(_ENGINE), json.dumps(chat), mode],
+        [_NODE, _RENDER, str(_ENGINE), json.dumps(chat), mode],
         cwd=folder, env={"LOOT": "sk-victim"}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -14,11 +14,10 @@ import promptcodebook as pco
 from promptcodebook.deploy.online.exploring import Explorer
 from promptcodebook.deploy.online.learning import TrainedRouter, read_training
 from promptcodebook.deploy.online.log import Feedback, Logged, Served, SqliteLog
-from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.routing.ranking import Ranker, buckets_of, chosen
 from promptcodebook.types import Ranking, Route
-from tests.build.topics import PHRASES, SMALL, obey, right
+from tests.build.topics import PHRASES, learn
 
 OLD, NEW = "RPL", "C"
 
@@ -62,9 +61,9 @@ class World:
             text = message(letter, draw)
             expected = ranker.expected(text)
             best = Route(chosen(expected.marginal, expected.more, 1, self.file.router.least))
-            tried = explorer.choose(best, expected, f"{seed} {n}")
-            route, name = tried.route.indices, f"req-{n:024x}"
-            rest = 200, 0.1, None, route, tried.propensity, buckets_of(text)
+            tried, chance = explorer.choose(best, expected, f"{seed} {n}")
+            route, name = tried.indices, f"req-{n:024x}"
+            rest = 200, 0.1, None, route, chance, buckets_of(text)
             served.append(Served(name, float(n), "tickets", "v", "", "", *rest))
             rewards.append(float(route == (self.rule(letter),)))
         if shuffled:
@@ -96,15 +95,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         'data = {path = "rows.jsonl", input = "text", target = "target"}\n'
     )
     data = pco.load(folder / "rows.jsonl", input="text", target="target")
-    settings = {**SMALL, "update": {"epochs": 8}}
-    run = pco.optimize(
-        data,
-        right,
-        ScriptedLM().reply_with(obey),
-        config=settings,
-        runs_dir=folder / "runs",
-        progress=False,
-    )
+    run = learn(folder / "runs", data=data, config={"update": {"epochs": 8}})
     file = run.policy.file
     return World(folder, run, file, read_training(run.path, file, data))
 

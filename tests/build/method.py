@@ -124,6 +124,17 @@ def saying(role: str, reply: Scripted, about: str = "") -> ScriptedLM:
     return ScriptedLM().reply_with(answer)
 
 
+def answering(**by_role: Callable[[Request], Scripted | None]) -> ScriptedLM:
+    """The talkative model, but for what these say of a request in their roles (None = nothing)."""
+
+    def answer(request: Request) -> Scripted:
+        said_of = by_role.get(request.role)
+        made = said_of(request) if said_of and not is_own_gradient(request) else None
+        return talkative(request) if made is None else made
+
+    return ScriptedLM().reply_with(answer)
+
+
 def talkative(request: Request) -> Scripted:
     """A model that routes to (0, 1), always errs, and blames every part."""
     match request.role:

@@ -9,13 +9,52 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from promptcodebook.deploy.online.canary import CanaryJudge
 from promptcodebook.deploy.online.log import Served, SqliteLog
+from promptcodebook.deploy.online.sequences import ValueCounts, difference
+from promptcodebook.deploy.registry.log import SqliteStorage
 from promptcodebook.deploy.registry.registry import Canary, Registry
 from promptcodebook.deploy.serve.feedback import Online
+from promptcodebook.deploy.serve.versions import RegistrySource
 from promptcodebook.routing.ranking import buckets_of
 from tests.build.clock import until
-from tests.build.proxied import SAID, Setup, Up, up
+from tests.build.proxied import SAID, Setup, Up, one_call, up
 from tests.build.registry import PRODUCTION, open_gate
+
+
+def registry_in(folder: Path) -> tuple[Registry, str, str]:
+    """A ref at one version, and another version to try."""
+    registry = Registry(SqliteStorage(folder / "registry.sqlite"), "ada")
+    for word in ("Today.", "New."):
+        registry.freeze(one_call(base_prompt=word).text(), "tickets")
+    today, new = (each.version for each in registry.versions())
+    registry.promote(today, PRODUCTION, gate=open_gate)
+    return registry, today, new
+
+
+def try_canary(
+    registry: Registry,
+    version: str,
+    split: str = "conversation",
+    share: float = 0.5,
+    margin: float = 0.0,
+) -> None:
+    plan: dict[str, Any] = {"share": share, "margin": margin, "split": split}
+    registry.promote(version, PRODUCTION, gate=open_gate, canary=plan)
+
+
+@asynccontextmanager
+async def judging(folder: Path, registry: Registry, **setup: Any) -> AsyncGenerator[Up]:
+    """A server of PRODUCTION that keeps feedback in the folder, and judges canaries by it."""
+    # The first interval takes a second, and a judge rests long after such a look.
+    difference(ValueCounts(), ValueCounts())
+    log = SqliteLog(folder / "requests.sqlite")
+    judge = CanaryJudge(Registry(registry.storage, "pco serve"), PRODUCTION, log)
+    online = Online(PRODUCTION, log, judge=judge, judge_s=0.02)
+    options = {"online": online, **setup.pop("options", {})}
+    source = RegistrySource(registry, PRODUCTION)
+    async with up(setup=Setup(source=source, options=options, **setup)) as served:
+        yield served
 
 
 @dataclass
@@ -26,14 +65,10 @@ class Trial:
     registry: Registry
     today: str
     new: str
-    ref: str = PRODUCTION
 
-    async def begin(
-        self, share: float = 0.5, split: str = "conversation", margin: float = 0.0
-    ) -> None:
+    async def begin(self, split: str = "conversation", margin: float = 0.0) -> None:
         """Begins a canary, which the server then has taken up and found to have no feedback."""
-        plan: dict[str, Any] = {"share": share, "margin": margin, "split": split}
-        self.registry.promote(self.new, self.ref, gate=open_gate, canary=plan)
+        try_canary(self.registry, self.new, split, margin=margin)
         begun = self.canary
         await until(lambda: self.served.proxy.live.canary == begun)
         await self.ready("no feedback")
@@ -58,7 +93,7 @@ class Trial:
 
     @property
     def canary(self) -> Canary | None:
-        return self.registry.canary(self.ref)
+        return self.registry.canary(PRODUCTION)
 
     async def ready(self, *parts: str) -> dict[str, Any]:
         """What /readyz says, once its canary's state has these parts in it."""

@@ -15,7 +15,7 @@ from promptcodebook.models.local.openvino import Runtime
 _END = 2
 
 
-_HEADER = GgufHeader("Tiny", "llama", 64, ("<|end|>",), 0)
+_HEADER = GgufHeader(64, ("<|end|>",), 0)
 
 
 class Tokenizer:

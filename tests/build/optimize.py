@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,14 @@ def data() -> pco.Dataset:
     return pco.load(rows(), input="question", target="answer")
 
 
-def train(tmp_path: Path, name: str = "runs", **more: Any) -> pco.Run:
-    config = {**QUICK, **more.pop("config", {})}
+def train(
+    tmp_path: Path, name: str = "runs", settings: Mapping[str, Any] = QUICK, **more: Any
+) -> pco.Run:
     return pco.optimize(
-        data(),
-        reward,
+        more.pop("data", None) or data(),
+        more.pop("reward", reward),
         lm=more.pop("lm", "simulated"),
-        config=config,
+        config={**settings, **more.pop("config", {})},
         runs_dir=tmp_path / name,
         name=more.pop("name_it", ""),
         **more,

@@ -110,9 +110,9 @@ def write_run(
     for role, calls in (("encoder", 90), ("executor", 300), ("critic", 120)):
         cost = None if role == "critic" else 0.01 * calls
         usage = Usage(calls, calls * 400, calls * 90, calls * 300, cost, calls)
-        store.attempt_log.end(store.attempt_log.begin(role, usage), role, usage, False)
+        store.journal.attempts.end(store.journal.attempts.begin(role, usage), role, usage, False)
     if run.lost.calls:
-        log = store.attempt_log
+        log = store.journal.attempts
         log.end(log.begin("executor", run.lost), "executor", run.lost, True)
     for name, n in (("rate_limited", 7), ("repaired", 4), ("reasked", 2), ("strange_thing", 1)):
         store.count(name, n)

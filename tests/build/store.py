@@ -1,4 +1,4 @@
-"""A run's header as its owner, or somebody else, would have written it."""
+"""What a run has on record, and its header as its owner or somebody else would have written it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from promptcodebook import types
 from promptcodebook.base.paths import make_secret
 from promptcodebook.calls import Usage
 from promptcodebook.store.header import Header, seal
+from promptcodebook.store.run import RunStore
 
 
 def edit_header(file: Path, change: Callable[[str], str], *, sealed: bool = True) -> None:
@@ -21,6 +22,18 @@ def edit_header(file: Path, change: Callable[[str], str], *, sealed: bool = True
         edited = change(text)
         written = seal(edited, make_secret()) if sealed else edited
         db.execute("UPDATE header SET json = ?", (written,))
+
+
+def steps_of(run: Path) -> list[types.Step]:
+    """The steps of the run in this folder, with their traces."""
+    with contextlib.closing(RunStore.open(run)) as store:
+        return list(store.steps(traces=True))
+
+
+def judged_in(run: Path) -> list[str]:
+    """The rows of the verdict that it has on record."""
+    with contextlib.closing(RunStore.open(run)) as store:
+        return [evaluation.name for evaluation in store.test_evaluations()]
 
 
 def header(settings: Mapping[str, Any], **more: Any) -> Header:

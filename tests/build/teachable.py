@@ -11,7 +11,7 @@ from typing import Any
 import promptcodebook as pco
 from promptcodebook.calls import Request
 from promptcodebook.lm.scripted import ScriptedLM
-from tests.build.optimize import data, reward
+from tests.build.optimize import train
 
 QUICK: dict[str, Any] = {"preset": "quick", "update": {"epochs": 6, "batch_size": 6}}
 
@@ -54,16 +54,9 @@ def model() -> ScriptedLM:
 
 def learn(tmp_path: Path, optimizer: str, lm: Any = None, **more: Any) -> pco.Run:
     """A run of that optimizer on the task."""
-    config = {**QUICK, "optimizer": optimizer, **more.pop("config", {})}
-    return pco.optimize(
-        data(),
-        more.pop("reward", reward),
-        lm if lm is not None else model(),
-        config=config,
-        runs_dir=tmp_path / more.pop("name", "runs"),
-        progress=False,
-        **more,
-    )
+    settings = {**QUICK, "optimizer": optimizer}
+    lm = model() if lm is None else lm
+    return train(tmp_path, more.pop("name", "runs"), settings, lm=lm, progress=False, **more)
 
 
 def total(run: pco.Run) -> int:

@@ -13,6 +13,7 @@ import promptcodebook as pco
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import Request
 from promptcodebook.lm.scripted import ScriptedLM
+from tests.build.optimize import train
 
 PHRASES = {
     "R": ("money back", "refund please", "return my order", "charged twice"),
@@ -76,16 +77,8 @@ SMALL: dict[str, Any] = {
 
 
 def learn(runs: Path, reward: Any = right, lm: Any = None, **more: Any) -> pco.Run:
-    config = {**SMALL, **more.pop("config", {})}
-    return pco.optimize(
-        more.pop("data", None) or data(),
-        reward,
-        lm or ScriptedLM().reply_with(obey),
-        config=config,
-        runs_dir=runs,
-        progress=False,
-        **more,
-    )
+    more = {"data": data(), "reward": reward, "lm": lm or ScriptedLM().reply_with(obey), **more}
+    return train(runs.parent, runs.name, SMALL, progress=False, **more)
 
 
 IDLE = [f"Mind the {word} of the answer." for word in ("tone", "length", "style", "order", "end")]

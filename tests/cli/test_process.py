@@ -60,9 +60,9 @@ def test_a_served_model_says_its_spec_answers_counts_and_ends_on_sigterm(tmp_pat
     (("smolm2",), "did you mean 'smollm2'"),
     (("absent.gguf",), "there is no file absent.gguf"),
     (("simulated?laod=1",), "did you mean 'load'"),
-    (("simulated", "--faults", "418:1"), "unknown fault"),
+    (("simulated?faults=418:1",), "unknown fault"),
     (("simulated", "--queue", "3"), "--queue is for models of this machine"),
-    (("smollm2", "--latency", "1"), "--latency is for the simulated model"),
+    (("smollm2", "--task", "x"), "--task is for the simulated model"),
     (("smollm2", "--4bit"), "--4bit is for hf: models"),
     (("hf:x/y", "--host", "0.0.0.0"), "PCO_SERVE_KEY=$(openssl rand -hex 24) pco lm serve"),
 ])  # fmt: skip

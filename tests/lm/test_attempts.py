@@ -97,7 +97,7 @@ async def test_what_was_in_flight_at_a_kill_is_booked_once_when_the_run_is_opene
     tmp_path: Path,
 ) -> None:
     store = RunStore.create(tmp_path, HEADER)
-    most, log = Usage(1, 100, 2048, 0, 0.25), store.attempt_log
+    most, log = Usage(1, 100, 2048, 0, 0.25), store.journal.attempts
     for _ in range(2_000):  # more than there are slots at first
         log.begin("critic", most)
     log.begin("judge", Usage(1, 9, 9, 0, None))
@@ -110,20 +110,20 @@ async def test_what_was_in_flight_at_a_kill_is_booked_once_when_the_run_is_opene
 
     for recovered in (2_001, 0):
         again = RunStore.open(store.path, write=True)
-        assert again.recovered.calls == recovered
+        assert again.journal.attempts.recovered.calls == recovered
         assert again.usage() == {"encoder": Usage(1, 5, 5, 0, None)}
         assert again.lost() == {
             "critic": Usage(2_000, 200_000, 2_000 * 2048, 0, 500.0),
             "judge": Usage(1, 9, 9, 0, None),
         }
-        ticket = again.attempt_log.begin("critic", most)
-        again.attempt_log.end(ticket, "critic", Usage(), False)
+        ticket = again.journal.attempts.begin("critic", most)
+        again.journal.attempts.end(ticket, "critic", Usage(), False)
         again.close()
 
 
 async def test_a_closed_run_lets_no_attempt_leave(server: Server, tmp_path: Path) -> None:
     store = RunStore.create(tmp_path, HEADER)
-    stack = models(server, StackResources(ledger=Ledger(log=store.attempt_log)))
+    stack = models(server, StackResources(ledger=Ledger(log=store.journal.attempts)))
     store.close()
     with pytest.raises(errors.PcoError, match="closed"):
         await stack.lm(ask())
@@ -157,13 +157,13 @@ def test_a_damaged_file_of_attempts_is_named_with_what_to_do(
 def test_a_disk_without_room_for_further_attempts_lets_none_leave(tmp_path: Path) -> None:
     store = RunStore.create(tmp_path, HEADER)
     for _ in range(1024):
-        store.attempt_log.begin("critic", Usage(1, 1, 1))
+        store.journal.attempts.begin("critic", Usage(1, 1, 1))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = (store.path / "in-flight").stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
         with pytest.raises(errors.StoreError, match="in-flight"):
-            store.attempt_log.begin("critic", Usage(1, 1, 1))
+            store.journal.attempts.begin("critic", Usage(1, 1, 1))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     store.close()
@@ -267,7 +267,7 @@ async def test_a_known_reply_is_given_after_a_budget_is_reached_not_after_an_int
     """A run whose replies are all known would not end: it asks for nothing new."""
     server.default = says()
     store = RunStore.create(tmp_path, HEADER)
-    stack = models(server, StackResources(log=store.reply_log))
+    stack = models(server, StackResources(log=store.journal.replies()))
     await stack.lm(ask())
     stack.budget.stop_signal.give(reason("enough"))
     again = await asyncio.gather(stack.lm(ask()), return_exceptions=True)

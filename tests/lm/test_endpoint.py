@@ -192,11 +192,15 @@ async def test_odd_but_legal_replies_are_read(server: Server):
         says(None, message={"content": parts}),
         says("12345678", usage=None),
         says("x", usage={**USAGE, "prompt_tokens_details": {"cached_tokens": 6}}),
+        # Google names the filter, and counts thoughts in the total alone.
+        says("half", finish="content_filter: SAFETY", usage={**USAGE, "total_tokens": 90}),
     )
-    replies = await answers(server, *[request()] * 6)
-    assert [r.text for r in replies] == ["", "cut", "x", "ab", "12345678", "x"]
-    assert [r.finish for r in replies[:3]] == ["stop", "length", "content_filter"]
-    assert [r.estimated for r in replies[3:]] == [False, True, False]
+    replies = await answers(server, *[request()] * 7)
+    assert [r.text for r in replies] == ["", "cut", "x", "ab", "12345678", "x", "half"]
+    filtered = "content_filter"
+    assert [r.finish for r in replies if r.finish != "stop"] == ["length", filtered, filtered]
+    assert [r.estimated for r in replies[3:]] == [False, True, False, False]
+    assert (replies[6].usage.prompt_tokens, replies[6].usage.completion_tokens) == (7, 83)
     assert (replies[4].usage.prompt_tokens, replies[4].usage.completion_tokens) == (25, 3)
     assert replies[5].usage.cached_prompt_tokens == 6
 
@@ -252,6 +256,9 @@ async def test_max_completion_tokens_is_used_once_max_tokens_was_refused(server:
     ("top_p", "`top_p` is not supported", 422),
     ("seed", "Unknown parameter: seed", 400),
     ("response_format", "json_schema is unsupported here", 422),
+    # Google's words.
+    ("seed", 'Invalid JSON payload received. Unknown name "seed": Cannot find field.', 400),
+    ("response_format", "Unknown name \"x\" at 'generation_config.response_schema'", 400),
 ])  # fmt: skip
 async def test_a_refused_field_is_left_out_from_then_on(
     server: Server, field: str, said: str, status: int

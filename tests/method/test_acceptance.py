@@ -4,6 +4,7 @@ examples (decision 9)."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,14 @@ from promptcodebook.types import Variable
 from tests.build.method import (
     ENCODED,
     World,
+    answering,
     attributed,
     config,
     examples,
     parameters,
     routed,
     said,
-    talkative,
+    saying,
 )
 from tests.build.teachable import install_package
 
@@ -32,21 +34,19 @@ def settings(accept: str = "improve", batch_size: int = 4, on: str = "batch", **
     return config(update={**update, "encoder_on_explored": True}, **tree)
 
 
+def under_new_phi(execute: Callable[[Request], Scripted]) -> ScriptedLM:
+    """0.5 under the old φ; under the new one what `execute` says."""
+    about = "the directive of the generator"
+    return answering(
+        generator=lambda r: "new prompt" if "phi 1" in said(r) else "old prompt",
+        executor=lambda r: execute(r) if "new prompt" in said(r) else None,
+        updater=lambda r: "phi 1" if about in said(r) else None,
+    )
+
+
 def after_rewriting(reward: Scripted, lost: int = 0) -> ScriptedLM:
-    """0.5 under the old φ; `reward` under the new one, unless the input is one of those lost."""
-
-    def reply(request: Request) -> Scripted:
-        match request.role:
-            case "generator":
-                return "new prompt" if "phi 1" in said(request) else "old prompt"
-            case "executor" if "new prompt" in said(request):
-                return EndpointDown("gone") if int(said(request)[-1]) < lost else reward
-            case "updater" if "the directive of the generator" in said(request):
-                return "phi 1"
-            case _:
-                return talkative(request)
-
-    return ScriptedLM().reply_with(reply)
+    """`reward` under the new φ, unless the input is one of those lost."""
+    return under_new_phi(lambda r: EndpointDown("gone") if int(said(r)[-1]) < lost else reward)
 
 
 @pytest.mark.parametrize("reward", ["0.5", "0.9"])
@@ -71,20 +71,11 @@ async def test_of_several_samples_the_means_are_compared(
     that fails is left out."""
     drawn = Counter[str]()
 
-    def reply(request: Request) -> Scripted:
-        match request.role:
-            case "generator":
-                return "new prompt" if "phi 1" in said(request) else "old prompt"
-            case "executor" if "new prompt" in said(request):
-                drawn[said(request)] += 1
-                return (luck, "0.3", EndpointDown("gone"))[drawn[said(request)] - 1]
-            case "updater" if "the directive of the generator" in said(request):
-                return "phi 1"
-            case _:
-                return talkative(request)
+    def execute(request: Request) -> Scripted:
+        drawn[said(request)] += 1
+        return (luck, "0.3", EndpointDown("gone"))[drawn[said(request)] - 1]
 
-    lm = ScriptedLM().reply_with(reply)
-    world = World(settings(on=on, samples=3), lm, pool=examples(9))
+    world = World(settings(on=on, samples=3), under_new_phi(execute), pool=examples(9))
     (step,) = await world.run(examples(4))
     assert len(world.asked("executor")) == calls and len(drawn) == 4
     assert (step.parameters.generator == "phi 1") is kept
@@ -116,11 +107,7 @@ async def test_only_what_may_change_something_is_run_again(rule: str):
     assert len(world.asked("executor")) == 4 and not step.reverted
     assert {r.reason for r in step.rewrites if r.variable == "generator"} == {"no generator"}
 
-    def reply(request: Request) -> Scripted:
-        lost = request.role == "executor" and "input 0" in said(request)
-        return EndpointDown("gone") if lost else talkative(request)
-
-    world = World(settings(rule), ScriptedLM().reply_with(reply))
+    world = World(settings(rule), saying("executor", EndpointDown("gone"), "input 0"))
     (step,) = await world.run(examples(4))
     assert sum("input 0" in said(r) for r in world.asked("executor")) == 1
     assert rule != "always" or len(world.asked("executor")) == 4
@@ -185,23 +172,18 @@ def by_part(
         new_route = "[0] rule" in said(request) and "[3] rule" in said(request)
         return str(round(0.5 + gains + (worth.get("encoder", 0) if new_route else 0), 3))
 
-    def reply(request: Request) -> Scripted:
-        match request.role:
-            case "encoder":
-                return route(request)
-            case "generator":
-                return "prompt of " + "; ".join(said(request).split("\n"))
-            case "executor":
-                return reward(request)
-            case "attribution":
-                return attributed("say it", {k: f"sharpen {k}" for k in range(4)}, "read x")
-            case "updater":
-                about = said(request).partition("Present text:\n")[2]
-                return next(f"{name} new" for name in NAMES if about.startswith(name))
-            case _:
-                return talkative(request)
+    def rewrite(request: Request) -> Scripted:
+        about = said(request).partition("Present text:\n")[2]
+        return next(f"{name} new" for name in NAMES if about.startswith(name))
 
-    return ScriptedLM().reply_with(reply)
+    blame = attributed("say it", {k: f"sharpen {k}" for k in range(4)}, "read x")
+    return answering(
+        encoder=route,
+        generator=lambda r: "prompt of " + "; ".join(said(r).split("\n")),
+        executor=reward,
+        attribution=lambda r: blame,
+        updater=rewrite,
+    )
 
 
 async def test_each_rewrite_is_judged_by_what_it_does_alone():

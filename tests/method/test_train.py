@@ -31,6 +31,7 @@ from tests.build.method import (
     ENCODED,
     Shuffled,
     World,
+    answering,
     attributed,
     book,
     config,
@@ -96,6 +97,7 @@ async def test_no_two_calls_of_a_run_share_a_sample(critic: dict[str, int]):
     assert not {r.sample for r in other.lm.history} & set(samples)
 
 
+# Whom each example's complaint is laid at, and what is said of it.
 BLAMED = {
     "input 0": attributed(routing="say it of input 0"),
     "input 1": attributed(rendering="say it of input 1"),
@@ -103,7 +105,6 @@ BLAMED = {
     "input 3": attributed(instincts={3: "say it of input 3"}),
     "input 4": attributed(instincts={1: "say it of input 4"}),
 }
-"""Whom each example's complaint is laid at, and what is said of it."""
 SCORES = {"input 0": 0.1, "input 1": 0.2, "input 2": 0.3, "input 3": 0.4, "input 4": 0.6}
 
 
@@ -317,19 +318,18 @@ async def test_a_batch_that_mostly_fails_stops_with_the_first_error_and_one_of_h
 ):
     """Decision 15: x1, x3 and x5 of x1..x5; x1 and x3 of x1..x3; x1 alone."""
 
-    def reply(request: Request) -> Scripted:
-        odd = request.role == "executor" and int(said(request)[-1]) % 2 == 1
+    def execute(request: Request) -> Scripted | None:
         lost = EndpointDown(f"no answer to {request.messages[-1].content}")
-        return lost if odd else talkative(request)
+        return lost if int(said(request)[-1]) % 2 else None
 
     settings = config(update={"batch_size": count, "epochs": 1, "mode": mode})
-    world = World(settings, ScriptedLM().reply_with(reply))
+    world = World(settings, answering(executor=execute))
     with pytest.raises(TooManyFailures, match=f"{failed} of .* rollouts failed") as error:
         await world.run(examples(count, 1))
     odd = [r for r in world.asked("executor") if said(r)[-1] in "135"]
     assert f"EndpointDown: no answer to {odd[0].messages[-1].content}" in str(error.value)
     assert error.value.hint and len(odd) == failed
-    goes_on = World(settings, ScriptedLM().reply_with(reply))
+    goes_on = World(settings, answering(executor=execute))
     steps = await goes_on.run(examples(count))
     assert sum(t.rollout.failure is not None for s in steps for t in s.traces) == count // 2
 

@@ -35,7 +35,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Prompt
-from tests.build.method import config, talkative
+from tests.build.method import config, saying, talkative
 from tests.build.optimize import train
 from tests.build.teachable import model
 
@@ -95,7 +95,8 @@ def problem(path: Path, settings: Config, reply: Any, val: int = 0) -> Iterator[
 
     data = Dataset(rows(24), rows(val, 24), ())
     task = Task("t", data, asks_nobody(reward), SingleCall(), settings.reward_range)
-    lm, told, store = ScriptedLM().reply_with(reply), list[object](), RunStore.create(path, HEADER)
+    lm = reply if isinstance(reply, ScriptedLM) else ScriptedLM().reply_with(reply)
+    told, store = list[object](), RunStore.create(path, HEADER)
     models = Models.build(settings, StackResources(client=lm))
     plan = Plan(settings, task, load_templates("default"))
     yield At(Problem(Assembled(plan, models), store, told.append), lm, told)
@@ -187,10 +188,7 @@ async def test_a_reached_budget_leaves_what_was_learned_and_how_to_go_on(tmp_pat
 
 
 async def test_training_that_rewrote_nothing_says_why(tmp_path: Path) -> None:
-    def stubborn(request: Request) -> Scripted:
-        return "" if request.role == "updater" else talkative(request)
-
-    with problem(tmp_path, config(**ENCODED), stubborn) as at:
+    with problem(tmp_path, config(**ENCODED), saying("updater", "")) as at:
         result = await at.optimized()
         run = at.problem.store.header.id
         assert result.remark.startswith("Training rewrote no text at all: ")
@@ -202,10 +200,7 @@ async def test_training_that_rewrote_nothing_says_why(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_said_where_nothing_was_to_be_rewritten(tmp_path: Path) -> None:
-    def content(request: Request) -> Scripted:
-        return "A" if request.role == "executor" else talkative(request)
-
-    with problem(tmp_path, config(**ENCODED), content) as at:
+    with problem(tmp_path, config(**ENCODED), saying("executor", "A")) as at:
         assembled, store = at.problem.assembled, at.problem.store
         data = Dataset(tuple(x for x in rows(24) if x.target == "A"), (), ())
         task = replace(assembled.task, dataset=data)
@@ -358,11 +353,8 @@ async def test_without_an_encoder_every_route_is_explored(tmp_path: Path) -> Non
 async def test_a_rewrite_must_be_short_new_safe_and_no_copy_of_the_data(
     tmp_path: Path, text: str, reason: str, kept: int
 ) -> None:
-    def writes(request: Request) -> Scripted:
-        return text if request.role == "updater" else talkative(request)
-
     once = {**ENCODED, "update": {"epochs": 1, "batch_size": 12, "steps_per_epoch": 1}}
-    with problem(tmp_path, config(**once), writes) as at:
+    with problem(tmp_path, config(**once), saying("updater", text)) as at:
         await at.optimized()
         [step] = at.problem.store.steps(traces=True)
         instincts = [r for r in step.rewrites if isinstance(r.variable, int)]

@@ -18,15 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcodebook.assemble import Sources
-from promptcodebook.calls import Chat, Request
+from promptcodebook.calls import Chat
 from promptcodebook.config import role_layers
 from promptcodebook.errors import ConfigError, DataError, EndpointDown, PolicyError
-from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Explanation, Policy, deploy, load_policy, prompt_spans
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Example, Expected, Route
-from tests.build.method import book, talkative
+from tests.build.method import book, saying, talkative
 from tests.build.policy import RANKING, file_of
 from tests.build.server import Server, says
 
@@ -34,7 +34,7 @@ from tests.build.server import Server, says
 def policy_of(
     file: PolicyFile, reply: Any = talkative, executor: Any = None, **above: Any
 ) -> tuple[Policy, ScriptedLM]:
-    lm = ScriptedLM().reply_with(reply)
+    lm = reply if isinstance(reply, ScriptedLM) else ScriptedLM().reply_with(reply)
     settings = file.settings(above={"lm": "own", **above})
     return deploy(file, settings, Sources(lm=lm, executor=executor)), lm
 
@@ -47,10 +47,7 @@ async def one(prompt: str, example: Example, lm: Chat) -> str:
 
 
 def test_prompt_answer_and_explanation_are_of_one_policy() -> None:
-    def reply(request: Request) -> Scripted:
-        return "the answer" if request.role == "executor" else talkative(request)
-
-    policy, lm = policy_of(file_of(), reply)
+    policy, lm = policy_of(file_of(), saying("executor", "the answer"))
     said = policy.respond("How far?")
     assert said.usage.calls == len({r.role for r in lm.history}) == 3
     assert said.text == str(said) == policy.answer("How far?") == "the answer"
@@ -124,11 +121,8 @@ def test_an_example_keeps_its_id_and_its_fields() -> None:
 
 
 def test_a_failed_pass_is_raised_with_its_stage() -> None:
-    def broken(request: Request) -> Scripted:
-        down = EndpointDown("refused", hint="start it")
-        return down if request.role == "executor" else talkative(request)
-
-    policy, _ = policy_of(file_of(), broken)
+    down = EndpointDown("refused", hint="start it")
+    policy, _ = policy_of(file_of(), saying("executor", down))
     with pytest.raises(PolicyError, match=r"^no answer: EndpointDown at execute: refused"):
         policy.answer("How far?")
 

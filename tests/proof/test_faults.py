@@ -18,6 +18,7 @@ TOUR: dict[str, Any] = {
     "update": {"epochs": 3, "batch_size": 8},
     "validation": {"every": 3, "subset": 8, "finalists": 1},
 }
+# The server's name of a fault -> ours of the incident it is on our side.
 OURS = {
     "429": "rate_limited",
     "500": "server_error",
@@ -26,7 +27,6 @@ OURS = {
     "truncate": "truncated",
     "routes": "faulty",
 }
-"""The server's name of a fault -> ours of the incident it is on our side."""
 
 
 def test_the_run_completes_and_its_counts_are_the_servers_and_those_in_process(

@@ -114,13 +114,13 @@ def test_ctrl_c_keeps_what_is_in_flight_and_says_how_to_go_on(
     assert_as_if_nothing_had_happened(tmp_path, whole[0])
 
 
+# A run whose routes are learned from outcomes.
 ROUTED = (
     *("--task", "constraints", "--plain", "--preset", "small", "--set", "select=2"),
     *("--set", "cache=false", "--set", "concurrency=16"),
     *("--set", "update.epochs=8", "--set", "update.batch_size=8"),
     *("--set", "validation.subset=8", "--set", "verdict_examples=16"),
 )
-"""A run whose routes are learned from outcomes."""
 
 
 def test_a_router_that_learned_from_outcomes_survives_two_kills(
@@ -177,14 +177,14 @@ def test_a_disk_that_fills_up_costs_no_reply_that_was_paid_for(
 
 
 _EVAL = "eval last --split train --samples 3"
+# Work that is no run, on a run whose settings say `cache = false`, and the share of its calls that
+# are answered when it is killed.
 NO_RUN = (
     *((_EVAL, share) for share in (0.1, 0.5, 0.9)),
     *((f"{_EVAL} --set cache=true", share) for share in (0.2, 0.7)),
     ("distill last --fresh 8", 0.5),
     ("compare last last --split train", 0.5),
 )
-"""Work that is no run, on a run whose settings say `cache = false`, and the share of its calls that
-are answered when it is killed."""
 
 
 @pytest.fixture(scope="module")

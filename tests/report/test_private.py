@@ -19,15 +19,7 @@ from promptcodebook.report.context import NOTES
 from promptcodebook.report.page import render_report
 from promptcodebook.report.private import withhold, withhold_ending
 from promptcodebook.report.traces import read_record
-from promptcodebook.store.events import (
-    Broke,
-    Compared,
-    Concluded,
-    PromptCandidate,
-    RunState,
-    Stepped,
-    Validated,
-)
+from promptcodebook.store import events
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example, RefusedReply, Rewrite, Step
 from tests.build.optimize import train
@@ -42,7 +34,7 @@ RUN = ScriptedRun(steps=20, hostile=NAME, private=True)
 
 
 def stepped() -> Step:
-    return next(event.step for event in events_of(RUN) if isinstance(event, Stepped))
+    return next(event.step for event in events_of(RUN) if isinstance(event, events.Stepped))
 
 
 def test_figures_and_the_texts_of_kept_rewrites_stay() -> None:
@@ -60,10 +52,10 @@ def test_figures_and_the_texts_of_kept_rewrites_stay() -> None:
 
 def test_prompts_of_another_optimizer_are_withheld() -> None:
     """It was shown the examples, and may quote them."""
-    concluded = Concluded(
-        "so", None, candidates=(PromptCandidate(f"As {NAME} said.", 0.5, 8, 8, True),)
+    concluded = events.Concluded(
+        "so", None, candidates=(events.PromptCandidate(f"As {NAME} said.", 0.5, 8, 8, True),)
     )
-    [shown] = withhold_ending(RunState(conclusion=concluded), "r").conclusion.candidates  # type: ignore[union-attr]
+    [shown] = withhold_ending(events.RunState(conclusion=concluded), "r").conclusion.candidates  # type: ignore[union-attr]
     assert NAME not in repr(withhold(concluded)) + repr(shown)
     assert (shown.score, shown.kept) == (0.5, True)
 
@@ -82,7 +74,7 @@ def test_the_page_shows_lengths_in_the_place_of_texts(write: Write) -> None:
 
 
 def test_a_failed_run_says_how_it_goes_on_and_not_what_the_error_said() -> None:
-    failed = RunState(ended="failed", detail="ServerFault: Ottokar", hint="ask Ottokar")
+    failed = events.RunState(ended="failed", detail="ServerFault: Ottokar", hint="ask Ottokar")
     shown = withhold_ending(failed, "20260131-154502-x")
     assert shown.hint == "pco train --resume 20260131-154502-x"
     assert "Ottokar" not in repr(shown)
@@ -139,7 +131,7 @@ def quoting(value: Any, field: str = "") -> Iterator[str]:
             yield from quoting(inner, field)
 
 
-@pytest.mark.parametrize("kind", [Stepped, Broke, Validated, Compared])
+@pytest.mark.parametrize("kind", [events.Stepped, events.Broke, events.Validated, events.Compared])
 def test_no_text_of_an_event_is_shown_that_is_not_known_to_be_harmless(kind: Any) -> None:
     event = filled(kind)
     assert set(quoting(event)) > {"output", "message", "traceback", "feedback"}

@@ -17,6 +17,7 @@ import pytest
 from promptcodebook.calls import Usage
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.policy.references import resolve
+from promptcodebook.report import verdict
 from promptcodebook.report.context import NOTES, Context, ReportSection, facts
 from promptcodebook.report.history import FIRST, LAST, REFUSED, HistorySection
 from promptcodebook.report.page import render_report
@@ -26,13 +27,6 @@ from promptcodebook.report.training import (
     CodebookSection,
     CurvesSection,
     RoutingSection,
-)
-from promptcodebook.report.verdict import (
-    JudgedSection,
-    PromptsSection,
-    VerdictSection,
-    pairs_of,
-    tally,
 )
 from promptcodebook.run.verdict import JudgingTerms, RowSource, conclude
 from promptcodebook.store.events import Amended, Compared, Concluded, Ended, Event, Started, Stepped
@@ -89,14 +83,6 @@ def test_an_example_shows_the_instincts_as_they_were_when_it_was_routed(write: W
     page = read_page(section(store, ExamplesSection))
     assert set(store.parameters_at(-1).codebook.texts) <= set(page.texts)
     assert "above all in step 0" not in page.text
-
-
-def test_a_route_is_the_encoder_s_only_where_an_encoder_routes(write: Write) -> None:
-    """A learned router's route was called the encoder's."""
-    for kind, named in (("outcomes", "router's route"), ("encoder", "encoder's route")):
-        run = ScriptedRun(steps=5, verdict=False, config={"router": {"kind": kind}})
-        texts = read_page(section(write(run), ExamplesSection)).texts
-        assert {t for t in texts if t.endswith("'s route")} == {named}
 
 
 SHORT = ScriptedRun(steps=12, size=4, select=2, verdict=False, hostile="")
@@ -245,7 +231,7 @@ def test_failures_that_remain_come_first_and_a_tie_at_nothing_is_one() -> None:
     """A row without a reward earned nothing; an example of one row makes no pair."""
     first = evaluation("present", 0.5, 0.5, 0.0, 1.0, 0.2, None)
     second = evaluation("learned", 0.6, 0.5, 0.0, 0.0, 1.0, None, 1.0)
-    pairs = pairs_of(first, second, (0.0, 1.0))
+    pairs = verdict.pairs_of(first, second, (0.0, 1.0))
     assert [(p.second.example_id, p.result, p.change) for p in pairs] == [
         ("e3", "wrong", "worse"),
         ("e2", "wrong", "same"),
@@ -254,7 +240,7 @@ def test_failures_that_remain_come_first_and_a_tie_at_nothing_is_one() -> None:
         ("e0", "partly right", "better"),
         ("e4", "right", "better"),
     ]
-    assert tally(pairs) == "2 better, 1 worse, 3 the same (2 of them wrong both times)"
+    assert verdict.tally(pairs) == "2 better, 1 worse, 3 the same (2 of them wrong both times)"
 
 
 def test_every_test_input_is_listed_with_reference_answer_feedback_and_the_users_note(
@@ -264,7 +250,7 @@ def test_every_test_input_is_listed_with_reference_answer_feedback_and_the_users
     noted = [{"example": "test-50", "label": "data", "note": f"=2+{n} was <meant>"} for n in (3, 4)]
     (store.path / NOTES).write_text("no JSON\n{}\n" + "\n".join(map(json.dumps, noted)), "utf-8")
     known = {f"test-{i}": Example(f"test-{i}", f"Question {i}?", f"-{i}") for i in range(60)}
-    markup = section(store, JudgedSection, known)
+    markup = section(store, verdict.JudgedSection, known)
     rows = [flat(row) for row in re.findall(r"<tr class=.*?</tr>", markup, re.S)]
     assert len(rows) == 60 and "18 of 60 test inputs wrong" in flat(markup)
     assert "18 better, 0 worse, 42 the same (18 of them wrong both times)" in flat(markup)
@@ -295,7 +281,7 @@ def test_a_test_example_shows_the_instincts_that_its_row_was_routed_over(
     rows = conclude([RowSource(each.name, each) for each in judged], JudgingTerms()).table.as_json()
     store.append(Concluded("Unclear.", None, rows))
     parameters = replace(store.parameters_at(-1), codebook=later)
-    made = JudgedSection(replace(Context.of(store, {}), deployed=State.first(parameters)))
+    made = verdict.JudgedSection(replace(Context.of(store, {}), deployed=State.first(parameters)))
     made.add(Started(replace(parameters, codebook=first), "expert"))
     for each in judged:
         made.add(Compared(each))
@@ -307,17 +293,17 @@ def test_a_test_example_shows_the_instincts_that_its_row_was_routed_over(
 def test_what_was_judged_before_the_run_went_on_is_shown_no_more(write: Write) -> None:
     store = write(ScriptedRun(steps=2, hostile=""))
     store.append(Amended(("epochs: 2 → 4",), "2026-02-01T00:00:00+00:00", extended=True))
-    assert "Nothing was compared" in flat(section(store, JudgedSection))
+    assert "Nothing was compared" in flat(section(store, verdict.JudgedSection))
 
 
 def test_the_fixed_prompts_are_shown_in_full_but_those_of_private_data(write: Write) -> None:
-    page = read_page(section(write(ScriptedRun(steps=2, hostile="")), PromptsSection))
+    page = read_page(section(write(ScriptedRun(steps=2, hostile="")), verdict.PromptsSection))
     prompt = "Answer briefly and check the constraints. " * 2
     assert page.texts.count(prompt) == 3 and "concat" in page.texts
-    private = flat(section(write(ScriptedRun(steps=2, private=True)), PromptsSection))
+    private = flat(section(write(ScriptedRun(steps=2, private=True)), verdict.PromptsSection))
     assert "Left out" in private and "Answer briefly" not in private
     present = write(present="Be <brief>.")  # there is no verdict yet
-    assert "Be <brief>." in flat(section(present, PromptsSection))
+    assert "Be <brief>." in flat(section(present, verdict.PromptsSection))
 
 
 @pytest.mark.parametrize(("deploy", "said"), [
@@ -334,7 +320,7 @@ def test_what_to_type_follows_the_verdict(write: Write, deploy: str, said: str) 
     concluded = store.outline().conclusion
     assert concluded is not None
     store.append(replace(concluded, deploy=deploy, worth=deploy == "learned"))
-    text = flat(section(store, VerdictSection))
+    text = flat(section(store, verdict.VerdictSection))
     assert said.replace("RUN", store.header.id) in text
     decision = {"learned": "Deploy", "": "Undecided"}.get(deploy, "Do not deploy")
     assert text.startswith(f"{decision} the learned policy")
@@ -344,15 +330,15 @@ def test_what_to_type_follows_the_verdict(write: Write, deploy: str, said: str) 
 def test_a_run_without_a_verdict_says_what_to_type_unless_it_is_at_work(write: Write) -> None:
     store = write(ScriptedRun(steps=2, verdict=False, hostile=""))
     typed = f"pco train --resume {store.header.id}"
-    assert typed not in section(store, VerdictSection)
+    assert typed not in section(store, verdict.VerdictSection)
     store.close()
     again = RunStore.open(store.path)
-    assert typed in section(again, VerdictSection)
+    assert typed in section(again, verdict.VerdictSection)
     assert ("ended", "no: it was cut off") in facts(Context.of(again, {}))
     again.close()
     stopped = write(ScriptedRun(steps=2, verdict=False, hostile="", task="other"))
     stopped.append(Ended("budget", hint="pco train --resume it --budget MORE"))
-    assert "pco train --resume it --budget MORE" in section(stopped, VerdictSection)
+    assert "pco train --resume it --budget MORE" in section(stopped, verdict.VerdictSection)
     assert ("next", "pco train --resume it --budget MORE") in facts(Context.of(stopped, {}))
 
 

@@ -169,18 +169,6 @@ def test_progress_is_a_line_now_and_then_unless_it_is_not_wanted(
         assert len(lines) == 8  # the last one would say that nothing is left
 
 
-def test_sampled_runs_are_draws_of_their_own_and_one_run_is_greedy(run: pco.Run) -> None:
-    def asked(samples: int) -> list[pco.Request]:
-        lm = Counted()
-        pco.evaluate(run, lm=lm, n=1, samples=samples)
-        return [request for request in lm.asked if request.role == "executor"]
-
-    [greedy] = asked(1)
-    sampled = asked(3)
-    assert greedy.greedy and not any(request.greedy for request in sampled)
-    assert len({request.sample for request in sampled}) == 3
-
-
 # --- compare ---
 
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.calls import Request
 from promptcodebook.errors import ConfigError
-from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from tests.build.method import talkative
+from promptcodebook.lm.scripted import ScriptedLM
+from tests.build.method import answering
 from tests.build.rows import SETTINGS, examples, reward
 
 DATA = pco.Dataset(examples("train", 4), examples("val", 4), examples("test", 24))
@@ -22,11 +21,7 @@ ONCE = {**SETTINGS, "update": {"epochs": 1, "batch_size": 4}}
 def fickle() -> ScriptedLM:
     """A model whose answer to the same question is another each time."""
     answers = itertools.cycle(["0.1", "0.9", "0.3", "1", "0", "0.4", "0.7"])
-
-    def reply(request: Request) -> Scripted:
-        return next(answers) if request.role == "executor" else talkative(request)
-
-    return ScriptedLM().reply_with(reply)
+    return answering(executor=lambda request: next(answers))
 
 
 def learn(folder: Path, lm: ScriptedLM, **more: Any) -> pco.Run:

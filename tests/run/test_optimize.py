@@ -22,7 +22,7 @@ from promptcodebook.policy.references import state_at
 from promptcodebook.run.frames import HISTORY, ROLLOUTS
 from promptcodebook.store.run import RunStore
 from tests.build.optimize import QUICK, data, reward, rows, train
-from tests.build.store import edit_header
+from tests.build.store import edit_header, steps_of
 
 
 def test_a_run_gives_a_policy_a_verdict_and_a_bill(tmp_path: Path) -> None:
@@ -73,6 +73,10 @@ def test_a_run_goes_on_from_a_whole_policy_of_another(whole: pco.Run, tmp_path: 
     assert sum(step.selected) == sum(file.statistics.selected) + 6 * 4
 
 
+def rewrites(run: pco.Run) -> list[tuple[int, str, bool]]:
+    return [(s.index, r.origin, r.kept) for s in steps_of(run.path) for r in s.rewrites]
+
+
 @pytest.mark.slow
 def test_a_tidied_codebook_comes_out_the_same_wherever_the_run_was_stopped(tmp_path: Path) -> None:
     """Maintenance looks back over steps: what a resumed run no longer saw comes from its store."""
@@ -83,9 +87,7 @@ def test_a_tidied_codebook_comes_out_the_same_wherever_the_run_was_stopped(tmp_p
     update = {"epochs": 6, "batch_size": 6, "maintain_every": 3}
     config = {"seed": 2, "update": update, "init": book}  # a draw in which all of it happens
     whole = train(tmp_path, "whole", config=config)
-    store = RunStore.open(whole.path)
-    tidy = [(s.index, r.origin, r.kept) for s in store.steps() for r in s.rewrites]
-    store.close()
+    tidy = rewrites(whole)
     tidied = {(i, o) for i, o, kept in tidy if o != "gradient" and kept}
     assert {o for _, o in tidied} >= {"split", "revive", "merge"} and {i for i, _ in tidied} == {
         2,
@@ -97,9 +99,7 @@ def test_a_tidied_codebook_comes_out_the_same_wherever_the_run_was_stopped(tmp_p
         part = train(tmp_path, "part", config=config, resume=part.id, budget=f"{budget}calls")
     rest = train(tmp_path, "part", config=config, resume=part.id, budget="9999calls")
     assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
-    again = RunStore.open(rest.path)
-    assert [(s.index, r.origin, r.kept) for s in again.steps() for r in s.rewrites] == tidy
-    again.close()
+    assert rewrites(rest) == tidy
 
 
 def test_a_saved_policy_loads_and_answers_like_the_run(whole: pco.Run, tmp_path: Path) -> None:
@@ -274,9 +274,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pco.Run:
 def test_the_history_has_a_row_for_each_update_and_one_before_it(run: pco.Run) -> None:
     pytest.importorskip("pandas")
     history = run.history
-    store = RunStore.open(run.path)
-    steps = list(store.steps(traces=True))
-    store.close()
+    steps = steps_of(run.path)
     assert tuple(history.columns) == HISTORY
     assert list(history["update"]) == list(range(len(steps) + 1))
     last, step = history.iloc[-1], steps[-1]

@@ -21,41 +21,31 @@ from promptcodebook.run.opening import code_files, models_then, resume_with
 from promptcodebook.store.events import Amended, RunState
 from promptcodebook.store.header import Header, digest
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Step
 from tests.build.cli import pco as typed
 from tests.build.optimize import Flaky, data, reward, train
 from tests.build.project import PROJECT
 from tests.build.project import QUICK as TYPED
+from tests.build.store import judged_in, steps_of
 
+# A course of ε of its own, and the last state: what is longer begins like what is shorter.
 COURSE = {"explore": {"gamma": 0.9}, "keep": "last"}
-"""A course of ε of its own, and the last state: what is longer begins like what is shorter."""
 
 
 def epochs(count: int, **more: Any) -> dict[str, Any]:
     return {**COURSE, "update": {"epochs": count, "batch_size": 6}, **more}
 
 
-def steps(run: pco.Run) -> list[Step]:
-    with closing(RunStore.open(run.path)) as store:
-        return list(store.steps(traces=True))
-
-
-def rows(run: pco.Run) -> list[str]:
-    with closing(RunStore.open(run.path)) as store:
-        return [evaluation.name for evaluation in store.test_evaluations()]
-
-
 def test_a_finished_run_made_longer_is_the_longer_run(tmp_path: Path) -> None:
     """The same steps, policy and rows, byte by byte; what was done stays as it was. Only its
     verdict is of a second look at the same test split."""
     short = train(tmp_path, "short", config=epochs(2))
-    done = steps(short)
+    done = steps_of(short.path)
     longer = train(tmp_path, "short", config=epochs(4), resume=short.id)
     whole = train(tmp_path, "whole", config=epochs(4))
     assert longer.id == short.id and longer.ended == "finished"
-    assert steps(longer)[: len(done)] == done
-    assert [replace(s, traces=()) for s in steps(longer)] == [
-        replace(s, traces=()) for s in steps(whole)
+    assert steps_of(longer.path)[: len(done)] == done
+    assert [replace(s, traces=()) for s in steps_of(longer.path)] == [
+        replace(s, traces=()) for s in steps_of(whole.path)
     ]
     assert (longer.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
     assert "This is look 2 at the same test split" in longer.verdict
@@ -64,7 +54,7 @@ def test_a_finished_run_made_longer_is_the_longer_run(tmp_path: Path) -> None:
         [(r.name, r.score, r.gain, r.over) for r in x.rows.values()] for x in (longer, whole)
     ]
     assert figures[0] == figures[1]
-    assert rows(longer) == rows(whole)
+    assert judged_in(longer.path) == judged_in(whole.path)
     with closing(RunStore.open(longer.path)) as store:
         [amended] = [event for event in store.events() if isinstance(event, Amended)]
         assert amended.extended and amended.changes[0].startswith("update.epochs: 2 → 4")
@@ -103,9 +93,9 @@ def test_patience_begins_anew_where_a_run_is_made_longer(tmp_path: Path) -> None
         return pco.optimize(data(), reward, lm, config=config, runs_dir=tmp_path, resume=resume)
 
     short = run(2)
-    assert (short.ended, len(steps(short))) == ("finished", 2)
+    assert (short.ended, len(steps_of(short.path))) == ("finished", 2)
     longer = run(6, resume=short.id)
-    assert (longer.ended, len(steps(longer))) == ("early_stop", 4)
+    assert (longer.ended, len(steps_of(longer.path))) == ("early_stop", 4)
 
 
 @pytest.fixture

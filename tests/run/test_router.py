@@ -49,8 +49,8 @@ def test_where_inputs_need_instincts_each_gets_its_own(run: pco.Run) -> None:
     assert low - 0.1 <= run.rows["learned"].score.mean <= high + 0.1
 
 
+# An executor that answers alike every time: what it was asked is not asked again.
 ALIKE = {"roles": {"executor": {"temperature": 0.0}}}
-"""An executor that answers alike every time: what it was asked is not asked again."""
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import promptcodebook as pco
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Chat, Request
 from promptcodebook.config import load_config
-from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import read_policy_file
@@ -21,7 +21,7 @@ from promptcodebook.policy.references import first_policy, resolve
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.types import Example, Prompt
-from tests.build.method import routed, said, talkative
+from tests.build.method import answering, routed, said, saying, talkative
 from tests.build.rows import SEEDS, SETTINGS, examples, reward
 from tests.build.teachable import install_package
 
@@ -32,22 +32,14 @@ def train(folder: Path, lm: ScriptedLM, **settings: Any) -> pco.Run:
     return pco.optimize(data, reward, lm=lm, config=config, runs_dir=folder)
 
 
-def scripted(executor: str = "0.5") -> ScriptedLM:
-    def reply(request: Request) -> Scripted:
-        return executor if request.role == "executor" else talkative(request)
-
-    return ScriptedLM().reply_with(reply)
+def scripted() -> ScriptedLM:
+    return saying("executor", "0.5")
 
 
 def falling() -> ScriptedLM:
     """Whatever was rewritten makes answers worse: the untrained codebook validates best."""
 
-    def reply(request: Request) -> Scripted:
-        if request.role == "executor":
-            return "0.3" if "rewritten" in said(request) else "0.5"
-        return talkative(request)
-
-    return ScriptedLM().reply_with(reply)
+    return answering(executor=lambda r: "0.3" if "rewritten" in said(r) else "0.5")
 
 
 def on_test(lm: ScriptedLM, role: str) -> list[Request]:

@@ -36,13 +36,8 @@ HEADER = Header(
 
 def echo(request: Request) -> Scripted:
     """The composed prompt is φ, and the answer is the prompt."""
-    match request.role:
-        case "generator":
-            return said(request).split()[0]
-        case "executor":
-            return said(request).split()[0]
-        case _:
-            return talkative(request)
+    own = request.role in ("generator", "executor")
+    return said(request).split()[0] if own else talkative(request)
 
 
 def with_phi(score: float) -> Parameters:

@@ -27,6 +27,7 @@ from promptcodebook.store.events import Compared, Stepped, Validated
 from promptcodebook.store.run import RunStore
 from tests.build.cli import pco as pco_command
 from tests.build.optimize import QUICK, Flaky, data, reward, train
+from tests.build.store import judged_in, steps_of
 
 
 async def careless(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
@@ -52,16 +53,6 @@ def test_an_agent_that_swallows_errors_does_not_turn_a_stop_into_rewards(tmp_pat
     assert rest.ended == "finished"
     assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
     assert figures(rest) == figures(whole)
-
-
-def judged(path: Path) -> list[str]:
-    with closing(RunStore.open(path)) as store:
-        return [evaluation.name for evaluation in store.test_evaluations()]
-
-
-def _steps_of(path: Path) -> int:
-    with closing(RunStore.open(path)) as store:
-        return store.outline().step + 1
 
 
 def figures(run: pco.Run) -> list[Any]:
@@ -129,10 +120,10 @@ def test_a_model_that_goes_away_leaves_a_run_with_its_policy_that_can_be_resumed
     run = caught.value.run
     resume = f"start it again; then continue with: optimize(..., resume='{run.path.name}')"
     assert resume in caught.value.hint
-    done = judged(run.path)
+    done = judged_in(run.path)
     rows = f" (judged so far: {', '.join(done)})" if done else ""
     assert run.ended == "failed" and run.worth is None and not run.rows
-    after = f"after {plural(_steps_of(run.path), 'update')} (TooManyFailures){rows}."
+    after = f"after {plural(len(steps_of(run.path)), 'update')} (TooManyFailures){rows}."
     assert run.verdict == f"No verdict: the run failed {after}"
     assert run.spent.calls >= calls and run.spent.cost == run.cost
     with closing(RunStore.open(run.path)) as store:
@@ -175,8 +166,8 @@ def test_a_budget_that_ends_before_the_first_codebook_says_so_and_is_resumable(
 def test_a_resumed_run_tells_once_what_was_in_flight_at_a_kill(tmp_path: Path) -> None:
     part = train(tmp_path, budget="60calls")
     store = RunStore.open(part.path, write=True)
-    store.attempt_log.begin("critic", Usage(1, 8000, 4000, 0, 0.0))
-    store.attempt_log.begin("executor", Usage(1, 300, 100, 0, 0.0))
+    store.journal.attempts.begin("critic", Usage(1, 8000, 4000, 0, 0.0))
+    store.journal.attempts.begin("executor", Usage(1, 300, 100, 0, 0.0))
     store.close()
 
     def notes(budget: str) -> list[str]:
@@ -208,7 +199,7 @@ def test_a_reached_budget_leaves_room_for_its_verdict(limited: pco.Run) -> None:
     run = limited
     assert run.ended == "budget" and run.stop is not None
     assert total(run) <= 700
-    assert [row.name for row in run.rows.values()] == judged(run.path)
+    assert [row.name for row in run.rows.values()] == judged_in(run.path)
     assert len(run.rows) == 5 and run.verdict and run.cost == 0.0
     assert read_policy_file(run.path / "policy.json").parameters.codebook == run.codebook
     assert "kept for the verdict" in str(run.stop)
@@ -373,7 +364,7 @@ def test_a_resumed_run_keeps_back_for_its_verdict_what_was_measured(
 ) -> None:
     """Not a fifth again: it trains as far as the run that was not stopped."""
     assert limited.ended == "budget"
-    at = _steps_of(limited.path) - 2
+    at = len(steps_of(limited.path)) - 2
 
     class Killed(Exception):
         pass
@@ -386,6 +377,6 @@ def test_a_resumed_run_keeps_back_for_its_verdict_what_was_measured(
         train(tmp_path, listener=kill, **LONG)
     (part,) = tmp_path.glob("runs/*/run.sqlite")
     rest = train(tmp_path, resume=part.parent.name, **LONG)
-    assert _steps_of(rest.path) == _steps_of(limited.path)
+    assert len(steps_of(rest.path)) == len(steps_of(limited.path))
     assert (rest.path / "policy.json").read_bytes() == (limited.path / "policy.json").read_bytes()
     assert (rest.verdict, total(rest)) == (limited.verdict, total(limited))

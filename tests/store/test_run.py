@@ -173,13 +173,13 @@ def test_usage_is_summed_by_role_and_an_unknown_price_stays_unknown(run: RunStor
 
 
 def attempted(run: RunStore, role: Role, usage: Usage, *, lost: bool = False) -> None:
-    run.attempt_log.end(run.attempt_log.begin(role, usage), role, usage, lost)
+    run.journal.attempts.end(run.journal.attempts.begin(role, usage), role, usage, lost)
 
 
 async def test_a_journaled_reply_comes_back_as_it_was(run: RunStore) -> None:
     request = Request("executor", (Message("user", "hi"),))
     paid = Reply("ho", usage=Usage(1, 10, 2, 0, 0.5, 1.0), dropped=("temperature",), estimated=True)
-    log = run.reply_log
+    log = run.journal.replies()
     assert log.get(b"k" * 32) is None
     await log.put(b"k" * 32, request, paid)
     await log.put(b"k" * 32, request, Reply("second"))
@@ -191,12 +191,12 @@ async def test_a_damaged_reply_is_asked_for_again_and_replaced(
     run: RunStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     key, request = b"k" * 32, Request("executor", (Message("user", "hi"),))
-    await run.reply_log.put(key, request, Reply("first"))
+    await run.journal.replies().put(key, request, Reply("first"))
     run.close()
     with closing(sqlite3.connect(run.path / "run.sqlite")) as db, db:
         db.execute("UPDATE journal SET reply = x'00'")
     with closing(RunStore.open(run.path, write=True)) as again:
-        log = again.reply_log
+        log = again.journal.replies()
         assert log.get(key) is None and "asked for again" in caplog.text
         await log.put(key, request, Reply("second"))
         kept = log.get(key)
@@ -313,7 +313,7 @@ def test_a_full_disk_is_said_and_nothing_committed_is_lost(
     with pytest.raises(DiskFull):
         run.count("rate_limited")
     with pytest.raises(DiskFull):  # what it brings could not be kept
-        run.attempt_log.begin("critic", Usage(1, 1, 1))
+        run.journal.attempts.begin("critic", Usage(1, 1, 1))
     assert run.state().step == written
     run.close()
 

@@ -133,7 +133,7 @@ def test_the_list_says_how_each_run_stands(
     ]
     for event in done:
         store.append(event)
-    log = store.attempt_log
+    log = store.journal.attempts
     log.end(log.begin("critic", Usage()), "critic", Usage(2, 10, 5, 0, 0.5), False)
     store.flush()
     busy = next(run for run in list_runs(runs) if run.id == "alpha")

@@ -421,8 +421,8 @@ def store_error(error: sqlite3.Error, path: Path, what: str, full_hint: str = ""
     primary = _primary(error)
     if primary in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         free = f"free space on the disk of {path.parent}, then run the command again"
-        said = f"the disk refused a write to the {what} {path}: {error}"
-        return DiskFull(said, hint=full_hint or free)
+        message = f"the disk refused a write to the {what} {path}: {error}"
+        return DiskFull(message, hint=full_hint or free)
     if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
         return StoreError(
             f"the {what} {path} stayed locked by another process for {_BUSY_S:.0f} s",

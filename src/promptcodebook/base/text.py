@@ -10,9 +10,12 @@ import math
 import re
 import shlex
 import string
+import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any, Literal, cast
 
 _WORD = re.compile(r"[^\W_]+", re.UNICODE)
@@ -20,56 +23,24 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
 _FENCED = re.compile(r"\A```[\w-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
-_KINDS_OF_TEXT = (
-    r"(?:system[ -]?prompt|prompt|instincts?|directive|rubric|system message|style guide"
-    r"|rewrite|rewording|rewritten text)"
-)
-_FRESHLY = (
-    r"(?:revised|rewritten|reworded|improved|updated|refined|edited|amended|composed|proposed"
-    r"|new|final|complete|short(?:ened)?|concise)"
-)
-_AGAIN = rf"{_FRESHLY}\s+(?:text|version|wording|instructions?)"
-_NAMED = rf"(?:{_FRESHLY},?\s+)*(?:{_KINDS_OF_TEXT}|{_AGAIN})"
-_POLITE = r"(?:sure(?: thing)?|certainly|of course|absolutely|ok(?:ay)?|understood)\b[^\w\n]{1,4}"
-_INTRODUCTION = re.compile(
-    # A sentence about the text, such as "Sure! Here is the revised instinct for you:".
-    rf"(?:{_POLITE})?(?:here(?:'s|’s| is| are)|below is|this is)\s+(?:(?:the|your|my|an?)\s+)?"
-    rf"{_NAMED}\b[^\n:.]{{0,100}}:\s*",
-    re.IGNORECASE,
-)
-_LABEL = re.compile(
-    # Its name before a colon, plain, bold or as a heading; without a colon only in the latter two.
-    rf"(?P<mark>\*\*|__)\s*(?:the\s+)?{_NAMED}\s*"
-    r"(?::\s*(?P=mark)|(?P=mark)\s*:|(?P=mark)[ \t]*\n)\s*"
-    rf"|#{{1,6}}[ \t]+(?:the\s+)?{_NAMED}[ \t]*:?[ \t]*\n\s*"
-    rf"|(?:the\s+)?{_NAMED}[ \t]*:\s*",
-    re.IGNORECASE,
-)
 _BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,2}[.)]|#{1,6})\s+")
 _ITEM = re.compile(r"\n\s*(?:[-*•–]|\(?\d{1,2}[.)])\s+")
 _CUT = re.compile(r"[.!?][\"'”’)\]]*\s+(?=[\"'“‘(\[]?[^\W_a-z])")
-_ABBREVIATED = re.compile(r"\b(?:e\.g|i\.e|etc|vs|cf|no|nr|mr|mrs|ms|dr|st)\.\s+$", re.IGNORECASE)
-_LEANING = re.compile(
-    r"(?:it|they|this|that|these|those|then|also|otherwise|instead|if so|if not|for example)\b",
-    re.IGNORECASE,
-)
-_FAREWELL = re.compile(
-    r"\n[ \t]*\n(?:let me know if|i hope this helps|would you like me to)\b[^\n]*\Z", re.IGNORECASE
-)
-# Marks around the whole of a text that do not come again within it.
-_WRAPS = (
-    re.compile(r'\A"([^"]*)"\Z', re.DOTALL),
-    re.compile(r"\A“([^“”]*)”\Z", re.DOTALL),
-    re.compile(r"\A«([^«»]*)»\Z", re.DOTALL),
-    re.compile(r"\A„([^„“”]*)[“”]\Z", re.DOTALL),
-    re.compile(r"\A`([^`]*)`\Z", re.DOTALL),
-    # Apostrophes inside words close nothing.
-    re.compile(r"\A'((?:[^']|(?<=\w)'(?=\w))*)'\Z", re.DOTALL),
-    re.compile(r"\A\*\*((?:(?!\*\*).)*)\*\*\Z", re.DOTALL),
-)
 _PIECES = re.compile(r"[\w'’-]+\s*|[^\w\s]\s*|\s+")
 # Beyond this comparing two texts would take seconds; characters at the end that may be one.
 _MOST_PIECES, _FAREWELL_AT_MOST = 1200, 240
+
+
+@cache
+def _patterns(name: str) -> Sequence[re.Pattern[str]]:
+    """Those of text.toml: one, or a list of several."""
+    every = tomllib.loads(Path(__file__).with_name("text.toml").read_text("utf-8"))
+
+    def whole(pattern: str) -> str:
+        return re.sub(r"\{([a-z]+)\}", lambda named: whole(every[named[1]]), pattern)
+
+    listed = every[name] if isinstance(every[name], list) else [every[name]]
+    return [re.compile(whole(each), re.IGNORECASE | re.DOTALL) for each in listed]
 
 
 def words_of(text: str) -> list[str]:
@@ -127,7 +98,7 @@ def strip_fence(text: str) -> str:
 def sentences_of(text: str) -> list[str]:
     """The sentences of a text; a line or an item of a list is one at least, and what only leads to
     a list ("Rules:") is left out. What leans on the one before ("It must ...") stays with that."""
-    sentences: list[str] = []
+    (leaning,), sentences = _patterns("leaning"), list[str]()
     for line in text.splitlines():
         whole = _BULLET.sub("", line).strip()
         if not whole or whole.endswith(":") or not words_of(whole):
@@ -135,12 +106,12 @@ def sentences_of(text: str) -> list[str]:
         cuts = [0]
         for cut in _CUT.finditer(whole):
             before = whole[cuts[-1] : cut.end()]
-            if _is_open(before) or _ABBREVIATED.search(before):
+            if _is_open(before):
                 continue
             cuts.append(cut.end())
         for start, end in pairwise((*cuts, len(whole))):
             sentence = whole[start:end].strip()
-            if start > 0 and _LEANING.match(sentence):
+            if start > 0 and leaning.match(sentence):
                 sentences[-1] += f" {sentence}"
             elif sentence:
                 sentences.append(sentence)
@@ -152,14 +123,17 @@ def cut_at_sentence(text: str, words: int) -> str:
     ends = {m.end() for m in _CUT.finditer(text)} | {m.start() for m in _ITEM.finditer(text)}
     for end in sorted(ends, reverse=True):
         start = text[:end]
-        whole = not (start.rstrip().endswith(":") or _is_open(start) or _ABBREVIATED.search(start))
+        whole = not (start.rstrip().endswith(":") or _is_open(start))
         if whole and len(start.split()) <= words:
             return start.rstrip()
     return ""
 
 
 def _is_open(text: str) -> bool:
-    return text.count('"') % 2 == 1 or text.count("“") > text.count("”")
+    """Whether a quotation is not closed in it, or it ends with an abbreviation."""
+    (abbreviated,) = _patterns("abbreviated")
+    quoted = text.count('"') % 2 == 1 or text.count("“") > text.count("”")
+    return quoted or abbreviated.search(text) is not None
 
 
 _PLACE = re.compile(r"(?:tool|stage):[\w.-]+: ")
@@ -181,14 +155,14 @@ def strip_wrapping(text: str) -> str:
 
 
 def _unwrap_once(body: str) -> str:
-    for opening in (_INTRODUCTION, _LABEL):
+    for opening in _patterns("openings"):
         match = opening.match(body)
         if match is not None and match.end() < len(body):
             return body[match.end() :]
-    match = _FAREWELL.search(body, max(0, len(body) - _FAREWELL_AT_MOST))
-    if match is not None:
+    (farewell,) = _patterns("farewell")
+    if match := farewell.search(body, max(0, len(body) - _FAREWELL_AT_MOST)):
         return body[: match.start()].rstrip()
-    for wrap in _WRAPS:
+    for wrap in _patterns("wraps"):
         match = wrap.match(body)
         if match is not None and match[1].strip():
             return match[1].strip()

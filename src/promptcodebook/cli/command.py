@@ -206,7 +206,7 @@ def gather_settings(
 
 
 def agent_settings(agent: str | None, present: list[str] | None, question: str) -> dict[str, Any]:
-    """What `--agent`, `--present` and `--question` set. ConfigError."""
+    """What `--agent`, `--present` and `--question` set. Raises ConfigError when they do not fit."""
     if agent is None:
         return {}
     made = import_part("promptcodebook.programs", "typed", "--agent", "serve")
@@ -318,7 +318,7 @@ def note(text: str) -> None:
 
 
 def require_index(index: int, size: int) -> None:
-    """ConfigError unless the codebook has an instinct of that index."""
+    """Raises ConfigError unless the codebook has an instinct of that index."""
     if not 0 <= index < size:
         message = f"the codebook has no index {index}: it has {size} instincts"
         raise ConfigError(message, hint=f"choose one of 0..{size - 1}" if size else "")
@@ -335,7 +335,8 @@ def announced(interrupt: Callable[[], None]) -> Callable[[], None]:
 
 
 def confirm(question: str, refusal: str, *, yes: bool) -> None:
-    """Asks on a terminal; without one, --yes is needed. ConfigError `refusal` for a no."""
+    """Asks on a terminal; without one, --yes is needed. Raises ConfigError with the `refusal` when
+    the answer is no."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -298,7 +298,8 @@ def _known_example(reference: Reference, given: str) -> Example | None:
 
 def _columns(given: str, template: str) -> str | dict[str, Any]:
     """The input as columns where it is a JSON object that has the policy's column, or where the
-    policy reads several; else it is the text itself. DataError for an object that is cut short."""
+    policy reads several; else it is the text itself. Raises DataError when an object is cut
+    short."""
     several = bool(parse_input_template(template).columns)
     if not given.lstrip().startswith("{"):
         return given

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -11,16 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from promptcodebook.base import units
 from promptcodebook.base.paths import reply_cache_path, run_reference, runs_dir, unfinished_folder
 from promptcodebook.base.text import printable, shell
-from promptcodebook.base.units import (
-    bytes_text,
-    duration,
-    lost_text,
-    money,
-    number,
-    plural,
-)
 from promptcodebook.cli import command
 from promptcodebook.cli.command import Json, Yes, columns, emit, note, show, wrap_text
 from promptcodebook.errors import RunBusy
@@ -123,30 +116,18 @@ def report(
 ) -> None:
     """The verdict, what is still wrong, curves, codebook and examples, in one file that needs no
     network."""
-    path = run_behind(runs_dir(), ref)
-    target = output or path / "report.html"
-    run_id = write_run_report(path, target, trust=trust)
-    show(lambda: {"run": run_id, "report": str(target)}, lambda: str(target), as_json=as_json)
-
-
-def write_run_report(
-    path: Path,
-    target: Path,
-    known: Mapping[str, Example] | None = None,
-    *,
-    trust: bool = False,
-) -> str:
-    """The run at `path` as one HTML file; returns its id. None of its examples `known` reads them
-    from its data, if this user made it or trusts it: the files that it names may be anybody's."""
     from promptcodebook.report.page import write_report  # a list of runs does without templates
 
+    path = run_behind(runs_dir(), ref)
+    target, known = output or path / "report.html", dict[str, Example]()
     with closing(RunStore.open(path)) as store:
-        if known is None and not (store.ours or trust):
+        if store.ours or trust:  # the data files that a run names may be anybody's
+            known = stored_examples(store.header)
+        else:
             note("the inputs are left out: the run does not have your mark (--trust reads them)")
-            known = {}
-        known = stored_examples(store.header) if known is None else known
         write_report(store, target, known)
-        return store.header.id
+        run_id = store.header.id
+    show(lambda: {"run": run_id, "report": str(target)}, lambda: str(target), as_json=as_json)
 
 
 def _run_json(store: RunStore, state: RunState) -> dict[str, Any]:
@@ -191,7 +172,7 @@ def _run_text(store: RunStore, state: RunState) -> str:
     ended = state.ended or "stopped"
     if writer is not None:
         ended = f"running (process {writer})" if writer else "running"
-    resumed = f", resumed {plural(state.resumes, 'time')}" if state.resumes else ""
+    resumed = f", resumed {units.plural(state.resumes, 'time')}" if state.resumes else ""
     lines = [
         f"run      {header.id}",
         *([f"name     {header.name}"] if header.name else []),
@@ -200,12 +181,12 @@ def _run_text(store: RunStore, state: RunState) -> str:
         f"task     {header.task}",
         wrap_text(f"{ended}{f': {state.detail}' if state.detail else ''}", "state    "),
         f"updates  {state.step + 1}{resumed}",
-        f"time     {duration(store.elapsed_s)}",
+        f"time     {units.duration(store.elapsed_s)}",
         *(wrap_text(change, "changed  ") for change in state.changes),
     ]
     if (best := state.best) is not None:
         after = f"after update {best.step + 1}" if best.step >= 0 else "untrained"
-        lines.append(f"best     {number(best.score)} {after} (n = {best.n})")
+        lines.append(f"best     {units.number(best.score)} {after} (n = {best.n})")
     made = Conclusion.of(state, header)
     lines += ["", command.headline_text(made.headline(run_reference(store.path)))] if made else []
     if sentence := made.sentence if made else state.missing:
@@ -219,7 +200,7 @@ def _run_text(store: RunStore, state: RunState) -> str:
             "prompt tokens": usage.prompt_tokens,
             "of them cached": usage.cached_prompt_tokens,
             "completion tokens": usage.completion_tokens,
-            "cost": money(usage.cost),
+            "cost": units.money(usage.cost),
         }
         for role, usage in store.usage().items()
     ]
@@ -227,11 +208,11 @@ def _run_text(store: RunStore, state: RunState) -> str:
         lines += ["", columns(roles)]
     if lost := store.lost().values():
         first, *others = lost
-        lines += ["", lost_text(sum(others, first))]
+        lines += ["", units.lost_text(sum(others, first))]
     if tallies := store.tallies():
         lines += ["", columns([{"incident": n, "count": c} for n, c in tallies.items()])]
     failures = list(_failures(store))
-    lines += ["", f"{plural(len(failures), 'failure')}:"] if failures else []
+    lines += ["", f"{units.plural(len(failures), 'failure')}:"] if failures else []
     for where, example, failure in failures[:_QUOTED]:
         lines.append(f"  {where}, {example}, {failure.stage}: {failure.kind}:")
         text = f"{failure.message}\n{failure.traceback}".rstrip()
@@ -268,7 +249,7 @@ def stats(as_json: Json = False) -> None:
     if path.exists():
         with closing(ReplyCache(path)) as store:
             replies, size = store.stats()
-    text = f"{path}: {plural(replies, 'reply', 'replies')}, {bytes_text(size)}"
+    text = f"{path}: {units.plural(replies, 'reply', 'replies')}, {units.bytes_text(size)}"
     tree = {"path": str(path), "replies": replies, "bytes": size}
     show(lambda: tree, lambda: text, as_json=as_json)
 
@@ -283,5 +264,5 @@ def clear(yes: Yes = False, as_json: Json = False) -> None:
     if path.exists():
         with closing(ReplyCache(path)) as store:
             count = store.clear()
-    text = f"removed {plural(count, 'reply', 'replies')} from {path}"
+    text = f"removed {units.plural(count, 'reply', 'replies')} from {path}"
     show(lambda: {"path": str(path), "removed": count}, lambda: text, as_json=as_json)

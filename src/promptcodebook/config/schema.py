@@ -13,7 +13,15 @@ from functools import cache
 from importlib import resources
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    field_validator,
+    model_validator,
+)
 
 from promptcodebook.base.randomness import Randomness
 from promptcodebook.calls import ROLES, Limits, Role
@@ -21,6 +29,7 @@ from promptcodebook.config.secrets import body_fault, header_fault, refuse_passw
 from promptcodebook.errors import ConfigError, did_you_mean
 
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
+ModelSpec = Annotated[str, AfterValidator(refuse_password)]
 
 
 class Group(BaseModel):
@@ -291,7 +300,7 @@ Preset = Literal["default", "lean", "paper", "quick", "small"]
 class RoleSettings(Group):
     """One role's model and sampling."""
 
-    model: str | None = None
+    model: ModelSpec | None = None
     """Spec of this role's model; none = the run's `lm`."""
     temperature: float | None = Field(default=None, ge=0.0)
     """Sampling temperature; none = the server's own."""
@@ -316,11 +325,6 @@ class RoleSettings(Group):
         if fault:
             raise ValueError(fault)
         return extra
-
-    @field_validator("model")
-    @classmethod
-    def _no_password(cls, spec: str | None) -> str | None:
-        return spec if spec is None else refuse_password(spec)
 
     @field_validator("headers")
     @classmethod
@@ -376,7 +380,7 @@ class Config(Group):
     executor: str | dict[str, Any] = ""
     """Your own agent as "agent.py:run", or { command = "python agent.py", present = ... }; "" = the
     task's program, or one call to the executor."""
-    lm: str = ""
+    lm: ModelSpec = ""
     """Spec of the model that all roles share unless `roles` says otherwise."""
     roles: dict[str, RoleSettings] = Field(default_factory=default_roles)
     prices: dict[str, Price] = Field(default_factory=dict)
@@ -434,11 +438,6 @@ class Config(Group):
         """The spec of the role's model; '' = none is set."""
         settings = self.roles.get(role)
         return (settings.model if settings is not None else None) or self.lm
-
-    @field_validator("lm")
-    @classmethod
-    def _no_password(cls, spec: str) -> str:
-        return refuse_password(spec)
 
     @property
     def has_encoder(self) -> bool:

@@ -47,7 +47,7 @@ class Dataset:
         return len(self.train) + len(self.val) + len(self.test)
 
     def split(self, name: str) -> tuple[Example, ...]:
-        """The examples of one split; DataError for an unknown name."""
+        """The examples of one split. Raises DataError when the name is unknown."""
         return dict(self.items())[split_name(name)]
 
     def items(self) -> Iterator[tuple[Split, tuple[Example, ...]]]:
@@ -69,7 +69,8 @@ class Dataset:
 
 
 def split_name(word: object, where: str = "") -> Split:
-    """'validation' -> 'val' and the like. DataError with a did-you-mean for any other word."""
+    """'validation' -> 'val' and the like. Raises DataError with a did-you-mean for any other
+    word."""
     text = str(word).strip().lower()
     if text not in _ALIASES:
         at = f"{where}: " if where else ""
@@ -98,7 +99,7 @@ def draw_splits(
     examples: Iterable[Example], shares: Mapping[Split, float], seed: int, name: str
 ) -> dict[Split, tuple[Example, ...]]:
     """A seeded draw of the splits named in `shares`, which need not sum to 1. Each gets at least
-    one example; shares count distinct inputs. DataError if there are too few."""
+    one example; shares count distinct inputs. Raises DataError when there are too few."""
     groups = dict[str, list[Example]]()
     for example in examples:
         groups.setdefault(fold_text(example.cache_text), []).append(example)
@@ -292,12 +293,10 @@ def _rows(dataset: Dataset) -> list[_SplitRow]:
 
 
 def _repeated(rows: Sequence[_SplitRow]) -> list[list[_SplitRow]]:
-    counts = Counter(row.folded for row in rows)
     groups = dict[str, list[_SplitRow]]()
     for row in rows:
-        if counts[row.folded] > 1:
-            groups.setdefault(row.folded, []).append(row)
-    return list(groups.values())
+        groups.setdefault(row.folded, []).append(row)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def leaks(dataset: Dataset) -> list[Leak]:

@@ -46,14 +46,22 @@ def load(
     name: str | None = None,
     allow_overlap: bool = False,
 ) -> Dataset:
-    """Reads data into train, val and test; DataError says what is wrong, where, and what to do.
+    """Read data into train, val and test.
 
-    `source`: a path (jsonl, json, csv, tsv, parquet, or a folder of train/val/test files), a list
-    of dicts, a pandas DataFrame, a Hugging Face Dataset or DatasetDict, or a mapping {"train": ...,
-    "val": ..., "test": ...} of any of those. `input`: a column, or a template over several such as
-    '{title}\\n{body}'; `messages`: a column of chat messages instead. `target=None`: there are no
-    references. `split` names a column of given splits; splits that are not given are drawn with
-    `seed` by `fractions`. `allow_overlap` lets an input be in two splits."""
+    - `source`: a path (jsonl, json, csv, tsv, parquet, or a folder of train/val/test files), a list
+      of dicts, a pandas DataFrame, a Hugging Face Dataset or DatasetDict, or a mapping
+      {"train": ..., "val": ..., "test": ...} of any of those.
+    - `input`: a column, or a template over several such as '{title}\\n{body}' ('input').
+    - `target`: the column of references ('target'). None: there are none.
+    - `messages`: a column of chat messages in place of `input`. None: there is none.
+    - `id`: a column that names each row. None: rows are named by their content.
+    - `split`: a column that names each row's split. None: splits that are not given are drawn.
+    - `fractions`: shares of train, val and test where they are drawn (0.5, 0.25, 0.25).
+    - `seed`: the key of that draw (0).
+    - `name`: what to call the data. None: the name of the file, or 'data'.
+    - `allow_overlap`: whether an input may be in two splits (False).
+
+    Raises DataError, with what is wrong, where, and what to do, when the data cannot be used."""
     columns = tabular.Columns(input, target, messages or None, id or None, split or None)
     parts = tuple(float(share) for share in fractions)
     if len(parts) != 3 or not all(part > 0 for part in parts) or abs(sum(parts) - 1) > 1e-6:

@@ -51,7 +51,7 @@ def _fault(where: str, what: str, hint: str) -> DataError:
 
 
 def check_header(names: Iterable[object], where: str) -> tuple[str, ...]:
-    """Column names as text. DataError for a nameless column or one that occurs twice."""
+    """Column names as text. Raises DataError when a column has no name or occurs twice."""
     header = tuple(str(name).strip() for name in names)
     if "" in header:
         position = header.index("") + 1
@@ -83,7 +83,8 @@ def plain(value: object) -> object:
 
 
 def read_lines(path: Path, *, exact: bool = False) -> Iterator[tuple[int, str]]:
-    """Numbered lines without BOM; their breaks are LF, or as they are (`exact`). DataError."""
+    """Numbered lines without BOM; their breaks are LF, or as they are (`exact`). Raises DataError
+    when the file cannot be read or is not UTF-8."""
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
@@ -135,7 +136,7 @@ def read_csv(path: Path, delimiter: str = "") -> Table:
 
 def csv_records(path: Path, delimiter: str = "", *, exact: bool = False) -> Iterator[SourceRow]:
     """The header line as a record without values, then one record each; an empty cell is a missing
-    value. Without a `delimiter` the header tells it. DataError for what is no CSV."""
+    value. Without a `delimiter` the header tells it. Raises DataError for what is no CSV."""
     csv.field_size_limit(_LONGEST_CELL)
     head, length = list[str](), 0
     for _, line in read_lines(path):
@@ -217,7 +218,8 @@ def _kind(value: object) -> str:
 
 
 def table_of(name: str, rows: Sequence[SourceRow], empty: str = "") -> Table:
-    """The rows with the union of their columns. DataError where nothing is to be `empty`."""
+    """The rows with the union of their columns. Raises DataError when there are none and `empty`
+    names the source."""
     if empty and not rows:
         raise DataError(f"{empty} is empty", hint="give it at least three examples")
     columns = dict.fromkeys(column for row in rows for column in row.values)
@@ -225,7 +227,7 @@ def table_of(name: str, rows: Sequence[SourceRow], empty: str = "") -> Table:
 
 
 def import_parquet() -> tuple[Any, Any]:
-    """pyarrow and its Parquet part. MissingExtra."""
+    """pyarrow and its Parquet part. Raises MissingExtra when it is not installed."""
     names, what = ("pyarrow", "pyarrow.parquet"), "reading and writing Parquet"
     arrow, parquet = (import_extra(name, what, "parquet") for name in names)
     return arrow, parquet
@@ -411,7 +413,7 @@ class InputTemplate:
 
 
 def parse_input_template(text: str) -> InputTemplate:
-    """Reads a template; DataError for a brace without its partner."""
+    """Reads a template. Raises DataError when a brace has no partner."""
     literals, columns, literal, at = list[str](), list[str](), "", 0
     for match in _PIECE.finditer(text):
         literal += text[at : match.start()]

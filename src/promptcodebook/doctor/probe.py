@@ -50,15 +50,8 @@ _AT_ONCE = 8
 _BATCH = 32
 # A value no model would come up with: who replies with it was made to.
 _TOKEN = "kestrel-7391"
-_SCHEMA = Schema(
-    "Probe",
-    {
-        "type": "object",
-        "properties": {"code": {"type": "string", "enum": [_TOKEN]}},
-        "required": ["code"],
-        "additionalProperties": False,
-    },
-)
+_CODE = {"properties": {"code": {"type": "string", "enum": [_TOKEN]}}, "required": ["code"]}
+_SCHEMA = Schema("Probe", {"type": "object", **_CODE, "additionalProperties": False})
 # Long enough for prefix caches that start at 1,024 tokens.
 _LONG = "The quick brown fox jumps over the lazy dog. " * 160
 

@@ -25,8 +25,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from pydantic import ValidationError
-
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM, Chat, Message, Reply, Usage
 from promptcodebook.config import Config, role_layers
@@ -45,7 +43,7 @@ from promptcodebook.integrations import read_score, scored_output
 from promptcodebook.lm.spec import no_model
 from promptcodebook.method.policy import join_prompts
 from promptcodebook.paper.rivals.mipro import dspy_model
-from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.file import parse_policy_file
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.progress import Listener
 from promptcodebook.run.optimize import Run, optimize
@@ -107,17 +105,12 @@ class ComposedProgram(_dspy.Module):
     def load_state(self, state: Mapping[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
         """PolicyError: no policy of ours in it; RunNotTrusted. Then nothing has changed."""
         try:
-            file = PolicyFile.model_validate_json(json.dumps(state[_STATE]["policy"]))
+            text = json.dumps(state[_STATE]["policy"])
         except (KeyError, TypeError):
             hint = "load one that a program compiled by PCO saved, or a bare student's own"
             message = "the saved program holds no policy of promptcodebook"
             raise PolicyError(message, hint=hint) from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "policy"
-            message = f"the saved program's policy cannot be read: {where}: {first['msg']}"
-            hint = "it must have been written by `save` of a program that PCO compiled"
-            raise PolicyError(message, hint=hint) from None
+        file = parse_policy_file(text, "the policy in the saved program")
         file.require_trust("of the saved program", trusted=self._trust)
         lm, roles = self._models
         lm = lm or os.environ.get("PCO_LM", "")
@@ -239,8 +232,8 @@ class PCO(_dspy.teleprompt.Teleprompter):
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.metric, self._lm = metric, lm
         self._options: dict[str, Any] = {"roles": roles, "budget": budget, "config": config}
-        self._options |= {"runs_dir": runs_dir, "name": name}
-        self._options |= {"listener": listener, "progress": progress}
+        self._options |= {"runs_dir": runs_dir, "name": name, "listener": listener}
+        self._options["progress"] = progress
 
     def compile(
         self,
@@ -299,21 +292,17 @@ class _Runner:
         settings: dict[str, Any] = {**self._settings, "trace": [], "disable_history": True}
         spent = settings["usage_tracker"] = _Spent()
         if self._asks_us:
-
-            def ask(messages: Sequence[Message]) -> Reply:
-                return cast("Reply", lm(messages))  # in a thread it is the reply itself
-
+            # In a thread `lm` returns the reply itself.
+            ask = cast("Callable[[Sequence[Message]], Reply]", lm)
             settings["lm"] = dspy_model(_dspy, ask, "executor")
         with tell(prompt, **settings):
             try:
                 prediction = self._student(**row.inputs())
             except _ParseError as error:
                 wanted = ", ".join(error.signature.output_fields)
-                said = f"The reply could not be parsed into the fields that it must have: {wanted}."
-                score = Score(self._floor, said)
-                return scored_output(
-                    str(error.lm_response), self._taken(), score, self._paid(spent)
-                )
+                feedback = "The reply could not be parsed into the fields that it must have: "
+                text, score = str(error.lm_response), Score(self._floor, f"{feedback}{wanted}.")
+                return scored_output(text, self._taken(), score, self._paid(spent))
             taken, paid = self._taken(), self._paid(spent)
         with _dspy.context(**self._settings):
             score = self._score(row, prediction)
@@ -322,8 +311,7 @@ class _Runner:
     def _paid(self, spent: _Spent) -> Usage | None:
         """Of calls past our meter. None where fewer say it than were made, such as those that
         dspy's own cache answered: then it is not known what a query takes."""
-        said = [call for each in spent.usage_data.values() for call in each]
-        calls = [call for call in said if call.get("prompt_tokens")]
+        calls = [c for calls in spent.usage_data.values() for c in calls if c.get("prompt_tokens")]
         if self._asks_us or len(calls) < max(1, len(_dspy.settings.trace)):
             return None
         kinds = ("prompt_tokens", "completion_tokens")
@@ -348,15 +336,15 @@ def _reward(metric: Callable[..., object]) -> Callable[[Any, Any], Score]:
     raise ConfigError(message, hint="def metric(example, prediction, trace=None): ...")
 
 
-def _score(said: Any) -> Score:
+def _score(returned: Any) -> Score:
     feedback: object = ""
-    if not isinstance(said, bool | int | float | Score):
-        get = said.get if isinstance(said, Mapping | _dspy.Prediction) else lambda _: None  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType, reportUnknownMemberType]
-        said, feedback = get("score"), get("feedback")  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(said, Score):
-        said, feedback = said.value, said.feedback
+    if not isinstance(returned, bool | int | float | Score):
+        get = returned.get if isinstance(returned, Mapping | _dspy.Prediction) else lambda _: None  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType, reportUnknownMemberType]
+        returned, feedback = get("score"), get("feedback")  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(returned, Score):
+        returned, feedback = returned.value, returned.feedback
     try:
-        return Score(float(said), str(feedback or ""))  # pyright: ignore[reportUnknownArgumentType]
+        return Score(float(returned), str(feedback or ""))  # pyright: ignore[reportUnknownArgumentType]
     except (TypeError, ValueError):
         hint = "return a float, a bool, or dspy.Prediction(score=..., feedback=...)"
         raise RewardError("the metric returned neither a number nor a score", hint=hint) from None

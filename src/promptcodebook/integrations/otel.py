@@ -10,9 +10,11 @@ import asyncio
 import json
 import os
 import time
+import tomllib
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import cache
+from importlib import resources
 from importlib.metadata import entry_points, version
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -32,24 +34,6 @@ if TYPE_CHECKING:
 _WHAT = 'telemetry = ["otel"]'
 _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _ASKED = ("true", "1", "span_only", "span_and_event")
-_PROVIDERS: Mapping[str, str] = {
-    "api.anthropic.com": "anthropic",
-    "api.cohere.ai": "cohere",
-    "api.deepseek.com": "deepseek",
-    "api.groq.com": "groq",
-    "api.mistral.ai": "mistral_ai",
-    "api.perplexity.ai": "perplexity",
-    "api.x.ai": "x_ai",
-    "generativelanguage.googleapis.com": "gcp.gemini",
-    "bedrock": "aws.bedrock",
-    "azure": "azure.ai.openai",
-    "gemini": "gcp.gemini",
-    "mistral": "mistral_ai",
-    "vertex_ai": "gcp.vertex_ai",
-    "xai": "x_ai",
-    "http": "openai",  # whose protocol it is
-}
-"""By host, by litellm's name, or by kind of spec."""
 _FLUSH_MS = 5_000
 
 
@@ -68,17 +52,17 @@ class Otel:
 
     def around(self, inner: LM, budget: BudgetGate, tally: Tally) -> LM:
         async def call(request: Request) -> Reply:
-            with self._span(*_asked(request), role=request.role) as span:
+            with self._span(*_asked(request)) as span:
                 if self._content:
-                    said = [(m.role, m.content) for m in request.messages]
-                    span.set_attribute("gen_ai.input.messages", _messages(said))
+                    turns = [(m.role, m.content) for m in request.messages]
+                    span.set_attribute("gen_ai.input.messages", _messages(turns))
                 reply = await inner(request)
                 self._answered(span, reply.usage, reply.finish)
                 if reply.usage.cost is not None:
                     span.set_attribute("pco.cost.usd", reply.usage.cost)
                 if self._content and not request.embeds:
-                    said = _messages([("assistant", reply.text)], reply.finish)
-                    span.set_attribute("gen_ai.output.messages", said)
+                    answer = _messages([("assistant", reply.text)], reply.finish)
+                    span.set_attribute("gen_ai.output.messages", answer)
                 return reply
 
         return call
@@ -124,13 +108,12 @@ class Otel:
         spec = _spec_of(self._executor)
         names = "temperature", "top_p", "max_tokens", "seed", "stream"
         given = {f"gen_ai.request.{n}": body[n] for n in names if body.get(n) is not None}
-        kind = self._trace.SpanKind.CLIENT
         name, facts = _named("chat", spec)
-        with self._span(name, facts | given, kind, role="executor") as span:
+        with self._span(name, facts | given | {"pco.role": "executor"}) as span:
             if self._content:
                 turns = cast("list[dict[str, Any]]", body["messages"])
-                said = [(str(turn["role"]), turn.get("content")) for turn in turns]
-                span.set_attribute("gen_ai.input.messages", _messages(said))
+                messages = [(str(turn["role"]), turn.get("content")) for turn in turns]
+                span.set_attribute("gen_ai.input.messages", _messages(messages))
 
             def hear(answer: UpstreamAnswer) -> None:
                 self._ended(span, answer.status)
@@ -140,14 +123,8 @@ class Otel:
 
     @contextmanager
     def _span(
-        self,
-        name: str,
-        facts: Mapping[str, Any],
-        kind: Any = None,
-        context: Any = None,
-        role: str = "",
+        self, name: str, facts: Mapping[str, Any], kind: Any = None, context: Any = None
     ) -> Generator[Any]:
-        facts = {**facts, "pco.role": role} if role else facts
         if self._run is not None and not self._trace.get_current_span().get_span_context().is_valid:
             context = self._trace.set_span_in_context(self._run)
         with self._tracer.start_as_current_span(
@@ -171,8 +148,7 @@ class Otel:
         if usage is not None:
             span.set_attribute("gen_ai.usage.input_tokens", usage.prompt_tokens)
             span.set_attribute("gen_ai.usage.output_tokens", usage.completion_tokens)
-            if usage.cached_prompt_tokens:
-                cached = usage.cached_prompt_tokens
+            if cached := usage.cached_prompt_tokens:
                 span.set_attribute("gen_ai.usage.cache_read.input_tokens", cached)
 
     def _ended(self, span: Any, status: int) -> None:
@@ -190,6 +166,7 @@ def _asked(request: Request) -> tuple[str, dict[str, Any]]:
     operation = "embeddings" if request.embeds else "chat"
     name, facts = _named(operation, _spec_of(request.model))
     asked = {
+        "pco.role": request.role,
         "gen_ai.request.temperature": sampling.temperature,
         "gen_ai.request.top_p": sampling.top_p,
         "gen_ai.request.max_tokens": sampling.max_tokens or None,
@@ -212,7 +189,8 @@ def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:
     model = spec.model
     if kind == "litellm":
         kind, _, model = spec.model.partition("/")
-    provider = _PROVIDERS.get(parts.hostname or "") or _PROVIDERS.get(kind, kind)
+    names = _provider_names()
+    provider = names.get(parts.hostname or "") or names.get(kind, kind)
     model = model or spec.text.partition("?")[0]
     facts: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.provider.name": provider}
     facts["gen_ai.request.model"] = model
@@ -222,9 +200,16 @@ def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:
     return f"{operation} {model}", facts
 
 
-def _messages(said: Iterable[tuple[str, object]], finish: str = "") -> str:
+@cache
+def _provider_names() -> Mapping[str, str]:
+    return tomllib.loads(
+        resources.files("promptcodebook.integrations").joinpath("otel.toml").read_text("utf-8")
+    )
+
+
+def _messages(turns: Iterable[tuple[str, object]], finish: str = "") -> str:
     ending = {"finish_reason": finish} if finish else {}
-    parts = ((role, [{"type": "text", "content": text}]) for role, text in said)
+    parts = ((role, [{"type": "text", "content": text}]) for role, text in turns)
     messages = [{"role": role, "parts": text, **ending} for role, text in parts]
     return json.dumps(messages, ensure_ascii=True, default=str)
 

@@ -28,8 +28,9 @@ from promptcodebook.run.verdict import Conclusion, VerdictTable
 from promptcodebook.store.run import RunStore
 
 _log = logging.getLogger(__name__)
-_HOME = "promptcodebook"
-"""The experiment or project, unless a variable of the service names another."""
+_HOME = (
+    "promptcodebook"  # the experiment or project, unless a variable of the service names another
+)
 _LONGEST = 500  # characters of a param, which some servers of MLflow cut or refuse beyond
 _AT_ONCE = 100  # params that MLflow takes at a time
 Settings = Mapping[str, str]

@@ -273,8 +273,8 @@ class Endpoint:
             return replace(reply, dropped=tuple(dropped)) if dropped else reply
         error = wire.read_error_body(answer)
         refusal = await self._refusal(status, error, request)
-        said = wire.read_retry_after(headers.get("Retry-After"))
-        refusal.retry_after = said or refusal.retry_after
+        wait = wire.read_retry_after(headers.get("Retry-After"))
+        refusal.retry_after = wait or refusal.retry_after
         if status not in (400, 422):
             raise refusal
         learned = self._quirks.learn(body, error.all, error.param)

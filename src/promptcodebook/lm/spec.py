@@ -278,12 +278,6 @@ def providers() -> Mapping[str, Any]:
     return tomllib.loads(Path(__file__).with_name("providers.toml").read_text("utf-8"))
 
 
-def _hosts_with_keys() -> set[str | None]:
-    """The hosts that answer only with a key."""
-    own = (urlsplit(str(its["address"])).hostname for its in providers()["providers"].values())
-    return {*providers()["hosts"], *filter(None, own)}
-
-
 def require_keys(
     specs: Mapping[str, Mapping[str, str]], environment: Mapping[str, str] | None = None
 ) -> None:
@@ -301,9 +295,10 @@ def missing_key(
     not known to want one. ConfigError for a bad spec."""
     env = os.environ if environment is None else environment
     spec, names = parse_spec(spec_text, env), ()
+    known = (urlsplit(str(its["address"])).hostname for its in providers()["providers"].values())
     if spec.kind == "provider" and not spec.base_url:
         names = tuple(providers()["litellm_keys"].get(spec.model.partition("/")[0], ()))
-    elif urlsplit(spec.base_url).hostname in _hosts_with_keys():
+    elif urlsplit(spec.base_url).hostname in {*providers()["hosts"], *filter(None, known)}:
         names = spec.key_names
     given = any(env.get(name, "").strip() for name in names)
     return () if given or any(value.startswith("$") for value in header_values) else names

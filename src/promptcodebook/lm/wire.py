@@ -42,6 +42,7 @@ _LONGEST_REASON = 60
 _DECIMALS = 6  # of the numbers of an embedding that are kept
 
 
+BAD_KEY = "API_KEY_INVALID"  # Google's word for it, in a 400
 # Why a whole reply may end. Servers break off a reply with many other words: those are faults.
 ENDINGS: Mapping[str | None, Ending] = {
     None: "stop",
@@ -70,7 +71,7 @@ class Quirks:
         """Takes note of the field that a refusal names; returns it, None when it names none."""
         # 'temperature must be below 2' names a field too, but refuses its value: that is an error.
         refused, low = providers()["refused"], message.lower()
-        if not re.search("|".join(refused["said"]), low):
+        if not re.search("|".join(refused["phrases"]), low):
             return None
 
         def named(words: Sequence[str]) -> bool:
@@ -103,8 +104,8 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
     if request.embeds:
         [message] = request.messages
         # Images go as a chat, which vLLM's models that embed images read.
-        said = {"messages": [message.wire]} if message.media else {"input": message.content}
-        return {"model": model, **said, "encoding_format": "float"}, []
+        content = {"messages": [message.wire]} if message.media else {"input": message.content}
+        return {"model": model, **content, "encoding_format": "float"}, []
     sampling = request.sampling
     fields = sampling_fields(sampling, quirks.cap)
     if request.schema is not None:
@@ -195,16 +196,16 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
     about = {"role": request.role, "model": request.model}
     server = request.model or "the provider"
     if (why := broken_off(tree)) is not None:
-        said = f"{server} broke off the reply ({why[:_LONGEST_REASON]})"
-        error: LMError = errors.ServerFault(said, hint=_LOOK, **about)
+        what = f"{server} broke off the reply ({why[:_LONGEST_REASON]})"
+        error: LMError = errors.ServerFault(what, hint=_LOOK, **about)
         # Its tokens were counted, so it is not booked at its bound.
         error.incident, error.usage, error.lost = Incident.BROKEN_OFF, counted, False
         raise error
     if reason == "content_filter" and not (text or calls):
         why = _why(choice)[:_LONGEST_REASON]
-        said = f"a filter of {server} withheld the reply ({why})"
+        what = f"a filter of {server} withheld the reply ({why})"
         hint = "reword the input, or leave the example out; some providers take safety settings"
-        error = errors.ReplyWithheld(said, hint=hint, **about)
+        error = errors.ReplyWithheld(what, hint=hint, **about)
         error.usage = counted
         raise error
     finish = ENDINGS[reason]
@@ -248,15 +249,15 @@ def _read_embedding(tree: Any, request: Request, seconds: float) -> Reply:
     try:
         numbers = tree["data"][0]["embedding"]
         vector = tuple(round(float(each), _DECIMALS) for each in numbers)
-        said = tree.get("usage")
+        counts = tree.get("usage")
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
         raise Malformed("it holds no data[0].embedding of numbers") from None
     if not vector or not all(map(math.isfinite, vector)):
         raise Malformed("its embedding is empty or not finite")
     # Nothing is written, and some servers leave that out.
-    if isinstance(said, dict):
-        said = {"completion_tokens": 0, **cast("dict[str, Any]", said)}
-    usage = told_usage(said, seconds)
+    if isinstance(counts, dict):
+        counts = {"completion_tokens": 0, **cast("dict[str, Any]", counts)}
+    usage = told_usage(counts, seconds)
     counted = usage or count_usage(request, "", seconds)
     return Reply("", usage=counted, estimated=usage is None, vector=vector)
 
@@ -372,13 +373,8 @@ def read_error_body(data: bytes) -> ErrorBody:
         tree = parse_json(text, LENIENT_JSON)
     except ValueError:
         return ErrorBody(text)
-    if isinstance(tree, list):  # as Google sends it
-        found = [
-            cast("dict[str, Any]", each)
-            for each in cast("list[object]", tree)
-            if isinstance(each, dict)
-        ]
-        tree = next((each for each in found if "error" in each), None)
+    if isinstance(tree, list) and tree:  # as Google sends it
+        tree = cast("list[Any]", tree)[0]
     if not isinstance(tree, dict):
         return ErrorBody(text)
     fields = cast("dict[str, Any]", tree)
@@ -432,7 +428,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     what = f"{where.base_url} answered {status}{quoted}"
     kind: type[LMError] = RequestRefused
     empty, low = providers()["no_credit"], body.message.lower()
-    told = any(said in low for said in empty["said"]) and status in (400, 403, 429)
+    told = any(phrase in low for phrase in empty["phrases"]) and status in (400, 403, 429)
     if status == 402 or told or {body.code, body.kind} & {*empty["codes"]}:
         kind, what = errors.NoCredit, f"the account at {where.base_url} has no credit left{quoted}"
         other = f", or put another key into {where.key.name}" if where.key is not None else ""
@@ -441,7 +437,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
         kind, hint = errors.RateLimited, "lower concurrency in pco.toml, or wait"
     elif status >= 500 or status in _PASSING:
         kind, hint = errors.ServerFault, _LOOK
-    elif status in (401, 403) or body.code == "API_KEY_INVALID":  # Google's, in a 400
+    elif status in (401, 403) or body.code == BAD_KEY:
         kind, hint = errors.AuthRefused, _key_hint(where)
     elif 300 <= status < 400:
         what = f"{where.base_url} redirects elsewhere; the key is not sent there"

@@ -46,10 +46,10 @@ class Candidate:
         )
 
 
+# The rewrites, those that a rule refuses not kept and why; and traces of other examples.
 Acceptance = tuple[tuple[Rewrite, ...], Sequence[Trace]]
-"""The rewrites, those that a rule refuses not kept and why; and traces of other examples."""
+# An example as it went with the parameters as they are; it has a reward.
 ScoredRollout = tuple[Example, Rollout]
-"""An example as it went with the parameters as they are; it has a reward."""
 RolloutPair = tuple[Rollout, Rollout]  # a rollout, and the same example's under other parameters
 
 
@@ -142,8 +142,8 @@ class Rescore:
         return None if new >= old else f"{name} fell from {old:.4f} to {new:.4f}"
 
 
+# Asked only where a rewrite passed the checks; may run examples again, and raises only Stop.
 AcceptanceRule = Callable[[Rescore, Candidate], Awaitable[Acceptance]]
-"""Asked only where a rewrite passed the checks; may run examples again, and raises only Stop."""
 
 
 async def always(rescore: Rescore, candidate: Candidate) -> Acceptance:
@@ -199,7 +199,8 @@ RULES: Mapping[str, AcceptanceRule] = {
 
 
 def find_rule(name: str) -> AcceptanceRule:
-    """The rule of that name, ours or an installed package's. ConfigError: unknown, or not async."""
+    """The rule of that name, ours or an installed package's. Raises ConfigError when it is unknown
+    or not async."""
     if name in RULES:
         return RULES[name]
     rule = plug_in(GROUP, name, "update.accept", RULES)

@@ -58,8 +58,8 @@ _SEVERITIES: Mapping[str, Channel] = {
 }
 _SHARE: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
 _MISSING = "missing"  # where a reply puts advice that no instinct has yet
+# Characters asked for of g_θ or g_φ, and of all g_C; and shown of a field in an 8k context.
 _ERRORS, _INSTINCTS_ERRORS, _LONG = 300, 1000, 6000
-"""Characters asked for of g_θ or g_φ, and of all g_C; and shown of a field in an 8k context."""
 
 
 def _read_share(value: object) -> float | None:
@@ -238,8 +238,8 @@ class Critic:
     ) -> Gradients:
         """g_ψ: what did the rubric miss, or invent, and how grave is it?"""
         feedback = verdict.feedback or "(the critic found no fault)"
-        said = f"score {verdict.score:g}: {feedback}"
-        values = {**history.values(), "psi": psi, "verdict": said}
+        values = {**history.values(), "psi": psi}
+        values["verdict"] = f"score {verdict.score:g}: {feedback}"
         messages = self.templates["adversary"].fill(values)
         request = Request("critic", messages, sample=draws.sample("own gradient"))
         reply = (await self.ask.typed(request, RubricReply)).value
@@ -284,11 +284,11 @@ class Attribution:
 
     async def split(self, history: History, verdict: Critique, draws: Draws) -> Gradients:
         """(g_θ, g_φ, g_C) of one verdict, the second of the two stages of App. C.2."""
-        said = {"verdict": verdict.feedback, "score": f"{verdict.score:g}"}
+        judged = {"verdict": verdict.feedback, "score": f"{verdict.score:g}"}
         shape, active = _SHAPES[self.templates.instinct_errors][0], history.route.indices
         request = Request(
             "attribution",
-            self.templates["attribution"].fill({**history.values(), **said}),
+            self.templates["attribution"].fill({**history.values(), **judged}),
             sample=draws.sample("attribute"),
             schema=blame_schema(shape, active),
         )
@@ -339,13 +339,14 @@ def nearest_instinct(advice: str, codebook: Codebook, active: Sequence[int]) -> 
     return min(active, key=fit)
 
 
-def split_shared(said: Sequence[str], least: int) -> tuple[tuple[str, ...], list[tuple[int, str]]]:
+def split_shared(texts: Sequence[str], least: int) -> tuple[tuple[str, ...], list[tuple[int, str]]]:
     """Of the examples' gradients: what at least `least` of them share, as more than half of their
     longer words agree, and every other sentence with its example's place (decision 28)."""
     if least == 1:
-        return tuple(filter(None, said)), []
+        return tuple(filter(None, texts)), []
     complaints = [
-        [(s, _long_words(s) or frozenset(words_of(s))) for s in sentences_of(text)] for text in said
+        [(s, _long_words(s) or frozenset(words_of(s))) for s in sentences_of(text)]
+        for text in texts
     ]
 
     def common(words: frozenset[str]) -> bool:
@@ -391,15 +392,15 @@ def rho(severity: float, text: str, unit: float, weight: float) -> float:
 
 def rate(gradients: Gradients, unit: float, weight: float) -> Gradients:
     """With ρ(g_v) for severities; a channel without one counts 0 if it is not to blame."""
-    said: Mapping[Component, str] = {
+    texts: Mapping[Component, str] = {
         "encoder": gradients.encoder,
         "generator": gradients.generator,
         "codebook": " ".join(gradients.codebook.values()),
         "critic": gradients.critic,
     }
-    rated = {p: rho(s, said[p], unit, weight) for p, s in gradients.severity.items()}
+    rated = {p: rho(s, texts[p], unit, weight) for p, s in gradients.severity.items()}
     if any(channel in rated for channel in _CHANNELS):
-        rated.update((c, 0.0) for c in _CHANNELS if not said[c])
+        rated.update((c, 0.0) for c in _CHANNELS if not texts[c])
     return replace(gradients, severity=dict(sorted(rated.items())))
 
 

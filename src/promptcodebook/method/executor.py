@@ -27,8 +27,8 @@ from promptcodebook.types import (
     Score,
 )
 
+# A reward made uniform: async, checked against its range, RewardError when it misbehaves.
 Scorer = Callable[[Example, Output], Awaitable[Score]]
-"""A reward made uniform: async, checked against its range, RewardError when it misbehaves."""
 _NO_PROMPT = Prompt("")
 
 
@@ -111,7 +111,8 @@ class BoundChat:
 
 @dataclass(frozen=True)
 class Trial:
-    """y = M(p, x) and r(y, y*): program and reward bound together."""
+    """y = M(p, x) and r(y, y*): program and reward bound together. `book` counts what a program
+    reports of calls of its own."""
 
     program: Program
     scorer: Scorer | None
@@ -119,7 +120,6 @@ class Trial:
     greedy: bool = False
     tally: Tally = no_tally
     book: Callable[[Usage], Usage] = lambda own: own
-    """Counts what a program reports of calls of its own."""
 
     async def run(
         self, example: Example, prompt: Prompt, draws: Draws, rollout: Rollout
@@ -156,7 +156,8 @@ class Trial:
         return replace(rollout, reward=score.value, feedback=score.feedback)
 
     async def _execute(self, example: Example, prompt: Prompt, chat: BoundChat) -> Output:
-        """The program's output, its fields as plain JSON, which a run can keep. TypeError."""
+        """The program's output, its fields as plain JSON, which a run can keep. Raises TypeError
+        when they are no such thing."""
         output = await self.program(prompt, example, chat)
         if not isinstance(output.fields, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             kind = type(output.fields).__name__
@@ -179,8 +180,8 @@ async def roll_out(prompter: Prompter, trial: Trial, example: Example, draws: Dr
     return await trial.run(example, prompt, draws, rollout)
 
 
+# Replaces the step in evaluation draws: an input's prompt is the same at every evaluation.
 EVALUATION = -1
-"""Replaces the step in evaluation draws: an input's prompt is the same at every evaluation."""
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from promptcodebook.errors import LMError, Stop, StoreError, TooManyFailures, message_of
-from promptcodebook.types import Failure, Rewrite, Step, Trace
+from promptcodebook.types import Failure, Rewrite, Rollout, Step, Trace
 
 _T = TypeVar("_T")
+# What a failure on the way to a prompt is named after: the call that failed.
 _CALLS = {"encoder": "route", "generator": "compose"}
-"""What a failure on the way to a prompt is named after: the call that failed."""
 _HINTS = {"execute": "correct the executor", "reward": "correct the reward"}
 
 
@@ -57,7 +57,8 @@ def failure_of(stage: str, error: Exception) -> Failure:
 
 
 class FailureWatch:
-    """Stops a training that only spends money: TooManyFailures, by the last `window` of a kind."""
+    """Stops a training that only spends money: raises TooManyFailures by the last `window`
+    rollouts, critiques or rewrites."""
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -115,6 +116,13 @@ def _fruitless(what: str, first: Failure, traces: tuple[Trace, ...]) -> TooManyF
     error = TooManyFailures(quoted, hint=first.hint or "pco doctor")
     error.traces = traces
     return error
+
+
+def require_answers(rollouts: Sequence[Rollout], most: int, where: str = "") -> None:
+    """Raises TooManyFailures when more than `most` rollouts failed; `where` as below."""
+    failures = [r.failure for r in rollouts if r.failure is not None]
+    if len(failures) > most:
+        raise too_many_failures(failures, tuple(map(Trace, rollouts)), where)
 
 
 def too_many_failures(

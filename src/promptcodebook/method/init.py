@@ -21,7 +21,7 @@ from promptcodebook.config.schema import Init
 from promptcodebook.errors import ConfigError, plug_in
 from promptcodebook.lm.structured import Ask, LenientTexts, ReplyShape
 from promptcodebook.lm.wire import schema_of
-from promptcodebook.method.state import RoutingStatistics, State, known_evidence
+from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.types import Codebook, Instinct, Parameters
 
@@ -33,8 +33,8 @@ class InstinctsReply(ReplyShape):
 
 
 READERS = "promptcodebook.inits"  # entry points: from the path to whole prompts, the best first
+# Characters asked for: of all instincts together (the updater's cap), and for each word of one.
 _ROOM, _PER_WORD = 2600, 8
-"""Characters asked for: of all instincts together (the updater's cap), and for each word of one."""
 
 
 @lru_cache(maxsize=64)
@@ -46,17 +46,31 @@ def instincts_schema(count: int, cap: int) -> Schema:
     return Schema(schema.name, {**schema.body, "properties": listed})
 
 
-class _InstinctEntry(BaseModel):
+class InstinctEntry(BaseModel):
+    """An instinct in a file, with what is known of it; policy files keep this order."""
+
     text: str = Field(min_length=1)
     frozen: bool = False
-    ema: float = 0.0
     success: float = 0.0
+    ema: float = 0.0
     selected: int = Field(default=0, ge=0)
     evidence: float | None = None
 
 
+def statistics_of(entries: Sequence[InstinctEntry]) -> RoutingStatistics:
+    """What is known of the entries; of their evidence nothing, where a file does not tell it of
+    all of them."""
+    evidence = tuple(e.evidence for e in entries if e.evidence is not None)
+    return RoutingStatistics(
+        tuple(e.ema for e in entries),
+        tuple(e.success for e in entries),
+        tuple(e.selected for e in entries),
+        evidence if len(evidence) == len(entries) else (),
+    )
+
+
 class _Book(BaseModel):
-    codebook: list[str | _InstinctEntry] = Field(
+    codebook: list[str | InstinctEntry] = Field(
         min_length=1, validation_alias=AliasChoices("codebook", "instincts")
     )
     encoder: str = ""
@@ -74,7 +88,8 @@ class Earlier:
 
     @staticmethod
     def read(init: Init, base: Path) -> Earlier:
-        """A policy file, a list of texts, or what a package reads at `init.path`. ConfigError."""
+        """Read a policy file, a list of texts, or what a package reads at `init.path`. Raises
+        ConfigError when it holds no codebook."""
         path = base / init.path
         if init.whole:
             read = plug_in(READERS, init.kind, "init.kind", init.OWN)
@@ -88,15 +103,9 @@ class Earlier:
             what = f"cannot read a codebook from {path}: {str(error).splitlines()[0]}"
             hint = 'name a policy file, or write a JSON list: ["instinct", "instinct", ...]'
             raise ConfigError(f"init.path: {what}", hint=hint) from None
-        entries = [_InstinctEntry(text=e) if isinstance(e, str) else e for e in book.codebook]
-        statistics = RoutingStatistics(
-            tuple(e.ema for e in entries),
-            tuple(e.success for e in entries),
-            tuple(e.selected for e in entries),
-            known_evidence(e.evidence for e in entries),
-        )
+        entries = [InstinctEntry(text=e) if isinstance(e, str) else e for e in book.codebook]
         instincts = tuple(Instinct(e.text, e.frozen) for e in entries)
-        return Earlier(instincts, book.encoder, book.generator, statistics)
+        return Earlier(instincts, book.encoder, book.generator, statistics_of(entries))
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,8 @@ class Initialiser:
     tools: Sequence[str] = ()
 
     async def first(self, seeds: Sequence[str], earlier: Earlier = Earlier()) -> State:
-        """The state to begin with; `seeds` are the task's own. ConfigError: they do not make K."""
+        """The state to begin with; `seeds` are the task's own. Raises ConfigError when no codebook
+        of K can be made of them."""
         config, init, text = self.config, self.config.init, self.templates.text
         given = await self._write() if init.written else listed_instincts(config, seeds, earlier)
         told = {place_in(instinct.text) for instinct in given}
@@ -160,8 +170,9 @@ def check_seeds(
 
 
 def listed_instincts(config: Config, seeds: Sequence[str], earlier: Earlier) -> Sequence[Instinct]:
-    """Those at hand without a model: in a file, the settings or the task, or the sentences of the
-    present prompt. ConfigError: that has more of them than K, or none."""
+    """The first instincts where no model writes them: those in a file, the settings or the task, or
+    the sentences of the present prompt. Raises ConfigError when that prompt has more than K
+    sentences, or none."""
     init = config.init
     if init.whole or init.kind == "file":
         return earlier.instincts

@@ -174,8 +174,8 @@ class FixedPrompt:
         return None, Prompt(self.text, self.stages), Usage()
 
 
+# Routes an input by a ranking, in place of E_θ; and what each instinct promises for it.
 Ranks = Callable[[Codebook, Ranking, Example], Awaitable[tuple[Route, Expected, Usage]]]
-"""Routes an input by a ranking, in place of E_θ; and what each instinct promises for it."""
 
 
 @dataclass
@@ -196,7 +196,8 @@ class Composer:
     async def route(
         self, parameters: Parameters, statistics: RoutingStatistics, example: Example, draws: Draws
     ) -> tuple[Route, Expected | None, Usage]:
-        """z = E_θ(x, C), or by a ranking; an empty θ is no encoder. LMError: no model."""
+        """z = E_θ(x, C), or by a ranking; an empty θ is no encoder. Raises LMError when the model
+        cannot be reached."""
         if statistics.ranking is not None:
             return await self.ranks(parameters.codebook, statistics.ranking, example)
         best = Route(repair_route((), statistics.standing, self.select))
@@ -249,7 +250,8 @@ class Composer:
     async def compose(
         self, parameters: Parameters, route: Route, example: Example, draws: Draws
     ) -> tuple[Prompt, Usage]:
-        """p = G_φ(x, C[z]), or one for each stage. LMError: the model cannot be reached."""
+        """p = G_φ(x, C[z]), or one for each stage. Raises LMError when the model cannot be
+        reached."""
         if not self.stages:  # no task for the one: others would take their turn before it
             text, usage = await self._compose(parameters, route, example.input, draws)
             return Prompt(text), usage
@@ -314,12 +316,12 @@ class RoutedCall(NamedTuple):
 
 @dataclass
 class Router:
-    """Routes in training: E_θ, or with probability ε z ~ SuccWtd; a subclass may learn."""
+    """Routes in training: E_θ, or with probability ε z ~ SuccWtd; a subclass may learn. `always`
+    explores every example, since there is no encoder to ask (method decision 19)."""
 
     composer: Composer
     settings: Explore
     always: bool = False
-    """Explores every example, since there is no encoder to ask (method decision 19)."""
 
     async def prepare(self) -> None:
         """Called once before the first route of a process."""

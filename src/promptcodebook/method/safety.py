@@ -16,15 +16,15 @@ from promptcodebook.calls import Message, Schema
 from promptcodebook.lm.structured import ReplyShape, leading_index, read_by_name
 from promptcodebook.types import Check, Codebook, Critique, Trace, Variable, variable_name
 
+# Share of solved examples that the critic reads for the clause alone. A reward that pays for harm
+# is full where harm is done, and full rewards are not critiqued: else it would never be seen.
 LOOK = 0.1
-"""Share of solved examples that the critic reads for the clause alone. A reward that pays for harm
-is full where harm is done, and full rewards are not critiqued: else it would never be seen."""
 _MOST, _REASON = 2, 120  # Harmful texts asked for in one reply, and characters of each reason.
 _ROOM = 400  # Characters less for the feedback in a reply of verdict and blame: all fits the cap.
 _PROMPT = "prompt"
 
+# Why, by the name of a variable: 'c3', or 'generator' for a prompt harmful of its own accord.
 Harmful = Mapping[str, str]
-"""Why, by the name of a variable: 'c3', or 'generator' for a prompt harmful of its own accord."""
 
 
 class HarmReply(ReplyShape):

@@ -5,7 +5,7 @@ its start at 0. What was known of an instinct counts half once it is rewritten (
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
@@ -73,12 +73,6 @@ class RoutingStatistics:
             tuple(0.0 if k is None else self.evidence[k] for k in origins) if self.evidence else (),
             ranking,
         )
-
-
-def known_evidence(given: Iterable[float | None]) -> tuple[float, ...]:
-    """As RoutingStatistics has it: () where a file does not tell it of every entry."""
-    evidence = tuple(given)
-    return tuple(e for e in evidence if e is not None) if None not in evidence else ()
 
 
 @dataclass(frozen=True, slots=True)

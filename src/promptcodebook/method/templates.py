@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -30,29 +30,12 @@ from promptcodebook.types import Codebook
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 _SECTION = re.compile(r"^## (system|user)$", re.M)
 _MANIFEST = "set.toml"
-_RUN = "task prompt response"  # what no judgement of a run can do without
-_TRACE = "route stages reward range codebook"
-PLACES: Mapping[str, tuple[str, str]] = {
-    "encoder": ("theta select codebook task", "size last"),
-    "generator": ("phi instincts task", "format stage"),
-    "critic": (f"psi {_RUN} instincts reference", _TRACE),
-    "critic_one": (f"psi {_RUN} instincts reference", _TRACE),
-    "attribution": ("verdict", f"score {_RUN} instincts reference {_TRACE}"),
-    "adversary": (f"psi verdict {_RUN}", f"instincts reference {_TRACE}"),
-    "updater": ("text gradient", "variable others cap"),
-    "merge": ("text gradient", "variable others cap"),
-    "revive": ("gradient", "text variable others cap"),
-    "split": ("text size", "cap"),
-    "random": ("size", "cap"),
-    "from_prompt": ("text size", "cap"),
-}
-"""The placeholders that each template must have, and may have; its caller fills all of them."""
+# Files that are no templates: first texts of the learned parts, and a list of instincts.
 _TEXTS = ("theta", "phi", "psi", "instincts")
-"""Files that are no templates: first texts of the learned parts, and a list of instincts."""
+# Those that came after version 0.1: a folder that is whole may lack them.
 _NEWER = ("merge", "revive", "split")
-"""Those that came after version 0.1: a folder that is whole may lack them."""
+# How a reply blames instincts: one text for each by its index, or one for all (decision 4).
 InstinctErrors = Literal["by_index", "one_string"]
-"""How a reply blames instincts: one text for each by its index, or one for all (decision 4)."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +54,7 @@ class Template:
         )
 
     def fill(self, values: Mapping[str, object]) -> tuple[Message, ...]:
-        """The chat with every placeholder replaced; KeyError: one has no value."""
+        """The chat with every placeholder replaced. Raises KeyError when one has no value."""
         return tuple(Message(role, _join(pieces, values)) for role, pieces in self._turns)
 
 
@@ -87,6 +70,12 @@ def _join(pieces: Sequence[str], values: Mapping[str, object]) -> str:
     return "".join(out)
 
 
+@cache
+def _places() -> Mapping[str, Mapping[str, str]]:
+    """By template, the names of the placeholders that it `must` have and `may` have."""
+    return tomllib.loads(_shipped("places.toml").read_text("utf-8"))
+
+
 def check_template(name: str, source: str, where: str) -> None:
     """Raises ConfigError, with the line, unless the request `name` can be made of it."""
     before, *turns = _SECTION.split(source)
@@ -96,7 +85,7 @@ def check_template(name: str, source: str, where: str) -> None:
     if before.strip():
         hint = "begin the file with a line that says: ## system"
         raise ConfigError(f"{where}:1: the text before the first turn would be lost", hint=hint)
-    _check_places(source, *PLACES[name], where)
+    _check_places(source, _places()[name]["must"], _places()[name]["may"], where)
 
 
 def _check_places(source: str, required: str, optional: str, where: str) -> None:
@@ -188,8 +177,9 @@ def _shipped(name: str = "") -> Traversable:
 
 
 def load_templates(name: str, base: Path = Path()) -> TemplateSet:
-    """The set of that name, or in the folder `name`, a path from `base`. ConfigError with file and
-    line for a placeholder that is missing or unknown, and for a file or a key that no set has."""
+    """The set of that name, or the one in the folder `name`, a path from `base`. Raises
+    ConfigError, with file and line, when a placeholder is missing or unknown, or no set has such a
+    file or key."""
     if name in template_sets():
         folder = _shipped(name)
     elif not re.search(r"[/\\]", name):  # a folder is written with a slash, be it only './'
@@ -203,7 +193,7 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
             )
     sources, tree = _read_folder(folder)
     sources = {**{n: _read_text(_shipped("default") / f"{n}.md") for n in _NEWER}, **sources}
-    lacking = sorted({*PLACES, *_TEXTS} - sources.keys())
+    lacking = sorted({*_places(), *_TEXTS} - sources.keys())
     if lacking:
         raise ConfigError(
             f"{folder}: {lacking[0]}.md is missing",
@@ -214,7 +204,8 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
 
 
 def copy_templates(target: Path, name: str = "default") -> list[Path]:
-    """Writes the whole set to `target`, to be edited there. ConfigError rather than write over."""
+    """Write the whole set to `target`, to be edited there. Raises ConfigError when a file is there
+    already."""
     if name not in template_sets():
         raise _unknown_set(name, folder=True)
     manifest = (_shipped(name) / _MANIFEST).read_text("utf-8")
@@ -245,7 +236,7 @@ def _unknown_set(name: object, where: str = "", *, folder: bool = False) -> Conf
 
 def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
     """Texts by name and the manifest's tree, every file checked, over those it is based on."""
-    known = (*(f"{name}.md" for name in (*PLACES, *_TEXTS)), _MANIFEST)
+    known = (*(f"{name}.md" for name in (*_places(), *_TEXTS)), _MANIFEST)
     own: dict[str, str] = {}
     manifest: dict[str, Any] = {}
     for file in sorted(folder.iterdir(), key=lambda f: f.name):
@@ -265,7 +256,7 @@ def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
         if not text.strip():
             hint = "delete it to use the text of the set below it"
             raise ConfigError(f"{file} is empty", hint=hint)
-        if name in PLACES:
+        if name in _places():
             check_template(name, text, str(file))
         own[name] = text
     base_name, where = manifest.pop("based_on", "default"), folder / _MANIFEST

@@ -37,8 +37,8 @@ RUN = 8  # words of a training input in a row that count as copied
 NEAR_COPY = "a near-copy of another instinct"
 
 
+# Mean characters a word, as more is no text; and how alike two instincts are that are copies.
 _LETTERS, _ALIKE = 20, 0.9
-"""Mean characters a word, as more is no text; and how alike two instincts are that are copies."""
 
 
 def word_cap(update: Update, variable: Variable) -> int:
@@ -145,8 +145,8 @@ class AllChecks:
 
 
 _OTHERS = "Other instincts (do not repeat their advice):"
+# Words up to which another instinct is shown whole; else this many of its first ones.
 _WHOLE, _TITLE = 25, 12
-"""Words up to which another instinct is shown whole; else this many of its first ones."""
 
 _DESCRIBED: Mapping[Variable, str] = {
     "encoder": "the directive of the encoder, which chooses instincts for an input",
@@ -179,11 +179,11 @@ def collect_gradients(
     pending: list[PendingUpdate] = []
     lone: list[tuple[Route, str]] = []
     if config.has_encoder and config.encoder.mode == "learned":
-        said = [
+        texts = [
             t.gradients.encoder if r and (update.encoder_on_explored or not r.explored) else ""
             for t, r in zip(traces, routes, strict=True)
         ]
-        shared, own = split_shared(said, least)
+        shared, own = split_shared(texts, least)
         pending.append(PendingUpdate("encoder", parameters.encoder, shared))
         # What is wrong with the form of a route is no matter for an instinct.
         lone += [(r, text) for i, text in own if (r := routes[i]) and not r.fallback]

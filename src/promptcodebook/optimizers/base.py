@@ -12,13 +12,13 @@ from promptcodebook.base.incidents import Counts
 from promptcodebook.calls import Usage
 from promptcodebook.errors import Stop, plug_in
 from promptcodebook.lm.stack import Models
-from promptcodebook.method.failures import too_many_failures
+from promptcodebook.method.failures import require_answers
 from promptcodebook.method.policy import OffPolicy, Prompter
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.progress import Listener, Spent, counter
 from promptcodebook.store.events import EndReason, PromptCandidate
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Evaluation, Example, Trace
+from promptcodebook.types import Evaluation, Example
 
 GROUP = "promptcodebook.optimizers"
 
@@ -77,15 +77,14 @@ async def evaluate(
     phase: str,
     model: str = "",
 ) -> Evaluation:
-    """The prompter over one split, by `samples`. TooManyFailures when more than half failed."""
+    """Evaluate a prompter on one split, by `samples`. Raises TooManyFailures when more than half of
+    the rollouts failed."""
     assembled, samples = problem.assembled, problem.assembled.config.samples
     split = "test" if examples is assembled.plan.judged else "val"
     count = counter(problem.tell, phase, len(examples) * samples)
     evaluator = assembled.evaluator(samples, model)
     evaluation = await evaluator.evaluate(row, prompter, examples, split, count)
-    failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
-    if len(failures) * 2 > len(evaluation.rollouts):
-        raise too_many_failures(failures, tuple(map(Trace, evaluation.rollouts)), f"{phase}: ")
+    require_answers(evaluation.rollouts, len(evaluation.rollouts) // 2, f"{phase}: ")
     return evaluation
 
 
@@ -108,5 +107,6 @@ def spending(models: Models) -> Spent:
 
 
 def make_optimizer(name: str) -> Optimizer:
-    """The optimizer behind an entry point: a class without arguments. ConfigError: unknown name."""
+    """The optimizer behind an entry point, which is a class without arguments. Raises ConfigError
+    when the name is unknown."""
     return plug_in(GROUP, name, "optimizer")()

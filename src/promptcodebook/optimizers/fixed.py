@@ -13,7 +13,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.data import sample
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.policy import Deployed, FixedPrompt, join_instincts, join_prompts
+from promptcodebook.method.policy import Deployed, FixedPrompt, join_prompts
 from promptcodebook.method.state import State
 from promptcodebook.method.update import NoLeakCheck
 from promptcodebook.optimizers.base import Optimizer, Problem, Result, evaluate
@@ -24,9 +24,9 @@ from promptcodebook.types import Example, Prompt, Rollout, Route
 UNTRAINED = "untrained"  # name of the row that a result is set beside to see what training did
 ORACLE = "oracle"  # name of the row with the right instructions for each input
 DEMO = "Answer like this. To:\n{}\nanswer:\n{}"  # an instinct that is a demonstration
+# Instincts, and prompts, that are measured on validation to find the best one; and training
+# examples by which instincts are ranked before.
 SHORTLIST, _RANKED = 3, 1000
-"""Instincts, and prompts, that are measured on validation to find the best one; and training
-examples by which instincts are ranked before."""
 
 
 class Present:
@@ -73,9 +73,7 @@ async def best_fixed_row(problem: Problem, policy: PolicyFile, state: State) -> 
     if not uses:
         return None
     most = sorted(uses, key=lambda k: (-uses[k], k))[: policy.select]
-    form = policy.output_format if policy.compose == "generator" else ""
-    verbatim = join_instincts(policy.parameters.codebook, Route(tuple(sorted(most))))
-    prompts = [join_prompts(policy.base_prompt, join_prompts(verbatim, form))]
+    prompts = [policy.verbatim(Route(tuple(sorted(most))))]
     prompts += islice(_typical(problem, policy, rollouts, uses), SHORTLIST)
     unique = [Prompt.read(text, policy.stages) for text in dict.fromkeys(prompts)]
     best = await best_prompt(problem, BEST_FIXED, unique, problem.assembled.plan.compared)

@@ -210,10 +210,9 @@ async def _train(
             known = len(earned)
             earned += [r for t in step.traces if (r := t.rollout.reward) is not None]
             if known < 20 <= len(earned) and len(set(earned)) == 1:
-                said = (
-                    f"each of the first {len(earned)} answers earned {earned[0]:g}, which teaches"
-                )
-                problem.tell(Note(f"{said} nothing: look whether the reward reads them right"))
+                message = f"each of the first {len(earned)} answers earned {earned[0]:g}, which "
+                message += "teaches nothing: look whether the reward reads them right"
+                problem.tell(Note(message))
             if not selection.validates:
                 selection.reserve.measure([t.rollout for t in step.traces])
             await selection.validate_if_due(step.index)

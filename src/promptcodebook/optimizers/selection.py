@@ -23,8 +23,8 @@ from promptcodebook.types import Rollout
 
 MOST = 0.2  # of each limit, unless `budget.reserve_for_verdict` says otherwise
 _OUR_ROWS = 3  # the learned policy and its two rivals (optimizers/pco.py)
+# Where routes are learned from outcomes: no instruction, the right ones, the best single one.
 _ROUTER_ROWS = 3
-"""Where routes are learned from outcomes: no instruction, the right ones, the best single one."""
 _MARGIN = 1.1  # rollouts on test may take a little more than those on validation took
 
 
@@ -94,8 +94,8 @@ class VerdictReserve:
         self._gate.keep_back(Budget.model_validate(kept))
 
 
+# Examples of the run's mean that are added to what a state's own earned, as rewards vary much.
 _PRIOR = 8
-"""Examples of the run's mean that are added to what a state's own earned, as rewards vary much."""
 
 
 class Selection:
@@ -144,9 +144,9 @@ class Selection:
         """A Note where a patience that was asked for can never end the run."""
         given = self._settings.patience
         if given is not None and 0 < self.planned <= given:
-            said = f"validation.patience = {given} never stops this run: {self.planned} "
-            said += "validations are planned; lower it, or validation.every"
-            self._problem.tell(Note(said))
+            message = f"validation.patience = {given} never stops this run: {self.planned} "
+            message += "validations are planned; lower it, or validation.every"
+            self._problem.tell(Note(message))
 
     async def validate_if_due(self, step: int) -> None:
         """Validates a state after every `every` steps, and the untrained one before the first."""

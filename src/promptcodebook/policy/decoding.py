@@ -6,25 +6,39 @@ from __future__ import annotations
 import html
 import math
 import re
+import tomllib
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
+from typing import Any
 from urllib.parse import unquote
 
 _STRANGE = "аеіорсухѕјһԁԛԝӏкѵАВЕІКМНОРСТУХЅЈԌΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
 _FAMILIAR = "aeiopcyxsjhdqwlkvABEIKMHOPCTYXSJGABEZHIKMNOPTYXo"
+# Cyrillic and Greek letters that pass for Latin ones, but for Greek ones that formulas need.
 LOOK_ALIKES = dict(zip(_STRANGE, _FAMILIAR, strict=True))
-"""Cyrillic and Greek letters that pass for Latin ones, but for Greek ones that formulas need."""
+# What most texts are made of is folded at once: a rewrite is scanned at each of its steps.
 _WORDS = re.compile(r"[!-~]+(?: [!-~]+)*")
-"""What most texts are made of is folded at once: a rewrite is scanned at each of its steps."""
-_TWICE = re.compile(
-    r"(?:do not|don't|never|not) (?:hesitate|fail|forget|be afraid|be shy|neglect|refuse|decline)"
-    r"(?: to)?"
-)
-"""In front of "reveal ..." it leaves an order after all."""
+
+
+def read_table(name: str) -> Mapping[str, Any]:
+    """A file of this room, such as orders.toml."""
+    return tomllib.loads((resources.files("promptcodebook.policy") / name).read_text("utf-8"))
+
+
+def on_one_line(pattern: str) -> str:
+    """A line break in an expression and the blanks after it are nothing."""
+    return re.sub(r"\n\s*", "", pattern)
+
+
+@cache
+def patterns() -> Mapping[str, re.Pattern[str]]:
+    """The expressions of traces.toml."""
+    table = read_table("traces.toml")
+    return {name: re.compile(on_one_line(pattern)) for name, pattern in table.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +71,7 @@ def fold(text: str) -> Folded:
         places += range(at, end) if words is not None else [at] * len(piece)
         at = end
     plain = "".join(pieces)
-    for match in reversed(list(_TWICE.finditer(plain))):
+    for match in reversed(list(patterns()["twice"].finditer(plain))):
         plain = plain[: match.start()] + plain[match.end() :]
         del places[match.start() : match.end()]
     return Folded(plain, tuple(places))
@@ -81,22 +95,9 @@ def is_invisible(char: str) -> bool:
 
 # --- what is not plain language, and was once
 
-_HIDDEN = re.compile(
-    r"""
-    (?<![\w+/=-])[A-Za-z0-9+/=]{20,}(?![\w+/=])           # base64, base32, hex, a digest, a key
-    |\b(?:0x)?(?:[2-7][0-9a-f][\s,:]{0,2}(?:0x)?){7,}[2-7][0-9a-f]\b  # hex, also in pairs
-    |\b[01]{8}(?:[\s,]{0,2}[01]{8}){5,}                   # binary
-    |\b(?:(?:3[2-9]|[4-9]\d|1[01]\d|12[0-6])\s+){7,}\d{2,3}\b  # codes of ASCII
-    |[.-]{1,4}(?:[ /]{1,3}[.-]{1,4}){7,}(?![.-])          # Morse code
-    |(?<![^\W_])[^\W\d_](?:[\W_]{1,7}[^\W\d_](?![^\W_])){9,}  # letters one by one
-    """,
-    re.VERBOSE,
-)
-_ESCAPE = re.compile(r"(?i)%[0-9a-f]{2}|&#x?[0-9a-f]{1,6};|\\(?:u[0-9a-f]{4}|x[0-9a-f]{2})")
 _FEW_ESCAPES = 4  # fewer are in many addresses and names
 _LEAST_BITS = 3.2  # of a character: less is no digest or key
 _LEET = str.maketrans("0345789@$!|+", "oeastbgasilt")
-_LEET_WORD = re.compile(r"(?<![\w@$!|+])(?=\w*[^\W\d_])[\w@$!|+]+")
 _FEW_DIGITS = 2  # words with a digit in them that might be chance
 
 
@@ -104,14 +105,15 @@ def hidden(text: str) -> Iterator[tuple[int, int]]:
     """Each piece that is not plain language although its words may be: encoded, spelled letter by
     letter or with digits for letters, turned round, or in another alphabet. It is not read; a
     digest and a key look the same."""
-    for match in _HIDDEN.finditer(text):
+    for match in patterns()["hidden"].finditer(text):
         run = match.group()
         bits = -sum(n / len(run) * math.log2(n / len(run)) for n in Counter(run).values())
         names = run.isalnum() and _reads(re.sub("(?=[A-Z])", " ", run))
         if not run.isalpha() or (bits >= _LEAST_BITS and not names):
             yield match.span()
-    for shape, least in ((_ESCAPE, _FEW_ESCAPES), (_LEET_WORD, _FEW_DIGITS)):
-        found = [m for m in shape.finditer(text) if shape is _ESCAPE or _has_digits(m.group())]
+    escapes = patterns()["escape"].finditer(text)
+    leet = (m for m in patterns()["leet"].finditer(text) if _has_digits(m.group()))
+    for found, least in ((list(escapes), _FEW_ESCAPES), (list(leet), _FEW_DIGITS)):
         if len(found) >= least:
             yield found[0].start(), found[-1].end()
     for start, end in _strange(text):
@@ -132,7 +134,7 @@ def _has_digits(word: str) -> bool:
 
 def spelled_out(text: str) -> Iterator[tuple[str, int, int]]:
     """What plain text says in escapes or in a name such as tellTheUser, with its place."""
-    if found := list(_ESCAPE.finditer(text)):
+    if found := list(patterns()["escape"].finditer(text)):
         plain = re.sub(r"\\[ux]([0-9a-fA-F]{2,4})", lambda m: chr(int(m[1], 16)), text)
         yield html.unescape(unquote(plain)), found[0].start(), found[-1].end()
     for match in re.finditer(r"(?<![^\W_])[^\W_]+(?:[_-][^\W_]+){2,}|[^\W\d_]{14,}", text):
@@ -147,13 +149,13 @@ def _replacing(alphabet: str) -> Callable[[str], str]:
     return lambda text: text.translate(table)
 
 
+# The other way round, by the text or the word; a mirrored alphabet; ROT1 to ROT25.
 _ALPHABETS: tuple[Callable[[str], str], ...] = (
     lambda text: text[::-1],
     lambda text: re.sub(r"\S+", lambda m: m.group()[::-1], text),
     _replacing(_SMALL[::-1]),
     *(_replacing(_SMALL[by:] + _SMALL[:by]) for by in range(1, 26)),
 )
-"""The other way round, by the text or the word; a mirrored alphabet; ROT1 to ROT25."""
 
 
 # --- what is English, and what is nothing that can be read
@@ -251,15 +253,12 @@ def foreign(text: str) -> tuple[int, int] | None:
     """The piece of a text that the rules cannot read: another language or script, or none."""
     letters = [(i, c) for i, c in enumerate(text) if c.isalpha()]
     other = [i for i, c in letters if not _LATIN.match(c)]
-    if len(other) > max(5, 0.4 * len(letters)) or (other and _STRETCH_OF_OTHER.search(text)):
+    if len(other) > max(5, 0.4 * len(letters)) or (
+        other and patterns()["other_script"].search(text)
+    ):
         return other[0], other[-1] + 1
     words = _prose(text)
     known = sum(known for _, known in words)
     if len(words) >= _LEAST_WORDS and known < _SHARE * len(words):
         return words[0][0].start(), words[-1][0].end()
     return next(iter(_unknown(text, _STRETCH)), None)
-
-
-_STRETCH_OF_OTHER = re.compile(
-    r"(?:[^\W\d_a-zA-Z\u00c0-\u024f]{2,}[\s,.;:-]+){2}[^\W\d_a-zA-Z\u00c0-\u024f]{2}|[\u3040-\u9fff\uac00-\ud7af]{8}"
-)

@@ -30,8 +30,9 @@ from promptcodebook.config import TYPED, Config, load_typed, merge
 from promptcodebook.config.secrets import beyond_sampling, without_secrets
 from promptcodebook.errors import PolicyError, RunNotTrusted, did_you_mean
 from promptcodebook.lm.wire import sampling_fields
+from promptcodebook.method.init import InstinctEntry, statistics_of
 from promptcodebook.method.policy import join_instincts, join_prompts
-from promptcodebook.method.state import RoutingStatistics, State, known_evidence
+from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import (
     CodebookLines,
     TemplateSet,
@@ -46,11 +47,11 @@ from promptcodebook.types import Codebook, Instinct, Parameters, Prompt, Ranking
 
 class _Stored(BaseModel):
     """A part of the file. A field that is not in `always` is left out while it has its default, so
-    a new field changes neither the bytes nor the digest of policies that do not use it."""
+    a new field changes neither the bytes nor the digest of policies that do not use it. In `always`
+    are the fields with a default that 0.2.0 wrote: files and digests have them for good."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     always: ClassVar[frozenset[str]] = frozenset()
-    """The fields with a default that 0.2.0 wrote: files and digests have them for good."""
 
     @model_serializer(mode="wrap")
     def _without_new_defaults(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -112,12 +113,13 @@ class StoredRanking(_Stored):
 
 _LINES = ("rarity", "center", "spread")  # what of a ranking is one line of numbers
 FORMAT, _FIRST_FORMAT = "promptcodebook policy 2", "promptcodebook policy 1"
+# Names of the verdict's rows that are one prompt for every input: what the user had, every instinct
+# at once, none of them, the best of the policy's prompts, and the best instinct.
 PRESENT, CONCAT, NONE = "present", "concat", "none"
 BEST_FIXED, BEST_SINGLE = "best_fixed", "best_single"
-"""Names of the verdict's rows that are one prompt for every input: what the user had, every
-instinct at once, none of them, the best of the policy's prompts, and the best instinct."""
+# Those of them that only a run can find; their texts are under `about`.
 MEASURED = (BEST_FIXED, BEST_SINGLE)
-"""Those of them that only a run can find; their texts are under `about`."""
+# What is said, and hinted, where the text of such a row is not under `about`.
 _UNKNOWN = {
     PRESENT: (
         "the policy does not say which prompt it was compared with: it was written by version 0.1",
@@ -132,22 +134,14 @@ _UNKNOWN = {
         "a run with router.kind = 'outcomes' measures one for its verdict",
     ),
 }
-"""What is said, and hinted, where the text of such a row is not under `about`."""
+# Whose sampling decides a deployed prompt and its answer.
 _ROLES = ("encoder", "generator", "executor", "untrusted")
-"""Whose sampling decides a deployed prompt and its answer."""
+# Settings that a policy holds as they are, and decides.
 _OF_SETTINGS = ("select", "compose", "base_prompt", "output_format", "seed")
-"""Settings that a policy holds as they are, and decides."""
 
 
-class _Entry(_Stored):
+class _Entry(_Stored, InstinctEntry):
     always = frozenset({"frozen", "success", "ema", "selected", "evidence"})
-
-    text: str = Field(min_length=1)
-    frozen: bool = False
-    success: float = 0.0
-    ema: float = 0.0
-    selected: int = 0
-    evidence: float | None = None
 
 
 class _Sampling(_Stored):
@@ -285,19 +279,13 @@ class PolicyFile(_Stored):
 
     @property
     def statistics(self) -> RoutingStatistics:
-        return RoutingStatistics(
-            tuple(e.ema for e in self.codebook),
-            tuple(e.success for e in self.codebook),
-            tuple(e.selected for e in self.codebook),
-            known_evidence(e.evidence for e in self.codebook),
-            None if self.router is None else self.router.ranking,
-        )
+        ranking = None if self.router is None else self.router.ranking
+        return replace(statistics_of(self.codebook), ranking=ranking)
 
     @property
     def concat(self) -> str:
         """Every instinct in one prompt, in order: what the codebook is worth without routing."""
-        texts = "\n".join(entry.text for entry in self.codebook)
-        return join_prompts(self.base_prompt, join_prompts(texts, self.form))
+        return self.verbatim(Route(tuple(range(len(self.codebook)))))
 
     @property
     def asks(self) -> tuple[str, ...]:
@@ -316,8 +304,9 @@ class PolicyFile(_Stored):
         return join_prompts(texts, self.form)
 
     def fixed_prompt(self, row: str) -> Prompt:
-        """The prompt of a row that has one for every input: 'present', 'none', 'concat', and
-        'best_fixed' or 'best_single' where measured. PolicyError: any other, or not recorded."""
+        """The prompt of a row that has one for every input: 'present', 'none', 'concat', and where
+        measured 'best_fixed' or 'best_single'. Raises PolicyError for any other row, and when it is
+        not recorded."""
         if row in (CONCAT, NONE):
             return Prompt(self.concat if row == CONCAT else self.base_prompt)
         text = self.about.get(row)
@@ -391,7 +380,8 @@ class PolicyFile(_Stored):
         return tuple(f"sampling.{role}.extra.{name}" for role, names in by_role for name in names)
 
     def require_trust(self, name: str, *, trusted: bool) -> None:
-        """RunNotTrusted where it sets such fields: they may name an address for this user's key."""
+        """Raises RunNotTrusted when the file sets such fields: they may name an address for this
+        user's key."""
         fields = self.beyond_sampling
         if fields and not trusted:
             more = f" and {len(fields) - 5} more" if len(fields) > 5 else ""
@@ -433,7 +423,8 @@ def _json(tree: object) -> bytes:
 
 
 def read_policy_file(path: Path) -> PolicyFile:
-    """The policy at `path`, of this version or an earlier one. PolicyError with file and reason."""
+    """The policy at `path`, of this version or an earlier one. Raises PolicyError, with file and
+    reason, when there is none."""
     hint = "pco runs list shows the runs that hold one"
     try:
         text = read_text(path)
@@ -447,7 +438,8 @@ def read_policy_file(path: Path) -> PolicyFile:
 
 
 def parse_policy_file(text: str, where: object) -> PolicyFile:
-    """The policy in the text of a file; `where` it comes from, for the error. PolicyError."""
+    """The policy in the text of a file; `where` says in an error which one. Raises PolicyError when
+    the text is no policy."""
     try:
         return PolicyFile.model_validate_json(text)
     except ValidationError as error:

@@ -45,7 +45,7 @@ from promptcodebook.types import (
 )
 
 _T = TypeVar("_T")
-X = str | Mapping[str, object] | Example
+Input = str | Mapping[str, object] | Example
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,15 @@ class FixedRow:
 
 
 class Policy:
-    """Routes, composes and answers; sync and async. Within `with` (or `async with`) connections
-    stay open; else a synchronous call has its own, and `aclose` ends those of asynchronous ones."""
+    """A learned policy at work: it routes an input, composes its prompt, and answers.
+
+    `load_policy` and `run.policy` make one. An input `x` is a text, a mapping of the columns that
+    the data had, or an Example. Methods whose names begin with `a` are for code that runs in an
+    event loop. Within `with` (or `async with`) connections stay open; else a synchronous call has
+    its own, and `aclose` ends those of asynchronous ones.
+
+    Each method that takes an input raises DataError when it cannot be read, LMError when a model
+    gives no usable reply, and BudgetReached when a budget ends."""
 
     def __init__(self, file: PolicyFile, assembled: Assembled) -> None:
         self.file = file
@@ -97,32 +104,42 @@ class Policy:
         reward = None if sources.reward is _refuse_to_score else sources.reward
         return replace(sources, data=data, reward=reward)
 
-    async def arun(self, x: X) -> Rollout:
-        """The whole forward pass of one input, failures recorded; no reward."""
+    async def arun(self, x: Input) -> Rollout:
+        """Answer one input, and return the whole rollout: a failure is recorded in it, not raised.
+        It has no reward. `x`: the input."""
         example = self.example_of(x)
         draws = self._draws(example.id)
         return await roll_out(self._deployed, self._trial, example, draws)
 
-    async def aprompt(self, x: X) -> str:
-        """The composed prompt for x (Eq. 10)."""
+    async def aprompt(self, x: Input) -> str:
+        """Compose the prompt for an input (Eq. 10).
+
+        - `x`: a text, a mapping of columns, or an Example.
+
+        Raises DataError when `x` cannot be read, and LMError when a model gives no usable reply."""
         return (await self.acompose(x))[1].text
 
-    async def acompose(self, x: X) -> tuple[Route, Prompt]:
-        """z and the composed prompt for x, with one for each stage where it was trained so."""
+    async def acompose(self, x: Input) -> tuple[Route, Prompt]:
+        """Route an input and compose its prompt, with one for each stage where it was trained so.
+
+        - `x`: a text, a mapping of columns, or an Example.
+
+        Returns the route, its indices sorted, and the Prompt. Raises what `prompt` raises."""
         route = await self.aroute(x)
         return route, await self.acompose_route(x, route)
 
-    async def aroute(self, x: X) -> Route:
-        """z for x: the first half of `acompose`."""
+    async def aroute(self, x: Input) -> Route:
+        """Route an input (`x`): the first half of `acompose`. Raises what `prompt` raises."""
         return (await self.aexpected(x))[0]
 
-    async def aexpected(self, x: X) -> tuple[Route, Expected | None]:
-        """z for x, and what a learned router promises of each instinct, in [0, 1]."""
+    async def aexpected(self, x: Input) -> tuple[Route, Expected | None]:
+        """The route of an input (`x`), and the reward in [0, 1] that a learned router expects of
+        each instinct (None where routes are not learned)."""
         example = self.example_of(x)
         return (await self._deployed.route(example, self._draws(example.id)))[:2]
 
-    async def acompose_route(self, x: X, route: Route) -> Prompt:
-        """The prompt for x on a route: the second half."""
+    async def acompose_route(self, x: Input, route: Route) -> Prompt:
+        """The prompt for an input (`x`) on a given `route`: the second half of `acompose`."""
         example = self.example_of(x)
         return (await self._deployed.compose(route, example, self._draws(example.id)))[0]
 
@@ -136,16 +153,25 @@ class Policy:
         return self.file.verbatim(route)
 
     async def areply(self, messages: Sequence[Message]) -> Reply:
-        """What the executor's model says to these messages, without any prompt of the policy's."""
-        said = json.dumps([(m.role, m.content) for m in messages])
-        sample = self._draws(_id_of(said)).sample("execute reply")
+        """Ask the executor's model, without a prompt of the policy's.
+
+        - `messages`: the chat, as pco.Message.
+
+        Raises LMError when the model gives no usable reply."""
+        text = json.dumps([(m.role, m.content) for m in messages])
+        sample = self._draws(_id_of(text)).sample("execute reply")
         greedy = self.file.samples == 1
         request = Request("executor", tuple(messages), sample=sample, greedy=greedy)
         reply = await self.assembled.models.lm(request)
         return replace(reply, text=strip_think(reply.text))
 
-    async def arespond(self, x: X) -> Response:
-        """The executor's answer, with its prompt and route. PolicyError where the pass failed."""
+    async def arespond(self, x: Input) -> Response:
+        """Answer one input, and return the answer with its prompt, route and usage.
+
+        - `x`: a text, a mapping of columns, or an Example.
+
+        Raises PolicyError when the pass failed, or when the policy was judged with a program that
+        is not here, and DataError when `x` cannot be read."""
         self.require_program()
         rollout = await self.arun(x)
         if (failure := rollout.failure) is not None:
@@ -162,12 +188,17 @@ class Policy:
             fields=rollout.fields,
         )
 
-    async def aanswer(self, x: X) -> str:
-        """`arespond`, its text alone."""
+    async def aanswer(self, x: Input) -> str:
+        """Answer one input (`x`): the text of `arespond` alone. Raises what that raises."""
         return (await self.arespond(x)).text
 
-    async def aexplain(self, x: X) -> Explanation:
-        """Route, chosen instincts, composed prompt and the encoder's reasons."""
+    async def aexplain(self, x: Input) -> Explanation:
+        """Say why an input gets its prompt: the route, its instincts, the encoder's reasons, the
+        expected rewards where they are learned, and where each piece of the prompt comes from.
+
+        - `x`: a text, a mapping of columns, or an Example.
+
+        Raises what `prompt` raises."""
         example = self.example_of(x)
         route, unit, _ = await self._deployed.route(example, self._draws(example.id))
         prompt = (await self.acompose_route(example, route)).text
@@ -186,36 +217,45 @@ class Policy:
         lm = self.assembled.config.lm
         return f"Policy(K={len(self.codebook)}, S={self.file.select}, lm={lm!r})"
 
-    def prompt(self, x: X) -> str:
+    def prompt(self, x: Input) -> str:
+        """`aprompt` for ordinary code: the same argument, result and errors."""
         return self._run(self.aprompt(x))
 
-    def compose(self, x: X) -> tuple[Route, Prompt]:
+    def compose(self, x: Input) -> tuple[Route, Prompt]:
+        """`acompose` for ordinary code: the same argument, result and errors."""
         return self._run(self.acompose(x))
 
     def reply(self, messages: Sequence[Message]) -> Reply:
+        """`areply` for ordinary code: the same argument, result and errors."""
         return self._run(self.areply(messages))
 
-    def respond(self, x: X) -> Response:
+    def respond(self, x: Input) -> Response:
+        """`arespond` for ordinary code: the same argument, result and errors."""
         return self._run(self.arespond(x))
 
-    def answer(self, x: X) -> str:
+    def answer(self, x: Input) -> str:
+        """`aanswer` for ordinary code: the same argument, result and errors."""
         return self._run(self.aanswer(x))
 
-    def explain(self, x: X) -> Explanation:
+    def explain(self, x: Input) -> Explanation:
+        """`aexplain` for ordinary code: the same argument, result and errors."""
         return self._run(self.aexplain(x))
 
     def row(self, name: str) -> FixedRow:
-        """A row of the verdict that is one prompt for every input: 'present', 'none', 'concat',
-        'best_fixed' or 'best_single'. Raises PolicyError for any other."""
+        """A row of the verdict that is one prompt for every input.
+
+        - `name`: 'present', 'none', 'concat', 'best_fixed' or 'best_single'.
+
+        Raises PolicyError for any other row, and when the policy does not record that one."""
         prompt = self.file.fixed_prompt(name)
         return FixedRow(name, prompt.text, prompt.stages)
 
-    def with_file(self, file: PolicyFile) -> Policy:
-        """Another policy on the same models and program."""
-        return Policy(file, self.assembled)
-
     def save(self, path: str | Path) -> None:
-        """Writes the policy file whole or not at all."""
+        """Write the policy file, whole or not at all.
+
+        - `path`: where; plain JSON, by custom NAME.pco.json.
+
+        Raises PolicyError when it cannot be written."""
         self.file.save(Path(path))
 
     def require_program(self) -> None:
@@ -274,7 +314,7 @@ class Policy:
     def _draws(self, name: str) -> Draws:
         return self.assembled.config.randomness.at(EVALUATION, name)
 
-    def example_of(self, x: X) -> Example:
+    def example_of(self, x: Input) -> Example:
         """The Example, read as the training data was. Raises DataError."""
         if isinstance(x, Example):
             return x
@@ -309,11 +349,18 @@ def load_policy(
     *,
     trust: bool = False,
 ) -> Policy:
-    """A saved policy, ready to answer: a file, or a version in the registry (tickets@production).
-    The model is `lm`, else the environment's PCO_LM, else a ConfigError; where a prompt takes no
-    call, only an answer needs one. `roles` gives single roles a model or settings. `executor` is
-    the agent that the policy was trained with; one of another name than the file's is warned of. A
-    policy that sets more of a request than its sampling takes `trust`, else it is RunNotTrusted."""
+    """Load a saved policy, ready to answer.
+
+    - `path`: a policy file, or a version in the registry such as 'tickets@production'.
+    - `lm`: the model's spec. None: PCO_LM of the environment. Where a prompt takes no call, only an
+      answer needs a model.
+    - `roles`: another model or settings for single roles. None: `lm` plays all of them.
+    - `executor`: the agent that the policy was trained with; one of another name than the file's is
+      warned of. None: one call of the model answers.
+    - `trust`: whether a policy may set more of a request than how replies are drawn (False).
+
+    Raises PolicyError when the file cannot be read, RefNotFound when the registry has no such ref,
+    ConfigError when a model is needed and none is named, and RunNotTrusted without `trust`."""
     file, spec = read_policy(path), lm or os.environ.get("PCO_LM", "")
 
     def refuse(request: Request | None = None) -> NoReturn:

@@ -146,9 +146,9 @@ class Reference:
             for variable, text in texts.items()
             if variable != "critic" and (found := safety_check("generator", text, before))
         ]
-        said = [] if self.verdict == DEPLOY else [_VERDICTS.get(self.verdict, self.verdict)]
-        said += [f"the safety rules refuse {harmful[0]}"] if harmful else []
-        return f"verdict: {'; '.join(said)}: {self.name}" if said else ""
+        cautions = [] if self.verdict == DEPLOY else [_VERDICTS.get(self.verdict, self.verdict)]
+        cautions += [f"the safety rules refuse {harmful[0]}"] if harmful else []
+        return f"verdict: {'; '.join(cautions)}: {self.name}" if cautions else ""
 
     @property
     def title(self) -> str:
@@ -253,12 +253,13 @@ class StoredVersion:
     verdict: str = ""
 
 
+# What a registry registers in the group `promptcodebook.versions`. Raises RefNotFound.
 VersionLookup = Callable[[str], StoredVersion]
-"""What a registry registers in the group `promptcodebook.versions`. Raises RefNotFound."""
 
 
 def stored_version(ref: str) -> StoredVersion:
-    """What a ref of the registry means. RefNotFound, or MissingExtra: no registry is installed."""
+    """The version that a ref of the registry means. Raises RefNotFound when there is none, and
+    MissingExtra when no registry is installed."""
     find: VersionLookup = errors.import_part(
         "promptcodebook.versions", "registry", f"the ref {ref}", "serve"
     )

@@ -6,22 +6,20 @@ reader") passes. The scan is a net, not a proof: docs/safety.md says what it fin
 from __future__ import annotations
 
 import re
-import tomllib
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from importlib import resources
-from typing import Any, Literal
+from typing import Literal
 
 from promptcodebook.method.update import NoLeakCheck
 from promptcodebook.policy import decoding
 from promptcodebook.types import Variable
 
+# high = not to be promoted; medium = a person should check it; low = worth knowing.
 Severity = Literal["high", "medium", "low"]
-"""high = not to be promoted; medium = a person should check it; low = worth knowing."""
+# Who found it: a rule, a comparison with the training data, Presidio, or the role judge.
 FindingSource = Literal["rules", "data", "presidio", "judge"]
-"""Who found it: a rule, a comparison with the training data, Presidio, or the role judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ def order_check(
 ) -> str | None:
     """A `Check`: no order that no instinct may give, whether or not the earlier text gave it. ψ may
     speak of scores, as a rubric must, unless it hands out full ones whatever the answer."""
-    rubric = variable == "critic" and not _patterns()["always"].search(text)
+    rubric = variable == "critic" and not decoding.patterns()["always"].search(text)
     given = (each for each in _orders(text) if not (rubric and each.kind == "grader"))
     return next((f"{each.reason}: {each.quote}" for each in given), None)
 
@@ -85,15 +83,6 @@ def safety_check(
 ) -> str | None:
     """Both: what a rewrite must pass where `critic.safety` is on."""
     return order_check(variable, text) or trace_check(variable, text, before)
-
-
-def _read(name: str) -> Mapping[str, Any]:
-    return tomllib.loads((resources.files("promptcodebook.policy") / name).read_text("utf-8"))
-
-
-def _joined(pattern: str) -> str:
-    """A line break in an expression and the blanks after it are nothing."""
-    return re.sub(r"\n\s*", "", pattern)
 
 
 # --- orders
@@ -113,11 +102,11 @@ class OrderPhrases:
 @cache
 def orders() -> tuple[OrderPhrases, ...]:
     """The kinds of order of orders.toml."""
-    tree = _read("orders.toml")
+    tree = decoding.read_table("orders.toml")
     words: dict[str, str] = {}
 
     def fill(pattern: str) -> str:
-        return re.sub(r"<([a-z]+)>", lambda match: words[match[1]], _joined(pattern))
+        return re.sub(r"<([a-z]+)>", lambda match: words[match[1]], decoding.on_one_line(pattern))
 
     for name, pattern in tree["words"].items():
         words[name] = fill(pattern)
@@ -145,15 +134,15 @@ def _orders(text: str) -> tuple[Finding, ...]:
         Finding("", order.name, "high", start, end, excerpt(text[start:end]), order.reason)
         for order, start, end in _plain_orders(text)
     ]
-    for said, start, end in decoding.spelled_out(text):
-        for order, first, last in _plain_orders(said):
-            quote = excerpt(said[first:last])
+    for spelled, start, end in decoding.spelled_out(text):
+        for order, first, last in _plain_orders(spelled):
+            quote = excerpt(spelled[first:last])
             found.append(Finding("", order.name, "high", start, end, quote, order.reason))
     return tuple(found)
 
 
 def _plain_orders(text: str) -> Iterator[tuple[OrderPhrases, int, int]]:
-    folded, disarmed = decoding.fold(text), _patterns()["disarmed"]
+    folded, disarmed = decoding.fold(text), decoding.patterns()["disarmed"]
     for order in orders():
         for match in order.phrase.finditer(folded.text):
             before = folded.text[max(0, match.start() - _CLAUSE) : match.start()]
@@ -182,13 +171,8 @@ def _traces(text: str) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-@cache
-def _patterns() -> Mapping[str, re.Pattern[str]]:
-    return {name: re.compile(_joined(pattern)) for name, pattern in _read("traces.toml").items()}
-
-
 def _spans(name: str, text: str) -> Iterator[tuple[tuple[int, int], str]]:
-    return ((match.span(), match.group()) for match in _patterns()[name].finditer(text))
+    return ((match.span(), match.group()) for match in decoding.patterns()[name].finditer(text))
 
 
 def _markers(text: str) -> _Found:
@@ -238,7 +222,7 @@ def _secrets(text: str) -> _Found:
     taken = [span for span, _ in _spans("secret", text)]
     for span in taken:
         yield span, "high"
-    for match in _patterns()["named_secret"].finditer(text):
+    for match in decoding.patterns()["named_secret"].finditer(text):
         start, end = match.span("value")
         value = match["value"].rstrip(".!?)]}")
         if not any(a < end and start < b for a, b in taken) and _is_key_like(value):
@@ -255,7 +239,7 @@ def _is_key_like(value: str) -> bool:
 def _personal(text: str) -> _Found:
     """Numbers with a check digit count only where it fits."""
     for span, found in _spans("email", text):
-        yield span, "medium" if _patterns()["office"].match(found) else "high"
+        yield span, "medium" if decoding.patterns()["office"].match(found) else "high"
     numbers: Mapping[str, Callable[[str], bool]] = {"card": _has_check_digit, "iban": _is_iban}
     for name in ("phone", "ssn", "card", "iban", "born", "document", "street"):
         for span, found in _spans(name, text):
@@ -284,7 +268,7 @@ def _addresses(text: str) -> _Found:
         if text[start - 1 : start] == "@":  # what follows in an e-mail address
             continue
         drawn = any(a <= start < b for a, b in beacons)
-        sent = _patterns()["sending"].search(text, max(0, start - 120), start)
+        sent = decoding.patterns()["sending"].search(text, max(0, start - 120), start)
         yield (start, end), "high" if drawn or sent else "medium"
 
 
@@ -293,6 +277,7 @@ def _encoded(text: str) -> _Found:
         yield span, "medium"
 
 
+# Each kind, what it is called in "it contains an address", and what finds it.
 _TRACES: Mapping[str, tuple[str, Callable[[str], _Found]]] = {
     "marker": ("a role marker or control token", _markers),
     "invisible": ("an invisible character", _invisible),
@@ -302,4 +287,3 @@ _TRACES: Mapping[str, tuple[str, Callable[[str], _Found]]] = {
     "address": ("an address", _addresses),
     "encoded": ("text that is not plain language, such as code or a cipher", _encoded),
 }
-"""Each kind, what it is called in "it contains an address", and what finds it."""

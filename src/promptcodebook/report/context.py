@@ -69,19 +69,21 @@ class Context:
         state, private = store.outline(), store.header.private
         if private:
             state = withhold_ending(state, store.header.id)
-        none = (None, Best(None, -1))
+        trained = state.parameters is not None
+        deployed, deployed_as = kept_state(store) if trained else (None, Best(None, -1))
         return cls(
-            store.header,
-            state,
-            *(none if state.parameters is None else kept_state(store)),
-            store.usage(),
-            store.tallies(),
-            store.elapsed_s,
-            examples,
-            {} if private else read_notes(store.path),  # a note may quote what is private
-            default_tree(store.header.settings),
-            sum(store.lost().values(), Usage()),
-            holder(store.path) is not None,
+            header=store.header,
+            state=state,
+            deployed=deployed,
+            deployed_as=deployed_as,
+            usage=store.usage(),
+            tallies=store.tallies(),
+            elapsed_s=store.elapsed_s,
+            examples=examples,
+            notes={} if private else read_notes(store.path),  # a note may quote what is private
+            defaults=default_tree(store.header.settings),
+            lost=sum(store.lost().values(), Usage()),
+            running=holder(store.path) is not None,
         )
 
     def input_of(self, name: str) -> str:

@@ -13,14 +13,9 @@ from promptcodebook.base.text import shorten
 from promptcodebook.report.context import Context, ReportSection, state_name, step_name
 from promptcodebook.report.pages import render
 from promptcodebook.store.events import Event, Started, Stepped
-from promptcodebook.types import Directive, Parameters, Rewrite, Variable
+from promptcodebook.types import Parameters, Rewrite, Variable
 
 FIRST, LAST, REFUSED = 6, 14, 4  # Rewrites of a variable shown, on either side of the mark.
-DIRECTIVES: tuple[tuple[Directive, str], ...] = (
-    ("encoder", "encoder: directive and selection criteria"),
-    ("generator", "generator: directive and style guide"),
-    ("critic", "critic: directive and evaluation criteria"),
-)
 MOST_MARKUP = 5_000_000  # Characters that the section may have.
 
 
@@ -115,7 +110,6 @@ class HistorySection(ReportSection):
             "report/templates/history.html.jinja",
             context=self.context,
             texts=texts,
-            directives=DIRECTIVES,
             most=most,
             deployed=state_name(self._deployed),
             biographies={v: self._biographies.get(v, _Biography()) for v in texts},

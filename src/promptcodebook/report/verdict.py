@@ -89,7 +89,8 @@ def tally(pairs: Sequence[ComparedExample]) -> str:
 
 
 def result_of(context: Context, rows: Sequence[Evaluation]) -> Evaluation | None:
-    """The verdict's own row, its last; None before. StoreError: the stored one is damaged."""
+    """The verdict's own row, its last; None before. Raises StoreError when the stored one is
+    damaged."""
     made = Conclusion.of(context.state, context.header)
     named = made.rows[-1].name if made and made.rows else None
     return next((row for row in rows[::-1] if row.name == named), None)

@@ -33,8 +33,8 @@ from promptcodebook.method.policy import OffPolicy
 from promptcodebook.routing.ranking import Features, Ranker, Vocabulary, chosen, whole_numbers
 from promptcodebook.types import Expected, Outcome, Ranking
 
+# Weights are whole hundredths of the greatest; a fit takes the latest, at their cube's cost.
 _DIGITS, MOST = 100, 2000
-"""Weights are whole hundredths of the greatest; a fit takes the latest, at their cube's cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +205,8 @@ class Posterior:
             return Adding(cross.T @ self._dual, prior - half.T @ half, model)
 
 
+# What each of the K instincts adds by itself, and what any further one adds beside that.
 Marginals = tuple[list[float], float]
-"""What each of the K instincts adds by itself, and what any further one adds beside that."""
 
 
 class Adding:
@@ -229,8 +229,8 @@ class Adding:
         return [(row[:-1], row[-1]) for row in drawn.tolist()]
 
 
+# Of the off-policy estimate; with fewer examples there is none.
 FOLDS, MOST_WEIGHT, _FEWEST = 5, 20.0, 20
-"""Of the off-policy estimate; with fewer examples there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,11 +29,11 @@ from promptcodebook.calls import LM, Message, Request, Tree, Usage
 from promptcodebook.errors import LMError, PolicyError, import_extra
 from promptcodebook.types import Codebook, Example, Expected, Ranking, Route
 
+# Hashed features: words fall into the first half, runs of 4 or 5 letters into the second.
 BUCKETS, _HALF = 4096, 2048
-"""Hashed features: words fall into the first half, runs of 4 or 5 letters into the second."""
 _MOST_HALF = 65504.0  # the greatest number in half precision
+# Words and characters of an input that are read; and of one embedded: half from either end.
 _MOST_WORDS, _MOST_READ, _MOST_CHARACTERS = 200, 2**14, 2000
-"""Words and characters of an input that are read; and of one embedded: half from either end."""
 
 Features = Mapping[int, float]  # a sparse unit vector: bucket -> value
 
@@ -102,7 +102,8 @@ class Vocabulary:
         return replace(self, center=center, spread=spread, words=words)
 
     def features(self, text: str, vector: Sequence[float] = ()) -> Features:
-        """φ of a text, with its embedding where that counts. PolicyError: one of another model."""
+        """φ of a text, with its embedding where that counts. Raises PolicyError when the embedding
+        is another model's."""
         return self.read(chain(*_buckets(text)) if self.words else (), vector)
 
     def read(self, buckets: Iterable[int], vector: Sequence[float] = ()) -> Features:
@@ -223,9 +224,9 @@ class Embedder:
         if len(text) > _MOST_CHARACTERS:
             text = text[: _MOST_CHARACTERS // 2] + text[-_MOST_CHARACTERS // 2 :]
         # No endpoint embeds an empty text.
-        said = text if text.strip() else "-"
-        parts = [{"type": "text", "text": said}, *media]
-        message = Message("user", said, {"role": "user", "content": parts} if media else None)
+        text = text if text.strip() else "-"
+        parts = [{"type": "text", "text": text}, *media]
+        message = Message("user", text, {"role": "user", "content": parts} if media else None)
         reply = await self.lm(Request(role="encoder", messages=(message,), embeds=True))
         if not reply.vector:
             what = "the model answered a request for an embedding with a text"
@@ -268,10 +269,10 @@ def whole_numbers(np: Any, weights: Any, digits: int) -> tuple[float, tuple[tupl
 
 # The distilled router.
 
+# Weight of a route that the encoder gave when θ or the codebook had other texts.
 OLDER, FOLDS = 0.25, 5
-"""Weight of a route that the encoder gave when θ or the codebook had other texts."""
+# Prior variance of an instinct's own constant, beside φ·φ = 1; weights are whole thousandths.
 _CONSTANT, _DIGITS, _RIDGES = 1.0, 1000, (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""Prior variance of an instinct's own constant, beside φ·φ = 1; weights are whole thousandths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +302,8 @@ def agreement(routes: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) 
 
 
 def distil(routes: Sequence[Imitated], size: int, select: int) -> Ranking:
-    """The ranking that imitates the routes best, for a codebook of `size`. MissingExtra."""
+    """The ranking that imitates the routes best, for a codebook of `size`. Raises MissingExtra
+    without numpy."""
     np = import_extra("numpy", "a distilled router", "router")
     pools = import_extra("threadpoolctl", "a distilled router", "router")
     by_example = _by_example(routes)

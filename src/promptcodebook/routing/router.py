@@ -26,12 +26,13 @@ from promptcodebook.types import Codebook, Example, Expected, Outcome, Route, St
 
 RouteIndices = tuple[int, ...]
 _DRAWS, _BLAME = 64, 0.25  # posterior draws for an example; the weight of blame beside a reward's 1
+# The share of words and letters in an input's features.
 _WORDS = {"words": 1.0, "embeddings": 0.0, "both": 0.5}
-"""The share of words and letters in an input's features."""
 
 
 def make_router(config: Config, examples: Sequence[Example], composer: Composer, lm: LM) -> Router:
-    """Who routes the training examples. MissingExtra where the settings need one."""
+    """The router for the training examples. Raises MissingExtra when the settings need an optional
+    dependency."""
     if not config.learns_routes:
         return Router(composer, config.explore, always=config.encoder.mode == "none")
     steady = config.roles.get("executor", RoleSettings()).temperature == 0.0
@@ -117,7 +118,8 @@ class OutcomeRouter(Router):
         self._texts: tuple[Codebook, list[Features]] | None = None
 
     async def prepare(self) -> None:
-        """Embeds the inputs, where `router.features` says so. LMError: the model cannot."""
+        """Embed the inputs, where `router.features` says so. Raises LMError when the model
+        cannot."""
         if self._embedder is None or self.model.vocabulary.center:
             return
         inputs, read_one = self.model.inputs, self._embedder.read

@@ -30,17 +30,17 @@ from promptcodebook.method.state import State
 from promptcodebook.method.update import PendingUpdate, Updater, apply_rewrites
 from promptcodebook.types import Codebook, Example, Rewrite, ThetaTrial, Trace, variable_name
 
+# Fallbacks that count: one of a small batch is no sign (in `online` mode it would be all).
 _LEAST = 2
-"""Fallbacks that count: one of a small batch is no sign (in `online` mode it would be all)."""
+# Dead entries replaced in one round; picks per entry, on average, before one without is dead.
 _PLACES, _CHANCES = 2, 4
-"""Dead entries replaced in one round; picks per entry, on average, before one without is dead."""
+# Picks after which r̄ is believed, and how far below the mean it is that of a dead entry.
 _TRIES, _BELOW = 10, 0.1
-"""Picks after which r̄ is believed, and how far below the mean it is that of a dead entry."""
+# Share of their words that twins have in common; the lower one if they are picked together as often
+# as the third says, in at least as many routes as the fourth says.
 _ALIKE, _RELATED, _TOGETHER, _PICKS = 0.5, 0.3, 0.8, 5
-"""Share of their words that twins have in common; the lower one if they are picked together
-as often as the third says, in at least as many routes as the fourth says."""
+# Parts of a grab-bag, if the model agrees; letters of a word and words of a part that count.
 _THINGS, _WORD_SIZE, _PART_SIZE = 3, 4, 3
-"""Parts of a grab-bag, if the model agrees; letters of a word and words of a part that count."""
 _BETWEEN = re.compile(r"[.!?;\n]+|,?\s+(?:and|also|then|plus|as well as)\s+", re.IGNORECASE)
 
 
@@ -225,9 +225,10 @@ class Upkeep:
     ) -> list[Rewrite]:
         """A new instinct from the failures that no instinct is blamed for, else from all."""
         failed = [t for t in recent if t.unit is not None and t.unit < 1]
-        said = [(t, t.verdict.feedback) for t in failed if t.verdict and t.verdict.feedback.strip()]
-        feedback = [text for t, text in said if not t.gradients.codebook]
-        feedback = tuple(feedback or [text for _, text in said])
+        texts = [(t, t.verdict.feedback) for t in failed if t.verdict]
+        given = [(t, text) for t, text in texts if text.strip()]
+        unblamed = [text for t, text in given if not t.gradients.codebook]
+        feedback = tuple(unblamed or [text for _, text in given])
         if not feedback:
             return []
         texts = state.parameters.codebook.texts

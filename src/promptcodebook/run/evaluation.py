@@ -16,25 +16,19 @@ from promptcodebook.base.text import parse_json, shown_table
 from promptcodebook.calls import LM
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import ConfigError, DataError, did_you_mean
+from promptcodebook.method.failures import require_answers
 from promptcodebook.method.policy import FixedPrompt, Prompter
 from promptcodebook.optimizers.fixed import ORACLE, OraclePrompt
 from promptcodebook.policy.file import CONCAT, MEASURED, NONE, PRESENT
 from promptcodebook.progress import counting
 from promptcodebook.run.optimize import require_type
-from promptcodebook.run.subject import (
-    AnyPolicy,
-    Asked,
-    EvaluationOptions,
-    Examined,
-    Subject,
-    require_answers,
-)
+from promptcodebook.run.subject import AnyPolicy, Asked, EvaluationOptions, Examined, Subject
 from promptcodebook.run.verdict import JudgingTerms, VerdictRow, VerdictTable, row_of
 from promptcodebook.types import Evaluation, Example, Reward
 
 LEARNED = "learned"  # name of the row that is the policy itself
+# Rows that can be evaluated without a run.
 ROWS = (LEARNED, PRESENT, NONE, CONCAT, *MEASURED, ORACLE)
-"""Rows that can be evaluated without a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +42,14 @@ class Sample:
     ids: frozenset[str] | None = None
 
     @classmethod
-    def of(cls, asked: Asked | Examined, split: str = "test") -> Sample:
-        """What was asked for in Python, of this split unless another was named."""
-        return cls(asked.get("split", split), asked.get("n"), asked.get("samples"))
+    def of(cls, verb: str, asked: Asked | Examined, split: str = "test") -> Sample:
+        """What a `verb` of Python was asked for, of this split unless another was named. Raises
+        ConfigError when a value is of a wrong type."""
+        made = cls(asked.get("split", split), asked.get("n"), asked.get("samples"))
+        require_type(verb, "n", made.count, (int,), "a whole number, or None for all")
+        require_type(verb, "samples", made.runs, (int,), "a whole number, or None for its own")
+        require_type(verb, "split", made.split, (str,), "train, val or test", optional=False)
+        return made
 
     def examples(self, assembled: Assembled) -> tuple[Example, ...]:
         """Raises DataError, ConfigError for a count below 1, MissingExtra and TaskError."""
@@ -286,10 +285,7 @@ class Evaluating:
     ) -> Evaluating:
         """Of a `row` of the policy's verdict."""
         verb = given.verb
-        require_type(verb, "n", sample.count, (int,), "a whole number, or None for all")
-        require_type(verb, "samples", sample.runs, (int,), "a whole number, or None for its own")
         require_type(verb, "row", row, (str,), "the name of a row", optional=False)
-        require_type(verb, "split", sample.split, (str,), "train, val or test", optional=False)
         if row not in ROWS:
             message = f"{verb}: unknown row {row!r}{did_you_mean(row, ROWS)}"
             raise ConfigError(message, hint=f"the rows are {', '.join(ROWS)}")
@@ -341,7 +337,8 @@ class Evaluating:
         )
 
     def _prompter(self) -> Prompter:
-        """Of the row. PolicyError or ConfigError where there is no prompt for it."""
+        """The prompter of the row. Raises PolicyError or ConfigError when there is no prompt for
+        it."""
         task, file = self.subject.assembled.task, self.subject.file
         if self.row == LEARNED:
             return self.subject.deployed
@@ -377,7 +374,7 @@ class Comparing:
     def of(
         cls, policies: Sequence[AnyPolicy | Assessment], given: EvaluationOptions, sample: Sample
     ) -> Comparing:
-        """DataError where the two do not have the same examples, or the same reward."""
+        """Raises DataError when the two do not have the same examples, or the same reward."""
         known = [Side.known(each) for each in policies]
         sample = next((side.sample(sample) for side in known if side is not None), sample)
         sides = list[Side | Evaluating]()
@@ -408,9 +405,9 @@ async def aevaluate(
     row: str = LEARNED,
     **asked: Unpack[Asked],
 ) -> Assessment:
-    """`evaluate` for code that already runs in an event loop."""
+    """`evaluate` for code that runs in an event loop: the same arguments, result and errors."""
     given = EvaluationOptions.of("evaluate()", data, reward, lm, asked)
-    of = Sample.of(asked)
+    of = Sample.of(given.verb, asked)
     with given.until_done(policy, of, row) as kept:
         return await Evaluating.of(policy, kept, of, row).answer()
 
@@ -448,7 +445,7 @@ def evaluate(
     the model gives no usable reply, PolicyError when the policy has no such row, RunNotFound when
     there is no such run, TooManyFailures when nothing was answered, and BudgetReached."""
     given = EvaluationOptions.of("evaluate()", data, reward, lm, asked)
-    of = Sample.of(asked)
+    of = Sample.of(given.verb, asked)
     with given.until_done(policy, of, row) as kept:
         ready = Evaluating.of(policy, kept, of, row)
         return run_sync(ready.answer(), ready.subject.interrupt)
@@ -462,9 +459,9 @@ async def acompare(
     lm: str | LM = "",
     **asked: Unpack[Asked],
 ) -> Comparison:
-    """`compare` for code that already runs in an event loop."""
+    """`compare` for code that runs in an event loop: the same arguments, result and errors."""
     given = EvaluationOptions.of("compare()", data, reward, lm, asked)
-    of = Sample.of(asked)
+    of = Sample.of(given.verb, asked)
     with given.until_done(a, b, of) as kept:
         return await Comparing.of((a, b), kept, of).answer()
 
@@ -484,7 +481,7 @@ def compare(
       examples: `compare(run, evaluate(run, row="concat"))` sets a policy against its own instincts
       in one prompt.
     - `budget`: what both sides may spend together. None: no limit.
-    - All others: as in `evaluate`.
+    - `data`, `reward`, `lm` and all other keywords: as in `evaluate`.
 
     The result has `.gain` with its 95 % interval, `.better` ('a', 'b', or '' where it is unclear)
     and `.differences` by example.
@@ -492,7 +489,7 @@ def compare(
     Raises what `evaluate` raises, and DataError, before any call, when the examples or the rewards
     are not the same."""
     given = EvaluationOptions.of("compare()", data, reward, lm, asked)
-    of = Sample.of(asked)
+    of = Sample.of(given.verb, asked)
     with given.until_done(a, b, of) as kept:
         ready = Comparing.of((a, b), kept, of)
         return run_sync(ready.answer(), ready.interrupt)

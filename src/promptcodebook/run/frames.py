@@ -13,19 +13,19 @@ from promptcodebook.store.events import Broke, Stepped, Validated
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Step, Trace
 
+# Columns of the history. `update` 0 is the untrained policy; `reward` and `penalty` are means over
+# the update's examples, `entropy` (bits) and `utilisation` of all selections so far; `validation`
+# is the score of the policy as the update left it, `kept` whether it is deployed.
 HISTORY = (
     "update", "epoch", "epsilon", "reward", "penalty", "failed", "rewritten", "refused", "entropy",
     "utilisation", "validation", "scope", "kept",
 )  # fmt: skip
-"""Columns of the history. `update` 0 is the untrained policy; `reward` and `penalty` are means over
-the update's examples, `entropy` (bits) and `utilisation` of all selections so far; `validation` is
-the score of the policy as the update left it, `kept` whether it is deployed."""
+# Columns of the rollouts. `row` is the verdict's row on the test split, '' elsewhere; `update` is
+# the one that a rollout of training was made for, or after which the policy was validated.
 ROLLOUTS = (
     "split", "update", "row", "example", "reward", "route", "explored", "prompt", "output",
     "feedback", "critic", "critique", "penalty", "failure", "truncated", "calls", "tokens", "cost",
 )  # fmt: skip
-"""Columns of the rollouts. `row` is the verdict's row on the test split, '' elsewhere; `update` is
-the one that a rollout of training was made for, or after which the policy was validated."""
 _TEXTS = ("prompt", "output", "feedback", "critique", "failure")  # what may quote private data
 
 

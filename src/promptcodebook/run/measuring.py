@@ -29,7 +29,7 @@ from promptcodebook.calls import LM, Usage
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import ConfigError, Stop, StoreError
 from promptcodebook.method.executor import EVALUATION
-from promptcodebook.method.failures import failure_of, gather_all
+from promptcodebook.method.failures import failure_of, gather_all, require_answers
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import NO_VERDICT, deployed_of
@@ -44,14 +44,7 @@ from promptcodebook.routing.ranking import (
 )
 from promptcodebook.run.evaluation import Sample
 from promptcodebook.run.optimize import Run, require_type
-from promptcodebook.run.subject import (
-    AnyPolicy,
-    Beside,
-    EvaluationOptions,
-    Examined,
-    Subject,
-    require_answers,
-)
+from promptcodebook.run.subject import AnyPolicy, Beside, EvaluationOptions, Examined, Subject
 from promptcodebook.store.effects import Effect, EffectStore
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Example, Failure, Prompt, Reward, Rollout, Route
@@ -72,7 +65,8 @@ class _OnRoutes:
 
 
 class Measurement:
-    """One effect to be measured; `kept` holds replies and result. ConfigError: no such instinct."""
+    """One effect to be measured; `kept` holds replies and result. Raises ConfigError when there is
+    no such instinct."""
 
     def __init__(
         self, subject: Subject, instinct: int, of: Sample, kept: EffectStore | None = None
@@ -212,8 +206,6 @@ def _asked(
 ) -> Generator[tuple[Measurement, Listener]]:
     verb = given.verb
     require_type(verb, "k", instinct, (int,), "the number of an instinct", optional=False)
-    require_type(verb, "split", of.split, (str,), "train, val or test", optional=False)
-    require_type(verb, "n", of.count, (int,), "a whole number, or None for all")
     with (
         measuring(Subject.resolve(policy, given), instinct, of) as made,
         ProgressLine(sys.stderr, simulated=made.simulated) as line,
@@ -229,9 +221,9 @@ async def aeffect(
     lm: str | LM = "",
     **asked: Unpack[Examined],
 ) -> Effect:
-    """`effect` for code that already runs in an event loop."""
+    """`effect` for code that runs in an event loop: the same arguments, result and errors."""
     given = EvaluationOptions.of("effect()", data, reward, lm, asked, Examined)
-    with _asked(policy, k, given, Sample.of(asked, "val")) as (measurement, listener):
+    with _asked(policy, k, given, Sample.of(given.verb, asked, "val")) as (measurement, listener):
         return await measurement.measure(listener)
 
 
@@ -261,7 +253,7 @@ def effect(
 
     Raises what `evaluate` raises, and RunBusy when another process measures the same run."""
     given = EvaluationOptions.of("effect()", data, reward, lm, asked, Examined)
-    with _asked(policy, k, given, Sample.of(asked, "val")) as (measurement, listener):
+    with _asked(policy, k, given, Sample.of(given.verb, asked, "val")) as (measurement, listener):
         return run_sync(measurement.measure(listener), measurement.subject.interrupt)
 
 
@@ -355,7 +347,8 @@ class Distiller:
 
     @classmethod
     def of(cls, subject: Subject, needs: Needs) -> Distiller:
-        """With the routes that the policy's run logged. ConfigError: a budget that is too small."""
+        """With the routes that the policy's run logged. Raises ConfigError when the budget is
+        too small."""
         assembled, logged = subject.assembled, list[Imitated]()
         assembled.task.require()
         if subject.run is not None:
@@ -383,7 +376,8 @@ class Distiller:
         return len(self.fresh) + len(self.validation) * (1 + 2 * self.subject.answering_calls)
 
     async def distil(self, done: Callable[[str], None] = lambda _: None) -> Distillation:
-        """Asks, fits, measures; `done` hears what is next. TooManyFailures, BudgetReached."""
+        """Ask, fit and measure; `done` hears what is next. Raises TooManyFailures and
+        BudgetReached."""
         async with self.subject.at_work("give it a greater budget, or lower fresh or n"):
             made = await self._fitted(done)
             if self.validation:

@@ -25,9 +25,8 @@ from promptcodebook.base.units import lost_text, plural
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config, merge
 from promptcodebook.config.loading import comparable, optimizer_settings, select_remark
-from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.spec import require_keys, same_model
-from promptcodebook.lm.stack import StackResources, specs_of
+from promptcodebook.lm.stack import specs_of
 from promptcodebook.method.policy import epsilon_at
 from promptcodebook.method.state import Schedule
 from promptcodebook.method.templates import template_sets
@@ -93,11 +92,9 @@ def open_run(
         (store.count if incident.once else store.count_replayable)(incident, count)
 
     try:
-        supplies = StackResources(
-            log=store.reply_log,
-            ledger=Ledger(store.usage(), store.lost(), store.attempt_log),
+        supplies = replace(
+            store.journal.supplies(),
             tally=Counts(store.tallies(), keep),
-            elapsed=lambda: store.elapsed_s,
             models_then=models_then(store.header, plan.config),
         )
         assembled = plan.connect(supplies)
@@ -165,8 +162,8 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
                 hint="start a new run; what it learned can be used: "
                 f"pco codebook show {shell(header.id)}",
             )
-        if store.recovered.calls:
-            booked = lost_text(store.recovered)
+        if (recovered := store.journal.attempts.recovered).calls:
+            booked = lost_text(recovered)
             listener(Note(f"the last session was killed with calls in flight; {booked}"))
         if where.name not in ("", header.name):
             message = f"the run {header.id} was not begun under the name {where.name!r}"
@@ -306,12 +303,12 @@ class Session:
 # Resuming: what may be different.
 
 _EARLY = "ended early, since its last validations brought no gain"
+# What must be raised to train a run of ours longer that ended so; and the end in words.
 _ENDS: Mapping[EndReason | None, tuple[str, str]] = {
     "finished": ("update.epochs", "is finished"),
     "early_stop": ("validation.patience", _EARLY),
     "target": ("validation.target_score", "ended at its target"),
 }
-"""What must be raised to train a run of ours longer that ended so; and the end in words."""
 
 
 def _more_of(optimizer: str) -> str | None:
@@ -338,7 +335,8 @@ class Resumption:
 def resume_with(
     header: Header, state: RunState, plan: Plan, ref: str, *, edited: bool
 ) -> Resumption:
-    """How the run resumes; `ref` is typed for it, `edited` = where its code was. RunChanged."""
+    """How the run resumes; `ref` is typed for it, `edited` says that its code may have changed.
+    Raises RunChanged when it cannot resume so."""
     before, (then, now) = header.configuration, settings_then_and_now(header, plan)
     moved = _moved(before, plan.config)
     longer = dict(_longer(then, now, state, plan))

@@ -89,13 +89,14 @@ class Run:
 
     @cached_property
     def policy(self) -> Policy:
-        """What was learned, ready to answer. PolicyError where the optimizer leaves no policy."""
+        """The learned policy, ready to answer. Raises PolicyError when the optimizer leaves
+        none."""
         learned = self._required(self.learned)
         return learned if isinstance(learned, Policy) else learned()
 
     @property
     def codebook(self) -> Codebook:
-        """The instincts of the kept state. PolicyError where there are none."""
+        """The instincts of the kept state. Raises PolicyError when there are none."""
         return self._required(self.file).parameters.codebook
 
     def _required(self, found: _T | None) -> _T:
@@ -178,7 +179,8 @@ class Choices(TypedDict, total=False):
 
 
 def settings_of(verb: str, reward: object, lm: str | LM, choices: Choices) -> Config:
-    """The keywords of `optimize` laid over its `config`, over PCO_LM, over the defaults."""
+    """The keywords of `optimize` laid over its `config`, over PCO_LM, over the defaults. Raises
+    ConfigError."""
     base = check_keywords(verb, choices, Choices)
     if isinstance(reward, str | Mapping) and reward:
         base["reward"] = reward
@@ -194,7 +196,8 @@ def settings_of(verb: str, reward: object, lm: str | LM, choices: Choices) -> Co
 
 
 def check_keywords(verb: str, given: Mapping[str, Any], known: type) -> dict[str, Any]:
-    """The settings of `config`. TypeError: a keyword that `known` lacks; ConfigError."""
+    """The settings of `config`. Raises TypeError for a keyword that `known` lacks, and ConfigError
+    for a value of a wrong type."""
     names, config, kinds = known.__annotations__, given.get("config"), (Config, Mapping)
     for name in given.keys() - names.keys():
         raise TypeError(f"{verb}: unknown keyword {name!r}{errors.did_you_mean(name, names)}")
@@ -216,7 +219,7 @@ async def aoptimize(
     progress: bool = True,
     **choices: Unpack[Choices],
 ) -> Run:
-    """`optimize`, with its keywords, for code that already runs in an event loop."""
+    """`optimize` for code that runs in an event loop: the same arguments, result and errors."""
     settings = settings_of(_VERB, reward, lm, choices)
     sources = sources_of(_VERB, data, reward, choices.get("executor"), lm)
     where = _where(runs_dir, resume, name)
@@ -289,7 +292,8 @@ def sources_of(
     executor: Executor | None,
     lm: str | LM,
 ) -> Sources:
-    """The objects that a `verb` of Python was given; ConfigError for one of another kind."""
+    """The objects that a `verb` of Python was called with. Raises ConfigError when one is of a
+    wrong type."""
     require_type(verb, "data", data, (Dataset,), "a Dataset: data = pco.load(...)")
     ready = "a function of an example and an output, or a ready-made one such as 'exact'"
     require_type(verb, "reward", reward, (Callable, str, Mapping), ready)

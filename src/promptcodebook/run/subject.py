@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,6 @@ from promptcodebook.config import TYPED, Budget, Config, merge, role_layers
 from promptcodebook.data import Dataset
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoError
 from promptcodebook.lm.stack import StackResources
-from promptcodebook.method.failures import too_many_failures
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy import references
 from promptcodebook.policy.file import PolicyFile
@@ -27,11 +26,11 @@ from promptcodebook.policy.references import resolve
 from promptcodebook.run.optimize import Run, check_keywords, require_type, sources_of
 from promptcodebook.store.journal import until_done
 from promptcodebook.store.run import Recorded, RunStore
-from promptcodebook.types import Executor, Reward, Rollout, Trace
+from promptcodebook.types import Executor, Reward
 
 AnyPolicy = str | Path | Run | Policy
+# Settings of the shell that reach a run with settings of its own.
 _OF_A_RUN = ("lm", "roles", "data_dir")
-"""Settings of the shell that reach a run with settings of its own."""
 _OBJECTS = ("data", "reward", "executor", "lm")
 
 
@@ -103,7 +102,8 @@ class EvaluationOptions:
         beside: Beside,
         known: type = Asked,
     ) -> EvaluationOptions:
-        """What a `verb` of Python, as 'distill()', was given; `known` its keywords. ConfigError."""
+        """The options that a `verb` of Python, such as 'distill()', was called with; `known` lists
+        its keywords. Raises ConfigError when one has a wrong value."""
         settings, runs_dir = check_keywords(verb, beside, known), beside.get("runs_dir", "runs")
         require_type(verb, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
         shell = "" if settings.get("lm") else os.environ.get("PCO_LM", "")
@@ -273,13 +273,13 @@ class Subject:
         header, name, remarks = self.reference.header, self.reference.name, list[str]()
         fingerprints = self.assembled.dataset.fingerprint()
         if self.own and header is not None and header.fingerprints != fingerprints:
-            said = "its test may hold what it learned from"
-            remarks.append(f"the data changed since the run {name}: {said}")
+            remark = "its test may hold what it learned from"
+            remarks.append(f"the data changed since the run {name}: {remark}")
         before, now = self.file.program, self.assembled.task.program.name
         # The same agent is 'agent.py:run' in a pco.toml and 'run' in Python.
         if before and re.split("[:.]", before)[-1] != re.split("[:.]", now)[-1]:
-            said = f"it is evaluated here with {now!r}"
-            remarks.append(f"{name} was judged with the program {before!r}; {said}")
+            remark = f"it is evaluated here with {now!r}"
+            remarks.append(f"{name} was judged with the program {before!r}; {remark}")
         return tuple(remarks)
 
     @asynccontextmanager
@@ -298,10 +298,3 @@ class Subject:
         models = self.assembled.models
         hint = f"begin again{'; what was paid for so far is kept' if models.keeps else ''}"
         models.budget.stop(Interrupted("interrupted by the user", hint=hint))
-
-
-def require_answers(rollouts: Sequence[Rollout], most: int, where: str = "") -> None:
-    """Raises TooManyFailures where more than `most` rollouts failed."""
-    failures = [r.failure for r in rollouts if r.failure is not None]
-    if len(failures) > most:
-        raise too_many_failures(failures, tuple(map(Trace, rollouts)), where)

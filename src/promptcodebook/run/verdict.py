@@ -113,7 +113,7 @@ class Conclusion:
         return VerdictTable(self.rows)
 
     def headline(self, run: str = "RUN") -> Headline:
-        """What it comes to; what to type is for this `run`."""
+        """Decision, gain, cost and next command, for people; commands name this `run`."""
         decision = Concluded(self.sentence, self.worth, deploy=self.deploy).decision
         if not self.rows:
             kept = f"Keep at least {ENOUGH} rows for the test split."
@@ -127,18 +127,18 @@ class Conclusion:
             typed = f"pco prompt {run} --row {shell(use.name)}{asked}"
             typed = f"pco serve {run}" if use is learned and use.prompt is None else typed
         if self.worth:
-            said = f"Put {title} to use."
+            advice = f"Put {title} to use."
         elif use is not None:
-            said = (
+            advice = (
                 f"Use {use.title or use.name} instead: it takes no more calls, and {title} is not "
                 f"clearly better. It brings {self._gain(use)} A query then takes {_query(use)}."
             )
         else:
-            said = f"Keep {base.title}. {_would_tell(learned.gain)}" if self.deploy else ""
-            said = said or _would_tell(learned.gain)
+            keep = f"Keep {base.title}. " if self.deploy else ""
+            advice = f"{keep}{_would_tell(learned.gain)}"
         cost = f"per query {_query(learned)}; before {_query(base)}"
         mark = " (simulated)" if self.sentence.startswith(_ON_SIMULATED) else ""
-        lines = {"gain": self._gain(learned), "cost": cost, "next": said, "type": typed}
+        lines = {"gain": self._gain(learned), "cost": cost, "next": advice, "type": typed}
         return Headline(decision, f"{title}{mark}", lines)
 
     def _gain(self, row: VerdictRow) -> str:
@@ -165,8 +165,8 @@ class Conclusion:
         title = f"{model}test split, n = {self.rows[0].score.n}; calls are per query"
         table = self.table.only("reward", "gain", "calls").html(title, self.deploy)
         head = self.headline(run)
-        said = shown_text(head.title, "\n".join(map(": ".join, head.lines.items())))
-        return f"<div>{said}<details><summary>statistics</summary>{sentence}{table}</details></div>"
+        text = shown_text(head.title, "\n".join(map(": ".join, head.lines.items())))
+        return f"<div>{text}<details><summary>statistics</summary>{sentence}{table}</details></div>"
 
     _repr_html_ = html
 

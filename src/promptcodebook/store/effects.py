@@ -151,7 +151,10 @@ class EffectStore:
 
 def read_effects(run: Path) -> list[Effect]:
     """All that are kept of a run, in the order in which they were measured. StoreError."""
-    if (path := _kept_in(run)) is None:
+    refuse_links(run)
+    refuse_links(run / EFFECTS)
+    path = run / EFFECTS / _EFFECTS
+    if not path.is_file() or is_blank(path):  # there is none, or who makes it is not done yet
         return []
     try:
         with closing(Reader(path, _LAYOUT)) as reader:
@@ -162,14 +165,6 @@ def read_effects(run: Path) -> list[Effect]:
             f"a kept effect in {path} cannot be read: {error}",
             hint=f"move {path.parent} out of the way: what it holds is measured again",
         ) from error
-
-
-def _kept_in(run: Path) -> Path | None:
-    """The file of a run's effects; None = there is none, or who makes it is not done yet."""
-    refuse_links(run)
-    refuse_links(run / EFFECTS)
-    file = run / EFFECTS / _EFFECTS
-    return None if not file.is_file() or is_blank(file) else file
 
 
 @cache

@@ -68,17 +68,12 @@ class Header:
     def settings(self) -> dict[str, Any]:
         """As it may be used and shown: without the secrets that runs of version 0.1 kept."""
         tree = merge(self.config)
-        roles = tree.get("roles")
-        for role in cast("dict[str, Any]", roles).values() if isinstance(roles, dict) else ():
-            if not isinstance(role, dict):
-                continue
-            own = cast("dict[str, Any]", role)
-            headers, extra = own.get("headers"), own.get("extra")
-            if isinstance(headers, dict):
-                given = cast("dict[str, Any]", headers).items()
-                own["headers"] = {h: v for h, v in given if not header_fault(h, str(v))}
-            if isinstance(extra, dict) and body_fault(cast("dict[str, Any]", extra)):
-                own["extra"] = without_secrets(cast("dict[str, Any]", extra))
+        roles: dict[str, dict[str, Any]] = tree.get("roles") or {}
+        for own in roles.values():
+            if headers := own.get("headers"):
+                own["headers"] = {h: v for h, v in headers.items() if not header_fault(h, str(v))}
+            if body_fault(extra := own.get("extra") or {}):
+                own["extra"] = without_secrets(extra)
         return tree
 
     @property

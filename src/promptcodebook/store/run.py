@@ -23,8 +23,7 @@ from promptcodebook.base.paths import (
 from promptcodebook.base.sqlite import Layout, Reader, Write, store_os_error
 from promptcodebook.calls import Reply, Request, Role, Usage
 from promptcodebook.errors import DiskFull, RunNotFound, StoreError
-from promptcodebook.lm.budget import AttemptLog
-from promptcodebook.lm.cache import ReplyLog, unpack_reply
+from promptcodebook.lm.cache import unpack_reply
 from promptcodebook.store.events import (
     Amended,
     Compared,
@@ -142,7 +141,7 @@ class RunStore:
                 db.execute("INSERT INTO bulk VALUES (?, ?)", (seq, bulk))
             beside(db)
 
-        self._journal.writer.write_now(work)
+        self.journal.writer.write_now(work)
 
     def events(self, *, full: bool = False) -> Iterator[Event]:
         """All events in order, read as they are consumed: light ones unless `full`."""
@@ -248,24 +247,9 @@ class RunStore:
     def tallies(self) -> dict[str, int]:
         return dict(self._reader.rows("SELECT name, count FROM tally ORDER BY name"))  # type: ignore[arg-type]
 
-    @property
-    def reply_log(self) -> ReplyLog:
-        """The run's journal, for `Journaled`."""
-        return self._journal.replies()
-
-    @property
-    def attempt_log(self) -> AttemptLog:
-        """Where the run's attempts are kept from before they leave until they are booked."""
-        return self._journal.attempts
-
-    @property
-    def recovered(self) -> Usage:
-        """What was in flight when an earlier session was killed; booked as lost by this one."""
-        return self._journal.attempts.recovered
-
     def count(self, name: str, count: int = 1) -> None:
         """A `Tally` for what happens once: a failed call, a paid reply that was no good."""
-        self._journal.writer.send(lambda db: add_count(db, name, count))
+        self.journal.writer.send(lambda db: add_count(db, name, count))
 
     def count_replayable(self, name: str, count: int = 1) -> None:
         """A `Tally` for decisions (a mended route, a refused rewrite). A resumed run takes them
@@ -288,7 +272,7 @@ class RunStore:
         return seconds
 
     def flush(self) -> None:
-        self._journal.writer.flush()
+        self.journal.writer.flush()
 
     def close(self) -> None:
         """Commits what waits, lets go of the run. Safe to call twice."""
@@ -299,7 +283,8 @@ class RunStore:
             self._reader.close()
 
     @property
-    def _journal(self) -> Journal:
+    def journal(self) -> Journal:
+        """Its replies and attempts. Raises StoreError where the run is not open for writing."""
         if self._writing is None:
             raise StoreError(f"the run {self.path.name} is not open for writing")
         return self._writing

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, TypedDict, TypeVar, cast
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo
 
@@ -68,24 +68,12 @@ def read_seeds(folder: Path) -> tuple[str, ...]:
     return tuple(line.strip() for line in lines if line.strip())
 
 
-class TaskTexts(TypedDict):
-    """The texts of a `Task`, by its own names."""
-
-    seeds: tuple[str, ...]
-    zero_shot: str
-    description: str
-    output_format: str
-
-
-def read_texts(folder: Path, **facts: object) -> TaskTexts:
-    """What a task's folder says in seeds.txt and task.toml, the facts put in its description."""
-    read = tomllib.loads((folder / "task.toml").read_text("utf-8"))
-    return {
-        "seeds": read_seeds(folder),
-        "zero_shot": read["zero_shot"],
-        "description": read["description"].format(**facts),
-        "output_format": read["output_format"],
-    }
+def read_texts(folder: Path, **facts: object) -> dict[str, Any]:
+    """The texts of a `Task` by its own names, of seeds.txt and task.toml in its folder; the facts
+    are put in its description."""
+    texts = tomllib.loads((folder / "task.toml").read_text("utf-8"))
+    description = texts["description"].format(**facts)
+    return {**texts, "seeds": read_seeds(folder), "description": description}
 
 
 def home_of(package: Path, data_dir: Path | None = None) -> Home:
@@ -139,7 +127,7 @@ def jsonl_splits(
 def read_dataset(
     home: Home, name: str, model: type[R], example: Callable[[R], Example], *, private: bool = False
 ) -> Dataset:
-    """The three splits, each row as an example. DataError for an id that occurs twice."""
+    """The three splits, each row as an example. Raises DataError when an id occurs twice."""
     splits: dict[Split, tuple[Example, ...]] = {
         split: tuple(example(row) for _, row in rows)
         for split, rows in jsonl_splits(home.folder, model, private=private).items()
@@ -149,9 +137,9 @@ def read_dataset(
 
 
 def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tuple[str, R]]:
-    """The rows of a jsonl file, each with its place 'file:line'. DataError with that place for a
-    line that is not a JSON object, and as `check_row` raises it. With `private` no error quotes a
-    column's name or a value that the file holds."""
+    """The rows of a jsonl file, each with its place 'file:line'. Raises DataError with that place
+    for a line that is not a JSON object, and as `check_row` raises it. With `private` no error
+    quotes a column's name or a value that the file holds."""
     try:
         table = read_jsonl(path)
     except DataError as error:
@@ -167,7 +155,8 @@ def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tupl
 
 
 def check_row(values: Mapping[str, object], where: str, model: type[R]) -> R:
-    """The row as its model. DataError names place and field of a fault, and quotes no value."""
+    """The row as its model. Raises DataError with place and field of a fault; it quotes no
+    value."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -182,7 +171,7 @@ def check_row(values: Mapping[str, object], where: str, model: type[R]) -> R:
 
 
 def unique_ids(splits: Mapping[Split, Sequence[Example]], *, private: bool = False) -> None:
-    """DataError when two examples share an id, over all splits."""
+    """Raises DataError when two examples share an id, over all splits."""
     seen = dict[str, Split]()
     for split, examples in splits.items():
         for example in examples:

@@ -55,7 +55,7 @@ async def think(
 ) -> ModuleReply:
     """One chain-of-thought module: its own part of the composed prompt, then its instruction.
     `fields` are the named inputs, `outputs` the names asked for. The role is always `executor`: a
-    composed prompt is for no other. LMError as the chat raises it."""
+    composed prompt is for no other. Raises LMError when the chat does."""
     labels = {_REASONING: "your thoughts, step by step", **{n: f"the {n}" for n in outputs}}
     parts = "\n".join(f"{name}: ({what})" for name, what in labels.items())
     form = f"Reply with these parts, each behind its label:\n{parts}"
@@ -210,7 +210,8 @@ SINGLE_CALL = "single call"
 
 
 def body_fields(example: Example) -> dict[str, object]:
-    """What the row's columns `tools` and `response_format` add to a request's body. DataError."""
+    """What the row's columns `tools` and `response_format` add to a request's body. Raises
+    DataError when one cannot be sent."""
     found = dict[str, object]()
     for name, kind in (("tools", list), ("response_format", dict)):
         value: Any = example.fields.get(name) or None
@@ -264,7 +265,8 @@ class AgentProgram:
         return annotated_as(self.function, 0, Prompt)
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """One run. TypeError for a return that is no answer; ExecutorError if it hangs or exits."""
+        """One run. Raises TypeError when the return is no answer, ExecutorError when it hangs or
+        exits."""
         given = prompt if self.wants_prompt else prompt.text
         try:
             returned = await self.calls.run_agent(self.function, given, example, lm)

@@ -31,14 +31,21 @@ def asks_nobody(reward: Reward) -> RewardFactory:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A benchmark, or the user's own data with its reward. Frozen: behaviour is passed in.
-    `reward_range` is (lowest, full); `seeds` are expert instincts for the first codebook;
-    `base_prompt` precedes every composed prompt; `zero_shot` is the plain prompt training is
-    compared with; `output_format` tells the generator what form the answer must have. Every rewrite
-    passes `checks`, beside the general ones. `private`: a report shows none of the data's texts.
-    `oracle` gives the prompt that is right for an example: a row to compare with, which cannot be
-    deployed. `require` raises MissingExtra or TaskError for what is needed and is not there; it is
-    called before anything is paid for or recorded."""
+    """A benchmark, or the user's own data with its reward.
+
+    - `name`, `description`: what it is called, and a sentence about it.
+    - `dataset`, `reward`, `program`: the examples, the factory of r, and what answers.
+    - `reward_range`: (lowest, full) reward.
+    - `seeds`: expert instincts for the first codebook.
+    - `base_prompt`: precedes every composed prompt.
+    - `zero_shot`: the plain prompt that training is compared with.
+    - `output_format`: tells the generator what form the answer must have.
+    - `checks`: what every rewrite passes, beside the general checks.
+    - `private`: whether reports show none of the data's texts.
+    - `require`: raises MissingExtra or TaskError when something that is needed is not there. It is
+      called before anything is paid for or recorded.
+    - `oracle`: the prompt that is right for an example, a row to compare with. None: not known.
+    """
 
     name: str
     dataset: Dataset

@@ -39,8 +39,9 @@ def load_function(
     spec: str, base: Path, what: str, arguments: Sequence[str]
 ) -> Callable[..., object]:
     """The function that 'file.py:function' names, read again each time; paths start at `base`.
-    `what` ('reward', 'executor') and `arguments` say what it must be. ConfigError with file and
-    line when the file is missing, does not run, lacks the function, or takes other arguments."""
+    `what` ('reward', 'executor') and `arguments` say what it must be. Raises ConfigError with file
+    and line when the file is missing, does not run, lacks the function, or takes other
+    arguments."""
     file, colon, name = spec.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
         message = f"{what} = {spec!r} does not name a function"
@@ -87,7 +88,8 @@ def _run_file(path: Path, what: str) -> ModuleType:
 
 
 def check_function(function: Callable[..., object], arguments: Sequence[str], where: str) -> None:
-    """ConfigError, which says `where`, unless it takes the arguments and can return something."""
+    """Raises ConfigError, which names the place, unless it takes the arguments and can return a
+    value."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError(f"{where}: it yields, and must return", hint="return the whole at once")
     try:

@@ -46,15 +46,12 @@ def process(mode: str, *words: str, **more: Any) -> pco.Agent:
     return pco.Agent(command=command, **{"present": SYSTEM, **more})
 
 
-@pytest.mark.parametrize(
-    ("agent", "system"),
-    [
-        (in_process(act("Be kind. {{pco}}")), "Be kind. Say P."),
-        (in_process(act("{{ pco:plan }} Be kind.")), "Say P. Be kind."),
-        (in_process(act(f"{SYSTEM} Be kind."), present=f"{SYSTEM}\n"), "Say P. Be kind."),
-        (process("works"), "Say P."),
-    ],
-)
+@pytest.mark.parametrize(("agent", "system"), [
+    (in_process(act("Be kind. {{pco}}")), "Be kind. Say P."),
+    (in_process(act("{{ pco:plan }} Be kind.")), "Say P. Be kind."),
+    (in_process(act(f"{SYSTEM} Be kind."), present=f"{SYSTEM}\n"), "Say P. Be kind."),
+    (process("works"), "Say P."),
+])  # fmt: skip
 async def test_the_composed_prompt_stands_where_the_agent_has_its_own(
     agent: pco.Agent, system: str
 ) -> None:
@@ -127,16 +124,13 @@ async def test_a_trajectory_keeps_tool_calls_and_their_results() -> None:
     assert lm.history[0].sampling.temperature is None, "how replies are drawn is the run's"
 
 
-@pytest.mark.parametrize(
-    ("type_", "inner", "text", "name"),
-    [
-        ("image_url", {"url": LARGE, "detail": "low"}, "", "image/jpeg 150.0 kB, sha256 "),
-        ("image_url", {"url": "data:image/svg+xml,<svg/>"}, "", "image/svg+xml "),
-        ("image_url", {"url": "https://a.b/c.png"}, "https://a.b/c.png", ""),
-        ("input_audio", {"data": "UklGRg==", "format": "wav"}, "", "6 B, sha256 "),
-        ("file", {"file_id": "file-1"}, "file-1", ""),
-    ],
-)
+@pytest.mark.parametrize(("type_", "inner", "text", "name"), [
+    ("image_url", {"url": LARGE, "detail": "low"}, "", "image/jpeg 150.0 kB, sha256 "),
+    ("image_url", {"url": "data:image/svg+xml,<svg/>"}, "", "image/svg+xml "),
+    ("image_url", {"url": "https://a.b/c.png"}, "https://a.b/c.png", ""),
+    ("input_audio", {"data": "UklGRg==", "format": "wav"}, "", "6 B, sha256 "),
+    ("file", {"file_id": "file-1"}, "file-1", ""),
+])  # fmt: skip
 def test_of_media_a_trajectory_keeps_what_it_is(
     type_: str, inner: Any, text: str, name: str
 ) -> None:
@@ -178,19 +172,16 @@ async def twice(client: openai.AsyncOpenAI, example: pco.Example) -> str:
     return made.choices[0].message.content or ""
 
 
-@pytest.mark.parametrize(
-    ("agent", "match"),
-    [
-        (process("crashes"), "ended with status 1: it has no idea"),
-        (process("nothing"), "printed no answer"),
-        (process("silent"), "it made no call"),
-        (process("works", present="Another prompt."), "in none of its 1 calls"),
-        (pco.Agent(command="no-such-program"), "does not start"),
-        (in_process(act("{{pco}}{{pco}}")), "in one request twice"),
-        (in_process(twice), "in one request twice"),
-        (in_process(act("{{pco}}", n=0)), "n a whole number above 0"),
-    ],
-)
+@pytest.mark.parametrize(("agent", "match"), [
+    (process("crashes"), "ended with status 1: it has no idea"),
+    (process("nothing"), "printed no answer"),
+    (process("silent"), "it made no call"),
+    (process("works", present="Another prompt."), "in none of its 1 calls"),
+    (pco.Agent(command="no-such-program"), "does not start"),
+    (in_process(act("{{pco}}{{pco}}")), "in one request twice"),
+    (in_process(twice), "in one request twice"),
+    (in_process(act("{{pco}}", n=0)), "n a whole number above 0"),
+])  # fmt: skip
 async def test_what_is_no_rollout_fails_with_a_sentence(agent: pco.Agent, match: str) -> None:
     lm = ScriptedLM().reply_with(lambda request: "P")
     with pytest.raises((ExecutorError, openai.BadRequestError), match=match):
@@ -274,10 +265,8 @@ async def test_a_process_that_reads_lines_serves_many_rollouts(
 
 async def rollouts(agent: pco.Agent, count: int = 6) -> list[pco.Output | ExecutorError]:
     """Of questions that are their own answers, one after the other."""
-    prompt, lm = (
-        Prompt("Say P."),
-        ScriptedLM().reply_with(lambda request: request.messages[-1].content),
-    )
+    prompt = Prompt("Say P.")
+    lm = ScriptedLM().reply_with(lambda request: request.messages[-1].content)
     made = list[pco.Output | ExecutorError]()
     for k in range(count):
         chat = BoundChat(lm, lambda purpose: 0, prompt=prompt)
@@ -367,20 +356,16 @@ async def test_a_loop_ends_at_its_cap_and_nothing_is_asked_after_it() -> None:
     assert len(lm.history) == 3
 
 
-@pytest.mark.parametrize(
-    ("agent", "match"),
-    [
-        (in_process(act("{{pco}}", n=10**9)), "asks its model more than 50 times"),
-        (in_process(act("{{pco}}" * 20_000)), "in one request twice"),
-        (in_process(act("".join(f"{{{{pco:s{k}}}}}" for k in range(20_000)))), "100 markers"),
-        (
-            in_process(act("{{pco}}", "?" * 4_000_000), question="?"),
-            "repeats the question too often",
-        ),
-        (in_process(act("{{pco}}", logit_bias=NESTED)), "it is too deep"),
-    ],
-    ids=["n", "one marker", "many markers", "the question", "depth"],
-)
+@pytest.mark.parametrize(("agent", "match"), [
+    (in_process(act("{{pco}}", n=10**9)), "asks its model more than 50 times"),
+    (in_process(act("{{pco}}" * 20_000)), "in one request twice"),
+    (in_process(act("".join(f"{{{{pco:s{k}}}}}" for k in range(20_000)))), "100 markers"),
+    (
+        in_process(act("{{pco}}", "?" * 4_000_000), question="?"),
+        "repeats the question too often",
+    ),
+    (in_process(act("{{pco}}", logit_bias=NESTED)), "it is too deep"),
+], ids=["n", "one marker", "many markers", "the question", "depth"])  # fmt: skip
 async def test_what_a_request_may_ask_is_bounded_before_work(agent: pco.Agent, match: str) -> None:
     lm = ScriptedLM().reply_with(lambda request: "P")
     with pytest.raises((ExecutorError, openai.BadRequestError), match=match):
@@ -394,35 +379,24 @@ async def test_a_rollout_sees_nothing_of_another() -> None:
 
     async def pry(url: str, key: str, example: pco.Example) -> str:
         async with aiohttp.ClientSession() as session:
-            for place, used in (
-                (url, "another"),
-                (url.replace("/r/", "/r/x"), key),
-                (url.removesuffix("/v1") + "/v2", key),
-                (url, ""),
-            ):
-                headers = {"Authorization": f"Bearer {used}"}
-                body = {"messages": turns("{{pco}}")}
-                async with session.post(
-                    f"{place}/chat/completions", json=body, headers=headers
-                ) as made:
-                    seen.append((made.status, await made.text()))
-            for body in MALFORMED:
-                headers = {"Authorization": f"Bearer {key}"}
-                async with session.post(
-                    f"{url}/chat/completions", data=body, headers=headers
-                ) as made:
-                    assert made.status == 400 and made.headers["x-should-retry"] == "false"
-            broken = {"Authorization": f"Bearer {key}", "Content-Encoding": "gzip"}
-            async with session.post(
-                f"{url}/chat/completions", data=b"no gzip", headers=broken
-            ) as made:
-                assert made.status == 415
-            large = json.dumps({"messages": turns("{{pco}}", "x" * 20_000_000)})  # names no model
-            headers = {"Authorization": f"Bearer {key}"}
-            async with session.post(
-                f"{url}/chat/completions", data=io.BytesIO(large.encode()), headers=headers
-            ) as made:
-                return (await made.json())["choices"][0]["message"]["content"]
+
+            async def post(place: str, used: str, data: Any, **headers: str) -> tuple[int, str]:
+                headers["Authorization"] = f"Bearer {used}"
+                where = f"{place}/chat/completions"
+                async with session.post(where, data=data, headers=headers) as made:
+                    assert made.status != 400 or made.headers["x-should-retry"] == "false"
+                    return made.status, await made.text()
+
+            body = json.dumps({"messages": turns("{{pco}}")})  # names no model
+            elsewhere = url.replace("/r/", "/r/x"), url.removesuffix("/v1") + "/v2"
+            for place, used in ((url, "another"), (url, ""), *((each, key) for each in elsewhere)):
+                seen.append(await post(place, used, body))
+            for malformed in MALFORMED:
+                assert (await post(url, key, malformed))[0] == 400
+            assert (await post(url, key, b"no gzip", **{"Content-Encoding": "gzip"}))[0] == 415
+            large = json.dumps({"messages": turns("{{pco}}", "x" * 20_000_000)})
+            _, answered = await post(url, key, io.BytesIO(large.encode()))
+            return json.loads(answered)["choices"][0]["message"]["content"]
 
     lm = ScriptedLM().reply_with(lambda request: "P")
     assert (await answer(pco.Agent(function=pry), lm)).text == "P"
@@ -512,15 +486,12 @@ async def test_an_agent_that_reads_no_row_is_found_or_its_question_is_replaced()
     assert not lm.history[1].sampling.extra, "how replies are drawn is the run's"
 
 
-@pytest.mark.parametrize(
-    ("agent", "match"),
-    [
-        (process("works", present="Another prompt."), "in none of its 1 calls"),
-        (process("silent"), "it made no call"),
-        (process("deep"), "it made no call"),
-        (process("crashes"), r"fails before it asks its model \(the agent ended with status 1"),
-    ],
-)
+@pytest.mark.parametrize(("agent", "match"), [
+    (process("works", present="Another prompt."), "in none of its 1 calls"),
+    (process("silent"), "it made no call"),
+    (process("deep"), "it made no call"),
+    (process("crashes"), r"fails before it asks its model \(the agent ended with status 1"),
+])  # fmt: skip
 async def test_a_prompt_without_a_place_is_found_before_anything_is_paid(
     agent: pco.Agent, match: str
 ) -> None:
@@ -531,18 +502,14 @@ async def test_a_prompt_without_a_place_is_found_before_anything_is_paid(
     await process("twice").check(EXAMPLE)
 
 
-@pytest.mark.parametrize(
-    ("line", "outcome"),
-    [
-        ("[" * 200_000, "[" * 200_000),
-        ("1" * 400, "1" * 400),
-        ('{"output": "P", "fields": {"x": NaN}}', "NaN is not JSON"),
-        ('{"output": "P", "fields": {"x": 1e999}}', "1e999 is not JSON"),
-        ('{"output": "P", "fields": {"x": ' + '{"a":' * 200_000, "nested too deeply"),
-        ('{"output": "P", "fields": {"x": ' + "[" * 500 + "]" * 500 + "}}", "nested too deeply"),
-    ],
-    ids=range(6),
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "outcome"), [
+    ("[" * 200_000, "[" * 200_000),
+    ("1" * 400, "1" * 400),
+    ('{"output": "P", "fields": {"x": NaN}}', "NaN is not JSON"),
+    ('{"output": "P", "fields": {"x": 1e999}}', "1e999 is not JSON"),
+    ('{"output": "P", "fields": {"x": ' + '{"a":' * 200_000, "nested too deeply"),
+    ('{"output": "P", "fields": {"x": ' + "[" * 500 + "]" * 500 + "}}", "nested too deeply"),
+], ids=range(6))  # fmt: skip
 def test_a_line_that_no_run_can_keep_is_text_or_a_failed_rollout(line: str, outcome: str) -> None:
     try:
         assert answer_of(line).text == outcome

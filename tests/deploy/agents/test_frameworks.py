@@ -56,17 +56,14 @@ class Clerk:
         return Reply("", usage=Usage(1, 20, 5), tool_calls=(call,))
 
 
-@pytest.mark.parametrize(
-    ("file", "turns"),
-    [
-        ("pydantic_ai_agent.py", 2),
-        ("openai_agents_agent.py", 3),
-        ("langgraph_agent.py", 2),
-        ("smolagents_agent.py", 2),
-        ("mcp_agent.py", 2),
-        ("agent.mjs", 2),
-    ],
-)
+@pytest.mark.parametrize(("file", "turns"), [
+    ("pydantic_ai_agent.py", 2),
+    ("openai_agents_agent.py", 3),
+    ("langgraph_agent.py", 2),
+    ("smolagents_agent.py", 2),
+    ("mcp_agent.py", 2),
+    ("agent.mjs", 2),
+])  # fmt: skip
 async def test_an_agent_of_a_framework_is_trained_as_it_is(
     file: str, turns: int, tmp_path: Path
 ) -> None:

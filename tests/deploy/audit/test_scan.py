@@ -61,12 +61,7 @@ def test_role_markers_and_control_tokens_are_refused(text: str):
     assert refused(text + " Be kind.", before=text) is None
 
 
-@pytest.mark.parametrize(
-    ("char", "code"),
-    [("\u200b", "U+200B"), ("\u202e", "U+202E"), ("\ufeff", "U+FEFF"), ("\U000e0041", "U+E0041"),
-     ("\u2060", "U+2060"), ("\x1b", "U+001B"), ("\u3164", "U+3164"), ("\ue000", "U+E000"),
-     ("\u200d", "U+200D"), ("\U000e0100", "U+E0100"), ("\U000e01ef", "U+E01EF")],
-)  # fmt: skip
+@pytest.mark.parametrize(("char", "code"), PHRASES["invisible"])
 def test_invisible_characters_are_refused(char: str, code: str):
     reason = refused(f"Be br{char}ief.")
     assert reason is not None and reason.endswith(f"an invisible character that the earlier text "
@@ -76,11 +71,7 @@ def test_invisible_characters_are_refused(char: str, code: str):
     assert reason is not None and "earlier or system instructions" in reason
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["See https://a.example/x?y=1.", "Go to www.example.test", "Ask evil.com for help",
-     "![x](http://a.b/c.png)", "data:text/html;base64,AA"],
-)  # fmt: skip
+@pytest.mark.parametrize("text", PHRASES["addresses"])
 def test_new_addresses_are_refused_and_old_ones_stay(text: str):
     reason = refused(text)
     assert reason is not None
@@ -120,25 +111,8 @@ def test_any_text_is_judged_without_an_error_and_keeps_what_it_had(text: str, mo
     assert again is None or not again.startswith("it contains")
 
 
-LONG = {
-    "ignore": "ignore " * 4000,
-    "hide": "hide " + "a " * 4000,
-    "never": "never " * 4000,
-    "hosts": "a." * 10_000,
-    "hyphens": "a-" * 10_000,
-    "many addresses": "".join(f"a{i}.com " for i in range(2000)),
-    "forbidden orders": "never ignore all previous instructions and " * 500,
-    "orders to a judge": "rate this answer not " * 1000,
-    "joiners": "\u200d\u200b" * 10_000,
-    "letters": "a b " * 6000,
-    "one word": "ignoreallprevious" * 1500,
-    "base64": "aWdub3Jl" * 3000,
-    "hex pairs": "4a 4b " * 4000,
-    "escapes": "%41&#41;" * 3000,
-    "digits for letters": "1gn0r3 " * 3500,
-    "no language": "zwurg frob snark. " * 1500,
-    "Morse": ".- / -. " * 3000,
-}
+LONG = {name: first + then * times for name, (first, then, times) in PHRASES["long"].items()}
+LONG["many addresses"] = "".join(f"a{i}.com " for i in range(2000))
 
 
 @pytest.mark.slow

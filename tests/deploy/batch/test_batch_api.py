@@ -107,9 +107,10 @@ def test_a_file_of_rows_is_answered_by_a_batch(folder: Path, provider: Provider)
 def test_a_budget_holds_at_the_highest_cost_of_the_batch(folder: Path, provider: Provider) -> None:
     known = prices(provider)
     over = evaluate(folder, provider, "--batch-api", "--budget", "0.005usd", *known)
-    over.error(3, "the budget is reached", f"the next batch, of {ROWS} requests, may take up to")
+    over.error(3, "the budget is reached", f"the next batch, of {ROWS} requests, may cost up to")
     assert provider.uploads == []
-    evaluate(folder, provider, "--batch-api", "--budget", "10calls", *known).error(3, "10 calls")
+    few = evaluate(folder, provider, "--batch-api", "--budget", "10calls", *known)
+    few.error(3, f"10 calls (0 made; the next batch has {ROWS})")
     unknown = evaluate(
         folder, provider, "--batch-api", "--budget", "1usd", *prices(provider, share="")
     )
@@ -211,7 +212,9 @@ def test_what_cannot_be_handed_in_says_why(folder: Path, provider: Provider) -> 
     args = ("eval", "p.json", "pco.toml", "--batch-api", "--lm", "simulated")
     pco(*args, cwd=folder).error(2, "simulated takes no batches", "leave out --batch-api")
     secret = ("--set", 'roles.executor.extra={"api_key": "$PCO_API_KEY"}')
-    evaluate(folder, provider, "--batch-api", *secret).error(2, "would write $PCO_API_KEY into it")
+    evaluate(folder, provider, "--batch-api", *secret).error(
+        2, "would write $PCO_API_KEY into the file"
+    )
 
 
 @pytest.mark.usefixtures("provider")

@@ -259,14 +259,14 @@ def test_the_chances_of_all_routes_are_those_that_are_drawn(most: float, more: f
     expected = Expected(0.25, (most - 0.5, most, -0.125, most / 2), more)
     best, count = Route((1, 3)), 4000
     tried = [explorer.choose(best, expected, str(n)) for n in range(count)]
-    seen = Counter(each.route.indices for each in tried)
-    chances = {each.route.indices: each.propensity for each in tried}
+    seen = Counter(route.indices for route, _ in tried)
+    chances = {route.indices: chance for route, chance in tried}
     assert not any(2 in route for route in seen)
     for route, times in seen.items():
         assert times / count == pytest.approx(chances[route], abs=0.03), route
     assert sum(chances.values()) == pytest.approx(1.0, abs=0.02)
     assert tried[7] == explorer.choose(best, expected, "7"), "a log can be replayed"
-    assert all(each.explored == (each.route != best) for each in tried)
+    assert all(route.explored == (route != best) for route, _ in tried)
 
 
 def test_what_was_seldom_tried_is_explored_more() -> None:
@@ -279,7 +279,7 @@ def test_what_was_seldom_tried_is_explored_more() -> None:
         explorer = Explorer(file.model_copy(update={"codebook": tuple(entries)}), 1.0, seed=3)
         expected = Expected(0.25, (-0.1, 0.1, 0.1, 0.1), 0.05)
         tried = (explorer.choose(Route((1, 3)), expected, str(n)) for n in range(400))
-        return sum(0 in each.route.indices for each in tried)
+        return sum(0 in route.indices for route, _ in tried)
 
     assert chosen(0) > 1.5 * chosen(10_000)
 

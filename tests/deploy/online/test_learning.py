@@ -13,14 +13,8 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.deploy.online.learning import (
-    Learned,
-    dated,
-    estimate,
-    learn,
-    read_training,
-    within_share,
-)
+from promptcodebook.deploy.online import learning
+from promptcodebook.deploy.online.learning import Learned, estimate, learn, within_share
 from promptcodebook.deploy.online.log import Logged, Served, SqliteLog
 from promptcodebook.deploy.registry.log import version_of
 from promptcodebook.deploy.registry.registry import Facts, open_registry
@@ -28,18 +22,28 @@ from promptcodebook.errors import ConfigError, DataError, PolicyError
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.routing.outcomes import OutcomeModel
 from promptcodebook.routing.ranking import buckets_of
+from promptcodebook.types import Ranking
 from tests.build.cli import pco as command
 from tests.build.learning import LONG, NEW, OLD, World, keep, message
 from tests.build.learning import places as places
 from tests.build.learning import world as world
 
 
+def ranking(made: Learned | World) -> Ranking:
+    return learning.require_router(made.file)
+
+
+def saved(world: World, places: Path) -> str:
+    """The version of the policy as a file that names its run."""
+    world.file.with_about(run=world.run.id).save(places / "tickets.pco.json")
+    return version_of((places / "tickets.pco.json").read_bytes())
+
+
 def test_training_is_read_back_whole(world: World) -> None:
     """Fitted to training alone, the router is the policy's own."""
     model = OutcomeModel(world.trained.inputs, priors=world.trained.priors)
     fitted = model.fit(world.trained.outcomes, world.trained.versions)
-    assert world.file.router is not None
-    assert fitted.ranking(world.file.router.least) == world.file.router.ranking
+    assert fitted.ranking(ranking(world).least) == ranking(world)
     assert world.trained.selected == tuple(entry.selected for entry in world.file.codebook)
 
 
@@ -71,17 +75,14 @@ def test_the_estimate_says_what_new_routes_earn_and_not_what_they_promise(
 ) -> None:
     """Judged by a log of its own: the true gain lies in the interval, and where feedback is
     shuffled the same promising routes gain nothing."""
-    made = taught
-    assert made.file.router is not None
-    ranking, gains = made.file.router.ranking, list[float]()
+    gains = list[float]()
     for shuffled in (False, True):
         held = world.log(1500, 1.0, seed=7, shuffled=shuffled)
-        worth = estimate(world.file, ranking, held)
+        worth = estimate(world.file, ranking(taught), held)
         assert worth.known and worth.effective >= 40 and 500 <= worth.differing <= 1000
         gains.append(worth.gain.low)
         if not shuffled:
-            assert world.file.router is not None
-            gain = (world.earns(made.file) - world.earns(world.file)) / 2
+            gain = (world.earns(taught.file) - world.earns(world.file)) / 2
             assert worth.gain.low <= gain <= worth.gain.high <= worth.gain.low + 0.4
             assert worth.new.mean == pytest.approx(worth.today.mean + worth.gain.mean)
     assert gains[0] > 0.2 and gains[1] <= 0
@@ -96,25 +97,24 @@ def routes_of(world: World, made: Learned, letters: str) -> list[tuple[str, tupl
     """Messages with their new routes, and whether today's are others."""
     draw = random.Random(5)
     texts = [message(letter, draw) for letter in letters]
-    assert made.file.router is not None and world.file.router is not None
-    new, today = (world.routes(f.router.ranking, texts) for f in (made.file, world.file))
+    new, today = (world.routes(ranking(each), texts) for each in (made, world))
     return [(t, n, n != o) for t, n, o in zip(texts, new, today, strict=True)]
 
 
 def test_no_request_weighs_more_than_twenty_of_the_likeliest(world: World, taught: Learned) -> None:
     """One of a thousand would else be the whole estimate."""
     (a, new, apart), (b, again, too) = routes_of(world, taught, NEW * 2)
-    assert apart and too and taught.file.router is not None
+    assert apart and too
     held = [request(a, new, 0.5), request(b, again, 0.001)]
-    worth = estimate(world.file, taught.file.router.ranking, held)
+    worth = estimate(world.file, ranking(taught), held)
     assert worth.effective == pytest.approx((2 + 40) ** 2 / (2**2 + 40**2))
 
 
 def test_a_gain_that_nobody_saw_may_be_one_either_way(world: World, taught: Learned) -> None:
     rows = [each for each in routes_of(world, taught, OLD * 40) if not each[2]]
-    assert len(rows) >= 40 and taught.file.router is not None
+    assert len(rows) >= 40
     held = [request(text, route, 1.0) for text, route, _ in rows]
-    gain = estimate(world.file, taught.file.router.ranking, held).gain
+    gain = estimate(world.file, ranking(taught), held).gain
     unseen = 1 - 0.025 ** (1 / len(rows))  # the most requests that differ, seen in none of these
     assert gain.mean == 0.0 and gain.low == -gain.high
     assert gain.high == pytest.approx(unseen, abs=1e-4)
@@ -157,8 +157,7 @@ async def test_a_key_that_lies_about_one_instinct_moves_no_more_than_its_share(
     """Twelve keys are honest. The thirteenth sends as much as all of them, and praises one rule.
     It counts for a tenth, so it may cost a tenth. That bound was fixed before the second world was
     drawn, in which all that it sent does no harm."""
-    world.file.with_about(run=world.run.id).save(places / "tickets.pco.json")
-    version = version_of((places / "tickets.pco.json").read_bytes())
+    version = saved(world, places)
     rows, wrong = world.log(240, 0.5, seed=seed), world.rule(praised)
 
     def of(n: int, row: Logged, caller: str, **more: Any) -> Logged:
@@ -202,9 +201,7 @@ def test_what_cannot_be_learned_from_is_left_out_and_counted(world: World) -> No
         "of another codebook": 1,
     }
     assert made.file == learn(world.file, world.trained, rest, {"v": 0}, LONG).file
-    with pytest.raises(
-        DataError, match=r"no logged request .*\(1 of another codebook\)"
-    ) as refused:
+    with pytest.raises(DataError, match=r"no logged .*\(1 of another codebook\)") as refused:
         learn(world.file, world.trained, odd[2:3], {"v": 0}, LONG)
     assert "pco serve REF --feedback" in refused.value.hint
 
@@ -219,7 +216,7 @@ def test_old_feedback_fades(world: World) -> None:
     ]
     fades = learn(world.file, world.trained, turned, {"v": 0}, 40.0)
     ahead = replace(turned[-1], served=replace(turned[-1].served, id="req-ahead", time=1e9))
-    same = learn(world.file, world.trained, dated([*turned, ahead], 600.0), {"v": 0}, 40.0)
+    same = learn(world.file, world.trained, learning.dated([*turned, ahead], 600.0), {"v": 0}, 40.0)
     assert abs(world.earns(same.file) - world.earns(fades.file)) <= 0.05
     stays = learn(world.file, world.trained, turned, {"v": 0}, LONG)
     assert world.earns(fades.file) <= 0.1 < 0.5 <= world.earns(stays.file)
@@ -231,11 +228,11 @@ def test_a_policy_that_cannot_learn_so_says_why(world: World, tmp_path: Path) ->
         learn(world.file.model_copy(update={"router": None}), world.trained, logs, {"v": 0}, LONG)
     data = pco.load(world.folder / "rows.jsonl", input="text", target="target")
     with pytest.raises(DataError, match="are not those of this policy's router"):
-        read_training(world.run.path, world.file, replace(data, train=data.train[1:]))
+        learning.read_training(world.run.path, world.file, replace(data, train=data.train[1:]))
     entries = (world.file.codebook[0].model_copy(update={"text": "Else."}),)
     other = world.file.model_copy(update={"codebook": (*entries, *world.file.codebook[1:])})
     with pytest.raises(PolicyError, match="never had the codebook"):
-        read_training(world.run.path, other, data)
+        learning.read_training(world.run.path, other, data)
 
 
 async def test_a_ref_of_the_registry_gets_a_new_version(world: World, places: Path) -> None:
@@ -259,8 +256,7 @@ async def test_a_ref_of_the_registry_gets_a_new_version(world: World, places: Pa
 
 
 async def test_a_policy_file_is_learned_into_another(world: World, places: Path) -> None:
-    world.file.with_about(run=world.run.id).save(places / "tickets.pco.json")
-    version = version_of((places / "tickets.pco.json").read_bytes())
+    version = saved(world, places)
     await keep(places, world.log(90, 0.5), "tickets", version)
     asked: Any = ("learn", "tickets.pco.json", "--config", str(world.folder))
     command(*asked, cwd=places).error(2, "it is not said where to write")

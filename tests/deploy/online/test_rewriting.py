@@ -83,10 +83,8 @@ async def test_a_blamed_instinct_is_rewritten_and_what_was_logged_before_still_t
     with served(teacher("If it is about a price, say D.")) as server:
         done = await learn(server, "--requests", "10")
         assert f"c{rule}\n  If it is about a price, say [-C-]{{+D+}}." in done.out
-        assert (
-            "the critic read 10 logged requests (0 failed): " in done.out
-            and "cost unknown" in done.out
-        )
+        assert "the critic read 10 logged requests (0 failed): " in done.out
+        assert "cost unknown" in done.out
         assert "1 text is new, which no request was served" in done.out
         assert "by the routes alone, with the old texts: not enough logged" in done.out
         assert 10 <= len(server.bodies) <= 21, "10 critiques and their blame, and the rewrite"
@@ -180,9 +178,8 @@ async def test_without_kept_texts_or_a_model_it_says_what_to_type(
     world: World, places: Path, learn: Learn
 ) -> None:
     with served(teacher("Say D.")) as server:
-        (await learn(server, texts=False)).error(
-            2, "kept with its texts", "--feedback --log-inputs"
-        )
+        done = await learn(server, texts=False)
+        done.error(2, "kept with its texts", "--feedback --log-inputs")
         assert not server.bodies
     asked = "learn", "tickets.pco.json", "--config", str(world.folder), "--rewrite"
     command(*asked, "-o", "x.pco.json", cwd=places).error(2, "was made with an LM object", "--lm")

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from promptcodebook.calls import Usage
 from promptcodebook.config import Budget
 from promptcodebook.deploy.http.admission import caller_of
-from promptcodebook.deploy.online.canary import CanaryJudge
-from promptcodebook.deploy.online.log import SqliteLog
-from promptcodebook.deploy.registry.log import SqliteStorage
+from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.deploy.registry.registry import Registry
-from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.spending import Spending
-from promptcodebook.deploy.serve.versions import RegistrySource
 from promptcodebook.lm.budget import PriceTable
 from tests.build.clock import until
-from tests.build.proxied import SAID, Setup, Up, one_call, up
-from tests.build.registry import PRODUCTION, open_gate
-from tests.build.server import fails, says
+from tests.build.online import judging, registry_in, try_canary
+from tests.build.proxied import SAID, Setup, Up, up
+from tests.build.registry import PRODUCTION
 
 HOSTILE, *HONEST = tuple(f"key-of-caller-{n:02}" for n in range(13))
 
@@ -32,20 +29,9 @@ HOSTILE, *HONEST = tuple(f"key-of-caller-{n:02}" for n in range(13))
 @asynccontextmanager
 async def trying(folder: Path, **setup: Any) -> AsyncGenerator[tuple[Up, Registry, str]]:
     """A server with a canary of half of its requests; the canary's version."""
-    registry = Registry(SqliteStorage(folder / "registry.sqlite"), "ada")
-    for word in ("Today.", "New."):
-        registry.freeze(one_call(base_prompt=word).text(), "tickets")
-    today, new = (each.version for each in registry.versions())
-    registry.promote(today, PRODUCTION, gate=open_gate)
-    plan: dict[str, Any] = {"share": 0.5, "margin": 0.0, "split": "header:X-Split"}
-    registry.promote(new, PRODUCTION, gate=open_gate, canary=plan)
-    log = SqliteLog(folder / "requests.sqlite")
-    judge = CanaryJudge(Registry(registry.storage, "pco serve"), PRODUCTION, log)
-    online = Online(PRODUCTION, log, judge=judge, judge_s=0.02)
-    options = {"online": online}
-    source = RegistrySource(registry, PRODUCTION)
-    settings = Setup(keys=(HOSTILE, *HONEST), source=source, options=options, **setup)
-    async with up(setup=settings) as served:
+    registry, _, new = registry_in(folder)
+    try_canary(registry, new, "header:X-Split")
+    async with judging(folder, registry, keys=(HOSTILE, *HONEST), **setup) as served:
         while served.proxy.live.tried is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         yield served, registry, new
@@ -84,26 +70,6 @@ async def test_one_key_ends_no_canary(tmp_path: Path, path: str, wants: str) -> 
             return any(words in ready["canary_state"] for words in ("may be anything", "one key"))
 
         await until(judged)
-        assert registry.canary(PRODUCTION) is not None
-
-
-@pytest.mark.slow
-async def test_requests_that_one_key_lets_fail_end_no_canary(tmp_path: Path) -> None:
-    async with trying(tmp_path) as (served, registry, _):
-
-        async def answer(request: Any, body: dict[str, Any]) -> Any:
-            said = json.dumps(body)
-            return await (fails(400) if "New." in said and "bad" in said else says("fine"))(
-                request, body
-            )
-
-        served.upstream.default = answer
-        for n in range(150):
-            await asked(served, HONEST[n % 12], n)
-            headers = {"Authorization": f"Bearer {HOSTILE}", "X-Split": f"{n}"}
-            body = {"messages": [{"role": "user", "content": "bad"}]}
-            await served.ask(json=body, headers=headers)
-        await asyncio.sleep(1.0)
         assert registry.canary(PRODUCTION) is not None
 
 
@@ -161,6 +127,38 @@ async def budgeted(folder: Path) -> AsyncGenerator[tuple[Up, Spending]]:
     spending = Spending(folder / "spent.sqlite", allowed, PriceTable({}), ["m"], 100)
     async with up(None, Setup(keys=(HOSTILE,), spending=spending)) as served:
         yield served, spending
+
+
+async def test_a_clock_that_jumps_gives_no_budget_twice(tmp_path: Path) -> None:
+    """A day ahead and an hour back over midnight, in one process and over restarts."""
+    clock, who = [""], caller_of(HOSTILE)
+
+    def opened() -> Spending:
+        allowed = {who: Budget(calls=2)}
+        now = lambda: datetime.fromisoformat(f"{clock[0]}+00:00")  # noqa: E731
+        return Spending(tmp_path / "spent.sqlite", allowed, PriceTable({}), ["m"], 100, now)
+
+    def calls(spending: Spending) -> int:
+        done = 0
+        with suppress(Refusal):
+            while True:
+                ticket = spending.begin("executor", Usage(calls=1))
+                spending.end(ticket, "executor", Usage(calls=1), lost=False)
+                done += 1
+        return done
+
+    clock[0], done = "2026-03-01T23:50", list[int]()
+    spending = opened()
+    spending.paying(who)
+    moments = ("2026-03-01T23:50", "2026-03-02T00:10", "2026-03-01T23:10", "2099-01-01T12:00")
+    for clock[0] in (*moments, *moments[1:]):
+        done.append(calls(spending))
+    spending.close()
+    for clock[0] in (moments[3], *moments):
+        spending = opened()
+        done.append(calls(spending))
+        spending.close()
+    assert done == [2, 2, 0, 2, *[0] * 8]
 
 
 async def test_what_is_no_number_is_never_an_error_of_the_server(tmp_path: Path) -> None:

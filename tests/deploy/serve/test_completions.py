@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from promptcodebook.deploy.http.completions import (
 from promptcodebook.deploy.serve.description import RoutedChatRequest
 from promptcodebook.lm.wire import Quirks, read_tree, request_body
 
+CASES = json.loads(Path(__file__).with_name("cases.json").read_text("utf-8"))
 HELLO = [{"role": "user", "content": "Hello."}]
 _NAMES = (
     *("messages", "temperature", "top_p", "max_tokens", "max_completion_tokens", "seed"),
@@ -76,27 +78,7 @@ def test_fields_that_are_null_are_not_set() -> None:
     assert read({"messages": HELLO, **caps}).request.sampling.max_tokens == 5
 
 
-@pytest.mark.parametrize(("field", "value"), [
-    ("messages", []),
-    ("messages", "Hello."),
-    ("messages", ["Hello."]),
-    ("messages", [{"role": "wizard", "content": "x"}]),
-    ("messages", [{"role": "user", "content": 3}]),
-    ("temperature", "hot"),
-    ("temperature", True),
-    ("max_tokens", 0),
-    ("max_tokens", 1.5),
-    ("max_completion_tokens", "many"),
-    ("seed", 1.5),
-    ("n", 0),
-    ("stream", "yes"),
-    ("stream_options", []),
-    ("stop", 3),
-    ("stop", ["END", 3]),
-    ("response_format", "json"),
-    ("response_format", {"type": "json_schema"}),
-    ("response_format", {"type": "json_schema", "json_schema": {"schema": []}}),
-])  # fmt: skip
+@pytest.mark.parametrize(("field", "value"), CASES["chat"])
 def test_a_refusal_names_the_field_at_fault(field: str, value: object) -> None:
     with pytest.raises(Refusal) as caught:
         read({"messages": HELLO, field: value})

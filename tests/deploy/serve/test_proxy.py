@@ -34,19 +34,7 @@ from tests.build.proxied import (
 )
 from tests.build.server import Step, drops, fails, pours, raw, refusing, says
 
-MANY_FIELDS: dict[str, Any] = {
-    "temperature": 0.25,
-    "n": 2,
-    "stop": ["END"],
-    "logprobs": True,
-    "top_logprobs": 3,
-    "tools": [{"type": "function", "function": {"name": "look", "parameters": {}}}],
-    "tool_choice": "auto",
-    "metadata": {"team": "tickets"},
-    "a_field_of_tomorrow": [1, {"b": None}],
-}
-
-
+CASES = json.loads(Path(__file__).with_name("cases.json").read_text("utf-8"))
 PATIENCE_S = 60.0
 
 
@@ -61,7 +49,7 @@ async def test_a_request_gets_the_composed_prompt_and_goes_up_as_it_came() -> No
     policy = one_call()
     prompt = await deployed(policy).aprompt(LATE)
     async with up(policy) as served:
-        sent = {"model": "pco/tickets", "messages": SAID, **MANY_FIELDS}
+        sent = {"model": "pco/tickets", "messages": SAID, **CASES["fields"]}
         status, body, headers = await served.ask(json=sent)
         [passed] = served.upstream.bodies
         [told] = served.upstream.headers
@@ -74,47 +62,18 @@ async def test_a_request_gets_the_composed_prompt_and_goes_up_as_it_came() -> No
     assert headers["x-request-id"].startswith("req-")
 
 
-# What a caller begins with.
-OWN: list[dict[str, Any]] = [
-    {"role": "developer", "content": "Be kind.", "name": "desk"},
-    {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
-]
-
-
-@pytest.mark.parametrize(("options", "expected"), [
-    ({}, [*OWN, {"role": "developer", "content": "P"}]),
-    ({"first": True}, [{"role": "developer", "content": "P"}, *OWN]),
-    (
-        {"joined": True},
-        [OWN[0], {**OWN[1], "content": [*OWN[1]["content"], {"type": "text", "text": "P"}]}],
-    ),
-    ({"joined": True, "first": True}, [{**OWN[0], "content": "P\n\nBe kind."}, OWN[1]]),
-])  # fmt: skip
+@pytest.mark.parametrize(("options", "expected"), CASES["placements"])
 async def test_the_prompt_is_behind_what_the_caller_always_says_or_where_it_is_wanted(
     options: dict[str, Any], expected: Any
 ) -> None:
     async with up(setup=Setup(options=options)) as served:
         prompt = (await served.ask("/v1/prompt", json={"input": LATE}))[1]["prompt"]
-        await served.ask(json={"messages": [*OWN, *SAID]})
+        await served.ask(json={"messages": [*CASES["own"], *SAID]})
         await served.ask(json={"messages": SAID})
         passed, alone = served.upstream.bodies
     wanted = json.loads(json.dumps([*expected, *SAID]).replace("P", json.dumps(prompt)[1:-1]))
     assert passed["messages"] == wanted
     assert alone["messages"] == [{"role": "system", "content": prompt}, *SAID]
-
-
-TOPICS = (
-    "My parcel never came. Where is it now?",
-    "Which of your lamps can hang outside in the rain?",
-    "May I pay for the lamp by invoice?",
-    "The door bell of our house is broken.",
-    "How do I fasten the blue shelf to a wall of brick?",
-    "Cancel the second order, please.",
-    "Is the manual to be had in Danish?",
-    "Who repairs the kettle near Bergen?",
-    "My name is spelt wrongly on the bill.",
-    "When does the summer sale begin?",
-)
 
 
 @pytest.mark.parametrize(("sticky", "names"), [
@@ -136,12 +95,12 @@ async def test_a_conversation_that_is_named_keeps_its_prompt_and_shares_it_with_
             assert status == 200
             return headers["x-pco-route"], headers["x-pco-cache"]
 
-        alone = [(await route(text, ""))[0] for text in TOPICS]
+        alone = [(await route(text, ""))[0] for text in CASES["topics"]]
         other = next(n for n, route in enumerate(alone) if route != alone[0])
-        assert await route(TOPICS[0], "anna") == (alone[0], "input")
-        assert await route(TOPICS[other], "anna") == (alone[0], "conversation")
-        assert await route(TOPICS[other], "ben") == (alone[other], "input")
-        assert await route(TOPICS[other], "anna", "other-key") == (alone[other], "no")
+        assert await route(CASES["topics"][0], "anna") == (alone[0], "input")
+        assert await route(CASES["topics"][other], "anna") == (alone[0], "conversation")
+        assert await route(CASES["topics"][other], "ben") == (alone[other], "input")
+        assert await route(CASES["topics"][other], "anna", "other-key") == (alone[other], "no")
 
 
 async def test_images_and_tool_turns_pass_and_the_last_user_turns_text_is_the_input() -> None:
@@ -316,6 +275,9 @@ async def test_a_stream_that_ends_passes_as_it_came(reason: str) -> None:
     (fails(400, "bad temperature"), 400, "bad temperature"),
     (fails(503, "busy"), 503, "busy"),
     (fails(401, f"wrong key {UPSTREAM_KEY}"), 502, "refused this server"),
+    # As Google says it.
+    (raw(b'[{"error": {"details": [{"reason": "API_KEY_INVALID"}]}}]', 400), 502,
+     "refused this server"),
     (drops(), 502, "broke off"),
     *((says("hal", finish=f), 502, "broke off its reply") for f in ("error", "abort", "", 7)),
     (raw(b"x" * 1_100_000), 502, "too large"),

@@ -15,6 +15,7 @@ from promptcodebook.deploy.serve.spending import find_record
 from tests.build.proxied import LATE, SAID, Setup, Up, limited, one_call, streams, up
 from tests.build.server import Step, drops, fails, raw, says
 
+CASES = json.loads(Path(__file__).with_name("cases.json").read_text("utf-8"))
 LOOK: Any = {"name": "look", "parameters": {"type": "object"}, "strict": True}
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -91,54 +92,14 @@ async def test_a_text_and_its_settings_are_asked_of_the_chat_model_as_it_knows_t
 
 
 async def test_a_conversation_of_items_is_one_of_messages() -> None:
-    url = "data:image/png;base64,AAAA"
-    items: list[dict[str, Any]] = [
-        {"role": "developer", "content": "Be kind."},
-        {"role": "user", "content": [
-            {"type": "input_text", "text": LATE},
-            {"type": "input_image", "image_url": url, "detail": "low"},
-            {"type": "input_file", "filename": "a.pdf", "file_data": "data:,x"},
-        ]},
-        {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "xx"},
-        {"type": "message", "role": "assistant", "id": "m1", "status": "completed",
-         "content": [{"type": "output_text", "text": "I look.", "annotations": []}]},
-        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"a": 1}'},
-        {"type": "function_call", "call_id": "c2", "name": "look", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "c1", "output": "nothing found"},
-        {"type": "function_call_output", "call_id": "c2",
-         "output": [{"type": "input_text", "text": "May"}]},
-    ]  # fmt: skip
     async with up(setup=Setup(cap="max_completion_tokens")) as served:
         prompt = (await served.ask("/v1/prompt", json={"input": LATE}))[1]["prompt"]
-        status, body = await respond(served, input=items, max_output_tokens=9)
+        status, body = await respond(served, input=CASES["items"], max_output_tokens=9)
         [passed] = served.upstream.bodies
-    calls = [CALL, {**CALL, "id": "c2", "function": {"name": "look", "arguments": "{}"}}]
-    parts = [
-        {"type": "text", "text": LATE},
-        {"type": "image_url", "image_url": {"url": url, "detail": "low"}},
-        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:,x"}},
-    ]
     assert status == 200 and Response.model_validate(body).output_text == "ok"
     assert passed["max_completion_tokens"] == 9 and "max_tokens" not in passed
-    assert passed["messages"] == [
-        {"role": "system", "content": "Be kind."},
-        {"role": "system", "content": prompt},
-        {"role": "user", "content": parts},
-        {"role": "assistant", "content": "I look.", "tool_calls": calls},
-        {"role": "tool", "tool_call_id": "c1", "content": "nothing found"},
-        {"role": "tool", "tool_call_id": "c2", "content": "May"},
-    ]
-
-
-DELTAS: list[dict[str, Any]] = [
-    {"role": "assistant", "content": ""},
-    {"content": "I lo"},
-    {"content": "ok."},
-    {"tool_calls": [{"index": 0, **CALL, "function": {"name": "look", "arguments": ""}}]},
-    {"tool_calls": [{"index": 0, "function": {"arguments": '{"a"'}}]},
-    {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]},
-    {"tool_calls": [{**CALL, "index": 1, "id": "c2"}]},
-]
+    own, *said = CASES["messages"]
+    assert passed["messages"] == [own, {"role": "system", "content": prompt}, *said]
 
 
 async def test_a_stream_has_openais_events_and_ends_in_what_is_answered_whole() -> None:
@@ -146,8 +107,8 @@ async def test_a_stream_has_openais_events_and_ends_in_what_is_answered_whole() 
     calls = [CALL, {**CALL, "id": "c2"}]
     async with up() as served, served.client() as client:
         served.upstream.script(
-            speaks(*DELTAS, finish="tool_calls"),
-            speaks(*DELTAS, finish="tool_calls"),
+            speaks(*CASES["deltas"], finish="tool_calls"),
+            speaks(*CASES["deltas"], finish="tool_calls"),
             says("I look.", finish="tool_calls", message={"tool_calls": calls}),
             says("I look.", finish="tool_calls", message={"tool_calls": calls}),
         )
@@ -257,25 +218,7 @@ async def test_a_stream_that_goes_wrong_ends_in_a_response_that_failed(
     assert words in last["response"]["error"]["message"]
 
 
-@pytest.mark.parametrize(("body", "param", "words"), [
-    ({"input": []}, "input", "at least one item"),
-    ({"input": [{"role": "tool", "content": "x"}]}, "input", "role of a message"),
-    ({"input": [{"role": "user", "content": 5}]}, "input", "a list of parts"),
-    ({"input": [{"role": "user", "content": [5]}]}, "input", "nothing that a chat model"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
-     "input", "'input_image' is nothing"),
-    ({"input": [{"type": "item_reference", "id": "x"}]}, "input", "'item_reference'"),
-    ({"input": [{"type": "function_call", "call_id": "c"}]}, "input", "name of an item"),
-    ({"tools": [{"type": "web_search"}]}, "tools", "functions alone"),
-    ({"tool_choice": {"type": "web_search"}}, "tool_choice", "functions alone"),
-    ({"text": {"format": {"type": "grammar"}}}, "text", "json_schema"),
-    ({"max_output_tokens": 0}, "max_output_tokens", "at least 1"),
-    ({"store": True}, "store", "stores no responses"),
-    ({"previous_response_id": "r"}, "previous_response_id", "the whole conversation as input"),
-    ({"conversation": "c"}, "conversation", "stores no responses"),
-    ({"background": True}, "background", "leave background out"),
-    ({"prompt": {"id": "p"}}, "prompt", "instructions and input"),
-])  # fmt: skip
+@pytest.mark.parametrize(("body", "param", "words"), CASES["responses"])
 async def test_what_a_chat_model_cannot_do_is_refused_in_a_sentence(
     body: dict[str, Any], param: str, words: str
 ) -> None:

@@ -84,23 +84,9 @@ async def test_a_file_that_could_not_be_put_to_work_is_tried_again(tmp_path: Pat
     assert (live.version, live.failures) == (version("b").name, 2)
 
 
-class Kept(RegistrySource):
-    """A ref at the first of some versions that can be rolled back to the others."""
-
-    def __init__(self, *versions: ServedVersion) -> None:
-        self._versions = {each.name: each for each in versions}
-
-    def read(self, known: str) -> ServedVersion | None:
-        return next(iter(self._versions.values()))
-
-    def find(self, start: str) -> str:
-        return next((name for name in self._versions if name.startswith(start)), "")
-
-    def version(self, name: str) -> ServedVersion:
-        return self._versions[name]
-
-
-async def test_earlier_versions_are_put_to_work_once_and_few_of_them_at_a_time() -> None:
+async def test_earlier_versions_are_put_to_work_once_and_few_of_them_at_a_time(
+    tmp_path: Path,
+) -> None:
     made, closed = list[str](), list[str]()
 
     class Told(Composing):
@@ -112,21 +98,25 @@ async def test_earlier_versions_are_put_to_work_once_and_few_of_them_at_a_time()
         made.append(version.name)
         return Told(deployed(version.file), version.name)
 
-    old = [version(word) for word in "abcde"]
-    live = Live(Kept(version("now"), *old), make)
-    found = await asyncio.gather(*(live.earlier(old[0].name) for _ in range(3)))
-    assert found[0] is not None and all(each is found[0] for each in found)
-    assert closed == made[2:], "what other requests made meanwhile is closed again"
-    made.clear()
-    with live.using(found[0]) as composing:
-        for each in old[1:]:
-            assert await live.earlier(each.name) is not None
-        await asyncio.sleep(0)
-        assert composing.version == old[0].name and old[0].name not in closed[2:], "it is in use"
-    await live.close()
-    assert await live.earlier("sha256:none") is None
-    assert set(closed) == {each.name for each in (*old, version("now"))}
-    assert made == [each.name for each in old[1:]]
+    with sqlite(tmp_path) as registry:
+        files = [one_call(base_prompt=word).text() for word in "abcdef"]
+        *old, now = [registry.freeze(file, "tickets").version for file in files]
+        for each in (*old, now):
+            registry.promote(each, PRODUCTION, gate=open_gate, despite_verdict=True)
+        live = Live(RegistrySource(registry, PRODUCTION), make)
+        found = await asyncio.gather(*(live.earlier(old[0]) for _ in range(3)))
+        assert found[0] is not None and all(each is found[0] for each in found)
+        assert closed == made[2:], "what other requests made meanwhile is closed again"
+        made.clear()
+        with live.using(found[0]) as composing:
+            for each in old[1:]:
+                assert await live.earlier(each) is not None
+            await asyncio.sleep(0)
+            assert composing.version == old[0] and old[0] not in closed[2:], "it is in use"
+        await live.close()
+        assert await live.earlier("sha256:none") is None
+    assert set(closed) == {*old, now}
+    assert made == old[1:]
 
 
 async def test_a_replaced_file_is_taken_up_and_no_request_fails(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -165,48 +163,22 @@ def test_without_a_script_the_list_is_complete_filtered_and_takes_notes(
         context.close()
 
 
-def test_runs_are_sorted_and_filtered_and_one_at_work_is_stopped_by_a_button(
-    browser: Any, tmp_path: Path
-) -> None:
+def test_runs_are_sorted_and_filtered(browser: Any, tmp_path: Path) -> None:
     for task, score in (("good", 0.9), ("bad", 0.3)):
         rows = (("present", "the present prompt", 0.5), ("learned", "the learned policy", score))
         write_run(tmp_path, ScriptedRun(1, 4, 2, 1, hostile="", task=task, rows=rows)).close()
-    run = ScriptedRun(steps=4, verdict=False, hostile="", task="going")
-    store = write_run(tmp_path, run)
-    store.close()
-    hold = (
-        "import sys, pathlib; from promptcodebook.store.run import RunStore\n"
-        "store = RunStore.open(pathlib.Path(sys.argv[1]), write=True); print('held', flush=True)\n"
-        "try: sys.stdin.read()\nfinally: store.close()"
-    )
-    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    command = [sys.executable, "-c", hold, str(store.path)]
-    with (
-        subprocess.Popen(command, text=True, **pipes) as job,
-        view(tmp_path) as base,
-        opened(browser, 400, "dark") as (page, heard),
-    ):
-        assert job.stdout is not None and job.stdout.readline() == "held\n"
+    write_run(tmp_path, ScriptedRun(steps=4, verdict=False, hostile="", task="cut")).close()
+    with view(tmp_path) as base, opened(browser, 400, "dark") as (page, heard):
         page.goto(f"{base}/?by=gain")
         ids = page.locator("table .id a")
-        assert [each.rpartition("-")[2] for each in ids.all_inner_texts()] == [
-            "good",
-            "bad",
-            "going",
-        ]
+        order = [each.rpartition("-")[2] for each in ids.all_inner_texts()]
+        assert order == ["good", "bad", "cut"]
         assert all(box["height"] < 30 for box in (each.bounding_box() for each in ids.all()))
-        page.get_by_label("Which runs").select_option("running")
+        page.get_by_label("Which runs").select_option("stopped")
         with page.expect_navigation():
             page.get_by_role("button", name="Show").click()
         assert ids.count() == 1 and "by=gain" in page.url
-        ids.first.click()
-        page.get_by_text("of training left").wait_for()
-        page.get_by_role("button", name="Stop this run").click()
-        page.get_by_role("button", name="Stop").wait_for(state="detached")
-        page.get_by_text("Not running now.").wait_for()
-        assert job.wait(60) != 0
         assert heard.complaints == []
-        job.communicate()
 
 
 def test_texts_of_a_run_that_attack_do_nothing(

@@ -295,7 +295,8 @@ def test_what_was_written_after_the_last_step_is_in_the_list(tmp_path: Path) -> 
     mark, before = runs.mark(), markup_of(runs)
     assert "2 scores from 0.400 to 0.500" in before and " 510 " in flat(before)
     usage = Usage(100, 1, 1, 1, 0.0, 100)
-    store.attempt_log.end(store.attempt_log.begin("executor", usage), "executor", usage, False)
+    log = store.journal.attempts
+    log.end(log.begin("executor", usage), "executor", usage, False)
     store.append(validated(11, 0.9, 20))
     store.append(validated(11, 0.1, 7))  # not the best: its n is not shown
     store.close()  # the same step, and no end: as after a kill

@@ -19,7 +19,7 @@ from promptcodebook.models.local.gguf import GgufHeader
 from promptcodebook.models.local.openvino import HiddenStates, OpenVinoEngine
 from tests.build.openvino import _END, _HEADER, RUNTIME, Pipeline, Tokenizer
 
-_LONG = GgufHeader("T", "llama", 5000, (), 0)
+_LONG = GgufHeader(5000, (), 0)
 
 
 class Careful(Tokenizer):

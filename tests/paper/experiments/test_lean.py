@@ -30,9 +30,8 @@ def run(reward: float, calls: int, row: str = "learned", tried: int = 0) -> dict
 
 def page(tmp_path: Path, **arms: list[dict[str, Any]]) -> tuple[str, list[PageTable]]:
     """The page of runs by arm: what was decided, and the tables."""
-    results = {
-        f"simulated/{n}/{k}": each for n, made in arms.items() for k, each in enumerate(made)
-    }
+    named = ((f"simulated/{n}", made) for n, made in arms.items())
+    results = {f"{n}/{k}": each for n, made in named for k, each in enumerate(made)}
     with closing(open_lab(tmp_path, "simulated")) as lab:
         made = LEAN.page(Results(ExperimentRequest(LEAN, "default", 1), lab, results, {}))
     texts = [block for block in made.blocks if isinstance(block, str)]
@@ -91,9 +90,8 @@ def test_on_this_machine_rules_teach_whoever_asks(tmp_path: Path) -> None:
     """Both our loop and GEPA learn rules from the same teacher, and pay for each call."""
     pytest.importorskip("gepa")
     with closing(open_lab(tmp_path, "smollm2", lm=Obedient())) as lab:
-        cells = {
-            cell.name: cell for cell in LEAN.cells(ExperimentRequest(LEAN, "quick", 1), "smollm2")
-        }
+        listed = LEAN.cells(ExperimentRequest(LEAN, "quick", 1), "smollm2")
+        cells = {cell.name: cell for cell in listed}
         lean, gepa = (cells[f"model/{name}/0"].measure(lab) for name in ("lean", "gepa"))
     assert any(text.startswith("Answer in ") for text in lean["instincts"])
     assert "routes" not in lean

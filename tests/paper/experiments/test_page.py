@@ -1,4 +1,4 @@
-"""One page, written as Markdown, LaTeX and JSON, with its figures drawn."""
+"""One page, written as Markdown and JSON, with its figures drawn."""
 
 from __future__ import annotations
 
@@ -38,15 +38,11 @@ FIGURES: list[pages.Plot] = [
 PAGE = pages.Page("Ablation", ["What is left out.", TABLE, *FIGURES])
 
 
-def test_markdown_and_latex_have_the_tables_cells_and_no_sign_that_they_read_as_their_own() -> None:
+def test_markdown_has_the_tables_cells_and_no_sign_that_it_reads_as_its_own() -> None:
     text = pages.markdown(PAGE, "ablation")
     head = "# Ablation\n\nWhat is left out.\n\n| setting | Acc (%) |\n|---|---|\n"
     assert text.startswith(head) and "| a\\|b & c | 50 % |" in text
     assert [f"](ablation/{figure.name}.svg)" in text for figure in FIGURES] == [True] * 3
-    text = pages.latex(TABLE)
-    assert r"w/o $\varepsilon$\_greedy & 28.2 $\pm$ 1.0 \\" in text
-    assert r"setting & Acc (\%) \\" in text
-    assert r"a|b \& c & 50 \% \\" in text
 
 
 def _measure(lab: Lab) -> Mapping[str, Any]:
@@ -57,9 +53,8 @@ def _written(out: Path) -> str:
     one = Experiment("ablation", "Table 3", lambda *_: [Cell("only", {}, _measure)], lambda _: PAGE)
     lab = open_lab(out / "lab", "http://127.0.0.1:9/v1#scripted", lm=ScriptedLM())
     try:
-        return write_page(
-            out, measure(ExperimentRequest(one, "quick", 1), lab, lambda _: None)
-        ).read_text()
+        measured = measure(ExperimentRequest(one, "quick", 1), lab, lambda _: None)
+        return write_page(out, measured).read_text()
     finally:
         lab.close()
 
@@ -68,7 +63,7 @@ def test_a_page_is_written_with_all_that_belongs_to_it(tmp_path: Path) -> None:
     assert _written(tmp_path) == pages.markdown(PAGE, "ablation")
     beside = tmp_path / "ablation"
     drawn = {f"{figure.name}.{kind}" for figure in FIGURES for kind in ("svg", "png")}
-    assert {path.name for path in beside.iterdir()} == {"ablation.tex", *drawn}
+    assert {path.name for path in beside.iterdir()} == drawn
     for figure in FIGURES:
         svg = (beside / f"{figure.name}.svg").read_text("utf-8")
         bars = isinstance(figure, pages.Bars)

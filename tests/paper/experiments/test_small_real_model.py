@@ -101,7 +101,7 @@ def test_a_cell_with_other_settings_is_measured_anew(tmp_path: Path) -> None:
     lab.close()
 
 
-def test_text_updates_that_a_weak_model_cannot_make_are_a_result_and_no_error(
+def test_text_updates_that_a_weak_model_cannot_make_are_a_result(
     tmp_path: Path,
 ) -> None:
     measured, page = _measured(tmp_path, Storyteller(), _chosen(["texts-off", "texts-always"]))

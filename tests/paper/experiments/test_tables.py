@@ -137,9 +137,8 @@ def test_a_preset_that_an_experiment_does_not_have_is_refused() -> None:
 def test_a_benchmark_takes_part_where_the_model_leaves_its_floor(tmp_path: Path) -> None:
     """One whose floor is not known is no result: else it would be kept as one that the model cannot
     do, and never be measured."""
-    order = ExperimentRequest(
-        experiment_named("main"), "quick", 1, "pupa", str(tmp_path / "nowhere")
-    )
+    nowhere = str(tmp_path / "nowhere")
+    order = ExperimentRequest(experiment_named("main"), "quick", 1, "pupa", nowhere)
     with closing(open_lab(tmp_path / "lab", "simulated")) as lab:
         measured = measure(order, lab, lambda _: None)
         assert not measured.results and "pupa/floor" in measured.missing
@@ -241,9 +240,8 @@ def test_a_small_model_is_asked_neither_to_judge_nor_to_write_without_end() -> N
     served = base(order, "http://localhost:8000/v1#m", "pupa")
     assert "reward" not in served and "roles" not in served
     assert not judged_by_words(("pupa",), "http://localhost:8000/v1#m")
-    houserules = base(
-        ExperimentRequest(order.experiment, "default", 1, "houserules"), "smollm2", "ifbench"
-    )
+    order = ExperimentRequest(order.experiment, "default", 1, "houserules")
+    houserules = base(order, "smollm2", "ifbench")
     assert houserules["roles"]["executor"] == {"temperature": 0.0, "max_tokens": 64}
     assert not judged_by_words(("houserules",), "smollm2")
 

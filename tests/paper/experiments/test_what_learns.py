@@ -23,7 +23,7 @@ from promptcodebook.paper.experiments.lab import CellResult, Lab, open_lab
 from promptcodebook.paper.experiments.operators import OPERATORS
 from promptcodebook.paper.experiments.page import Page, markdown, read_table
 from promptcodebook.paper.experiments.reproduce import measure
-from promptcodebook.paper.experiments.teacher import HouseRule, Teacher, TeacherBehaviour, rules_in
+from promptcodebook.paper.experiments.teacher import HouseRule, Teacher, rules_in
 from promptcodebook.paper.experiments.what_learns import EXPERIMENT, one_topic, over_seeds, worlds
 from promptcodebook.paper.simulated.executor import chance_of, obey
 from promptcodebook.paper.simulated.world import SimulatedSettings, World
@@ -39,9 +39,8 @@ def measured(folder: Path, *names: str) -> Results:
         return [c for c in EXPERIMENT.cells(order, spec) if c.name in names]
 
     with closing(open_lab(folder, SPEC, lm=Obedient())) as lab:
-        return measure(
-            ExperimentRequest(replace(EXPERIMENT, cells=cells), "default", 1), lab, lambda _: None
-        )
+        order = ExperimentRequest(replace(EXPERIMENT, cells=cells), "default", 1)
+        return measure(order, lab, lambda _: None)
 
 
 def earned(results: Mapping[str, CellResult], name: str) -> float:
@@ -49,7 +48,7 @@ def earned(results: Mapping[str, CellResult], name: str) -> float:
 
 
 @pytest.mark.slow
-def test_a_sound_teacher_gains_and_one_that_changes_or_says_nothing_does_not(
+def test_a_sound_teacher_gains_and_one_that_changes_nothing_does_not(
     tmp_path: Path,
 ) -> None:
     arms = ("sound", "updater-identity", "critic-silent")
@@ -109,7 +108,7 @@ def test_the_spec_of_the_teacher_is_no_simulated_model() -> None:
     assert isinstance(made, Teacher)
     assert not any_simulated([config.lm])
     with pytest.raises(ConfigError, match=r"'updatr' \(did you mean 'updater'\?\)"):
-        TeacherBehaviour.of({"updatr": "obedient"})
+        simulated_model("", one_topic(1, 0, 0), parse_spec("rules?updatr=obedient"))
 
 
 # The simulated half: its worlds begin as they say; its page shows all.
@@ -189,9 +188,8 @@ def test_a_world_is_measured_with_all_arms_and_shown(tmp_path: Path) -> None:
     order = ExperimentRequest(EXPERIMENT, "quick", 1)
     lab = Lab(tmp_path, "simulated", None)
     names = ("sim/late-8/1", "sim/bare/1")
-    results = {
-        c.name: c.measure(lab) for c in what_learns.simulated_cells(order) if c.name in names
-    }
+    listed = {cell.name: cell for cell in what_learns.simulated_cells(order)}
+    results = {name: listed[name].measure(lab) for name in names}
     assert [*results["sim/bare/1"]] == ["sound", "phi-fixed"]
     page = markdown(Page("x", what_learns.simulated_blocks(Results(order, lab, results, {}))))
     assert "**Simulated.** 1 worlds" in page

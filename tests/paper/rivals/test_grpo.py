@@ -47,9 +47,8 @@ def write(training: LoraTraining, watch: LoraHooks) -> dict[str, Any]:
     for step in range(training.arguments["max_steps"]):
         watch.begin(30)
         texts = [f"use rivers {row}" if n % 2 else "no idea" for row in (0, 1) for n in range(4)]
-        made = watch.score(
-            step, [Written(n // 4, text, 30, 5, n == 0) for n, text in enumerate(texts)]
-        )
+        written = [Written(n // 4, text, 30, 5, n == 0) for n, text in enumerate(texts)]
+        made = watch.score(step, written)
         rewards.append(sum(made) / len(made))
         checkpoint(training, rewards)
     return {"device": "cpu"}

@@ -40,25 +40,9 @@ from tests.build.optimize import data, reward, train
 from tests.build.server import Server
 from tests.build.teachable import QUICK, answer, install_package, learn, model, total
 
+HERE = Path(__file__).parent
 Work = Callable[[Outside], Mapping[str, str]]
 LEVEL = {n: {WHOLE: f"Give the stated use, at level {n}."} for n in range(9)}
-
-
-ENTRIES = """
-[promptcodebook.optimizers]
-theirs = theirs_outside:Theirs
-[promptcodebook.tasks]
-secret = secret_task:load
-"""
-PRIVATE_TASK = """
-from promptcodebook.tasks.program import SingleCall
-from promptcodebook.tasks.task import Task, asks_nobody
-from tests.build.optimize import data, reward
-
-
-def load(data_dir):
-    return Task("secret", data(), asks_nobody(reward), SingleCall(), private=True)
-"""
 
 
 @pytest.fixture
@@ -76,8 +60,9 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Work],
     module.Theirs = Theirs  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "theirs_outside", module)
     (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "secret_task.py").write_text(PRIVATE_TASK)
-    install_package(tmp_path / "site", "theirs", ENTRIES)
+    entries, task = (HERE.joinpath(f"{n}.txt").read_text() for n in ("entry_points", "secret_task"))
+    (tmp_path / "site" / "secret_task.py").write_text(task)
+    install_package(tmp_path / "site", "theirs", entries)
     monkeypatch.syspath_prepend(tmp_path / "site")
     return works.append
 
@@ -122,7 +107,7 @@ def test_its_calls_are_metered_and_its_settings_are_stored(tmp_path: Path, insta
     assert concluded is not None and concluded.settings == run.settings == settings
 
 
-def test_what_is_asked_again_is_another_sample_and_validation_is_greedy(
+def test_what_is_asked_again_is_sampled_again_and_validation_is_greedy(
     tmp_path: Path, install: Any
 ) -> None:
     def twice(outside: Outside) -> Mapping[str, str]:
@@ -161,7 +146,7 @@ def test_a_budget_ends_what_swallows_every_error_and_leaves_its_best(
     assert prompt is not None and "at level" in prompt
 
 
-def test_its_best_is_the_first_of_best_mean_among_those_measured_most(
+def test_its_best_is_the_first_of_best_mean_among_the_most_measured(
     tmp_path: Path, install: Any
 ) -> None:
     """What a library that was stopped leaves: neither the first nor the last that it measured, nor
@@ -243,9 +228,7 @@ def test_a_library_that_fails_is_a_row_that_says_how(tmp_path: Path, install: An
     assert f"{said} The prompt that it began with is used instead." in run.verdict
 
 
-async def test_of_private_data_it_is_not_told_what_an_error_quotes(
-    tmp_path: Path, install: Any
-) -> None:
+async def test_of_private_data_no_error_is_quoted(tmp_path: Path, install: Any) -> None:
     def fails(outside: Outside) -> Mapping[str, str]:
         raise ValueError(f"cannot parse: {outside.train[0].input}")
 
@@ -368,35 +351,7 @@ def test_its_other_threads_ask_nobody_once_it_has_ended(tmp_path: Path, install:
 
 # An optimizer of somebody else: named in the configuration, judged and metered like ours.
 
-MODULE = '''
-from promptcodebook.calls import Message, Request
-from promptcodebook.config import OptimizerSettings
-from promptcodebook.method.policy import FixedPrompt
-from promptcodebook.optimizers.base import Result
-
-
-class AskSettings(OptimizerSettings):
-    """What is asked for."""
-
-    table = "asking"
-    longer = "tries"
-    request: str = "Write a system prompt."
-    """The request to the updater."""
-    tries: int = 1
-    """How often it asks."""
-
-
-class Asks:
-    """Asks the updater for one prompt and uses it for everything."""
-
-    settings = AskSettings
-
-    async def optimize(self, problem):
-        asked = AskSettings.of(problem.assembled.config).request
-        request = Request("updater", (Message("user", asked),))
-        reply = await problem.assembled.models.lm(request)
-        return Result("asked", "the prompt that was asked for", FixedPrompt(reply.text))
-'''
+MODULE = HERE.joinpath("asks_optimizer.txt").read_text()
 
 
 @pytest.fixture

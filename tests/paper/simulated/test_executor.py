@@ -152,7 +152,7 @@ def always(chance: int) -> str:
     ("aime", ("86966df5571e", "6e073aed8474", "438db50ef2bf")),
     ("livebench_math", ("d07fd376ef39", "53c570626e19", "f48fbb0a5e21")),
 ])  # fmt: skip
-async def test_what_every_stage_says_follows_its_outcome(
+async def test_what_a_stage_says_follows_its_outcome(
     task: str, digests: tuple[str, str, str]
 ) -> None:
     rewards: list[list[float | None]] = []

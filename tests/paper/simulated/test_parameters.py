@@ -70,9 +70,7 @@ def test_every_parameter_can_be_set_and_is_listed_with_what_it_means() -> None:
 # Faults on demand: seeded, one at a time, mended by a retry, and counted.
 
 
-ALL = SimulatedSettings.from_params(
-    {"faults": "429:0.1,500:0.1,drop:0.1,json:0.1,truncate:0.1,routes:0.1"}
-)
+ALL = SimulatedSettings(faults=dict.fromkeys(FAULTS, 0.1))
 ROUTING = (
     "Choose exactly 2 different instincts by index.\n\nCodebook:\n[0] Be kind.\n[1] Stay calm.\n"
     '[2] Smile.\n\nAnswer with JSON: {"constraints": [], "selected_indices": [], "analysis": ""}'

@@ -81,9 +81,8 @@ def test_a_misled_encoder_avoids_what_is_needed_until_a_directive_names_it() -> 
 
     def chosen(theta: str, settings: Any, world: World) -> list[int]:
         values = {"codebook": book, "theta": theta, "select": 2, "size": 9, "last": 8}
-        return json_of(ask(filled(BULLETED, "encoder", **values), settings, world))[
-            "selected_indices"
-        ]
+        said = ask(filled(BULLETED, "encoder", **values), settings, world)
+        return json_of(said)["selected_indices"]
 
     assert 0 in chosen("Choose.", EXACT, world)
     assert 0 not in chosen("Choose.", settings, here)

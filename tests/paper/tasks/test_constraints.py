@@ -39,9 +39,8 @@ def example_with(*constraints: dict[str, object]) -> Example:
 
 
 def test_the_reward_is_the_share_kept() -> None:
-    example = example_with(
-        {"kind": "sentences", "n": 1}, {"kind": "no_commas"}, {"kind": "no_digits"}
-    )
+    none = ({"kind": "no_commas"}, {"kind": "no_digits"})
+    example = example_with({"kind": "sentences", "n": 1}, *none)
     score = reward(example, "One, two. Three.")
     assert score.value == pytest.approx(1 / 3)
     assert "Not satisfied: The answer has 2 sentences; exactly 1 was asked for." in score.feedback

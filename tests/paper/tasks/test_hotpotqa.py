@@ -39,10 +39,8 @@ def test_agrees_with_the_public_scorer() -> None:
     rows = vectors("hotpotqa")
     assert len(rows) > 100
     for row in rows:
-        pair, wanted = (
-            (row["prediction"], row["gold"]),
-            (row["f1"], row["precision"], row["recall"]),
-        )
+        pair = (row["prediction"], row["gold"])
+        wanted = (row["f1"], row["precision"], row["recall"])
         assert (exact_match(*pair), exact_match(*pair, nfd=True)) == (row["em"], row["em_nfd"])
         assert f1(*pair) == pytest.approx(wanted, abs=1e-12), row["id"]
 
@@ -78,7 +76,7 @@ def test_a_right_answer_with_all_pages() -> None:
 @pytest.mark.parametrize(
     ("answer", "retrieved", "said"), cases("hotpotqa-feedback-says-what-is-wrong")
 )
-def test_feedback_says_what_is_wrong(
+def test_feedback_on_what_is_wrong(
     answer: str, retrieved: list[tuple[str, ...]], said: str
 ) -> None:
     score = reward(EXAMPLE, answered(answer, *retrieved))
@@ -133,7 +131,7 @@ async def test_the_program_runs_on_our_own_pages() -> None:
     assert "All needed pages were retrieved." in score.feedback
 
 
-def test_a_folder_has_its_index_beside_its_corpus_and_facts_where_it_has_them(
+def test_a_folder_has_its_index_beside_its_corpus_and_its_facts(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "corpus.jsonl").write_text(lines(PAGES))

@@ -123,7 +123,7 @@ async def test_the_prompt_stands_after_the_message() -> None:
     assert lm.history[1].messages == (Message("user", "Where is it?"),)
 
 
-def test_the_six_topics_are_a_part_of_the_whole_with_a_prompt_of_their_own(
+def test_the_six_topics_are_a_part_with_a_prompt_of_their_own(
     dataset: Dataset,
 ) -> None:
     six = load_task("houserules_six")

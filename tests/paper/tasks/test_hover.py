@@ -59,9 +59,8 @@ def test_agreement_with_the_public_scorers() -> None:
 # The rewards and their feedback.
 
 
-CLAIM = Example(
-    "c1", "A claim.", "SUPPORTED", fields={"gold_titles": ["Mill", "The River", "Hill", "Mill"]}
-)
+GOLD = {"gold_titles": ["Mill", "The River", "Hill", "Mill"]}
+CLAIM = Example("c1", "A claim.", "SUPPORTED", fields=GOLD)
 
 
 def found(label: str, *hops: tuple[str, ...]) -> Output:
@@ -88,14 +87,12 @@ def test_pages_and_label_beside_pages_alone(output: Output, both: float, pages: 
 
 
 def test_feedback_names_what_each_hop_found_and_what_is_missing() -> None:
-    said = score.reward(
-        CLAIM, found("NOT SUPPORTED", ("Mill", "Barn"), ("Lake",), ("River",))
-    ).feedback
+    output = found("NOT SUPPORTED", ("Mill", "Barn"), ("Lake",), ("River",))
+    said = score.reward(CLAIM, output).feedback
     assert "Hop 1 (search with the claim) found 'Mill'; still missing: 'The River', 'Hill'." in said
     assert "Hop 2 (query2) found none of the pages still needed; still missing: 'The R" in said
-    assert (
-        "Hop 3 (query3) found 'The River'; still missing: 'Hill'. Never retrieved: 'Hill'" in said
-    )
+    assert "Hop 3 (query3) found 'The River'; still missing: 'Hill'. Never retr" in said
+    assert "Never retrieved: 'Hill'" in said
     assert said.endswith("The label NOT_SUPPORTED is wrong; the right label is SUPPORTED.")
     assert "Barn" not in said
 

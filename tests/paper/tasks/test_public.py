@@ -269,9 +269,7 @@ def test_what_is_or_unpacks_to_more_than_its_source_may_have_is_refused(
 
 
 @pytest.mark.parametrize("flip", [6, 8])
-def test_an_archive_that_cannot_be_unpacked_is_refused(
-    hub: Files, tmp_path: Path, flip: int
-) -> None:
+def test_an_archive_that_is_broken_is_refused(hub: Files, tmp_path: Path, flip: int) -> None:
     wrong = bytearray(zipped("text"))
     central = wrong.index(b"PK\x01\x02")
     for at in (flip, central + flip + 2):  # 6: it says it is encrypted; 8: packed as nobody can

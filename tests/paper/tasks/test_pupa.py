@@ -279,7 +279,7 @@ async def test_no_removed_unit_and_no_prompt_reaches_the_untrusted_role(
     cache = Cache(ScriptedLM().reply_with(say), tmp_path / "cache.sqlite", Counts())
     header = Header("", "2025-01-01T00:00:00+00:00", "0", "pupa", "", "", {}, "", {})
     store = RunStore.create(tmp_path / "runs", header)
-    trial = Trial(task.Papillon(), None, Journaled(cache, store.reply_log, Counts()))
+    trial = Trial(task.Papillon(), None, Journaled(cache, store.journal.replies(), Counts()))
     rollout = await trial.run(example, PROMPT, Draws(0, 0, example.id), Rollout(example.id))
     store.close()
     cache.close()

@@ -140,7 +140,7 @@ async def test_a_run_asks_the_judge_and_keeps_private_pieces_home(
     assert leaked_units(shown, units) != () and OUTSIDE in shown and LEAKED in shown
 
 
-async def test_a_report_shows_lengths_of_a_data_folder_and_the_stand_in_asks_no_judge(
+async def test_a_report_hides_a_data_folder_and_the_stand_in_asks_no_judge(
     tmp_path: Path,
 ) -> None:
     given, lm = tmp_path / "given", Recorded()
@@ -251,9 +251,7 @@ def test_a_server_that_quotes_the_request_reaches_no_screen_log_or_report(
     assert NAME not in repr(endings) + repr(failures)
 
 
-def test_of_data_that_are_not_private_the_servers_words_are_told(
-    tmp_path: Path, server: Server
-) -> None:
+def test_of_public_data_the_servers_words_are_told(tmp_path: Path, server: Server) -> None:
     """Else the tests above would prove nothing."""
     said = pco("train", "--task", "pupa", "--lm", server.spec, cwd=tmp_path).err
     assert "cannot read: " in said and "withheld" not in said
@@ -305,9 +303,8 @@ def test_a_refusal_that_quotes_is_told_by_its_kind(tmp_path: Path, data: Path) -
     [run] = (tmp_path / "runs").iterdir()
     store = RunStore.open(run, write=True)
     step = store.step_at(store.outline().step)
-    rewrite = Rewrite(
-        1, "Be brief.", f"Greet {NAME}.", f"greet {NAME}", False, f'it copies "{NAME}"'
-    )
+    texts = ("Be brief.", f"Greet {NAME}.", f"greet {NAME}")
+    rewrite = Rewrite(1, *texts, False, f'it copies "{NAME}"')
     quoted = replace(rewrite, reason=f"it contains an address: {NAME}.example")
     store.append(Stepped(replace(step, index=step.index + 1, rewrites=(rewrite, quoted))))
     store.close()

@@ -87,6 +87,14 @@ def test_who_leaves_was_tried_and_is_of_little_use_beside_the_best(
     assert pool.unused(state) == leave
 
 
+def test_a_resumed_run_reads_its_earlier_traces_back_for_the_hooks_within() -> None:
+    seen = list[object]()
+    inner = SimpleNamespace(recall=lambda traces, step: seen.append((traces(1), step)))
+    pool: Any = Pool(inner, *[SimpleNamespace()] * 2, RULES)  # type: ignore[arg-type]
+    pool.recall(lambda step: [f"of step {step}"], 5)
+    assert seen == [(["of step 1"], 5)]
+
+
 @pytest.mark.slow
 def test_a_candidate_that_copies_a_training_input_is_refused(
     tried: tuple[pco.Run, ScriptedLM],

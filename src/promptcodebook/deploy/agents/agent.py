@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,11 +47,18 @@ class Agent:
     The process reads the example from its standard input as JSON (`id`, `input` and the columns of
     the row, without the reference), and calls `OPENAI_BASE_URL` with `OPENAI_API_KEY` by any
     client. Its answer is the last line that it prints, or there `{"output": ..., "fields": {...}}`.
-    `present` is the prompt that it has now, or one for each stage; a marker `{{pco}}` or
-    `{{pco:STAGE}}` in the agent's own prompt does without. `question` is what it always asks, if it
-    reads no example: the input takes its place. A rollout may take `seconds`,
-    `most_calls` calls of the model and `most_tokens` tokens; `workers` rollouts run at a time.
-    `folder` is where the process runs.
+
+    - `command`: what starts it, a text or a list of words. (): it is a `function`.
+    - `function`: async, of base URL, key and example; it returns its answer. None: a `command`.
+    - `present`: the prompt that it has now, or one for each stage; a marker `{{pco}}` or
+      `{{pco:STAGE}}` in the agent's own prompt does without ('').
+    - `question`: what it always asks, if it reads no example: the input takes its place ('').
+    - `seconds`, `most_calls`, `most_tokens`: what a rollout may take (300 s, 50 calls of the model,
+      200,000 tokens).
+    - `workers`: how many rollouts run at a time (16).
+    - `folder`: where the process runs (the current one).
+    - `lines`: whether a process serves many rollouts (False).
+    - `env`: variables of the environment that it sees beside the usual ones (none).
 
     With `lines` a process serves many rollouts, one after the other: it reads a line for each,
     `{"id": ..., "example": ..., "base_url": ..., "api_key": ...}`, and prints a line,
@@ -59,10 +66,8 @@ class Agent:
     standard input does. A process that leaves the id out serves one rollout, since no line tells
     whose answer it is; its answer is the one line with an `output`, or its only line.
 
-    The process sees the variables of `environment` and those that `env` names.
-
-    Raises ConfigError for both or neither of command and function, and for an `env` that names
-    what leads to the run's own model."""
+    Raises ConfigError when both or neither of `command` and `function` are given, and when `env`
+    names what leads to the run's own model."""
 
     command: str | Sequence[str] = ()
     function: AgentFunction | None = None
@@ -254,7 +259,7 @@ class Agent:
             heard, _ = await asyncio.wait(ends, timeout=_GRACE_S)
             for each in ends:
                 each.cancel()
-        said, complaint = (each.result().strip() if each in heard else "" for each in ends)
+        printed, complaint = (each.result().strip() if each in heard else "" for each in ends)
         if status:
             lines = complaint.splitlines()
             last = ([line for line in lines if "rror" in line] or lines or [""])[-1][:300]
@@ -262,7 +267,7 @@ class Agent:
             cut = "raise roles.executor.max_tokens: its model's reply was cut there"
             hint = cut if endpoint.truncated else "try it by hand"
             raise ExecutorError(f"{what}: {last}" if last else what, hint=hint)
-        return answer_of(said)
+        return answer_of(printed)
 
 
 @dataclass(eq=False)
@@ -271,8 +276,8 @@ class _Child:
 
     process: asyncio.subprocess.Process
     tether: int
+    # Whether its standard input has ended: it answers one more rollout at most.
     last: bool = False
-    """Whether its standard input has ended: it answers one more rollout at most."""
 
     async def answer(
         self, endpoint: TrainingEndpoint, example: Example, echoes: list[bool]
@@ -376,14 +381,10 @@ def _nowhere(endpoint: TrainingEndpoint, kind: type[PcoError]) -> PcoError:
 
 def shown(example: Example) -> dict[str, Any]:
     """The example as an agent sees it: without the reference, which production has not, either."""
-    fields = {k: v for k, v in example.fields.items() if v != example.target}
+    columns = {k: v for k, v in example.fields.items() if v != example.target}
     chat = [message.wire for message in example.messages]
-    return {
-        "id": example.id,
-        "input": example.input,
-        **fields,
-        **({"messages": chat} if chat else {}),
-    }
+    shown = {"id": example.id, "input": example.input, **columns}
+    return {**shown, "messages": chat} if chat else shown
 
 
 async def _end_of(stream: asyncio.StreamReader | None) -> str:
@@ -394,9 +395,9 @@ async def _end_of(stream: asyncio.StreamReader | None) -> str:
     return kept.decode(errors="replace")
 
 
-def answer_of(said: str) -> Output:
+def answer_of(printed: str) -> Output:
     """The last line that an agent printed: a text, or a JSON object with `output` and `fields`."""
-    last = said.rpartition("\n")[2].strip()
+    last = printed.rpartition("\n")[2].strip()
     if not last:
         raise ExecutorError("the agent printed no answer", hint=_LINE)
     try:
@@ -419,8 +420,8 @@ def environment(more: Iterable[str] = ()) -> dict[str, str]:
 
 def agent_of(table: Mapping[str, Any], base: Path) -> Agent:
     """The Agent of a setting `executor = {command = ..., ...}`. ConfigError for an unknown key."""
-    known = *("command", "present", "question", "seconds"), *("most_calls", "most_tokens")
-    known = *known, "workers", "lines", "env"
+    ours = ("function", "folder")
+    known = [each.name for each in fields(Agent) if each.name[0] != "_" and each.name not in ours]
     if unknown := sorted(set(table) - {*known}):
         hint = f"known here: {', '.join(known)}"
         raise ConfigError(f"executor: unknown key {unknown[0]!r}", hint=hint)
@@ -447,8 +448,4 @@ def typed(command: str, files: Sequence[str], question: str) -> dict[str, Any]:
         present, prompt, more = texts[""], texts[""], dict[str, Any]()
     else:
         present, prompt, more = texts, Prompt.of_stages(texts).text, {"compose_per_stage": True}
-    return {
-        "executor": {**executor, "present": present},
-        "init": {"prompt": prompt},
-        **more,
-    }
+    return {"executor": {**executor, "present": present}, "init": {"prompt": prompt}, **more}

@@ -21,6 +21,7 @@ from promptcodebook.base.text import shorten
 from promptcodebook.base.units import bytes_text
 from promptcodebook.calls import Chat, Message, Reply, in_words, read_message, rewritten
 from promptcodebook.deploy.http.completions import (
+    Completion,
     Refusal,
     apart,
     describe,
@@ -36,12 +37,12 @@ from promptcodebook.types import Prompt, Stage, Turn
 _Tree = dict[str, Any]
 MARKER = re.compile(r"\{\{\s*pco(?:\s*:\s*([\w.-]+))?\s*\}\}")
 MODEL = "promptcodebook"  # what the endpoint calls its model; a request may name any, or none
+# Fields of a request that the run decides, or that are nothing to a model.
 _RUNS = {
     *("model", "messages", "temperature", "top_p", "seed", "max_tokens", "max_completion_tokens"),
     *("stream", "stream_options", "n", "user", "store", "metadata", "service_tier"),
     *("verbosity", "reasoning_effort", "prompt_cache_key", "safety_identifier"),
 }
-"""Fields of a request that the run decides, or that are nothing to a model."""
 _LARGEST, _SHOWN = 64 * 2**20, 300  # bytes of a request; letters of a description to a critic
 _MOST_MARKERS = 100  # of a request: each is replaced by a whole prompt
 _THUMB = 2**16  # characters of an image that a report shows; of a larger one it says what it is
@@ -83,8 +84,8 @@ class PromptPlaces:
         return turned, stages
 
     def _ask(self, part: _Tree) -> _Tree:
-        said = {k: v for k, v in part.items() if k in ("content", "text") and isinstance(v, str)}
-        return part | {k: v.replace(self.question, self.input) for k, v in said.items()}
+        texts = {k: v for k, v in part.items() if k in ("content", "text") and isinstance(v, str)}
+        return part | {k: v.replace(self.question, self.input) for k, v in texts.items()}
 
     def _put(self, text: str, prompt: Prompt) -> tuple[str, list[str]]:
         if names := [mark[1] or "" for mark in MARKER.finditer(text)]:
@@ -124,8 +125,8 @@ class TrainingEndpoint:
     key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     name: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     stages: list[Stage] = field(default_factory=list[Stage])
+    # What was said of each tool of the requests so far.
     tools: dict[str, str] = field(default_factory=dict[str, str])
-    """What was said of each tool of the requests so far."""
     placed: int = 0
     calls: int = 0
     tokens: int = 0
@@ -207,7 +208,8 @@ class TrainingEndpoint:
         purpose = f"{stage} {digest[:16]}"
         asked = (self._ask(messages, extra, stage, purpose) for _ in range(choices))
         replies = await asyncio.gather(*asked)
-        tree = completion(replies, f"{self.name}-{self.calls}", str(body.get("model") or MODEL))
+        head = Completion(f"chatcmpl-{self.name}-{self.calls}", str(body.get("model") or MODEL))
+        tree = head.body(*replies)
         if body.get("stream"):
             pieces = _chunks(tree, usage=bool(cast(_Tree, options).get("include_usage")))
             return UpstreamAnswer(200, "text/event-stream", {}, pieces=pieces)
@@ -243,10 +245,10 @@ class TrainingEndpoint:
         news = _news(messages, self.stages)
         heard = [f"{m.role}: {m.content}" for m in news]
         if not self.stages:  # what a critic must know who is to blame a description
-            own = [f"tool {n}: {shorten(said, _SHOWN)}" for n, said in self.tools.items()]
+            own = [f"tool {n}: {shorten(text, _SHOWN)}" for n, text in self.tools.items()]
             heard = [*own, *heard] if self._of_tools else heard
-        said = in_words(reply.text, reply.tool_calls)
-        self.stages.append(Stage(stage, "\n".join(heard), said, turns_of(messages, news, reply)))
+        text = in_words(reply.text, reply.tool_calls)
+        self.stages.append(Stage(stage, "\n".join(heard), text, turns_of(messages, news, reply)))
         return reply
 
     @cached_property
@@ -273,11 +275,11 @@ def turns_of(
     messages: Sequence[Message], news: Sequence[Message], reply: Reply
 ) -> tuple[Turn, ...]:
     """The news and the reply as people are shown them; () where their shape is unknown."""
-    said = Message("assistant", "", {"content": reply.text, "tool_calls": reply.tool_calls})
+    answer = Message("assistant", "", {"content": reply.text, "tool_calls": reply.tool_calls})
     try:
         calls = [call for m in messages for call in m.wire.get("tool_calls") or ()]
         tools = {call.get("id"): call["function"]["name"] for call in calls}
-        turns = [turn for m in (*news, said) for turn in _said(m.role, m.wire, tools)]
+        turns = [turn for m in (*news, answer) for turn in _said(m.role, m.wire, tools)]
     except (TypeError, KeyError, AttributeError):
         return ()
     return tuple(turn for turn in turns if turn.text or turn.name)
@@ -308,25 +310,6 @@ def _media(kind: str, data: str) -> Turn:
     return Turn(kind, data if _DRAWN.match(data) and len(data) <= _THUMB else "", name)
 
 
-def completion(replies: Sequence[Reply], number: str, model: str) -> _Tree:
-    """The replies as choices of one chat completion."""
-    choices = list[_Tree]()
-    for index, reply in enumerate(replies):
-        message: _Tree = {"role": "assistant", "content": reply.text or None, "refusal": None}
-        if reply.tool_calls:
-            message["tool_calls"] = list(reply.tool_calls)
-        elif not reply.text:
-            message["content"] = ""
-        finish = "tool_calls" if reply.tool_calls else reply.finish
-        choices.append({"index": index, "message": message, "finish_reason": finish})
-    prompt = sum(reply.usage.prompt_tokens for reply in replies)
-    written = sum(reply.usage.completion_tokens for reply in replies)
-    tokens = {"prompt_tokens": prompt, "completion_tokens": written}
-    usage = {**tokens, "total_tokens": prompt + written}
-    head = {"id": f"chatcmpl-{number}", "object": "chat.completion", "created": 0, "model": model}
-    return {**head, "choices": choices, "usage": usage}
-
-
 async def _chunks(tree: _Tree, *, usage: bool) -> AsyncGenerator[bytes, None]:
     """The completion as a stream: each choice whole, then why it ends."""
     head = {**tree, "object": "chat.completion.chunk", "usage": None}
@@ -335,8 +318,8 @@ async def _chunks(tree: _Tree, *, usage: bool) -> AsyncGenerator[bytes, None]:
         if calls := delta.get("tool_calls"):
             delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(calls)]
         for part, finish in ((delta, None), ({}, choice["finish_reason"])):
-            said = {"index": choice["index"], "delta": part, "finish_reason": finish}
-            yield _event({**head, "choices": [said]})
+            chunk = {"index": choice["index"], "delta": part, "finish_reason": finish}
+            yield _event({**head, "choices": [chunk]})
     if usage:
         yield _event({**head, "choices": [], "usage": tree["usage"]})
     yield b"data: [DONE]\n\n"

@@ -50,14 +50,14 @@ def _read(name: str) -> str:
 
 
 def _read_severity(value: object) -> str:
-    said = str(value).strip().lower()
-    return said if said in ("medium", "low") else "high"
+    word = str(value).strip().lower()
+    return word if word in ("medium", "low") else "high"
 
 
 def _read_code(value: object) -> str:
     """By code or by title; what is neither stays as it is, to be asked about."""
-    said = str(value).strip().lower()
-    return next((h.code for h in hazards().values() if said in (h.code, h.title)), said)
+    word = str(value).strip().lower()
+    return next((h.code for h in hazards().values() if word in (h.code, h.title)), word)
 
 
 class HazardClaim(ReplyShape):
@@ -256,7 +256,15 @@ def audit(
     training: Sequence[Example] | None = None,
     presidio: PresidioScan | None = None,
 ) -> AuditReport:
-    """The rule scan of all texts; `training` = compared with these examples too."""
+    """Scan all texts of a policy by rules; no model is asked.
+
+    - `policy`: the policy file, such as `run.policy.file`.
+    - `training`: examples that the texts are compared with too. None: they are compared with none.
+    - `presidio`: a scan by Presidio, which also finds personal data. None: it is left out.
+
+    The report has `.findings`, `.fails`, and in `.left_out` what was not looked for.
+
+    Raises what `presidio` does, and nothing else."""
     texts = texts_of(policy)
     copies = NoLeakCheck(training) if training is not None else None
     findings = [f for where, text in texts.items() for f in scan(text, where, copies)]

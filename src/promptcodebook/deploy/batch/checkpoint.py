@@ -159,11 +159,11 @@ def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str
         "policy": "REF is another policy",
         "ray": f"it was begun {'with' if known.get('ray') else 'without'} --ray",
     }
-    said = [means.get(key) or f"{key.removeprefix('settings.')} is different" for key in changed]
-    more = f", and {len(said) - 3} more" if len(said) > 3 else ""
+    changes = [means.get(key) or f"{key.removeprefix('settings.')} is different" for key in changed]
+    more = f", and {len(changes) - 3} more" if len(changes) > 3 else ""
     hint = f"repeat the first command; or {again} --restart discards the paid answers"
     if changed == ["ray"]:
         alone = f"{again} --ray local continues here alone"
         hint = alone if known.get("ray") else "leave out --ray"
-    why = f"{'; '.join(said[:3])}{more}"
+    why = f"{'; '.join(changes[:3])}{more}"
     raise RunChanged(f"{folder} holds another batch, which is not finished: {why}", hint=hint)

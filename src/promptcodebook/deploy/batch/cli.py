@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -66,8 +67,7 @@ def batch(
         reference = replace(reference, file=file)
     settings, base = command.settings_for(reference, typed)
     order = BatchJob(source, target, _again(), prefix, retry, restart or anew, bool(ray))
-    opened = BatchSession(order, reference.file, settings)
-    try:
+    with closing(BatchSession(order, reference.file, settings)) as opened:
         total, before = opened.source.count, opened.resumed
         if before:
             command.note(f"{before} of {total} rows are done; continuing")
@@ -81,8 +81,6 @@ def batch(
                 batches = [batches_in(folder, command.note)] if batch_api else []
                 working = opened.run(reference.file, settings, Sources(base), done, batches)
                 summary = run_sync(working, command.announced(opened.interrupt))
-    finally:
-        opened.close()
     if as_json:
         named = {"ref": reference.name, "caution": reference.caution}
         command.emit({**named, "in": str(source), "out": str(target), **summary.as_json()})

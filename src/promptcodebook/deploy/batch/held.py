@@ -14,13 +14,12 @@ from pathlib import Path
 
 from promptcodebook.base.incidents import Incident, Tally
 from promptcodebook.base.paths import unfinished_folder
-from promptcodebook.base.units import count_text, money, plural
 from promptcodebook.calls import LM, Reply, Request, Usage, request_key
 from promptcodebook.config import Budget, Config
 from promptcodebook.config.schema import Price
 from promptcodebook.config.secrets import secret_variables
 from promptcodebook.deploy.batch.provider import BatchRefused, BatchReply, Provider
-from promptcodebook.errors import BudgetReached, ConfigError, LMError, PcoError, Stop, StoreError
+from promptcodebook.errors import ConfigError, LMError, PcoError, Stop, StoreError
 from promptcodebook.lm import wire
 from promptcodebook.lm.budget import Attempted, BudgetGate, PriceTable
 from promptcodebook.lm.spec import Spec, parse_spec
@@ -43,11 +42,11 @@ def batches_in(folder: Path, tell: Callable[[str], None]) -> Callable[[Config, b
         text, settings = config.model_of("executor"), config.roles["executor"]
         spec = parse_spec(text)
         if spec.kind != "http":
-            said = f"{text} takes no batches: these need a server, such as openai/NAME"
-            raise ConfigError(said, hint="leave out --batch-api")
+            message = f"{text} takes no batches: these need a server, such as openai/NAME"
+            raise ConfigError(message, hint="leave out --batch-api")
         if secrets := secret_variables(settings.extra):
-            said = f"a batch is a file, and roles.executor.extra would write {secrets[0]} into it"
-            raise ConfigError(said, hint="leave that field out, or ask without --batch-api")
+            message = f"roles.executor.extra would write {secrets[0]} into the file of a batch"
+            raise ConfigError(message, hint="leave that field out, or ask without --batch-api")
         found = spec.credentials(settings.headers)
         place = partial(
             Provider, spec, found, folder, tell=tell, timeout=config.timeout, private=private
@@ -177,7 +176,6 @@ class Held:
 
         most = self._bound(r for key, r in rows.items() if not self._place.knows(key))
         if most.calls:
-            self._require_room(most)
             await self._budget.enter(most)
         try:
             await self._place.answer(bodies, land)
@@ -196,22 +194,6 @@ class Held:
                 most = replace(most, cost=cost)
             total += most
         return total
-
-    def _require_room(self, most: Usage) -> None:
-        """Raises BudgetReached where the batch could pass a limit."""
-        limits, spent = self._budget.limits, self._budget.ledger.total
-        names = plural(most.calls, "request"), f"{count_text(most.tokens)} tokens", money(most.cost)
-        asked = (
-            (limits.calls, spent.calls + most.calls, f"{limits.calls} calls"),
-            (limits.tokens, spent.tokens + most.tokens, f"{limits.tokens} tokens"),
-            (limits.usd, (spent.cost or 0.0) + (most.cost or 0.0), money(limits.usd)),
-        )
-        for limit, needed, text in asked:
-            if limit is not None and needed > limit:
-                paid = f"{spent.calls} calls and {money(spent.cost)} are spent"
-                message = f"the budget is reached: {text} ({paid}; the next batch, of {names[0]}, "
-                message += f"may take up to {names[1]} and {names[2]})"
-                raise BudgetReached(message, hint="give it a greater budget, or fewer rows")
 
     async def _deliver(self, key: str, request: Request, result: BatchReply, last: bool) -> bool:
         """Books what came back, and whether it is the row's end: only a `last` failure is."""

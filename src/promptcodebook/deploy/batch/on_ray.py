@@ -11,7 +11,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing, suppress
+from contextlib import aclosing, closing, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from itertools import groupby, islice
@@ -27,7 +27,7 @@ from promptcodebook.config.loading import full_config
 from promptcodebook.data.table import SourceRow
 from promptcodebook.deploy.batch.checkpoint import book_shard, open_journal
 from promptcodebook.deploy.batch.rows import RowResult
-from promptcodebook.deploy.batch.session import BatchSession, RowWithResult, Summary, answer_rows
+from promptcodebook.deploy.batch.session import BatchSession, Summary, answer_rows
 from promptcodebook.deploy.cluster import join_cluster, machine_name, require_version
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoError
 from promptcodebook.lm.stack import uses_simulated
@@ -82,7 +82,7 @@ def shard_jobs(
 ) -> Iterator[tuple[_Shard, str]]:
     """The rows not recorded yet, cut at multiples of `size`: each shard with its job, as JSON."""
     checkpoint = batch.checkpoint
-    said = {
+    job = {
         "policy": file.text(),
         "config": config.model_dump(mode="json"),
         "base": str(base.resolve()),
@@ -101,7 +101,7 @@ def shard_jobs(
                 sent.append([record.where, dict(record.values)])
         answered = checkpoint.count - checkpoint.failed
         now = {"recorded": checkpoint.count // size, "answered": answered}
-        yield shard, json.dumps({**said, "number": number, "rows": sent, **now})
+        yield shard, json.dumps({**job, "number": number, "rows": sent, **now})
 
 
 class _Tasks:
@@ -208,18 +208,18 @@ def forget_batch(machine: str, folder: str) -> None:
     shutil.rmtree(_homes_elsewhere(machine, folder), ignore_errors=True)
 
 
-def _settled_home(said: Mapping[str, Any]) -> Path:
+def _settled_home(job: Mapping[str, Any]) -> Path:
     """The folder of a task's journal here, made once outdated journals are removed."""
-    home = _home(Path(said["folder"]), said["number"])
-    if said["machine"] != machine_name():
-        homes = _homes_elsewhere(said["machine"], said["folder"])
-        own = homes / said["id"]
+    home = _home(Path(job["folder"]), job["number"])
+    if job["machine"] != machine_name():
+        homes = _homes_elsewhere(job["machine"], job["folder"])
+        own = homes / job["id"]
         own.mkdir(0o700, parents=True, exist_ok=True)
         gone = [each for each in homes.iterdir() if each != own]
-        gone += [each for each in own.iterdir() if int(each.name) < said["recorded"]]
+        gone += [each for each in own.iterdir() if int(each.name) < job["recorded"]]
         for each in gone:
             shutil.rmtree(each, ignore_errors=True)
-        home = own / str(said["number"])
+        home = own / str(job["number"])
     home.mkdir(0o700, parents=True, exist_ok=True)
     return home
 
@@ -239,14 +239,13 @@ def answer_shard(job: str) -> str:
                 relay.interrupt()
 
 
-def _answered_shard(said: Mapping[str, Any], relay: Relay) -> str:
+def _answered_shard(job: Mapping[str, Any], relay: Relay) -> str:
     answer: dict[str, Any] = {"machine": machine_name(), "paid": {}, "lost": {}}
     try:
-        require_version(said["version"])
-        with closing(open_journal(_settled_home(said), said["again"])) as journal:
+        require_version(job["version"])
+        with closing(open_journal(_settled_home(job), job["again"])) as journal:
             try:
-                results = list[RowResult]()
-                _answer(said, journal, results, relay)
+                results = _answer(job, journal, relay)
                 answer["results"] = [result.line().decode() for result in results]
             finally:
                 for name, book in (("paid", journal.ledger.usage), ("lost", journal.ledger.lost)):
@@ -257,21 +256,16 @@ def _answered_shard(said: Mapping[str, Any], relay: Relay) -> str:
     return json.dumps(answer)
 
 
-def _answer(
-    said: Mapping[str, Any], journal: Journal, results: list[RowResult], relay: Relay
-) -> None:
-    config = full_config().model_validate(said["config"])
-    file = PolicyFile.model_validate_json(said["policy"])
-    policy = deploy(file, config, Sources(Path(said["base"])), journal.supplies())
-    rows: Iterator[RowWithResult] = (
-        (SourceRow(where, values), None) for where, values in said["rows"]
-    )
+def _answer(job: Mapping[str, Any], journal: Journal, relay: Relay) -> list[RowResult]:
+    config = full_config().model_validate(job["config"])
+    file = PolicyFile.model_validate_json(job["policy"])
+    policy = deploy(file, config, Sources(Path(job["base"])), journal.supplies())
+    rows = ((SourceRow(where, values), None) for where, values in job["rows"])
+    results, before = list[RowResult](), job["answered"] > 0
 
     async def answered() -> None:
-        try:
-            before = said["answered"] > 0
+        async with aclosing(policy):
             await answer_rows(policy, rows, results.extend, config.concurrency, answered=before)
-        finally:
-            await policy.aclose()
 
     run_sync(answered(), lambda: policy.stop(Interrupted("interrupted by the user")), relay)
+    return results

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from promptcodebook.base.paths import make_private_folder, write_whole
 from promptcodebook.base.text import json_decoder, parse_json, shell
@@ -89,10 +89,6 @@ class _Fault(BaseModel):
     line: int | None = None
 
 
-class _Faults(BaseModel):
-    data: list[_Fault] | None = None
-
-
 class _Batch(BaseModel):
     """A batch as its provider shows it; times are in seconds since 1970."""
 
@@ -102,7 +98,7 @@ class _Batch(BaseModel):
     request_counts: _Counts | None = None
     output_file_id: str | None = None
     error_file_id: str | None = None
-    errors: _Faults | None = None
+    errors: list[_Fault] | None = Field(None, validation_alias=AliasPath("errors", "data"))
     created_at: float | None = None
     completed_at: float | None = None
     expired_at: float | None = None
@@ -343,13 +339,13 @@ class Provider:
         batch = await self._end_of(noted)
         if batch.status == "failed":
             noted.left.clear()
-            faults = (batch.errors and batch.errors.data) or [_Fault()]
-            first = self.where.clean(faults[0].message or "it does not say why")
-            line = f" (line {faults[0].line})" if faults[0].line else ""
+            fault = (batch.errors or [_Fault()])[0]
+            first = self.where.clean(fault.message or "it does not say why")
+            line = f" (line {fault.line})" if fault.line else ""
             message = f"{self._spec.base_url} refused the batch {batch.id}: {first}{line}"
             raise BatchRefused(message, hint=_OTHER)
         took = batch.seconds
-        seconds = time.time() - noted.facts["time"] if took is None else took
+        seconds = max(0.0, time.time() - noted.facts["time"]) if took is None else took
         results = dict[str, BatchReply]()
         for name in filter(None, (batch.output_file_id, batch.error_file_id)):
             results |= read_results(await self._call("GET", f"files/{name}/content"), seconds)

@@ -225,14 +225,14 @@ def read_results(target: Path, source: RowFile, prefix: str) -> Iterator[RowResu
     missing = [name for name in added_names(prefix) if name not in made.columns]
     if missing or made.count != source.count:
         what = f"has no column {missing[0]!r}" if missing else f"has {made.count} rows"
-        said = f"was not made of {source.path}, which has {source.count} rows: it {what}"
+        difference = f"was not made of {source.path}, which has {source.count} rows: it {what}"
         hint = "name the IN and the --prefix that it was made with"
-        raise DataError(f"{target} {said}", hint=hint)
+        raise DataError(f"{target} {difference}", hint=hint)
     for record, own in zip(made.rows(exact=True), source.rows(), strict=True):
         changed = (record.values.get(name) != value for name, value in own.values.items())
         if made.kind == source.kind and any(changed):
-            said = f"{record.where} is another row than {own.where}"
-            raise DataError(said, hint="name the IN of that OUT")
+            message = f"{record.where} is another row than {own.where}"
+            raise DataError(message, hint="name the IN of that OUT")
         answer, route, error = (record.values.get(name) for name in added_names(prefix))
         if answer is None and error is None:
             answer = ""  # an empty cell
@@ -240,7 +240,7 @@ def read_results(target: Path, source: RowFile, prefix: str) -> Iterator[RowResu
             read = parse_json(route) if isinstance(route, str) else route
             known = None if read is None else tuple(int(k) for k in cast("list[int]", read))
         except (ValueError, TypeError, OverflowError):
-            said = f"{record.where}: {route!r} is not a route"
-            raise DataError(said, hint="name an OUT that pco batch wrote") from None
-        said = (None if each is None else str(each) for each in (answer, error))
-        yield RowResult(next(said), known, next(said))
+            message = f"{record.where}: {route!r} is not a route"
+            raise DataError(message, hint="name an OUT that pco batch wrote") from None
+        texts = (None if each is None else str(each) for each in (answer, error))
+        yield RowResult(next(texts), known, next(texts))

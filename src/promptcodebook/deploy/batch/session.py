@@ -40,9 +40,8 @@ _ROWS_OF_A_BATCH = 10_000  # Rows that wait in memory for a batch at a provider.
 _WINDOW = 4  # Rows read and not yet recorded, for each that is being answered.
 _MOST_HELD = 1024  # Results that are held back at most, those of rows that were not asked included.
 
-RowWithResult = tuple[
-    SourceRow, RowResult | None
-]  # A row, and its result where an earlier batch has brought it.
+# A row, and its result where an earlier batch has brought it.
+RowWithResult = tuple[SourceRow, RowResult | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +72,12 @@ class Summary:
     simulated: bool
 
     def as_json(self) -> dict[str, Any]:
-        spent = {name: getattr(self.spent, name) for name in ("calls", "tokens", "cost")}
-        return {
-            "rows": self.rows,
-            "answered": self.rows - self.failed,
-            "failed": self.failed,
-            "first_error": self.first_error or None,
-            "resumed": self.resumed,
-            **spent,
-            "lost": asdict(self.lost) if self.lost.calls else None,
-            "seconds": round(self.seconds, 3),
-            "simulated": self.simulated,
-        }
+        tree = asdict(self) | {"answered": self.rows - self.failed}
+        del tree["spent"]
+        tree |= {name: getattr(self.spent, name) for name in ("calls", "tokens", "cost")}
+        tree["lost"] = tree["lost"] if self.lost.calls else None
+        tree["first_error"] = self.first_error or None
+        return tree | {"seconds": round(self.seconds, 3)}
 
 
 class BatchSession:
@@ -95,13 +88,15 @@ class BatchSession:
         self._policy: Policy | None = None
         kind_of(order.target)
         if order.target.exists() and order.source.exists() and order.target.samefile(order.source):
-            said = f"{order.target} is IN: its rows would be overwritten"
-            raise errors.ConfigError(said, hint="name another OUT")
+            message = f"{order.target} is IN: its rows would be overwritten"
+            raise errors.ConfigError(message, hint="name another OUT")
         source = survey(order.source)
         if taken := [name for name in added_names(order.prefix) if name in source.columns]:
-            said = f"{source.path} has a column {taken[0]!r}, and the output adds one of that name"
+            message = (
+                f"{source.path} has a column {taken[0]!r}, and the output adds one of that name"
+            )
             hint = "--prefix pco_ puts pco_ before the names of the added columns"
-            raise errors.ConfigError(said, hint=hint)
+            raise errors.ConfigError(message, hint=hint)
         _require_columns(source, file)
         folder = checkpoint_of(order.target)
         old = _old_output(order, source, folder)
@@ -179,17 +174,14 @@ class BatchSession:
             hint = f"restore it, then {again}; or {again} --restart"
             raise errors.DataError(f"{self.source.path} {message}", hint=hint)
         made, order = self.checkpoint, self.order
-        first = next((r.error for r in made.results() if r.error is not None), "")
         write_output(order.target, self.source, made.results(), order.prefix)
-        books = (made.journal.paid(), made.journal.lost())
-        spent, lost = (sum(book.values(), Usage()) for book in books)
         summary = Summary(
             rows=made.count,
             failed=made.failed,
             resumed=self.resumed,
-            first_error=first,
-            spent=spent,
-            lost=lost,
+            first_error=next((r.error for r in made.results() if r.error is not None), ""),
+            spent=sum(made.journal.paid().values(), Usage()),
+            lost=sum(made.journal.lost().values(), Usage()),
             seconds=made.journal.elapsed_s,
             simulated=simulated,
         )
@@ -205,13 +197,12 @@ class BatchSession:
 def _require_columns(source: RowFile, file: PolicyFile) -> None:
     named = (file.input,) if file.input in source.columns else ()
     named = named or parse_input_template(file.input).columns or (file.input,)
-    missing = [name for name in named if name not in source.columns]
-    if missing:
+    if missing := [name for name in named if name not in source.columns]:
         there = ", ".join(map(repr, source.columns))
         meant = errors.did_you_mean(missing[0], source.columns)
-        said = f"no column {missing[0]!r}{meant}, which the policy reads; its columns are {there}"
+        lack = f"no column {missing[0]!r}{meant}, which the policy reads; its columns are {there}"
         hint = 'name the column, or a template of several: --input "{title}: {body}"'
-        raise errors.DataError(f"{source.path} has {said}", hint=hint)
+        raise errors.DataError(f"{source.path} has {lack}", hint=hint)
 
 
 def _old_output(order: BatchJob, source: RowFile, folder: Path) -> str:

@@ -40,7 +40,7 @@ from promptcodebook.config import Budget
 from promptcodebook.config.loading import parse_budget
 from promptcodebook.deploy.http.completions import Refusal, error_body, parse_body
 from promptcodebook.deploy.online.log import Arm, new_request_id
-from promptcodebook.errors import ConfigError, import_extra
+from promptcodebook.errors import ConfigError, PcoError, import_extra
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -79,8 +79,8 @@ def require_keys(keys: Iterable[str], host: str, command: str) -> None:
 def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
     """The keys of the environment, parted by commas, and those of a file, one a line, each with the
     daily budget behind it; # begins a note. Raises ConfigError, which quotes none."""
-    keys: dict[str, Budget | None] = {}
-    keys.update(dict.fromkeys(filter(None, map(str.strip, given.split(",")))))
+    known = filter(None, map(str.strip, given.split(",")))
+    keys: dict[str, Budget | None] = dict.fromkeys(known)
     if path is None:
         return keys
     try:
@@ -245,8 +245,8 @@ class FairQuota:
 
 
 class BodyReader:
-    """Reads bodies of at most so many bytes, each within so many seconds. Beyond the short part of
-    each they take `room` while they are read and worked on."""
+    """Reads bodies of at most `most` bytes, each within `wait_s` seconds. Beyond its short part a
+    body takes its length from `room` while it is read and worked on."""
 
     def __init__(self, most: int, wait_s: float, room: FairQuota) -> None:
         self._most, self._wait_s, self._room = most, wait_s, room
@@ -583,3 +583,9 @@ def kind_and_place(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return type(error).__name__ + place
+
+
+def without_quotes(error: Exception) -> str:
+    """The message of an error of ours; of another one, whose message may quote anything, its kind
+    and place."""
+    return str(error) if isinstance(error, PcoError) else kind_and_place(error)

@@ -49,13 +49,13 @@ def apart(prompt: str, stage: str = "") -> tuple[str, dict[str, str]]:
     for line in prompt.split("\n"):
         place = place_in(line)
         kind, _, name = place.removesuffix(": ").partition(":")
-        said = line.removeprefix(place)
+        text = line.removeprefix(place)
         if kind == "tool":
-            of_tools[name] = f"{of_tools[name]} {said}" if name in of_tools else said
+            of_tools[name] = f"{of_tools[name]} {text}" if name in of_tools else text
         elif not place or name == stage:
-            own.append(said)
-    text = "\n".join(own)
-    return text.strip() if of_tools else text, of_tools
+            own.append(text)
+    whole = "\n".join(own)
+    return whole.strip() if of_tools else whole, of_tools
 
 
 def descriptions(tools: Any) -> dict[str, str]:
@@ -251,41 +251,33 @@ class Completion:
     created: int = 0
 
     def body(self, *choices: Reply, logprobs: Sequence[object] = ()) -> dict[str, Any]:
-        written = [
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": reply.text},
-                "finish_reason": reply.finish,
-                "logprobs": logprobs[index] if logprobs else None,
-            }
-            for index, reply in enumerate(choices)
-        ]
+        """Of whole replies. One that calls tools has no content, unless the model wrote some."""
+        written = list[dict[str, Any]]()
+        for index, reply in enumerate(choices):
+            message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+            finish, logs = reply.finish, logprobs[index] if logprobs else None
+            if calls := list(reply.tool_calls):
+                finish, message = "tool_calls", {**message, "tool_calls": calls}
+                message["content"] = reply.text or None
+            choice = {"index": index, "message": message, "finish_reason": finish, "logprobs": logs}
+            written.append(choice)
         return {**self._head("chat.completion"), "choices": written, "usage": _usage(choices)}
 
-    def first_chunk(self, index: int = 0) -> dict[str, Any]:
-        return self._chunk({"role": "assistant", "content": ""}, index)
-
-    def text_chunk(self, text: str, index: int = 0) -> dict[str, Any]:
-        return self._chunk({"content": text}, index)
-
-    def last_chunk(
-        self, reply: Reply, index: int = 0, logprobs: object | None = None
-    ) -> dict[str, Any]:
-        """Why the text ends, and the logprobs of the whole text."""
-        return self._chunk({}, index, reply.finish, logprobs)
-
-    def usage_chunk(self, *choices: Reply) -> dict[str, Any]:
-        return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(choices)}
-
-    def _chunk(
+    def chunk(
         self,
-        delta: dict[str, str],
-        index: int,
+        delta: Mapping[str, str] | None = None,
+        index: int = 0,
         finish: str | None = None,
         logprobs: object | None = None,
     ) -> dict[str, Any]:
+        """A piece of a choice. None is the first one, which has the role; the last one says why
+        the text ends, and has the logprobs of all of it."""
+        delta = {"role": "assistant", "content": ""} if delta is None else delta
         choice = {"index": index, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
+
+    def usage_chunk(self, *choices: Reply) -> dict[str, Any]:
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(choices)}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}

@@ -170,7 +170,7 @@ def learn(
         reasons = ", ".join(f"{count} {why}" for why, count in unread.items() if count)
         said = f"no logged request can be learned from ({reasons or 'none is logged'})"
         raise DataError(said, hint="pco serve REF --feedback, and POST /v1/feedback")
-    versions = learning.versions_of(reference, {each.of for each in traffic})
+    versions = learning.versions_of(reference, {each.version for each in traffic})
     given = command.Typed(None, None, None, lm, budget, sets, trust).given("pco learn")
     with until_done("pco learn", ref, given.overrides) as supplies:
         models = _models(given, behind, old, supplies, cache=not rewrite) if asks else None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 from promptcodebook.base.randomness import Randomness
@@ -23,15 +22,6 @@ from promptcodebook.routing.router import RouteSets
 from promptcodebook.types import Expected, Route
 
 _DRAWS, _FLOOR = 64, 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnRoute:
-    """A route with its chance; `explored` = it is not the best one."""
-
-    route: Route
-    propensity: float
-    explored: bool
 
 
 class Explorer:
@@ -52,7 +42,7 @@ class Explorer:
             raise ConfigError(said, hint="pco codebook REF lists them")
         self.share, self._random = share, Randomness(seed)
         self._np: Any = import_extra("numpy", "exploration", "serve")
-        self._select, self._least = file.select, file.router.least
+        self._least = file.router.least
         self._open = [k for k in range(len(file.codebook)) if k not in never]
         if len(self._open) < max(1, self._least):
             raise ConfigError("serve.never leaves no instinct to explore", hint="bar fewer")
@@ -61,10 +51,9 @@ class Explorer:
         selected = self._np.array([file.codebook[k].selected for k in self._open])
         deviation = self._np.sqrt(spread / (1 + selected * spread / priors.noise**2))
         generator = self._np.random.Generator(self._np.random.PCG64(seed))
-        noise = generator.standard_normal((_DRAWS, len(self._open)))
-        self._noise = noise * deviation
         count = len(self._open)
-        self._most = min(self._select, count)
+        self._noise = generator.standard_normal((_DRAWS, count)) * deviation
+        self._most = min(file.select, count)
         self._sizes = RouteSets(self._least, self._most, count, frozenset())
         self._wide = [self._sizes.chance(tuple(range(n))) for n in range(self._most + 1)]
 
@@ -106,8 +95,8 @@ class Explorer:
             same &= own.sum(axis=1) > (1 - length) * more
         return int(same.sum())
 
-    def choose(self, best: Route, expected: Expected, key: str) -> DrawnRoute:
-        """The route of one request, the same for the same key."""
+    def choose(self, best: Route, expected: Expected, key: str) -> tuple[Route, float]:
+        """The route of one request, the same for the same key, and its chance."""
         draw = self._random.generator("explore", key)
         indices = best.indices
         if draw.random() < self.share:
@@ -122,9 +111,9 @@ class Explorer:
             places = [self._open.index(k) for k in indices]
             same = self._draws_of(places, expected)
             chance = (1 - _FLOOR) * same / _DRAWS + _FLOOR * self._wide[len(places)]
-        explored = indices != best.indices
-        chance = self.share * chance + (0.0 if explored else 1 - self.share)
-        return DrawnRoute(Route(indices, explored=explored) if explored else best, chance, explored)
+        if indices == best.indices:
+            return best, self.share * chance + 1 - self.share
+        return Route(indices, explored=True), self.share * chance
 
 
 def barred(version: str) -> frozenset[int]:

@@ -16,7 +16,7 @@ import sqlite3
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -322,13 +322,12 @@ class Logged:
 
 
 class Traffic(NamedTuple):
-    """Requests that have something in common, such as a version or an hour; `reward` is a sum."""
+    """The requests of one version; `reward` is a sum."""
 
-    of: Any
+    version: str
     requests: int
     failed: int
     explored: int
-    canary: int
     feedback: int
     reward: float
 
@@ -367,10 +366,9 @@ _PAGE_OF = (
 )
 _FAILED = "s.status >= 400 AND s.status <> 499"
 _TRAFFIC = (
-    f"SELECT {{by}}, count(*), sum(CASE WHEN {_FAILED} THEN 1 ELSE 0 END), "
+    f"SELECT s.version, count(*), sum(CASE WHEN {_FAILED} THEN 1 ELSE 0 END), "
     "sum(CASE WHEN s.arm = 'explored' THEN 1 ELSE 0 END), "
-    "sum(CASE WHEN s.arm = 'canary' THEN 1 ELSE 0 END), count(f.reward), "
-    f"coalesce(sum(f.reward), 0) FROM served s LEFT {_LAST} GROUP BY 1"
+    f"count(f.reward), coalesce(sum(f.reward), 0) FROM served s LEFT {_LAST} GROUP BY 1"
 )
 _MEASURES = {
     "reward": ("f.reward", f"f.reward IS NOT NULL AND NOT ({_FAILED})"),
@@ -394,12 +392,20 @@ class ServedLog(Recorder, ABC):
     @abstractmethod
     def put(self, item: Served) -> None: ...
 
-    @abstractmethod
     async def give(
         self, feedback: Feedback, caller: str | None, room: Room = ROOM
     ) -> FeedbackStatus:
         """Commits feedback; `caller` None may speak of any request. What another caller asked is
-        unknown to this one."""
+        unknown to this one. The request itself may be on its way to the log still."""
+        ends = time.monotonic() + _PATIENCE_S
+        while (became := await self._give(feedback, caller, room)) == "unknown":
+            if time.monotonic() > ends:
+                break
+            await asyncio.sleep(_AGAIN_S)
+        return became
+
+    @abstractmethod
+    async def _give(self, feedback: Feedback, caller: str | None, room: Room) -> FeedbackStatus: ...
 
     @abstractmethod
     def erase(self, ids: Sequence[str]) -> int:
@@ -440,12 +446,9 @@ class ServedLog(Recorder, ABC):
             yield from map(_logged_of, page)
             at = page[-1][1], page[-1][0]
 
-    def traffic(self, ref: str, since: float, hours_before: float | None = None) -> list[Traffic]:
-        """By version; or by the whole hours before that time."""
-        by, now = "s.version", ()
-        if hours_before is not None:
-            by, now = "round((? - s.time) / 3600 - 0.5)", (hours_before,)
-        return [Traffic(*row) for row in self._rows(_TRAFFIC.format(by=by), (*now, ref, since))]
+    def traffic(self, ref: str, since: float) -> list[Traffic]:
+        """By version."""
+        return [Traffic(*row) for row in self._rows(_TRAFFIC, (ref, since))]
 
     def spread(
         self, name: str, ref: str, since: float, until: float = math.inf, full: float = 1.0
@@ -483,23 +486,18 @@ class SqliteLog(BackgroundFile, ServedLog):
         super().__init__(path, "requests are", write)
         self._path = path
 
-    async def give(
-        self, feedback: Feedback, caller: str | None, room: Room = ROOM
-    ) -> FeedbackStatus:
-        async def once() -> FeedbackStatus:
-            found: list[FeedbackStatus] = []
+    async def _give(self, feedback: Feedback, caller: str | None, room: Room) -> FeedbackStatus:
+        found: list[FeedbackStatus] = []
 
-            def work(db: sqlite3.Connection) -> None:
-                row = db.execute(OWNER, (feedback.request_id,)).fetchone()
-                known = db.execute(KNOWN, (feedback.request_id,)).fetchall()
-                found[:] = [judged(row, known, feedback, caller, room)]
-                if found[0] == "kept":
-                    db.execute(ADD, said(feedback))
+        def work(db: sqlite3.Connection) -> None:
+            row = db.execute(OWNER, (feedback.request_id,)).fetchone()
+            known = db.execute(KNOWN, (feedback.request_id,)).fetchall()
+            found[:] = [judged(row, known, feedback, caller, room)]
+            if found[0] == "kept":
+                db.execute(ADD, said(feedback))
 
-            await self.writer.write(work)
-            return found[0]
-
-        return await patiently(once)
+        await self.writer.write(work)
+        return found[0]
 
     def _rows(self, sql: str, given: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         with closing(Reader(self._path, LAYOUT, _LONG_S)) as reader:
@@ -556,16 +554,6 @@ def said(feedback: Feedback) -> tuple[str, str, float, float, str]:
     return feedback.request_id, key, feedback.time, feedback.reward, words
 
 
-async def patiently(once: Callable[[], Awaitable[FeedbackStatus]]) -> FeedbackStatus:
-    """What becomes of feedback whose request may be on its way to the log still."""
-    ends = time.monotonic() + _PATIENCE_S
-    while True:
-        became = await once()
-        if became != "unknown" or time.monotonic() > ends:
-            return became
-        await asyncio.sleep(_AGAIN_S)
-
-
 def erase(execute: Execute, request_id: str) -> int:
     empty = {"route": (), "propensity": 1.0, "features": (), "fallback": False}
     execute(UNSAY, (request_id,))
@@ -591,10 +579,16 @@ REFUSED: Mapping[FeedbackStatus, tuple[str, str, int]] = {
 
 
 def feedback(request_id: str, reward: float, feedback: str = "", *, key: str = "") -> None:
-    """Says what became of a served request: a reward in [0, 1], and words. Of several the last
-    counts; the same `key` again changes nothing. BadFeedback, also for a request that is not on
-    record here (status 404), was erased (410) or has no room (413), and for a key that came with
-    another content (409)."""
+    """Say what became of a served request. Of several the last counts.
+
+    - `request_id`: the whole id, as in the answer's x-request-id.
+    - `reward`: a number in [0, 1].
+    - `feedback`: words about the answer ('').
+    - `key`: the same key again changes nothing ('': no key).
+
+    Raises BadFeedback when a value cannot be used, and when the request is not on record here
+    (status 404), was erased (410), has no room (413), or the key came with another content (409).
+    """
     given = feedback_of(
         {"request_id": request_id, "reward": reward, "feedback": feedback, "key": key}
     )

@@ -20,16 +20,7 @@ from typing import Any
 
 from promptcodebook.base.sqlite import Packer
 from promptcodebook.deploy.online import log
-from promptcodebook.deploy.online.log import (
-    ROOM,
-    SLOW_S,
-    WAITING,
-    Feedback,
-    FeedbackStatus,
-    Room,
-    Served,
-    ServedLog,
-)
+from promptcodebook.deploy.online.log import Feedback, FeedbackStatus, Room, Served, ServedLog
 from promptcodebook.errors import ConfigError, DiskFull, StoreError, StoreTooNew
 
 _pg: Any = import_module("psycopg")
@@ -129,25 +120,20 @@ class PostgresLog(ServedLog):
 
     def _drop(self) -> None:
         """Drops and counts the oldest of too many."""
-        while len(self._waiting) > WAITING:
+        while len(self._waiting) > log.WAITING:
             self._waiting.popleft()
             self.lost += 1
 
-    async def give(
-        self, feedback: Feedback, caller: str | None, room: Room = ROOM
-    ) -> FeedbackStatus:
-        async def once() -> FeedbackStatus:
-            if not self._thread.is_alive():
-                raise StoreError(f"{self._where} is closed")
-            became = Future[FeedbackStatus]()
-            with suppress(TimeoutError):
-                if not self._stalls:
-                    self._queue.put((feedback, caller, room, became))
-                    return await asyncio.wait_for(asyncio.wrap_future(became), 2 * SLOW_S)
-            hint = "send it again later: what is there already is not added twice"
-            raise StoreError(f"{self._where} does not answer", hint=hint)
-
-        return await log.patiently(once)
+    async def _give(self, feedback: Feedback, caller: str | None, room: Room) -> FeedbackStatus:
+        if not self._thread.is_alive():
+            raise StoreError(f"{self._where} is closed")
+        became = Future[FeedbackStatus]()
+        with suppress(TimeoutError):
+            if not self._stalls:
+                self._queue.put((feedback, caller, room, became))
+                return await asyncio.wait_for(asyncio.wrap_future(became), 2 * log.SLOW_S)
+        hint = "send it again later: what is there already is not added twice"
+        raise StoreError(f"{self._where} does not answer", hint=hint)
 
     def _run(self) -> None:
         over = False

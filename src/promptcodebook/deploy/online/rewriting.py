@@ -123,17 +123,13 @@ async def rewrite(
     config, number = assembled.config, len(rewritings(file))
     if config.instinct.kind == "demo":
         raise ConfigError("instincts that are worked examples are not rewritten", hint="pco learn")
-    config = config.model_copy(
-        update={
-            "update": config.update.model_copy(update={"text_updates": True}),
-            "critic": config.critic.model_copy(update={"trainable": False}),
-        }
-    )
-    read = [
-        each
-        for each in logged
-        if each.served.output and each.served.input and versions[each.served.version] == number
-    ]
+    parts = {
+        "update": config.update.model_copy(update={"text_updates": True}),
+        "critic": config.critic.model_copy(update={"trainable": False}),
+    }
+    config = config.model_copy(update=parts)
+    kept = (each for each in logged if each.served.output and each.served.input)
+    read = [each for each in kept if versions[each.served.version] == number]
     if not read:
         message = (
             "no request with feedback was kept with its texts since the instincts are as they are"
@@ -172,8 +168,7 @@ async def rewrite(
         for _, example, rollout in runs
     )
     failures = [trace.failure for trace in traces if trace.failure is not None]
-    requests, failed = len(traces), len(failures)
-    if failed * 2 > requests:
+    if (failed := len(failures)) * 2 > (requests := len(traces)):
         raise too_many_failures(failures, traces, "reading logged requests: ")
     pending = collect_gradients(state.parameters, traces, config)
     rewrites = await updater.rewrite_all(pending, number)

@@ -74,7 +74,7 @@ def status_of(
         sum(each.failed for each in found),
         feedback,
         sum(each.reward for each in found) / feedback if feedback else None,
-        {each.of: each.requests for each in found},
+        {each.version: each.requests for each in found},
         {k: used[k] / count for k in sorted(used)},
         sum(each.explored for each in found) / max(1, requests),
         fallbacks / count,

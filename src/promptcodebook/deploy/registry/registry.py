@@ -151,10 +151,9 @@ class Canary:
         """The one under way."""
         if (entry := log.canaries.get(ref)) is None:
             return None
-        found, began = entry.canary, datetime.fromisoformat(entry.time)
-        share, margin, split = found["share"], found["margin"], found["split"]
-        gate: Mapping[str, Any] = found["gate"]
-        return cls(ref, entry.after, log.at(ref) or "", began, share, margin, split, gate)
+        plan = {name: entry.canary[name] for name in ("share", "margin", "split", "gate")}
+        began = datetime.fromisoformat(entry.time)
+        return cls(ref, entry.after, log.at(ref) or "", began, **plan)
 
     def tries(self, key: str) -> bool:
         """Whether what has this key gets the canary: the same for the same key, on all servers."""
@@ -406,8 +405,8 @@ class Registry:
     def _attested(
         self, log: Log, version: str, topic: str, found: Mapping[str, JsonValue], why: str
     ) -> LogEntry:
-        known = {"topic": topic, "found": dict(found)}
-        return self._entry(log, "attest", "", version, why, known)
+        facts = {"topic": topic, "found": dict(found)}
+        return self._entry(log, "attest", "", version, why, facts)
 
     def _entry(
         self, log: Log, action: str, ref: str, version: str, why: str, facts: Mapping[str, Any]
@@ -440,9 +439,13 @@ def user_name() -> str:
 
 
 def open_registry(location: str | Path | None = None, who: str = "") -> Registry:
-    """The registry in a SQLite file, made with its first version, or on the MLflow server of a URL;
-    None = `$PCO_REGISTRY`, else the user's own. Raises ConfigError for a URL that holds a password,
-    MissingExtra without MLflow's client."""
+    """Open a registry; its file is made with its first version.
+
+    - `location`: a SQLite file, or the URL of an MLflow server. None: `$PCO_REGISTRY`, else the
+      user's own file.
+    - `who`: the name that changes are recorded under ('': the user of this machine).
+
+    Raises ConfigError when the URL holds a password, and MissingExtra without MLflow's client."""
     place = str(location or registry_location())
     if place.startswith(("http://", "https://")):
         from promptcodebook.deploy.registry.mlflow import MlflowStorage

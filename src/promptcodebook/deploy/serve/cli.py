@@ -118,9 +118,8 @@ def serve(
                 explorer = Explorer(file, explore, file.seed, bars)
             return versions.Composing(policy, version.name, patience, explorer, os.environ)
 
-        source, registry = _source(ref, reference), None
-        if isinstance(source, versions.RegistrySource):
-            registry = source.registry
+        source = _source(ref, reference)
+        registry = source.registry if isinstance(source, versions.RegistrySource) else None
         live = versions.Live(source, make)
         upstream = await connect_upstream(settings, os.environ)
         tracing = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from typing import Annotated, Any, Literal
 
@@ -137,46 +137,30 @@ class ServerState(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A path: the body that it `takes`, what it `gives` (a body, text, or by default the model's
-    own answer), and `statuses` beside those of its kind (openapi.toml)."""
+    """A path: the body that it `takes`, and what it `gives` (a body, text, or by default the
+    model's own answer). Its summary and its own statuses are in openapi.toml."""
 
-    summary: str
     takes: type[BaseModel] | None = None
     gives: type[BaseModel] | Literal["text", "completion"] = "completion"
-    statuses: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def composes(self) -> bool:
         return self.gives in ("completion", ComposedPrompt)
 
 
+# A path belongs here, in openapi.toml, and in the table of `Proxy.serving`, which names what
+# answers it.
 OPERATIONS: Mapping[str, Operation] = {
-    "/v1/chat/completions": Operation("A completion under the composed prompt", RoutedChatRequest),
-    "/v1/responses": Operation("A Response under the composed prompt", ResponsesRequest),
-    "/v1/prompt": Operation("The composed prompt alone", PromptRequest, ComposedPrompt),
-    "/v1/feedback": Operation(
-        "What an answer was worth; at a server with --feedback",
-        FeedbackRequest,
-        FeedbackKept,
-        {
-            "404": "No such request of this key is on record.",
-            "409": "Its key was sent with another content.",
-            "410": "The record of the request was erased.",
-            "422": "The number is out of range.",
-            "503": "The disk refuses writes.",
-        },
-    ),
-    "/v1/models": Operation("The names of the policy that is served", gives=ModelList),
-    "/v1/models/{name}": Operation(
-        "One of them", gives=ServedModel, statuses={"404": "There is no such model."}
-    ),
-    "/metrics": Operation("Counts for Prometheus", gives="text"),
-    "/healthz": Operation("Whether the server lives", gives=ServerState),
-    "/readyz": Operation(
-        "Whether it takes requests", gives=ServerState, statuses={"503": "It is stopping."}
-    ),
+    "/v1/chat/completions": Operation(RoutedChatRequest),
+    "/v1/responses": Operation(ResponsesRequest),
+    "/v1/prompt": Operation(PromptRequest, ComposedPrompt),
+    "/v1/feedback": Operation(FeedbackRequest, FeedbackKept),
+    "/v1/models": Operation(gives=ModelList),
+    "/v1/models/{name}": Operation(gives=ServedModel),
+    "/metrics": Operation(gives="text"),
+    "/healthz": Operation(gives=ServerState),
+    "/readyz": Operation(gives=ServerState),
 }
-"""A path belongs here and in the table of `Proxy.serving`, which names what answers it."""
 
 
 def method(path: str) -> str:
@@ -207,19 +191,20 @@ def _described(path: str, operation: Operation, said: Mapping[str, Any]) -> dict
         "admits": closed,
         "asks": gives == "completion",
     }
-    statuses: dict[str, str] = {}
+    own, statuses = dict[str, str](said[path]), dict[str, str]()
+    summary = own.pop("summary")
     for kind in (kind for kind, holds in kinds.items() if holds):
         statuses |= said[kind]
     refused = _content(Error if closed else gives)
     responses = {
         status: {"description": text} | ({} if status == "default" else {"content": refused})
-        for status, text in {**statuses, **operation.statuses}.items()
+        for status, text in {**statuses, **own}.items()
     }
     named = list(said["headers"].items())[: None if operation.composes else 1]
     headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in named}
-    about = operation.summary if isinstance(gives, str) else gives.__doc__ or operation.summary
+    about = summary if isinstance(gives, str) else gives.__doc__ or summary
     responses["200"] = {"description": about, "headers": headers, "content": _content(gives)}
-    tree: dict[str, Any] = {"summary": operation.summary, "responses": responses}
+    tree: dict[str, Any] = {"summary": summary, "responses": responses}
     tree["operationId"] = re.sub(r"\W+", "_", path.removeprefix("/v1")).strip("_")
     if takes is not None:
         tree["requestBody"] = {"required": True, "content": _content(takes)}

@@ -19,7 +19,7 @@ from promptcodebook.deploy.http.admission import (
     Metrics,
     RequestContext,
     json_response,
-    kind_and_place,
+    without_quotes,
 )
 from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.deploy.online.canary import CanaryJudge
@@ -28,7 +28,6 @@ from promptcodebook.deploy.online.log import (
     REFUSED,
     ROOM,
     BadFeedback,
-    Feedback,
     Room,
     Served,
     ServedLog,
@@ -37,13 +36,14 @@ from promptcodebook.deploy.online.log import (
 from promptcodebook.deploy.online.status import drift_of
 from promptcodebook.deploy.serve.description import FeedbackKept
 from promptcodebook.deploy.serve.versions import Composed, Composing
-from promptcodebook.errors import DiskFull, PcoError, StoreError
+from promptcodebook.errors import DiskFull, StoreError
 from promptcodebook.routing.ranking import BUCKETS, buckets_of
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = 2000  # Pieces of feedback that wait for their commit.
 _EXPIRE_S, _DAY_S, _DRIFT_S = 3600.0, 86400.0, 300.0
 _KINDS = {"unknown": "not_found", "erased": "gone", "conflict": "conflict", "full": "feedback_full"}
+_STEP_S = 7200.0  # A clock that steps back by less is waited for: no stamp goes back.
 _REST = 20  # How many times as long as a look at the log took is waited until the next.
 
 
@@ -65,6 +65,7 @@ class Online:
     room: Room = ROOM
     key_share: float = KEY_SHARE
     _drifting: int = 0
+    _newest: float = 0.0
     _waiting: FairQuota = field(default_factory=lambda: FairQuota(_AT_ONCE))
 
     def measure(self, metrics: Metrics) -> None:
@@ -94,17 +95,16 @@ class Online:
         """What /v1/feedback does with a request. Raises Refusal."""
         body = await admission.read(request, visit)
         try:
-            try:
-                feedback = feedback_of(body, self.reward_range)
-            except BadFeedback as error:
-                raise Refusal(str(error), status=error.status, param=error.name) from None
-            given = await self._give(feedback, visit)
+            return json_response(await self._give(body, visit), visit)
         except Refusal as refusal:
             self._counter.labels(refusal.kind).inc()
             raise
-        return json_response(given, visit)
 
-    async def _give(self, feedback: Feedback, visit: RequestContext) -> Mapping[str, Any]:
+    async def _give(self, body: Mapping[str, Any], visit: RequestContext) -> Mapping[str, Any]:
+        try:
+            feedback = feedback_of(body, self.reward_range)
+        except BadFeedback as error:
+            raise Refusal(str(error), status=error.status, param=error.name) from None
         if not self._waiting.take(visit.caller):
             message = f"{_AT_ONCE} pieces of feedback wait to be written"
             raise Refusal(message, status=429, kind="rate_limit_exceeded", retry_after=1)
@@ -142,11 +142,15 @@ class Online:
     ) -> None:
         route, expected = composed.route, composed.expected
         known = expected.features if expected else ()
+        now = time.time()
+        if now < self._newest < now + _STEP_S:
+            now = self._newest  # A canary counts only what came after it began.
+        self._newest = now
         by_model = self.texts and "generator" in composing.policy.file.asks
         self.log.put(
             Served(
                 visit.id,
-                time.time(),
+                now,
                 self.ref,
                 composing.version,
                 visit.caller,
@@ -179,8 +183,7 @@ class Online:
             try:
                 await asyncio.to_thread(self.log.expire, now - max(0.0, ahead) - self.keep_s)
             except Exception as error:
-                why = str(error) if isinstance(error, PcoError) else kind_and_place(error)
-                _log.error("old requests are not deleted: %s", why)
+                _log.error("old requests are not deleted: %s", without_quotes(error))
             await asyncio.sleep(_EXPIRE_S)
 
     async def judging(self) -> None:
@@ -199,8 +202,7 @@ class Online:
                     drift_at = began + _DRIFT_S
                     self._drifting = await asyncio.to_thread(drifting)
             except Exception as error:  # the next look may go well, whatever this is
-                why = str(error) if isinstance(error, PcoError) else kind_and_place(error)
-                _log.error("canary and drift are not judged: %s", why)
+                _log.error("canary and drift are not judged: %s", without_quotes(error))
             await asyncio.sleep(max(self.judge_s, _REST * (time.monotonic() - began)))
 
     def close(self) -> None:

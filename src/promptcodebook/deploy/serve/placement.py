@@ -48,7 +48,11 @@ class Placement:
         if isinstance(named, str) and named:
             # With the caller's name in it, so that no two callers share a conversation.
             thread = _digest(f"{caller} {named}")
-        return RoutedInput(*self.input_of(first_turn(messages)), thread)
+        # As it was at its first request: up to the user's first turn with a text.
+        turns = (
+            n for n, m in enumerate(messages, 1) if m["role"] == "user" and _text_of(m).strip()
+        )
+        return RoutedInput(*self.input_of(messages[: next(turns, len(messages))]), thread)
 
     def input_of(self, messages: Messages) -> tuple[str, tuple[Tree, ...]]:
         """x: the last user turn, or the whole conversation but for its instructions. Its text, and
@@ -109,9 +113,3 @@ def _parts_of(message: Mapping[str, Any]) -> Sequence[Tree]:
 
 def _text_of(message: Mapping[str, Any]) -> str:
     return "\n".join(map(shown_part, _parts_of(message))) or message.get("content") or ""
-
-
-def first_turn(messages: Messages) -> Messages:
-    """The conversation as it was at its first request: up to the user's first turn with a text."""
-    turns = (n for n, m in enumerate(messages, 1) if m["role"] == "user" and _text_of(m).strip())
-    return messages[: next(turns, len(messages))]

@@ -162,12 +162,7 @@ class Proxy:
         """The model's answer to a body of chat completions, `turned` into what the caller reads."""
         read_fields(bodies.RoutedChatRequest, body)
         given = self.placement.routed(body, request.headers, visit.caller)
-        key = self._key(request, visit, given)
-        with (
-            self.admission.place(visit),
-            self.live.using(await self._version(body.get("model"), visit, key)) as composing,
-        ):
-            composed = await self._composed(composing, given, visit, body.get("model"))
+        async with self._composed(request, visit, body, given) as (composing, composed):
             status = HUNG_UP
             try:
                 prompt, of_tools = apart(composed.prompt)
@@ -203,12 +198,7 @@ class Proxy:
             given = self.placement.routed(body, request.headers, visit.caller)
         else:
             given = RoutedInput(text)
-        key = self._key(request, visit, given)
-        with (
-            self.admission.place(visit),
-            self.live.using(await self._version(body.get("model"), visit, key)) as composing,
-        ):
-            composed = await self._composed(composing, given, visit, body.get("model"))
+        async with self._composed(request, visit, body, given) as (composing, composed):
             visit.arm = "prompt"  # no user saw an answer
             self._record(visit, composing, composed, given.text, 200)
             made = bodies.ComposedPrompt(
@@ -223,26 +213,40 @@ class Proxy:
             )
             return json_response(made.model_dump(), visit)
 
+    @asynccontextmanager
     async def _composed(
-        self, composing: Composing, given: RoutedInput, visit: RequestContext, model: object
-    ) -> Composed:
-        if self.spending is not None:
-            self.spending.paying(visit.caller)
-        explored = self.online is not None and self.online.tries_routes(visit.caller, model)
-        key = self.placement.key(visit.id, given) if explored else ""
-        composed = await composing.compose(given.text, given.thread, key, given.media, visit.caller)
-        self._prompts.labels(composing.mode, composed.cached or "no").inc()
-        for fallback in composed.fallbacks:
-            self._fallbacks.labels(*fallback.split(":")).inc()
-        visit.headers |= {
-            "x-pco-version": composing.version,
-            "x-pco-route": ",".join(map(str, composed.route.indices)),
-            "x-pco-mode": composing.mode,
-            "x-pco-cache": composed.cached or "no",
-        }
-        if composed.fallbacks:
-            visit.headers["x-pco-fallback"] = ",".join(composed.fallbacks)
-        return composed
+        self,
+        request: web.BaseRequest,
+        visit: RequestContext,
+        body: Mapping[str, Any],
+        given: RoutedInput,
+    ) -> AsyncGenerator[tuple[Composing, Composed]]:
+        """The version that a request gets, kept while the block runs, and its prompt. Raises
+        Refusal."""
+        key, model = self._key(request, visit, given), body.get("model")
+        with (
+            self.admission.place(visit),
+            self.live.using(await self._version(model, visit, key)) as composing,
+        ):
+            if self.spending is not None:
+                self.spending.paying(visit.caller)
+            explored = self.online is not None and self.online.tries_routes(visit.caller, model)
+            draw = self.placement.key(visit.id, given) if explored else ""
+            composed = await composing.compose(
+                given.text, given.thread, draw, given.media, visit.caller
+            )
+            self._prompts.labels(composing.mode, composed.cached or "no").inc()
+            for fallback in composed.fallbacks:
+                self._fallbacks.labels(*fallback.split(":")).inc()
+            visit.headers |= {
+                "x-pco-version": composing.version,
+                "x-pco-route": ",".join(map(str, composed.route.indices)),
+                "x-pco-mode": composing.mode,
+                "x-pco-cache": composed.cached or "no",
+            }
+            if composed.fallbacks:
+                visit.headers["x-pco-fallback"] = ",".join(composed.fallbacks)
+            yield composing, composed
 
     async def _version(self, model: object, visit: RequestContext, key: str = "") -> Composing:
         """The version of now by the ref's name, or the canary where there is a `key` that tries it;

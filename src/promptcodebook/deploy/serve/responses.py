@@ -27,12 +27,8 @@ _REFUSED = {
     "background": "this server answers while you wait: leave background out",
     "prompt": "this server stores no prompt templates: send instructions and input",
 }
-# They are said otherwise to a chat model, or are nothing to it.
-_OWN = {
-    *("input", "instructions", "max_output_tokens", "reasoning", "stream", "stream_options"),
-    *("text", "tool_choice", "tools", "include", "max_tool_calls", "metadata", "store"),
-    *("truncation", *_REFUSED),
-}
+# What is nothing to a chat model.
+_LEFT_OUT = {"stream_options", "max_tool_calls", "metadata", "truncation", *_REFUSED}
 _LOGPROBS = "message.output_text.logprobs"
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
@@ -67,7 +63,9 @@ def chat_body(given: Mapping[str, Any], cap: str) -> _Tree:
         if given.get(name):
             raise Refusal(why, param=name)
     asked = read_fields(ResponsesRequest, given)
-    body = {name: v for name, v in given.items() if name not in _OWN and v is not None}
+    # All else that is read here is put otherwise to a chat model.
+    own = _LEFT_OUT | ResponsesRequest.model_fields.keys() - {"model"}
+    body = {name: v for name, v in given.items() if name not in own and v is not None}
     body["messages"] = _messages(asked)
     if asked.max_output_tokens is not None:
         body[cap] = asked.max_output_tokens
@@ -171,8 +169,8 @@ def _part(part: object) -> _Tree:
         return {"type": "file", "file": {name: tree[name] for name in named if tree.get(name)}}
     if kind in ("refusal", "input_audio"):
         return tree
-    said = f"a part of type {str(kind)[:40]!r} is nothing that a chat model reads: send its content"
-    raise Refusal(said, param="input")
+    what = f"a part of type {str(kind)[:40]!r}"
+    raise Refusal(f"{what} is nothing that a chat model reads: send its content", param="input")
 
 
 def _unreadable() -> Refusal:
@@ -215,8 +213,8 @@ class ResponseBuilder:
             else:
                 async with aclosing(answer.pieces) as pieces:
                     async for piece in pieces:
-                        if said := b"".join(map(self._line, piece.splitlines())):
-                            yield said
+                        if events := b"".join(map(self._line, piece.splitlines())):
+                            yield events
             if not self._over:
                 raise Refusal("the model broke off its reply", kind="upstream_error")
         except Refusal as refusal:
@@ -239,8 +237,8 @@ class ResponseBuilder:
         try:
             tree: Any = parse_json(data, LENIENT_JSON)
             if "choices" not in tree and tree.get("error"):
-                said = str(tree["error"].get("message") or "the model failed")
-                raise Refusal(said, status=502, kind="upstream_error")
+                message = str(tree["error"].get("message") or "the model failed")
+                raise Refusal(message, status=502, kind="upstream_error")
             self._model = tree.get("model") or self._model
             self._usage = tree.get("usage") or self._usage
             events = b""

@@ -1,6 +1,7 @@
 """What each caller may spend a day, and the last requests with their prompts. A call reserves the
 most that it can cost and is booked at what it took, so spending stays within the budget while the
-model keeps to the length it was given. The day is UTC's. Reservations are on disk within a moment:
+model keeps to the length it was given. The day is UTC's; what was spent on several days is kept, so
+a clock that jumps gives no budget twice. Reservations are on disk within a moment:
 a restart gives nothing back, and calls cut off by a kill count as spent."""
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
+
+from pydantic import TypeAdapter
 
 from promptcodebook.base.sqlite import Packer, Reader, unpack
 from promptcodebook.calls import Role, Usage
@@ -76,16 +79,14 @@ def find_record(path: Path, request_id: str) -> RequestRecord:
         hint = "the record keeps the last requests only: serve.records in pco.toml; PCO_REQUESTS "
         hint += "names its file"
         raise StoreError(f"no request {request_id} is recorded in {path}", hint=hint)
-    tree: dict[str, Any] = unpack(rows[0][0])
-    for name in ("route", "instincts", "fallbacks", "constraints"):
-        tree[name] = tuple(tree[name])
-    return RequestRecord(**tree)
+    return TypeAdapter(RequestRecord).validate_python(unpack(rows[0][0]))
 
 
 _caller: ContextVar[str] = ContextVar("who the calls of a request are for", default="")
 _CAPS = ("max_tokens", "max_completion_tokens")
 _PREAMBLE = 128  # Tokens that a chat template may put around messages, of a byte or more each.
 _EPSILON = 1e-9
+_DAYS = 7  # The last days in use: a clock that was ahead may come back to one of them.
 
 
 class Spending(BackgroundFile):
@@ -107,10 +108,10 @@ class Spending(BackgroundFile):
             prices.require(models)
         self._allowed, self._prices = allowed, prices
         self._model, self._length = models[0], length
-        self._now, self._day = now, now().date().isoformat()
+        self._now = now
         self._in_flight: dict[int, tuple[str, str, Usage]] = {}
         self._tickets = 0
-        self._spent: dict[str, Usage] = {}
+        self._spent: dict[str, dict[str, Usage]] = {}
 
         def write(db: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
             db.executemany(
@@ -121,9 +122,10 @@ class Spending(BackgroundFile):
             )
 
         def read(db: sqlite3.Connection) -> None:
-            db.execute("DELETE FROM spent WHERE day < ?", (self._day,))
-            rows = db.execute("SELECT caller, calls, tokens, usd FROM spent").fetchall()
-            self._spent = {who: Usage(calls, tokens, cost=usd) for who, calls, tokens, usd in rows}
+            last = "SELECT DISTINCT day FROM spent ORDER BY day DESC LIMIT ?"
+            db.execute(f"DELETE FROM spent WHERE day NOT IN ({last})", (_DAYS,))
+            for who, day, *spent, usd in db.execute("SELECT * FROM spent ORDER BY day"):
+                self._spent.setdefault(day, {})[who] = Usage(*spent, cost=usd)
 
         def summed(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
             """No row is left out: a restart must give nothing back."""
@@ -143,9 +145,9 @@ class Spending(BackgroundFile):
         if budget is None:
             return 0
         today = self._now()
-        if self._day != today.date().isoformat():
-            self._day, self._spent = today.date().isoformat(), {}
-        ahead = self._spent.get(caller, Usage()) + replace(most, cost=most.cost or 0.0)
+        day = today.date().isoformat()
+        spent = self._spent.get(day, {}).get(caller, Usage())
+        ahead = spent + replace(most, cost=most.cost or 0.0)
         for limit, needed, words in (
             (budget.calls, ahead.calls, "{:,} calls"),
             (budget.tokens, ahead.tokens, "{:,} tokens"),
@@ -161,8 +163,8 @@ class Spending(BackgroundFile):
                 wait = int((resets - today).total_seconds())
                 raise Refusal(text, status=429, kind="insufficient_quota", retry_after=wait)
         self._tickets += 1
-        self._in_flight[self._tickets] = self._day, caller, most
-        self._add(self._day, caller, most)
+        self._in_flight[self._tickets] = day, caller, most
+        self._add(day, caller, most)
         return self._tickets
 
     def end(self, ticket: int, role: Role, usage: Usage, lost: bool) -> None:
@@ -172,8 +174,10 @@ class Spending(BackgroundFile):
 
     def _add(self, day: str, caller: str, usage: Usage) -> None:
         usage = replace(usage, cost=usage.cost or 0.0)
-        if day == self._day:
-            self._spent[caller] = self._spent.get(caller, Usage()) + usage
+        spent = self._spent.setdefault(day, {})
+        spent[caller] = spent.get(caller, Usage()) + usage
+        if len(self._spent) > _DAYS:
+            del self._spent[next(iter(self._spent))]  # the one that came into use first
         self.put((caller, day, usage.calls, usage.tokens, usage.cost))
 
     def paying(self, caller: str) -> None:

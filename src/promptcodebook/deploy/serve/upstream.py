@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import json
 import logging
+import operator
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import reduce
 from itertools import chain
 from typing import Any, Literal, cast
 
@@ -21,7 +23,14 @@ from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport, transport_to
 from promptcodebook.lm.spec import ApiKey, Spec, parse_spec
-from promptcodebook.lm.wire import ENDINGS, ModelAddress, Quirks, broken_off, read_error_body
+from promptcodebook.lm.wire import (
+    BAD_KEY,
+    ENDINGS,
+    ModelAddress,
+    Quirks,
+    broken_off,
+    read_error_body,
+)
 
 _log = logging.getLogger(__name__)
 CAPS = {"max_tokens", "max_completion_tokens"}
@@ -50,17 +59,17 @@ class _Watch:
     that comes in pieces. Lines wait in `held` while a key may have begun in them."""
 
     def __init__(self, secrets: Sequence[bytes], usage: Usage) -> None:
-        self.told: dict[str, object] = {}
+        self.usage: dict[str, object] = {}
         self.output: list[str] = []
         self.held = b""
-        self._usage, self._hidden = usage, False
+        self._wanted, self._hidden = usage, False
         self._secrets = [each.decode("latin-1") for each in secrets]
         self._most = max(map(len, self._secrets), default=0)
-        self._said: dict[int, str] = {}
+        self._ends: dict[int, str] = {}
 
     def passes(self, lines: bytes) -> bytes:
         """What of the lines may pass now, after those that waited. Raises Refusal at a key."""
-        if not self._secrets and self._usage == "ignored":
+        if not self._secrets and self._wanted == "ignored":
             return lines
         ready = b""
         for line in lines.splitlines(keepends=True):
@@ -70,10 +79,10 @@ class _Watch:
                 continue
             self.held += line
             begun = any(
-                said.endswith(secret[:length])
-                for said in self._said.values()
+                end.endswith(secret[:length])
+                for end in self._ends.values()
                 for secret in self._secrets
-                for length in range(min(len(said), len(secret) - 1), _LEAST_PIECE - 1, -1)
+                for length in range(min(len(end), len(secret) - 1), _LEAST_PIECE - 1, -1)
             )
             if len(self.held) > _LONGEST_LINE or not begun:
                 ready, self.held = ready + self.held, b""
@@ -84,21 +93,21 @@ class _Watch:
             tree: Any = parse_json(data, LENIENT_JSON)
             choices: Any = tree["choices"]
             if usage := tree.get("usage"):
-                self.told.update(usage)
+                self.usage.update(usage)
             if usage and not choices:
-                return self._usage == "hidden"
+                return self._wanted == "hidden"
             for each in choices:
                 index = each.get("index")
                 index = index if index in range(_MOST_CHOICES) else 0
                 delta: Any = each.get("delta")
-                said = cast("Any", delta).get("content") if isinstance(delta, dict) else None
-                if not index and isinstance(said, str) and len(self.output) < _MOST_KEPT:
-                    self.output.append(said)
-                said = self._said.get(index, "") + "".join(_texts(delta))
-                if any(secret in said for secret in self._secrets):
-                    text = "the model's reply holds this server's own key, and was cut off there"
-                    raise Refusal(text, status=502, kind="upstream_error")
-                self._said[index] = said[-self._most :]
+                text = cast("Any", delta).get("content") if isinstance(delta, dict) else None
+                if not index and isinstance(text, str) and len(self.output) < _MOST_KEPT:
+                    self.output.append(text)
+                end = self._ends.get(index, "") + "".join(_texts(delta))
+                if any(secret in end for secret in self._secrets):
+                    message = "the model's reply holds this server's own key, and was cut off there"
+                    raise Refusal(message, status=502, kind="upstream_error")
+                self._ends[index] = end[-self._most :]
         except (ValueError, TypeError, LookupError, AttributeError):
             pass  # no event of ours: it says nothing
         return False
@@ -169,7 +178,8 @@ def length_field(spec: Spec) -> Literal["max_tokens", "max_completion_tokens"]:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamAnswer:
-    """What came back: a body, or pieces of one that are whole lines. `close` gives up the rest."""
+    """What came back: a body, or pieces of one that are whole lines. `close` gives up the rest, and
+    `heard` reads the pieces as they pass."""
 
     status: int
     kind: str
@@ -177,27 +187,26 @@ class UpstreamAnswer:
     body: bytes = b""
     pieces: AsyncGenerator[bytes, None] | None = None
     close: Callable[[], None] = lambda: None
-    told: dict[str, object] = field(default_factory=lambda: {})
-    said: Sequence[str] = ()
+    heard: _Watch | None = None
 
     @property
     def output(self) -> str:
         """The text of its first choice as far as it came, cut at 20,000 characters; '' for none."""
-        try:
-            if self.pieces is not None:
-                return "".join(self.said)[:_MOST_KEPT]
-            tree = parse_json(self.body, LENIENT_JSON)
-            return tree["choices"][0]["message"]["content"][:_MOST_KEPT]
-        except (ValueError, TypeError, LookupError):
-            return ""
+        if self.heard is not None:
+            return "".join(self.heard.output)[:_MOST_KEPT]
+        text = self._at("choices", 0, "message", "content")
+        return text[:_MOST_KEPT] if isinstance(text, str) else ""
 
     @property
     def usage(self) -> object:
         """What the reply says that it took; None or {} where it does not."""
+        return self._at("usage") if self.heard is None else self.heard.usage
+
+    def _at(self, *place: str | int) -> object:
+        """What the body has there; None where it has no such place."""
         try:
-            if self.pieces is not None:
-                return self.told
-            return parse_json(self.body, LENIENT_JSON)["usage"]
+            tree: Any = parse_json(self.body, LENIENT_JSON)
+            return reduce(operator.getitem, place, tree)
         except (ValueError, TypeError, LookupError):
             return None
 
@@ -236,11 +245,11 @@ class Upstream:
     def completed(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
         """The caller's body with `own` fields, the verdict's, where the caller says nothing. Fields
         that the model refuses are left out."""
-        said, cap = {name for name, value in given.items() if value is not None}, self._quirks.cap
+        theirs, cap = {name for name, v in given.items() if v is not None}, self._quirks.cap
         named = {cap if name in CAPS else name: value for name, value in own.items()}
-        if said & CAPS:
+        if theirs & CAPS:
             named.pop(cap, None)
-        left_out = said | self._quirks.dropped
+        left_out = theirs | self._quirks.dropped
         return {**given, **{name: v for name, v in named.items() if name not in left_out}}
 
     def learns(
@@ -274,15 +283,15 @@ class Upstream:
         headers = {"Retry-After": wait} if wait.isascii() and wait.isprintable() and wait else {}
         if reply.status == 200 and kind.startswith("text/event-stream"):
             pieces = self._lines(reply, watch)
-            answer = UpstreamAnswer(200, kind, headers, pieces=pieces, close=reply.close)
-            return replace(answer, told=watch.told, said=watch.output)
+            return UpstreamAnswer(200, kind, headers, b"", pieces, reply.close, watch)
         try:
             body = self._scrub(await reply.whole(), reply.status)
         except LMError as error:
             raise _refusal(error) from None
         finally:
             reply.close()
-        if reply.status in _OURS or 300 <= reply.status < 400:
+        wrong_key = reply.status == 400 and read_error_body(body).code == BAD_KEY
+        if wrong_key or reply.status in _OURS or 300 <= reply.status < 400:
             _log.error("the model's server answers with status %d", reply.status)
             text = "the model refused this server"
             raise Refusal(text, status=502, kind="upstream_error", unpaid=True)

@@ -22,7 +22,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 from promptcodebook.base.paths import read_bytes
 from promptcodebook.calls import Message, Tree
 from promptcodebook.config.secrets import fill_secrets
-from promptcodebook.deploy.http.admission import kind_and_place
+from promptcodebook.deploy.http.admission import without_quotes
 from promptcodebook.deploy.online.exploring import Explorer
 from promptcodebook.deploy.registry.log import version_of
 from promptcodebook.deploy.registry.registry import Canary, Registry
@@ -220,11 +220,11 @@ class Composing:
         composed = await self._prompt(text, media, caller)
         if self._explorer is None or composed.expected is None or not key:
             return composed
-        tried = self._explorer.choose(composed.route, composed.expected, key)
-        if tried.route is composed.route:
-            return replace(composed, propensity=tried.propensity)
-        explored = await self._compose(self.policy.example_of(text), tried.route)
-        return replace(explored, propensity=tried.propensity, expected=composed.expected)
+        route, chance = self._explorer.choose(composed.route, composed.expected, key)
+        if route is composed.route:
+            return replace(composed, propensity=chance)
+        explored = await self._compose(self.policy.example_of(text), route)
+        return replace(explored, propensity=chance, expected=composed.expected)
 
     async def _prompt(self, text: str, media: Sequence[Tree], caller: str) -> Composed:
         if not text or text.isspace():
@@ -237,8 +237,8 @@ class Composing:
             example = self.policy.example_of(text)
             if not media:
                 return key, example
-            said = Message("user", text, {"role": "user", "content": list(media)})
-            return key, replace(example, messages=(said,))
+            turn = Message("user", text, {"role": "user", "content": list(media)})
+            return key, replace(example, messages=(turn,))
 
         long = media or len(text) >= _LONG
         key, example = await asyncio.to_thread(hashed) if long else hashed()
@@ -377,12 +377,10 @@ class Live:
         try:
             found = await asyncio.to_thread(other)
         except Exception as error:
-            # Another's message may quote anything.
-            said = str(error) if isinstance(error, PcoError) else kind_and_place(error)
             self.failures += 1
-            if said != self._refused:
-                self._refused = said
-                _log.error("the version served stays %s: %s", self.version, said)
+            if (message := without_quotes(error)) != self._refused:
+                self._refused = message
+                _log.error("the version served stays %s: %s", self.version, message)
             return False
         if found is None:
             return False
@@ -419,11 +417,10 @@ class Live:
             if before is not None and self.canary and before.version != self.canary.version:
                 self.tried = None
                 self._end(before)
-            said = str(error) if isinstance(error, PcoError) else kind_and_place(error)
             self.failures += 1
-            if said != self.untried:
-                self.untried = said
-                _log.error("the canary is not served, and %s answers: %s", self.version, said)
+            if (message := without_quotes(error)) != self.untried:
+                self.untried = message
+                _log.error("the canary is not served, and %s answers: %s", self.version, message)
             return
         self.untried = ""
         if self.tried is not before:

@@ -3,7 +3,7 @@ simulated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from promptcodebook.report import history, page, training, verdict
 from promptcodebook.report.context import Context, facts, render_sections
 from promptcodebook.report.pages import address, render
 from promptcodebook.report.traces import Training, judged_parts, parts_of_trace, reward_text
-from promptcodebook.store.effects import Effect, read_effects, signed
+from promptcodebook.store.effects import read_effects, signed
 from promptcodebook.store.events import Compared, Event, Started
 from promptcodebook.store.lock import holder
 from promptcodebook.types import Codebook, Step
@@ -133,16 +133,10 @@ def codebook_screen(followed: FollowedRun) -> Screen:
     known = [step for step in look.steps if step.index <= context.deployed_as.step]
     values = training.codebook_values(context, training.Earned(known))
     if context.deployed is not None:
-        texts, latest, fits = context.codebook.texts, context.state.parameters, _fits(followed)
+        texts, latest = context.codebook.texts, context.state.parameters
         values |= {
             "tags": [_tags(look.steps, k) for k in range(len(texts))],
-            # The latest of each, where it has a pair: in this codebook, on the run's own data.
-            "measured": {
-                each.instinct: _in_words(each)
-                for each in read_effects(followed.path)
-                if each.difference is not None and all(fits(each))
-                if (each.instinct, each.text) in enumerate(texts)
-            },
+            "measured": _measured(followed, texts),
             "measure": f"pco codebook effect {shell(context.header.id)}",
             "later": latest.codebook if latest is not None else context.codebook,
             "routing": render_sections([training.RoutingSection(context)], look.events),
@@ -162,25 +156,24 @@ def _tags(steps: Sequence[Step], k: int) -> list[str]:
     return []
 
 
-def _in_words(effect: Effect) -> str:
-    """The reward of the inputs that get the instinct, with it and without it."""
-    assert effect.means is not None and effect.difference is not None
-    held, others = map(number, effect.means)
-    told = f"{held} with it, {others} without: {signed(effect.difference)}, n = {effect.n}"
-    return f"{told}, {effect.split}{', simulated' if effect.simulated else ''}"
-
-
-def _fits(followed: FollowedRun) -> Callable[[Effect], tuple[bool, bool]]:
-    """Whether an effect is of the policy that the run has now, and of its data."""
-    data = followed.header.fingerprints
+def _measured(followed: FollowedRun, texts: Sequence[str]) -> dict[int, str]:
+    """By instinct, the reward of the inputs that get it, with it and without it: the latest that
+    was measured in this codebook, on the run's own data."""
     try:
         policy = read_policy_file(followed.path / POLICY).digest
     except PolicyError:
         policy = ""  # it wrote none yet
-    return lambda effect: (
-        not policy or policy == effect.policy,
-        effect.data in ("", data.get(effect.split, effect.data)),
-    )
+    data, found = followed.header.fingerprints, dict[int, str]()
+    for each in read_effects(followed.path):
+        ours = policy in ("", each.policy) and each.data in ("", data.get(each.split, each.data))
+        same = (each.instinct, each.text) in enumerate(texts)
+        if ours and same and each.difference is not None and each.means is not None:
+            held, others = map(number, each.means)
+            found[each.instinct] = (
+                f"{held} with it, {others} without: {signed(each.difference)}, n = {each.n}, "
+                f"{each.split}{', simulated' if each.simulated else ''}"
+            )
+    return found
 
 
 def examples_screen(followed: FollowedRun) -> Screen:

@@ -76,9 +76,6 @@ class Viewer:
         self.open_runs = following.OpenRuns(runs_dir, trust=trust, read_only=read_only)
         self._runs, self._read_only = RunsList(runs_dir), read_only
 
-    def close(self) -> None:
-        self.open_runs.close()
-
     def application(self) -> web.Application:
         """The screens by their addresses; below /live a page hears that it is out of date."""
         application = web.Application(middlewares=[_guard])
@@ -130,14 +127,14 @@ class Viewer:
     def _of_run(self, make: _OfRun, request: web.Request) -> Screen:
         key = request.match_info["run"]
         with self.open_runs.reading(key) as followed:
-            return self._no_run(key) if followed is None else make(followed, request)
+            if followed is None:
+                place = self.open_runs.runs_dir
+                return missing(f"There is no run {key} in {place}.", "pco runs list")
+            return make(followed, request)
 
     def _run_mark(self, request: web.Request) -> str:
         with self.open_runs.reading(request.match_info["run"]) as followed:
             return followed.mark() if followed is not None else following.GONE
-
-    def _no_run(self, key: str) -> Screen:
-        return missing(f"There is no run {key} in {self.open_runs.runs_dir}.", "pco runs list")
 
 
 def _shown(make: Callable[[web.Request], Screen]) -> _Answer:
@@ -148,11 +145,11 @@ def _shown(make: Callable[[web.Request], Screen]) -> _Answer:
             screen = await asyncio.to_thread(make, request)
         except Exception as error:  # a page that cannot be made takes no other down
             if isinstance(error, PcoError):
-                said = missing(str(error), error.hint or "")
+                screen = missing(str(error), error.hint or "")
             else:
                 _log.exception("%s was not shown", request.path)
-                said = missing(f"{_UNFORESEEN} ({type(error).__name__}).", _CHECK)
-            screen = replace(said, title="This cannot be shown", status=500)
+                screen = missing(f"{_UNFORESEEN} ({type(error).__name__}).", _CHECK)
+            screen = replace(screen, title="This cannot be shown", status=500)
         body, kind = page_of(screen, urlsplit(str(request.rel_url)).path), "text/html"
         return web.Response(body=body, status=screen.status, content_type=kind, charset="utf-8")
 
@@ -268,4 +265,4 @@ async def viewing(site: Viewer, port: int = 0) -> AsyncGenerator[str, None]:
         yield f"http://{bound[0]}:{bound[1]}"
     finally:
         await runner.cleanup()
-        site.close()
+        site.open_runs.close()

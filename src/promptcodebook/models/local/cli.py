@@ -47,14 +47,6 @@ def serve(
     task: command.TaskName = None,
     data: command.DataDir = None,
     config: command.ConfigOption = None,
-    latency: str | None = typer.Option(
-        None, help="Simulated: 0.2, uniform:0.05-0.3 or lognormal:0.1,0.5 seconds."
-    ),
-    faults: str | None = typer.Option(
-        None, help="Simulated, e.g. 429:0.1,500:0.05,drop:0.05,json:0.05,truncate:0.02."
-    ),
-    load: str | None = typer.Option(None, help="Simulated: what a hundred words of prompt cost."),
-    world: str | None = typer.Option(None, help="Simulated: which world, so what inputs need."),
     as_json: command.Json = False,
 ) -> None:
     """Serve until Ctrl-C. The first line on stdout is the spec to use as --lm.
@@ -65,10 +57,8 @@ def serve(
     from promptcodebook.deploy.http.admission import require_keys
     from promptcodebook.lm.spec import parse_spec
 
-    typed = {"latency": latency, "faults": faults, "load": load, "world": world}
-    simulated_only = {"task": task, "data": data, "config": config, **typed}
     if not model.startswith("simulated"):
-        _check_fits(simulated_only, "the simulated model")
+        _check_fits({"task": task, "data": data, "config": config}, "the simulated model")
         require_modules(_SERVED_BY, "serving a local model", "local-server")
         from promptcodebook.models.local.server import ServerOptions
 
@@ -79,10 +69,8 @@ def serve(
     _check_fits({"queue": queue, "4bit": four_bit}, "models of this machine")
     require_keys((key,), host, "pco lm serve simulated")
     open_site = import_part(COMMAND_GROUP, "lm.simulated", "the simulated model", "simulated")
-    given = {name: value for name, value in typed.items() if value is not None}
-    spec = parse_spec(model, {})
-    spec = replace(spec, params={**spec.params, **given})
-    site = open_site(spec, *command.gather_settings(config, command.flag_layer(task, data)), key)
+    settings = command.gather_settings(config, command.flag_layer(task, data))
+    site = open_site(parse_spec(model, {}), *settings, key)
 
     def ready(address: Address) -> None:
         _tell(f"{address.base_url}#simulated", address, as_json)

@@ -36,8 +36,6 @@ _VERSION = 2  # of what is written here: a folder of another one is not used
 class GgufHeader:
     """`control_tokens` as written; `cache_bytes` of one token at 16 bits, 0 = unknown."""
 
-    name: str
-    architecture: str
     context_length: int
     control_tokens: tuple[str, ...]
     cache_bytes: int
@@ -56,8 +54,6 @@ def read_gguf(path: str | Path) -> GgufHeader:
     heads = count("attention.head_count") or 1
     width = count("attention.key_length") or count("embedding_length") // heads
     return GgufHeader(
-        str(fields.get("general.name") or Path(path).stem),
-        kind,
         count("context_length") or 2048,
         tuple(word for word, of in zip(tokens, kinds, strict=False) if of == _CONTROL and word),
         4 * count("block_count") * (count("attention.head_count_kv") or heads) * width,

@@ -159,8 +159,8 @@ def _trainer(
     def reward(completions: Any, completion_ids: Any, row: Sequence[int], **_: Any) -> list[float]:
         ends: set[int] = set(trainer.eos_token_ids)
         written = [
-            Written(at, said[0]["content"], lengths[at], len(ids), not ids or ids[-1] not in ends)
-            for said, ids, at in zip(completions, completion_ids, row, strict=True)
+            Written(at, reply[0]["content"], lengths[at], len(ids), not ids or ids[-1] not in ends)
+            for reply, ids, at in zip(completions, completion_ids, row, strict=True)
         ]
         return [float(each) for each in watch.score(trainer.state.global_step, written)]
 

@@ -240,7 +240,7 @@ class _Exchange:
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self.status = 0
-        self.ended = False
+        self.ended = self.gone = False
         self._receive, self._send = receive, send
         self._task = asyncio.current_task()
         self._watching: asyncio.Future[None] | None = None
@@ -255,7 +255,7 @@ class _Exchange:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         assert self._task is not None
-        self._task.cancel()
+        self.gone = self._task.cancel()
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -280,19 +280,9 @@ class _Gate:
     def __init__(self, app: FastAPI, callers: Callers, metrics: Metrics) -> None:
         self._app, self._callers, self._metrics = app, callers, metrics
         self._paths = {getattr(route, "path", "") for route in app.routes}
-        self._under_way: set[asyncio.Task[Any] | None] = set()
-        self._stopping = False
-
-    def stop(self) -> None:
-        """Cancels the calls under way; their callers read that the server stops."""
-        self._stopping = True
-        for task in filter(None, self._under_way):
-            task.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun, task = time.perf_counter(), asyncio.current_task()
-        exchange = _Exchange(receive, send)
-        self._under_way.add(task)
+        begun, exchange = time.perf_counter(), _Exchange(receive, send)
         try:
             if scope["path"] not in _OPEN:
                 self._callers.admit(Headers(scope=scope))
@@ -300,14 +290,13 @@ class _Gate:
         except Refusal as refusal:
             await _refuse(refusal)(scope, receive, exchange.send)
         except asyncio.CancelledError:
-            if self._stopping:
+            if not exchange.gone:  # by Uvicorn, which stops
                 await self._say_it_stops(scope, exchange)
         except Exception as error:
             # Starlette has answered, and raises it again. Its message may quote the request.
             _log.error("a call failed: %s", kind_and_place(error))
         finally:
             exchange.close()
-            self._under_way.discard(task)
             known = scope["path"] if scope["path"] in self._paths else "other"
             path = getattr(scope.get("route"), "path", known)
             status = exchange.status if exchange.ended else HUNG_UP
@@ -453,8 +442,7 @@ class LocalServer:
             proxy_headers=False,
             limit_concurrency=RequestLimits(in_flight=self._terms.queue).connections,
             timeout_keep_alive=20,
-            # A second more than completions have: those that are cancelled then still answer.
-            timeout_graceful_shutdown=self._terms.drain_s + 1,
+            timeout_graceful_shutdown=self._terms.drain_s,
         )
         server = _Server(config)
         running = asyncio.ensure_future(server.serve(sockets=[bound]))
@@ -465,11 +453,11 @@ class LocalServer:
             loading.cancel()
             await asyncio.gather(loading, return_exceptions=True)
             server.should_exit = True
-            stop = asyncio.get_running_loop().call_later(self._terms.drain_s, self._gate.stop)
             try:
                 await running
+                if cancelled := [*server.server_state.tasks]:  # they still answer
+                    await asyncio.wait(cancelled)
             finally:
-                stop.cancel()
                 if self._engine is not None:
                     await self._engine.close()
 
@@ -555,13 +543,13 @@ class LocalServer:
                 async for index, piece in pieces:
                     if not begun:
                         begun = True
-                        yield _event(*map(completion.first_chunk, range(len(jobs))))
+                        yield _event(*(completion.chunk(None, n) for n in range(len(jobs))))
                     if isinstance(piece, str):
-                        yield _event(completion.text_chunk(piece, index))
+                        yield _event(completion.chunk({"content": piece}, index))
                         continue
                     done[index] = piece
                     tree = _logprobs_tree(piece)
-                    yield _event(completion.last_chunk(_to_reply(piece), index, tree))
+                    yield _event(completion.chunk({}, index, piece.finish, tree))
         made = [done[index] for index in range(len(jobs))]
         self._count(made)
         if call.stream_usage:

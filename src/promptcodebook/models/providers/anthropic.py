@@ -4,6 +4,7 @@ and of a conversation are marked for the prompt cache: the next turn pays a tent
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -46,46 +47,57 @@ class Anthropic(library.ProviderLibrary):
                     thoughts += getattr(block, "thinking", "")
                     kept.append(block.model_dump(exclude_none=True))
                 case "tool_use":
-                    calls.append(library.call_of(block.id, block.name, json.dumps(block.input)))
+                    calls.append(_call(block, json.dumps(block.input)))
                 case _:
                     pass  # what the provider's own tools did
-        said = library.said_of(text, thoughts, calls)
-        if calls and kept:
-            said["thinking_blocks"] = kept  # to be sent back with the results of the calls
-        reason = message.stop_reason or "end_turn"
+        optional: library.JsonDict = {
+            "tool_calls": calls,
+            "reasoning_content": thoughts,
+            # To be sent back with the results of the calls.
+            "thinking_blocks": kept if calls else [],
+        }
+        more = {name: value for name, value in optional.items() if value}
+        choice = {"message": {"role": "assistant", "content": text or None, **more}}
+        ending = _ending(message.stop_reason or "end_turn")
         usage = _usage(message.usage, message.usage.output_tokens)
-        own = library.head_of(message.id, self.model)
-        return library.completion_of(own, said, _finish(reason), reason, usage)
+        head = self._head(message.id, "chat.completion")
+        return {**head, "choices": [{"index": 0, **choice, **ending}], "usage": usage}
 
     async def stream(
         self, client: Any, asked: library.JsonDict
     ) -> AsyncGenerator[library.JsonDict, None]:
-        own, counts, calls, reason = library.head_of("", self.model), None, -1, "end_turn"
+        head, counts, calls, reason = library.JsonDict(), None, -1, "end_turn"
+
+        def chunk(delta: library.JsonDict, **ending: Any) -> library.JsonDict:
+            choice = {"index": 0, "delta": delta, "finish_reason": None, **ending}
+            return {**head, "choices": [choice]}
+
         events = await client.messages.create(**asked, stream=True)
         async with events:
             async for event in events:
                 match event.type:
                     case "message_start":
-                        own, counts = (
-                            library.head_of(event.message.id, self.model),
-                            event.message.usage,
-                        )
-                        yield library.chunk_of(own, {"role": "assistant", "content": ""})
+                        head = self._head(event.message.id, "chat.completion.chunk")
+                        counts = event.message.usage
+                        yield chunk({"role": "assistant", "content": ""})
                     case "content_block_start" if event.content_block.type == "tool_use":
                         calls += 1
-                        block = event.content_block
-                        begun = {"index": calls, **library.call_of(block.id, block.name, "")}
-                        yield library.chunk_of(own, {"tool_calls": [begun]})
+                        begun = {"index": calls, **_call(event.content_block, "")}
+                        yield chunk({"tool_calls": [begun]})
                     case "content_block_delta":
                         if delta := _delta(event.delta, calls):
-                            yield library.chunk_of(own, delta)
+                            yield chunk(delta)
                     case "message_delta":
                         reason = event.delta.stop_reason or reason
-                        written = event.usage.output_tokens
-                        yield library.chunk_of(own, {}, _finish(reason), reason)
-                        yield library.usage_chunk_of(own, _usage(counts, written))
+                        yield chunk({}, **_ending(reason))
+                        usage = _usage(counts, event.usage.output_tokens)
+                        yield {**head, "choices": [], "usage": usage}
                     case _:
                         pass
+
+    def _head(self, own_id: str, kind: str) -> library.JsonDict:
+        named = {"id": f"chatcmpl-{own_id}", "created": int(time.time()), "model": self.model}
+        return {**named, "object": kind}
 
     def refusal(self, error: Exception) -> library.RefusedCall | None:
         if not isinstance(error, self.library.APIStatusError):
@@ -118,8 +130,8 @@ class Anthropic(library.ProviderLibrary):
         }
         if system:
             asked["system"] = system
-        if stops := library.stops_of(body):
-            asked["stop_sequences"] = stops
+        if stop := body.get("stop"):
+            asked["stop_sequences"] = [stop] if isinstance(stop, str) else stop
         if tools := body.get("tools"):
             asked["tools"] = [_tool(each) for each in tools]
         if choice := _tool_choice(body):
@@ -202,9 +214,11 @@ def _block(part: library.JsonDict) -> library.JsonDict:
 
 
 def _source(url: str) -> library.JsonDict:
-    if (inline := library.inline_of(url)) is None:
+    head, comma, data = url.partition(",")
+    if not (comma and head.startswith("data:") and head.endswith(";base64")):
         return {"type": "url", "url": url}
-    return {"type": "base64", "media_type": inline[0], "data": inline[1]}
+    media_type = head[5:].removesuffix(";base64").partition(";")[0]
+    return {"type": "base64", "media_type": media_type, "data": data}
 
 
 def _tool(tool: library.JsonDict) -> library.JsonDict:
@@ -229,8 +243,16 @@ def _tool_choice(body: library.JsonDict) -> library.JsonDict | None:
     return made if choice else None
 
 
-def _finish(reason: str) -> str:
-    return library.dialect("anthropic")["finish"].get(reason, library.BROKEN_OFF)
+def _call(block: Any, arguments: str) -> library.JsonDict:
+    function = {"name": block.name, "arguments": arguments}
+    return {"id": block.id, "type": "function", "function": function}
+
+
+def _ending(reason: str) -> library.JsonDict:
+    """OpenAI's word for why a reply ended, or one for a reply that is not whole; and Anthropic's
+    own."""
+    finish = library.dialect("anthropic")["finish"].get(reason, "error")
+    return {"finish_reason": finish, "native_finish_reason": reason}
 
 
 def _delta(delta: Any, calls: int) -> library.JsonDict | None:
@@ -249,4 +271,10 @@ def _delta(delta: Any, calls: int) -> library.JsonDict | None:
 def _usage(counts: Any, completion: int) -> library.JsonDict:
     """Anthropic counts what was read from its cache, and written into it, apart."""
     read, written = counts.cache_read_input_tokens or 0, counts.cache_creation_input_tokens or 0
-    return library.usage_of(counts.input_tokens + read + written, completion, read, written)
+    prompt = counts.input_tokens + read + written
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": read, "cache_write_tokens": written},
+    }

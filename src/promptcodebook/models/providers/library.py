@@ -5,7 +5,6 @@ words, and words the reply as such a server would. All above works as ever."""
 from __future__ import annotations
 
 import json
-import time
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -25,8 +24,6 @@ from promptcodebook.lm.wire import ModelAddress, fault_of
 JsonDict = dict[str, Any]
 # A status, the body of the error as OpenAI words it, and headers.
 RefusedCall = tuple[int, JsonDict, Mapping[str, str]]
-# Replaces a provider's word for a reply that is not whole; the word itself is kept beside it.
-BROKEN_OFF = "error"
 _KEYS = ("authorization", "x-api-key")
 
 
@@ -251,55 +248,6 @@ def tree_of(value: object) -> JsonDict:
     return cast("JsonDict", value) if isinstance(value, dict) else {}
 
 
-def usage_of(prompt: int, completion: int, cached: int, written: int = 0) -> JsonDict:
-    """Of the whole prompt, `cached` tokens were read from a cache and `written` put into one."""
-    details = {"cached_tokens": cached, "cache_write_tokens": written}
-    counts = {"prompt_tokens": prompt, "completion_tokens": completion}
-    return {**counts, "total_tokens": prompt + completion, "prompt_tokens_details": details}
-
-
-def chunk_of(
-    own: JsonDict, delta: JsonDict, finish: str | None = None, reason: str = ""
-) -> JsonDict:
-    """A chunk of a stream; `own` is what all of them share."""
-    choice: JsonDict = {"index": 0, "delta": delta, "finish_reason": finish}
-    if finish is not None:
-        choice["native_finish_reason"] = reason
-    return {**own, "object": "chat.completion.chunk", "choices": [choice]}
-
-
-def usage_chunk_of(own: JsonDict, usage: JsonDict | None) -> JsonDict:
-    no_choices: list[JsonDict] = []
-    return {**own, "object": "chat.completion.chunk", "choices": no_choices, "usage": usage}
-
-
-def head_of(own_id: str, model: str) -> JsonDict:
-    return {"id": f"chatcmpl-{own_id}", "created": int(time.time()), "model": model}
-
-
-def said_of(text: str, thoughts: str, calls: Sequence[JsonDict]) -> JsonDict:
-    """A reply's content, tool calls and reasoning."""
-    said: JsonDict = {"content": text or None}
-    if calls:
-        said["tool_calls"] = list(calls)
-    if thoughts:
-        said["reasoning_content"] = thoughts
-    return said
-
-
-def completion_of(
-    own: JsonDict, message: JsonDict, finish: str | None, reason: str, usage: JsonDict | None
-) -> JsonDict:
-    """A whole reply. `reason` is the provider's own word for why it ended."""
-    said = {"role": "assistant", **message}
-    choice = {"index": 0, "message": said, "finish_reason": finish, "native_finish_reason": reason}
-    return {**own, "object": "chat.completion", "choices": [choice], "usage": usage}
-
-
-def call_of(call_id: str, name: str, arguments: str) -> JsonDict:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
 def parts_of(message: Mapping[str, Any]) -> list[JsonDict]:
     """A message's content as parts; [] where it has none."""
     content: Any = message.get("content")
@@ -317,16 +265,3 @@ def arguments_of(call: Mapping[str, Any]) -> JsonDict:
     if not isinstance(tree, dict):
         raise Declined(f"the arguments of {call['function'].get('name')!r} are no JSON object")
     return cast("JsonDict", tree)
-
-
-def inline_of(url: str) -> tuple[str, str] | None:
-    """Media type and base64 of a data URL; None for an address."""
-    head, comma, data = url.partition(",")
-    if not (comma and head.startswith("data:") and head.endswith(";base64")):
-        return None
-    return head[5:].removesuffix(";base64").partition(";")[0], data
-
-
-def stops_of(body: JsonDict) -> list[str] | None:
-    stop: Any = body.get("stop")
-    return [stop] if isinstance(stop, str) else stop

@@ -15,7 +15,6 @@ from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import sentences_of, shorten
 from promptcodebook.base.units import number
 from promptcodebook.cli.command import emit, headline_text, note, verdict_text, wrap_text
-from promptcodebook.cli.runs import write_run_report
 from promptcodebook.config import Config, load_config
 from promptcodebook.data import sample
 from promptcodebook.errors import MissingExtra, require_modules
@@ -25,6 +24,7 @@ from promptcodebook.paper.experiments.lab import read_training
 from promptcodebook.paper.experiments.page import read_table
 from promptcodebook.paper.tasks.houserules.task import SIX, present_prompt
 from promptcodebook.progress import watch_run
+from promptcodebook.report.page import write_report
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import Run, finish
 from promptcodebook.run.verdict import VerdictRow, VerdictTable
@@ -80,7 +80,8 @@ def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int
         return run.stop.exit_code
     report = run.path / "report.html"
     examples = {e.id: e for _, split in plan.dataset.items() for e in split}
-    write_run_report(run.path, report, examples)
+    with closing(RunStore.open(run.path)) as store:
+        write_report(store, report, examples)
     samples = _samples(run, {example.id: example for example in plan.dataset.test})
     if as_json:
         emit(_as_json(run, report, samples))

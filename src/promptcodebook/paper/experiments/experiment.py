@@ -28,7 +28,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import merge
 from promptcodebook.errors import Stop
 from promptcodebook.lm.spec import is_local, parse_spec
-from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, row_json
+from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, Runs, Settings, row_json
 from promptcodebook.paper.experiments.page import Block, Page, read_table
 from promptcodebook.store.run import RunStore
 
@@ -76,7 +76,7 @@ class Results:
 Rewards = Sequence[Sequence[float]]  # by run, then by example
 
 
-def crossed_interval(groups: Sequence[Sequence[float]], bounds: Bounds = (0.0, 1.0)) -> Interval:
+def crossed_interval(groups: Rewards, bounds: Bounds = (0.0, 1.0)) -> Interval:
     """The mean over runs (seeds) of equal weight on the same examples, in the same order. It covers
     another draw of examples and other seeds. The examples' part is the interval of their means over
     the runs. The seeds' part is Student's over the runs' means: a bootstrap takes two to five seeds
@@ -91,15 +91,13 @@ def crossed_interval(groups: Sequence[Sequence[float]], bounds: Bounds = (0.0, 1
     return Interval(examples.mean, round(low, DIGITS), round(high, DIGITS), n)
 
 
-def crossed_ratio(
-    above: Sequence[Sequence[float]], below: Sequence[Sequence[float]], seed: int = 0
-) -> Interval:
+def crossed_ratio(above: Rewards, below: Rewards) -> Interval:
     """Mean `above` over mean `below`, as in `crossed_interval`; infinite over 0. Raises ValueError
     without values."""
     if not above or not above[0]:
         raise ValueError("no values to take an interval of")
     runs, n = len(above), len(above[0])
-    draw = keyed_random(seed, "crossed", runs, n)
+    draw = keyed_random(0, "crossed", runs, n)
     pairs = [
         (math.fsum(a), math.fsum(b))
         for a, b in zip(zip(*above, strict=True), zip(*below, strict=True), strict=True)
@@ -133,9 +131,8 @@ def difference(a: Rewards, b: Rewards) -> Interval:
     """The mean of a - b; where only one has several runs, each is compared with the other."""
     runs = max(len(a), len(b))
     wide_a, wide_b = (list(x) * runs if len(x) == 1 else x for x in (a, b))
-    return crossed_interval(
-        [_minus(one, other) for one, other in zip(wide_a, wide_b, strict=True)], bounds=(-1.0, 1.0)
-    )
+    lost = [_minus(one, other) for one, other in zip(wide_a, wide_b, strict=True)]
+    return crossed_interval(lost, bounds=(-1.0, 1.0))
 
 
 def share(a: Rewards, whole: Rewards, floor: Rewards) -> Interval:
@@ -148,6 +145,7 @@ def _minus(a: Sequence[float], b: Sequence[float]) -> list[float]:
     return [round(x - y, 12) for x, y in zip(a, b, strict=True)]
 
 
+SourcesOf = Callable[[Lab], Sources | None]
 LEARNED = "learned"  # the row of a codebook's policy in its verdict
 RESAMPLES = 2000
 SHOWN = 6  # deployed prompts that are kept of a run
@@ -155,9 +153,7 @@ SHOWN = 6  # deployed prompts that are kept of a run
 FORM = 4
 
 
-def trained(
-    name: str, settings: Mapping[str, Any], sources: Callable[[Lab], Sources | None] | None = None
-) -> Cell:
+def trained(name: str, settings: Settings, sources: SourcesOf | None = None) -> Cell:
     """The run of these settings to its verdict, on the lab's model unless `sources` gives another.
     One that too many failures stopped has no learned row, and says why in `stopped`."""
 
@@ -237,7 +233,7 @@ def runs_of(results: Mapping[str, CellResult], name: str, mark: str = "/") -> li
     return [results[key] for key in sorted(found, key=lambda key: int(key.rpartition(mark)[2]))]
 
 
-def rewards(runs: Sequence[CellResult], row: str = LEARNED) -> Rewards:
+def rewards(runs: Runs, row: str = LEARNED) -> Rewards:
     """Of one row, by run and example; runs that were stopped before it are left out."""
     return [run["rows"][row]["rewards"] for run in runs if row in run["rows"]]
 
@@ -316,9 +312,7 @@ def made_by(measured: Results) -> list[Block]:
     order, spec = measured.order, measured.lab.spec
     typed = f"pco reproduce {order.experiment.name} --preset {order.preset} --seeds {order.seeds} "
     named = {key: getattr(order, key) for key in ("task", "data", "independent", "weak")}
-    typed += " ".join(
-        f"--{key} {shell(value)}" for key, value in {"lm": spec, **named}.items() if value
-    )
+    typed += " ".join(f"--{k} {shell(v)}" for k, v in {"lm": spec, **named}.items() if v)
     return ["A generated page. Made by", f"```\n{typed}\n```"]
 
 
@@ -361,7 +355,7 @@ def missing(measured: Results) -> list[Block]:
     return ["## Not measured", "\n".join(lines)] if lines else []
 
 
-def stopped(runs: Mapping[str, Sequence[CellResult]]) -> list[Block]:
+def stopped(runs: Mapping[str, Runs]) -> list[Block]:
     """Runs that too many failures ended, by variant."""
     pairs = [(name, run["stopped"]) for name, made in runs.items() for run in made]
     lines = [f"- {name}: {why}" for name, why in pairs if why]

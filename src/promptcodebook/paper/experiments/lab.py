@@ -70,9 +70,12 @@ class Replies:
 
 
 CellResult = Mapping[str, Any]
+Runs = Sequence[CellResult]  # of one setting, by seed
 Settings = Mapping[str, Any]
 JudgedPrompters = tuple[Mapping[str, Prompter], Sequence[Example]]
+Judging = Callable[[Assembled], JudgedPrompters]
 T = TypeVar("T")
+Work = Callable[[Assembled], Awaitable[T]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +183,7 @@ class Lab:
                 raise
             return failures.run.path, str(failures)
 
-    def work(
-        self,
-        settings: Settings,
-        work: Callable[[Assembled], Awaitable[T]],
-        sources: Sources | None = None,
-    ) -> T:
+    def work(self, settings: Settings, work: Work[T], sources: Sources | None = None) -> T:
         """What work without a run comes to, with data, task and models of lab or `sources`."""
         config = load_config(settings, where="the experiment")
         assembled = plan_run(config, sources or self._sources).connect()
@@ -198,9 +196,7 @@ class Lab:
 
         return run_sync(whole(), relay=self.relay)
 
-    def judge(
-        self, settings: Settings, judged: Callable[[Assembled], JudgedPrompters]
-    ) -> dict[str, Evaluation]:
+    def judge(self, settings: Settings, judged: Judging) -> dict[str, Evaluation]:
         """Ways of prompting, by name, over the same examples, greedily."""
         done = itertools.count(1)
 
@@ -270,19 +266,14 @@ def open_lab(
     return Lab(folder, spec, replies, command, listener, close)
 
 
-def judged_cell(
-    name: str,
-    settings: Settings,
-    judged: Callable[[Assembled], JudgedPrompters],
-    known: Settings | None = None,
-) -> Cell:
+def judged_cell(name: str, settings: Settings, judged: Judging, **known: object) -> Cell:
     """A cell of prompts that are judged and not trained, by row; `known` marks it beside its
     settings."""
 
     def measure(lab: Lab) -> CellResult:
         return {way: row_json(row) for way, row in lab.judge(settings, judged).items()}
 
-    return Cell(name, {**settings, **(known or {})}, measure)
+    return Cell(name, {**settings, **known}, measure)
 
 
 def read_training(path: Path) -> dict[str, Any]:

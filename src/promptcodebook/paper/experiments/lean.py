@@ -14,7 +14,7 @@ from promptcodebook.assemble import Sources
 from promptcodebook.config import merge
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.paper.experiments import experiment as shared
-from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab
+from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, Runs
 from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table, shown
 from promptcodebook.paper.experiments.teacher import Teacher, TeacherBehaviour
 from promptcodebook.paper.experiments.what_learns import Taught, one_topic
@@ -95,8 +95,8 @@ class _Arm:
     """The runs of one method that can be compared, in order, and those of `default` beside them."""
 
     title: str
-    own: Sequence[CellResult]
-    default: Sequence[CellResult]
+    own: Runs
+    default: Runs
     row: str
 
     @property
@@ -175,9 +175,8 @@ def _half(measured: shared.Results, half: str) -> list[Block]:
         rows = [_calls(arm) for name, arm in arms.items() if name in ("lean", "default", "short")]
         head = ["method", "rollouts and validation", *_ROLES, "training calls"]
         blocks.append(PageTable(f"{half}-calls", head, rows, "Calls of a run in training, by role"))
-    runs = {
-        arm: shared.runs_of(measured.results, f"{half}/{arm}") for arm in read_table("lean")["arms"]
-    }
+    named = read_table("lean")["arms"]
+    runs = {arm: shared.runs_of(measured.results, f"{half}/{arm}") for arm in named}
     return [*blocks, *shared.stopped(runs)]
 
 

@@ -19,7 +19,14 @@ from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.paper.experiments import experiment as common
 from promptcodebook.paper.experiments import page as pages
-from promptcodebook.paper.experiments.lab import Cell, CellResult, JudgedPrompters, Lab, judged_cell
+from promptcodebook.paper.experiments.lab import (
+    Cell,
+    CellResult,
+    JudgedPrompters,
+    Lab,
+    Runs,
+    judged_cell,
+)
 
 BENCHMARKS = ("aime", "hotpotqa", "hover", "ifbench", "livebench_math", "pupa")
 FLOOR = 50  # test examples that tell whether a model leaves the floor of a benchmark
@@ -139,7 +146,7 @@ class _MethodRow:
 
     title: str
     row: str
-    runs: Mapping[str, Sequence[CellResult]]
+    runs: Mapping[str, Runs]
     paid: bool = True  # trained
 
     def rewards(self, task: str) -> Sequence[Sequence[float]]:
@@ -204,9 +211,8 @@ def _main_page(measured: common.Results) -> pages.Page:
             floors.append([task, pages.shown(common.score([result["row"]["rewards"]])), taking])
     title = f"Up to {FLOOR} test examples without any optimizing"
     blocks: list[pages.Block] = common.judged_by_words(tasks[1:], spec)
-    blocks.append(
-        pages.PageTable("floor", ["task", "zero-shot (95 %)", "takes part"], floors, title)
-    )
+    head = ["task", "zero-shot (95 %)", "takes part"]
+    blocks.append(pages.PageTable("floor", head, floors, title))
     for kind, (training, _) in _budgets(measured.order).items():
         found = _lines(measured, kind)
         if found.lines:
@@ -224,9 +230,8 @@ def _main_page(measured: common.Results) -> pages.Page:
         metrics = {v.column: v.metric for v in reversed(values)}
         columns, rows = pages.as_printed(values)
         head = ["method", *(f"{c} ({metrics[c]})" for c in columns)]
-        blocks.append(
-            pages.PageTable(f"paper-{executor}", head, rows, f"The paper, {executor}, in percent")
-        )
+        title = f"The paper, {executor}, in percent"
+        blocks.append(pages.PageTable(f"paper-{executor}", head, rows, title))
     return common.framed(measured, tasks[0], blocks)
 
 
@@ -336,18 +341,16 @@ def _cost_page(measured: common.Results) -> pages.Page:
             training = "0"
             if line.row not in pages.read_table("methods")["fixed"]:
                 training = f"{fmean(run['training']['tokens'] for run in made):,.0f}"
-            judged = [
-                common.tokens(run, line.row) * len(run["rows"][line.row]["rewards"]) for run in made
-            ]
+            n = [len(row["rewards"]) for row in own]
+            judged = [common.tokens(run, line.row) * k for run, k in zip(made, n, strict=True)]
             seconds, calls = (fmean(each[what] for each in own) for what in ("seconds", "calls"))
             taken = [training, f"{fmean(judged):,.0f}", f"{seconds:.2f}", f"{calls:.1f}"]
             rows.append([line.title, *taken, pages.shown(common.score(line.rewards(task)))])
         blocks.append(pages.PageTable(f"cost-{task}", head, rows))
     printed = "; ".join(f"{v.row} {v.column}: {v.printed}" for v in pages.published("Table 5"))
     paper = f"The paper, HotpotQA, one A100: {printed}."
-    return common.framed(
-        measured, tasks[0], [*blocks, *found.left_out, common.said("main", "seconds"), paper]
-    )
+    blocks += [*found.left_out, common.said("main", "seconds"), paper]
+    return common.framed(measured, tasks[0], blocks)
 
 
 MAIN = common.Experiment("main", "Table 1", cells_of, _main_page)

@@ -1,4 +1,4 @@
-"""What an experiment shows: sentences, tables and figures, as Markdown, LaTeX, SVG and PNG. The
+"""What an experiment shows: sentences, tables and figures, as Markdown, SVG and PNG. The
 same figure makes the same SVG bytes. What the paper printed (`published.json`) is beside our
 figures, paired by its metric. The metrics of Table 1 are those that its figures fit on Qwen3-8B
 (decision 18 of docs/method.md), not those that the paper names in Table 7."""
@@ -6,7 +6,6 @@ figures, paired by its metric. The metrics of Table 1 are those that its figures
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -63,12 +62,15 @@ class PlotPoint:
     high: float | None = None
 
 
+Points = Mapping[str, Sequence[PlotPoint]]  # of each line
+
+
 @dataclass(frozen=True, slots=True)
 class Curves(Plot):
     """Lines over x. Those in `right` are read at an axis of their own, `y_right`."""
 
-    lines: Mapping[str, Sequence[PlotPoint]]
-    right: Mapping[str, Sequence[PlotPoint]]
+    lines: Points
+    right: Points
     y_right: str = ""
     log_x: bool = False
 
@@ -97,9 +99,9 @@ class Page:
         return [block for block in self.blocks if isinstance(block, Plot)]
 
 
-def shown(of: Interval, *, signed: bool = False, digits: int = 3) -> str:
+def shown(of: Interval, *, signed: bool = False) -> str:
     """An interval as a table shows it: mean (low to high)."""
-    form = f"{'+' if signed else ''}.{digits}f"
+    form = "+.3f" if signed else ".3f"
     return f"{of.mean:{form}} ({of.low:{form}} to {of.high:{form}})"
 
 
@@ -121,31 +123,6 @@ def markdown(page: Page, beside: str = "", undrawn: str = "") -> str:
             picture = f"![{block.title}]({beside}/{block.name}.svg)"
             parts += [picture, f"*{block.title}*"]
     return "\n\n".join(parts) + "\n"
-
-
-def latex(table: PageTable) -> str:
-    """A table for a paper that loads booktabs: the first column left, the others centred."""
-    rows = [" & ".join(map(_tex, row)) + r" \\" for row in (table.head, *table.rows)]
-    lines = [
-        r"\begin{table}[t]",
-        r"\centering",
-        rf"\begin{{tabular}}{{l{'c' * (len(table.head) - 1)}}}",
-        r"\toprule",
-        rows[0],
-        r"\midrule",
-        *rows[1:],
-        r"\bottomrule",
-        r"\end{tabular}",
-        *([rf"\caption{{{_tex(table.title)}}}"] if table.title else []),
-        rf"\label{{tab:{table.name}}}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _tex(text: str) -> str:
-    text = re.sub(r"\*\*(.+?)\*\*|`(.+?)`", lambda found: found[1] or found[2], text)
-    return "".join(read_table("pages")["latex"].get(s, s) for s in text.replace("\n", " "))
 
 
 def plain(page: Page) -> dict[str, Any]:
@@ -215,9 +192,7 @@ def _curves(axes: Axes, figure: Curves) -> list[Axes]:
     return drawn
 
 
-def _lines(
-    axes: Axes, lines: Mapping[str, Sequence[PlotPoint]], colours: Sequence[str], mark: str
-) -> None:
+def _lines(axes: Axes, lines: Points, colours: Sequence[str], mark: str) -> None:
     for number, (name, points) in enumerate(lines.items()):
         known = sorted(points, key=lambda p: p.x)
         below = [0.0 if p.low is None else p.y - p.low for p in known]
@@ -260,11 +235,9 @@ def paired(values: Sequence[Published], row: str, column: str, metric: str) -> P
     return found[0] if found else None
 
 
-def as_printed(
-    values: Sequence[Published], missing: str = ""
-) -> tuple[list[str], list[tuple[str, ...]]]:
+def as_printed(values: Sequence[Published]) -> tuple[list[str], list[tuple[str, ...]]]:
     """The columns of these numbers, and their rows, which begin with their names."""
     columns = list(dict.fromkeys(value.column for value in values))
     printed = {(value.row, value.column): value.printed for value in values}
     rows = dict.fromkeys(value.row for value in values)
-    return columns, [(r, *(printed.get((r, c), missing) for c in columns)) for r in rows]
+    return columns, [(r, *(printed.get((r, c), "") for c in columns)) for r in rows]

@@ -28,7 +28,7 @@ from promptcodebook.base.units import duration
 from promptcodebook.deploy.cluster import join_cluster, machine_name, require_version
 from promptcodebook.paper.experiments.experiment import Experiment, ExperimentRequest, Results
 from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, open_lab
-from promptcodebook.paper.experiments.page import draw, latex, markdown, plain, read_table
+from promptcodebook.paper.experiments.page import draw, markdown, plain, read_table
 
 CellOutcome = CellResult | errors.PcoError  # of a cell: its result, or why it failed
 _LOOK_UP_S = 0.2
@@ -309,15 +309,13 @@ def measure(
 
 def write_page(out: Path, measured: Results) -> Path:
     """NAME.md in `out`, NAME.json.zst with what `read_results` reads, and in its folder NAME every
-    table as LaTeX, every figure as SVG and PNG. Without matplotlib the page names each figure."""
+    figure as SVG and PNG. Without matplotlib the page names each figure."""
     name, page = measured.order.experiment.name, measured.order.experiment.page(measured)
-    folder, undrawn = out / name, ""
-    folder.mkdir(parents=True, exist_ok=True)
-    for table in page.tables:
-        (folder / f"{table.name}.tex").write_text(latex(table), "utf-8")
+    undrawn = ""
+    out.mkdir(parents=True, exist_ok=True)
     try:
         for figure in page.figures:
-            draw(figure, folder)
+            draw(figure, out / name)
     except errors.MissingExtra as missing:
         undrawn = f"not drawn ({missing.hint})"
     kept = {

@@ -17,7 +17,7 @@ from promptcodebook.config import merge
 from promptcodebook.optimizers.fixed import OraclePrompt
 from promptcodebook.paper.experiments import experiment as shared
 from promptcodebook.paper.experiments import lab as labs
-from promptcodebook.paper.experiments.lab import Cell, CellResult, JudgedPrompters, Lab
+from promptcodebook.paper.experiments.lab import Cell, CellResult, JudgedPrompters, Lab, Runs
 from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table, shown
 from promptcodebook.paper.tasks.houserules import task as houserules
 from promptcodebook.policy.references import state_at
@@ -91,9 +91,8 @@ def _curve(name: str, settings: Mapping[str, Any], steps: Sequence[int]) -> Cell
         path = lab.train(settings)
         with closing(RunStore.open(path)) as store:
             made = [len(step.traces) for step in store.steps(traces=True)]
-        points = {
-            str(sum(made[:step])): lab.judge_state(settings, path, step - 1) for step in steps
-        }
+        rows = [lab.judge_state(settings, path, step - 1) for step in steps]
+        points = {str(sum(made[:step])): row for step, row in zip(steps, rows, strict=True)}
         return {**labs.read_training(path), "points": points}
 
     return Cell(name, {**settings, "points": list(steps)}, measure)
@@ -130,7 +129,7 @@ def _rules(count: int, settings: Mapping[str, Any], most: int | None) -> Cell:
         examples = [e for e in test if len(houserules.topics_of(e)) == 1]
         return {"row": OraclePrompt(among, "")}, examples[:most]
 
-    return labs.judged_cell(f"rules-{count}", settings, judged, {"rules": count})
+    return labs.judged_cell(f"rules-{count}", settings, judged, rules=count)
 
 
 Results = Mapping[str, CellResult]
@@ -161,7 +160,7 @@ def _page(measured: shared.Results) -> Page:
 def _headline(results: Results) -> list[Block]:
     runs, read = shared.runs_of(results, "route", "-"), shared.runs_of(results, "embed", "-")
 
-    def verdicts(runs: Sequence[CellResult]) -> str:
+    def verdicts(runs: Runs) -> str:
         heads = Counter(str(run["verdict"]).partition(":")[0] for run in runs)
         return f"Verdicts: {', '.join(f'{head} ({n})' for head, n in heads.items())}."
 
@@ -173,19 +172,15 @@ def _headline(results: Results) -> list[Block]:
         parts += _judged_blocks("embeddings", read, beside=runs)
         both = min(len(runs), len(read))  # the seeds that have both
         if both:
-            learned = shared.rewards(read[: len(runs)], "learned")
-            gain = shown(
-                shared.difference(learned, shared.rewards(runs, "learned")[:both]), signed=True
-            )
+            words, learned = (shared.rewards(each[:both]) for each in (runs, read))
+            gain = shown(shared.difference(learned, words), signed=True)
             what = "Learned with embeddings - learned by words"
             parts.append(f"{what}, {plural(both, 'seed')}: {gain}.")
         parts.append(verdicts(read))
     return parts
 
 
-def _judged_blocks(
-    title: str, runs: Sequence[CellResult], beside: Sequence[CellResult] = ()
-) -> list[Block]:
+def _judged_blocks(title: str, runs: Runs, beside: Runs = ()) -> list[Block]:
     """Rows that are as in the runs `beside` are not shown again."""
 
     def mean(name: str, key: str) -> float:
@@ -206,20 +201,15 @@ def _judged_blocks(
     n, seeds = len(runs[0]["rows"][names[0]]["rewards"]), plural(len(runs), "seed")
     head = ["prompt", "reward (95 %)", "calls", "tokens"]
     words = shared.said("small", "judged", n=n, seeds=seeds, rollouts=runs[0]["rollouts"])
-    return [
-        *([] if beside else [words]),
-        PageTable(title, head, rows),
-        *_gains(title, runs, set(names)),
-    ]
+    table = PageTable(title, head, rows)
+    return [*([] if beside else [words]), table, *_gains(title, runs, set(names))]
 
 
-def _gains(title: str, runs: Sequence[CellResult], names: set[str]) -> list[Block]:
+def _gains(title: str, runs: Runs, names: set[str]) -> list[Block]:
     pairs = [("learned", other) for other in ("best_single", "present", "concat", "none")]
     pairs = [p for p in (*pairs, ("oracle", "none"), ("oracle", "learned")) if set(p) <= names]
-    gains = {
-        pair: shared.difference(shared.rewards(runs, pair[0]), shared.rewards(runs, pair[1]))
-        for pair in pairs
-    }
+    by_row = {name: shared.rewards(runs, name) for pair in pairs for name in pair}
+    gains = {(a, b): shared.difference(by_row[a], by_row[b]) for a, b in pairs}
     rows = [[f"{a} - {b}", shown(gain, signed=True)] for (a, b), gain in gains.items()]
     parts: list[Block] = [PageTable(f"{title}-differences", ["paired difference", "95 %"], rows)]
     if not {"learned", "none", "oracle", "best_single", "present"} <= names:
@@ -232,19 +222,16 @@ def _gains(title: str, runs: Sequence[CellResult], names: set[str]) -> list[Bloc
         f"{name.replace('_', ' ')} {met[gains['learned', name].low > 0]}"
         for name in ("best_single", "present")
     )
-    goals = shared.said(
-        "small", "goals", above=above, goal=percent(_GOAL), met=met[part.mean >= _GOAL]
-    )
+    goal = {"goal": percent(_GOAL), "met": met[part.mean >= _GOAL]}
+    goals = shared.said("small", "goals", above=above, **goal)
     return [*parts, shared.said("small", "share", mean=mean, low=low, high=high), goals]
 
 
 def _against(row: CellResult, first: CellResult) -> list[str]:
     """Its reward, and the difference to the first row ('' of that one)."""
     own, base = [row["rewards"]], [first["rewards"]]
-    return [
-        shown(shared.score(own)),
-        "" if row is first else shown(shared.difference(own, base), signed=True),
-    ]
+    over = "" if row is first else shown(shared.difference(own, base), signed=True)
+    return [shown(shared.score(own)), over]
 
 
 def _lengths(results: Results) -> list[Block]:

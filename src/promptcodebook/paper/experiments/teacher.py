@@ -10,16 +10,18 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.base.text import words_of
 from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.data import Dataset
-from promptcodebook.errors import ConfigError, RequestRefused, did_you_mean
+from promptcodebook.errors import RequestRefused
 from promptcodebook.lm.spec import Spec
 from promptcodebook.paper.experiments.page import read_table
+from promptcodebook.paper.simulated.world import read_params
 
 _RULE = re.compile(r"Answer ((?:in|with) .+?)(?: when the message is about ([^.]+))?\.(?=\s|$|\")")
 _BROKEN = re.compile(r"House rule for messages about (.+?) broken: The reply must be (.+?); it ")
@@ -72,28 +74,13 @@ class TeacherBehaviour:
         misroutes: Share of routes in which the encoder takes an instinct at random for the best.
     """
 
-    encoder: str = "overlap"
-    reads: str = "letters"
-    generator: str = "joins"
-    critic: str = "plain"
-    updater: str = "sound"
+    encoder: Literal["overlap", "untried"] = "overlap"
+    reads: Literal["letters", "words"] = "letters"
+    generator: Literal["joins", "orders"] = "joins"
+    critic: Literal["plain", "silent", "rubric"] = "plain"
+    updater: Literal["sound", "obedient", "identity", "blind"] = "sound"
     misroutes: float = 0.0
     loses: float = 0.0  # share of prompts in which the generator loses the first order
-
-    @classmethod
-    def of(cls, params: Mapping[str, str]) -> TeacherBehaviour:
-        """Raises ConfigError when a name or a share is unknown."""
-        known = [f.name for f in fields(cls)]
-        for name in params.keys() - set(known):
-            what = f"the scripted teacher has no parameter {name!r}{did_you_mean(name, known)}"
-            raise ConfigError(what, hint=f"known: {', '.join(known)}")
-        shares = ("misroutes", "loses")
-        try:
-            given = {n: float(v) if n in shares else v for n, v in params.items()}
-        except ValueError as error:
-            message = f"the scripted teacher: {error}"
-            raise ConfigError(message, hint="write misroutes=0.2") from None
-        return cls(**given)  # pyright: ignore[reportArgumentType]
 
 
 class Teacher:
@@ -322,5 +309,6 @@ def _listed(lines: str) -> dict[int, str]:
 
 
 def teacher_of(_task: str, _dataset: Dataset, spec: Spec) -> Teacher:
-    """The teacher of a spec such as `rules?updater=identity`. Raises ConfigError as `of` does."""
-    return Teacher(TeacherBehaviour.of(spec.params))
+    """The teacher of a spec such as `rules?updater=identity`. Raises ConfigError when a name or a
+    value is unknown."""
+    return Teacher(read_params(TeacherBehaviour, spec.params, "the scripted teacher"))

@@ -14,10 +14,10 @@ from promptcodebook.lm.spec import parse_spec
 from promptcodebook.method.state import average_success, entropy, selected_since, utilisation
 from promptcodebook.paper.experiments import experiment as shared
 from promptcodebook.paper.experiments import page as pages
-from promptcodebook.paper.experiments.lab import Cell, CellResult
+from promptcodebook.paper.experiments.lab import Cell, CellResult, Runs
 
 Changes = Mapping[str, Mapping[str, Any]]  # settings that differ from full PCO, by variant
-VariantRuns = Mapping[str, Sequence[CellResult]]  # the finished runs of each variant, by seed
+VariantRuns = Mapping[str, Runs]  # the finished runs of each variant, by seed
 
 
 def _over(
@@ -51,7 +51,7 @@ class _VariantRow:
     """One line: title, runs, the row of their verdicts, and what the paper calls it."""
 
     title: str
-    runs: Sequence[CellResult]
+    runs: Runs
     row: str = shared.LEARNED
     paper: str = ""
 
@@ -87,9 +87,8 @@ def _compared(
         ]
         if row is known[0] or not pairs:
             return ""
-        return pages.shown(
-            shared.difference([a for a, _ in pairs], [b for _, b in pairs]), signed=True
-        )
+        mine, first = zip(*pairs, strict=True)
+        return pages.shown(shared.difference(mine, first), signed=True)
 
     def printed(row: _VariantRow, column: str) -> str:
         value = pages.paired(pages.published(paper), row.paper, column, theirs[column])
@@ -127,9 +126,8 @@ def _ablation(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
 
 
 def _other_critics(order: shared.ExperimentRequest, spec: str) -> dict[str, str]:
-    listed = {
-        n: each for n, each in pages.read_table("variants")["critic"].items() if "option" in each
-    }
+    listed = pages.read_table("variants")["critic"].items()
+    listed = {name: each for name, each in listed if "option" in each}
     models = {name: getattr(order, each["option"]) for name, each in listed.items()}
     if parse_spec(spec).kind == "simulated":
         models = {name: models[name] or each["simulated"] for name, each in listed.items()}
@@ -215,9 +213,7 @@ def _swept(name: str, paper: str, benchmark: str = "ifbench") -> shared.Experime
     return _over(name, paper, blocks, changes, benchmark)
 
 
-def _sweep_blocks(
-    sweep: _Sweep, runs: Mapping[float, Sequence[CellResult]], paper: str
-) -> list[pages.Block]:
+def _sweep_blocks(sweep: _Sweep, runs: Mapping[float, Runs], paper: str) -> list[pages.Block]:
     named = ((f"{sweep.key} = {value:g}", made) for value, made in runs.items())
     rows = [_VariantRow(title, made, paper=title.replace(" ", "")) for title, made in named]
     table = _compared(sweep.key, rows, paper, {} if sweep.row else _ACC)
@@ -313,10 +309,8 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float:
 
 def _wide(order: shared.ExperimentRequest, spec: str) -> Changes:
     size = 16 if order.preset == "quick" else 32
-    return {
-        f"adaptive-{size}": {"size": size},
-        f"static-{size}": {"size": size, "encoder": {"mode": "static"}},
-    }
+    static = {"size": size, "encoder": {"mode": "static"}}
+    return {f"adaptive-{size}": {"size": size}, f"static-{size}": static}
 
 
 def _routing(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:

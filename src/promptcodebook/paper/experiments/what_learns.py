@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
@@ -31,7 +31,7 @@ from promptcodebook.method.train import Learner, train
 from promptcodebook.optimizers.pco import build_learner, initialise
 from promptcodebook.paper.experiments import experiment as shared
 from promptcodebook.paper.experiments import teacher as teachers
-from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab
+from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, Work
 from promptcodebook.paper.experiments.operators import OPERATORS
 from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table
 from promptcodebook.paper.simulated.model import SimulatedLM, simulated_model
@@ -134,9 +134,8 @@ def first_instincts(world: RuleWorld) -> list[str]:
         return general
     topics = _listed()["topics"] if world.start == "bare" else world.topics
     asked = (Example("", "", fields={"topics": [topic]}) for topic in topics)
-    rules = [
-        rule for e in asked for rule in teachers.broken_rules(houserules.reward(e, "").feedback)
-    ]
+    told = [houserules.reward(example, "").feedback for example in asked]
+    rules = [rule for text in told for rule in teachers.broken_rules(text)]
     if world.start == "bare":
         rules = [teachers.HouseRule(rule.order) for rule in rules]
     if world.start == "harmed":
@@ -191,9 +190,8 @@ def real_cell(world: RuleWorld, arm: str, seed: int, settings: Mapping[str, Any]
     whole = merge(settings, change.get("settings", {}), {"seed": seed})
     most = len(whole["init"]["instincts"])
     whole["init"]["instincts"] = whole["init"]["instincts"][: min(most, whole["size"])]
-    manner = teachers.TeacherBehaviour(
-        **{**_listed()["manner"], **world.manner, **change.get("manner", {})}
-    )
+    behaves = {**_listed()["manner"], **world.manner, **change.get("manner", {})}
+    manner = teachers.TeacherBehaviour(**behaves)
     operator = "" if change or arm == SOUND else arm
     known: dict[str, Any] = {"manner": repr(manner), "operator": operator, "flips": world.flips}
     train_on, test_on = _listed()["train"], _listed()["test"]
@@ -201,9 +199,8 @@ def real_cell(world: RuleWorld, arm: str, seed: int, settings: Mapping[str, Any]
 
     def measure(lab: Lab) -> CellResult:
         executor = lab.replies.counted if lab.replies is not None else None
-        sources = Sources(
-            data=data, lm=Taught(executor, teachers.Teacher(manner)) if executor else None
-        )
+        taught = Taught(executor, teachers.Teacher(manner)) if executor else None
+        sources = Sources(data=data, lm=taught)
 
         async def run(assembled: Assembled) -> CellResult:
             learner = build_learner(assembled)
@@ -275,9 +272,8 @@ class FlippedChecks:
 
     async def __call__(self, example: Example, output: Output) -> Score:
         draw = keyed_random("flip", self.world, example.id, output.text)
-        results = [
-            check(c, example.input, output.text) for c in constraints.constraints_of(example)
-        ]
+        asked = constraints.constraints_of(example)
+        results = [check(constraint, example.input, output.text) for constraint in asked]
         turns = [draw.random() < self.share for _ in results]
         if not results:
             return constraints.reward(example, output.text)
@@ -361,9 +357,7 @@ def simulated_cell(setup: Setup, seed: int, update: Mapping[str, Any]) -> Cell:
     return Cell(f"sim/{setup.name}/{seed}", {**base, **known}, measure)
 
 
-def _work(
-    operator: str, flipping: FlippedChecks, *, judged_before: bool
-) -> Callable[[Assembled], Awaitable[CellResult]]:
+def _work(operator: str, flipping: FlippedChecks, *, judged_before: bool) -> Work[CellResult]:
     async def work(assembled: Assembled) -> CellResult:
         learner = build_learner(assembled)
         learner = flipping.over(learner) if flipping.share else learner

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
 
 import typer
@@ -10,14 +11,15 @@ from promptcodebook.assemble import Sources
 from promptcodebook.base.paths import runs_dir
 from promptcodebook.base.sync import run_sync
 from promptcodebook.cli.command import Plain, emit, note, verdict_text, wrap_text
-from promptcodebook.cli.runs import write_run_report
 from promptcodebook.config import load_config
 from promptcodebook.errors import MissingExtra, import_part
 from promptcodebook.paper.simulated.orders import read_table
 from promptcodebook.progress import watch_run
+from promptcodebook.report.page import write_report
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.run.verdict import VerdictTable
+from promptcodebook.store.run import RunStore
 
 
 def demo(
@@ -51,8 +53,9 @@ def demo(
         note(f"pco: stopped: {run.stop}\n  next: {run.stop.hint}")
         return run.stop.exit_code
     report, rows = run.path / "report.html", list(run.rows.values())
-    splits = opened.assembled.dataset.items()
-    write_run_report(run.path, report, {e.id: e for _, split in splits for e in split})
+    examples = {e.id: e for _, split in opened.assembled.dataset.items() for e in split}
+    with closing(RunStore.open(run.path)) as store:
+        write_report(store, report, examples)
     if as_json:
         emit({"simulated": True, "run": run.id, "rows": [asdict(row) for row in rows]})
         return None

@@ -22,7 +22,13 @@ from promptcodebook.lm.spec import Spec
 from promptcodebook.paper.simulated import author, critic, executor
 from promptcodebook.paper.simulated import mind as minds
 from promptcodebook.paper.simulated.orders import cut_tokens, tokens
-from promptcodebook.paper.simulated.world import FAULTS, SimulatedFault, SimulatedSettings, World
+from promptcodebook.paper.simulated.world import (
+    DEFAULTS,
+    FAULTS,
+    SimulatedFault,
+    SimulatedSettings,
+    World,
+)
 
 NAME = "simulated"
 # As the model of a request: one fixed text after the latency, for load tests; nothing is read.
@@ -130,11 +136,9 @@ def answer(asked: minds.Understood, world: World, settings: SimulatedSettings) -
 class SimulatedLM:
     """The simulated model as an `LM`: it sees of a Request what an endpoint would see."""
 
-    def __init__(
-        self, world: World | None = None, settings: SimulatedSettings | None = None
-    ) -> None:
+    def __init__(self, world: World | None = None, settings: SimulatedSettings = DEFAULTS) -> None:
         """No world = a general one without data."""
-        self.settings = settings or SimulatedSettings()
+        self.settings = settings
         self.world = world or World("", (), self.settings)
         self.stats = Stats()
         self._plan = FaultPlan(self.settings.noise_seed, self.settings.faults)
@@ -175,9 +179,8 @@ class SimulatedLM:
             said = await self._said(asked)
         if tool:
             call = {"name": tool, "arguments": json.dumps({"text": said.text})}
-            said = replace(
-                said, text="", tool_calls=({"id": "call_0", "type": "function", "function": call},)
-            )
+            made = {"id": "call_0", "type": "function", "function": call}
+            said = replace(said, text="", tool_calls=(made,))
         return replace(said, usage=replace(said.usage, latency_s=time.perf_counter() - started))
 
     async def _said(self, request: minds.RecognisedRequest) -> Reply:

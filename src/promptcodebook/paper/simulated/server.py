@@ -39,9 +39,8 @@ class SimulatedServer:
 
     def __init__(self, lm: SimulatedLM, key: str = "") -> None:
         self._lm = lm
-        self._admission = admission.Admission(
-            admission.Callers((key,)), admission.RequestLimits(drain_s=1.0)
-        )
+        limits = admission.RequestLimits(drain_s=1.0)
+        self._admission = admission.Admission(admission.Callers((key,)), limits)
         self._numbers = itertools.count(1)
 
     async def serve(self, host: str, port: int, ready: Callable[[admission.Address], None]) -> None:
@@ -118,13 +117,13 @@ class SimulatedServer:
             await response.write(b"data: " + json.dumps(body).encode() + b"\n\n")
 
         await response.prepare(request)
-        await send(completion.first_chunk())
+        await send(completion.chunk())
         size = max(1, -(-len(reply.text) // max(1, settings.stream_chunks)))
         for start in range(0, len(reply.text), size):
             await asyncio.sleep(settings.stream_delay)
-            await send(completion.text_chunk(reply.text[start : start + size]))
+            await send(completion.chunk({"content": reply.text[start : start + size]}))
         await asyncio.sleep(settings.stream_delay)
-        await send(completion.last_chunk(reply))
+        await send(completion.chunk({}, finish=reply.finish))
         if call.stream_usage:
             await send(completion.usage_chunk(reply))
         await response.write(b"data: [DONE]\n\n")

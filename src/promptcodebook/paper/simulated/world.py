@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Literal, TypeVar, cast, get_args, get_type_hints
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from promptcodebook.base.randomness import keyed_int
 from promptcodebook.errors import ConfigError, did_you_mean
@@ -23,6 +25,10 @@ SimulatedFault = Literal["429", "500", "drop", "json", "truncate", "routes"]
 FAULTS: tuple[SimulatedFault, ...] = get_args(SimulatedFault)
 
 
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+
+
 @dataclass(frozen=True, slots=True)
 class Latency:
     """Seconds before a reply: `fixed` a; `uniform` a..b; `lognormal` median a, log-sd b.
@@ -32,9 +38,9 @@ class Latency:
     """
 
     kind: str = "fixed"
-    a: float = 0.0
-    b: float = 0.0
-    seed: int = 0
+    a: Amount = 0.0
+    b: Amount = 0.0
+    seed: Count = 0
 
     def seconds(self, key: bytes) -> float:
         """How long the request with this key takes."""
@@ -92,92 +98,91 @@ class SimulatedSettings:
         latency: Time from a request to its reply.
     """
 
-    world: int = 1
-    noise_seed: int = 1
+    world: Count = 1
+    noise_seed: Count = 1
     # The executor.
-    lacking: float = 0.6
-    able: float = 0.93
-    unable: float = 0.25
-    load: float = 0.05
-    free_words: int = 60
-    shared: float = 0.5
-    floor: float = 0.03
-    ceiling: float = 0.97
+    lacking: Amount = 0.6
+    able: Amount = 0.93
+    unable: Amount = 0.25
+    load: Amount = 0.05
+    free_words: Count = 60
+    shared: Amount = 0.5
+    floor: Amount = 0.03
+    ceiling: Amount = 0.97
     # Encoder and generator.
-    encoder_noise: float = 0.15
-    success_weight: float = 0.25
-    generator_drop: float = 0.1
-    generator_idle: float = 0.3
+    encoder_noise: Amount = 0.15
+    success_weight: Amount = 0.25
+    generator_drop: Amount = 0.1
+    generator_idle: Amount = 0.3
     # Critic, attribution, updater and judges.
-    capacity: float = 0.8
-    rubric_bonus: float = 0.5
-    verdict_noise: float = 0.0
-    attribution_error: float = 0.1
-    updater_uptake: int = 1
-    updater_loss: float = 0.1
-    judge_noise: float = 0.03
+    capacity: Amount = 0.8
+    rubric_bonus: Amount = 0.5
+    verdict_noise: Amount = 0.0
+    attribution_error: Amount = 0.1
+    updater_uptake: Count = 1
+    updater_loss: Amount = 0.1
+    judge_noise: Amount = 0.03
     # Worlds in which one part of an optimizer's loop could matter; all are off.
     obedient: bool = False
     anonymous: bool = False
-    unsaid: float = 0.0
-    misled: float = 0.0
-    bare: float = 0.0
+    unsaid: Amount = 0.0
+    misled: Amount = 0.0
+    bare: Amount = 0.0
     heeds_tools: bool = False
     # The wire.
-    retry_after: float = 0.0
-    stream_chunks: int = 8
-    stream_delay: float = 0.0
-    faults: Mapping[str, float] = field(default_factory=dict[str, float])
+    retry_after: Amount = 0.0
+    stream_chunks: Count = 8
+    stream_delay: Amount = 0.0
+    faults: Mapping[str, Amount] = field(default_factory=dict[str, float])
     latency: Latency = Latency()
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> SimulatedSettings:
         """The settings of a spec such as `simulated?load=0.1&faults=429:0.1`. Raises ConfigError
         when a parameter is wrong."""
-        plain = {f.name: f.default for f in fields(cls) if f.name not in ("faults", "latency")}
-        known = [*plain, "faults", "latency", "latency_seed"]
-        values: dict[str, Any] = {}
-        for name, text in params.items():
-            if name not in known:
-                near = did_you_mean(name, known)
-                message = f"the simulated model has no parameter {name!r}{near}"
-                raise ConfigError(message, hint=f"parameters: {', '.join(known)}")
-            if isinstance(plain.get(name), bool):
-                values[name] = text.strip().lower() not in ("", "0", "false", "no")
-            elif name in plain:
-                values[name] = _number(name, text, int if isinstance(plain[name], int) else float)
-        faults = _faults(params.get("faults", ""))
-        latency = _latency(params.get("latency", "0"), params.get("latency_seed", "0"))
-        return cls(**values, faults=faults, latency=latency)
+        values: dict[str, object] = dict(params)
+        latency = _latency(params.get("latency", "0"))
+        values["latency"] = {**latency, "seed": values.pop("latency_seed", "0")}
+        faults = params.get("faults", "").split(",")
+        values["faults"] = dict(map(_fault, filter(None, faults)))
+        found = read_params(cls, values, "the simulated model")
+        if sum(found.faults.values()) > 1.0:
+            message = "simulated: the faults' shares add up to more than 1"
+            raise ConfigError(message, hint="lower them")
+        return found
 
 
-def _number(name: str, value: str, kind: Callable[[str], float]) -> float:
+DEFAULTS = SimulatedSettings()
+T = TypeVar("T")
+
+
+def read_params(kind: type[T], params: Mapping[str, object], what: str) -> T:
+    """The dataclass of a spec's parameters, which are texts. Raises ConfigError when a name or a
+    value is wrong; `what` takes the parameters."""
+    known = list(get_type_hints(kind))
+    for name in params.keys() - {*known}:
+        message = f"{what} has no parameter {name!r}{did_you_mean(name, known)}"
+        raise ConfigError(message, hint=f"parameters: {', '.join(known)}")
     try:
-        number = kind(value)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf"):
-        message = f"simulated: {name} must be a number of at least 0, not {value!r}"
-        raise ConfigError(message, hint=f"write e.g. simulated?{name}=1")
-    return number
+        return TypeAdapter(kind).validate_python(params)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        name, why = ".".join(map(str, wrong["loc"])), wrong["msg"]
+        message = f"{what}: {name} = {wrong['input']!r}: {why}"
+        raise ConfigError(message, hint=f"write e.g. {name}=1 if it is a number") from None
 
 
-def _faults(text: str) -> Mapping[str, float]:
-    found: dict[str, float] = {}
-    for part in filter(None, text.split(",")):
-        name, _, share = part.partition(":")
-        if name not in FAULTS:
-            raise ConfigError(
-                f"simulated: unknown fault {name!r}{did_you_mean(name, FAULTS)}",
-                hint=f"faults: {', '.join(FAULTS)}, e.g. faults=429:0.1,json:0.05",
-            )
-        found[name] = _number(f"fault {name}", share, float)
-    if sum(found.values()) > 1.0:
-        raise ConfigError("simulated: the faults' shares add up to more than 1", hint="lower them")
-    return found
+def _fault(part: str) -> tuple[str, str]:
+    name, _, share = part.partition(":")
+    if name not in FAULTS:
+        raise ConfigError(
+            f"simulated: unknown fault {name!r}{did_you_mean(name, FAULTS)}",
+            hint=f"faults: {', '.join(FAULTS)}, e.g. faults=429:0.1,json:0.05",
+        )
+    return name, share
 
 
-def _latency(text: str, seed: str) -> Latency:
+def _latency(text: str) -> Mapping[str, str]:
     kind, _, rest = text.rpartition(":")
     kind = kind or "fixed"
     parts = rest.split("-" if kind == "uniform" else ",")
@@ -186,9 +191,7 @@ def _latency(text: str, seed: str) -> Latency:
             f"simulated: cannot read the latency {text!r}",
             hint="write latency=0.2, latency=uniform:0.05-0.3 or latency=lognormal:0.1,0.5",
         )
-    numbers = [_number("latency", p, float) for p in parts]
-    spread = numbers[1] if len(numbers) == 2 else 0.0
-    return Latency(kind, numbers[0], spread, int(_number("latency_seed", seed, int)))
+    return {"kind": kind, **dict(zip("ab", parts, strict=False))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +205,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class KnownInput:
-    """An input: skills whose demand is `shown`, those of them that the executor `needs` told, its
+    """An input: skills whose demand is `shown`, those that the executor `needs` an order for, its
     content stems; `gold` and `fields` where the world knows it."""
 
     input: str
@@ -218,10 +221,9 @@ class World:
     """Skills, which of them are lacking, and the inputs known by heart."""
 
     def __init__(
-        self, task: str, examples: Sequence[Example], settings: SimulatedSettings | None = None
+        self, task: str, examples: Sequence[Example], settings: SimulatedSettings = DEFAULTS
     ) -> None:
         """The world of a task's data, or of anybody's: `task` is a benchmark's name or ''."""
-        settings = settings or SimulatedSettings()
         self.constrained = any("constraints" in e.fields for e in examples) or task == "ifbench"
         self.name = task or "general"
         self.staged = task in _STAGED

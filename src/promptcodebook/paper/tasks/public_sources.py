@@ -158,9 +158,8 @@ class _Capped:
 
 
 def _download(remote: Remote, name: str, folder: Path) -> Path:
-    pooch, requests = (
-        import_extra(name, "fetching a benchmark", "bench") for name in ("pooch", "requests")
-    )
+    what = "fetching a benchmark"
+    pooch, requests = (import_extra(name, what, "bench") for name in ("pooch", "requests"))
     folder.mkdir()
     path = folder / PurePosixPath(remote.path).name
     fetch = pooch.HTTPDownloader(timeout=_TIMEOUT_S, headers={"User-Agent": "promptcodebook"})

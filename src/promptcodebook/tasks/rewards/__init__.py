@@ -47,9 +47,9 @@ async def apply_reward(
     calls: UserCalls | None = None,
 ) -> Score:
     """r(y, y*) as a Score inside `reward_range`, run by `calls`. A reward that annotates its output
-    as `Output` gets the whole, any other y's text. RewardError when it raises (with its file and
-    line; the cause is chained), hangs, or returns no finite number in the range. Our own errors, a
-    reached budget among them, pass."""
+    as `Output` gets the whole, any other y's text. Raises RewardError when it raises (with its file
+    and line; the cause is chained), hangs, or returns no finite number in the range. Our own
+    errors, a reached budget among them, pass."""
     try:
         given = output if annotated_as(reward, 1, Output) else output.text
         returned: Any = await (calls or UserCalls()).call(cast("Any", reward), example, given)
@@ -134,7 +134,8 @@ def reward_kinds() -> tuple[str, ...]:
 def reward_factory(
     spec: str | Mapping[str, object], base: Path, calls: UserCalls | None = None
 ) -> RewardFactory:
-    """What makes the reward once models are connected. ConfigError for what is wrong already."""
+    """What makes the reward once models are connected. Raises ConfigError for what is wrong
+    already."""
 
     made = make_reward(spec, base, Ask(ScriptedLM(), no_tally), calls)  # it asks nothing yet
     return lambda ask: make_reward(spec, base, ask, calls) if asks_judge(made) else made
@@ -154,7 +155,7 @@ def make_reward(
 ) -> Reward:
     """A reward from 'reward.py:reward', a kind such as 'exact', or {kind = ..., options...}.
     Relative paths start at `base`. `ask` calls the judge's model, `calls` the user's functions
-    within a sum. ConfigError says what is wrong."""
+    within a sum. Raises ConfigError when the spec is wrong."""
     if isinstance(spec, str):
         if ":" in spec or spec.endswith(".py"):
             return cast("Reward", load_function(spec, base, "reward", ("example", "output")))

@@ -36,7 +36,8 @@ def read_prompts(path: Path) -> Sequence[str]:
 
 
 def read_front(place: Path) -> Front:
-    """What a file or folder holds. `FILE#NAME` = the texts of that name. ConfigError."""
+    """What a file or folder holds. `FILE#NAME` = the texts of that name. Raises ConfigError when it
+    holds no prompts."""
     named, _, component = str(place).partition("#")
     path = Path(named)
     try:

@@ -10,10 +10,10 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from promptcodebook.calls import Chat, Role
 from promptcodebook.data import load
@@ -26,6 +26,10 @@ _FOLDER = Path(__file__).parent
 _SHIPPED = tomllib.loads((_FOLDER / "rules.toml").read_text("utf-8"))
 # Topic -> the kind of its rule, in the order of the present prompt's lines.
 RULES: Mapping[str, str] = _SHIPPED["kinds"]
+_CHECKS: Mapping[str, Any] = _SHIPPED["checks"]
+KINDS: tuple[str, ...] = tuple(_CHECKS)
+# The kinds whose mark a plain reply must not have.
+MARKS: tuple[str, ...] = tuple(kind for kind, rule in _CHECKS.items() if rule["mark"])
 # The topics whose rules SmolLM2 keeps best when each is alone, on training messages that did
 # not choose their wording (docs/tasks/houserules.md); of equals the first.
 SIX = ("invoice", "cancel", "address", "login", "advice", "howto")
@@ -34,14 +38,13 @@ SIX = ("invoice", "cancel", "address", "login", "advice", "howto")
 def check(kind: str, reply: str) -> CheckResult:
     """Return whether the reply keeps a rule of this kind. Raises TaskError when the kind is
     unknown."""
-    if kind not in _TABLE:
+    if kind not in _CHECKS:
         message = f"unknown house rule {kind!r}{did_you_mean(kind, KINDS)}"
         raise TaskError(message, hint=f"known kinds: {', '.join(KINDS)}")
-    rule = _TABLE[kind]
     fault = spoiled(reply)
-    held, found = (False, fault) if fault else rule.holds(reply)
+    held, found = (False, fault) if fault else _held(kind, reply)
     verb = "must" if not held else "had to"
-    return CheckResult(held, f"The reply {verb} {rule.asked}; it {found}.")
+    return CheckResult(held, f"The reply {verb} {_CHECKS[kind]['asked']}; it {found}.")
 
 
 def plain(reply: str) -> CheckResult:
@@ -50,10 +53,20 @@ def plain(reply: str) -> CheckResult:
     if not found and guess_language(reply) != "english":
         found = "is not recognisably English"
     if not found:
-        worn = [_TABLE[kind].asked for kind in MARKS if _TABLE[kind].holds(reply)[0]]
-        found = f"looks as if it had to {worn[0]}" if worn else ""
+        worn = next((_CHECKS[kind]["asked"] for kind in MARKS if _held(kind, reply)[0]), "")
+        found = f"looks as if it had to {worn}" if worn else ""
     wanted = "No house rule applies, so the reply must be plain English"
     return CheckResult(not found, f"{wanted}; it {found or 'is'}.")
+
+
+def _held(kind: str, reply: str) -> Found:
+    if pattern := _CHECKS[kind].get("pattern"):
+        count = len(re.findall(pattern, reply, re.MULTILINE))
+        return count >= _CHECKS[kind].get("least", 1), _many(count, _CHECKS[kind]["noun"])
+    if kind in _stop_words():
+        guess = guess_language(reply)
+        return guess == kind, f"seems to be {guess.title()}" if guess else "is hard to place"
+    return _HELD[kind](reply)
 
 
 def spoiled(reply: str) -> str:
@@ -73,9 +86,8 @@ def spoiled(reply: str) -> str:
 def guess_language(text: str) -> str:
     """The language of stop_words.toml whose frequent words are most of the text's, or ''."""
     found = re.findall(r"[^\W\d_]+", text.lower())
-    counts = Counter(
-        {name: sum(w in known for w in found) for name, known in _stop_words().items()}
-    )
+    known = _stop_words()
+    counts = Counter({name: sum(w in known[name] for w in found) for name in known})
     (best, most), (_, second) = counts.most_common(2)
     return best if len(found) >= 3 and most >= max(2, len(found) / 7, second + 1) else ""
 
@@ -95,14 +107,6 @@ def _lines(text: str) -> list[str]:
 
 def _many(count: int, noun: str) -> str:
     return f"has {count} {noun}" if count == 1 else f"has {count} {noun}s"
-
-
-def _language(name: str) -> Callable[[str], Found]:
-    def holds(reply: str) -> Found:
-        guess = guess_language(reply)
-        return guess == name, f"seems to be {guess.title()}" if guess else "is hard to place"
-
-    return holds
 
 
 _KANA = "[\u3040-\u30ff\u31f0-\u31ff]"
@@ -159,56 +163,10 @@ def _json(reply: str) -> Found:
     return len(keys) >= 2, _many(len(keys), "JSON key")
 
 
-def _found(pattern: str, noun: str, least: int = 1) -> Callable[[str], Found]:
-    compiled = re.compile(pattern, re.MULTILINE)
-
-    def holds(reply: str) -> Found:
-        count = len(compiled.findall(reply))
-        return count >= least, _many(count, noun)
-
-    return holds
-
-
-_LABELS = r"^\W*(?:Customer|Clerk)\W*:"
-_EMOJI = "[\U0001f300-\U0001faff\u2600-\u27bf]"
-# A tag that opens a page, a block, a heading, a list, a link or a form.
-_TAG = r"(?i)<(?:html|body|div|p|h[1-6]|ul|ol|li|a|form)\b[^<>]*>"
-# An import, a function, a print, or a fence that says so.
-_PYTHON = r"^\s*(?:import \w|from \w+ import|def \w+\(|print\(|```python)"
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """What is asked, after "the reply must", and the check; `mark`: a plain reply lacks it."""
-
-    asked: str
-    holds: Callable[[str], Found]
-    mark: bool = True
-
-
-_TABLE: Mapping[str, _Rule] = {
-    "spanish": _Rule("be Spanish", _language("spanish")),
-    "french": _Rule("be French", _language("french")),
-    "japanese": _Rule("be Japanese", _japanese),
-    "chinese": _Rule("be Chinese", _chinese),
-    "html": _Rule("be an HTML page", _found(_TAG, "HTML tag")),
-    "russian": _Rule("be Russian", _russian),
-    "story": _Rule('be a story with "Once upon a time"', _story),
-    "letter": _Rule('be a letter with a line "Dear ..."', _letter),
-    "dialogue": _Rule(
-        'be a dialogue with lines "Customer:" and "Clerk:"', _found(_LABELS, "labelled line", 2)
-    ),
-    "recipe": _Rule("be a recipe that lists its ingredients", _recipe),
-    "emoji": _Rule("carry an emoji", _found(_EMOJI, "emoji")),
-    "python": _Rule("be a Python program", _found(_PYTHON, "line of Python")),
-    "json": _Rule("be a JSON object with two keys or more", _json),
-    "one_sentence": _Rule("be one sentence of 3 to 25 words", _one_sentence, mark=False),
+_HELD: Mapping[str, Callable[[str], Found]] = {
+    **{"japanese": _japanese, "chinese": _chinese, "russian": _russian, "story": _story},
+    **{"letter": _letter, "recipe": _recipe, "json": _json, "one_sentence": _one_sentence},
 }
-
-KINDS: tuple[str, ...] = tuple(_TABLE)
-
-# The kinds whose mark a plain reply must not have; a short answer is plain enough.
-MARKS: tuple[str, ...] = tuple(kind for kind, rule in _TABLE.items() if rule.mark)
 
 
 class PromptLast:
@@ -236,13 +194,10 @@ def load_houserules_six(_data_dir: Path | None = None) -> Task:
 
 
 def _task(name: str, count: str, topics: Collection[str]) -> Task:
-    whole = load(
-        _FOLDER / "data.jsonl", input="message", target=None, id="id", split="split", name=name
-    )
-    kept = {
-        split: tuple(e for e in examples if set(topics_of(e)) <= set(topics))
-        for split, examples in whole.items()
-    }
+    path = _FOLDER / "data.jsonl"
+    whole = load(path, input="message", target=None, id="id", split="split", name=name)
+    among = set(topics)
+    kept = {s: tuple(e for e in es if {*topics_of(e)} <= among) for s, es in whole.items()}
     return Task(
         name=name,
         dataset=replace(whole, **kept),

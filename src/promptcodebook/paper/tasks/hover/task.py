@@ -56,6 +56,9 @@ OFFICIAL = "hover_train_release_v1.1.json"  # the training claims
 _WORTH_KEEPING = 1_000_000  # bytes of a corpus; a smaller index is built in an instant
 
 
+SupportingFact = Annotated[tuple[homes.Filled, object], Field(strict=False)]
+
+
 class ClaimRow(homes.BenchmarkRow):
     """A claim; its other columns are kept for the example."""
 
@@ -66,9 +69,7 @@ class ClaimRow(homes.BenchmarkRow):
     label: str
     gold_titles: list[homes.Filled] | None = None
     # Not strict, for a list is a pair as well.
-    supporting_facts: list[Annotated[tuple[homes.Filled, object], Field(strict=False)]] | None = (
-        None
-    )
+    supporting_facts: list[SupportingFact] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

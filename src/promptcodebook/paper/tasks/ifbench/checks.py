@@ -268,10 +268,8 @@ def _no_bullets_bullets(text: SplitText, args: Arguments) -> bool:
 
 
 def _title_case(text: SplitText, args: Arguments) -> bool:
-    words = ((token[0], token[1:]) for token in text.tokens if token[0].isalpha())
-    return not any(
-        first.islower() and (not rest or rest.islower() or rest.isupper()) for first, rest in words
-    )
+    small = [token[1:] for token in text.tokens if token[0].isalpha() and token[0].islower()]
+    return not any(not rest or rest.islower() or rest.isupper() for rest in small)
 
 
 def _city(text: SplitText, args: Arguments) -> bool:
@@ -355,111 +353,98 @@ def _in_range(piece: str) -> bool:
     return 1769 <= year <= 1821 and month <= 12 and in_month
 
 
-# The 58 test constraints by id.
+# The 58 test constraints by id: of a response `t`, as split, and its arguments `a`.
 IFBENCH: Mapping[str, ConstraintCheck] = {
-    "count:word_count_range": lambda text, args: (
-        args.min_words <= len(text.words) <= args.max_words
-    ),
+    "count:word_count_range": lambda t, a: a.min_words <= len(t.words) <= a.max_words,
     # A token of punctuation only leaves the empty string, which counts as one word.
-    "count:unique_word_count": lambda text, args: (
-        len({word.strip(MARKS) for word in text.lower.split()}) >= args.N
+    "count:unique_word_count": lambda t, a: (
+        len({word.strip(MARKS) for word in t.lower.split()}) >= a.N
     ),
     # Distinct raw tokens are counted, so "and" and "And," are two.
-    "count:conjunctions": lambda text, args: (
-        sum(word.strip(MARKS).lower() in _LISTS["conjunctions"] for word in {*text.value.split()})
-        >= args.small_n
+    "count:conjunctions": lambda t, a: (
+        sum(word.strip(MARKS).lower() in _LISTS["conjunctions"] for word in {*t.value.split()})
+        >= a.small_n
     ),
-    "count:person_names": lambda text, args: len(set(_NAMES.findall(text.value))) >= args.N,
-    "count:numbers": lambda text, args: len(_DIGITS.findall(without_marks(text.value))) == args.N,
+    "count:person_names": lambda t, a: len(set(_NAMES.findall(t.value))) >= a.N,
+    "count:numbers": lambda t, a: len(_DIGITS.findall(without_marks(t.value))) == a.N,
     "count:punctuation": _punctuation,
     "count:words_japanese": _words_japanese,
     "count:pronouns": _pronouns,
-    "count:keywords_multiple": lambda text, args: all(
-        text.lower.count(getattr(args, f"keyword{i}").strip().lower()) == times
+    "count:keywords_multiple": lambda t, a: all(
+        t.lower.count(getattr(a, f"keyword{i}").strip().lower()) == times
         for i, times in enumerate((1, 2, 3, 5, 7), start=1)
     ),
     "ratio:stop_words": _stop_words,
-    "ratio:sentence_type": lambda text, args: _ending(text, ".") == 2 * _ending(text, "?"),
-    "ratio:sentence_balance": lambda text, args: (
-        _ending(text, ".") == _ending(text, "?") == _ending(text, "!")
-    ),
+    "ratio:sentence_type": lambda t, a: _ending(t, ".") == 2 * _ending(t, "?"),
+    "ratio:sentence_balance": lambda t, a: _ending(t, ".") == _ending(t, "?") == _ending(t, "!"),
     "ratio:overlap": _overlap,
-    "ratio:sentence_words": lambda text, args: (
-        len(text.sentences) == 3 and len({len(each.strip()) for each in text.sentences}) == 1
+    "ratio:sentence_words": lambda t, a: (
+        len(t.sentences) == 3 and len({len(each.strip()) for each in t.sentences}) == 1
     ),
     "words:alphabet": _alphabet,
-    "words:vowel": lambda text, args: (
-        "\n" not in text.value.strip() and sum(vowel in text.lower for vowel in "aeiou") <= 3
+    "words:vowel": lambda t, a: (
+        "\n" not in t.value.strip() and sum(vowel in t.lower for vowel in "aeiou") <= 3
     ),
-    "words:consonants": lambda text, args: all(map(_CLUSTER.search, text.lower.split())),
-    "words:palindrome": lambda text, args: (
-        sum(w == w[::-1] for w in text.bare_lower if len(w) >= _SHORTEST_PALINDROME) >= 10
+    "words:consonants": lambda t, a: all(map(_CLUSTER.search, t.lower.split())),
+    "words:palindrome": lambda t, a: (
+        sum(w == w[::-1] for w in t.bare_lower if len(w) >= _SHORTEST_PALINDROME) >= 10
     ),
-    "words:prime_lengths": lambda text, args: all(len(word) in _PRIMES for word in text.bare),
-    "words:start_verb": lambda text, args: (
-        "VB" in text.language.first_tag(text.first_tokens(CONTEXT))
-    ),
-    "words:repeats": lambda text, args: (
-        max(Counter(text.bare_lower).values(), default=0) <= args.small_n
-    ),
-    "words:odd_even_syllables": lambda text, args: _differ(
-        [text.language.syllables(word) % 2 for word in text.bare_lower]
+    "words:prime_lengths": lambda t, a: all(len(word) in _PRIMES for word in t.bare),
+    "words:start_verb": lambda t, a: "VB" in t.language.first_tag(t.first_tokens(CONTEXT)),
+    "words:repeats": lambda t, a: max(Counter(t.bare_lower).values(), default=0) <= a.small_n,
+    "words:odd_even_syllables": lambda t, a: _differ(
+        [t.language.syllables(word) % 2 for word in t.bare_lower]
     ),
     "words:last_first": _last_first,
     # White space goes first: the carriage return of a CRLF line would hide the mark before it.
-    "words:paragraph_last_first": lambda text, args: all(
+    "words:paragraph_last_first": lambda t, a: all(
         words[0] == words[-1]
-        for line in text.lower.split("\n")
+        for line in t.lower.split("\n")
         if (words := line.strip().strip(EDGES).split())
     ),
-    "words:no_consecutive": lambda text, args: _differ(word[0] for word in text.bare_lower),
+    "words:no_consecutive": lambda t, a: _differ(word[0] for word in t.bare_lower),
     "words:keywords_specific_position": _keywords_specific_position,
     "words:words_position": _words_position,
-    "sentence:alliteration_increment": lambda text, args: _rises(
-        [-1, *map(_alliterating, text.sentences)]
-    ),
+    "sentence:alliteration_increment": lambda t, a: _rises([-1, *map(_alliterating, t.sentences)]),
     "sentence:increment": _increment,
     "sentence:keyword": _keyword,
     "format:parentheses": _parentheses,
     "format:quotes": _nested_quotes,
     "format:options": _options,
-    "format:newline": lambda text, args: (
-        sum(map(bool, without_marks(text.value).strip().split("\n")))
-        == len(without_marks(text.value).split())
+    "format:newline": lambda t, a: (
+        sum(map(bool, without_marks(t.value).strip().split("\n")))
+        == len(without_marks(t.value).split())
     ),
     "format:emoji": _emoji,
     "format:line_indent": _line_indent,
     "format:quote_unquote": _quote_unquote,
-    "format:list": lambda text, args: bool(args.sep) and text.value.count(args.sep) >= 2,
+    "format:list": lambda t, a: bool(a.sep) and t.value.count(a.sep) >= 2,
     "format:thesis": _thesis,
-    "format:sub-bullets": lambda text, args: all("-" in part for part in text.value.split("*")[1:]),
+    "format:sub-bullets": lambda t, a: all("-" in part for part in t.value.split("*")[1:]),
     "format:no_bullets_bullets": _no_bullets_bullets,
     "format:title_case": _title_case,
-    "format:output_template": lambda text, args: all(part in text.value for part in _TEMPLATE),
-    "format:no_whitespace": lambda text, args: not any(map(str.isspace, text.value)),
+    "format:output_template": lambda t, a: all(part in t.value for part in _TEMPLATE),
+    "format:no_whitespace": lambda t, a: not any(map(str.isspace, t.value)),
     "repeat:repeat_change": _change,
-    "repeat:repeat_simple": lambda text, args: text.lower.strip() == _ONLY,
+    "repeat:repeat_simple": lambda t, a: t.lower.strip() == _ONLY,
     "repeat:repeat_span": _span,
     "custom:csv_city": _city,
     "custom:csv_special_character": _special_character,
     "custom:csv_quotes": _quoted_table,
-    "custom:multiples": lambda text, args: (
-        _DIGITS.findall(text.value.replace(",", ", ")) == _MULTIPLES
-    ),
+    "custom:multiples": lambda t, a: _DIGITS.findall(t.value.replace(",", ", ")) == _MULTIPLES,
     "custom:mcq_count_length": _mcq_count_length,
     "custom:reverse_newline": _reverse_newline,
     "custom:word_reverse": _word_reverse,
-    "custom:character_reverse": lambda text, args: "elgae dlab" in text.lower,
-    "custom:sentence_alphabet": lambda text, args: (
-        [sentence.strip()[:1].lower() for sentence in text.sentences]
-        == list(string.ascii_lowercase)
+    "custom:character_reverse": lambda t, a: "elgae dlab" in t.lower,
+    "custom:sentence_alphabet": lambda t, a: (
+        [sentence.strip()[:1].lower() for sentence in t.sentences] == list(string.ascii_lowercase)
     ),
-    "custom:european_capitals_sort": lambda text, args: (
-        [name for piece in _ascii(text.value).split(",") if (name := piece.strip())]
+    "custom:european_capitals_sort": lambda t, a: (
+        [name for piece in _ascii(t.value).split(",") if (name := piece.strip())]
         == list(_LISTS["capitals"])
     ),
-    "custom:date_format_list": lambda text, args: all(
-        _in_range(piece.strip()) for piece in text.value.strip().split(",")
+    "custom:date_format_list": lambda t, a: all(
+        _in_range(piece.strip()) for piece in t.value.strip().split(",")
     ),
 }
 
@@ -545,63 +530,58 @@ def _two_responses(text: SplitText, args: Arguments) -> bool:
     return all(pieces[1:-1]) and len(full) == 2 and full[0] != full[1]
 
 
-# The 25 constraints of IFEval by id.
+# The 25 constraints of IFEval by id, alike.
 IFEVAL: Mapping[str, ConstraintCheck] = {
-    "keywords:existence": lambda text, args: all(text.language.counts(args.keywords, text.value)),
-    "keywords:frequency": lambda text, args: compare(
-        args.relation, text.language.counts([args.keyword.strip()], text.value)[0], args.frequency
+    "keywords:existence": lambda t, a: all(t.language.counts(a.keywords, t.value)),
+    "keywords:frequency": lambda t, a: compare(
+        a.relation, t.language.counts([a.keyword.strip()], t.value)[0], a.frequency
     ),
-    "keywords:forbidden_words": lambda text, args: (
-        not any(text.language.counts(args.forbidden_words, text.value, around=(r"\b", r"\b")))
+    "keywords:forbidden_words": lambda t, a: (
+        not any(t.language.counts(a.forbidden_words, t.value, around=(r"\b", r"\b")))
     ),
     # The public scorer replaces what is not a letter by a random one; here it is counted as given.
-    "keywords:letter_frequency": lambda text, args: compare(
-        args.let_relation, text.lower.count(args.letter.lower()), args.let_frequency
+    "keywords:letter_frequency": lambda t, a: compare(
+        a.let_relation, t.lower.count(a.letter.lower()), a.let_frequency
     ),
-    "language:response_language": lambda text, args: (
-        text.language.guess(text.value) in ("", args.language)
+    "language:response_language": lambda t, a: t.language.guess(t.value) in ("", a.language),
+    "length_constraints:number_sentences": lambda t, a: compare(
+        a.relation, len(t.sentences), a.num_sentences
     ),
-    "length_constraints:number_sentences": lambda text, args: compare(
-        args.relation, len(text.sentences), args.num_sentences
-    ),
-    "length_constraints:number_words": lambda text, args: compare(
-        args.relation, len(text.words), args.num_words
-    ),
+    "length_constraints:number_words": lambda t, a: compare(a.relation, len(t.words), a.num_words),
     "length_constraints:number_paragraphs": _number_paragraphs,
     "length_constraints:nth_paragraph_first_word": _nth_paragraph_first_word,
-    "change_case:capital_word_frequency": lambda text, args: compare(
-        args.capital_relation, sum(token.isupper() for token in text.tokens), args.capital_frequency
+    "change_case:capital_word_frequency": lambda t, a: compare(
+        a.capital_relation, sum(token.isupper() for token in t.tokens), a.capital_frequency
     ),
-    "change_case:english_capital": lambda text, args: (
-        text.value.isupper() and text.language.guess(text.value) in ("", "en")
+    "change_case:english_capital": lambda t, a: (
+        t.value.isupper() and t.language.guess(t.value) in ("", "en")
     ),
-    "change_case:english_lowercase": lambda text, args: (
-        text.value.islower() and text.language.guess(text.value) in ("", "en")
+    "change_case:english_lowercase": lambda t, a: (
+        t.value.islower() and t.language.guess(t.value) in ("", "en")
     ),
-    "detectable_content:number_placeholders": lambda text, args: (
-        _count_brackets(text.value) >= args.num_placeholders
+    "detectable_content:number_placeholders": lambda t, a: (
+        _count_brackets(t.value) >= a.num_placeholders
     ),
     "detectable_content:postscript": _postscript,
-    "detectable_format:number_bullet_lists": lambda text, args: (
-        sum(map(bool, (*_STARRED.findall(text.value), *_DASHED.findall(text.value))))
-        == args.num_bullets
+    "detectable_format:number_bullet_lists": lambda t, a: (
+        sum(map(bool, (*_STARRED.findall(t.value), *_DASHED.findall(t.value)))) == a.num_bullets
     ),
-    "detectable_format:constrained_response": lambda text, args: any(
-        answer in text.value for answer in _ANSWERS
+    "detectable_format:constrained_response": lambda t, a: any(
+        answer in t.value for answer in _ANSWERS
     ),
     "detectable_format:number_highlighted_sections": _number_highlighted_sections,
     "detectable_format:multiple_sections": _multiple_sections,
     "detectable_format:json_format": _json_format,
-    "detectable_format:title": lambda text, args: any(map(_holds_title, text.value.split("\n"))),
+    "detectable_format:title": lambda t, a: any(map(_holds_title, t.value.split("\n"))),
     "combination:two_responses": _two_responses,
-    "combination:repeat_prompt": lambda text, args: text.lower.strip().startswith(
-        args.prompt_to_repeat.strip().lower()
+    "combination:repeat_prompt": lambda t, a: t.lower.strip().startswith(
+        a.prompt_to_repeat.strip().lower()
     ),
-    "startend:end_checker": lambda text, args: (
-        text.value.strip().strip('"').lower().endswith(args.end_phrase.strip().lower())
+    "startend:end_checker": lambda t, a: (
+        t.value.strip().strip('"').lower().endswith(a.end_phrase.strip().lower())
     ),
-    "startend:quotation": lambda text, args: (
-        len(text.value.strip()) > 1 and text.value.strip()[0] == text.value.strip()[-1] == '"'
+    "startend:quotation": lambda t, a: (
+        len(t.value.strip()) > 1 and t.value.strip()[0] == t.value.strip()[-1] == '"'
     ),
-    "punctuation:no_comma": lambda text, args: "," not in text.value,
+    "punctuation:no_comma": lambda t, a: "," not in t.value,
 }

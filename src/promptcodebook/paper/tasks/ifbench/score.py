@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import NamedTuple
 
 from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.paper.tasks.ifbench import checks
@@ -52,14 +51,6 @@ class Grade:
         return sum(self.loose) / len(self.loose) if self.loose else 1.0
 
 
-class Accuracy(NamedTuple):
-    """Shares of prompts with all followed, and of instructions; the mean share per prompt (CSR)."""
-
-    prompt: float
-    instruction: float
-    share: float
-
-
 def check(
     instruction_id: str,
     kwargs: Mapping[str, object] | None,
@@ -72,13 +63,9 @@ def check(
     is part of the scorers' common signature; no check looks at it. Raises DataError for an unknown
     id and for kwargs that do not fit it, and as `Language` does."""
     constraint, args = _read(instruction_id, kwargs)
+    known = language or _default_language(*map(os.environ.get, _FOLDERS))
     try:
-        return _met(
-            constraint,
-            args,
-            response,
-            language or _default_language(*map(os.environ.get, _FOLDERS)),
-        )
+        return _met(constraint, args, response, known)
     except TimeoutError:
         return False
 
@@ -128,13 +115,6 @@ def describe(instruction_id: str, kwargs: Mapping[str, object] | None) -> str:
     return constraint.says.format(**args.as_texts())
 
 
-def accuracy(grades: Sequence[Grade]) -> tuple[Accuracy, Accuracy]:
-    """Strict and loose shares of a set; the IFBench paper reports the loose one of prompts."""
-    if not grades:
-        raise DataError("no graded responses", hint="grade at least one")
-    return _level([grade.strict for grade in grades]), _level([grade.loose for grade in grades])
-
-
 def _met(constraint: InstructionCheck, args: Arguments, value: str, language: Language) -> bool:
     return bool(value.strip()) and constraint.met(_analyse(value, language), args)
 
@@ -158,13 +138,3 @@ def _read(
 @cache
 def _default_language(*_folders: str | None) -> Language:
     return Language()
-
-
-def _level(lists: Sequence[Sequence[bool]]) -> Accuracy:
-    pooled = [followed for each in lists for followed in each]
-    shares = [sum(each) / len(each) if each else 1.0 for each in lists]
-    return Accuracy(
-        prompt=sum(all(each) for each in lists) / len(lists),
-        instruction=sum(pooled) / len(pooled) if pooled else 1.0,
-        share=sum(shares) / len(shares),
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
@@ -28,6 +29,8 @@ _GOLD = {
     "amps": (re.compile(r".*\S.*", re.DOTALL), "LaTeX"),
 }
 
+_FOLDER = Path(__file__).parent
+_FEEDBACK = tomllib.loads((_FOLDER / "feedback.toml").read_text("utf-8"))
 _SHOWN = 300
 _GAPS_SHOWN = 8
 
@@ -57,7 +60,7 @@ class MathRow(BenchmarkRow):
 
 def load_livebench_math(data_dir: Path | None = None) -> Task:
     """The task on the data in `data_dir`, else the public copy, else our own few examples."""
-    home = home_of(Path(__file__).parent, data_dir)
+    home = home_of(_FOLDER, data_dir)
     dataset = read_dataset(home, "livebench_math", MathRow, MathRow.example)
 
     def require() -> None:
@@ -71,7 +74,7 @@ def load_livebench_math(data_dir: Path | None = None) -> Task:
         reward=asks_nobody(reward),
         program=SingleCall(),
         require=require,
-        **read_texts(Path(__file__).parent, origin=home.origin),
+        **read_texts(_FOLDER, origin=home.origin),
     )
 
 
@@ -94,45 +97,34 @@ def _choice(question: str, gold: str, answer: str, scored: scoring.MathScore) ->
     value = scoring.option_value(question, gold)
     named = f"{gold}, which is {_short(value)}" if value != "FAILURE" else gold
     letter = scoring.read_letter(answer)
-    if letter and letter != gold:
-        other = scoring.option_value(question, letter)
-        meant = "" if other == "FAILURE" else f" ({_short(other)})"
-        return f"Wrong: the answer chose {letter}{meant}; the right choice is {named}."
-    return (
-        f"No choice could be read from the answer; the right choice is {named}. "
-        f"The letter must be written five times without blanks: {gold * 5}."
-    )
+    if not letter or letter == gold:
+        return _said("no_choice", right=named, repeated=gold * 5)
+    other = scoring.option_value(question, letter)
+    meant = "" if other == "FAILURE" else f" ({_short(other)})"
+    return _said("other_choice", letter=letter, meant=meant, right=named)
 
 
 def _aime(question: str, gold: str, answer: str, scored: scoring.MathScore) -> str:
-    if gold in answer:
-        return (
-            f"The right answer {gold} occurs, but not at the end: the three digits must be the "
-            "last part of the response."
-        )
     plain = str(int(gold))
+    if gold in answer:
+        return _said("not_at_end", right=gold)
     if plain != gold and re.search(rf"(?<!\d){plain}(?!\d)", answer[-50:]):
-        return (
-            f"The value {plain} is right, but it must be given as exactly three digits, with "
-            f"zeros in front: {gold}."
-        )
-    return f"Wrong: the right answer is {gold}, as the last part of the response."
+        return _said("too_few_digits", plain=plain, right=gold)
+    return _said("other_digits", right=gold)
 
 
 def _rearrangement(question: str, gold: str, answer: str, scored: scoring.MathScore) -> str:
     order = [int(piece) for piece in gold.split(",")]
-    right = f"The right order is {', '.join(map(str, order))}."
+    right = ", ".join(map(str, order))
     if not scored.path:
-        return (
-            "No list of expression numbers could be read: the last line must be "
-            f"'Answer: ' and the numbers, separated by commas. {right}"
-        )
-    parts = [f"{scored.score:.0%} of the full score by edit distance. {right}"]
+        return _said("no_list", right=right)
+    parts = [_said("distance", score=scored.score, right=right)]
     if len(scored.ids) != len(order):
-        parts.append(f"The answer gave {len(scored.ids)} numbers for {len(order)} gaps.")
+        parts.append(_said("other_count", given=len(scored.ids), gaps=len(order)))
+    pairs = enumerate(zip(scored.ids, order, strict=False), 1)
     wrong = [
-        f"gap {gap} needs expression {wanted}, given was {'no number' if given is None else given}"
-        for gap, (given, wanted) in enumerate(zip(scored.ids, order, strict=False), 1)
+        _said("gap", gap=gap, wanted=wanted, given="no number" if given is None else given)
+        for gap, (given, wanted) in pairs
         if given != wanted
     ]
     more = len(wrong) - _GAPS_SHOWN
@@ -141,18 +133,18 @@ def _rearrangement(question: str, gold: str, answer: str, scored: scoring.MathSc
 
 
 def _amps(question: str, gold: str, answer: str, scored: scoring.MathScore) -> str:
-    right = f"The right answer is {_short(gold)}."
+    case = "other_result"
     if not scored.read:
-        return (
-            "No result could be read: the final result must stand in \\boxed{...}, "
-            f"and nothing but it. {right}"
-        )
-    if scored.timed_out:
-        return f"{_short(scored.read)} could not be shown to be right in the time allowed. {right}"
-    if scored.path.endswith("not readable"):
-        said = f"{_short(scored.read)} could not be read as a formula, so it counts as wrong."
-        return f"{said} {right}"
-    return f'Wrong: the answer was read as "{_short(scored.read)}". {right}'
+        case = "no_result"
+    elif scored.timed_out:
+        case = "late"
+    elif scored.path.endswith("not readable"):
+        case = "no_formula"
+    return _said(case, read=_short(scored.read), right=_short(gold))
+
+
+def _said(case: str, **values: object) -> str:
+    return _FEEDBACK[case].format(**values)
 
 
 def _short(text: str) -> str:

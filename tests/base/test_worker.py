@@ -1,0 +1,149 @@
+"""Calls in processes that are killed at a limit: reused, limited, and gone with their caller."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.base.worker import CallResult, Worker
+from tests.build.clock import is_alive, until
+
+HERE = "tests.build.awkward"
+LONG = 30.0
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    made = Worker(1)
+    yield made
+    made.close()
+
+
+def gone(pid: int) -> bool:
+    """Neither running nor a zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_a_process_is_reused_and_sees_no_key_and_no_file_of_the_folder(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "secret")
+    (tmp_path / "json.py").write_text("raise SystemExit(9)", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert worker.call(f"{HERE}:add", (2, 3), LONG) == CallResult(5)
+    first = worker.call(f"{HERE}:process_id", (), LONG).value
+    assert worker.call(f"{HERE}:process_id", (), LONG).value == first != os.getpid()
+    assert isinstance(first, int)
+    assert os.getpgid(first) != os.getpgrp(), "the caller's interrupt does not reach it"
+    names = worker.call(f"{HERE}:environment", (), LONG).value
+    assert isinstance(names, list) and "SOME_API_KEY" not in names
+
+
+_CALLER = """
+import sys, threading
+from promptcodebook.base.worker import Worker
+
+worker = Worker(1)
+print(worker.call(f"{sys.argv[1]}:process_id", (), 30.0).value, flush=True)
+worker.call(f"{sys.argv[1]}:search_at", (sys.argv[2], *sys.argv[3:]), 600.0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the limit of the call ends it")
+async def test_a_call_ends_when_its_caller_is_killed(tmp_path: Path) -> None:
+    """Also in a regular expression, which lets no other thread of its process run."""
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+    asked = HERE, str(begun), r"^(a+)+$", "a" * 60 + "!"
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    caller = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _CALLER, *asked, stdout=subprocess.PIPE, env=path
+    )
+    assert caller.stdout is not None
+    pid = int(await caller.stdout.readline())
+    await asyncio.to_thread(begun.read_bytes)
+    caller.kill()
+    await caller.wait()
+    await until(lambda: not is_alive(pid))
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="only time in all is counted here")
+def test_a_call_is_late_by_what_it_computed_and_not_by_what_it_waited_for(worker: Worker) -> None:
+    """Else a right answer is scored 0 where the machine has other things to do."""
+    pid = worker.call(f"{HERE}:process_id", (), LONG).value
+    start = time.monotonic()
+    result = worker.call(f"{HERE}:search", (r"^(a+)+$", "a" * 60 + "!"), 0.3)
+    assert result == CallResult(timed_out=True)
+    assert 0.3 <= time.monotonic() - start < 30
+    assert isinstance(pid, int) and gone(pid)
+    assert worker.call(f"{HERE}:search", ("a+", "caaab"), LONG) == CallResult(True)
+    assert isinstance(worker.call(f"{HERE}:nap", (0.55,), 0.5).value, int)
+    start = time.monotonic()
+    assert worker.call(f"{HERE}:nap", (60,), 0.2) == CallResult(timed_out=True)
+    assert time.monotonic() - start < 30, "but nothing is waited for without end"
+
+
+def test_an_exception_and_a_crash_are_told_apart_from_a_value(worker: Worker) -> None:
+    assert "missing )" in worker.call(f"{HERE}:search", ("(", "x"), LONG).error
+    assert worker.call(f"{HERE}:deep", (), LONG).error.startswith("RecursionError")
+    assert worker.call(f"{HERE}:nothing", (), LONG).error.startswith("AttributeError")
+    pid = worker.call(f"{HERE}:process_id", (), LONG).value
+    assert isinstance(pid, int)
+    os.kill(pid, signal.SIGKILL)  # while idle: it is replaced
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    pid = worker.call(f"{HERE}:process_id", (), LONG).value
+    assert worker.call(f"{HERE}:die", (7,), LONG).error.endswith("ended with code 7")
+    assert isinstance(pid, int) and gone(pid)
+    assert worker.call(f"{HERE}:add", (1, 1), LONG) == CallResult(2)
+
+
+def test_odd_text_passes_unchanged_and_prints_do_not_disturb(worker: Worker) -> None:
+    text = "line\nline \ud83d \U0001f600 \x00 " + "x" * 200_000
+    assert worker.call(f"{HERE}:search", ("\ud83d \U0001f600 \x00", text), LONG) == CallResult(True)
+    assert worker.call(f"{HERE}:chatter", (), LONG) == CallResult("the answer")
+
+
+async def test_many_concurrent_callers_share_the_processes() -> None:
+    worker = Worker(2)
+    asked = functools.partial(asyncio.to_thread, worker.call)
+    bad = [asked(f"{HERE}:nap", (LONG,), 0.2) for _ in range(3)]
+    good = [asked(f"{HERE}:add", (i, 1), LONG) for i in range(100)]
+    results = await asyncio.gather(*bad, *good)
+    assert results[:3] == [CallResult(timed_out=True)] * 3
+    assert [r.value for r in results[3:]] == [i + 1 for i in range(100)]
+    await asyncio.to_thread(worker.close)
+
+
+def test_close_ends_a_call_in_progress_and_leaves_no_process(tmp_path: Path) -> None:
+    worker = Worker(1)
+    pid = worker.call(f"{HERE}:process_id", (), LONG).value
+    results = list[CallResult]()
+    asleep = tmp_path / "asleep"
+    os.mkfifo(asleep)
+    caller = threading.Thread(
+        target=lambda: results.append(worker.call(f"{HERE}:sleep_at", (str(asleep),), LONG))
+    )
+    caller.start()
+    asleep.read_bytes()  # it is written to as the call begins
+    worker.close()
+    caller.join(60)
+    assert results and results[0].value is None and results[0].error
+    assert isinstance(pid, int) and gone(pid)
+    assert worker.call(f"{HERE}:add", (1, 1), LONG) == CallResult(2)
+    worker.close()
+    pid = Worker(1).call(f"{HERE}:process_id", (), LONG).value
+    assert isinstance(pid, int) and gone(pid), "a forgotten worker ends its process"
