@@ -16,6 +16,7 @@ import asyncio
 import json
 import math
 import os
+import random
 import shutil
 import statistics
 import subprocess
@@ -130,13 +131,25 @@ def runs_list(folder: Path) -> list[Figure]:
 
 def drift(folder: Path) -> list[Figure]:
     path, now = folder / "promptcodebook" / "requests.sqlite", time.time()
+    drawn = random.Random(7)  # a part is read by its ids
 
     async def fill() -> None:
         for first in range(0, SERVED, CHUNK):  # a log drops what waits longer than its queue
             log = SqliteLog(path)
             for n in range(first, first + CHUNK):
                 at, whole = now - 2 * DAY * (1 - n / SERVED), (200, 0.1, None, (n % 8,), 1.0)
-                log.put(Served(f"req-{n:024x}", at, "t@live", "v", "", "", *whole, FEATURES))
+                log.put(
+                    Served(
+                        f"req-{drawn.getrandbits(96):024x}",
+                        at,
+                        "t@live",
+                        "v",
+                        "",
+                        "",
+                        *whole,
+                        FEATURES,
+                    )
+                )
             log.close()
 
     async def longest_wait() -> float:
@@ -154,7 +167,7 @@ def drift(folder: Path) -> list[Figure]:
     wait = asyncio.run(longest_wait())
     log.close()
     return [
-        Figure(f"serve status of {SERVED:,} requests: peak", peak, "MB", 1000.0),
+        Figure(f"serve status of {SERVED:,} requests: peak", peak, "MB", 300.0),
         Figure("drift: longest wait of the loop", wait, "s", 0.5),
     ]
 
