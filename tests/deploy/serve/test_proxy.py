@@ -272,7 +272,7 @@ async def test_a_stream_that_ends_passes_as_it_came(reason: str) -> None:
 
 @pytest.mark.parametrize(("step", "status", "words"), [
     (fails(429, "slow down", headers={"Retry-After": "7"}), 429, "slow down"),
-    (fails(400, "bad temperature"), 400, "bad temperature"),
+    (fails(400, "bad tools"), 400, "bad tools"),
     (fails(503, "busy"), 503, "busy"),
     (fails(401, f"wrong key {UPSTREAM_KEY}"), 502, "refused this server"),
     # As Google says it.
