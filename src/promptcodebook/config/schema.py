@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import (
     AfterValidator,
@@ -39,6 +39,20 @@ class Group(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", str_strip_whitespace=True, hide_input_in_errors=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_in_words(cls, given: Any) -> Any:
+        """TOML has no null: "none" is none where a number or none is wanted."""
+        if not isinstance(given, dict):
+            return given
+        tree = cast("dict[str, Any]", given)
+        for name in [name for name, value in tree.items() if value == "none"]:
+            known = cls.model_fields.get(name)
+            wanted = get_args(known.annotation) if known is not None else ()
+            if type(None) in wanted and {*wanted} <= {int, float, type(None)}:
+                tree = {**tree, name: None}
+        return tree
 
 
 class OptimizerSettings(Group):
@@ -324,7 +338,9 @@ class RoleSettings(Group):
             fault = f"{ours[0]!r} is decided by the settings or the run, not by extra"
         if fault:
             raise ValueError(fault)
-        return extra
+        # none is none, as --set reads it, in a field where a null would be sent.
+        absent = {"response_format": "none"} if None is extra.get("response_format", ...) else {}
+        return {**extra, **absent}
 
     @field_validator("headers")
     @classmethod
@@ -475,7 +491,7 @@ class Config(Group):
         for role, settings in self.roles.items():
             if role not in ROLES:
                 raise ValueError(f"unknown role {role!r} in roles{did_you_mean(role, ROLES)}")
-            if role != "executor" and "response_format" in settings.extra:
+            if role != "executor" and settings.extra.get("response_format", "none") != "none":
                 raise ValueError(f"the form of a reply of role {role} is decided by the run")
         outside = [k for k in self.init.frozen if not 0 <= k < self.size]
         if outside:

@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
@@ -21,11 +21,18 @@ import aiohttp
 from promptcodebook.base.incidents import Incident
 from promptcodebook.base.text import LENIENT_JSON, parse_json
 from promptcodebook.calls import LM, Reply, Request
-from promptcodebook.errors import ConfigError, LMError, RequestRefused, import_part
+from promptcodebook.errors import (
+    ConfigError,
+    LMError,
+    RequestRefused,
+    ServerFault,
+    import_part,
+)
 from promptcodebook.lm import wire
 from promptcodebook.lm.limit import PerLoop
+from promptcodebook.lm.quirks import Learner, Quirks, Trial, request_body
 from promptcodebook.lm.spec import MODELS, Credentials, Spec, providers
-from promptcodebook.lm.wire import MOST_BYTES, Malformed, ModelAddress, Quirks, fault_of
+from promptcodebook.lm.wire import MOST_BYTES, Malformed, ModelAddress, fault_of
 
 _log = logging.getLogger(__name__)
 # Servers close idle connections after 5 s or more; a POST on one just closed is a lost call.
@@ -201,21 +208,16 @@ def _proxy(base_url: str) -> str | None:
     return getproxies().get(parts.scheme)
 
 
-_ATTEMPTS = 7  # one refusal for each thing an endpoint can refuse, and the call itself
 _NO_SUCH_PLACE, _NO_SUCH_FORM = (404, 405, 501), (400, 415, 422)
 _MOST_MODELS = 2000
 _LONGEST_NAME = 200
 _QUICK_BYTES = 200_000  # longer bodies are parsed in a thread, so that other calls continue
 
 
-class _FieldRefused(RequestRefused):
-    """The endpoint refused a field that was learned and will be left out."""
-
-
 class Endpoint:
-    """An LM elsewhere. Raises the LMErrors of errors.py; retries nothing but refused fields: when
-    the endpoint refuses a sampling field, `max_tokens` or a schema, later requests leave it out.
-    `around` is put around every single request, those of which a field is refused included."""
+    """An LM elsewhere. Raises the LMErrors of errors.py. It retries nothing but a request that may
+    be refused for one of its optional fields: in other forms of it (`lm/quirks.py`), of which it
+    keeps what was accepted. `around` is put around every single request, refused ones included."""
 
     def __init__(
         self,
@@ -226,13 +228,13 @@ class Endpoint:
         private: bool = False,
         around: Callable[[LM], LM] = lambda lm: lm,
     ) -> None:
-        self._attempt = around(self._send)
+        self._around = around
         names = access.names or spec.key_names
         at = spec.base_url or spec.text
         self._where = ModelAddress(at, spec.model, access.key, names, private, spec.text)
-        provider = providers()["providers"].get(spec.provider, {})
-        self._quirks = Quirks({*provider.get("lacks", ())})
-        self._listed_as = provider.get("listed_as", "")
+        self._learner = Learner(Quirks.of_provider(spec.provider))
+        self._learning = PerLoop[asyncio.Lock]()
+        self._listed_as = providers()["providers"].get(spec.provider, {}).get("listed_as", "")
         self._transport = transport_to(spec, access, timeout, most_bytes)
 
     @property
@@ -242,10 +244,36 @@ class Endpoint:
 
     async def __call__(self, request: Request) -> Reply:
         await self.named_model()
-        for _ in range(_ATTEMPTS - 1):
-            with suppress(_FieldRefused):
-                return await self._attempt(request)
-        return await self._attempt(request)
+        while True:
+            trial = Trial(before := self._learner.quirks)
+            try:
+                return await self._around(partial(self._send, trial))(request)
+            except LMError as error:
+                if not trial.words:
+                    raise
+                refusal = error
+            async with self._learning.here(asyncio.Lock):
+                # Where another call has learned something meanwhile, that may be enough.
+                if self._learner.quirks is before or self._learner.knows(trial):
+                    return await self._search(request, trial, refusal)
+
+    async def _search(self, request: Request, trial: Trial, refusal: LMError) -> Reply:
+        """The reply to another form of what was refused, and that form from now on."""
+        while self._learner.another(trial):
+            named = bool(trial.named)
+            try:
+                reply = await self._around(partial(self._send, trial))(request)
+            except LMError as error:
+                if not trial.words:
+                    raise
+                # Without a field that nothing named, a server may object to just that.
+                refusal = error if named else refusal
+            else:
+                self._learner.keep(trial)
+                return reply
+        if not request.embeds:  # that error has a hint of its own
+            trial.explain(refusal, self._where)
+        raise refusal
 
     async def named_model(self) -> str:
         """The model that the spec names, else the only one of the endpoint. Raises ConfigError
@@ -259,9 +287,10 @@ class Endpoint:
             self._where = replace(self._where, model=known[0])
         return self._where.model
 
-    async def _send(self, request: Request) -> Reply:
-        """One request. Raises _FieldRefused when the next one will leave out what was refused."""
-        body, dropped = wire.request_body(request, self._where.model, self._quirks)
+    async def _send(self, trial: Trial, request: Request) -> Reply:
+        """One request, in the trial's form, which takes note where that may be refused."""
+        trial.words = ""
+        body, dropped = request_body(request, self._where.model, trial.quirks)
         begun = time.perf_counter()
         where = "embeddings" if request.embeds else "chat/completions"
         # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
@@ -275,13 +304,9 @@ class Endpoint:
         refusal = await self._refusal(status, error, request)
         wait = wire.read_retry_after(headers.get("Retry-After"))
         refusal.retry_after = wait or refusal.retry_after
-        if status not in (400, 422):
-            raise refusal
-        learned = self._quirks.learn(body, error.all, error.param)
-        if learned is None:
-            raise refusal
-        _log.info("%s refuses %s: left out from now on", self._where.base_url, learned)
-        raise _FieldRefused(str(refusal), hint=refusal.hint, model=self._where.model)
+        if type(refusal) in (RequestRefused, ServerFault):
+            trial.refused(body, status, error)
+        raise refusal
 
     async def _read(self, data: bytes, request: Request, seconds: float) -> Reply:
         read = partial(wire.read_reply, data, request, seconds)

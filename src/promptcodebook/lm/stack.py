@@ -322,8 +322,9 @@ def simulated_here(specs: Iterable[str]) -> bool:
 
 class Roles:
     """Fills `model` and `sampling` by role, unless the request has its own. At temperature 0, as
-    greedy requests have it, the sample is 0 and top_p left out: equal ones share one key. Raises
-    ParseError for a tool call in place of a text where no tools were sent."""
+    greedy requests have it, the sample is 0 and top_p left out: equal ones share one key. A role
+    without a temperature sends none, greedy or not. Raises ParseError for a tool call in place of a
+    text where no tools were sent."""
 
     def __init__(self, inner: LM, settings: Mapping[str, RoleSettings], default_model: str) -> None:
         self._inner = inner
@@ -336,7 +337,8 @@ class Roles:
     def sampling_of(self, role: Role, greedy: bool = False) -> Sampling:
         each = self._settings[role]
         if greedy or each.temperature == 0:
-            return Sampling(0.0, None, each.max_tokens, each.extra)
+            cold = None if each.temperature is None else 0.0
+            return Sampling(cold, None, each.max_tokens, each.extra)
         return Sampling(each.temperature, each.top_p, each.max_tokens, each.extra)
 
     async def __call__(self, request: Request) -> Reply:
@@ -346,7 +348,9 @@ class Roles:
             own = self.sampling_of(request.role, request.greedy)
             extra = sampling.extra
             sampling = replace(own, extra={**own.extra, **extra}) if extra else own
-        sample = 0 if request.embeds or sampling.temperature == 0 else request.sample
+        greedy = request.greedy and sampling.temperature is None
+        once = request.embeds or greedy or sampling.temperature == 0
+        sample = 0 if once else request.sample
         model = request.model or self.model_of(request.role)
         asked = replace(request, model=model, sampling=sampling, sample=sample)
         reply = await self._inner(asked)

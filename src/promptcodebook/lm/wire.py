@@ -1,18 +1,17 @@
-"""The client's side of the chat-completions wire: a Request as a body, a body as a Reply, a refusal
-as an LMError; token estimates, and schemas of typed replies."""
+"""The client's side of the chat-completions wire: a body as a Reply, a refusal as an LMError; token
+estimates, and schemas of typed replies."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -35,7 +34,6 @@ from promptcodebook.lm.spec import ApiKey, providers
 # What the body of a reply may have by default; no chat completion comes near it.
 MOST_BYTES = 8_000_000
 TOKENIZER = "estimate: UTF-8 bytes / 4"  # printed wherever a count comes from `estimate_tokens`
-_SEED_BITS = 0x7FFFFFFF
 _PER_MESSAGE = 4  # what a chat template puts around a message, about
 _MOST_TOKENS = 10**9  # no call has more tokens; a larger count would not fit into a store either
 _LONGEST_REASON = 60
@@ -58,73 +56,14 @@ class Malformed(ValueError):
     """A 200 whose body is not a chat completion."""
 
 
-@dataclass(slots=True)
-class Quirks:
-    """What one endpoint refuses, learned from its own 400s. `distinct`: whether a schema may say
-    that items are; not every engine that enforces schemas can."""
-
-    dropped: set[str] = field(default_factory=set[str])
-    cap: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    distinct: bool = True
-
-    def learn(self, sent: Mapping[str, object], message: str, param: str) -> str | None:
-        """Takes note of the field that a refusal names; returns it, None when it names none."""
-        # 'temperature must be below 2' names a field too, but refuses its value: that is an error.
-        refused, low = providers()["refused"], message.lower()
-        if not re.search("|".join(refused["phrases"]), low):
-            return None
-
-        def named(words: Sequence[str]) -> bool:
-            return param in words or any(re.search(rf"\b{re.escape(w)}\b", low) for w in words)
-
-        if "max_tokens" in sent and named(["max_tokens"]):
-            self.cap = "max_completion_tokens"
-            return "max_tokens"
-        fields: Mapping[str, Sequence[str]] = refused["fields"]
-        found = [name for name, words in fields.items() if name in sent and named(words)]
-        if not found:
-            return None
-        # The server's own pointer counts for more than a field its message happens to mention.
-        name = param if param in found else found[0]
-        if name == "response_format" and "uniqueItems" in str(sent[name]):
-            self.distinct = False
-            return "uniqueItems"
-        self.dropped.add(name)
-        return name
-
-
-def sampling_fields(sampling: Sampling, cap: str = "max_tokens") -> dict[str, Any]:
+def sampling_fields(sampling: Sampling) -> dict[str, Any]:
     """The fields of a body that say how a reply is drawn, those of `extra` included."""
-    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, cap: sampling.max_tokens}
+    drawn = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_tokens": sampling.max_tokens,
+    }
     return {**{name: v for name, v in drawn.items() if v is not None}, **sampling.extra}
-
-
-def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str, Any], list[str]]:
-    """The body to send, and the names of the fields that this endpoint makes us leave out."""
-    if request.embeds:
-        [message] = request.messages
-        # Images go as a chat, which vLLM's models that embed images read.
-        content = {"messages": [message.wire]} if message.media else {"input": message.content}
-        return {"model": model, **content, "encoding_format": "float"}, []
-    sampling = request.sampling
-    fields = sampling_fields(sampling, quirks.cap)
-    if request.schema is not None:
-        schema: Any = request.schema.body
-        if not quirks.distinct:
-            schema = rewritten(schema, lambda t: {k: t[k] for k in t if k != "uniqueItems"})
-        named: dict[str, Any] = {"name": request.schema.name, "schema": schema}
-        # 'strict' is refused by those who know it unless every object is closed and fully required.
-        if is_strict(schema):
-            named["strict"] = True
-        fields["response_format"] = {"type": "json_schema", "json_schema": named}
-    if sampling.temperature != 0:
-        fields["seed"] = request.sample & _SEED_BITS
-    dropped = sorted(quirks.dropped & fields.keys())
-    for name in dropped:
-        del fields[name]
-    fields["model"] = model
-    fields["messages"] = [m.wire for m in request.messages]
-    return fields, dropped
 
 
 @cache
@@ -339,6 +278,14 @@ class ModelAddress:
     def doctor(self) -> str:
         return f"pco doctor --lm {shell(self.spec)}"
 
+    @property
+    def curl(self) -> str:
+        """The shortest request, for a shell; a key is named by its variable."""
+        hello = {"model": self.model, "messages": [{"role": "user", "content": "hello"}]}
+        keyed = "" if self.key is None else f' -H "Authorization: Bearer ${self.key.name}"'
+        form = f"-H 'Content-Type: application/json'{keyed} -d {shell(json.dumps(hello))}"
+        return f"curl {shell(self.base_url)}/chat/completions {form}"
+
     def scrub(self, text: str) -> str:
         return text if self.key is None else self.key.scrub(text)
 
@@ -352,7 +299,7 @@ class ModelAddress:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
-    """An error body's message, the parameter it points at, its code and type ('' = none), and the
+    """An error body's message, the parameters it points at, its code and type ('' = none), and the
     seconds that it says to wait."""
 
     message: str = ""
@@ -382,14 +329,18 @@ def read_error_body(data: bytes) -> ErrorBody:
     if not isinstance(error, dict):
         return ErrorBody(str(error))
     inner = cast("dict[str, Any]", error)
-    detail = inner.get("detail") or ""
+    detail, pointers = inner.get("detail") or "", list[str]()
     if isinstance(detail, list):
         faults = [
             cast("dict[str, Any]", e) for e in cast("list[Any]", detail) if isinstance(e, dict)
         ]
-        detail = "; ".join(f"{_dotted(e.get('loc', []))}: {e.get('msg', '')}" for e in faults)
+        pointers = [_dotted(e.get("loc", [])) for e in faults]
+        detail = "; ".join(
+            f"{loc}: {e.get('msg', '')}" for loc, e in zip(pointers, faults, strict=True)
+        )
     about = inner | _google_details(inner.get("details"))
     param, code, kind = (str(about.get(name) or "") for name in ("param", "code", "type"))
+    param = param or ", ".join(pointers)
     wait = read_retry_after(str(about.get("retryDelay", "")).removesuffix("s"))
     return ErrorBody(str(inner.get("message") or detail or text), param, code, kind, wait)
 

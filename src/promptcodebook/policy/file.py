@@ -371,7 +371,8 @@ class PolicyFile(_Stored):
         own = self.sampling.get("executor", _Sampling())
         greedy = self.samples == 1 or own.temperature == 0
         drawn = Sampling(own.temperature, own.top_p, own.max_tokens, without_secrets(own.extra))
-        return sampling_fields(replace(drawn, temperature=0.0, top_p=None) if greedy else drawn)
+        cold = None if own.temperature is None else 0.0
+        return sampling_fields(replace(drawn, temperature=cold, top_p=None) if greedy else drawn)
 
     @property
     def beyond_sampling(self) -> tuple[str, ...]:

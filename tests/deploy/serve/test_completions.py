@@ -22,7 +22,8 @@ from promptcodebook.deploy.http.completions import (
     read_fields,
 )
 from promptcodebook.deploy.serve.description import RoutedChatRequest
-from promptcodebook.lm.wire import Quirks, read_tree, request_body
+from promptcodebook.lm.quirks import Quirks, request_body
+from promptcodebook.lm.wire import read_tree
 
 CASES = json.loads(Path(__file__).with_name("cases.json").read_text("utf-8"))
 HELLO = [{"role": "user", "content": "Hello."}]

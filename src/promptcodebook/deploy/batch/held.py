@@ -22,6 +22,7 @@ from promptcodebook.deploy.batch.provider import BatchRefused, BatchReply, Provi
 from promptcodebook.errors import ConfigError, LMError, PcoError, Stop, StoreError
 from promptcodebook.lm import wire
 from promptcodebook.lm.budget import Attempted, BudgetGate, PriceTable
+from promptcodebook.lm.quirks import Quirks, Trial, request_body
 from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.run.subject import EvaluationOptions
 
@@ -80,7 +81,7 @@ class Held:
 
     def __init__(self, spec: Spec, place: Callable[..., Provider], retries: int) -> None:
         self._spec, self._make_place, self._retries = spec, place, retries
-        self._quirks, self._live, self._broken = wire.Quirks(), 0, Counter[str]()
+        self._quirks, self._live, self._broken = Quirks(), 0, Counter[str]()
         self._waiting: dict[str, Request] = {}
         self._flights: dict[str, asyncio.Future[Reply]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -161,14 +162,19 @@ class Held:
 
     async def _ask_once(self, rows: Mapping[str, Request]) -> dict[str, Request]:
         again, name = dict[str, Request](), self._place.where.model
-        bodies = {k: wire.request_body(r, name, self._quirks)[0] for k, r in rows.items()}
+        before = self._quirks
+        bodies = {k: request_body(r, name, before)[0] for k, r in rows.items()}
 
         async def land(key: str, result: BatchReply) -> None:
-            if result.status in (400, 422):
-                body = wire.read_error_body(result.raw)
-                if self._quirks.learn(bodies[key], body.all, body.param) is not None:
-                    again[key] = rows[key]
-                    return
+            trial = Trial(before)
+            error = wire.read_error_body(result.raw) if result.status != 200 else None
+            newer = self._quirks is not before
+            refused = error is not None and trial.refused(bodies[key], result.status, error)
+            # One form further for all rows; a batch is too dear to search for what is unnamed.
+            if refused and (newer or trial.advance(blind=False)):
+                self._quirks = self._quirks if newer else trial.quirks
+                again[key] = rows[key]
+                return
             self._broken[key] += result.broken
             last = not result.broken or self._broken[key] > self._retries
             if not await self._deliver(key, rows[key], result, last):
@@ -224,7 +230,7 @@ class Held:
             reply = wire.read_reply(result.raw, request, result.seconds)
         except wire.Malformed as error:
             raise wire.fault_of(Incident.MALFORMED_BODY, where, str(error)) from None
-        dropped = tuple(wire.request_body(request, where.model, self._quirks)[1])
+        dropped = tuple(request_body(request, where.model, self._quirks)[1])
         return replace(reply, text=where.scrub(reply.text), dropped=dropped)
 
     def _give_up(self) -> None:

@@ -141,7 +141,6 @@ def serve(
             placement=Placement(
                 conversation=table.input == "conversation",
                 sticky=table.sticky.removeprefix("off"),
-                joined=table.one_system,
                 first=table.prompt_first,
             ),
             texts=log_inputs,

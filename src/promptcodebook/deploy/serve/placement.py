@@ -28,11 +28,10 @@ class RoutedInput:
 class Placement:
     """`conversation`: all turns are the input, not the last one alone. `sticky`: a conversation
     keeps its prompt; it is known by its first turn ('conversation'), the body's 'user' or a
-    'header:NAME'. `joined` and `first`: where the prompt goes."""
+    'header:NAME'. `first`: where the prompt goes."""
 
     conversation: bool = False
     sticky: str = ""
-    joined: bool = False
     first: bool = False
 
     def routed(
@@ -76,8 +75,7 @@ class Placement:
 
     def place(self, messages: Messages, prompt: str) -> Messages:
         """The prompt goes behind the instructions that the caller begins with: they never change,
-        so a model's server keeps them as a prefix. `first`: before them. `joined`: into the one
-        beside it."""
+        so a model's server keeps them as a prefix. `first`: before them."""
         if not prompt:
             return messages
         own = next(
@@ -86,18 +84,8 @@ class Placement:
         if not own:
             return [{"role": "system", "content": prompt}, *messages]
         at = 0 if self.first else own
-        if not self.joined:
-            placed = {"role": messages[0]["role"], "content": prompt}
-            return [*messages[:at], placed, *messages[at:]]
-        at = max(0, at - 1)
-        content = messages[at].get("content")
-        if isinstance(content, list):
-            parts, mine = cast("list[object]", content), [{"type": "text", "text": prompt}]
-            whole = [*mine, *parts] if self.first else [*parts, *mine]
-        else:
-            pair = (prompt, content) if self.first else (content, prompt)
-            whole = "\n\n".join(filter(None, pair))
-        return [*messages[:at], {**messages[at], "content": whole}, *messages[at + 1 :]]
+        placed = {"role": messages[0]["role"], "content": prompt}
+        return [*messages[:at], placed, *messages[at:]]
 
 
 def _digest(text: str) -> bytes:

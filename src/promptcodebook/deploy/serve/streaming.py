@@ -53,11 +53,12 @@ class AnswerRelay:
         visit: RequestContext,
         turned: Callable[[UpstreamAnswer], UpstreamAnswer],
     ) -> web.StreamResponse:
-        """The model's answer. It is asked again without a field of ours that it refuses."""
+        """The model's answer. Where it refuses what is ours, it is asked again in another form."""
         upstream, spending = self.upstream, self.spending
         asked = upstream.completed(given, own)
         body = asked if spending is None else spending.measured(asked)
-        data = await self.admission.apart(visit, lambda: upstream.body(body))
+        trial = upstream.trial(given)
+        data = await self.admission.apart(visit, lambda: upstream.body(body, trial))
         wanted = spending is None or body.get("stream_options") == asked.get("stream_options")
         unread = spending is None and self.tracing is None and not self.logs
         reads = "ignored" if unread else "shown"
@@ -68,9 +69,8 @@ class AnswerRelay:
                 if each is not None
             ]
             answer = await upstream.ask(data, usage=reads if wanted else "hidden")
-            while upstream.learns(given, asked, answer):
-                asked = upstream.completed(given, own)
-                data = upstream.body(asked if spending is None else spending.measured(asked))
+            while upstream.learns(trial, answer):
+                data = upstream.body(body, trial)
                 answer = await upstream.ask(data, usage=reads if wanted else "hidden")
             response = await self._send(request, turned(answer), visit)
             for hear in hearers:

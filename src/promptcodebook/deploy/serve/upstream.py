@@ -10,7 +10,7 @@ import operator
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import chain
 from typing import Any, Literal, cast
@@ -22,18 +22,17 @@ from promptcodebook.config.secrets import secret_variables
 from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport, transport_to
+from promptcodebook.lm.quirks import CAPS, Learner, Quirks, Trial
 from promptcodebook.lm.spec import ApiKey, Spec, parse_spec
 from promptcodebook.lm.wire import (
     BAD_KEY,
     ENDINGS,
     ModelAddress,
-    Quirks,
     broken_off,
     read_error_body,
 )
 
 _log = logging.getLogger(__name__)
-CAPS = {"max_tokens", "max_completion_tokens"}
 _LONGEST_LINE = 2**20  # Bytes of a stream that wait for the end of their line.
 _LEAST_PIECE = 4  # Characters in which a key is known to begin: a stream waits for more there.
 _MOST_CHOICES = 128
@@ -211,6 +210,11 @@ class UpstreamAnswer:
             return None
 
 
+def _set(given: Mapping[str, Any]) -> set[str]:
+    """The fields that a caller sets."""
+    return {name for name, value in given.items() if value is not None}
+
+
 class Upstream:
     """No reply holds one of `secrets`. `cap` is the model's own field for a length."""
 
@@ -222,7 +226,8 @@ class Upstream:
         secrets: Sequence[str] = (),
         cap: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
     ) -> None:
-        self.model, self._quirks = spec.model, Quirks(cap=cap)
+        self.model = spec.model
+        self._learner = Learner(replace(Quirks.of_provider(spec.provider), cap=cap))
         self._json = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
         sent = [] if key is None else [v.removeprefix("Bearer ") for v in key.headers().values()]
         known = [each.encode() for each in (*secrets, *sent)]
@@ -240,33 +245,34 @@ class Upstream:
 
     @property
     def cap(self) -> str:
-        return self._quirks.cap
+        return self._learner.quirks.cap
 
     def completed(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-        """The caller's body with `own` fields, the verdict's, where the caller says nothing. Fields
-        that the model refuses are left out."""
-        theirs, cap = {name for name, v in given.items() if v is not None}, self._quirks.cap
-        named = {cap if name in CAPS else name: value for name, value in own.items()}
-        if theirs & CAPS:
-            named.pop(cap, None)
-        left_out = theirs | self._quirks.dropped
-        return {**given, **{name: v for name, v in named.items() if name not in left_out}}
+        """The caller's body with `own` fields, the verdict's, where the caller says nothing."""
+        theirs = _set(given)
+        left_out = theirs if theirs.isdisjoint(CAPS) else theirs.union(CAPS)
+        return {**given, **{name: v for name, v in own.items() if name not in left_out}}
 
-    def learns(
-        self, given: Mapping[str, Any], sent: Mapping[str, Any], answer: UpstreamAnswer
-    ) -> bool:
-        """Whether the answer refuses a field that was ours, which is left out from now on."""
-        if answer.status not in (400, 422):
+    def trial(self, given: Mapping[str, Any]) -> Trial:
+        """In what form the model is asked first, but for the caller's own fields."""
+        return Trial(self._learner.quirks, _set(given))
+
+    def learns(self, trial: Trial, answer: UpstreamAnswer) -> bool:
+        """Whether the answer may refuse what is ours, so that another form is to be tried."""
+        if answer.status == 200:
+            self._learner.keep(trial)
             return False
-        error = read_error_body(answer.body)
-        ours = {name: value for name, value in sent.items() if given.get(name) is None}
-        return self._quirks.learn(ours, error.all, error.param) is not None
+        refused = trial.refused(trial.sent, answer.status, read_error_body(answer.body))
+        return refused and self._learner.another(trial)
 
-    def body(self, given: Mapping[str, Any]) -> bytes:
+    def body(self, given: Mapping[str, Any], trial: Trial | None = None) -> bytes:
         """A caller's body as it goes up, under our model's name. Raises Refusal."""
+        trial = trial or self.trial(given)
         try:
             # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
             sent = {**given, "model": self.model}
+            trial.quirks.adapt(sent, trial.theirs)
+            trial.sent = sent
             return self._json.encode(sent).encode("ascii")
         except (ValueError, RecursionError):
             raise Refusal("the body holds what JSON has no word for, or is too deep") from None

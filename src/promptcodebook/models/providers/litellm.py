@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import os
+import re
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.spec import Credentials, Spec
+from promptcodebook.lm.wire import read_error_body
 from promptcodebook.models.providers import library
 
 # Releases of litellm that carried somebody else's code.
 _MALICIOUS = ("1.82.7", "1.82.8")
+# How the library introduces what a provider said.
+_PROVIDERS = re.compile(r"litellm\.\w+: \w*Exception(?: \w+)? - (.*)", re.DOTALL)
+_SECRETS = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
+_BEARER = re.compile(r"(?i)\bbearer\W+\S+")
+_SHORTEST = 6  # characters of a value that differs from a word
 
 
 class LiteLLM(library.ProviderLibrary):
@@ -65,9 +74,22 @@ class LiteLLM(library.ProviderLibrary):
         status, name = getattr(error, "status_code", None), type(error).__name__
         if name in ("Timeout", "APIConnectionError") or not isinstance(status, int):
             return None
-        # The library's own message may hold request headers: only its kind is passed on.
-        code = "insufficient_quota" if "insufficient_quota" in str(error) else ""
-        return status, library.fault(name, code=code), {}
+        # The library's own message may hold request headers: only the provider's words are passed.
+        said = _PROVIDERS.match(str(getattr(error, "message", "")))
+        body = getattr(error, "body", None)
+        words = name if said is None else json.dumps(body) if body else said[1]
+        told = read_error_body(self._scrub(words).encode())
+        code = "insufficient_quota" if "insufficient_quota" in str(error) else told.code
+        tree = library.fault(told.message, kind=told.kind, code=code)
+        tree["error"]["param"] = told.param
+        return status, tree, {}
+
+    def _scrub(self, text: str) -> str:
+        """Without what was sent in a header, and without keys that the library may have read."""
+        named = (value for name, value in os.environ.items() if _SECRETS.search(name))
+        for secret in (*(self._sent or {}).values(), *named):
+            text = text.replace(secret, "***") if len(secret) >= _SHORTEST else text
+        return _BEARER.sub("***", text)
 
     def request(self, body: library.JsonDict) -> library.JsonDict:
         body = {name: value for name, value in body.items() if not name.startswith("stream")}

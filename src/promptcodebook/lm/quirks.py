@@ -1,0 +1,415 @@
+"""What an endpoint refuses of our requests, and what it takes instead. providers.toml lists the
+optional fields of a request with the words that name them. A refusal is tried again in another
+form of the field that it names; only a form that was then accepted is kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast
+
+from promptcodebook.calls import Request, rewritten
+from promptcodebook.errors import LMError
+from promptcodebook.lm.spec import providers
+from promptcodebook.lm.wire import ErrorBody, ModelAddress, byte_size, is_strict, sampling_fields
+
+_log = logging.getLogger(__name__)
+CAPS = ("max_tokens", "max_completion_tokens")
+INSTRUCTS = ("system", "developer")
+_Cap = Literal["max_tokens", "max_completion_tokens"]
+_SEED_BITS = 0x7FFFFFFF
+_LEAST = 16  # tokens of a reply: with fewer it could say nothing
+_MOST_TRIES = 8  # of one request; a refusal names one thing at a time
+_BLIND_TRIES = 4
+_MOST_KEPT = 100  # refusals that no form satisfied
+
+
+@dataclass(frozen=True, slots=True)
+class Quirks:
+    """The forms in which one endpoint takes our requests. `out` and `at`: fields that are left out,
+    always or at this value; `fixed`: the one value that it takes. `shape`: how far down the forms
+    of response_format. `most` and `context`: limits that it named, of a reply, and of prompt and
+    reply with a factor on our count. `apart`: it tells several system messages from one."""
+
+    out: frozenset[str] = frozenset()
+    at: Mapping[str, object] = field(default_factory=dict[str, object])
+    fixed: Mapping[str, float] = field(default_factory=dict[str, float])
+    shape: int = 0
+    folded: bool = False
+    apart: bool = False
+    cap: _Cap = "max_tokens"
+    swapped: bool = False
+    most: int | None = None
+    context: tuple[int, float] | None = None
+
+    @classmethod
+    def of_provider(cls, provider: str) -> Quirks:
+        """What providers.toml knows of it before the first request."""
+        its = providers()["providers"].get(provider, {})
+        return cls(frozenset(its.get("lacks", ())), apart=its.get("systems_apart", False))
+
+    def adapt(self, body: dict[str, Any], theirs: Collection[str] = ()) -> list[str]:
+        """Puts the body into these forms, but for the fields that are `theirs`, a caller's. Names
+        what is left out."""
+        dropped = list[str]()
+        for name in (self.out | self.at.keys() | self.fixed.keys()) & body.keys():
+            if name in theirs:
+                continue
+            if name in self.fixed:
+                body[name] = self.fixed[name]
+            elif name in self.out or self.at[name] == body[name]:
+                del body[name]
+                dropped.append(name)
+        if "response_format" in body and "response_format" not in theirs:
+            enforced = _shaped(body, body.pop("response_format"), self.shape)
+            dropped += [] if enforced else ["response_format"]
+        if "messages" in body:
+            body["messages"] = self._placed(body["messages"])
+        for name in CAPS:
+            if name in body and name not in theirs:
+                cap = self._capped(body, body[name])
+                if name != self.cap:
+                    del body[name]
+                body[self.cap] = cap
+                break
+        return sorted(dropped)
+
+    def _placed(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """One system message, at the beginning, which strict templates ask for; or none."""
+        systems = [m for m in messages if m["role"] in INSTRUCTS]
+        if not systems or not (self.folded or (len(systems) > 1 and not self.apart)):
+            return messages
+        others = [m for m in messages if m["role"] not in INSTRUCTS]
+        joined = systems[0]
+        for each in systems[1:]:
+            joined = with_text(joined, each.get("content"))
+        if not self.folded:
+            return [joined, *others]
+        first = next((n for n, m in enumerate(others) if m["role"] == "user"), None)
+        if first is None:
+            return [{**joined, "role": "user"}, *others]
+        whole = with_text(joined, others[first].get("content"))["content"]
+        return [*others[:first], {**others[first], "content": whole}, *others[first + 1 :]]
+
+    def _capped(self, body: Mapping[str, Any], cap: int) -> int:
+        cap = min(cap, self.most or cap)
+        if self.context is None:
+            return cap
+        limit, factor = self.context
+        return max(min(cap, limit - round(factor * _tokens(body))), min(cap, _LEAST))
+
+    # One form further, for a field that a refusal names.
+
+    def after(self, name: str, sent: Mapping[str, Any], words: str) -> Quirks | None:
+        """The next form of a field that was sent; None where there is no other."""
+        match name:
+            case "system":
+                return replace(self, folded=True) if _instructs(sent) and not self.folded else None
+            case "response_format":
+                return self._simpler(sent, words)
+            case "max_tokens":
+                return self._shorter(sent, words)
+            case _ if "needed" in _optional().get(name, {"needed": ""}):
+                return None
+            case "temperature" | "top_p" if name in sent and name not in {*self.at, *self.fixed}:
+                # 'must be positive' refuses a value: a second one that is refused is the field.
+                return replace(self, at={**self.at, name: sent[name]})
+            case _ if name in sent and name not in self.fixed:
+                return replace(self, out=self.out | {name})
+            case "temperature" | "top_p" if name not in sent and name not in self.fixed:
+                # It will not do without: the value that the server names.
+                if not (values := re.findall(r"(?<![\w.])\d+(?:\.\d+)?", words)):
+                    return None
+                return replace(self, fixed={**self.fixed, name: float(values[0])})
+            case _:
+                return None
+
+    def without(self, *names: str) -> Quirks:
+        """The last form of each field, for a refusal that names none."""
+        kinds = {"response_format", "system", "max_tokens"}
+        swapped = "max_tokens" in names
+        cap = CAPS[self.cap == CAPS[0]] if swapped else self.cap
+        return replace(
+            self,
+            out=self.out | (set(names) - kinds),
+            shape=len(_shapes()) if "response_format" in names else self.shape,
+            folded=self.folded or "system" in names,
+            cap=cap,
+            swapped=self.swapped or swapped,
+        )
+
+    def _simpler(self, sent: Mapping[str, Any], words: str) -> Quirks | None:
+        if (value := sent.get("response_format")) is None:
+            return None
+        in_schema = _says(_optional()["response_format"]["in_schema"], words)
+        for shape in range(self.shape + 1, len(_shapes()) + 1):
+            body = {"messages": sent["messages"]}
+            lean = isinstance(_shapes()[shape - 1], list)
+            _shaped(body, value, shape)
+            if body.get("response_format") != value and (in_schema or not lean):
+                return replace(self, shape=shape)
+        return None
+
+    def _shorter(self, sent: Mapping[str, Any], words: str) -> Quirks | None:
+        """A shorter reply, by the limit that the words name; else the other name of the field."""
+        if (name := _field("max_tokens", sent)) is None:
+            return None
+        cap: int = sent[name]
+        numbers = [int(n.replace(",", "")) for n in re.findall(r"\b\d[\d,]*\b", words)]
+        numbers = [n for n in numbers if n - cap not in numbers]  # no sum of prompt and reply
+        others = sorted({*numbers} - {cap}, reverse=True)
+        if not others or (len(others) == 1 and numbers.count(cap) > 1):
+            others = [*{*numbers} & {cap}, *others]  # our own cap happens to be the limit too
+        limit, prompt = (*others, 0, 0)[:2]
+        shorter, of_all = (
+            self,
+            limit > 0 and _says(_optional()["max_tokens"]["of_all_tokens"], words),
+        )
+        if of_all:
+            factor = 1.5 * self.context[1] if self.context else 1.0
+            if prompt:
+                factor = max(1.0, 1.1 * prompt / _tokens(sent))
+            shorter = replace(self, context=(limit, factor))
+        elif CAPS[name == CAPS[0]] not in words and cap != self.most:
+            shorter = replace(
+                self, most=max((n for n in numbers if _LEAST <= n < cap), default=None)
+            )
+        if shorter._capped(sent, cap) < cap:
+            return shorter
+        return None if of_all or self.swapped else self.without("max_tokens")
+
+
+def _optional() -> Mapping[str, Any]:
+    return providers()["optional"]
+
+
+def _says(pattern: str, words: str) -> bool:
+    # ASCII: a name may stand between Chinese characters.
+    return re.search(pattern, words, re.ASCII) is not None
+
+
+def _instructs(body: Mapping[str, Any]) -> bool:
+    return any(m["role"] in INSTRUCTS for m in body.get("messages", ()))
+
+
+def _tokens(body: Mapping[str, Any]) -> int:
+    """Of a prompt, rather too many."""
+    sizes = [byte_size(_text(m.get("content"))) for m in body["messages"]]
+    return 32 + sum(8 + size // 3 for size in sizes)
+
+
+def _text(content: object) -> str:
+    return content if isinstance(content, str) else json.dumps(content)
+
+
+def with_text(message: Mapping[str, Any], more: object) -> dict[str, Any]:
+    """The message with more content, a text or parts, behind its own."""
+    own = message.get("content")
+    if isinstance(own, str | None) and isinstance(more, str | None):
+        return {**message, "content": "\n\n".join(filter(None, (own, more)))}
+    parts = list[Any]()
+    for content in (own, more):
+        text = [{"type": "text", "text": content}] if content else []
+        parts += cast("list[Any]", content) if isinstance(content, list) else text
+    return {**message, "content": parts}
+
+
+def _shapes() -> list[Any]:
+    return _optional()["response_format"]["forms"]
+
+
+def _shaped(body: dict[str, Any], value: Any, shape: int) -> bool:
+    """Asks for the form of a reply as far down `forms` as `shape`. Whether the endpoint is to see
+    to it; else the prompt says it in words."""
+    form: object = _shapes()[shape - 1] if shape else []
+    if isinstance(form, list):
+        lacking = set(cast("list[str]", form))
+
+        def lean(tree: dict[str, Any]) -> dict[str, Any]:
+            # A property may have a keyword's name: its value is a schema.
+            return {k: v for k, v in tree.items() if k not in lacking or isinstance(v, dict)}
+
+        body["response_format"] = rewritten(value, lean) if lacking else value
+        return True
+    kind = value.get("type")
+    if form == "json_object":
+        body["response_format"] = {"type": form}
+    if kind not in ("json_schema", "json_object") or kind == form:
+        return kind == form
+    its = _optional()["response_format"]
+    schema = value.get("json_schema", {}).get("schema")
+    words = its["words_object"]
+    if schema is not None:
+        words += f"\n{its['words_schema']}\n{json.dumps(schema, separators=(',', ':'))}"
+    messages = list(body["messages"])
+    users = [n for n, m in enumerate(messages) if m["role"] == "user"]
+    last = users[-1] if users else -1
+    messages[last] = with_text(messages[last], words)
+    body["messages"] = messages
+    return False
+
+
+def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str, Any], list[str]]:
+    """The body to send, and the names of the fields that this endpoint makes us leave out."""
+    sampling, schema = request.sampling, request.schema
+    if request.embeds:
+        [message] = request.messages
+        # Images go as a chat, which vLLM's models that embed images read.
+        content = {"messages": [message.wire]} if message.media else {"input": message.content}
+        body = {"model": model, **content, "encoding_format": "float"}
+        return body, quirks.adapt(body)
+    body = {**sampling_fields(sampling), "model": model}
+    body["messages"] = [m.wire for m in request.messages]
+    if unenforced := body.get("response_format") == "none":
+        del body["response_format"]
+        quirks = replace(quirks, shape=len(_shapes()))
+    if schema is not None:
+        named: dict[str, Any] = {"name": schema.name, "schema": schema.body}
+        # 'strict' is refused by those who know it unless every object is closed and fully required.
+        if is_strict(schema.body):
+            named["strict"] = True
+        body["response_format"] = {"type": "json_schema", "json_schema": named}
+    if sampling.temperature != 0:
+        body["seed"] = request.sample & _SEED_BITS
+    dropped = quirks.adapt(body)
+    return body, [name for name in dropped if name != "response_format" or not unenforced]
+
+
+@dataclass(slots=True)
+class Trial:
+    """One request on its way to a form that the endpoint takes: `quirks` are what is tried now, and
+    fields that are `theirs`, a caller's, stay as they are. `words` are those of the last
+    answer, '' where that refused no form; `named` are the fields in them."""
+
+    quirks: Quirks
+    theirs: Collection[str] = ()
+    sent: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    words: str = ""
+    named: list[str] = field(default_factory=list[str])
+    first: str = ""
+    _asked: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    _pointed: list[str] = field(default_factory=list[str])
+    _tries: int = 0
+    _left: list[Quirks] | None = None
+
+    def refused(self, sent: Mapping[str, Any], status: int, body: ErrorBody) -> bool:
+        """Whether this answer may refuse a form of the request, which it then takes note of."""
+        # A model's name may hold numbers, and words such as 'tools'.
+        words = re.sub(rf"(?<!\w){re.escape(str(sent['model']))}(?!\w)", "", body.all).lower()
+        pointed, named = _named(body.param.lower(), sent), _named(words, sent)
+        passing = status in (401, 402, 403, 404, 405, 408, 409, 425, 429)
+        # Some servers call it an error of their own when a template objects to a message.
+        if passing or not (400 <= status < 500 or (status in (500, 501) and (named or pointed))):
+            self.words = ""
+            return False
+        self.sent, self.words, self._pointed = sent, words, pointed
+        if not self.first:
+            self.first, self._asked = words, sent
+        self.named = [*pointed, *(name for name in named if name not in pointed)]
+        return True
+
+    def advance(self, *, blind: bool) -> bool:
+        """Whether there is another form to try, which is in `quirks` then: of what the refusal
+        names, else, where `blind`, without one optional field after the other, and without all."""
+        if self._tries == _MOST_TRIES:
+            return False
+        self._tries += 1
+        # A pointer is to a fault; words may mention a field beside the one at fault.
+        moved = self.quirks
+        for name in self._pointed:
+            moved = self._after(moved, name) or moved
+        if moved is self.quirks:
+            forms = (self._after(moved, name) for name in self.named)
+            moved = next((each for each in forms if each is not None), moved)
+        if moved is self.quirks and blind and not self.named:
+            if self._left is None:
+                free = [name for name in _optional() if self._is_free(name)]
+                sent = [name for name in free if self._is_sent(name)]
+                self._left = [moved.without(name) for name in sent[: _BLIND_TRIES - 1]]
+                self._left += [moved.without(*free)] * (len(sent) > 1)
+            moved = self._left.pop(0) if self._left else moved
+        changed, self.quirks = moved is not self.quirks, moved
+        return changed
+
+    def explain(self, error: LMError, where: ModelAddress) -> None:
+        """Adds to a refusal that no form satisfies what was sent, but for texts, and one thing to
+        type."""
+        shown = (_shown(name, value) for name, value in self._asked.items() if name != "model")
+        error.args = (f"{error} (sent: {', '.join(shown)})",)
+        role = error.role
+        name = next((n for n in self.named if _field(n, (*self._asked, "system"))), "")
+        its = _optional().get(name, {})
+        if setting := its.get("setting"):
+            error.hint = f"--set {setting.replace('ROLE', role)}"
+        elif name and name != "system":
+            needed = its.get("needed", f"an endpoint that takes {name}")
+            hint = f"take {name} out of roles.ROLE.extra, or name {needed}"
+            error.hint = hint.replace("ROLE", role)
+        elif where.base_url.startswith("http"):
+            error.hint = f"{where.curl} asks for as little as possible"
+        else:
+            error.hint = f"--set roles.{role}.model=SPEC, with another model"
+
+    def _after(self, quirks: Quirks, name: str) -> Quirks | None:
+        theirs = _field(name, self.theirs) is not None
+        return None if theirs else quirks.after(name, self.sent, self.words)
+
+    def _is_free(self, name: str) -> bool:
+        return "needed" not in _optional()[name] and _field(name, self.theirs) is None
+
+    def _is_sent(self, name: str) -> bool:
+        return _instructs(self.sent) if name == "system" else _field(name, self.sent) is not None
+
+
+class Learner:
+    """What is known of one endpoint and model. A refusal that names nothing is searched once, and
+    one that no form satisfied is not searched again."""
+
+    def __init__(self, quirks: Quirks) -> None:
+        self.quirks = quirks
+        self._blind, self._in_vain = True, set[str]()
+
+    def knows(self, trial: Trial) -> bool:
+        """Whether other forms were tried in vain for the same words."""
+        return trial.words in self._in_vain
+
+    def another(self, trial: Trial) -> bool:
+        """Whether a refused request is to be sent in another form, the trial's then."""
+        if not self.knows(trial) and trial.advance(blind=self._blind):
+            return True
+        self._blind = self._blind and bool(trial.named)
+        if len(self._in_vain) < _MOST_KEPT:
+            self._in_vain.add(trial.first)
+        return False
+
+    def keep(self, trial: Trial) -> None:
+        """Takes note of a form that was accepted."""
+        if trial.quirks is not self.quirks and trial.first:
+            self.quirks = trial.quirks
+            _log.info("asked in another form from now on: %s", trial.quirks)
+
+
+def _shown(name: str, value: Any) -> str:
+    if name == "messages":
+        return f"messages ({', '.join(m['role'] for m in value)})"
+    if name == "response_format":
+        return f"{name} ({value.get('type')})"
+    return f"{name} {value:g}" if isinstance(value, int | float) else name
+
+
+def _field(name: str, fields: Collection[str]) -> str | None:
+    """The field of that name among these; a length cap has two."""
+    names = CAPS if name == "max_tokens" else (name,)
+    return next((each for each in names if each in fields), None)
+
+
+def _named(words: str, sent: Mapping[str, Any]) -> list[str]:
+    """The optional fields that the words name, and others that were sent."""
+    optional = _optional()
+    named = [n for n, its in optional.items() if _says(its["words"], words)]
+    known = {*optional, *CAPS, "model", "messages", "stream", "input"}
+    others = [n for n in sent if n not in known]
+    return named + [n for n in others if _says(rf"\b{re.escape(n.lower())}\b", words)]
