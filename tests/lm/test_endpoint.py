@@ -344,10 +344,14 @@ async def test_a_reply_with_an_error_in_it_is_broken_off_though_it_says_nothing_
         assert "overloaded" not in str(error), "a server may quote what it was sent"
 
 
-@pytest.mark.parametrize("reason", ["stop", "tool_calls", "function_call", None])
-async def test_a_whole_reply_ends_in_one_of_these_ways(server: Server, reason):
+@pytest.mark.parametrize(("reason", "ending"), [
+    *((each, "stop") for each in ("stop", "tool_calls", "function_call", None)),
+    # Together's, Text Generation Inference's, and Mistral's where the context ran out.
+    ("eos", "stop"), ("eos_token", "stop"), ("stop_sequence", "stop"), ("model_length", "length"),
+])  # fmt: skip
+async def test_a_whole_reply_ends_in_one_of_these_ways(server: Server, reason, ending):
     server.script(says("whole", finish=reason))
-    assert (await answers(server, request()))[0].finish == "stop"
+    assert (await answers(server, request()))[0].finish == ending
 
 
 @pytest.mark.parametrize(("value", "seconds"), [

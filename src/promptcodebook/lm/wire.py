@@ -44,10 +44,10 @@ BAD_KEY = "API_KEY_INVALID"  # Google's word for it, in a 400
 # Why a whole reply may end. Servers break off a reply with many other words: those are faults.
 ENDINGS: Mapping[str | None, Ending] = {
     None: "stop",
-    "stop": "stop",
+    **dict.fromkeys(("stop", "stop_sequence", "eos", "eos_token", "end_turn"), "stop"),
     "tool_calls": "stop",
     "function_call": "stop",  # as older servers spell it
-    "length": "length",
+    **dict.fromkeys(("length", "max_tokens", "model_length"), "length"),
     "content_filter": "content_filter",
 }
 
