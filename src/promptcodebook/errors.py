@@ -32,6 +32,28 @@ def message_of(error: BaseException) -> str:
     return "its message cannot be read"
 
 
+_OTHER_LOOP = (
+    "different loop",
+    "different event loop",
+    "event loop is closed",
+    "timeout context m",
+)
+
+
+def loop_hint(error: BaseException | None) -> str:
+    """What to do where a client of the user's was made in another event loop, as those of a
+    notebook's are; '' = nothing says so."""
+    while error is not None:
+        message = message_of(error).lower()
+        if isinstance(error, RuntimeError) and any(words in message for words in _OTHER_LOOP):
+            return (
+                "an async client works only in the event loop that made it: type `await "
+                "pco.aoptimize(...)` (or aevaluate, ...) there, or make the client in your function"
+            )
+        error = error.__cause__ or error.__context__
+    return ""
+
+
 class PcoError(Exception):
     """Base of all errors; `hint` is the next thing to type, `exit_code` what `pco` returns, and
     `run` the unfinished `Run`, where the error ended one."""

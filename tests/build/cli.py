@@ -56,9 +56,11 @@ class Terminal(io.StringIO):
         return True
 
 
-def pco(*args: str, cwd: Path, stdin: str | io.StringIO = "") -> Result:
-    """The command line as the console script runs it."""
+def pco(*args: str, cwd: Path, stdin: str | io.StringIO = "", codepage: str = "") -> Result:
+    """The command line as the console script runs it, on a terminal of that code page."""
     out, err = io.StringIO(), io.StringIO()
+    if codepage:
+        out = io.TextIOWrapper(io.BytesIO(), codepage)
     before = sys.argv, sys.stdin
     typed = io.StringIO(stdin) if isinstance(stdin, str) else stdin
     sys.argv, sys.stdin = ["pco", *args], typed
@@ -71,7 +73,8 @@ def pco(*args: str, cwd: Path, stdin: str | io.StringIO = "") -> Result:
             code = app.guard()
     finally:
         sys.argv, sys.stdin = before
-    return Result(code, out.getvalue(), err.getvalue())
+    out.seek(0)
+    return Result(code, out.read(), err.getvalue())
 
 
 @contextlib.contextmanager

@@ -4,10 +4,13 @@ data frames."""
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import pickle
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,7 @@ from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import state_at
 from promptcodebook.run.frames import HISTORY, ROLLOUTS
 from promptcodebook.store.run import RunStore
-from tests.build.optimize import QUICK, data, reward, rows, train
+from tests.build.optimize import QUICK, Flaky, data, reward, rows, train
 from tests.build.store import edit_header, steps_of
 
 
@@ -328,6 +331,43 @@ def test_without_pandas_the_error_says_what_to_install(
         with pytest.raises(MissingExtra, match=f"run.{name}") as caught:
             getattr(run, name)
         assert "pip install 'promptcodebook[pandas]'" in caught.value.hint
+
+
+@pytest.mark.parametrize("make", [lambda run: run, lambda run: run.policy])
+def test_what_cannot_be_pickled_says_why_and_what_to_use(
+    run: pco.Run, make: Callable[[pco.Run], Any]
+) -> None:
+    for copied in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"cannot be pickled, as it holds .*pco\.load_"):
+            copied(make(run))
+
+
+@pytest.mark.parametrize("place", ["executor", "reward", "lm"])
+async def test_a_client_of_another_loop_is_told_apart_with_what_to_type(
+    tmp_path: Path, place: str
+) -> None:
+    """As in a notebook, whose loop made the client; there `aoptimize` works."""
+    loop, model = asyncio.get_running_loop(), Flaky(10**6)
+
+    async def used(*asked: Any) -> Any:
+        answer = loop.create_future()
+        loop.call_soon(answer.set_result, 1.0)
+        await answer
+        return await model(*asked) if place == "lm" else 0.5 if place == "reward" else "an answer"
+
+    async def executor(prompt: str, example: Any, lm: Any) -> str:
+        return await used()
+
+    async def judged(example: Any, output: str) -> float:
+        return await used()
+
+    places = {"executor": executor, "reward": judged, "lm": used}
+    given = {"reward": reward, "lm": Flaky(10**6), place: places[place]}
+    given |= {"config": {"preset": "quick"}, "runs_dir": tmp_path, "progress": False}
+    with pytest.raises(pco.PcoError) as caught:
+        pco.optimize(data(), **given)
+    assert "await pco.aoptimize(...)" in caught.value.hint
+    assert (await pco.aoptimize(data(), **given)).ended == "finished"
 
 
 def test_a_reward_or_an_agent_that_a_task_would_replace_is_refused(tmp_path: Path) -> None:

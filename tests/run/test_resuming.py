@@ -212,6 +212,35 @@ def test_code_is_recognised_by_its_file(tmp_path: Path) -> None:
     assert code_files(Plan(config, *_parts(), Sources(tmp_path))) != files
 
 
+def test_a_helper_that_the_code_imports_is_recognised_too(tmp_path: Path) -> None:
+    """From beside it, from a package there, within a function, and what those import."""
+    lines = "import checks, json\nfrom parts.words import count\n"
+    files = {
+        "my code/reward.py": f"{lines}def reward(example, output):\n    import late\n",
+        "my code/checks.py": "from parts import other\nimport reward\n",
+        "my code/parts/__init__.py": "", "my code/parts/other.py": "broken (",
+        "my code/parts/words.py": "from . import deeper\nfrom .... import beyond\n",
+        "my code/parts/deeper.py": "x = 1\n", "my code/late.py": "", "my code/unused.py": "",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    config = load_config({"lm": "simulated", "reward": "my code/reward.py:reward"})
+    plan = Plan(config, *_parts(), Sources(tmp_path))
+    marks = code_files(plan)
+    assert set(marks) == set(files) - {"my code/unused.py"}
+    (tmp_path / "my code/parts/deeper.py").write_text("x = 2\n")
+    assert [name for name, mark in code_files(plan).items() if marks[name] != mark] == [
+        "my code/parts/deeper.py"
+    ]
+    with pytest.raises(RunChanged, match=r"parts/deeper\.py changed since the run r1 started"):
+        resume_with(
+            header_of(plan, files=marks), RunState(ended="budget"), plan, "r1", edited=False
+        )
+    before = {"my code/reward.py": marks["my code/reward.py"]}  # of a version that knew no helpers
+    resume_with(header_of(plan, files=before), RunState(ended="budget"), plan, "r1", edited=False)
+
+
 def test_code_that_made_a_run_fail_is_expected_to_be_edited(tmp_path: Path) -> None:
     """The message of the failure asks for it."""
     (tmp_path / "a.py").write_text("def reward(example, output): return 1.0\n")

@@ -8,8 +8,9 @@ import math
 import re
 import sys
 import time
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -181,6 +182,15 @@ async def applied(value: object, low: float = 0.0, high: float = 1.0) -> Score:
     return await apply_reward(
         lambda example, output: value, ANSWERED, Output("output"), (low, high)
     )  # type: ignore[arg-type, return-value]
+
+
+async def test_decimals_are_numbers() -> None:
+    half = Decimal("0.5")
+    for returned in (half, (half, "why"), {"score": half}, Score(cast("float", half))):
+        assert (await applied(returned)).value == 0.5
+    for wrong in ("NaN", "sNaN", "Infinity", "1e9999"):
+        with pytest.raises(RewardError, match=r"the reward returned (nan|inf) for example e7"):
+            await applied(Decimal(wrong))
 
 
 async def test_numpy_scalars_are_numbers() -> None:

@@ -10,22 +10,25 @@ import math
 import re
 import shlex
 import string
+import textwrap
 import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from itertools import chain, pairwise
+from functools import cache, lru_cache
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from typing import Any, Literal, cast
 
-_WORD = re.compile(r"[^\W_]+", re.UNICODE)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+# ASCII, which most texts are, is read without a pattern: each letter small, all else a blank.
+_SPACED = {code: chr(code).lower() if chr(code).isalnum() else " " for code in range(128)}
+# What full-width signs are elsewhere, and marks that no answer is wrong for.
+_WIDE = {code + 0xFEE0: chr(code) for code in range(0x21, 0x7F)} | dict.fromkeys(
+    map(ord, "。、｡･・「」『』《》〈〉【】…—–“”„‘’«»؟،؛۔।॥"), " "
+)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
 _FENCED = re.compile(r"\A```[\w-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
-_BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,2}[.)]|#{1,6})\s+")
-_ITEM = re.compile(r"\n\s*(?:[-*•–]|\(?\d{1,2}[.)])\s+")
-_CUT = re.compile(r"[.!?][\"'”’)\]]*\s+(?=[\"'“‘(\[]?[^\W_a-z])")
 _PIECES = re.compile(r"[\w'’-]+\s*|[^\w\s]\s*|\s+")
 # Beyond this comparing two texts would take seconds; characters at the end that may be one.
 _MOST_PIECES, _FAREWELL_AT_MOST = 1200, 240
@@ -44,13 +47,64 @@ def _patterns(name: str) -> Sequence[re.Pattern[str]]:
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-cased words without punctuation."""
-    return _WORD.findall(text.lower())
+    """Lower-cased words without punctuation. Each letter is one in a script that puts no blanks
+    between words (`word` of text.toml)."""
+    if text.isascii():
+        return text.translate(_SPACED).split()
+    (word,) = _patterns("word")
+    return word.findall(text.lower())
 
 
 def word_spans(text: str) -> list[tuple[str, int, int]]:
     """The same words, each with its start and end in the text."""
-    return [(m.group().lower(), *m.span()) for m in _WORD.finditer(text)]
+    (word,) = _patterns("word")
+    return [(m.group().lower(), *m.span()) for m in word.finditer(text)]
+
+
+def long_words(text: str, least: int) -> set[str]:
+    """The words that say something: of `least` letters or more, and pairs of letters in scripts
+    whose letters say much (Chinese, Japanese, Korean, Thai)."""
+    long = {word for word in words_of(text) if len(word) >= least}
+    if not text.isascii():
+        (dense,) = _patterns("dense")
+        for run in dense.findall(text):
+            long |= {run[at : at + 2] for at in range(max(1, len(run) - 1))}
+    return long
+
+
+# Fifths of a word that a text's word is worth: one of a single letter says less than one of many.
+_WORD_WORTH = 5
+
+
+@lru_cache(maxsize=2**14)
+def _worth(word: str) -> int:
+    (han,), (unspaced,) = _patterns("han"), _patterns("unspaced")
+    return 4 if han.match(word) else 2 if unspaced.match(word) else _WORD_WORTH
+
+
+def count_words(text: str) -> int:
+    """How long a text is: the words between its blanks, or what its letters are worth in a script
+    without blanks (5 of Chinese are 4 words, 5 of Thai 2)."""
+    if text.isascii() or not _patterns("unspaced")[0].search(text):
+        return len(text.split())
+    worth = sum(map(_worth, words_of(text)))
+    return max(bool(worth), round(worth / _WORD_WORTH))
+
+
+def runs_of(words: tuple[str, ...], size: int) -> list[tuple[str, ...]]:
+    """Each run of words that is worth `size` words, by its start; where it has as many letters of
+    scripts without blanks, it is longer."""
+    if "".join(words).isascii():
+        return [words[at : at + size] for at in range(len(words) - size + 1)]
+    runs, end, worth = list[tuple[str, ...]](), 0, 0
+    for start, word in enumerate(words):
+        while worth < size * _WORD_WORTH and end < len(words):
+            worth += _worth(words[end])
+            end += 1
+        if worth >= size * _WORD_WORTH:
+            runs.append(words[start:end])
+        worth -= _worth(word)
+    return runs
 
 
 def fold_text(text: str) -> str:
@@ -65,6 +119,14 @@ def answer_words(text: str, *, nfd: bool = True) -> str:
     if nfd:
         text = unicodedata.normalize("NFD", text)
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def answer_tokens(text: str) -> list[str]:
+    """The words of `answer_words`, in every script: a letter alone where there are no blanks, and
+    without full-width and other marks."""
+    (unspaced,) = _patterns("unspaced")
+    plain = answer_words(text.translate(_WIDE))
+    return unspaced.sub(r" \g<0> ", plain).split()
 
 
 def printable(text: str) -> str:
@@ -98,33 +160,107 @@ def strip_fence(text: str) -> str:
 def sentences_of(text: str) -> list[str]:
     """The sentences of a text; a line or an item of a list is one at least, and what only leads to
     a list ("Rules:") is left out. What leans on the one before ("It must ...") stays with that."""
-    (leaning,), sentences = _patterns("leaning"), list[str]()
-    for line in text.splitlines():
-        whole = _BULLET.sub("", line).strip()
-        if not whole or whole.endswith(":") or not words_of(whole):
+    lines = map(_sentences, text.splitlines())
+    return [sentence for line in lines for sentence in line if not sentence.endswith(_LEADS)]
+
+
+_LEADS = (":", "：")
+
+
+def _sentences(line: str) -> list[str]:
+    """Those of a line, without the mark of a list."""
+    (opened,), (cut,), (leaning,) = map(_patterns, ("opened", "cut", "leaning"))
+    whole, cuts = opened.sub("", line).strip(), [0]
+    if not words_of(whole):
+        return []
+    for end in (match.end() for match in cut.finditer(whole)):
+        if not (_is_open(whole[cuts[-1] : end]) or leaning.match(whole, end)):
+            cuts.append(end)
+    sentences = (whole[start:end].strip() for start, end in pairwise((*cuts, len(whole))))
+    return [sentence for sentence in sentences if sentence]
+
+
+_FENCE = re.compile(r"\s*(```+|~~~+)")
+_TABLE = re.compile(r"\s*\||[^|\n]+\|.*\n[\s|:]*-[-\s|:]*(?:\n|\Z)")
+_TAG = re.compile(r"<([A-Za-z_][\w.-]*)(?:\s[^<>]*)?(?<!/)>")
+_LETTERED = re.compile(r"\s*\w{1,3}[.)]\s")
+
+
+def parts_of(text: str) -> list[str]:
+    """A prompt in parts that each make sense alone: its sentences, and whole a fenced block, a
+    table, a tagged block and an item with what lies below it. What leads to a block ("Answer so:")
+    stays with it; a line that is wrapped is one with the next."""
+    (opened,), lines, parts, at = _patterns("opened"), text.splitlines(), list[str](), 0
+    while at < len(lines):
+        start, at = at, _block_end(lines, at)
+        if at > start:
+            lead = f"{parts.pop()}\n" if parts and parts[-1].endswith(_LEADS) else ""
+            parts.append(lead + textwrap.dedent("\n".join(lines[start:at])).strip())
             continue
-        cuts = [0]
-        for cut in _CUT.finditer(whole):
-            before = whole[cuts[-1] : cut.end()]
-            if _is_open(before):
-                continue
-            cuts.append(cut.end())
-        for start, end in pairwise((*cuts, len(whole))):
-            sentence = whole[start:end].strip()
-            if start > 0 and leaning.match(sentence):
-                sentences[-1] += f" {sentence}"
-            elif sentence:
-                sentences.append(sentence)
-    return sentences
+        at = _item_end(lines, start)
+        inner = range(start + 1, at)
+        if any(_is_item(lines[n]) or _block_end(lines, n) > n for n in inner):
+            parts.append("\n".join((opened.sub("", lines[start]), *lines[start + 1 : at])).strip())
+        else:
+            parts += _sentences(" ".join(line.strip() for line in lines[start:at]))
+    return [part for part in parts if not part.endswith(_LEADS)]
+
+
+def _is_item(line: str) -> bool:
+    return bool(_patterns("opened")[0].match(line) or _LETTERED.match(line))
+
+
+def _block_end(lines: Sequence[str], at: int) -> int:
+    """The line behind the fenced block, table or tagged block that begins here; or `at`."""
+    line, last = lines[at], range(at + 1, len(lines))
+    if fence := _FENCE.match(line):
+        bare = ((n, lines[n].strip()) for n in last)
+        ends = (n + 1 for n, each in bare if each.startswith(fence[1]) and not each.strip("`~"))
+        return next(ends, at)
+    if _TABLE.match("\n".join(lines[at : at + 2])):
+        end = next((n for n in last if "|" not in lines[n]), len(lines))
+        return end if end > at + 1 else at
+    for tag in _TAG.finditer(line):
+        rest, depth = "\n".join(lines[at:])[tag.start() :], 0
+        for each in re.finditer(rf"<(/?){re.escape(tag[1])}(?:\s[^<>]*)?(?<!/)>", rest):
+            depth += -1 if each[1] else 1
+            if depth == 0:
+                end = at + rest.count("\n", 0, each.end()) + 1
+                if end > at + 1 or line.lstrip().startswith("<"):
+                    return end
+                break
+    return at
+
+
+def _item_end(lines: Sequence[str], at: int) -> int:
+    """The line behind what begins here: an item with all that is set deeper, or a sentence that is
+    wrapped and goes on with a small letter."""
+
+    def depth(line: str) -> int:
+        return len(line) - len(line.lstrip())
+
+    line, end = lines[at], at + 1
+    if item := _is_item(line):
+        deeper = takewhile(lambda n: not lines[n].strip() or depth(lines[n]) > depth(line),
+                           range(at + 1, len(lines)))  # fmt: skip
+        end = max((n + 1 for n in deeper if lines[n].strip()), default=end)
+    if not (item or line.lstrip()[:1].isupper()):  # one small line after the other is a list
+        return end
+    while end < len(lines) and lines[end].lstrip()[:1].islower() and not _is_item(lines[end]):
+        if lines[end - 1].rstrip().endswith((".", "!", "?", *_LEADS)):
+            break
+        end += 1
+    return end
 
 
 def cut_at_sentence(text: str, words: int) -> str:
     """The longest beginning of at most `words` words that ends with a sentence or an item."""
-    ends = {m.end() for m in _CUT.finditer(text)} | {m.start() for m in _ITEM.finditer(text)}
+    (cut,), (item,) = _patterns("cut"), _patterns("item")
+    ends = {m.end() for m in cut.finditer(text)} | {m.start() for m in item.finditer(text)}
     for end in sorted(ends, reverse=True):
         start = text[:end]
-        whole = not (start.rstrip().endswith(":") or _is_open(start))
-        if whole and len(start.split()) <= words:
+        whole = not (start.rstrip().endswith(_LEADS) or _is_open(start))
+        if whole and count_words(start) <= words:
             return start.rstrip()
     return ""
 
@@ -132,8 +268,9 @@ def cut_at_sentence(text: str, words: int) -> str:
 def _is_open(text: str) -> bool:
     """Whether a quotation is not closed in it, or it ends with an abbreviation."""
     (abbreviated,) = _patterns("abbreviated")
-    quoted = text.count('"') % 2 == 1 or text.count("“") > text.count("”")
-    return quoted or abbreviated.search(text) is not None
+    quoted = text.count('"') % 2 == 1 or text.count("“") > text.count("”") + text.count("„")
+    paired = any(text.count(one) > text.count(two) for one, two in ("「」", "『』", "（）"))
+    return quoted or paired or abbreviated.search(text) is not None
 
 
 _PLACE = re.compile(r"(?:tool|stage):[\w.-]+: ")

@@ -4,9 +4,11 @@ the commands that outer parts register, and what to install for them."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import importlib
+import io
 import json
 import os
 import sys
@@ -103,6 +105,12 @@ def _root(
 def guard() -> int:
     """Runs the command line: 0 done, 1 failed, 2 usage, 3 budget reached, 130 interrupted."""
     command: Any = typer.main.get_command(app)
+    # A code page without a letter must not end a command: it gets the letter's escape, which is
+    # right in JSON and in TOML too.
+    codecs.register_error("pco", _escape)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="pco")
     try:
         code = command(prog_name="pco", standalone_mode=False)
         sys.stdout.flush()  # a reader that is gone shows here, not at interpreter exit
@@ -129,6 +137,11 @@ def guard() -> int:
             file=sys.stderr,
         )
         return 1
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def _print_usage(error: Any) -> int:

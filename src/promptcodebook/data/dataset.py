@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
@@ -15,7 +14,7 @@ from statistics import median
 from typing import Literal
 
 from promptcodebook.base.randomness import keyed_int, keyed_random
-from promptcodebook.base.text import fold_text, quote
+from promptcodebook.base.text import count_words, fold_text, quote, runs_of, words_of
 from promptcodebook.base.units import plural
 from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.types import Example
@@ -138,8 +137,6 @@ NEAR = 0.6  # jaccard similarity of shingle sets from which two inputs count as 
 _SHOWN, _QUOTED = 5, 60
 # Inputs that a run may be in, as more make it boilerplate; and runs that are looked up of one.
 _COMMON, _LOOKED_UP = 100, 12
-_WORD = re.compile(r"\w+")
-_SPACED = {code: " " for code in range(128) if not _WORD.match(chr(code))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +243,7 @@ def examine(dataset: Dataset) -> DataCheck:
     again = _repeated(rows)
     lengths = dict[str, InputLengths]()
     for split in (split for split, examples in splits.items() if examples):
-        # Folding leaves one blank between two words of an input, and makes and mends no word.
-        texts = (row.folded for row in rows if row.split == split)
-        words = [text.count(" ") + bool(text) for text in texts]
+        words = [count_words(row.folded) for row in rows if row.split == split]
         lengths[split] = InputLengths(min(words), float(median(words)), max(words))
     return DataCheck(
         name=dataset.name,
@@ -377,21 +372,19 @@ class _Zeros(dict[str, int]):
 def _looked_up(folded: str, zeros: _Zeros) -> frozenset[int]:
     """Some of an input's runs, chosen by their first words: about as many of a long input as of a
     short one. Inputs of like length look up the same of what they share."""
-    words = _words(folded)
-    least = (max(1, len(words) - SHINGLE + 1) // _LOOKED_UP).bit_length() - 1
-    if least <= 0:
-        return _shingles(folded)
-    starts = range(len(words) - SHINGLE + 1)
-    return frozenset([hash(words[i : i + SHINGLE]) for i in starts if zeros[words[i]] >= least])
+    runs = _runs(folded)
+    least = (max(1, len(runs)) // _LOOKED_UP).bit_length() - 1
+    if least > 0:  # a lone letter is in too many places to tell one run from another
+        firsts = (run[0] if len(run[0]) > 1 else "".join(run[:2]) for run in runs)
+        runs = [run for run, first in zip(runs, firsts, strict=True) if zeros[first] >= least]
+    return frozenset(map(hash, runs))
 
 
 def _shingles(folded: str) -> frozenset[int]:
-    """Hashes of an input's 8-word runs, or of the whole where it is shorter."""
-    words = _words(folded)
-    runs = range(max(1, len(words) - SHINGLE + 1) if words else 0)
-    return frozenset([hash(words[i : i + SHINGLE]) for i in runs])
+    return frozenset(map(hash, _runs(folded)))
 
 
-def _words(folded: str) -> tuple[str, ...]:
-    """ASCII, which most inputs are, is quicker."""
-    return tuple(folded.translate(_SPACED).split() if folded.isascii() else _WORD.findall(folded))
+def _runs(folded: str) -> list[tuple[str, ...]]:
+    """An input's 8-word runs, or the whole where it is shorter."""
+    words = tuple(words_of(folded))
+    return runs_of(words, SHINGLE) or ([words] if words else [])

@@ -14,7 +14,7 @@ from typing import cast
 from promptcodebook import assemble as assembly
 from promptcodebook.base.incidents import Counts, Incident
 from promptcodebook.base.paths import reply_cache_path
-from promptcodebook.base.text import shell, words_of
+from promptcodebook.base.text import count_words, long_words, shell, words_of
 from promptcodebook.base.units import bytes_text, plural
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config
@@ -314,8 +314,8 @@ def _forward(trace: Trace, plan: assembly.Plan, tried: assembly.RewardTrial) -> 
     if rollout.failure is not None:
         return [*findings, _broken(rollout.failure)]
     asked = "" if config.compose == "generator" else ", the instincts as they are"
-    length = f"a prompt of {len(rollout.prompt.split())} words{asked}"
-    answer = f"an answer of {plural(len(rollout.output.split()), 'word')}"
+    length = f"a prompt of {count_words(rollout.prompt)} words{asked}"
+    answer = f"an answer of {plural(count_words(rollout.output), 'word')}"
     answered = Diagnosis("executor", "ok", answer)
     if rollout.truncated:
         cut, step = f"{answer}, cut at its length cap", "raise roles.executor.max_tokens"
@@ -448,10 +448,10 @@ def _generator(rehearsed: Rehearsed) -> str | None:
     if rehearsed.counts.values[Incident.PROMPT_FALLBACKS]:
         return "weak: its prompt was cut or empty twice"
     assert rollout.route is not None, "a prompt was composed for a route"
-    texts, words = rehearsed.state.parameters.codebook.texts, set(words_of(rollout.prompt))
+    texts, words = rehearsed.state.parameters.codebook.texts, long_words(rollout.prompt, _LONG)
     kept, count = 0, len(rollout.route.indices)
     for k in rollout.route.indices:
-        long = {word for word in words_of(texts[k]) if len(word) >= _LONG}
+        long = long_words(texts[k], _LONG)
         kept += len(long & words) >= _SHARED * len(long)
     return f"weak: its prompt keeps {kept} of {count} instincts" if kept < _KEPT * count else None
 

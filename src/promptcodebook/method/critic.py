@@ -22,7 +22,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from promptcodebook.base.incidents import Incident, Tally
 from promptcodebook.base.randomness import Draws
-from promptcodebook.base.text import place_in, sentences_of, shorten, words_of
+from promptcodebook.base.text import long_words, place_in, sentences_of, shorten, words_of
 from promptcodebook.base.units import plural
 from promptcodebook.calls import Request, Schema
 from promptcodebook.lm.structured import (
@@ -371,7 +371,7 @@ _COMMON = frozenset(
 
 def _long_words(text: str) -> frozenset[str]:
     """By their first five letters, so that 'counted' and 'count' are one."""
-    return frozenset(w[:5] for w in words_of(text) if len(w) > 3 and w not in _COMMON)
+    return frozenset(w[:5] for w in long_words(text, 4) - _COMMON)
 
 
 def unit_reward(reward: float, reward_range: tuple[float, float]) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from promptcodebook.errors import LMError, Stop, StoreError, TooManyFailures, message_of
+from promptcodebook.errors import LMError, Stop, StoreError, TooManyFailures, loop_hint, message_of
 from promptcodebook.types import Failure, Rewrite, Rollout, Step, Trace
 
 _T = TypeVar("_T")
@@ -50,7 +50,7 @@ def failure_of(stage: str, error: Exception) -> Failure:
         kind=type(error).__name__,
         message=message_of(error),
         traceback="" if ours else "".join(traceback.format_exception(error, limit=-6)),
-        hint=str(getattr(error, "hint", "")),
+        hint=loop_hint(error) or str(getattr(error, "hint", "")),
         unreachable=isinstance(error, LMError) and not error.answered,
         lasting=isinstance(error, LMError) and error.lasting,
     )

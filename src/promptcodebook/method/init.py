@@ -14,7 +14,14 @@ from pathlib import Path
 from pydantic import AliasChoices, BaseModel, Field
 
 from promptcodebook.base.paths import read_text
-from promptcodebook.base.text import parse_json, place_in, sentences_of, strip_wrapping, words_of
+from promptcodebook.base.text import (
+    count_words,
+    parse_json,
+    parts_of,
+    place_in,
+    strip_wrapping,
+    words_of,
+)
 from promptcodebook.calls import Request, Schema
 from promptcodebook.config import Config
 from promptcodebook.config.schema import Init
@@ -153,12 +160,17 @@ class Initialiser:
             """What one more try may mend; an instinct that stays too long is taken as it is."""
             if not any(i.strip() for i in reply.instincts):
                 return "instincts: the list is empty"
-            longest = max(len(i.split()) for i in reply.instincts)
+            longest = max(map(count_words, reply.instincts))
             over = f"instincts: one has {longest} words, over the cap of {cap}"
             return over if longest > cap else None
 
         reply = (await self.ask.typed(request, InstinctsReply, fault)).value
-        return [Instinct(" ".join(strip_wrapping(i).split())) for i in reply.instincts]
+        return [Instinct(_on_one_line(strip_wrapping(text))) for text in reply.instincts]
+
+
+def _on_one_line(text: str) -> str:
+    """The text, unless a block in it would lose its meaning so."""
+    return text if any("\n" in part for part in parts_of(text)) else " ".join(text.split())
 
 
 def check_seeds(
@@ -178,7 +190,7 @@ def listed_instincts(config: Config, seeds: Sequence[str], earlier: Earlier) -> 
         return earlier.instincts
     if init.kind == "expert":
         return [Instinct(text) for text in init.instincts or seeds]
-    found = sentences_of(init.prompt)
+    found = parts_of(init.prompt)
     if not found:
         raise ConfigError("init.prompt holds no sentence", hint="set init.prompt to your prompt")
     if len(found) > config.size:

@@ -132,8 +132,10 @@ def check_lines(lines: CodebookLines, where: str) -> None:
 
 
 def instinct_lines(codebook: Codebook, indices: Sequence[int]) -> str:
-    """C[z], one line each with its index (Assumption 1 wants the index in the template)."""
-    return "\n".join(f"[{k}] {' '.join(codebook[k].text.split())}" for k in indices)
+    """C[z], each with its index (Assumption 1 wants the index in the template). What has more lines
+    than one is set in, so that a block stays one and no line of it passes for an instinct."""
+    texts = ((k, "\n  ".join(codebook[k].text.strip().splitlines())) for k in indices)
+    return "\n".join(f"[{k}] {text}" for k, text in texts)
 
 
 @dataclass(frozen=True)

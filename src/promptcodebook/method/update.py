@@ -10,7 +10,15 @@ from difflib import SequenceMatcher
 
 from promptcodebook.base.incidents import Incident, Tally, no_tally
 from promptcodebook.base.randomness import Draws
-from promptcodebook.base.text import cut_at_sentence, place_in, strip_wrapping, word_spans, words_of
+from promptcodebook.base.text import (
+    count_words,
+    cut_at_sentence,
+    place_in,
+    runs_of,
+    strip_wrapping,
+    word_spans,
+    words_of,
+)
 from promptcodebook.calls import Request
 from promptcodebook.config import Config
 from promptcodebook.config.schema import Update
@@ -55,7 +63,7 @@ class LengthCheck:
     def __call__(
         self, variable: Variable, text: str, before: str, others: Sequence[str]
     ) -> str | None:
-        words, cap = len(text.split()), word_cap(self.update, variable)
+        words, cap = count_words(text), word_cap(self.update, variable)
         if not words:
             return "the rewrite is empty"
         if words > cap:
@@ -85,20 +93,19 @@ class NoLeakCheck:
         self._runs: set[int] = set()
         self._answers: dict[str, str] = {}
         for example in examples:
-            self._runs.update(_runs(words_of(example.input)))
+            self._runs.update(map(hash, _runs(words_of(example.input))))
             answer = " ".join(words_of(example.target or ""))
-            if len(answer.split()) >= 3 or len(answer) >= 12:
+            if count_words(answer) >= 3 or len(answer) >= 12:
                 self._answers[f" {answer} "] = example.id
 
     def __call__(
         self, variable: Variable, text: str, before: str, others: Sequence[str]
     ) -> str | None:
-        held = set(_runs(words_of(before)))
-        for run in _runs(words_of(text)):
-            if run in self._runs and run not in held:
-                return f"it copies eight words in a row from {self._source}"
-        padded = f" {' '.join(words_of(text))} "
-        earlier = f" {' '.join(words_of(before))} "
+        words, words_before = words_of(text), words_of(before)
+        held = set(_runs(words_before))
+        if any(hash(run) in self._runs and run not in held for run in _runs(words)):
+            return f"it copies eight words in a row from {self._source}"
+        padded, earlier = f" {' '.join(words)} ", f" {' '.join(words_before)} "
         for answer, example in self._answers.items():
             if answer in padded and answer not in earlier:
                 return f"it gives away the answer of a training example: {example}"
@@ -108,11 +115,11 @@ class NoLeakCheck:
         """Each piece of the text that is copied: start, end, and from what."""
         words = word_spans(text)
         plain = [word for word, _, _ in words]
-        copied = {i: None for i, run in enumerate(_runs(plain)) if run in self._runs}
+        copied = {i: len(run) for i, run in enumerate(_runs(plain)) if hash(run) in self._runs}
         starts = [i for i in copied if i - 1 not in copied]
         ends = [i for i in copied if i + 1 not in copied]
         for first, last in zip(starts, ends, strict=True):
-            yield words[first][1], words[last + RUN - 1][2], self._source
+            yield words[first][1], words[last + copied[last] - 1][2], self._source
         padded = f" {' '.join(plain)} "
         for answer, example in self._answers.items():
             if (at := padded.find(answer)) >= 0:
@@ -121,8 +128,8 @@ class NoLeakCheck:
                 yield words[first][1], end, f"the answer of the training example {example}"
 
 
-def _runs(words: Sequence[str]) -> Iterable[int]:
-    return (hash(tuple(words[i : i + RUN])) for i in range(len(words) - RUN + 1))
+def _runs(words: Sequence[str]) -> list[tuple[str, ...]]:
+    return runs_of(tuple(words), RUN)
 
 
 @dataclass(frozen=True)
@@ -323,7 +330,7 @@ class Updater:
             text = f"{place}{text}" if text else ""
         if answer.truncated:
             return replace(rewrite, after=text, reason="the rewrite was cut at its length cap")
-        words, cap = len(text.split()), word_cap(self.config.update, k)
+        words, cap = count_words(text), word_cap(self.config.update, k)
         if words > cap and (shorter := cut_at_sentence(text, cap)):
             self.tally(Incident.REWRITES_CUT)
             text, cut = shorter, f"cut at a sentence's end, from {words} words"

@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 from promptcodebook.assemble import NO_DATA, Assembled, Sources, assemble
 from promptcodebook.base.randomness import Draws
 from promptcodebook.base.sync import LoopThread, run_sync
-from promptcodebook.base.text import shown_table, shown_text, words_of
+from promptcodebook.base.text import long_words, shown_table, shown_text, words_of
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import Config, role_layers
 from promptcodebook.data.table import Columns, SourceRow, Table, plain, read_examples
@@ -74,6 +74,12 @@ class Policy:
         self._loop: LoopThread | None = None
         self._trial = assembled.trial(greedy=file.samples == 1, scored=False)
         self._deployed = deployed_of(file, assembled)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Policy cannot be pickled, as it holds connections and your functions: pass the path "
+            "of its file, and call pco.load_policy(path) there"
+        )
 
     @property
     def program(self) -> str:
@@ -472,14 +478,9 @@ def _nearest(clause: str, words: Mapping[int, set[str]], shared: Counter[str]) -
 
 
 def _words(text: str) -> set[str]:
-    """The beginnings of its words; of scripts without blanks between words, pairs of letters."""
-    found: set[str] = set()
-    for word in words_of(text):
-        if word.isascii():
-            found |= {word[:_STEM]} if len(word) >= _LONG or word.isdigit() else set()
-        else:
-            found |= {word[at : at + 2] for at in range(max(1, len(word) - 1))}
-    return found
+    """The beginnings of its long words, and its numbers."""
+    numbers = {word for word in words_of(text) if word.isdigit()}
+    return {word[:_STEM] for word in long_words(text, _LONG) | numbers}
 
 
 def _joined(pieces: Sequence[Span]) -> Iterator[Span]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from promptcodebook.base.incidents import Incident
-from promptcodebook.base.text import place_in, strip_wrapping, words_of
+from promptcodebook.base.text import count_words, long_words, place_in, strip_wrapping
 from promptcodebook.calls import Request
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
@@ -41,7 +41,9 @@ _TRIES, _BELOW = 10, 0.1
 _ALIKE, _RELATED, _TOGETHER, _PICKS = 0.5, 0.3, 0.8, 5
 # Parts of a grab-bag, if the model agrees; letters of a word and words of a part that count.
 _THINGS, _WORD_SIZE, _PART_SIZE = 3, 4, 3
-_BETWEEN = re.compile(r"[.!?;\n]+|,?\s+(?:and|also|then|plus|as well as)\s+", re.IGNORECASE)
+_BETWEEN = re.compile(
+    r"[.!?;\n。！？；।॥؟؛۔]+|,?\s+(?:and|also|then|plus|as well as)\s+", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +269,7 @@ def _applied(state: State, made: Sequence[Rewrite]) -> State:
 
 def count_things(text: str) -> int:
     """Parts of a text, between stops and words such as "and", that could each be a directive."""
-    return sum(len(words_of(part)) >= _PART_SIZE for part in _BETWEEN.split(text))
+    return sum(count_words(part) >= _PART_SIZE for part in _BETWEEN.split(text))
 
 
 def find_dead(state: State, recent: Sequence[Trace]) -> list[int]:
@@ -289,7 +291,7 @@ def find_twins(state: State, recent: Sequence[Trace]) -> Twins | None:
     """The two entries most alike, if they are: near copies, or related and picked together."""
     book, ema = state.parameters.codebook, state.statistics.ema
     routes = _routes(recent)
-    words = [{w for w in words_of(text) if len(w) >= _WORD_SIZE} for text in book.texts]
+    words = [long_words(text, _WORD_SIZE) for text in book.texts]
     found: list[Twins] = []
     for a, b in combinations(range(len(book)), 2):
         elsewhere = place_in(book[a].text) != place_in(book[b].text)

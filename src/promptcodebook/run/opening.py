@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -51,6 +52,7 @@ from promptcodebook.store.events import Amended, Broke, Concluded, Ended, EndRea
 from promptcodebook.store.header import Header, check_resumable, check_run_name, digest
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
+from promptcodebook.tasks.user_code import files_behind
 
 IN_PYTHON = "optimize()"  # replaces what was typed when a run is begun from Python
 
@@ -434,7 +436,8 @@ def _require_unfinished(
 
 
 def code_files(plan: Plan) -> dict[str, str]:
-    """SHA-256 of the pool and of each file of code that the settings name, by its name in them."""
+    """SHA-256 of the pool and of each file of code that the settings name, by its name in them, and
+    of those beside it that it imports."""
     config, base = plan.config, plan.sources.base
     found = {pool: file_digest(base / pool)} if (pool := config.update.pool) else dict[str, str]()
     if config.task:
@@ -443,6 +446,9 @@ def code_files(plan: Plan) -> dict[str, str]:
         name, colon, _ = text.rpartition(":")
         if colon and name.endswith(".py"):
             found[name] = file_digest(base / name)
+            for helper in files_behind(base / name)[1:]:
+                beside = Path(name).parent / os.path.relpath(helper, (base / name).parent)
+                found[str(beside)] = file_digest(helper)
     return found
 
 

@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, NoReturn, TypedDict, TypeVar, Unpack
 
 from promptcodebook import errors
 from promptcodebook.assemble import OWN_LM, Sources
@@ -73,6 +73,12 @@ class Run:
     sources: Sources = field(default=Sources(), repr=False, compare=False)
     file: PolicyFile | None = field(default=None, repr=False)
     simulated: bool = False
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Run cannot be pickled, as it holds a policy with connections and your functions: "
+            "pass str(run.path), and call pco.load_run(path) there"
+        )
 
     def __repr__(self) -> str:
         score = number(self.best.score, missing="none")

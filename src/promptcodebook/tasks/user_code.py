@@ -6,6 +6,7 @@ code prints goes to stderr, so that stdout carries only results."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import concurrent.futures
 import contextvars
@@ -27,6 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast, get_args
 
+from promptcodebook.base.paths import read_bytes
 from promptcodebook.base.text import shell
 from promptcodebook.calls import Chat, Message, Reply, Role, Schema, Tree
 from promptcodebook.errors import ConfigError, ExecutorError, did_you_mean, message_of
@@ -85,6 +87,33 @@ def _run_file(path: Path, what: str) -> ModuleType:
         if neighbours in sys.path:
             sys.path.remove(neighbours)
     return module
+
+
+def files_behind(path: Path) -> tuple[Path, ...]:
+    """The file, and those beside it that it imports, and so on. What only a running import finds,
+    or lies elsewhere, is not among them."""
+    found, waiting = dict[Path, None](), [path]
+    while waiting:
+        file = waiting.pop()
+        if file in found or not file.is_file():
+            continue
+        found[file] = None
+        try:
+            tree = ast.parse(read_bytes(file))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            continue  # running it says what is wrong
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            home, start = path.parent, list[str]()
+            if isinstance(node, ast.ImportFrom):
+                above = file.parents
+                home = above[min(node.level, len(above)) - 1] if node.level else home
+                start = node.module.split(".") if node.module else []
+            for parts in ([*start, *alias.name.split(".")] for alias in node.names):
+                for place in (home.joinpath(*parts[:n]) for n in range(1, len(parts) + 1)):
+                    waiting += [place / "__init__.py", place.with_name(f"{place.name}.py")]
+    return tuple(found)
 
 
 def check_function(function: Callable[..., object], arguments: Sequence[str], where: str) -> None:

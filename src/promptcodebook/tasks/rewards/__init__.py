@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from numbers import Real
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +18,14 @@ from promptcodebook.base.incidents import no_tally
 from promptcodebook.base.paths import read_text
 from promptcodebook.base.text import parse_json
 from promptcodebook.calls import Message, Request
-from promptcodebook.errors import ConfigError, PcoError, RewardError, did_you_mean, message_of
+from promptcodebook.errors import (
+    ConfigError,
+    PcoError,
+    RewardError,
+    did_you_mean,
+    loop_hint,
+    message_of,
+)
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask, LenientNumber, LenientText, ReplyShape
 from promptcodebook.tasks.rewards.ready import READY
@@ -65,7 +73,8 @@ async def apply_reward(
         raise RewardError(
             f"the reward raised {type(raised).__name__}: {message_of(raised)} "
             f"({place_of(raised)}, example {example.id})",
-            hint="correct the reward; a run records such rollouts as failed and continues",
+            hint=loop_hint(raised)
+            or "correct the reward; a run records such rollouts as failed and continues",
         ) from raised
     score, (low, high) = _score_of(returned, example), reward_range
     if not math.isfinite(score.value):
@@ -108,7 +117,7 @@ def _score_of(returned: object, example: Example) -> Score:
     unpack = getattr(value, "item", None)  # NumPy and torch scalars
     if callable(unpack) and getattr(value, "size", 1) == 1:
         value = unpack()
-    if not isinstance(value, Real):
+    if not isinstance(value, Real | Decimal):
         raise RewardError(
             f"the reward returned {type(value).__name__!r} for example {example.id}, not a number",
             hint=_FORMS,
@@ -117,6 +126,8 @@ def _score_of(returned: object, example: Example) -> Score:
         number = float(value)
     except OverflowError:  # a whole number beyond any float
         number = math.inf
+    except ValueError:  # a Decimal that must not be used
+        number = math.nan
     return Score(number, "" if feedback is None else str(feedback))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, cast
 
-from promptcodebook.base.text import answer_words, parse_json, quote, strip_fence
+from promptcodebook.base.text import answer_tokens, parse_json, quote, strip_fence
 from promptcodebook.base.worker import shared_worker
 from promptcodebook.errors import ConfigError, RewardError, import_extra
 from promptcodebook.types import Example, Score
@@ -39,7 +39,7 @@ class Normalised:
 
     def __call__(self, example: Example, output: str) -> Score:
         target = target_of(example)
-        wanted, given = answer_words(target), answer_words(output)
+        wanted, given = " ".join(answer_tokens(target)), " ".join(answer_tokens(output))
         if not wanted:
             wanted, given = target.strip(), output.strip()
         if wanted == given:
@@ -73,7 +73,7 @@ class TokenF1:
 
     def __call__(self, example: Example, output: str) -> Score:
         target = target_of(example)
-        wanted, given = Counter(answer_words(target).split()), Counter(answer_words(output).split())
+        wanted, given = Counter(answer_tokens(target)), Counter(answer_tokens(output))
         common = (wanted & given).total()
         if not wanted and not given:
             return Score(1.0, "Answer and reference hold no words that count.")
@@ -91,7 +91,7 @@ class TokenF1:
 
 
 _NUMBER = re.compile(
-    r"(?<![\w.])[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:(?<=\d)\.?|\.(?=\d))\d*(?:[eE][-+]?\d+)?"
+    r"(?<![\dA-Za-z_.])[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:(?<=\d)\.?|\.(?=\d))\d*(?:[eE][-+]?\d+)?"
 )
 
 
