@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 import promptcodebook
 from promptcodebook.calls import ROLES
+from promptcodebook.cli.command import set_layer
 from promptcodebook.config import Config, load_config, loading, merge
 from promptcodebook.config.schema import RoleSettings, preset
 from promptcodebook.config.secrets import beyond_sampling
@@ -159,6 +160,22 @@ def test_budgets_are_read_as_people_write_them(text: str, fields: dict[str, Any]
 def test_a_configuration_survives_its_own_dump() -> None:
     made = load_config({"preset": "quick", "size": 9, "roles": {"judge": {"model": "simulated"}}})
     assert load_config(made.model_dump(mode="json")) == made
+
+
+def test_none_in_words_is_none_in_a_file_as_in_set(tmp_path: Path) -> None:
+    file = tmp_path / "pco.toml"
+    file.write_text(
+        'verdict_examples = "none"\n[budget]\nusd = "none"\n[roles.critic]\ntemperature = "none"\n'
+        'max_tokens = "none"\nextra.response_format = "none"\n'
+    )
+    config = load_config(loading.read_toml(file))
+    critic = config.roles["critic"]
+    assert config.verdict_examples is critic.temperature is critic.max_tokens is None
+    sets = set_layer(["roles.critic.temperature=none", "roles.critic.extra.response_format=none"])
+    typed = load_config(sets).roles["critic"]
+    assert typed.temperature is None and typed.extra == critic.extra == {"response_format": "none"}
+    with pytest.raises(ConfigError, match="is decided by the run"):
+        load_config({"roles": {"critic": {"extra": {"response_format": {"type": "text"}}}}})
 
 
 def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ async def test_each_failure_becomes_ours(
     server: Server, step: Step, kind: type[errors.LMError], said: str, wait: float
 ) -> None:
     server.models = ["models/gem-y"]
-    server.script(step)
+    server.default = step
     with pytest.raises(kind) as caught:
         await ask(server)
     assert said in str(caught.value) + caught.value.hint and caught.value.retry_after == wait

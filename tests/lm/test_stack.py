@@ -193,6 +193,16 @@ async def test_equal_greedy_requests_share_one_key_and_drawn_ones_keep_their_sam
     assert len({request_key(r) for r in lm.history if r.role == "generator"}) == 2
 
 
+async def test_a_role_without_a_temperature_sends_none_where_others_send_zero():
+    lm = ScriptedLM().reply_with(lambda r: "ok")
+    asked = roles(lm, executor=RoleSettings(temperature=None, top_p=0.9, max_tokens=9))
+    for sample in (1, 2):
+        await asked(Request("executor", HI, sample=sample, greedy=True))
+    await asked(Request("executor", HI, sample=3))
+    assert [r.sampling.temperature for r in lm.history] == [None] * 3
+    assert [(r.sample, r.sampling.top_p) for r in lm.history] == [(0, None), (0, None), (3, 0.9)]
+
+
 async def test_a_tool_call_in_place_of_a_text_is_an_error_unless_tools_were_offered():
     """For every role: an empty text would pass for an answer."""
     call = Reply(

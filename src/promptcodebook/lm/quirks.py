@@ -63,13 +63,13 @@ class Quirks:
             elif name in self.out or self.at[name] == body[name]:
                 del body[name]
                 dropped.append(name)
-        if "response_format" in body and "response_format" not in theirs:
+        if body.get("response_format") is not None and "response_format" not in theirs:
             enforced = _shaped(body, body.pop("response_format"), self.shape)
             dropped += [] if enforced else ["response_format"]
         if "messages" in body:
             body["messages"] = self._placed(body["messages"])
         for name in CAPS:
-            if name in body and name not in theirs:
+            if body.get(name) is not None and name not in theirs:
                 cap = self._capped(body, body[name])
                 if name != self.cap:
                     del body[name]
@@ -107,7 +107,10 @@ class Quirks:
         """The next form of a field that was sent; None where there is no other."""
         match name:
             case "system":
-                return replace(self, folded=True) if _instructs(sent) and not self.folded else None
+                systems = [m for m in sent.get("messages", ()) if m["role"] in INSTRUCTS]
+                if len(systems) > 1 and self.apart:
+                    return replace(self, apart=False)
+                return replace(self, folded=True) if systems and not self.folded else None
             case "response_format":
                 return self._simpler(sent, words)
             case "max_tokens":
@@ -308,7 +311,7 @@ class Trial:
         told = body.message if body.code.isdigit() else body.all
         words = re.sub(rf"(?<!\w){re.escape(str(sent['model']))}(?!\w)", "", told).lower()
         pointed, named = _named(body.param.lower(), sent), _named(words, sent)
-        passing = status in (401, 402, 403, 404, 405, 408, 409, 425, 429)
+        passing = status in (401, 402, 403, 404, 405, 408, 409, 413, 425, 429)
         # Some servers call it an error of their own when a template objects to a message.
         if passing or not (400 <= status < 500 or (status in (500, 501) and (named or pointed))):
             self.words = ""

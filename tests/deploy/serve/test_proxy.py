@@ -222,6 +222,25 @@ async def test_a_measured_field_that_the_model_refuses_is_left_out_from_then_on(
         assert (own, served.upstream.calls) == (400, 4), "a caller's own field is his affair"
 
 
+@pytest.mark.parametrize(("words", "most"), [
+    ("System message must be at the beginning", 1), ("System role not supported", 0),
+])  # fmt: skip
+async def test_a_callers_system_message_is_put_as_the_models_template_wants_it(
+    words: str, most: int
+) -> None:
+    async def strict(request: Any, body: dict[str, Any]) -> Any:
+        systems = sum(m["role"] == "system" for m in body["messages"])
+        return await (fails(400, words) if systems > most else says("fine"))(request, body)
+
+    own = [{"role": "system", "content": "Be kind."}, *SAID]
+    async with up() as served:
+        served.upstream.default = strict
+        for _ in range(2):
+            assert (await served.ask(json={"messages": own}))[0] == 200
+        learned, [first, *_] = served.upstream.calls - 2, served.upstream.bodies[-1]["messages"]
+        assert learned == (1 if most else 2) and first["content"].startswith("Be kind.\n\nrule one")
+
+
 async def test_three_calls_as_in_the_paper_and_one_for_an_input_that_is_known() -> None:
     lm = ScriptedLM().reply_with(talkative)
     async with up(three_call(), Setup(lm=lm)) as served:
@@ -272,7 +291,7 @@ async def test_a_stream_that_ends_passes_as_it_came(reason: str) -> None:
 
 @pytest.mark.parametrize(("step", "status", "words"), [
     (fails(429, "slow down", headers={"Retry-After": "7"}), 429, "slow down"),
-    (fails(400, "bad temperature"), 400, "bad temperature"),
+    (fails(400, "bad tools"), 400, "bad tools"),
     (fails(503, "busy"), 503, "busy"),
     (fails(401, f"wrong key {UPSTREAM_KEY}"), 502, "refused this server"),
     # As Google says it.

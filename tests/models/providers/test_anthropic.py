@@ -191,7 +191,7 @@ def ends_in(reason: str) -> Answer:
     (refuses(401, "authentication_error", "invalid x-api-key"), errors.AuthRefused, "invalid", 0.0),
     (refuses(403, "permission_error", "not yours"), errors.AuthRefused, "not yours", 0.0),
     (refuses(404, "not_found_error", "model: claude-x"), errors.ModelNotFound, "claude-x", 0.0),
-    (refuses(400, "invalid_request_error", "max_tokens: large"), errors.RequestRefused, "max", 0),
+    (refuses(400, "invalid_request_error", "messages: odd"), errors.RequestRefused, "odd", 0),
     (refuses(400, "invalid_request_error", "Your credit balance is too low to access"),
      errors.NoCredit, "no credit", 0.0),
     (refuses(413, "request_too_large", "too large"), errors.RequestRefused, "too large", 0.0),
@@ -208,7 +208,10 @@ def ends_in(reason: str) -> Answer:
 async def test_each_failure_becomes_ours_and_none_shows_the_key(
     site: Site, claude: Provider, answer: Answer, kind: type[errors.LMError], said: str, wait: float
 ) -> None:
-    site.script(answer, Answer({"data": [{"id": "claude-y", "type": "model"}], "has_more": False}))
+    site.script(
+        *[answer] * (5 if said == "odd" else 1),
+        Answer({"data": [{"id": "claude-y", "type": "model"}], "has_more": False}),
+    )
     with pytest.raises(kind) as caught:
         await claude.ask(request(), timeout=0.3)
     error = caught.value

@@ -31,6 +31,10 @@ class Failure(Exception):
         super().__init__(f"Authorization: Bearer sk-secret {status}")
         self.status_code = status
 
+class BadRequestError(Exception):
+    def __init__(self, message, body=None):
+        self.status_code, self.message, self.body = 400, message, body
+
 class Response:
     def __init__(self, native):
         # Whatever a provider says, the library makes one of the words of OpenAI of it.
@@ -46,6 +50,15 @@ class Response:
 async def acompletion(**fields):
     seen.append(fields)
     kind = fields["messages"][-1]["content"]
+    if kind.startswith("refuses") and "temperature" in fields:
+        body = {"message": "only 1 is allowed; Bearer sk-hush", "param": "temperature"}
+        if kind == "refuses, and has a body":
+            raise BadRequestError("litellm.BadRequestError: OpenAIException - only 1", body)
+        error = repr({"error": body}).replace("'", '"')
+        raise BadRequestError(f"litellm.BadRequestError: DeepseekException - {error}")
+    if kind.startswith("always refuses"):
+        words = f"no: {kind} {os.environ['X_API_KEY']}"
+        raise BadRequestError(f"litellm.BadRequestError: AzureException BadRequestError - {words}")
     if kind == "timeout":
         raise Timeout()
     if kind.isdigit():
@@ -120,6 +133,22 @@ async def test_its_errors_become_ours_without_what_they_hold(library, text: str,
         await model()(ask(text))
     assert "sk-secret" not in str(caught.value) + caught.value.hint
     assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("text", ["refuses", "refuses, and has a body"])
+async def test_what_a_provider_refuses_is_learned_from_its_words(library, text: str):
+    lm = model()
+    first, second = await lm(ask(text)), await lm(ask(text))
+    assert first.dropped == second.dropped == ("temperature",)
+    assert len(sys.modules["litellm"].seen) == 3
+
+
+async def test_a_providers_words_arrive_without_a_key(library, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("X_API_KEY", "sk-hush-hush")
+    with pytest.raises(errors.RequestRefused) as caught:
+        await model()(ask("always refuses tools"))
+    message = str(caught.value)
+    assert "answered 400: no: always refuses tools ***" in message and "temperature 0.5" in message
 
 
 @pytest.mark.parametrize("native", [

@@ -121,7 +121,7 @@ def serve(
         source = _source(ref, reference)
         registry = source.registry if isinstance(source, versions.RegistrySource) else None
         live = versions.Live(source, make)
-        upstream = await connect_upstream(settings, os.environ)
+        upstream = await connect_upstream(settings, os.environ, table.one_system)
         tracing = None
         if "otel" in settings.telemetry:
             tracing = import_part(LISTENERS, "otel", "tracing", "otel")(settings, False)

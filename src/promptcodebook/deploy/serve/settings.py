@@ -29,6 +29,8 @@ class ServeSettings(OptimizerSettings):
     )
     """A conversation keeps its prompt: known by its first turn ("conversation"), the body's "user",
     or a "header:NAME"."""
+    one_system: bool = False
+    """Join the prompt with the caller's system message."""
     prompt_first: bool = False
     """Put the prompt before the caller's system message, not after it."""
     verbatim: bool = False
