@@ -12,13 +12,16 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from promptcodebook import types
 from promptcodebook.calls import Usage
 from promptcodebook.cli import app
 from promptcodebook.progress import Began, Phase, ProgressEvent, Spent, StepDone, ValidationDone
 from tests.build.server import Server
+
+
+_Server = TypeVar("_Server", bound=Server)
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,16 @@ class Terminal(io.StringIO):
         return True
 
 
-def pco(*args: str, cwd: Path, stdin: str | io.StringIO = "", codepage: str = "") -> Result:
-    """The command line as the console script runs it, on a terminal of that code page."""
-    out, err = io.StringIO(), io.StringIO()
+def pco(
+    *args: str,
+    cwd: Path,
+    stdin: str | io.StringIO = "",
+    codepage: str = "",
+    out: io.StringIO | None = None,
+) -> Result:
+    """The command line as the console script runs it, on a terminal of that code page; what it
+    prints goes to `out`."""
+    out, err = out or io.StringIO(), io.StringIO()
     if codepage:
         out = io.TextIOWrapper(io.BytesIO(), codepage)
     before = sys.argv, sys.stdin
@@ -89,7 +99,7 @@ def running(*words: str, **more: Any) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextlib.contextmanager
-def served(server: Server) -> Iterator[Server]:
+def served(server: _Server) -> Iterator[_Server]:
     """The server on a loop of its own, so that a command that blocks can call it."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)

@@ -8,8 +8,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
@@ -30,7 +30,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm import wire
 from promptcodebook.lm.limit import PerLoop
-from promptcodebook.lm.quirks import Learner, Quirks, Trial, request_body
+from promptcodebook.lm.quirks import Learner, Quirks, Trial, kind_of, request_body
 from promptcodebook.lm.spec import MODELS, Credentials, Spec, providers
 from promptcodebook.lm.wire import MOST_BYTES, Malformed, ModelAddress, fault_of
 
@@ -211,6 +211,7 @@ def _proxy(base_url: str) -> str | None:
 _NO_SUCH_PLACE, _NO_SUCH_FORM = (404, 405, 501), (400, 415, 422)
 _MOST_MODELS = 2000
 _LONGEST_NAME = 200
+_AHEAD_S = 1.0  # what a refusal takes at most, as a rule; a reply may take minutes
 _QUICK_BYTES = 200_000  # longer bodies are parsed in a thread, so that other calls continue
 
 
@@ -234,6 +235,8 @@ class Endpoint:
         self._where = ModelAddress(at, spec.model, access.key, names, private, spec.text)
         self._learner = Learner(Quirks.of_provider(spec.provider))
         self._learning = PerLoop[asyncio.Lock]()
+        self._tried = set[Hashable]()
+        self._firsts = PerLoop[dict[Hashable, asyncio.Event]]()
         self._listed_as = providers()["providers"].get(spec.provider, {}).get("listed_as", "")
         self._transport = transport_to(spec, access, timeout, most_bytes)
 
@@ -244,6 +247,23 @@ class Endpoint:
 
     async def __call__(self, request: Request) -> Reply:
         await self.named_model()
+        if (kind := kind_of(request)) in self._tried:
+            return await self._ask(request)
+        # One call of each kind goes ahead: what it is refused need not be refused to all of them.
+        firsts = self._firsts.here(dict[Hashable, asyncio.Event])
+        ahead = [firsts[kind]] if kind in firsts else list(firsts.values())
+        own = firsts.setdefault(kind, asyncio.Event())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_AHEAD_S):
+                for each in ahead:
+                    await each.wait()
+        try:
+            return await self._ask(request)
+        finally:
+            self._tried.add(kind)
+            own.set()
+
+    async def _ask(self, request: Request) -> Reply:
         while True:
             trial = Trial(before := self._learner.quirks)
             try:

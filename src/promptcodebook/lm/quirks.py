@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
@@ -281,6 +281,13 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
     return body, [name for name in dropped if name != "response_format" or not unenforced]
 
 
+def kind_of(request: Request) -> Hashable:
+    """What of a request an endpoint may refuse: those of one kind are refused alike."""
+    drawn, schema = request.sampling, request.schema
+    form = (request.embeds, schema and schema.name, drawn.temperature, drawn.top_p)
+    return (*form, drawn.max_tokens, *sorted(drawn.extra))
+
+
 @dataclass(slots=True)
 class Trial:
     """One request on its way to a form that the endpoint takes: `quirks` are what is tried now, and
@@ -300,8 +307,9 @@ class Trial:
 
     def refused(self, sent: Mapping[str, Any], status: int, body: ErrorBody) -> bool:
         """Whether this answer may refuse a form of the request, which it then takes note of."""
-        # A model's name may hold numbers, and words such as 'tools'.
-        words = re.sub(rf"(?<!\w){re.escape(str(sent['model']))}(?!\w)", "", body.all).lower()
+        # A model's name may hold numbers, and words such as 'tools'; a code may be the status.
+        told = body.message if body.code.isdigit() else body.all
+        words = re.sub(rf"(?<!\w){re.escape(str(sent['model']))}(?!\w)", "", told).lower()
         pointed, named = _named(body.param.lower(), sent), _named(words, sent)
         passing = status in (401, 402, 403, 404, 405, 408, 409, 413, 425, 429)
         # Some servers call it an error of their own when a template objects to a message.
