@@ -20,7 +20,6 @@ from promptcodebook.cli import app
 from promptcodebook.progress import Began, Phase, ProgressEvent, Spent, StepDone, ValidationDone
 from tests.build.server import Server
 
-
 _Server = TypeVar("_Server", bound=Server)
 
 

@@ -250,14 +250,15 @@ async def begun(stack: Models, server: Server, calls: int, seen: int) -> list[as
 
 
 async def test_calls_that_wait_for_a_slot_do_not_start_after_an_interruption(server: Server):
-    server.default = says(delay=0.2)
     stack = models(server, concurrency=2)
-    calls = await begun(stack, server, 10, 2)
+    await stack.lm(ask(99))  # the first of a kind goes alone
+    server.default = says(delay=0.2)
+    calls = await begun(stack, server, 10, 3)
     stack.budget.stop(errors.Interrupted("by the user"))
     results = await asyncio.gather(*calls, return_exceptions=True)
     await stack.close()
     assert [type(r) for r in results] == [Reply] * 2 + [errors.Interrupted] * 8
-    assert (server.calls, stack.ledger.total.calls) == (2, 2)
+    assert (server.calls, stack.ledger.total.calls) == (3, 3)
 
 
 @pytest.mark.parametrize("reason", [errors.Interrupted, errors.BudgetReached])
