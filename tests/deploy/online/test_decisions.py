@@ -69,8 +69,8 @@ def test_a_guard_rolls_back_what_rewards_would_promote(
     spared = decide(GOOD, FAIR, {name: (guarded(allowed, 1_000), control)})
     assert spared.action == "promote" and spared.harm[name] <= ALLOWED
     # The share of error of a guard lies at one end: so both ends may have twice as much.
-    both_ends = difference(guarded(allowed, 1_000), control, 2 * GUARD_ALPHA)
-    assert spared.harm[name] == both_ends[0]
+    both_ends = difference(guarded(harmful, 1_000), control, 2 * GUARD_ALPHA)
+    assert harmed.harm[name] == both_ends[0]
 
 
 def test_a_margin_is_a_difference_of_rewards() -> None:
