@@ -38,9 +38,10 @@ def try_canary(
     split: str = "conversation",
     share: float = 0.5,
     margin: float = 0.0,
+    ref: str = PRODUCTION,
 ) -> None:
     plan: dict[str, Any] = {"share": share, "margin": margin, "split": split}
-    registry.promote(version, PRODUCTION, gate=open_gate, canary=plan)
+    registry.promote(version, ref, gate=open_gate, canary=plan)
 
 
 @asynccontextmanager
@@ -65,10 +66,11 @@ class Trial:
     registry: Registry
     today: str
     new: str
+    ref: str = PRODUCTION
 
     async def begin(self, split: str = "conversation", margin: float = 0.0) -> None:
         """Begins a canary, which the server then has taken up and found to have no feedback."""
-        try_canary(self.registry, self.new, split, margin=margin)
+        try_canary(self.registry, self.new, split, margin=margin, ref=self.ref)
         begun = self.canary
         await until(lambda: self.served.proxy.live.canary == begun)
         await self.ready("no feedback")
@@ -93,7 +95,7 @@ class Trial:
 
     @property
     def canary(self) -> Canary | None:
-        return self.registry.canary(PRODUCTION)
+        return self.registry.canary(self.ref)
 
     async def ready(self, *parts: str) -> dict[str, Any]:
         """What /readyz says, once its canary's state has these parts in it."""

@@ -106,7 +106,7 @@ def test_a_page_is_written_once(tmp_path: Path) -> None:
     page = (tmp_path / told["page"]).read_text("utf-8")
     assert told["page"] == "results/sweep-s.md" and "**Simulated.**" in page
     beside = {path.suffix for path in (tmp_path / "results" / "sweep-s").iterdir()}
-    assert beside == {".tex", ".svg", ".png"}
+    assert beside == {".svg", ".png"}
     again = pco(*sweep, cwd=tmp_path)
     assert "(1 of 3)" not in again.err and again.json == told
     [folder] = (tmp_path / "runs/bench").iterdir()

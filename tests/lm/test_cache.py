@@ -418,3 +418,20 @@ async def test_a_model_served_elsewhere_now_has_the_replies_of_then(model: Model
     assert (await journaled()(ask("two", model=old))).text == second.text
     await moved(replace(ask("one", model=new), role="judge"))
     assert model.asked[-1].model == new and len(model.asked) == 3
+
+
+async def test_a_kill_between_journal_and_cache_leaves_no_reply_to_be_paid_for_again(
+    make: Make, model: Model, log: Log, tally: Counts
+) -> None:
+    """The journal goes when its work is done: what it alone holds is handed to the cache first."""
+    log.rows[request_key(ask())] = FIRST
+    log.rows[request_key(ask("cut"))] = replace(FIRST, finish="length")
+    cache = make()
+    resumed = Journaled(cache, log, tally, cache=cache)
+    for text in ("hi", "cut", "hi"):
+        assert (await resumed(ask(text))).source == "journal"
+    cache.close()
+    later = make()
+    assert await later(ask()) == replace(FIRST, source="cache") and not model.asked
+    await later(ask("cut"))
+    assert len(model.asked) == 1, "a reply that was cut at its cap is kept by no cache"

@@ -128,18 +128,30 @@ class Cache:
         self._open_file: ReplyCache | None = None
 
     async def __call__(self, request: Request) -> Reply:
-        key = request_key(request)
-        if self._identity is not None and (mark := await self._identity(request.model)):
-            key = hashlib.sha256(key + mark.encode()).digest()
+        key = await self._key(request)
         known = self._use(lambda file: file.get(key))
         if known is not None:
             self._tally(Incident.CACHE_HITS)
             return replace(known, source="cache")
         self._tally(Incident.CACHE_MISSES)
         reply = await self._inner(request)
+        self._put(key, reply)
+        return reply
+
+    async def keep(self, request: Request, reply: Reply) -> None:
+        """Keeps a reply that a journal holds. A kill may have come between the two commits, and
+        the journal goes when its work is done. A key that is there keeps its reply."""
+        self._put(await self._key(request), reply)
+
+    async def _key(self, request: Request) -> bytes:
+        key = request_key(request)
+        if self._identity is not None and (mark := await self._identity(request.model)):
+            key = hashlib.sha256(key + mark.encode()).digest()
+        return key
+
+    def _put(self, key: bytes, reply: Reply) -> None:
         if reply.finish != "length":
             self._use(lambda file: file.put(key, reply))
-        return reply
 
     @property
     def file(self) -> ReplyCache | None:
@@ -209,7 +221,8 @@ class Journaled:
     has source 'journal' and the usage it had when it was paid. Equal requests in flight share one
     call: followers get source 'journal' too, since the leader has paid. If the leader is cancelled
     a follower takes over; a failure reaches all of them. `models_then` names, by role and spec, the
-    spec that a model was asked by when the run began: its earlier replies still count."""
+    spec that a model was asked by when the run began: its earlier replies still count. A `cache`
+    below is given what only the log holds."""
 
     def __init__(
         self,
@@ -218,9 +231,11 @@ class Journaled:
         tally: Tally,
         stop: StopSignal | None = None,
         models_then: Mapping[tuple[Role, str], str] | None = None,
+        cache: Cache | None = None,
     ) -> None:
         self._inner = inner
         self._log = log
+        self._cache = cache
         self._tally = tally
         self._stop = stop or StopSignal()
         self._models_then = models_then or {}
@@ -238,6 +253,8 @@ class Journaled:
                 if known is None:
                     return await self._lead(key, request)
                 self._tally(Incident.JOURNAL_HITS)
+                if self._cache is not None:
+                    await self._cache.keep(request, known)
                 return replace(known, source="journal")
             # Shielded: one follower's cancellation must not cancel the others' wait.
             reply, durable = await asyncio.shield(flight)

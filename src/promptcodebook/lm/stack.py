@@ -266,7 +266,7 @@ class Models:
             if log is None and resources.fallback_log:  # the cache waits for no commit
                 log = resources.fallback_log()
         if log is not None:
-            inner = Journaled(inner, log, tally, stop, resources.models_then)
+            inner = Journaled(inner, log, tally, stop, resources.models_then, cache)
         if resources.recorded_replies is not None:
             inner = Journaled(inner, resources.recorded_replies, tally, stop)
         roles, keeps = Roles(inner, config.roles, config.lm), bool(cache or log)

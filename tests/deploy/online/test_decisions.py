@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bench.canary import ALLOWED, HARM, Job, at, counted, ended, world
-from promptcodebook.deploy.online.decisions import FULL, decide
-from promptcodebook.deploy.online.sequences import ValueCounts
+from promptcodebook.deploy.online.decisions import FULL, GUARD_ALPHA, decide
+from promptcodebook.deploy.online.sequences import ValueCounts, difference
 from promptcodebook.errors import ConfigError
 
 GOOD, FAIR, BAD = (
@@ -68,6 +68,9 @@ def test_a_guard_rolls_back_what_rewards_would_promote(
     )
     spared = decide(GOOD, FAIR, {name: (guarded(allowed, 1_000), control)})
     assert spared.action == "promote" and spared.harm[name] <= ALLOWED
+    # The share of error of a guard lies at one end: so both ends may have twice as much.
+    both_ends = difference(guarded(harmful, 1_000), control, 2 * GUARD_ALPHA)
+    assert harmed.harm[name] == both_ends[0]
 
 
 def test_a_margin_is_a_difference_of_rewards() -> None:

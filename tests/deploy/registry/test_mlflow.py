@@ -139,9 +139,8 @@ async def test_a_canary_is_split_judged_and_rolled_back_from_the_server(
     texts = [one_call(base_prompt=word).text() for word in ("Today.", "New.")]
     today, new = (registry.freeze(text, "trial").version for text in texts)
     registry.promote(today, ref, gate=open_gate)
-    difference(
-        ValueCounts(), ValueCounts()
-    )  # the first one takes a second, and a judge rests after it
+    # The first interval takes a second, and a judge rests long after such a look.
+    difference(ValueCounts(), ValueCounts())
     judge = CanaryJudge(open_registry(url, "pco serve"), ref, log)
     setup = Setup(
         source=RegistrySource(registry, ref),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import shutil
 import sqlite3
 from collections import Counter
@@ -11,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from random import Random
+from statistics import NormalDist
 from typing import Any
 
 import pytest
 
-from promptcodebook.base.intervals import paired_interval
+from promptcodebook.base.intervals import SIDE, paired_interval
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.tools.judging.figures import (
     best_threshold,
@@ -84,6 +86,9 @@ def test_a_partial_correlation_holds_the_label_fixed() -> None:
     lengths = [5 * label + (i // 4 % 2) for i, label in enumerate(labels)]
     found = partial_correlation(errors, lengths, labels)
     assert found is not None and found.low < 0 < found.high
+    # Fisher's z has the variance 1 / (n - 3), and 1 / (n - 4) with a third value held fixed.
+    reach = (math.atanh(found.high) - math.atanh(found.low)) / 2
+    assert reach == pytest.approx(NormalDist().inv_cdf(1 - SIDE) / math.sqrt(60 - 4))
     swayed = partial_correlation([*map(sum, zip(labels, lengths, strict=True))], lengths, labels)
     assert swayed is not None and swayed.low > 0.9
     assert partial_correlation([0.9 * label for label in labels], lengths, labels) is None
