@@ -49,12 +49,18 @@ class Quirks:
     def of_provider(cls, provider: str) -> Quirks:
         """What providers.toml knows of it before the first request."""
         its = providers()["providers"].get(provider, {})
+        if not its.keys() & {"lacks", "systems_apart"}:
+            return _NONE
         return cls(frozenset(its.get("lacks", ())), apart=its.get("systems_apart", False))
 
     def adapt(self, body: dict[str, Any], theirs: Collection[str] = ()) -> list[str]:
         """Puts the body into these forms, but for the fields that are `theirs`, a caller's. Names
         what is left out."""
         dropped = list[str]()
+        if self is _NONE:  # which costs nothing where nothing is refused
+            if "messages" in body:
+                body["messages"] = self._placed(body["messages"])
+            return dropped
         for name in (self.out | self.at.keys() | self.fixed.keys()) & body.keys():
             if name in theirs:
                 continue
@@ -185,6 +191,9 @@ class Quirks:
         return None if of_all or self.swapped else self.without("max_tokens")
 
 
+_NONE = Quirks()
+
+
 def _optional() -> Mapping[str, Any]:
     return providers()["optional"]
 
@@ -289,7 +298,7 @@ def kind_of(request: Request) -> Hashable:
 
 
 @dataclass(slots=True)
-class Trial:
+class FormSearch:
     """One request on its way to a form that the endpoint takes: `quirks` are what is tried now, and
     fields that are `theirs`, a caller's, stay as they are. `words` are those of the last
     answer, '' where that refused no form; `named` are the fields in them."""
@@ -298,10 +307,10 @@ class Trial:
     theirs: Collection[str] = ()
     sent: Mapping[str, Any] = field(default_factory=dict[str, Any])
     words: str = ""
-    named: list[str] = field(default_factory=list[str])
+    named: Sequence[str] = ()
     first: str = ""
     _asked: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    _pointed: list[str] = field(default_factory=list[str])
+    _pointed: Sequence[str] = ()
     _tries: int = 0
     _left: list[Quirks] | None = None
 
@@ -375,7 +384,7 @@ class Trial:
         return _instructs(self.sent) if name == "system" else _field(name, self.sent) is not None
 
 
-class Learner:
+class KnownForms:
     """What is known of one endpoint and model. A refusal that names nothing is searched once, and
     one that no form satisfied is not searched again."""
 
@@ -383,24 +392,24 @@ class Learner:
         self.quirks = quirks
         self._blind, self._in_vain = True, set[str]()
 
-    def knows(self, trial: Trial) -> bool:
+    def knows(self, search: FormSearch) -> bool:
         """Whether other forms were tried in vain for the same words."""
-        return trial.words in self._in_vain
+        return search.words in self._in_vain
 
-    def another(self, trial: Trial) -> bool:
-        """Whether a refused request is to be sent in another form, the trial's then."""
-        if not self.knows(trial) and trial.advance(blind=self._blind):
+    def another(self, search: FormSearch) -> bool:
+        """Whether a refused request is to be sent in another form, the search's then."""
+        if not self.knows(search) and search.advance(blind=self._blind):
             return True
-        self._blind = self._blind and bool(trial.named)
+        self._blind = self._blind and bool(search.named)
         if len(self._in_vain) < _MOST_KEPT:
-            self._in_vain.add(trial.first)
+            self._in_vain.add(search.first)
         return False
 
-    def keep(self, trial: Trial) -> None:
+    def keep(self, search: FormSearch) -> None:
         """Takes note of a form that was accepted."""
-        if trial.quirks is not self.quirks and trial.first:
-            self.quirks = trial.quirks
-            _log.info("asked in another form from now on: %s", trial.quirks)
+        if search.quirks is not self.quirks and search.first:
+            self.quirks = search.quirks
+            _log.info("asked in another form from now on: %s", search.quirks)
 
 
 def _shown(name: str, value: Any) -> str:
