@@ -23,7 +23,6 @@ from promptcodebook.calls import (
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec, read_key
 from promptcodebook.lm.wire import read_retry_after
-from promptcodebook.method.policy import route_schema
 from tests.build.server import Server, Step, drops, fails, pours, raw, refusing, says
 
 SCHEMA = Schema("Thing", {"type": "object", "properties": {"a": {"type": "string"}}})
@@ -249,54 +248,6 @@ async def test_max_completion_tokens_is_used_once_max_tokens_was_refused(server:
     assert [r.text for r in both] == ["fine", "fine"]
     assert server.calls == 4
     assert server.bodies[-1]["max_completion_tokens"] == 9
-
-
-@pytest.mark.parametrize(("field", "said", "status"), [
-    ("temperature", "Unsupported value: 'temperature' does not support 0.5 with this.", 400),
-    ("top_p", "`top_p` is not supported", 422),
-    ("seed", "Unknown parameter: seed", 400),
-    ("response_format", "json_schema is unsupported here", 422),
-    # Google's words.
-    ("seed", 'Invalid JSON payload received. Unknown name "seed": Cannot find field.', 400),
-    ("response_format", "Unknown name \"x\" at 'generation_config.response_schema'", 400),
-])  # fmt: skip
-async def test_a_refused_field_is_left_out_from_then_on(
-    server: Server, field: str, said: str, status: int
-):
-    server.default = refusing(field, said, status=status)
-    sampling = Sampling(temperature=0.5, top_p=0.9)
-    asked = Request("critic", (Message("user", "x"),), schema=SCHEMA, sampling=sampling)
-    first, second = await answers(server, asked, asked)
-    assert first.dropped == second.dropped == (field,)
-    assert server.calls == 3 + (field == "response_format"), "no JSON object either"
-    assert set(server.bodies[0]) - set(server.bodies[-1]) == {field}
-
-
-@pytest.mark.parametrize("said", [
-    "The provided JSON schema contains features not supported by xgrammar.",
-    "Invalid schema for response_format 'RouteReply': 'uniqueItems' is not permitted.",
-])  # fmt: skip
-async def test_a_schema_is_kept_without_the_one_word_that_not_every_engine_knows(
-    server: Server, said: str
-):
-    async def picky(asked: Any, body: dict[str, Any]) -> Any:
-        refused = "uniqueItems" in json.dumps(body)
-        return await (fails(400, said) if refused else says("fine"))(asked, body)
-
-    server.default = picky
-    asked = Request("encoder", (Message("user", "x"),), schema=route_schema(2, 4))
-    async with endpoint(server) as lm:
-        both = await asyncio.gather(lm(asked), lm(asked))
-        dropped = {each.dropped for each in (*both, await lm(asked))}
-    assert dropped == {()} and server.calls == 4
-    sent = server.bodies[-1]["response_format"]["json_schema"]["schema"]["properties"]
-    assert sent["selected_indices"]["minItems"] == 2
-
-
-async def test_a_validation_list_names_the_field_it_refuses(server: Server):
-    detail = b'{"detail":[{"loc":["body","seed"],"msg":"Extra inputs are not permitted"}]}'
-    server.script(raw(detail, 422))
-    assert (await answers(server, request()))[0].dropped == ("seed",)
 
 
 # What failures become

@@ -63,6 +63,9 @@ def schema(body: Body) -> str:
      422),
     ("Structured outputs come with the next plan", ("json_schema", "json_object"), "", 400),
     ("response_format 参数非法", ("json_schema", "json_object"), "", 400),
+    ("json_schema is unsupported here", ("json_schema", "json_object"), "", 422),
+    ("Unknown name \"x\" at 'generation_config.response_schema'", ("json_schema",), "json_object",
+     400),
     ("JSON mode is off for this deployment", ("json_schema", "json_object"), "", 415),
 ])  # fmt: skip
 async def test_a_schema_that_is_not_taken_goes_into_the_prompt(
@@ -83,6 +86,7 @@ async def test_a_schema_that_is_not_taken_goes_into_the_prompt(
     ("failed to parse grammar", "minItems"),
     ('Unimplemented keys: ["minItems"]', "minItems"),
     ("Invalid schema for response_format: 'maxItems' is not permitted", "maxItems"),
+    ("Invalid schema for response_format 'X': 'uniqueItems' is not permitted.", "uniqueItems"),
     ("The provided JSON schema contains features not supported by xgrammar", "uniqueItems"),
 ])  # fmt: skip
 async def test_a_schema_loses_its_bounds_before_it_is_given_up(
@@ -109,8 +113,10 @@ async def test_a_property_with_the_name_of_a_keyword_stays(server: Server):
     ("temperature", "invalid temperature: only 1 is allowed for this model", ""),
     ("temperature", "Input validation error: `temperature` must be strictly positive", ""),
     ("temperature", "bad value", "generationConfig.temperature"),
+    ("temperature", "Unsupported value: 'temperature' does not support 0.3 with this.", ""),
     ("top_p", "`top_p` must be > 0.0 and < 1.0. Given 1", ""),
     ("top_p", "topP has to be below one", ""),
+    ("seed", 'Invalid JSON payload received. Unknown name "seed": Cannot find field.', ""),
     ("seed", "Property 'seed' is what we never heard of", ""),
     ("seed", "[{'type': 'extra_forbidden'}]", "body.seed"),
 ])  # fmt: skip

@@ -178,7 +178,7 @@ async def _structured(lm: LM) -> tuple[str, ...]:
     reply = await lm(asked)
     step = "replies are parsed, repaired and re-asked; nothing to do"
     if "response_format" in reply.dropped:
-        return "refused: the endpoint takes no response_format", step
+        return "refused: the endpoint takes no schema, so prompts show it", step
     # Only the object itself counts: a model that chats about the schema was not made to obey it.
     text = "".join(strip_fence(strip_think(reply.text)).split())
     if text == f'{{"code":"{_TOKEN}"}}':

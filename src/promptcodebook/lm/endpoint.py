@@ -30,7 +30,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm import wire
 from promptcodebook.lm.limit import PerLoop
-from promptcodebook.lm.quirks import Learner, Quirks, Trial, kind_of, request_body
+from promptcodebook.lm.quirks import FormSearch, KnownForms, Quirks, kind_of, request_body
 from promptcodebook.lm.spec import MODELS, Credentials, Spec, providers
 from promptcodebook.lm.wire import MOST_BYTES, Malformed, ModelAddress, fault_of
 
@@ -233,7 +233,7 @@ class Endpoint:
         names = access.names or spec.key_names
         at = spec.base_url or spec.text
         self._where = ModelAddress(at, spec.model, access.key, names, private, spec.text)
-        self._learner = Learner(Quirks.of_provider(spec.provider))
+        self._known = KnownForms(Quirks.of_provider(spec.provider))
         self._learning = PerLoop[asyncio.Lock]()
         self._tried = set[Hashable]()
         self._firsts = PerLoop[dict[Hashable, asyncio.Event]]()
@@ -265,34 +265,34 @@ class Endpoint:
 
     async def _ask(self, request: Request) -> Reply:
         while True:
-            trial = Trial(before := self._learner.quirks)
+            search = FormSearch(before := self._known.quirks)
             try:
-                return await self._around(partial(self._send, trial))(request)
+                return await self._around(partial(self._send, search))(request)
             except LMError as error:
-                if not trial.words:
+                if not search.words:
                     raise
                 refusal = error
             async with self._learning.here(asyncio.Lock):
                 # Where another call has learned something meanwhile, that may be enough.
-                if self._learner.quirks is before or self._learner.knows(trial):
-                    return await self._search(request, trial, refusal)
+                if self._known.quirks is before or self._known.knows(search):
+                    return await self._search(request, search, refusal)
 
-    async def _search(self, request: Request, trial: Trial, refusal: LMError) -> Reply:
+    async def _search(self, request: Request, search: FormSearch, refusal: LMError) -> Reply:
         """The reply to another form of what was refused, and that form from now on."""
-        while self._learner.another(trial):
-            named = bool(trial.named)
+        while self._known.another(search):
+            named = bool(search.named)
             try:
-                reply = await self._around(partial(self._send, trial))(request)
+                reply = await self._around(partial(self._send, search))(request)
             except LMError as error:
-                if not trial.words:
+                if not search.words:
                     raise
                 # Without a field that nothing named, a server may object to just that.
                 refusal = error if named else refusal
             else:
-                self._learner.keep(trial)
+                self._known.keep(search)
                 return reply
         if not request.embeds:  # that error has a hint of its own
-            trial.explain(refusal, self._where)
+            search.explain(refusal, self._where)
         raise refusal
 
     async def named_model(self) -> str:
@@ -307,10 +307,10 @@ class Endpoint:
             self._where = replace(self._where, model=known[0])
         return self._where.model
 
-    async def _send(self, trial: Trial, request: Request) -> Reply:
-        """One request, in the trial's form, which takes note where that may be refused."""
-        trial.words = ""
-        body, dropped = request_body(request, self._where.model, trial.quirks)
+    async def _send(self, search: FormSearch, request: Request) -> Reply:
+        """One request, in the search's form, which takes note where that may be refused."""
+        search.words = ""
+        body, dropped = request_body(request, self._where.model, search.quirks)
         begun = time.perf_counter()
         where = "embeddings" if request.embeds else "chat/completions"
         # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
@@ -325,7 +325,7 @@ class Endpoint:
         wait = wire.read_retry_after(headers.get("Retry-After"))
         refusal.retry_after = wait or refusal.retry_after
         if type(refusal) in (RequestRefused, ServerFault):
-            trial.refused(body, status, error)
+            search.refused(body, status, error)
         raise refusal
 
     async def _read(self, data: bytes, request: Request, seconds: float) -> Reply:

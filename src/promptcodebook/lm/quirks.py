@@ -289,7 +289,7 @@ def kind_of(request: Request) -> Hashable:
 
 
 @dataclass(slots=True)
-class Trial:
+class FormSearch:
     """One request on its way to a form that the endpoint takes: `quirks` are what is tried now, and
     fields that are `theirs`, a caller's, stay as they are. `words` are those of the last
     answer, '' where that refused no form; `named` are the fields in them."""
@@ -375,7 +375,7 @@ class Trial:
         return _instructs(self.sent) if name == "system" else _field(name, self.sent) is not None
 
 
-class Learner:
+class KnownForms:
     """What is known of one endpoint and model. A refusal that names nothing is searched once, and
     one that no form satisfied is not searched again."""
 
@@ -383,24 +383,24 @@ class Learner:
         self.quirks = quirks
         self._blind, self._in_vain = True, set[str]()
 
-    def knows(self, trial: Trial) -> bool:
+    def knows(self, search: FormSearch) -> bool:
         """Whether other forms were tried in vain for the same words."""
-        return trial.words in self._in_vain
+        return search.words in self._in_vain
 
-    def another(self, trial: Trial) -> bool:
-        """Whether a refused request is to be sent in another form, the trial's then."""
-        if not self.knows(trial) and trial.advance(blind=self._blind):
+    def another(self, search: FormSearch) -> bool:
+        """Whether a refused request is to be sent in another form, the search's then."""
+        if not self.knows(search) and search.advance(blind=self._blind):
             return True
-        self._blind = self._blind and bool(trial.named)
+        self._blind = self._blind and bool(search.named)
         if len(self._in_vain) < _MOST_KEPT:
-            self._in_vain.add(trial.first)
+            self._in_vain.add(search.first)
         return False
 
-    def keep(self, trial: Trial) -> None:
+    def keep(self, search: FormSearch) -> None:
         """Takes note of a form that was accepted."""
-        if trial.quirks is not self.quirks and trial.first:
-            self.quirks = trial.quirks
-            _log.info("asked in another form from now on: %s", trial.quirks)
+        if search.quirks is not self.quirks and search.first:
+            self.quirks = search.quirks
+            _log.info("asked in another form from now on: %s", search.quirks)
 
 
 def _shown(name: str, value: Any) -> str:

@@ -22,7 +22,7 @@ from promptcodebook.deploy.batch.provider import BatchRefused, BatchReply, Provi
 from promptcodebook.errors import ConfigError, LMError, PcoError, Stop, StoreError
 from promptcodebook.lm import wire
 from promptcodebook.lm.budget import Attempted, BudgetGate, PriceTable
-from promptcodebook.lm.quirks import Quirks, Trial, request_body
+from promptcodebook.lm.quirks import FormSearch, Quirks, request_body
 from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.run.subject import EvaluationOptions
 
@@ -166,13 +166,13 @@ class Held:
         bodies = {k: request_body(r, name, before)[0] for k, r in rows.items()}
 
         async def land(key: str, result: BatchReply) -> None:
-            trial = Trial(before)
+            search = FormSearch(before)
             error = wire.read_error_body(result.raw) if result.status != 200 else None
             newer = self._quirks is not before
-            refused = error is not None and trial.refused(bodies[key], result.status, error)
+            refused = error is not None and search.refused(bodies[key], result.status, error)
             # One form further for all rows; a batch is too dear to search for what is unnamed.
-            if refused and (newer or trial.advance(blind=False)):
-                self._quirks = self._quirks if newer else trial.quirks
+            if refused and (newer or search.advance(blind=False)):
+                self._quirks = self._quirks if newer else search.quirks
                 again[key] = rows[key]
                 return
             self._broken[key] += result.broken

@@ -57,8 +57,8 @@ class AnswerRelay:
         upstream, spending = self.upstream, self.spending
         asked = upstream.completed(given, own)
         body = asked if spending is None else spending.measured(asked)
-        trial = upstream.trial(given)
-        data = await self.admission.apart(visit, lambda: upstream.body(body, trial))
+        search = upstream.search(given)
+        data = await self.admission.apart(visit, lambda: upstream.body(body, search))
         wanted = spending is None or body.get("stream_options") == asked.get("stream_options")
         unread = spending is None and self.tracing is None and not self.logs
         reads = "ignored" if unread else "shown"
@@ -69,8 +69,8 @@ class AnswerRelay:
                 if each is not None
             ]
             answer = await upstream.ask(data, usage=reads if wanted else "hidden")
-            while upstream.learns(trial, answer):
-                data = upstream.body(body, trial)
+            while upstream.learns(search, answer):
+                data = upstream.body(body, search)
                 answer = await upstream.ask(data, usage=reads if wanted else "hidden")
             response = await self._send(request, turned(answer), visit)
             for hear in hearers:

@@ -22,7 +22,7 @@ from promptcodebook.config.secrets import secret_variables
 from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport, transport_to
-from promptcodebook.lm.quirks import CAPS, Learner, Quirks, Trial
+from promptcodebook.lm.quirks import CAPS, FormSearch, KnownForms, Quirks
 from promptcodebook.lm.spec import ApiKey, Spec, parse_spec
 from promptcodebook.lm.wire import (
     BAD_KEY,
@@ -233,7 +233,7 @@ class Upstream:
         self.model = spec.model
         # The caller's own stays as it is, where the model's server may have it in its cache.
         quirks = replace(Quirks.of_provider(spec.provider), cap=cap, apart=not one_system)
-        self._learner = Learner(quirks)
+        self._known = KnownForms(quirks)
         self._json = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
         sent = [] if key is None else [v.removeprefix("Bearer ") for v in key.headers().values()]
         known = [each.encode() for each in (*secrets, *sent)]
@@ -251,7 +251,7 @@ class Upstream:
 
     @property
     def cap(self) -> str:
-        return self._learner.quirks.cap
+        return self._known.quirks.cap
 
     def completed(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
         """The caller's body with `own` fields, the verdict's, where the caller says nothing."""
@@ -259,26 +259,26 @@ class Upstream:
         left_out = theirs if theirs.isdisjoint(CAPS) else theirs.union(CAPS)
         return {**given, **{name: v for name, v in own.items() if name not in left_out}}
 
-    def trial(self, given: Mapping[str, Any]) -> Trial:
+    def search(self, given: Mapping[str, Any]) -> FormSearch:
         """In what form the model is asked first, but for the caller's own fields."""
-        return Trial(self._learner.quirks, _set(given))
+        return FormSearch(self._known.quirks, _set(given))
 
-    def learns(self, trial: Trial, answer: UpstreamAnswer) -> bool:
+    def learns(self, search: FormSearch, answer: UpstreamAnswer) -> bool:
         """Whether the answer may refuse what is ours, so that another form is to be tried."""
         if answer.status == 200:
-            self._learner.keep(trial)
+            self._known.keep(search)
             return False
-        refused = trial.refused(trial.sent, answer.status, read_error_body(answer.body))
-        return refused and self._learner.another(trial)
+        refused = search.refused(search.sent, answer.status, read_error_body(answer.body))
+        return refused and self._known.another(search)
 
-    def body(self, given: Mapping[str, Any], trial: Trial | None = None) -> bytes:
+    def body(self, given: Mapping[str, Any], search: FormSearch | None = None) -> bytes:
         """A caller's body as it goes up, under our model's name. Raises Refusal."""
-        trial = trial or self.trial(given)
+        search = search or self.search(given)
         try:
             # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
             sent = {**given, "model": self.model}
-            trial.quirks.adapt(sent, trial.theirs)
-            trial.sent = sent
+            search.quirks.adapt(sent, search.theirs)
+            search.sent = sent
             return self._json.encode(sent).encode("ascii")
         except (ValueError, RecursionError):
             raise Refusal("the body holds what JSON has no word for, or is too deep") from None
