@@ -49,12 +49,18 @@ class Quirks:
     def of_provider(cls, provider: str) -> Quirks:
         """What providers.toml knows of it before the first request."""
         its = providers()["providers"].get(provider, {})
+        if not its.keys() & {"lacks", "systems_apart"}:
+            return _NONE
         return cls(frozenset(its.get("lacks", ())), apart=its.get("systems_apart", False))
 
     def adapt(self, body: dict[str, Any], theirs: Collection[str] = ()) -> list[str]:
         """Puts the body into these forms, but for the fields that are `theirs`, a caller's. Names
         what is left out."""
         dropped = list[str]()
+        if self is _NONE:  # which costs nothing where nothing is refused
+            if "messages" in body:
+                body["messages"] = self._placed(body["messages"])
+            return dropped
         for name in (self.out | self.at.keys() | self.fixed.keys()) & body.keys():
             if name in theirs:
                 continue
@@ -185,6 +191,9 @@ class Quirks:
         return None if of_all or self.swapped else self.without("max_tokens")
 
 
+_NONE = Quirks()
+
+
 def _optional() -> Mapping[str, Any]:
     return providers()["optional"]
 
@@ -298,10 +307,10 @@ class FormSearch:
     theirs: Collection[str] = ()
     sent: Mapping[str, Any] = field(default_factory=dict[str, Any])
     words: str = ""
-    named: list[str] = field(default_factory=list[str])
+    named: Sequence[str] = ()
     first: str = ""
     _asked: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    _pointed: list[str] = field(default_factory=list[str])
+    _pointed: Sequence[str] = ()
     _tries: int = 0
     _left: list[Quirks] | None = None
 
