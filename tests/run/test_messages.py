@@ -102,10 +102,18 @@ async def test_a_run_sends_messages_as_they_are_written_and_pays_each_once(
     assert (part.ended, run.ended) == ("budget", "finished") and 0 < paid < server.calls
     sent = [json.dumps(body, sort_keys=True) for body in server.bodies]
     assert len(sent) == len(set(sent)), "a resumed run asks for nothing twice"
-    wrote = [json.dumps(row["input"]) for row in rows()]
+
+    def apart(messages: Any) -> tuple[str, str]:
+        """The last system message, and all that is none."""
+        systems = [m["content"] for m in messages if m["role"] in ("system", "developer")]
+        others = [m for m in messages if m["role"] not in ("system", "developer")]
+        return systems[-1] if systems else "", json.dumps(others)
+
+    wrote = {others: own for own, others in (apart(row["input"]) for row in rows())}
     for body in server.bodies:
-        first, *rest = body["messages"]  # the prompt comes before, where there is one
-        assert json.dumps(rest if first["role"] == "system" else [first, *rest]) in wrote
+        # The prompt comes before, where there is one: a row's own joins it.
+        joined, others = apart(body["messages"])
+        assert joined.endswith(wrote[others])
         offered = body["messages"][-1]["role"] == "tool"
         assert body.get("tools") == (TOOLS if offered else None)
         assert body.get("response_format") == (None if offered else FORM)

@@ -35,7 +35,7 @@ SMALL = {"update.epochs": 2, "update.batch_size": 3, "validation.every": 0, "kee
 SMALL |= {"size": 6, "select": 2, "verdict_examples": 2}
 TRAIN = ("--preset", "quick", "--budget", "80calls")
 TRAIN += tuple(word for k, v in SMALL.items() for word in ("--set", f"{k}={v}"))
-# Others in the fast suite have the same forms of errors and of refusals, or need a library.
+# One of each kind of refusal: a form of reply, fields, a role of messages, a limit of tokens.
 FAST = {"deepseek", "openai-reasoning", "vllm-gemma", "vllm-4k"}
 SAID = [
     {"role": "system", "content": "You are the desk of a shop. Never promise a refund."},
