@@ -29,8 +29,8 @@ _KEYS = ("authorization", "x-api-key")
 
 @cache
 def dialect(provider: str) -> JsonDict:
-    """The words of a provider's library, from dialects.toml."""
-    return tomllib.loads(Path(__file__).with_name("dialects.toml").read_text("utf-8"))[provider]
+    """The words of a provider's library, from library_words.toml."""
+    return tomllib.loads(Path(__file__).with_name("library_words.toml").read_text("utf-8"))[provider]
 
 
 class Declined(Exception):
