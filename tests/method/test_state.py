@@ -26,6 +26,7 @@ from promptcodebook.method.state import (
     utilisation,
     utilisation_bound,
 )
+from promptcodebook.method.templates import instinct_lines
 from promptcodebook.types import Failure, Instinct, Parameters, Ranking, Rollout, Route, Trace
 from tests.build.method import World, config, examples, parameters, said
 
@@ -217,6 +218,10 @@ async def test_random_asks_for_a_generic_list(templates: str):
         )
         assert made.codebook.texts[:2] == (again, "B")
         assert "26 words, over the cap of 25" in world.lm.history[1].messages[-1].content
+    block = 'Answer so:\n```json\n{"a": 1}\n```'
+    _, made = await first(instincts(block, "Be\nbrief."), init={"kind": "random"})
+    assert made.codebook.texts[:2] == (block, "Be brief.")
+    assert instinct_lines(made.codebook, (0, 1)).startswith("[0] Answer so:\n  ```json\n  {")
     present = {"kind": "from_prompt", "prompt": "Be brief. Cite {sources}."}
     world, made = await first(instincts("Be brief.", "Cite sources."), init=present)
     assert made.codebook.texts[:2] == ("Be brief.", "Cite sources.")

@@ -233,8 +233,8 @@ def _block_end(lines: Sequence[str], at: int) -> int:
 
 
 def _item_end(lines: Sequence[str], at: int) -> int:
-    """The line behind what begins here: an item with all that is set deeper, or a sentence that is
-    wrapped and continues with a small letter."""
+    """The line behind what begins here: an item with all that is set deeper, or a sentence whose
+    next line begins with a small letter."""
 
     def depth(line: str) -> int:
         return len(line) - len(line.lstrip())
