@@ -14,7 +14,14 @@ from pathlib import Path
 from pydantic import AliasChoices, BaseModel, Field
 
 from promptcodebook.base.paths import read_text
-from promptcodebook.base.text import parse_json, place_in, sentences_of, strip_wrapping, words_of
+from promptcodebook.base.text import (
+    fault_in_text,
+    parse_json,
+    place_in,
+    sentences_of,
+    strip_wrapping,
+    words_of,
+)
 from promptcodebook.calls import Request, Schema
 from promptcodebook.config import Config
 from promptcodebook.config.schema import Init
@@ -30,6 +37,12 @@ class InstinctsReply(ReplyShape):
     """A list of instincts."""
 
     instincts: LenientTexts
+
+
+def texts_of(reply: InstinctsReply) -> list[str]:
+    """The instincts of a reply, each on one line, without what is no instinct."""
+    bare = [" ".join(strip_wrapping(text).split()) for text in reply.instincts]
+    return [text for text in bare if text and not fault_in_text(text)]
 
 
 READERS = "promptcodebook.inits"  # entry points: from the path to whole prompts, the best first
@@ -151,14 +164,14 @@ class Initialiser:
 
         def fault(reply: InstinctsReply) -> str | None:
             """What one more try may mend; an instinct that stays too long is taken as it is."""
-            if not any(i.strip() for i in reply.instincts):
-                return "instincts: the list is empty"
-            longest = max(len(i.split()) for i in reply.instincts)
+            if not (texts := texts_of(reply)):
+                return "instincts: none of the list is one"
+            longest = max(len(text.split()) for text in texts)
             over = f"instincts: one has {longest} words, over the cap of {cap}"
             return over if longest > cap else None
 
         reply = (await self.ask.typed(request, InstinctsReply, fault)).value
-        return [Instinct(" ".join(strip_wrapping(i).split())) for i in reply.instincts]
+        return [Instinct(text) for text in texts_of(reply)]
 
 
 def check_seeds(

@@ -10,7 +10,14 @@ from difflib import SequenceMatcher
 
 from promptcodebook.base.incidents import Incident, Tally, no_tally
 from promptcodebook.base.randomness import Draws
-from promptcodebook.base.text import cut_at_sentence, place_in, strip_wrapping, word_spans, words_of
+from promptcodebook.base.text import (
+    cut_at_sentence,
+    fault_in_text,
+    place_in,
+    strip_wrapping,
+    word_spans,
+    words_of,
+)
 from promptcodebook.calls import Request
 from promptcodebook.config import Config
 from promptcodebook.config.schema import Update
@@ -48,7 +55,7 @@ def word_cap(update: Update, variable: Variable) -> int:
 
 @dataclass(frozen=True)
 class LengthCheck:
-    """Not empty, and within the variable's cap in words."""
+    """A text, and within the variable's cap in words."""
 
     update: Update
 
@@ -58,6 +65,8 @@ class LengthCheck:
         words, cap = len(text.split()), word_cap(self.update, variable)
         if not words:
             return "the rewrite is empty"
+        if fault := fault_in_text(text.removeprefix(place_in(text))):
+            return f"the rewrite is no text: {fault}"
         if words > cap:
             return f"{words} words, over the cap of {cap}"
         most = cap * _LETTERS
