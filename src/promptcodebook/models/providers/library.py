@@ -30,7 +30,9 @@ _KEYS = ("authorization", "x-api-key")
 @cache
 def dialect(provider: str) -> JsonDict:
     """The words of a provider's library, from library_words.toml."""
-    return tomllib.loads(Path(__file__).with_name("library_words.toml").read_text("utf-8"))[provider]
+    return tomllib.loads(Path(__file__).with_name("library_words.toml").read_text("utf-8"))[
+        provider
+    ]
 
 
 class Declined(Exception):
