@@ -33,6 +33,7 @@ from promptcodebook.lm.stack import (
     simulated_here,
     specs_of,
 )
+from promptcodebook.method.executor import answers_remark
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.train import Learner
 from promptcodebook.method.update import PendingUpdate
@@ -317,9 +318,10 @@ def _forward(trace: Trace, plan: assembly.Plan, tried: assembly.RewardTrial) -> 
     length = f"a prompt of {count_words(rollout.prompt)} words{asked}"
     answer = f"an answer of {plural(count_words(rollout.output), 'word')}"
     answered = Diagnosis("executor", "ok", answer)
-    if rollout.truncated:
-        cut, step = f"{answer}, cut at its length cap", "raise roles.executor.max_tokens"
-        answered = Diagnosis("executor", "warn", cut, step)
+    cap = config.roles["executor"].max_tokens if "executor" in config.roles else None
+    if remark := answers_remark(1, cut=int(rollout.truncated), empty=int(rollout.empty), cap=cap):
+        what, _, step = remark.rstrip(".").partition(": ")
+        answered = Diagnosis("executor", "warn", f"{answer}; {what}", step)
     reward = Diagnosis("reward", "ok", f"{rollout.reward:g} for this answer")
     values = {rollout.reward, *(score and score.value for _, score in tried.scores)}
     if len(tried.scores) > 1 and values == {config.reward_range[0]}:
