@@ -232,7 +232,7 @@ def weak(request: Request) -> str:
 async def rehearsed(model: ScriptedLM, **settings: object) -> dict[str, DiagnosisGroup]:
     config = Config.model_validate({"task": "constraints", **settings})
     plan = plan_run(config, Sources(lm=model)).require_training()
-    return {section.title: section for section in await rehearse(plan, RewardTrial())}
+    return {section.title: section for section in await rehearse(plan, RewardTrial(), {})}
 
 
 async def test_an_able_model_carries_every_role_and_a_weak_one_is_told_role_by_role() -> None:

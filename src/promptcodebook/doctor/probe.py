@@ -13,6 +13,7 @@ from promptcodebook import errors
 from promptcodebook.base.text import strip_fence
 from promptcodebook.calls import LM, Message, Request, Sampling, Schema
 from promptcodebook.lm.endpoint import Endpoint
+from promptcodebook.lm.quirks import KnownForms
 from promptcodebook.lm.spec import ApiKey, Spec, parse_spec
 from promptcodebook.lm.structured import strip_think
 from promptcodebook.lm.wire import TOKENIZER
@@ -62,6 +63,7 @@ async def probe(
     *,
     timeout: float = 30.0,
     headers: Mapping[str, str] | None = None,
+    forms: dict[str, KnownForms] | None = None,
     simulated: Callable[[Spec], LM] | None = None,
     local: Callable[[Spec], LM] | None = None,
     clock: Callable[[], float] = time.perf_counter,
@@ -78,7 +80,7 @@ async def probe(
             raise errors.ConfigError(
                 "there is no address to look at", hint="pco lm serve simulated"
             )
-        endpoint = Endpoint(spec, access, timeout=timeout)
+        endpoint = Endpoint(spec, access, timeout=timeout, forms=forms)
     except (errors.ConfigError, ImportError) as error:
         hint = str(getattr(error, "hint", ""))
         return DiagnosisGroup(spec_text, (Diagnosis("spec", "fail", str(error), hint),))

@@ -228,12 +228,14 @@ class Endpoint:
         most_bytes: int = MOST_BYTES,
         private: bool = False,
         around: Callable[[LM], LM] = lambda lm: lm,
+        forms: dict[str, KnownForms] | None = None,
     ) -> None:
         self._around = around
         names = access.names or spec.key_names
         at = spec.base_url or spec.text
         self._where = ModelAddress(at, spec.model, access.key, names, private, spec.text)
-        self._known = KnownForms(Quirks.of_provider(spec.provider))
+        fresh = KnownForms(Quirks.of_provider(spec.provider))
+        self._known = fresh if forms is None else forms.setdefault(spec.text, fresh)
         self._learning = PerLoop[asyncio.Lock]()
         self._tried = set[Hashable]()
         self._firsts = PerLoop[dict[Hashable, asyncio.Event]]()
