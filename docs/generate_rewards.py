@@ -19,7 +19,8 @@ date.
 Ready-made rewards need no code. In `pco.toml` write `reward = "exact"`, or with options
 `reward = { kind = "contains", ignore_case = false }`. In Python write
 `pco.rewards.contains(ignore_case=False)` ([Python](python.md#ready-made-rewards)), or the same text
-or mapping. Each gives 0 to 1 and says in its feedback what was wrong. Your own is
+or mapping. Each gives 0 to 1 and says in its feedback what was wrong. A reference that is a list of
+texts or numbers, `["Paris", "City of Paris"]`, holds several right answers. Your own is
 `reward = "reward.py:reward"` ([write a reward](../how-to/write-a-reward.md)).
 """
 _SHAPES = {**rewards.READY, "judge": rewards.RubricJudge, "sum": rewards.WeightedSum}
@@ -27,6 +28,8 @@ _EXAMPLES = {
     "exact": 'reward = "exact"',
     "normalised": 'reward = "normalised"',
     "contains": 'reward = { kind = "contains", text = "Dear customer", ignore_case = false }',
+    "label": 'reward = { kind = "label", labels = ["billing", "delivery", "account"] }',
+    "fields": 'reward = { kind = "fields", fenced = true }',
     "regex": 'reward = { kind = "regex", pattern = "form [0-9]+", full = true }',
     "numeric": 'reward = { kind = "numeric", tolerance = 0.01, relative = 0.001 }',
     "f1": 'reward = "f1"',

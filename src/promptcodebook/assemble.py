@@ -34,6 +34,7 @@ from promptcodebook.method.templates import TemplateSet, load_templates
 from promptcodebook.routing.ranking import Embedder, RankedRoutes
 from promptcodebook.tasks.program import AgentProgram, SingleCall, make_program
 from promptcodebook.tasks.rewards import STAND_IN, apply_reward, describe_reward, reward_factory
+from promptcodebook.tasks.rewards.trial import RewardTable, try_on_rows
 from promptcodebook.tasks.task import Task, asks_nobody, load_task
 from promptcodebook.tasks.user_code import UserCalls, annotated_as, is_ours
 from promptcodebook.types import Example, Executor, Output, Program, Prompt, Reward, Score
@@ -378,6 +379,7 @@ class RewardTrial:
 
     scores: tuple[tuple[str, Score | None], ...] = ()
     warnings: tuple[str, ...] = ()
+    table: RewardTable = RewardTable()
 
 
 async def try_agent(plan: Plan) -> bool:
@@ -393,8 +395,9 @@ async def try_agent(plan: Plan) -> bool:
     return check is not None
 
 
-async def try_reward(plan: Plan) -> RewardTrial:
+async def try_reward(plan: Plan, rows: int = 0) -> RewardTrial:
     """Try the reward on the first training example's reference and on nonsense; no model is asked.
+    `rows` are tried with other answers too, for a table.
     Raises ConfigError when it returns no number in its range, hangs, or raises whatever the answer:
     that is only a warning where an agent's answers may have a form of their own."""
     own_agent, asked = not isinstance(plan.task.program, SingleCall), list[str]()
@@ -444,7 +447,10 @@ async def try_reward(plan: Plan) -> RewardTrial:
             f"the reward gives {values.pop():g} to the reference as well as to "
             f"{quote(_NONSENSE)}: look whether it tells good answers from bad ones"
         )
-    return RewardTrial(tuple(scores.items()), tuple(warnings))
+    low, told = plan.config.reward_range[0], not label or is_ours(reward)
+    train = plan.dataset.train if rows and told else ()
+    table = await try_on_rows(scorer, train, rows=rows, low=low)
+    return RewardTrial(tuple(scores.items()), tuple(warnings), table)
 
 
 def _refusal(error: PcoError) -> ConfigError:

@@ -7,8 +7,10 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal, Protocol, cast, get_args
+from functools import cache, cached_property
+from typing import Any, Literal, Protocol, TypeGuard, cast, get_args
+
+from pydantic import BaseModel
 
 Role = Literal[
     "encoder", "generator", "executor", "critic", "attribution", "updater", "judge", "untrusted"
@@ -156,6 +158,49 @@ class Schema:
         """Bytes of the body as JSON."""
         return len(json.dumps(self.body))
 
+    @cached_property
+    def wire(self) -> Tree:
+        """It as `response_format`. 'strict' is refused by those who know it unless every object is
+        closed and fully required."""
+        strict = {"strict": True} if is_strict(self.body) else {}
+        named = {"name": self.name, "schema": self.body, **strict}
+        return {"type": "json_schema", "json_schema": named}
+
+
+def is_model(shape: object) -> TypeGuard[type[BaseModel]]:
+    return isinstance(shape, type) and issubclass(shape, BaseModel)
+
+
+@cache
+def schema_of(shape: type[BaseModel]) -> Schema:
+    """The shape's schema: its bounds and descriptions kept, titles dropped, no further fields."""
+
+    def lean(node: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(node.get("title"), str):  # else it is a property of that name
+            del node["title"]
+        if "properties" in node:
+            node.setdefault("additionalProperties", False)
+        return node
+
+    body = rewritten(shape.model_json_schema(), lean)
+    # A docstring is for us; the fields' descriptions are for the model.
+    body.pop("description", None)
+    return Schema(shape.__name__.strip("_"), body)
+
+
+def is_strict(node: object) -> bool:
+    """Whether 'strict' may be asked for: every object closed, every property required."""
+    if isinstance(node, list):
+        return all(is_strict(each) for each in cast("list[object]", node))
+    if not isinstance(node, dict):
+        return True
+    tree = cast("dict[str, Any]", node)
+    if tree.get("type") == "object" or "properties" in tree:
+        names, required = set(tree.get("properties", {})), set(tree.get("required", []))
+        if tree.get("additionalProperties") is not False or names != required:
+            return False
+    return all(is_strict(each) for each in tree.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -208,7 +253,7 @@ class Chat(Protocol):
         *,
         system: str = "",
         role: Role = "executor",
-        schema: Schema | None = None,
+        schema: Schema | type[BaseModel] | None = None,
         purpose: str = "",
         extra: Tree | None = None,
     ) -> Reply: ...

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 import promptcodebook
 from promptcodebook.calls import ROLES
@@ -300,6 +300,29 @@ def test_a_field_that_may_say_where_a_request_goes_is_more_than_sampling(
     assert found == [f"chat_template_kwargs.{n}" for n in ("chat_template", "tools", "thinking")]
     drawn = {"top_k": 3, "stop": "\n\n", "stop_token_ids": [1], "logit_bias": {"50256": -100}}
     assert beyond_sampling({**drawn, "thinking": {"type": "enabled", "budget_tokens": 9}}) == []
+
+
+class Slip(BaseModel):
+    number: int
+    kind: Literal["a", "b"] = "a"
+
+
+@pytest.mark.parametrize(("change", "plain"), [
+    ({}, True),
+    ({"pattern": "(a+)+"}, False),
+    ({"maxItems": 10**9}, False),
+    ({"$ref": "http://x.test"}, False),
+    ({"$ref": "#/$defs/a"}, True),
+    ({"description": 'say "pattern": no'}, True),
+])  # fmt: skip
+def test_a_model_is_a_form_and_a_plain_form_decides_only_how_replies_are_drawn(
+    change: dict[str, Any], plain: bool
+) -> None:
+    roles = {"executor": {"extra": {"response_format": Slip}}}
+    form: Any = load_config({"roles": roles}).roles["executor"].extra["response_format"]
+    assert (form["type"], form["json_schema"]["name"]) == ("json_schema", "Slip")
+    form["json_schema"]["schema"]["properties"]["number"].update(change)
+    assert beyond_sampling({"response_format": form}) == ([] if plain else ["response_format"])
 
 
 _STRONGER = {role: {"model": "openai/strong"} for role in ("critic", "attribution", "updater")}

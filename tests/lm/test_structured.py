@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, ValidationError
 
-from promptcodebook.calls import Message, Reply, Request, Schema
+from promptcodebook.calls import Message, Reply, Request, Schema, is_strict, schema_of
 from promptcodebook.errors import BudgetReached, LMError, ParseError, RequestRefused, TruncatedReply
 from promptcodebook.lm import structured
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
@@ -29,7 +29,6 @@ from promptcodebook.lm.structured import (
     read_by_name,
     strip_think,
 )
-from promptcodebook.lm.wire import is_strict, schema_of
 from tests.build.method import Counts
 
 

@@ -9,11 +9,10 @@ import pytest
 
 from promptcodebook.base.incidents import Incident
 from promptcodebook.base.randomness import Draws, Randomness
-from promptcodebook.calls import Message
+from promptcodebook.calls import Message, schema_of
 from promptcodebook.config import load_config
 from promptcodebook.errors import ParseError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.critic import (
     AttributionReply,
     Critic,

@@ -14,13 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcodebook.calls import Request, Role, Schema
+from promptcodebook.calls import Request, Role, Schema, schema_of
 from promptcodebook.config.schema import default_roles
 from promptcodebook.deploy.audit.report import hazards_schema
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import ReplyShape
-from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.critic import (
     AttributionReply,
     CritiqueReply,

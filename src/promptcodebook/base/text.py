@@ -56,6 +56,12 @@ def _patterns(name: str) -> Sequence[re.Pattern[str]]:
     return [re.compile(whole(each), re.IGNORECASE | re.DOTALL) for each in listed]
 
 
+@cache
+def pattern_of(name: str) -> str:
+    """A pattern of text.toml, with those that it names."""
+    return _patterns(name)[0].pattern
+
+
 def words_of(text: str) -> list[str]:
     """Lower-cased words without punctuation. Each letter is one in a script that puts no blanks
     between words (`word` of text.toml)."""

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from promptcodebook.base.randomness import Randomness
-from promptcodebook.calls import ROLES, Limits, Role
+from promptcodebook.calls import ROLES, Limits, Role, is_model, schema_of
 from promptcodebook.config.secrets import body_fault, header_fault, refuse_password
 from promptcodebook.errors import ConfigError, did_you_mean
 
@@ -328,6 +328,13 @@ class RoleSettings(Group):
     headers: dict[str, str] = Field(default_factory=dict)
     """Further HTTP headers of this role; all but harmless ones (User-Agent, X-Title) only by
     the name of a variable: {"api-key" = "$PCO_MY_KEY"}."""
+
+    @field_validator("extra", mode="before")
+    @classmethod
+    def _form_of_model(cls, extra: Any) -> Any:
+        """In Python `response_format` may be a pydantic model."""
+        form = cast("dict[str, Any]", extra).get("response_format") if extra else None
+        return {**extra, "response_format": schema_of(form).wire} if is_model(form) else extra
 
     @field_validator("extra")
     @classmethod

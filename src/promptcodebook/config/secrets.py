@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ _SECRET = re.compile(
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _TEXTS = ("stop", "stop_token_ids")
 _WORD = re.compile(r"[a-z]{1,16}")
+_LONGEST_FORM = 2**16  # characters of a response_format; 500 labels take a quarter of that
 
 
 @cache
@@ -60,6 +62,8 @@ def beyond_sampling(fields: Mapping[str, object]) -> list[str]:
     found, drawing = list[str](), _lists()["drawing_fields"]
     for name, value in fields.items():
         known = _lists()["drawing_inside"].get(name)
+        if name == "response_format" and _is_plain_form(value):
+            continue
         if known is not None and isinstance(value, Mapping):
             inner = cast("Mapping[str, object]", value)
             found += [
@@ -68,6 +72,15 @@ def beyond_sampling(fields: Mapping[str, object]) -> list[str]:
         elif name not in drawing or not (_is_plain(value) or _is_list_of(name, value)):
             found.append(name)
     return found
+
+
+def _is_plain_form(value: object) -> bool:
+    """Whether a response_format is a JSON schema that is at hand and cheap to compile."""
+    text = json.dumps(value)
+    fits = text.startswith('{"type": "json_schema", "json_schema": {') and len(text) < _LONGEST_FORM
+    # A quotation mark within a value is escaped, so that only a key reads like this.
+    costly = any(f'"{word}":' in text for word in _lists()["costly_words"])
+    return fits and not costly and not re.search(r'"\$ref": "(?!#)', text)
 
 
 def _is_plain(value: object) -> bool:

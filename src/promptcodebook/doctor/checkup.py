@@ -41,8 +41,10 @@ from promptcodebook.method.update import PendingUpdate
 from promptcodebook.optimizers.pco import build_learner, initialise, with_listed_codebook
 from promptcodebook.routing.ranking import Embedder
 from promptcodebook.run.verdict import verdict_remark
+from promptcodebook.tasks.rewards.trial import RewardTable
 from promptcodebook.types import Codebook, Example, Failure, Instinct, Trace, variable_name
 
+_TRIED = 4  # rows that the reward's table is made of
 _LEAST_DISK = 500 * 10**6  # bytes of free disk below which a run may not fit
 
 
@@ -61,6 +63,8 @@ async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[D
             yield DiagnosisGroup(
                 "task", (*_settled(plan), _data(plan), reward, *await _agent(plan))
             )
+            if table := _table(tried.table):
+                yield DiagnosisGroup("what the reward gives, on average", table)
         try:
             specs = specs_of(config)
         except ConfigError as error:
@@ -138,7 +142,7 @@ async def _agent(plan: assembly.Plan) -> list[Diagnosis]:
 
 async def _reward(plan: assembly.Plan) -> tuple[Diagnosis, assembly.RewardTrial]:
     try:
-        trial = await assembly.try_reward(plan)
+        trial = await assembly.try_reward(plan, _TRIED)
     except PcoError as error:
         return _failure_finding("reward", error), assembly.RewardTrial()
     what = "not tried: it asks the judge, or reads an agent's output"
@@ -150,6 +154,19 @@ async def _reward(plan: assembly.Plan) -> tuple[Diagnosis, assembly.RewardTrial]
     again = f"{_data_check(plan)}, and read the reward again"
     level, step = ("warn", again) if trial.warnings else ("ok", "")
     return Diagnosis("reward", level, what, step), trial
+
+
+def _table(table: RewardTable) -> tuple[Diagnosis, ...]:
+    means = table.means.items()
+    values = {kind: "it failed" if mean is None else f"{mean:.3g}" for kind, mean in means}
+    rows = [Diagnosis(kind, "ok", value) for kind, value in values.items()]
+    if table.fault:
+        what, step = (
+            f"cannot tell answers apart: {table.fault}",
+            "pco init --from FILE, or write one",
+        )
+        rows.append(Diagnosis("reward", "warn", what, step))
+    return tuple(rows)
 
 
 async def _model(

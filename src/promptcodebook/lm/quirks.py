@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 from promptcodebook.calls import Request, rewritten
 from promptcodebook.errors import LMError
 from promptcodebook.lm.spec import providers
-from promptcodebook.lm.wire import ErrorBody, ModelAddress, byte_size, is_strict, sampling_fields
+from promptcodebook.lm.wire import ErrorBody, ModelAddress, byte_size, sampling_fields
 
 _log = logging.getLogger(__name__)
 CAPS = ("max_tokens", "max_completion_tokens")
@@ -279,11 +279,7 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
         del body["response_format"]
         quirks = replace(quirks, shape=len(_shapes()))
     if schema is not None:
-        named: dict[str, Any] = {"name": schema.name, "schema": schema.body}
-        # 'strict' is refused by those who know it unless every object is closed and fully required.
-        if is_strict(schema.body):
-            named["strict"] = True
-        body["response_format"] = {"type": "json_schema", "json_schema": named}
+        body["response_format"] = schema.wire
     if sampling.temperature != 0:
         body["seed"] = request.sample & _SEED_BITS
     dropped = quirks.adapt(body)

@@ -18,9 +18,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from promptcodebook.base.incidents import Incident, Tally
 from promptcodebook.base.randomness import keyed_int
 from promptcodebook.base.text import is_refusal, strip_fence
-from promptcodebook.calls import LM, Message, Reply, Request, Usage
+from promptcodebook.calls import LM, Message, Reply, Request, Usage, schema_of
 from promptcodebook.errors import LMError, ParseError, TruncatedReply
-from promptcodebook.lm.wire import schema_of
 
 T = TypeVar("T", bound=BaseModel)
 V = TypeVar("V")

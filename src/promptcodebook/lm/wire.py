@@ -12,11 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from functools import cache
 from types import MappingProxyType
 from typing import Any, cast
-
-from pydantic import BaseModel
 
 from promptcodebook import errors
 from promptcodebook.base.incidents import Incident
@@ -26,10 +23,8 @@ from promptcodebook.calls import (
     Reply,
     Request,
     Sampling,
-    Schema,
     Usage,
     in_words,
-    rewritten,
 )
 from promptcodebook.errors import LMError, RequestRefused, did_you_mean
 from promptcodebook.lm.spec import ApiKey, providers
@@ -67,37 +62,6 @@ def sampling_fields(sampling: Sampling) -> dict[str, Any]:
         "max_tokens": sampling.max_tokens,
     }
     return {**{name: v for name, v in drawn.items() if v is not None}, **sampling.extra}
-
-
-@cache
-def schema_of(shape: type[BaseModel]) -> Schema:
-    """The shape's schema: its bounds and descriptions kept, titles dropped, no further fields."""
-
-    def lean(node: dict[str, Any]) -> dict[str, Any]:
-        if isinstance(node.get("title"), str):  # else it is a property of that name
-            del node["title"]
-        if "properties" in node:
-            node.setdefault("additionalProperties", False)
-        return node
-
-    body = rewritten(shape.model_json_schema(), lean)
-    # A docstring is for us; the fields' descriptions are for the model.
-    body.pop("description", None)
-    return Schema(shape.__name__.strip("_"), body)
-
-
-def is_strict(node: object) -> bool:
-    """Whether 'strict' may be asked for: every object closed, every property required."""
-    if isinstance(node, list):
-        return all(is_strict(each) for each in cast("list[object]", node))
-    if not isinstance(node, dict):
-        return True
-    tree = cast("dict[str, Any]", node)
-    if tree.get("type") == "object" or "properties" in tree:
-        names, required = set(tree.get("properties", {})), set(tree.get("required", []))
-        if tree.get("additionalProperties") is not False or names != required:
-            return False
-    return all(is_strict(each) for each in tree.values())
 
 
 def read_reply(data: bytes, request: Request, seconds: float) -> Reply:

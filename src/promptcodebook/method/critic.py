@@ -24,7 +24,7 @@ from promptcodebook.base.incidents import Incident, Tally
 from promptcodebook.base.randomness import Draws
 from promptcodebook.base.text import long_words, place_in, sentences_of, shorten, words_of
 from promptcodebook.base.units import plural
-from promptcodebook.calls import Request, Schema
+from promptcodebook.calls import Request, Schema, schema_of
 from promptcodebook.lm.structured import (
     Ask,
     LenientNumber,
@@ -35,7 +35,6 @@ from promptcodebook.lm.structured import (
     read_by_name,
     read_number,
 )
-from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.safety import HarmReply, SafetyClause, harm_of
 from promptcodebook.method.templates import InstinctErrors, TemplateSet, instinct_lines
 from promptcodebook.types import (

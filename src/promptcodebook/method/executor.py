@@ -8,9 +8,22 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pydantic import BaseModel
+
 from promptcodebook.base.incidents import Incident, Tally, no_tally
 from promptcodebook.base.randomness import Draws, Randomness
-from promptcodebook.calls import LM, Message, Reply, Request, Role, Sampling, Schema, Tree, Usage
+from promptcodebook.calls import (
+    LM,
+    Message,
+    Reply,
+    Request,
+    Role,
+    Sampling,
+    Schema,
+    Tree,
+    Usage,
+    schema_of,
+)
 from promptcodebook.errors import ConfigError, LMError, Stop, StoreError
 from promptcodebook.lm.structured import THOUGHT, strip_think
 from promptcodebook.lm.wire import beyond_texts
@@ -59,7 +72,7 @@ class BoundChat:
         *,
         system: str = "",
         role: Role = "executor",
-        schema: Schema | None = None,
+        schema: Schema | type[BaseModel] | None = None,
         purpose: str = "",
         extra: Tree | None = None,
     ) -> Reply:
@@ -79,7 +92,8 @@ class BoundChat:
         self._asked[purpose] += 1
         name = f"{purpose}#{number}" if number and purpose else purpose or str(number)
         drawn = Sampling(extra=extra or {})
-        request = Request(role, turns, schema, self._sample(name), self._greedy, sampling=drawn)
+        form = schema_of(schema) if isinstance(schema, type) else schema
+        request = Request(role, turns, form, self._sample(name), self._greedy, sampling=drawn)
         try:
             reply = await self._lm(request)
         except LMError as error:

@@ -23,12 +23,11 @@ from promptcodebook.base.text import (
     strip_wrapping,
     words_of,
 )
-from promptcodebook.calls import Request, Schema
+from promptcodebook.calls import Request, Schema, schema_of
 from promptcodebook.config import Config
 from promptcodebook.config.schema import Init
 from promptcodebook.errors import ConfigError, plug_in
 from promptcodebook.lm.structured import Ask, LenientTexts, ReplyShape
-from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.types import Codebook, Instinct, Parameters

@@ -25,7 +25,7 @@ from promptcodebook.base.incidents import Incident, Tally, no_tally
 from promptcodebook.base.intervals import Interval
 from promptcodebook.base.randomness import Draws
 from promptcodebook.base.text import fault_in_text, place_in, strip_wrapping
-from promptcodebook.calls import Message, Request, Schema, Usage
+from promptcodebook.calls import Message, Request, Schema, Usage, schema_of
 from promptcodebook.config.schema import Explore
 from promptcodebook.errors import ParseError, TruncatedReply
 from promptcodebook.lm.structured import (
@@ -36,7 +36,6 @@ from promptcodebook.lm.structured import (
     ReplyShape,
     bounded,
 )
-from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import TemplateSet, instinct_lines

@@ -28,6 +28,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast, get_args
 
+from pydantic import BaseModel
+
 from promptcodebook.base.paths import read_bytes
 from promptcodebook.base.text import shell
 from promptcodebook.calls import Chat, Message, Reply, Role, Schema, Tree
@@ -367,7 +369,7 @@ class _AgentChat:
         *,
         system: str = "",
         role: Role = "executor",
-        schema: Schema | None = None,
+        schema: Schema | type[BaseModel] | None = None,
         purpose: str = "",
         extra: Tree | None = None,
     ) -> Awaitable[Reply] | Reply:

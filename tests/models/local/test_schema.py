@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from promptcodebook.calls import schema_of
 from promptcodebook.errors import RequestRefused
-from promptcodebook.lm.wire import schema_of
 from promptcodebook.method import critic
 from promptcodebook.method.init import instincts_schema
 from promptcodebook.method.policy import route_schema

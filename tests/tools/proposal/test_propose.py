@@ -21,6 +21,7 @@ from promptcodebook.cli.command import gather_settings
 from promptcodebook.config import load_config
 from promptcodebook.config.loading import select_remark
 from promptcodebook.data import load_settings
+from promptcodebook.policy.policy import load_policy
 from tests.build.cli import Result, Terminal, pco
 from tests.build.nasty import NASTY
 
@@ -59,12 +60,12 @@ def settings(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "columns", "reward"), [
-    ("mine.csv", {"label": lambda n: KINDS[n % 3]}, "normalised"),
-    ("mine.jsonl", {"note": "seen", "team": lambda n: KINDS[n % 3]}, "normalised"),
+    ("mine.csv", {"label": lambda n: KINDS[n % 3]}, "label"),
+    ("mine.jsonl", {"note": "seen", "team": lambda n: KINDS[n % 3]}, "label"),
     ("mine.csv", {"total": lambda n: n * 1.5}, "numeric"),
     ("mine.csv", {"answer": lambda n: f"form {n}"}, "contains"),
     ("mine.csv", {"summary": lambda n: f"Somebody wrote {n} lines on it."}, "f1"),
-    ("mine.jsonl", {"output": lambda n: {"item": f"mug {n}", "count": n}}, "sum"),
+    ("mine.jsonl", {"output": lambda n: {"item": f"mug {n}", "count": n}}, "fields"),
     ("mine.csv", {}, "judge"),
 ])  # fmt: skip
 def test_the_reward_fits_the_references(
@@ -78,7 +79,8 @@ def test_the_reward_fits_the_references(
     assert (given if isinstance(given, str) else given["kind"]) == reward
     assert made["data"]["input"] == "message" and made["data"]["path"] == name
     assert made["data"]["target"] == (list(columns)[-1] if columns else "")
-    if reward == "normalised":
+    if reward == "label":
+        assert given["labels"] == sorted(KINDS)
         assert made["base_prompt"].endswith("account, billing, delivery.")
     dataset = load_settings(load_config(made).data, tmp_path)
     assert len(dataset) == 90 and len(dataset.test) >= 20
@@ -114,7 +116,7 @@ def test_a_model_as_small_as_smollm2_can_say_a_label_and_nothing_else(
     made, labels = settings(tmp_path), sorted(KINDS)
     form = made["roles"]["executor"]["extra"]["response_format"]
     assert form["json_schema"]["schema"] == {"enum": labels}
-    assert made["reward"] == "normalised" and "base_prompt" not in made
+    assert made["reward"] == {"kind": "label", "labels": labels} and "base_prompt" not in made
     assert made["init"]["instincts"] == [f"Say only: {label}" for label in labels]
     assert made["init"]["prompt"].endswith("account, billing, delivery.")
 
@@ -184,7 +186,7 @@ def test_what_is_unclear_is_asked_on_a_terminal_and_given_by_flags_elsewhere(
     assert wrong.code == 2 and "did you mean 'smollm2'" in wrong.err
     asked = propose(tmp_path, stdin=Terminal("\n\nexact\nopenai/gpt-x\n"))
     assert asked.code == 0, asked.err
-    for guess in ("[message]", "[label]", "[normalised]", "[none yet]"):
+    for guess in ("[message]", "none [label]", "reward [label]", "[none yet]"):
         assert guess in asked.err and guess not in asked.out
     made = settings(tmp_path)
     assert (made["reward"], made["lm"]) == ("exact", "openai/gpt-x")
@@ -207,8 +209,30 @@ def test_it_ends_in_a_verdict_as_it_is(tmp_path: Path) -> None:
     assert "test split, n = 20" in done.out and "\nOn the simulated model: " in done.out
 
 
+def test_what_init_wrote_is_used_without_trust_on_the_machine_that_wrote_it(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / "mine.csv", rows(60, kind=lambda n: KINDS[n % 3]))
+    assert propose(tmp_path, "--yes", "--lm", "smollm2").code == 0
+    typed = ("--lm", "simulated", "--set", "update.epochs=1", "--set", "update.batch_size=4")
+    done = pco("train", *typed, cwd=tmp_path)
+    assert done.code == 0 and "test split, n = 20" in done.out, done.err
+    (file,) = tmp_path.glob("runs/*/policy.json")
+    copied = tmp_path / "copied.json"
+    copied.write_bytes(file.read_bytes())
+    for n, ref in enumerate(("last", str(file), str(copied))):
+        for verb in (
+            ("eval", ref, "--lm", "simulated", "--n", "3"),
+            ("explain", ref, "Where is it?", "--lm", "simulated"),
+            ("codebook", "export", ref, "--to", "langchain", "-o", f"out {n}"),
+        ):
+            used = pco(*verb, cwd=tmp_path)
+            assert used.code == 0, (verb, used.err)
+    assert load_policy(copied, lm="simulated").answer("Where is it?")
+
+
 @pytest.mark.parametrize("lm", ["", "smollm2"])
-@pytest.mark.parametrize("labels", [2, 3, 12, 40])
+@pytest.mark.parametrize("labels", [2, 3, 12, 60])
 def test_a_proposal_can_be_trained_under_every_preset_whatever_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: int, lm: str
 ) -> None:
@@ -222,7 +246,7 @@ def test_a_proposal_can_be_trained_under_every_preset_whatever_is_installed(
         assert propose(tmp_path, name, "--yes", *(("--lm", lm) if lm else ())).code == 0
         texts.append((tmp_path / name / "pco.toml").read_text("utf-8"))
     assert texts[0] == texts[1]
-    size = (6 if labels == 40 else labels) if lm else 16  # 40 values are too many to be labels
+    size = (6 if labels == 60 else labels) if lm else 16  # 60 are too many for an instinct each
     for preset in (None, "default", "lean", "paper", "quick", "small"):
         flags = {"lm": "simulated"} | ({"preset": preset} if preset else {})
         config, base = gather_settings(tmp_path / "bare", flags)
@@ -279,3 +303,36 @@ def test_a_name_that_no_toml_can_hold_is_refused_and_nothing_is_written(tmp_path
     write(tmp_path / "mine.jsonl", rows(60, **{"half \ud800": lambda n: KINDS[n % 3]}))
     propose(tmp_path, "mine", "--yes", name="mine.jsonl").error(2, "data.target")
     assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize(("column", "reward", "said"), [
+    (lambda n: ("Yes", "yes")[n % 2], "exact", "cannot be distinguished"),
+    (lambda n: " ".join(WORDS[n % 7 :] + WORDS[: n % 7]), "judge", "gives 1 to the references of"),
+])  # fmt: skip
+def test_a_reward_that_cannot_tell_the_rows_apart_is_not_proposed(
+    tmp_path: Path, column: Any, reward: str, said: str
+) -> None:
+    write(tmp_path / "mine.jsonl", rows(60, answer=column))
+    made = propose(tmp_path, "--yes", name="mine.jsonl")
+    assert made.code == 0, made.err
+    given = settings(tmp_path)["reward"]
+    assert (given if isinstance(given, str) else given["kind"]) == reward and said in made.out
+
+
+def test_doctor_shows_what_the_reward_gives_right_and_wrong_answers(tmp_path: Path) -> None:
+    write(tmp_path / "mine.csv", rows(60, kind=lambda n: KINDS[n % 3]))
+
+    def table(*typed: str) -> dict[str, str]:
+        sections = pco("doctor", "--json", *typed, cwd=tmp_path).json["sections"]
+        (found,) = (s["findings"] for s in sections if s["title"].startswith("what the reward"))
+        return {each["name"]: each["what"] for each in found}
+
+    assert propose(tmp_path, "--yes").code == 0
+    assert table() == {
+        "its reference": "1",
+        "the references of other rows": "0",
+        "an empty answer": "0",
+        "all labels at once": "0",
+    }
+    lenient = table("--set", "reward=contains")
+    assert lenient["all labels at once"] == "1" and "cannot tell" in lenient["reward"]

@@ -13,6 +13,9 @@ from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from pydantic import BaseModel
+
+from promptcodebook.calls import is_model
 from promptcodebook.errors import ConfigError, RewardError
 from promptcodebook.tasks.rewards import make_reward, reward_factory
 from promptcodebook.types import Example, Output, Scored
@@ -22,8 +25,10 @@ __all__ = [
     "contains",
     "exact",
     "f1",
+    "fields",
     "json",
     "judge",
+    "label",
     "normalised",
     "numeric",
     "regex",
@@ -76,8 +81,14 @@ def normalised() -> ReadyMade:
 
 
 def contains(text: str | None = None, *, ignore_case: bool = True) -> ReadyMade:
-    """1 where the answer contains the target, or a `text` that is the same for all."""
+    """1 where the answer has the target, or a `text` that is the same for all, as whole words."""
     return ReadyMade("contains", text=text, ignore_case=ignore_case)
+
+
+def label(*labels: str) -> ReadyMade:
+    """1 where the answer names the target and no other of the `labels`, or of the input's options,
+    by its text or by the letter or number beside it; else 0."""
+    return ReadyMade("label", labels=builtins.list(labels) or None)
 
 
 def f1() -> ReadyMade:
@@ -102,9 +113,17 @@ def json(*keys: str, fenced: bool = False) -> ReadyMade:
     return ReadyMade("json", keys=builtins.list(keys) or None, fenced=fenced)
 
 
-def schema(schema: Mapping[str, object] | str, *, fenced: bool = False) -> ReadyMade:
-    """1 where the answer is JSON of this schema (or its file); needs 'promptcodebook[schema]'."""
-    whole = schema if isinstance(schema, str) else dict(schema)
+def fields(*, fenced: bool = False) -> ReadyMade:
+    """The share of JSON fields that are as in the target, from 0 to 1; feedback names the wrong."""
+    return ReadyMade("fields", fenced=fenced)
+
+
+def schema(
+    schema: Mapping[str, object] | type[BaseModel] | str, *, fenced: bool = False
+) -> ReadyMade:
+    """1 where the answer is JSON of this schema, its file, or a pydantic model; needs
+    'promptcodebook[schema]'."""
+    whole = schema.model_json_schema() if is_model(schema) else schema
     return ReadyMade("schema", schema=whole, fenced=fenced)
 
 

@@ -1,4 +1,5 @@
-"""The rewards that compare an answer with its reference, and those that look at its form."""
+"""The rewards that compare an answer with its reference, and those that look at its form. A
+reference that is a list of texts or numbers holds several answers: any of them is right."""
 
 from __future__ import annotations
 
@@ -6,14 +7,24 @@ import asyncio
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from typing import Any, cast
 
 from promptcodebook.base.text import answer_tokens, parse_json, quote, strip_fence
 from promptcodebook.base.worker import shared_worker
 from promptcodebook.errors import ConfigError, RewardError, import_extra
+from promptcodebook.tasks.rewards.reading import (
+    Names,
+    accepted_answers,
+    holds_words,
+    last_number,
+    leaves,
+    names_of,
+    options_of,
+)
 from promptcodebook.types import Example, Score
 
 
@@ -22,7 +33,10 @@ class Exact:
     """Equality after white space at both ends is dropped."""
 
     def __call__(self, example: Example, output: str) -> Score:
-        target, given = target_of(example).strip(), output.strip()
+        return best_of(example, output, self._score, whole=True)
+
+    def _score(self, target: str, output: str) -> Score:
+        target, given = target.strip(), output.strip()
         if given == target:
             return Score(1.0, "The answer equals the reference.")
         fault = f"is {quote(output)}; exactly {quote(target)} was expected"
@@ -38,7 +52,9 @@ class Normalised:
     """Equality of the normalised texts; a reference that normalises to nothing is taken raw."""
 
     def __call__(self, example: Example, output: str) -> Score:
-        target = target_of(example)
+        return best_of(example, output, self._score, whole=True)
+
+    def _score(self, target: str, output: str) -> Score:
         wanted, given = " ".join(answer_tokens(target)), " ".join(answer_tokens(output))
         if not wanted:
             wanted, given = target.strip(), output.strip()
@@ -51,20 +67,53 @@ class Normalised:
 
 @dataclass(frozen=True, slots=True)
 class Contains:
-    """A search for the reference, or for a fixed `text` instead; white space is collapsed."""
+    """A search for the reference, or for a fixed `text` instead, as whole words: "no" is not in
+    "know", nor "$18" in "$180"."""
 
     text: str | None = None
     ignore_case: bool = True
 
     def __call__(self, example: Example, output: str) -> Score:
-        wanted = self.text if self.text is not None else target_of(example)
-        if self._fold(wanted) in self._fold(output):
+        if self.text is not None:
+            return self._score(self.text, output)
+        return best_of(example, output, self._score)
+
+    def _score(self, wanted: str, output: str) -> Score:
+        if holds_words(output, wanted, ignore_case=self.ignore_case):
             return Score(1.0, f"The answer contains {quote(wanted)}.")
         return Score(0.0, f"The answer does not contain {quote(wanted)}.")
 
-    def _fold(self, text: str) -> str:
-        text = " ".join(text.split())
-        return text.casefold() if self.ignore_case else text
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Exactly one label is named, and it is the reference's: as whole words, by its own text or by
+    the letter or number beside it. Two named labels are wrong, and a negated one is not named.
+
+    `labels` are all that there are. Where the input lists options ("A) ..."), those are labels."""
+
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names_of(self.labels)  # or a ConfigError
+
+    def __call__(self, example: Example, output: str) -> Score:
+        accepted = accepted_answers(target_of(example))
+        names = self._names(example, accepted)
+        wanted, named = {names.owner(text) for text in accepted}, names.named(output)
+        if len(named) == 1 and named[0][0] in wanted:
+            return Score(1.0, f"The answer names {quote(named[0][1])}.")
+        words = " and ".join(quote(text) for _, text in named)
+        fault = f"names {len(named)} labels, {words}" if len(named) > 1 else f"names {words}"
+        fault = fault if named else f"names none of the labels: {quote(output, 60)}"
+        return Score(0.0, f"The answer {fault}; {quote(accepted[0])} alone was expected.")
+
+    def _names(self, example: Example, accepted: tuple[str, ...]) -> Names:
+        options = options_of(example.input)
+        if options and names_of((), options).owner(accepted[0]) < 0:
+            options = ()  # a list of something else
+        known = names_of(self.labels, options)
+        others = tuple(text for text in accepted if known.owner(text) < 0)
+        return names_of((*self.labels, *others), options) if others else known
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +121,9 @@ class TokenF1:
     """F1 of the multisets of normalised words, in [0, 1]."""
 
     def __call__(self, example: Example, output: str) -> Score:
-        target = target_of(example)
+        return best_of(example, output, self._score)
+
+    def _score(self, target: str, output: str) -> Score:
         wanted, given = Counter(answer_tokens(target)), Counter(answer_tokens(output))
         common = (wanted & given).total()
         if not wanted and not given:
@@ -90,14 +141,10 @@ class TokenF1:
         return Score(value, feedback)
 
 
-_NUMBER = re.compile(
-    r"(?<![\dA-Za-z_.])[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:(?<=\d)\.?|\.(?=\d))\d*(?:[eE][-+]?\d+)?"
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Numeric:
-    """|given - reference| <= max(`tolerance`, `relative` * |reference|)."""
+    """|given - reference| <= max(`tolerance`, `relative` * |reference|), of the last number in
+    each, or the one in a LaTeX box or behind "####". 1,234.5 and 1.234,5, 3/4 and 5 % are read."""
 
     tolerance: float = 1e-6
     relative: float = 0.0
@@ -108,25 +155,19 @@ class Numeric:
                 raise ConfigError(f"{name} must be 0 or more, not {value:g}", hint=f"{name} = 0.01")
 
     def __call__(self, example: Example, output: str) -> Score:
-        target = target_of(example)
-        wanted, given = _last(target), _last(output)
+        return best_of(example, output, partial(self._score, example.id))
+
+    def _score(self, row: str, target: str, output: str) -> Score:
+        wanted, given = last_number(target), last_number(output)
         if wanted is None:
-            message = f"the target {quote(target, 60)} of example {example.id} holds no number"
+            message = f"the target {quote(target, 60)} of example {row} holds no number"
             raise RewardError(message, hint="correct the data, or use another reward")
         if given is None:
-            return Score(0.0, f"The answer holds no number; {wanted:g} was expected.")
-        if abs(given - wanted) <= max(self.tolerance, self.relative * abs(wanted)):
-            return Score(1.0, f"The answer {given:.12g} is right.")
-        return Score(0.0, f"The last number of the answer is {given:.12g}; {wanted:.12g} was "
-                          "expected.")  # fmt: skip
-
-
-def _last(text: str) -> float | None:
-    for number in reversed(_NUMBER.findall(text)):
-        value = float(number.replace(",", "").replace("−", "-"))
-        if math.isfinite(value):
-            return value
-    return None
+            return Score(0.0, f"The answer holds no number; {wanted} was expected.")
+        for one, other in given.pairs(wanted):
+            if abs(one - other) <= max(self.tolerance, self.relative * abs(other)):
+                return Score(1.0, f"The answer {given} is right.")
+        return Score(0.0, f"The last number of the answer is {given}; {wanted} was expected.")
 
 
 _QUANTIFIERS = frozenset("*+?{")
@@ -206,6 +247,68 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
+class JsonFields:
+    """The share of fields that are as in the reference, which is JSON too. Numbers may be texts,
+    the words of texts are compared, lists of plain values have no order. The feedback names what
+    is wrong; `fenced` allows one code fence."""
+
+    fenced: bool = False
+
+    def __call__(self, example: Example, output: str) -> Score:
+        try:
+            wanted: Any = parse_json(target_of(example))
+        except ValueError:
+            message = f"the target of example {example.id} is not JSON"
+            raise RewardError(message, hint="correct the data, or use another reward") from None
+        try:
+            given = parse_json(strip_fence(output) if self.fenced else output)
+        except ValueError as error:
+            return Score(0.0, f"The answer is not valid JSON: {error}.")
+        # A list of objects may be several answers, any of which is right.
+        several = cast("list[Any]", wanted) if isinstance(wanted, list) else []
+        one_of = several if not isinstance(given, list) else []
+        scores = (self._score(each, given) for each in (wanted, *one_of))
+        return max(scores, key=lambda score: score.value)
+
+    def _score(self, wanted: Any, given: Any) -> Score:
+        asked, made = _fields(wanted), _fields(given)
+        right, faults = 0.0, list[str]()
+        for path in dict.fromkeys((*asked, *made)):
+            expected, got = asked.get(path, ()), made.get(path, ())
+            common = (Counter(map(_comparable, expected)) & Counter(map(_comparable, got))).total()
+            right += (share := common / max(len(expected), len(got)))
+            if share < 1:
+                shown, other = (", ".join(map(str, each)) for each in (got, expected))
+                fault = f"is {quote(shown, 60)}, not {quote(other, 60)}"
+                fault = fault if got else f"is missing: {quote(other, 60)}"
+                faults.append(f"{path or 'it'} {fault if expected else 'is not asked for'}")
+        if not faults:
+            return Score(1.0, "Every field of the answer is right.")
+        more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+        return Score(right / len(asked.keys() | made.keys()),
+                     f"Wrong in the answer: {'; '.join(faults[:_SHOWN])}{more}.")  # fmt: skip
+
+
+def _fields(tree: Any) -> dict[str, list[Any]]:
+    """The values of each field; of a list of plain values all under the list's own name."""
+    found = dict[str, list[Any]]()
+    for (
+        path,
+        value,
+    ) in leaves(tree):
+        found.setdefault(path, []).append(value)
+    return found
+
+
+def _comparable(value: object) -> object:
+    text = str(value)
+    number = last_number(text) if re.fullmatch(r"\s*[-+]?[\d.,]+\s*", text) else None
+    if isinstance(value, bool) or number is None:
+        return " ".join(answer_tokens(text)) or text.strip()
+    return number.written
+
+
+@dataclass(frozen=True, slots=True)
 class JsonSchema:
     """`schema` is checked when this is built (ConfigError); references are never fetched."""
 
@@ -240,6 +343,18 @@ class JsonSchema:
         return Score(0.0, f"The answer breaks the JSON schema: {shown}{more}.")
 
 
+def best_of(
+    example: Example, output: str, score: Callable[[str, str], Score], *, whole: bool = False
+) -> Score:
+    """The best score by any of the accepted answers; `whole`: or by the list of them itself."""
+    target = target_of(example)
+    accepted = accepted_answers(target)
+    scores = [score(each, output) for each in accepted]
+    if whole and accepted != (target,):
+        scores.append(score(target, output))
+    return max(scores, key=lambda each: each.value)
+
+
 def target_of(example: Example) -> str:
     """y*; RewardError when the example has none, since such a reward cannot judge without it."""
     if example.target is None:
@@ -255,9 +370,11 @@ READY: Mapping[str, type[Any]] = {
     "exact": Exact,
     "normalised": Normalised,
     "contains": Contains,
+    "label": Label,
     "regex": Regex,
     "numeric": Numeric,
     "f1": TokenF1,
     "json": ValidJson,
+    "fields": JsonFields,
     "schema": JsonSchema,
 }

@@ -20,6 +20,7 @@ from typing import Any, cast
 import jinja2
 import typer
 
+from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import one_line, parse_json, toml
 from promptcodebook.base.units import plural
 from promptcodebook.config import load_config
@@ -30,9 +31,15 @@ from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.lm.spec import SMOLLM2, parse_spec
 from promptcodebook.run.verdict import ENOUGH, verdict_remark
-from promptcodebook.tasks.rewards import reward_factory
+from promptcodebook.tasks.rewards import apply_reward, make_reward, reward_factory
+from promptcodebook.tasks.rewards.trial import RewardTable, try_on_rows
+from promptcodebook.types import Example, Output, Score
 
-_LABELS = 20  # different references at most that count as labels
+_LABELS = 500  # different references at most that count as labels
+_NAMED = 8000  # characters of labels that a prompt names
+_SAID = 50  # labels that a small model gets an instinct each for
+_TRIED = 12  # rows that a proposed reward is tried on
+_SHOWN = 20  # labels that the summary names
 _SHORT = 4  # words of a short reference at most
 # Rows that a verdict needs, and the choice between states: more cost more than they tell.
 _TEST, _VALIDATION = 300, 150
@@ -129,17 +136,6 @@ def propose(
         target = ask("the reference, a column or none", found["target"] or "none")
     target = "" if target == "none" and target not in columns else target
     of = columns.get(target) or Column(target, [])
-    reward = given["reward"] or ask("the reward", _reward_for(of))
-    if reward != "judge":
-        reward_factory(reward, folder)  # or a ConfigError
-    lm = given["lm"] or os.environ.get("PCO_LM", "")
-    if not (lm or yes) and sys.stdin.isatty():
-        lm = ask("the model, such as openai/MODEL, URL#MODEL or smollm2", "none yet")
-        lm = "" if lm == "none yet" else lm
-    if lm:
-        parse_spec(lm)  # or a ConfigError
-    reasons: dict[str, str] = _read("names.toml", tomllib.loads)["rewards"]
-    labels = of.labels if reward in reasons else []
     drawn = _fractions(len(rows)) if not (found["split"] or separate) else None
     data = {
         "path": os.path.relpath(source, folder),
@@ -148,9 +144,21 @@ def propose(
         **{name: found[name] for name in ("id", "split") if found[name]},
         **({"fractions": drawn} if drawn else {}),
     }
-    tree = _settings(lm, reward, of, labels, data, agent)
     looked = data | {"path": str(source.resolve())}
     dataset = load_settings(load_config({"data": looked}).data, folder)
+    guess, refused = _reward_for(of, dataset.train)
+    reward = given["reward"] or ask("the reward", guess)
+    if reward != "judge":
+        reward_factory(_scored(reward, of), folder)  # or a ConfigError
+    lm = given["lm"] or os.environ.get("PCO_LM", "")
+    if not (lm or yes) and sys.stdin.isatty():
+        lm = ask("the model, such as openai/MODEL, URL#MODEL or smollm2", "none yet")
+        lm = "" if lm == "none yet" else lm
+    if lm:
+        parse_spec(lm)  # or a ConfigError
+    reasons: dict[str, str] = _read("names.toml", tomllib.loads)["rewards"]
+    labels = of.labels if reward in reasons else []
+    tree = _settings(lm, reward, of, labels, data, agent)
     counts = ", ".join(f"{len(examples)} {name}" for name, examples in dataset.items())
     judged, validated = len(dataset.test) > _TEST, len(dataset.val) > _VALIDATION
     if judged:
@@ -161,7 +169,9 @@ def propose(
     shown = plural(len(rows), "row")
     about = {"seen": f"{shown} of {plural(len(columns), 'column')}", "counts": counts, "why": why}
     text = _render({**about, "tree": tree, "small": lm == SMOLLM2})
-    kinds = f"{len(labels)} labels: {', '.join(labels)}" if labels else f"{of.words:g} words"
+    kinds = (
+        f"{len(labels)} labels: {', '.join(labels[:_SHOWN])}" if labels else f"{of.words:g} words"
+    )
     summary = [
         f"{source.name}: {shown}",
         f"input   {messages or asked}",
@@ -173,7 +183,8 @@ def propose(
     if judged or validated:
         test, val = min(_TEST, len(dataset.test)), min(_VALIDATION, len(dataset.val))
         summary.append(f"judged  on {test} of the test rows; the best states on {val} of val")
-    summary += [f"warn    {remark}" for remark in filter(None, [verdict_remark(len(dataset.test))])]
+    remarks = [verdict_remark(len(dataset.test)), *(() if given["reward"] else refused)]
+    summary += [f"warn    {remark}" for remark in filter(None, remarks)]
     return text, tree, "\n".join(map(one_line, summary))
 
 
@@ -186,22 +197,20 @@ def _settings(
     agent: Mapping[str, Any],
 ) -> dict[str, Any]:
     """All that the pco.toml sets. A model as small as SmolLM2 learns which label to say."""
-    small, scored, more = lm == SMOLLM2, cast("Any", reward), dict[str, Any]()
+    small, scored, more = lm == SMOLLM2, _scored(reward, target), dict[str, Any]()
     init: dict[str, Any] = {"kind": "expert", **agent.get("init", {})}
-    if reward == "judge":
-        scored = {"kind": "judge", "rubric": "Say here what a good answer does."}
-    elif reward == "json" and target.keys:
-        parts = [{"kind": "json", "fenced": True, "keys": target.keys}, {"kind": "f1"}]
-        scored = {"kind": "sum", "parts": parts}
+    said = labels if len(labels) <= _SAID else ()
     if small:
-        more["size"] = len(labels) or 6
+        more["size"] = len(said) or 6
         more["update"] = {"batch_size": 32, "epochs": 10}
     if not agent:  # how that answers is its own affair
         each = f"Answer with one of these and nothing else: {', '.join(labels)}."
+        each = each if len(each) <= _NAMED else "Answer with a label and nothing else."
         executor: dict[str, Any] = {"temperature": 0.0}
         executor["max_tokens"] = 12 if target.words <= _SHORT else 96
         if labels and small:
-            init |= {"prompt": each, "instincts": [f"Say only: {label}" for label in labels]}
+            init |= {"prompt": each}
+            init |= {"instincts": [f"Say only: {label}" for label in said]} if said else {}
             form = {"name": "label", "schema": {"enum": labels}}
             executor["extra"] = {"response_format": {"type": "json_schema", "json_schema": form}}
         elif labels:
@@ -244,16 +253,56 @@ def _find(columns: Mapping[str, Column], rows: int, *, separate: bool) -> dict[s
     return {"split": split, "id": id, "messages": messages, "input": input, "target": target}
 
 
-def _reward_for(target: Column) -> str:
+def _reward_for(target: Column, examples: Sequence[Example]) -> tuple[str, list[str]]:
+    """The first reward for such references that tells right answers from wrong ones on the user's
+    own rows, and why others do not."""
+    refused, kinds = list[str](), ["contains", "exact"] if target.words <= _SHORT else ["f1"]
     if not target.values:
-        return "judge"
+        return "judge", []
     if target.labels:
-        return "normalised"
-    if target.numbers:
-        return "numeric"
-    if target.keys:
-        return "json"
-    return "contains" if target.words <= _SHORT else "f1"
+        kinds = ["label", "exact"]
+    elif target.numbers:
+        kinds = ["numeric", "exact"]
+    elif target.keys:
+        kinds = ["fields"]
+    for kind in kinds:
+        if not (fault := fault_on_rows(_scored(kind, target), examples)):
+            return kind, refused
+        refused.append(f"the reward {kind} is of no use here: {fault}")
+    return "judge", refused
+
+
+def fault_on_rows(reward: str | Mapping[str, object], examples: Sequence[Example]) -> str:
+    """Why a ready-made reward cannot tell right from wrong answers to these examples; '' = it
+    can."""
+
+    async def tried() -> RewardTable:
+        made = make_reward(reward, Path())
+
+        async def score(example: Example, output: Output) -> Score:
+            return await apply_reward(made, example, output, (0.0, 1.0))
+
+        return await try_on_rows(score, examples, rows=_TRIED)
+
+    try:
+        return run_sync(tried()).fault
+    except ConfigError as error:
+        return str(error)
+
+
+def _scored(reward: str, target: Column) -> Any:
+    """The reward as the pco.toml has it."""
+    match reward:
+        case "judge":
+            return {"kind": "judge", "rubric": "Say here what a good answer does."}
+        case "label" if target.labels:
+            return {"kind": "label", "labels": target.labels}
+        case "json" if target.keys:
+            return {"kind": "json", "fenced": True, "keys": target.keys}
+        case "fields":
+            return {"kind": "fields", "fenced": True}
+        case _:
+            return reward
 
 
 def _fractions(rows: int) -> list[float]:

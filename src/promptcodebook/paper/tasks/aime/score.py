@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 
+from promptcodebook.tasks.rewards.reading import boxed_answer
 from promptcodebook.types import Example, Score
 
 _NUMBER = re.compile(
@@ -37,20 +38,6 @@ def read_answer(output: str) -> int | None:
     lines = re.findall(r"^.*\banswer\b.*$", output, re.IGNORECASE | re.MULTILINE)
     numbers = _NUMBER.findall(lines[-1]) if lines else []
     return _integer(numbers[-1]) if numbers else None
-
-
-def boxed_answer(output: str) -> str | None:
-    r"""The content of the last \boxed or \fbox whose braces balance, or None."""
-    opened = list[tuple[bool, int]]()
-    start, content = -1, None
-    for match in re.finditer(r"\\(?:boxed|fbox)\s*\{|[{}]", output):
-        if match[0] != "}":
-            opened.append((match[0] != "{", match.end()))
-        elif opened:
-            is_box, at = opened.pop()
-            if is_box and at > start:
-                start, content = at, output[at : match.start()]
-    return content
 
 
 def _integer(text: str) -> int | None:

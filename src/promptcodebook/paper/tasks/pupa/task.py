@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from promptcodebook.base.text import words_of
 from promptcodebook.calls import Chat, Message, Reply, Request, Role, Schema, Tree
@@ -104,7 +104,7 @@ class Wall:
         *,
         system: str = "",
         role: Role = "executor",
-        schema: Schema | None = None,
+        schema: Schema | type[BaseModel] | None = None,
         purpose: str = "",
         extra: Tree | None = None,
     ) -> Reply:
