@@ -8,9 +8,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, Literal, Protocol, TypeGuard, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, cast, get_args
 
-from pydantic import BaseModel
+if TYPE_CHECKING:  # the command's help must not wait for it
+    from pydantic import BaseModel
 
 Role = Literal[
     "encoder", "generator", "executor", "critic", "attribution", "updater", "judge", "untrusted"
@@ -168,7 +169,8 @@ class Schema:
 
 
 def is_model(shape: object) -> TypeGuard[type[BaseModel]]:
-    return isinstance(shape, type) and issubclass(shape, BaseModel)
+    """Whether it is a pydantic model."""
+    return isinstance(shape, type) and hasattr(shape, "model_json_schema")
 
 
 @cache

@@ -11,7 +11,6 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any, cast
 
 from promptcodebook.base.text import parse_json, pattern_of, strip_fence
@@ -56,31 +55,11 @@ def _plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def _whole(text: str, blank: str = " +") -> str:
-    """A pattern that finds a plain text as whole words, and never as a part of a word or number."""
-    letter, spaced = pattern_of("letter"), re.split(" +", text)
-    first, last = text[:1], text[-1:]
-    before, after = rf"(?<!{letter})(?<![-+<>$#&])", rf"(?!{letter})(?![+#])"
-    if re.match(letter, first):
-        before = rf"(?<!{letter})(?<!{letter}[-_'&@.])"
-        # A sign or a separator makes another number of it.
-        before += r"(?<![-<>≤≥.])(?<!\d[,:/])" if first.isdecimal() else ""
-    elif re.match(r"\w", first):
-        before = ""
-    if re.match(letter, last):
-        # Korean writes particles without a blank.
-        joined = rf"{letter}(?<!{pattern_of('hangul')})|(?!{pattern_of('particle')}){letter}"
-        joined = joined if re.match(pattern_of("hangul"), last) else letter
-        after = rf"(?!{joined})(?![-_&@.]{letter})(?!'(?!s\b){letter})(?![+#])"
-        after += r"(?![,:/]\d)" if last.isdecimal() else ""
-    elif re.match(r"\w", last):
-        after = ""
-    return before + blank.join(map(re.escape, spaced)) + after
-
-
 @lru_cache(maxsize=2**12)
 def _finder(text: str, ignore_case: bool) -> re.Pattern[str]:
-    return re.compile(_whole(text), re.IGNORECASE if ignore_case else 0)
+    whole = " +".join(map(re.escape, text.split(" ")))
+    flags = re.IGNORECASE if ignore_case else 0
+    return re.compile(pattern_of("begins") + whole + pattern_of("ends"), flags)
 
 
 def holds_words(answer: str, text: str, *, ignore_case: bool = True) -> bool:
@@ -140,13 +119,17 @@ class Names:
         whole = [self.owner(text) for text in texts]
         if known := {owner: text for owner, text in zip(whole, texts, strict=True) if owner >= 0}:
             return list(known.items())[:2]
-        negation = re.compile(pattern_of("negation") + r"\Z", re.IGNORECASE)
+        negation, denial = (
+            re.compile(pattern, re.IGNORECASE)
+            for pattern in (pattern_of("negation") + r"\Z", pattern_of("denial"))
+        )
         found, behind = dict[int, str](), 0
         text = "\n".join(_plain(line) for each in texts for line in each.splitlines())
         for match in self.finder.finditer(text):
             group = match.lastindex or 0
             start = match.start(group)
-            if not negation.search(text, max(behind, start - _BEFORE_NEGATED), start):
+            before = negation.search(text, max(behind, start - _BEFORE_NEGATED), start)
+            if not (before or denial.match(text, match.end())):
                 found.setdefault(self.owners[group - 1], match[group])
             behind = match.end()
             if len(found) > 1:
@@ -172,17 +155,16 @@ def _texts_in(answer: str) -> list[str]:
 def names_of(labels: tuple[str, ...], options: tuple[tuple[str, str], ...] = ()) -> Names:
     """What the labels go by: their own texts, and the letter or number beside each. ConfigError
     names two that are the same to it."""
-    keys, patterns = dict[str, int](), list[tuple[int, str, int]]()
+    keys, names, places = dict[str, int](), list[tuple[str, int]](), list[tuple[str, int]]()
 
     def add(name: str, owner: int, *, mark: bool = False) -> None:
         plain = _plain(name)
         keys.setdefault(_key(name), owner)
         if plain and not mark:
-            patterns.append((len(plain), f"({_in_prose(plain)})", owner))
+            names.append((plain, owner))
         if mark or re.fullmatch("[A-Za-z]", plain):
-            for place in ("placed", "cued"):
-                pattern = pattern_of(place).replace("MARK", re.escape(plain))
-                patterns.append((len(pattern), pattern, owner))
+            forms = (pattern_of(place) for place in ("placed", "cued"))
+            places.extend((form.replace("MARK", re.escape(plain)), owner) for form in forms)
 
     for owner, (mark, text) in enumerate(options):
         add(text, owner)
@@ -202,17 +184,27 @@ def names_of(labels: tuple[str, ...], options: tuple[tuple[str, str], ...] = ())
         if (match := marked[n]) and len(marks) == len(labels):
             add(match[2], owner)
             add(match[1], owner, mark=match[1].isdecimal())
+    for n, label in enumerate(labels):  # "Urgent!" is also called "urgent"
+        if (bare := label.strip(_AROUND)) and _key(bare) not in keys:
+            add(bare, known.get(_key(label), len(options) + n))
     # The longest first, so that "very positive" is not "positive" too.
-    patterns.sort(key=itemgetter(0), reverse=True)
-    whole = "|".join(pattern for _, pattern, _ in patterns) or r"(?!)"
-    return Names(keys, re.compile(whole, re.IGNORECASE), [owner for *_, owner in patterns])
+    names.sort(key=lambda name: len(name[0]), reverse=True)
+    patterns, owners = [pattern for pattern, _ in places], [owner for _, owner in places]
+    # By their first letters: else all of 500 labels would be tried at each letter of an answer.
+    for first in dict.fromkeys(name[0].casefold() for name, _ in names):
+        alike = [(name, owner) for name, owner in names if name[0].casefold() == first]
+        tried = "|".join(f"({_in_prose(name)})" for name, _ in alike)
+        start = f"{pattern_of('begins')}(?={re.escape(first)})"
+        patterns.append(f"{start}(?:{tried}){pattern_of('ends')}")
+        owners += [owner for _, owner in alike]
+    finder = re.compile("|".join(patterns) or r"(?!)", re.IGNORECASE)
+    return Names(keys, finder, owners)
 
 
 def _in_prose(name: str) -> str:
     if re.fullmatch("[A-Za-z]", name):  # "a" is a word, and so is "A" before another word
-        article = pattern_of("article") if name in "AIai" else ""
-        return f"(?-i:{_whole(name.upper())}{article})"
-    return _whole(_JOINS.sub(" ", name), r"[\s_-]+")
+        return f"(?-i:{name.upper()}){pattern_of('article') if name in 'AIai' else ''}"
+    return r"[\s_-]+".join(map(re.escape, _JOINS.sub(" ", name).split(" ")))
 
 
 # --- numbers
@@ -223,13 +215,14 @@ _POWERS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+")
 _VULGAR = re.compile("[¼-¾⅐-⅞]")
 _DIGITS = r"(?:\d{1,3}(?: \d{3})+(?!\d)(?:[.,]\d+)?|\d++(?:[.,'_]\d+)*+|\.\d+)"
+_TO = r"(?:-| - | ?\.\.+ ?| ?… ?| ?~ ?| (?:to|through|bis) )"
 _RANGE = re.compile(
-    rf"(?<![\d.,])[-+]?{_DIGITS}(?:(?:-| - | ?\.\.+ ?| ?… ?| ?~ ?| (?:to|through|bis) ){_DIGITS})+|"
-    rf"\bbetween {_DIGITS} and {_DIGITS}",
+    rf"(?<![\d.,'_])[-+]?{_DIGITS}(?:{_TO}{_DIGITS})+"
+    rf"|\bbetween {_DIGITS} and {_DIGITS}",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(
-    rf"(?<![A-Za-z_\d.^])(?<![A-Za-z]-)(?<!\d[:/,'])(?P<sign>[-+](?=[\d.]))?(?P<whole>{_DIGITS})"
+    rf"(?<![A-Za-z_\d.^])(?<![A-Za-z]-)(?<!\d[:/,'_])(?P<sign>[-+](?=[\d.]))?(?P<whole>{_DIGITS})"
     r"(?: (?P<top>\d+)/(?P<under>\d+)| ?/ ?(?P<by>\d+))?(?!\d|/\d|:\d|[.,]\d)"
     r"(?:[eE](?P<e>[-+]?\d+)| ?(?:[×x*·]|\\times|\\cdot) ?10 ?\^ ?\{?(?P<ten>[-+]?\d+)\}?"
     r"|\^ ?\{?(?P<power>[-+]?\d+)\}?)?"
