@@ -321,6 +321,8 @@ def test_a_model_is_a_form_and_a_plain_form_decides_only_how_replies_are_drawn(
     roles = {"executor": {"extra": {"response_format": Slip}}}
     form: Any = load_config({"roles": roles}).roles["executor"].extra["response_format"]
     assert (form["type"], form["json_schema"]["name"]) == ("json_schema", "Slip")
+    reward: Any = load_config({"reward": {"kind": "schema", "schema": Slip}}).reward
+    assert reward["schema"]["properties"].keys() == Slip.model_fields.keys()
     form["json_schema"]["schema"]["properties"]["number"].update(change)
     assert beyond_sampling({"response_format": form}) == ([] if plain else ["response_format"])
 

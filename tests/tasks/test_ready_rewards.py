@@ -4,7 +4,6 @@ rewards.toml."""
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import time
 import tomllib
@@ -23,8 +22,8 @@ CASES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("rewards.toml").r
 
 def score(reward: Any, target: str, answer: str, input: str = "") -> Score:
     made: Any = make_reward(reward, Path())
-    scored = made(pco.Example("e", input, target), answer)
-    return asyncio.run(scored) if inspect.isawaitable(scored) else scored
+    scored: Any = made(pco.Example("e", input, target), answer)
+    return asyncio.run(scored) if asyncio.iscoroutine(scored) else scored
 
 
 @pytest.mark.parametrize("case", CASES["table"], ids=lambda case: case["reward"]["kind"])

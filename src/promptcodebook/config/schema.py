@@ -477,6 +477,16 @@ class Config(Group):
         """All draws of the run, keyed by what they are for."""
         return Randomness(self.seed)
 
+    @field_validator("reward", mode="before")
+    @classmethod
+    def _schema_of_model(cls, reward: Any) -> Any:
+        """In Python the schema of a reward may be a pydantic model."""
+        if not isinstance(reward, dict):
+            return cast("Any", reward)
+        table = cast("dict[str, Any]", reward)
+        model = table.get("schema")
+        return {**table, "schema": model.model_json_schema()} if is_model(model) else table
+
     @model_validator(mode="after")
     def _consistent(self) -> Config:
         if self.select > self.size:

@@ -80,7 +80,7 @@ def test_the_reward_fits_the_references(
     assert made["data"]["input"] == "message" and made["data"]["path"] == name
     assert made["data"]["target"] == (list(columns)[-1] if columns else "")
     if reward == "label":
-        assert given["labels"] == sorted(KINDS)
+        assert made["reward"]["labels"] == sorted(KINDS)
         assert made["base_prompt"].endswith("account, billing, delivery.")
     dataset = load_settings(load_config(made).data, tmp_path)
     assert len(dataset) == 90 and len(dataset.test) >= 20

@@ -13,18 +13,10 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, cast
 
-from promptcodebook.base.text import answer_tokens, parse_json, quote, strip_fence
+from promptcodebook.base.text import answer_tokens, fold_text, parse_json, quote, strip_fence
 from promptcodebook.base.worker import shared_worker
 from promptcodebook.errors import ConfigError, RewardError, import_extra
-from promptcodebook.tasks.rewards.reading import (
-    Names,
-    accepted_answers,
-    holds_words,
-    last_number,
-    leaves,
-    names_of,
-    options_of,
-)
+from promptcodebook.tasks.rewards import reading
 from promptcodebook.types import Example, Score
 
 
@@ -79,7 +71,7 @@ class Contains:
         return best_of(example, output, self._score)
 
     def _score(self, wanted: str, output: str) -> Score:
-        if holds_words(output, wanted, ignore_case=self.ignore_case):
+        if reading.holds_words(output, wanted, ignore_case=self.ignore_case):
             return Score(1.0, f"The answer contains {quote(wanted)}.")
         return Score(0.0, f"The answer does not contain {quote(wanted)}.")
 
@@ -94,10 +86,10 @@ class Label:
     labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        names_of(self.labels)  # or a ConfigError
+        reading.names_of(self.labels)  # or a ConfigError
 
     def __call__(self, example: Example, output: str) -> Score:
-        accepted = accepted_answers(target_of(example))
+        accepted = reading.accepted_answers(target_of(example))
         names = self._names(example, accepted)
         wanted, named = {names.owner(text) for text in accepted}, names.named(output)
         if len(named) == 1 and named[0][0] in wanted:
@@ -107,13 +99,13 @@ class Label:
         fault = fault if named else f"names none of the labels: {quote(output, 60)}"
         return Score(0.0, f"The answer {fault}; {quote(accepted[0])} alone was expected.")
 
-    def _names(self, example: Example, accepted: tuple[str, ...]) -> Names:
-        options = options_of(example.input)
-        if options and names_of((), options).owner(accepted[0]) < 0:
+    def _names(self, example: Example, accepted: tuple[str, ...]) -> reading.Names:
+        options = reading.options_of(example.input)
+        if options and reading.names_of((), options).owner(accepted[0]) < 0:
             options = ()  # a list of something else
-        known = names_of(self.labels, options)
+        known = reading.names_of(self.labels, options)
         others = tuple(text for text in accepted if known.owner(text) < 0)
-        return names_of((*self.labels, *others), options) if others else known
+        return reading.names_of((*self.labels, *others), options) if others else known
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +150,7 @@ class Numeric:
         return best_of(example, output, partial(self._score, example.id))
 
     def _score(self, row: str, target: str, output: str) -> Score:
-        wanted, given = last_number(target), last_number(output)
+        wanted, given = reading.last_number(target), reading.last_number(output)
         if wanted is None:
             message = f"the target {quote(target, 60)} of example {row} holds no number"
             raise RewardError(message, hint="correct the data, or use another reward")
@@ -249,8 +241,8 @@ _SHOWN = 5
 @dataclass(frozen=True, slots=True)
 class JsonFields:
     """The share of fields that are as in the reference, which is JSON too. Numbers may be texts,
-    the words of texts are compared, lists of plain values have no order. The feedback names what
-    is wrong; `fenced` allows one code fence."""
+    case and blanks of texts do not count, lists of plain values have no order. The feedback names
+    what is wrong; `fenced` allows one code fence."""
 
     fenced: bool = False
 
@@ -264,10 +256,10 @@ class JsonFields:
             given = parse_json(strip_fence(output) if self.fenced else output)
         except ValueError as error:
             return Score(0.0, f"The answer is not valid JSON: {error}.")
-        # A list of objects may be several answers, any of which is right.
-        several = cast("list[Any]", wanted) if isinstance(wanted, list) else []
-        one_of = several if not isinstance(given, list) else []
-        scores = (self._score(each, given) for each in (wanted, *one_of))
+        accepted: list[Any] = [wanted]
+        if isinstance(wanted, list) and not isinstance(given, list):
+            accepted += wanted  # several answers, any of which is right
+        scores = (self._score(each, given) for each in accepted)
         return max(scores, key=lambda score: score.value)
 
     def _score(self, wanted: Any, given: Any) -> Score:
@@ -292,19 +284,16 @@ class JsonFields:
 def _fields(tree: Any) -> dict[str, list[Any]]:
     """The values of each field; of a list of plain values all under the list's own name."""
     found = dict[str, list[Any]]()
-    for (
-        path,
-        value,
-    ) in leaves(tree):
+    for path, value in reading.leaves(tree):
         found.setdefault(path, []).append(value)
     return found
 
 
 def _comparable(value: object) -> object:
     text = str(value)
-    number = last_number(text) if re.fullmatch(r"\s*[-+]?[\d.,]+\s*", text) else None
+    number = reading.last_number(text) if re.fullmatch(r"\s*[-+]?[\d.,]+\s*", text) else None
     if isinstance(value, bool) or number is None:
-        return " ".join(answer_tokens(text)) or text.strip()
+        return fold_text(text).rstrip(".")
     return number.written
 
 
@@ -348,7 +337,7 @@ def best_of(
 ) -> Score:
     """The best score by any of the accepted answers; `whole`: or by the list of them itself."""
     target = target_of(example)
-    accepted = accepted_answers(target)
+    accepted = reading.accepted_answers(target)
     scores = [score(each, output) for each in accepted]
     if whole and accepted != (target,):
         scores.append(score(target, output))

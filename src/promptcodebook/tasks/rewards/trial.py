@@ -17,7 +17,7 @@ OWN, OTHERS, EMPTY, EVERYTHING = (
     "an empty answer",
     "all labels at once",
 )
-_OTHERS = 3
+_OTHERS, _MOST_LABELS = 3, 500
 # Of what the reference earns: who gives a wrong answer as much cannot tell them apart.
 _AS_MUCH = 0.9
 
@@ -57,7 +57,7 @@ async def try_on_rows(
     texts = {each.id: accepted_answers(each.target or "")[0] for each in known}
     different = list(dict.fromkeys(texts.values()))
     # References that repeat are labels, and an answer that lists all has each.
-    labels = 2 * len(different) <= len(known)
+    labels = len(different) <= min(len(known) // 2, _MOST_LABELS)
     given = dict[str, list[float | None]]()
     for example in known[:: max(1, len(known) // max(1, rows))][:rows]:
         own = texts[example.id]
