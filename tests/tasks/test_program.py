@@ -5,6 +5,7 @@ import inspect
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from promptcodebook.calls import Chat, Message, Reply
 from promptcodebook.lm.scripted import ScriptedLM
@@ -52,6 +53,17 @@ async def test_a_plain_module_takes_the_whole_reply() -> None:
     said = await ask(chat(lm), prompt=Prompt("P"), **given, output="response")
     assert said == {"response": "answer: is this a label?\nNo."}
     assert lm.history[0].messages[0].content == "P\n\nReply."
+
+
+async def test_an_agent_asks_for_the_form_of_a_pydantic_model() -> None:
+    class Place(BaseModel):
+        town: str
+
+    lm = ScriptedLM().enqueue('{"town": "Paris"}')
+    await chat(lm)("Where?", schema=Place)
+    asked = lm.history[0].schema
+    assert asked is not None and asked.wire["json_schema"]["strict"] is True
+    assert asked.body["properties"] == {"town": {"type": "string"}}
 
 
 async def test_the_untrusted_model_gets_the_message_and_nothing_else() -> None:

@@ -482,7 +482,7 @@ class Config(Group):
     def _schema_of_model(cls, reward: Any) -> Any:
         """In Python the schema of a reward may be a pydantic model."""
         if not isinstance(reward, dict):
-            return cast("Any", reward)
+            return reward
         table = cast("dict[str, Any]", reward)
         model = table.get("schema")
         return {**table, "schema": model.model_json_schema()} if is_model(model) else table
