@@ -63,6 +63,8 @@ def settings(folder: Path) -> dict[str, Any]:
     ("mine.csv", {"label": lambda n: KINDS[n % 3]}, "label"),
     ("mine.jsonl", {"note": "seen", "team": lambda n: KINDS[n % 3]}, "label"),
     ("mine.csv", {"total": lambda n: n * 1.5}, "numeric"),
+    ("mine.jsonl", {"solution": lambda n: f"I add 2 to {n}.\n#### {n + 2}"}, "numeric"),
+    ("mine.csv", {"solution": lambda n: f"So it is \\boxed{{{n}}} in 3 steps."}, "numeric"),
     ("mine.csv", {"answer": lambda n: f"form {n}"}, "contains"),
     ("mine.csv", {"summary": lambda n: f"Somebody wrote {n} lines on it."}, "f1"),
     ("mine.jsonl", {"output": lambda n: {"item": f"mug {n}", "count": n}}, "fields"),

@@ -32,6 +32,7 @@ from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.lm.spec import SMOLLM2, parse_spec
 from promptcodebook.run.verdict import ENOUGH, verdict_remark
 from promptcodebook.tasks.rewards import apply_reward, make_reward, reward_factory
+from promptcodebook.tasks.rewards.reading import boxed_answer
 from promptcodebook.tasks.rewards.trial import RewardTable, try_on_rows
 from promptcodebook.types import Example, Output, Score
 
@@ -92,8 +93,10 @@ class Column:
 
 
 def _is_number(text: str) -> bool:
+    """Also at the end of a worked solution: in a LaTeX box, or behind ####."""
+    final = boxed_answer(text) or text.rpartition("####")[2]
     try:
-        float(text.replace(",", ""))
+        float(final.replace(",", ""))
     except ValueError:
         return False
     return True
@@ -169,9 +172,8 @@ def propose(
     shown = plural(len(rows), "row")
     about = {"seen": f"{shown} of {plural(len(columns), 'column')}", "counts": counts, "why": why}
     text = _render({**about, "tree": tree, "small": lm == SMOLLM2})
-    kinds = (
-        f"{len(labels)} labels: {', '.join(labels[:_SHOWN])}" if labels else f"{of.words:g} words"
-    )
+    named = ", ".join(labels[:_SHOWN]) + " …" * (len(labels) > _SHOWN)
+    kinds = f"{len(labels)} labels: {named}" if labels else f"{of.words:g} words"
     summary = [
         f"{source.name}: {shown}",
         f"input   {messages or asked}",
