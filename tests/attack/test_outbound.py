@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.deploy.cluster import join_cluster
+from promptcodebook.deploy.batch.on_ray import join_cluster
 from promptcodebook.errors import ConfigError
 from tests.build.outbound import ELSEWHERE, OWN, can_isolate, watched
 
@@ -69,6 +69,6 @@ def test_a_ray_without_tested_tokens_is_refused(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     with pytest.raises(ConfigError, match=r"ray 2\.40\.0 is older than 2\.60") as raised:
-        join_cluster("local", 1, "a test")
+        join_cluster("local", 1)
     assert "pip install" in (raised.value.hint or "")
     monkeypatch.delitem(sys.modules, "ray")
