@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from promptcodebook.models.local.gguf import GgufHeader
-from promptcodebook.models.local.openvino import Runtime
+from promptcodebook.models.local.openvino import GgufHeader, Runtime
 
 _END = 2
 

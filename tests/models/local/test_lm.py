@@ -19,8 +19,8 @@ from promptcodebook.errors import ConfigError, MissingExtra, RequestRefused
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import Models, StackResources
 from promptcodebook.models.local import engine
-from promptcodebook.models.local.gguf import read_gguf
 from promptcodebook.models.local.lm import LocalModels, job_of
+from promptcodebook.models.local.openvino import read_gguf
 from tests.build.tiny_model import write_gguf
 
 
@@ -64,7 +64,7 @@ def gguf(tmp_path: Path) -> Path:
         "tokenizer.ggml.token_type": [3, 1],
         "not.read": [1.0, 2.0, 3.0],
     }
-    write_gguf(tmp_path / "small.gguf", fields, {})
+    write_gguf(tmp_path / "small.gguf", fields)
     return tmp_path / "small.gguf"
 
 

@@ -15,8 +15,7 @@ from promptcodebook.calls import Message
 from promptcodebook.errors import LMError, RequestRefused, ServerFault
 from promptcodebook.models.local import openvino
 from promptcodebook.models.local.engine import Generation, Job, Load
-from promptcodebook.models.local.gguf import GgufHeader
-from promptcodebook.models.local.openvino import HiddenStates, OpenVinoEngine
+from promptcodebook.models.local.openvino import GgufHeader, HiddenStates, OpenVinoEngine
 from tests.build.openvino import _END, _HEADER, RUNTIME, Pipeline, Tokenizer
 
 _LONG = GgufHeader(5000, (), 0)

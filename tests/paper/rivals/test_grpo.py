@@ -167,7 +167,7 @@ two_steps.stages = ("plan", "say")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("more", "said", "next_"), [
-    ({"lm": "http://127.0.0.1:1/v1#some"}, "weights that lie on this machine", "--lm hf:"),
+    ({"lm": "http://127.0.0.1:1/v1#some"}, "weights of Hugging Face on this", "--lm hf:"),
     ({"roles": {"executor": {"temperature": 0.0}}}, "temperature 0", "roles.executor.temp"),
     ({"roles": {"executor": {"max_tokens": None}}}, "length cap", "roles.executor.max_tok"),
     ({"roles": {"executor": {"extra": {"stop": "x"}}}}, "without stop", "roles.executor.ext"),

@@ -15,8 +15,9 @@ from promptcodebook.assemble import Assembled
 from promptcodebook.base.units import plural
 from promptcodebook.config import merge
 from promptcodebook.errors import DataError
-from promptcodebook.lm.spec import is_local, parse_spec
+from promptcodebook.lm.spec import parse_spec
 from promptcodebook.method.policy import FixedPrompt
+from promptcodebook.models.local.engine import HF
 from promptcodebook.paper.experiments import experiment as common
 from promptcodebook.paper.experiments import page as pages
 from promptcodebook.paper.experiments.lab import (
@@ -47,7 +48,7 @@ class Method:
 
 def methods(spec: str = "") -> Mapping[str, Method]:
     """In the order of the table; those that the model of a spec can run."""
-    trains = not spec or (is_local(spec) and all(map(find_spec, ("trl", "peft"))))
+    trains = not spec or (spec.startswith(HF) and all(map(find_spec, ("trl", "peft"))))
     made: dict[str, Method] = {}
     for name, each in pages.read_table("methods")["methods"].items():
         if name == "grpo" and not trains:
@@ -174,8 +175,6 @@ def _lines(measured: common.Results, kind: str) -> _Lines:
 
     fixed = pages.read_table("methods")["fixed"]
     lines = [_MethodRow(title, row, of("pco"), paid=False) for row, title in fixed.items()]
-    unpacked = "zero-shot on the weights that GRPO begins with"
-    lines.append(_MethodRow(unpacked, "converted", of("grpo"), paid=False))
     dropped: list[str] = []
     for name, method in methods().items():
         runs, title = of(name), method.title
@@ -218,9 +217,9 @@ def _main_page(measured: common.Results) -> pages.Page:
         if found.lines:
             blocks.append(f"## At equal {kind}: at most {training:,} for training")
             blocks += [_rewards_table(found, kind), *found.left_out, *_failed(measured, kind)]
-    grpo = common.said("main", "engines" if "grpo" in methods(spec) else "no_grpo")
+    grpo = [] if "grpo" in methods(spec) else [common.said("main", "no_grpo")]
     # The paper's own Table 1, apart from ours, beside figures of the same benchmarks.
-    blocks += [common.said("main", "note"), grpo]
+    blocks += [common.said("main", "note"), *grpo]
     executors = ("Qwen3-8B", "LLaMA-3.1-8B") if set(tasks) & set(BENCHMARKS) else ()
     blocks += ["## The paper's own figures"] * bool(executors)
     for executor in executors:
