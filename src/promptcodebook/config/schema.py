@@ -161,8 +161,6 @@ class Update(Group):
     """Which examples judge: the batch itself, or as many others, run without and with them."""
     maintain_every: int = Field(default=0, ge=0)
     """Batches between tidyings: split grab-bags, merge twins, replace dead ones; 0 = never."""
-    pool: str = ""
-    """A file of sentences, one a line, that take the places of instincts without use by outcome."""
     encoder_on_explored: bool = False
     """Whether θ also learns from explored routes, which it did not choose."""
     shared_by: int = Field(default=2, ge=1)
@@ -173,13 +171,6 @@ class Update(Group):
     """Length cap of one instinct in words; a first instinct over it may stay as it is."""
     directive_words: int = Field(default=300, ge=1)
     """Length cap of θ, φ and ψ in words, each."""
-
-
-class InstinctSettings(Group):
-    """What an instinct may be."""
-
-    kind: Literal["text", "demo"] = "text"
-    """demo = training examples that were answered well also take the places of idle instincts."""
 
 
 class Validation(Group):
@@ -423,7 +414,6 @@ class Config(Group):
     encoder: EncoderSettings = EncoderSettings()
     critic: CriticSettings = CriticSettings()
     update: Update = Update()
-    instinct: InstinctSettings = InstinctSettings()
     validation: Validation = Validation()
     keep: Literal["best_val", "last"] = "best_val"
     """Which state is deployed: the best on validation, or the last."""

@@ -38,7 +38,7 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import Reference, state_at, stored_dataset
 from promptcodebook.routing.outcomes import MOST, MOST_WEIGHT, OutcomeModel, Priors
 from promptcodebook.routing.ranking import Ranker, Vocabulary, chosen, packed, unpacked
-from promptcodebook.routing.router import OutcomeRouter, likeness, priors_of
+from promptcodebook.routing.router import OutcomeRouter, likeness
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example, Expected, Outcome, Ranking
 
@@ -188,7 +188,7 @@ def read_training(
         if today.center:
             assert embed is not None, "who embeds must be given"
             vectors = dict(zip(inputs, embed(examples), strict=True))
-        model = OutcomeModel(inputs, vectors, today.words, priors_of(config))
+        model = OutcomeModel(inputs, vectors, today.words)
         center = model.vocabulary.center
         rows = zip(center, today.center, today.spread, strict=False)
         apart = any(abs(own - mean) > 0.1 * spread + 1e-6 for own, mean, spread in rows)

@@ -121,8 +121,6 @@ async def rewrite(
     TooManyFailures, Stop."""
     assembled, file = policy.assembled, policy.file
     config, number = assembled.config, len(rewritings(file))
-    if config.instinct.kind == "demo":
-        raise ConfigError("instincts that are worked examples are not rewritten", hint="pco learn")
     parts = {
         "update": config.update.model_copy(update={"text_updates": True}),
         "critic": config.critic.model_copy(update={"trainable": False}),
