@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import types
 import typing
@@ -15,7 +14,6 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.report.context import NOTES
 from promptcodebook.report.page import render_report
 from promptcodebook.report.private import withhold, withhold_ending
 from promptcodebook.report.traces import read_record
@@ -63,8 +61,6 @@ def test_prompts_of_another_optimizer_are_withheld() -> None:
 def test_the_page_shows_lengths_in_the_place_of_texts(write: Write) -> None:
     store = write(replace(RUN, hostile="private person"))
     known = {n: Example(n, NAME, NAME) for n in ("test-5", *(f"train-{i}-0" for i in range(20)))}
-    noted = {"example": "test-5", "label": "seen", "note": NAME}
-    (store.path / NOTES).write_text(json.dumps(noted), "utf-8")
     page = read_page(render_report(store, known))
     assert page.faults == []
     assert NAME not in page.text

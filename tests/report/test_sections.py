@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import csv
 import html
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.policy.references import resolve
 from promptcodebook.report import verdict
-from promptcodebook.report.context import NOTES, Context, ReportSection, facts
+from promptcodebook.report.context import Context, ReportSection, facts
 from promptcodebook.report.history import FIRST, LAST, REFUSED, HistorySection
 from promptcodebook.report.page import render_report
 from promptcodebook.report.traces import ExamplesSection, parts_of
@@ -243,25 +242,23 @@ def test_failures_that_remain_come_first_and_a_tie_at_nothing_is_one() -> None:
     assert verdict.tally(pairs) == "2 better, 1 worse, 3 the same (2 of them wrong both times)"
 
 
-def test_every_test_input_is_listed_with_reference_answer_feedback_and_the_users_note(
+def test_every_test_input_is_listed_with_reference_answer_and_feedback(
     write: Write,
 ) -> None:
     store = write(ScriptedRun(steps=2, hostile=""))
-    noted = [{"example": "test-50", "label": "data", "note": f"=2+{n} was <meant>"} for n in (3, 4)]
-    (store.path / NOTES).write_text("no JSON\n{}\n" + "\n".join(map(json.dumps, noted)), "utf-8")
     known = {f"test-{i}": Example(f"test-{i}", f"Question {i}?", f"-{i}") for i in range(60)}
     markup = section(store, verdict.JudgedSection, known)
     rows = [flat(row) for row in re.findall(r"<tr class=.*?</tr>", markup, re.S)]
     assert len(rows) == 60 and "18 of 60 test inputs wrong" in flat(markup)
     assert "18 better, 0 worse, 42 the same (18 of them wrong both times)" in flat(markup)
     assert [row.split()[0] for row in rows] == ["wrong"] * 18 + ["right"] * 42
-    (noted,) = [row for row in rows if "Question 50?" in row]
-    assert noted == "wrong Question 50? -50 fine 0.00 0.00 data =2+4 was <meant>"
+    (shown,) = [row for row in rows if "Question 50?" in row]
+    assert shown == "wrong Question 50? -50 fine 0.00 0.00"
     [filed] = re.findall(r'base64,([^"]*)" download="test-inputs.csv"', markup)
     table = list(csv.DictReader(base64.b64decode(filed).decode().splitlines()))
     assert len(table) == 60 and list(table[0])[:4] == ["result", "change", "input", "reference"]
     (kept,) = [row for row in table if row["example"] == "test-50"]
-    assert (kept["note"], kept["reference"]) == ("'=2+4 was <meant>", "'-50")
+    assert kept["reference"] == "'-50"
     assert kept["source"] == f"simulated, run {store.header.id}"
 
 

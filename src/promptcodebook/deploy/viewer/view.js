@@ -73,21 +73,6 @@ document.addEventListener("input", (event) => {
   if (event.target.id === "filter") filter();
 });
 
-// A note is kept without leaving the page: filter, search and order stay as they are.
-document.addEventListener("submit", async (event) => {
-  if (!event.target.matches(".noting form")) return;
-  event.preventDefault();
-  const form = event.target;
-  try {
-    const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
-    if (!answer.ok) throw new Error(answer.statusText);
-    form.closest("details").open = false;
-    renew();
-  } catch (error) {
-    say(`The note was not kept (${error.message}). Try again.`);
-  }
-});
-
 function say(words) {
   const status = document.getElementById("status");
   if (status) status.textContent = words;
