@@ -264,7 +264,7 @@ def test_repeats_show_the_noise_of_a_judge(
     assert alone["turned"] is None and alone["noise"] is None
 
 
-def test_raters_and_scales_and_pairs(judging: Callable[[Judges], Server], tmp_path: Path) -> None:
+def test_raters_and_scales(judging: Callable[[Judges], Server], tmp_path: Path) -> None:
     rows = [{**row, "label": 5 if row["label"] == "yes" else 2} for row in answers()]
     other = [{**row, "rater": "b", "label": 4 if row["label"] == 5 else 2} for row in rows]
     write(tmp_path / "labels.csv", [{**r, "rater": "a"} for r in rows] + other)
@@ -274,37 +274,15 @@ def test_raters_and_scales_and_pairs(judging: Callable[[Judges], Server], tmp_pa
     assert found["judged"] == 40 and found["agreement"]["mean"] == 0.75
     assert 0.6 < found["people"]["mean"] < 1 and 0.8 < found["kappa"]["mean"] < 1
 
-    pairs = list[dict[str, object]]()
-    for n, row in enumerate(answers()):
-        both = [row["answer"], f"{2000 + n}"]
-        swapped = n % 4 == 0
-        said = "tie" if n % 2 else "ab"[swapped]
-        places = dict(zip(("answer", "answer_b"), both[:: -1 if swapped else 1], strict=True))
-        pairs.append({**row, **places, "label": said})
-    write(tmp_path / "labels.csv", pairs)
-    single = calibrated(server, tmp_path).json
-    assert single["decision"] == "use it" and single["first_place"] is None
-
-    def first(shown: Mapping[str, str]) -> Any:
-        """Sees what is right; where nothing is, it takes the first answer."""
-        by = [shown[place].split()[0] == shown["reference"] for place in ("first", "second")]
-        return {"better": "second" if by[1] else "First"}
-
-    swayed = calibrated(judging(first), tmp_path, "--compare").json
-    assert swayed["agreement"]["mean"] == 1.0 and swayed["first_place"]["mean"] == 0.75
-    assert swayed["why"] == "it prefers one place"
-
 
 def test_labels_that_cannot_be_read_are_named(
     judging: Callable[[Judges], Server], tmp_path: Path
 ) -> None:
     server = judging(lambda s: None)
     write(tmp_path / "labels.csv", [{"input": "x", "answer": "y"}])
-    calibrated(server, tmp_path).error(2, "no column 'label'", "answer_b")
+    calibrated(server, tmp_path).error(2, "no column 'label'", "target and id")
     write(tmp_path / "labels.csv", answers(3))
     calibrated(server, tmp_path).error(2, "no labelled answer could be judged: RequestRefused")
-    asked = ("labels.csv", "--reward", "exact", "--compare", "--lm", server.spec)
-    pco("judge", "calibrate", *asked, cwd=tmp_path).error(2, "needs the reward 'judge'")
 
 
 SETTINGS = """
