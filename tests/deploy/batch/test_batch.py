@@ -18,10 +18,12 @@ from tests.build.cli import Result, pco, served
 from tests.build.server import Server, fails
 
 
-def batch(folder: Path, server: Server, *more: str, out: str = "out.jsonl") -> Result:
+def batch(
+    folder: Path, server: Server, *more: str, out: str = "out.jsonl", cache: str = "false"
+) -> Result:
     source = more[:1] if more and not more[0].startswith("-") else ()
     where, rest = ("p.json", *(source or ("in.jsonl",)), out), more[len(source) :]
-    return pco("batch", *where, "--lm", server.spec, "--set", "cache=false", *rest, cwd=folder)
+    return pco("batch", *where, "--lm", server.spec, "--set", f"cache={cache}", *rest, cwd=folder)
 
 
 def test_every_row_comes_out_in_its_order_with_answer_route_and_error(
@@ -41,18 +43,18 @@ def test_every_row_comes_out_in_its_order_with_answer_route_and_error(
     assert sorted(file.name for file in work.iterdir()) == ["in.jsonl", "out.jsonl", "p.json"]
 
 
-def test_a_row_that_fails_is_recorded_and_asked_again_by_retry(work: Path) -> None:
+def test_a_row_that_fails_is_recorded_and_asked_again_by_restart_alone(work: Path) -> None:
     write_rows(work / "in.jsonl", 30)
     server, answers = answering(fails_on=("is 4?", "is 19?"))
     with served(server):
-        first = batch(work, server)
-        assert first.code == 1 and "2 of 30 rows failed" in first.out and "--retry" in first.out
+        first = batch(work, server, cache="true")
+        assert first.code == 1 and "2 of 30 rows failed" in first.out and "--restart" in first.out
         failed = {row["n"]: row for row in read_lines(work / "out.jsonl") if row["error"]}
         assert sorted(failed) == [4, 19]
         assert failed[4]["answer"] is None and "RequestRefused at execute" in failed[4]["error"]
         answers.fails_on = ()
         before = len(answers.asked)
-        second = batch(work, server, "--retry", "--json")
+        second = batch(work, server, "--restart", "--json", cache="true")
     assert second.code == 0, second.err
     asked = [question for question in answers.asked[before:] if question]
     assert sorted(asked) == ["How far is 19?", "How far is 4?"]
@@ -149,7 +151,6 @@ def test_what_is_under_way_is_not_mixed_with_another_job(work: Path, server: Ser
     changed = batch(work, server, "--set", "roles.executor.temperature=0.5")
     changed.error(2, "roles.executor.temperature is different", "--restart")
     batch(work, server, "--prefix", "x_").error(2, "prefix is different")
-    batch(work, server, "--retry").error(2, "no failed rows to ask again")
     text = (work / "p.json").read_text()
     (work / "p.json").write_text(text.replace('"seed": 0', '"seed": 1'))
     batch(work, server).error(2, "REF is another policy")
@@ -204,14 +205,12 @@ def test_a_finished_output_is_not_made_again_by_accident(work: Path, server: Ser
     for name in ("lock", ".job.json.k3x"):  # left by a process that died before it began
         (part / name).touch()
     assert batch(work, server).code == 0
-    batch(work, server).error(2, "out.jsonl is there already", "--retry", "--restart")
-    write_rows(work / "other.jsonl", 4)
-    batch(work, server, "other.jsonl", "--retry").error(2, "was not made of")
+    batch(work, server).error(2, "out.jsonl is there already", "--restart")
     assert not (work / "out.jsonl.part").exists()
     assert server.calls == 6
 
 
-@pytest.mark.parametrize("more", [(), ("--restart",), ("--retry",)])
+@pytest.mark.parametrize("more", [(), ("--restart",)])
 def test_the_rows_are_not_overwritten_with_their_answers(
     work: Path, server: Server, more: tuple[str, ...]
 ) -> None:

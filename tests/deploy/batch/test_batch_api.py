@@ -152,7 +152,7 @@ def broken(text: str, reason: str = "error") -> dict[str, Any]:
 def test_a_row_that_was_broken_off_is_asked_by_the_next_batch(
     folder: Path, provider: Provider, batches: int | None
 ) -> None:
-    """With None every batch breaks it off: then the row fails, and `--retry` asks for it again."""
+    """With None every batch breaks it off: then the row fails, and `--restart` asks it again."""
 
     def answer(body: dict[str, Any]) -> Any:
         said = body["messages"][-1]["content"]
@@ -167,7 +167,7 @@ def test_a_row_that_was_broken_off_is_asked_by_the_next_batch(
     assert made.json["calls"] == 2 * ROWS + asked - 1, "what is broken off is paid for"
     if batches is None:
         provider.answer = lambda body: completion(body["messages"][-1]["content"])
-        asked, made = 4, pco(*args, "--batch-api", "--retry", cwd=folder)
+        asked, made = 4, pco(*args, "--batch-api", "--restart", cwd=folder)
     assert (made.json["failed"], len(provider.batches)) == (0, asked) and leftovers(folder) == []
     answers = [row["answer"] for row in read_lines(folder / "out.jsonl")]
     assert answers == [f"How far is {n}?" for n in range(ROWS)]

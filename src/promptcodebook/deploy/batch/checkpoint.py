@@ -148,10 +148,10 @@ def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str
     except ValueError:
         hint = f"remove {folder} to start again; that discards paid answers"
         raise StoreError(f"{path} is damaged", hint=hint) from None
-    # Free are `id`, which differs for each batch to the same OUT, `retry`, which `Batch` checks,
-    # and settings that decide no answer of a deployed policy.
+    # Free are `id`, which differs for each batch to the same OUT, and settings that decide no
+    # answer of a deployed policy.
     free = [f"settings.{key}" for key in (*FREE_KEYS, *training_keys())]
-    changed = [each.key for each in differences(known, job, ("id", "retry", *free))]
+    changed = [each.key for each in differences(known, job, ("id", *free))]
     if not changed:
         return known
     means = {

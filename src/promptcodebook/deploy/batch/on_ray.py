@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import aclosing, closing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import groupby, islice
 from pathlib import Path
@@ -76,10 +76,9 @@ def answer_on_ray(
 
 @dataclass(slots=True)
 class _Shard:
-    """The known results of rows that belong together, None for each row that is sent."""
+    """Rows that belong together: which part of IN they are, and their task."""
 
     number: int
-    known: list[RowResult | None] = field(default_factory=list[RowResult | None])
     reference: Any = None
 
 
@@ -100,14 +99,10 @@ def shard_jobs(
     }
     rows = enumerate(batch.rows(), start=checkpoint.count)
     for number, numbered in groupby(rows, key=lambda row: row[0] // size):
-        shard, sent = _Shard(number), list[object]()
-        for _, (record, known) in numbered:
-            shard.known.append(known)
-            if known is None:
-                sent.append([record.where, dict(record.values)])
+        sent = [[record.where, dict(record.values)] for _, record in numbered]
         answered = checkpoint.count - checkpoint.failed
         now = {"recorded": checkpoint.count // size, "answered": answered}
-        yield shard, json.dumps({**job, "number": number, "rows": sent, **now})
+        yield _Shard(number), json.dumps({**job, "number": number, "rows": sent, **now})
 
 
 class _Tasks:
@@ -149,10 +144,8 @@ class _Tasks:
             kinds = {kind.__name__: kind for kind in (BudgetReached, ConfigError, Interrupted)}
             kind: type[PcoError] = kinds.get(answer["error"], PcoError)
             raise kind(answer["message"], hint=answer["hint"])
-        results = (RowResult.read(line.encode()) for line in answer["results"])
-        ready = [next(results) if known is None else known for known in shard.known]
-        checkpoint.append(ready)
-        for _ in ready:
+        checkpoint.append([RowResult.read(line.encode()) for line in answer["results"]])
+        for _ in answer["results"]:
             done()
         shutil.rmtree(_home(checkpoint.folder, shard.number), ignore_errors=True)
 
@@ -266,7 +259,7 @@ def _answer(job: Mapping[str, Any], journal: Journal, relay: Relay) -> list[RowR
     config = full_config().model_validate(job["config"])
     file = PolicyFile.model_validate_json(job["policy"])
     policy = deploy(file, config, Sources(Path(job["base"])), journal.supplies())
-    rows = ((SourceRow(where, values), None) for where, values in job["rows"])
+    rows = (SourceRow(where, values) for where, values in job["rows"])
     results, before = list[RowResult](), job["answered"] > 0
 
     async def answered() -> None:
