@@ -50,7 +50,7 @@ from bench.controls import difference, gain_of, kept_of, kinds_of, shown_interva
 from bench.figures import Figure, clustered_interval, shown
 from promptcodebook.assemble import Sources
 from promptcodebook.config import load_config
-from promptcodebook.paper.experiments.cells import run_once
+from promptcodebook.paper.experiments.lab import run_once
 from promptcodebook.paper.experiments.operators import run_broken
 from promptcodebook.paper.tasks.constraints.task import draw_constraints, reward
 from promptcodebook.run.opening import Where

@@ -37,7 +37,7 @@ from promptcodebook.base.intervals import Interval
 from promptcodebook.base.randomness import keyed_int
 from promptcodebook.config import load_config
 from promptcodebook.data import Dataset
-from promptcodebook.paper.experiments.cells import run_once
+from promptcodebook.paper.experiments.lab import run_once
 from promptcodebook.paper.experiments.operators import run_broken
 from promptcodebook.paper.tasks.constraints.checks import KINDS
 from promptcodebook.paper.tasks.constraints.task import compatible, draw_constraints, reward

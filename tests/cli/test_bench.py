@@ -13,8 +13,8 @@ from promptcodebook.assemble import Sources
 from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.config import Budget, Config, load_config
 from promptcodebook.errors import BudgetReached, Interrupted
-from promptcodebook.paper.experiments.cells import CellState, run_once
 from promptcodebook.paper.experiments.demo import NAME, demo_config, missing_model, show
+from promptcodebook.paper.experiments.lab import CellState, run_once
 from promptcodebook.paper.simulated.orders import read_table
 from promptcodebook.progress import Note, ProgressEvent
 from promptcodebook.run.opening import Where

@@ -9,7 +9,7 @@ import pytest
 
 from promptcodebook.assemble import Sources
 from promptcodebook.config import load_config
-from promptcodebook.paper.experiments.cells import run_once
+from promptcodebook.paper.experiments.lab import run_once
 from promptcodebook.paper.experiments.operators import OPERATORS, run_broken
 from promptcodebook.run.opening import Where
 from promptcodebook.store.run import RunStore
