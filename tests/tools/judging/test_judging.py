@@ -20,7 +20,6 @@ import pytest
 from promptcodebook.base.intervals import SIDE, paired_interval
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.tools.judging.figures import (
-    best_threshold,
     cohen_kappa,
     partial_correlation,
     rectified,
@@ -68,15 +67,6 @@ def test_the_interval_of_an_ordered_kappa_allows_for_the_widest_error() -> None:
 
 
 CHANCE = (20 * 21 + 20 * 20 + 0.25 * (20 + 21)) / 41**2
-
-
-@pytest.mark.parametrize(("scores", "bounds", "value"), [
-    ([0.2, 0.9], (0.0, 1.0), 0.5), ([-0.4, 0.9], (-1.0, 1.0), 0.0), ([0.6, 0.8], (0.0, 1.0), 0.7),
-])  # fmt: skip
-def test_of_equal_thresholds_the_one_nearest_the_middle_is_taken(
-    scores: list[float], bounds: tuple[float, float], value: float
-) -> None:
-    assert best_threshold(scores * 20, [False, True] * 20, bounds).value == pytest.approx(value)
 
 
 def test_a_partial_correlation_holds_the_label_fixed() -> None:

@@ -174,7 +174,6 @@ class Calibration:
     noise: float | None
     turned: Interval | None
     length: Interval | None
-    threshold: figures.Threshold
     format: str = FORMAT
 
 
@@ -188,7 +187,6 @@ def calibrate(
         message = f"no labelled answer could be judged: {(*failed, 'no row has a label')[0]}"
         raise DataError(message, hint="pco doctor; or write what people say into the column label")
     bounds = judging.assembled.config.reward_range
-    middle = sum(bounds) / 2
     levels = sorted({label for item, _ in known for label in item.labels})
 
     def level(value: float) -> int:
@@ -221,9 +219,6 @@ def calibrate(
         noise=noise,
         turned=turned,
         length=figures.partial_correlation(errors, [item.length for item, _ in known], people),
-        threshold=figures.best_threshold(
-            [v[0] for v in values], [p >= middle for p in people], bounds
-        ),
     )
     decision, why = decide(made)
     return replace(made, decision=decision, why=why)

@@ -119,7 +119,7 @@ def _calibration_text(made: Calibration) -> str:
     def figure(of: Interval | None, more: str = "") -> str:
         return f"{of.text(between=BETWEEN)}{more}" if of is not None else "unknown"
 
-    cut, length = made.threshold, made.length
+    length = made.length
     rows = f"{made.judged} judged, {len(made.failures)} could not be, {made.blank} without a label"
     noise = "not measured (--repeats 2)"
     if made.noise is not None and made.turned is not None:
@@ -132,7 +132,6 @@ def _calibration_text(made: Calibration) -> str:
         "people": figure(made.people, " is κ of two raters") if made.people else "one rater",
         "noise": noise,
         "length": figure(length, " with its error") if length else "its error does not vary",
-        "cut": f"{cut.value:.3g} and above is right: {figure(cut.accuracy)} on other answers",
     }
     lines = (wrap_text(value, f"{name:<8}") for name, value in facts.items())
     return "\n".join([*lines, "", wrap_text(f"{made.decision}: {made.why}", "")])
