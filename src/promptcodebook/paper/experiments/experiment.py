@@ -301,10 +301,14 @@ def lab_words(measured: Results, test: int | None, kind: str) -> dict[str, str]:
     }
 
 
-def framed(measured: Results, paper: str, blocks: Sequence[Block]) -> Page:
-    """The experiment's page; `paper` is the benchmark that the paper used."""
+def framed(
+    measured: Results, paper: str, blocks: Sequence[Block], head: Sequence[Block] = ()
+) -> Page:
+    """The experiment's page; `paper` is the benchmark that the paper used, where the page has no
+    `head` of its own."""
     title = said("title", measured.order.experiment.name)
-    return Page(title, [*about(measured, paper), *blocks, *missing(measured)])
+    above = [*made_by(measured), *head] if head else about(measured, paper)
+    return Page(title, [*above, *blocks, *missing(measured)])
 
 
 def made_by(measured: Results) -> list[Block]:

@@ -198,12 +198,13 @@ def _calls(arm: _Arm) -> list[str]:
 
 def _page(measured: shared.Results) -> Page:
     words = shared.lab_words(measured, None, "examples")
-    blocks = [*shared.made_by(measured), shared.said("lean", "head", **words)]
+    head = [shared.said("lean", "head", **words)]
     if measured.lab.simulated:
-        blocks.insert(0, shared.said("shared", "simulated"))
+        head.insert(0, shared.said("shared", "simulated"))
+    blocks: list[Block] = []
     for half in _halves(measured.lab.spec):
         blocks += [f"## {shared.said('lean', f'{half}_title')}", *_half(measured, half)]
-    return Page(shared.said("title", "lean"), [*blocks, *shared.missing(measured)])
+    return shared.framed(measured, "", blocks, head)
 
 
 LEAN = shared.Experiment(

@@ -142,19 +142,9 @@ def _page(measured: shared.Results) -> Page:
     scale = scale_of(order.preset)
     words = shared.lab_words(measured, scale.get("test"), "messages")
     update = scale["run"]["update"]
-    parts = [
-        "A generated page: every figure and every judgement on it comes from",
-        "```\n"
-        f"pco reproduce small-real-model --preset {order.preset} --seeds {order.seeds} "
-        f"--lm {measured.lab.spec}\n```",
-        shared.said("small", "head", steps=update["epochs"], batch=update["batch_size"], **words),
-        *_headline(results),
-        *_lengths(results),
-        *_curves(results),
-        *_sweeps(results),
-        *shared.missing(measured),
-    ]
-    return Page("What routing does on a small real model", parts)
+    head = shared.said("small", "head", steps=update["epochs"], batch=update["batch_size"], **words)
+    blocks = [*_headline(results), *_lengths(results), *_curves(results), *_sweeps(results)]
+    return shared.framed(measured, "", blocks, [head])
 
 
 def _headline(results: Results) -> list[Block]:
