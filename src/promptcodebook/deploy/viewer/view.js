@@ -49,7 +49,7 @@ function filter() {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const typing = event.target.closest("input:not([type=checkbox], [type=radio]), textarea, select");
+  const typing = event.target.closest("input:not([type=checkbox], [type=radio]), select");
   if (typing) {
     if (event.key === "Escape") {
       if (typing.matches("#filter, .seek")) {
