@@ -203,12 +203,6 @@ def distill(
 
 def _distilled_text(made: Distillation, target: Path) -> str:
     lines = [f"learned from the encoder's routes of {made.inputs} training inputs", ""]
-    lines += ["agreement with the encoder: the same set, and the share of instincts in common"]
-    for name, of in (("held out of training", made.cross), ("validation", made.validation)):
-        if of is not None:
-            exact, overlap = (each.text(between=command.BETWEEN) for each in (of.exact, of.overlap))
-            lines.append(f"  {name}, n = {of.exact.n}: {exact}, {overlap}")
-    lines.append("")
     if made.difference is None:
         why = "There is no validation split, so that no difference in reward is known."
         lines.append(wrap_text(why, ""))
