@@ -26,7 +26,6 @@ from promptcodebook.deploy.audit import report as auditing
 from promptcodebook.deploy.audit.report import (
     AuditReport,
     HazardJudge,
-    PresidioScan,
     kind_in_words,
     part_in_words,
 )
@@ -327,9 +326,6 @@ def _entry_cells(entry: LogEntry) -> dict[str, Any]:
 def audit(
     ref: command.Ref,
     rules_only: bool = typer.Option(False, "--rules-only", help="Ask no model about hazards."),
-    presidio: bool = typer.Option(
-        False, "--presidio", help="Look for personal data with Presidio too."
-    ),
     *,
     typed: Unpaid,
     who: Who = "",
@@ -343,14 +339,13 @@ def audit(
     The report lists what was left out. For a version in the registry it goes into the log, and
     decides whether `promote` accepts the version."""
     reference = command.resolved(ref, trust=typed.trust)
-    names = PresidioScan() if presidio else None
     training, why = _training(reference, typed)
     judging = None if rules_only else _judging(reference, typed)
     if judging is None:
-        report = auditing.audit(reference.file, training, names)
+        report = auditing.audit(reference.file, training)
     else:
         note(f"asking {judging.lm} about hazards")
-        report = run_sync(_judged(judging, reference, training, names))
+        report = run_sync(_judged(judging, reference, training))
     left_out = (why if why and line == auditing.NO_DATA else line for line in report.left_out)
     report = replace(report, left_out=tuple(left_out))
     if as_json:
@@ -373,10 +368,7 @@ def audit(
 
 
 async def _judged(
-    config: Config,
-    reference: Reference,
-    training: Sequence[Example] | None,
-    presidio: PresidioScan | None,
+    config: Config, reference: Reference, training: Sequence[Example] | None
 ) -> AuditReport:
     def nothing(example: Example, output: str) -> float:
         raise AssertionError(f"an audit has no reward: {example.id}")
@@ -386,7 +378,7 @@ async def _judged(
     models = assemble(config, sources).models
     try:
         judge = HazardJudge(models.ask, config.lm)
-        return await auditing.audit_with_judge(reference.file, judge, training, presidio)
+        return await auditing.audit_with_judge(reference.file, judge, training)
     finally:
         await models.close()
 
