@@ -202,13 +202,10 @@ def rollback(
 
 def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What pco codebook export wrote.")],
-    name: str = typer.Option("", help="Take the versions alone, as those of this codebook."),
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Take in what was exported, every line verified first.
-
-    `--name` is for single versions, and where the registry has a log of its own."""
+    """Take in what was exported, every line verified first."""
     try:
         data = read_text(file).encode()
     except UnicodeDecodeError:
@@ -217,7 +214,7 @@ def import_file(
         message = f"cannot read {file}: {error.strerror}"
         raise ConfigError(message, hint="pco codebook export -o FILE") from error
     with registering.open_registry(who=who) as registry:
-        taken = registering.import_lines(registry, io.BytesIO(data), name)
+        taken = registering.import_lines(registry, io.BytesIO(data))
     if as_json:
         emit(asdict(taken))
     else:
@@ -247,10 +244,10 @@ def verify(
         raise typer.Exit(1)
 
 
-def export_registry(refs: Sequence[str], output: Path | None, as_json: bool) -> None:
-    """Writes the whole registry, or single versions of it without the log, as JSON lines."""
+def export_registry(output: Path | None, as_json: bool) -> None:
+    """Writes the whole registry as JSON lines."""
     with registering.open_registry() as registry:
-        lines = list(registering.export_lines(registry, refs))
+        lines = list(registering.export_lines(registry))
     if output is None:
         sys.stdout.writelines(lines)
         return
