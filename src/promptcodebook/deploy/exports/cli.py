@@ -28,10 +28,9 @@ def export(
 ) -> None:
     """The registry as JSON lines for `import`; with --to, a policy for other tools.
 
-    Of --to: json is the policy file, and openai-system-prompt
-    is one prompt for every input, which says what that leaves out. The other forms are code with
-    the policy beside it: each input gets the very prompt that the policy composes, through the
-    package."""
+    Of --to: json is the policy file, and openai-system-prompt is one prompt for every input, which
+    says what that leaves out. The other forms are code with the policy beside it: each input gets
+    the very prompt that the policy composes, through the package."""
     if not (to or ref):
         export_registry(output, as_json)
         return

@@ -465,7 +465,8 @@ def stored_version(ref: str) -> StoredVersion:
 
 
 FORMAT = "promptcodebook registry 1"
-_SINGLE = "take single versions: pco codebook export REF --to json -o FILE, there freeze FILE NAME"
+# What to type in the place of an import, where a log is missing or is another one.
+_SINGLE = "one version: pco codebook export REF --to json -o FILE; pco codebook freeze FILE NAME"
 
 
 @dataclass(frozen=True, slots=True)
