@@ -214,11 +214,10 @@ def test_other_rows_are_evaluated_by_name(trained: Path, run_id: str) -> None:
 
 
 def test_distill_tells_what_it_asks_and_what_it_found(trained: Path, run_id: str) -> None:
-    """On the simulated model: fresh routes, agreement, the difference, and a policy to use."""
+    """On the simulated model: fresh routes, the difference, and a policy to use."""
     said = pco("distill", run_id, "--fresh", "4", "--n", "6", cwd=trained)
     assert said.code == 0, said.err
     assert re.search(r"asking [1-4] fresh ones and answering 6 validation examples", said.err)
-    assert re.search(r"validation, n = 6: \d\.\d+ \(95 % ", said.out)
     assert "reward, distilled - encoder: " in said.out
     assert "Keep the encoder as the default" in " ".join(said.out.split())
     file = trained / "runs" / run_id / "distilled.json"

@@ -143,14 +143,11 @@ def test_a_registry_is_handed_on(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     said = pco("codebook", "export", "-o", "all.jsonl", "--json", cwd=folder)
     assert said.json == {"file": "all.jsonl", "lines": 5}
     assert pco("codebook", "export", cwd=folder).out == (folder / "all.jsonl").read_text()
-    (folder / "one.jsonl").write_text(pco("codebook", "export", PRODUCTION, cwd=folder).out)
+    pco("codebook", "export", PRODUCTION, cwd=folder).error(2, f"export {PRODUCTION} --to json")
     head = pco("codebook", "verify", "--json", cwd=folder).json["head"]
     monkeypatch.setenv("PCO_REGISTRY", str(folder / "other.sqlite"))
     said = pco("codebook", "import", "all.jsonl", "--json", cwd=folder).json
     assert said == {"versions": 1, "entries": 2, "head": head}
-    pco("codebook", "import", "one.jsonl", cwd=folder).error(1, "--name NAME")
-    said = pco("codebook", "import", "one.jsonl", "--name", "theirs", cwd=folder).out
-    assert said == "new: 0 versions and 1 entry of the log\n"
     pco("codebook", "import", "a.json", cwd=folder).error(1, "line 1 of the file")
     pco("codebook", "import", "none.jsonl", cwd=folder).error(2, "cannot read none.jsonl")
     pco("codebook", "export", "-o", "no/x.jsonl", cwd=folder).error(2, "cannot write")

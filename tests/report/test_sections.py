@@ -17,15 +17,13 @@ from promptcodebook.calls import Usage
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.policy.references import resolve
 from promptcodebook.report import verdict
-from promptcodebook.report.context import Context, ReportSection, facts
+from promptcodebook.report.context import Context, facts
 from promptcodebook.report.history import FIRST, LAST, REFUSED, HistorySection
 from promptcodebook.report.page import render_report
 from promptcodebook.report.traces import ExamplesSection, parts_of
 from promptcodebook.report.training import (
-    MOST_COLUMNS,
     CodebookSection,
     CurvesSection,
-    RoutingSection,
 )
 from promptcodebook.run.verdict import JudgingTerms, RowSource, conclude
 from promptcodebook.store.events import Amended, Compared, Concluded, Ended, Event, Started, Stepped
@@ -87,16 +85,13 @@ def test_an_example_shows_the_instincts_as_they_were_when_it_was_routed(write: W
 SHORT = ScriptedRun(steps=12, size=4, select=2, verdict=False, hostile="")
 
 
-@pytest.mark.parametrize("make", [CurvesSection, RoutingSection])
-def test_an_instinct_that_maintenance_replaced_is_counted_from_there(
-    write: Write, make: type[ReportSection]
-) -> None:
+def test_an_instinct_that_maintenance_replaced_is_counted_from_there(write: Write) -> None:
     def replaced(event: Event) -> Event:
         if isinstance(event, Stepped) and event.step.index >= 6:
             return Stepped(replace(event.step, selected=(1, *event.step.selected[1:])))
         return event
 
-    assert ": -" not in section(write(SHORT), make, change=replaced)
+    assert ": -" not in section(write(SHORT), CurvesSection, change=replaced)
 
 
 def test_selections_of_before_the_run_are_no_selections_of_its_first_step(write: Write) -> None:
@@ -112,22 +107,9 @@ def test_selections_of_before_the_run_are_no_selections_of_its_first_step(write:
         return event
 
     store = write(SHORT)
-    assert section(store, RoutingSection, change=begun) == section(store, RoutingSection)
     now = r"last 10 steps: from \S+ at 1 to \S+ at 12"
     plain = re.findall(now, section(store, CurvesSection))
     assert len(plain) == 2 and re.findall(now, section(store, CurvesSection, change=begun)) == plain
-
-
-def test_the_heatmap_of_a_long_run_is_gathered_into_columns(write: Write) -> None:
-    text = flat(section(write(ScriptedRun(steps=130, batch=1, hostile="")), RoutingSection))
-    assert "a column is 3 steps" in text
-    titles = re.findall(r"steps (\d+) to (\d+): (\d+) times", text)
-    assert {int(first) for first, _, _ in titles} == set(range(1, 128, 3))
-    assert re.search(r"instinct \d+, step 130: \d+ times", text)
-    assert len({first for first, _, _ in titles}) < MOST_COLUMNS
-    short = write(ScriptedRun(steps=20, hostile=""))
-    times = re.findall(r"instinct \d+, step \d+: (\d+) times", flat(section(short, RoutingSection)))
-    assert sum(map(int, times)) == sum(short.outline().selected)
 
 
 # In place of the scripted run's header with a key in it, which no command but the report reads.

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from promptcodebook.base.intervals import mean_interval
 from promptcodebook.errors import MissingExtra, PolicyError
 from promptcodebook.routing.ranking import (
     BUCKETS,
@@ -21,9 +20,7 @@ from promptcodebook.routing.ranking import (
     Imitated,
     Ranker,
     Vocabulary,
-    agreement,
     chosen,
-    cross_agreement,
     distil,
     dot,
     packed,
@@ -257,49 +254,6 @@ def test_an_example_s_routes_share_its_place_by_their_weights() -> None:
     assert marginal.shape == (3,)
     assert features[0] == pytest.approx(4 * features[1], rel=0.02, abs=2e-3)
     assert sum(features) == pytest.approx(1.0, abs=5e-3)
-
-
-def test_agreement_counts_sets_and_shares() -> None:
-    found = agreement([(0, 1), (2,), (), (0, 1)], [(1, 0), (1, 2), (), (2, 3)])
-    assert found.exact == mean_interval([1.0, 0.0, 1.0, 0.0])
-    assert found.overlap == mean_interval([1.0, 0.5, 1.0, 0.0])
-
-
-def test_held_out_examples_are_compared_with_their_latest_route_of_most_weight() -> None:
-    """Whatever is fitted to red and blue says (0,) and (1,); the examples' own routes differ."""
-    plain = [
-        Imitated(f"x{i:02}", f"{'red' if i % 2 else 'blue'} n{i}", (i % 2,)) for i in range(40)
-    ]
-    found = cross_agreement(plain, THREE, 1)
-    assert found is not None and found.exact == mean_interval([1.0] * 40)
-    odd = [Imitated(r.example_id, r.input, (2,), 0.25) for r in plain]
-    assert cross_agreement([*odd, *plain, *odd], THREE, 1) == cross_agreement(plain, THREE, 1)
-    late = [Imitated(plain[0].example_id, plain[0].input, (2,))]
-    other = cross_agreement([*plain, *late], THREE, 1)
-    assert other is not None and other.exact.mean == pytest.approx(39 / 40)
-    assert cross_agreement(plain[:10], THREE, 1) is not None
-    assert cross_agreement([*plain[:9], *plain[:9]], THREE, 1) is None
-
-
-def test_folds_and_intervals_go_by_the_order_of_names_alone() -> None:
-    """Every fifth name is red: with the fold left out, nobody has seen what red asks for. Every
-    process has the same folds, and the same order of values."""
-    red = [i % 5 == 0 for i in range(30)]
-    own = [
-        Imitated(f"x{i:02}", "red" if red[i] else f"blue n{i}", (0 if red[i] else 1,))
-        for i in range(30)
-    ]
-    found = cross_agreement(own[::-1], THREE[:2], 1)
-    values = [0.0] * 6 + [1.0] * 24
-    assert found is not None and found.exact == found.overlap == mean_interval(values)
-
-    def named(prefix: str) -> object:
-        own = [
-            Imitated(f"{prefix}{i:02}", f"n{i}", (0, 1, 2)[: 1 + i * i % 7 % 3]) for i in range(40)
-        ]
-        return cross_agreement(own, THREE, 1)
-
-    assert len({named(prefix) for prefix in "abcdef"}) == 1
 
 
 @pytest.mark.parametrize("missing", ["numpy", "threadpoolctl"])

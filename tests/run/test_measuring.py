@@ -37,7 +37,7 @@ from promptcodebook.errors import (
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import Reference
-from promptcodebook.routing.ranking import Imitated, cross_agreement
+from promptcodebook.routing.ranking import Imitated
 from promptcodebook.run.measuring import Distillation, Distiller, Needs, logged_routes
 from promptcodebook.run.subject import Subject
 from promptcodebook.store.effects import EffectStore, read_effects, signed
@@ -292,40 +292,7 @@ def test_other_data_policy_model_of_a_role_or_reward_is_another_question(own: pc
     assert len(kept) == 7 and again in kept and both not in kept
 
 
-TEXTS = ("one", "two", "three", "four")
-WORDS = (("red", "crimson"), ("green", "olive"), ("blue", "azure"), ("black", "ebony"))
 NOBODY = "http://localhost:9/v1#nobody"
-
-
-def shown(count: int = 80, seed: int = 1) -> list[Imitated]:
-    """Routes of two instincts that follow from two words of the input."""
-    draw = random.Random(seed)
-    made: list[Imitated] = []
-    for i in range(count):
-        pair = sorted(draw.sample(range(4), 2))
-        words = [draw.choice(WORDS[k]) for k in pair] + [f"n{draw.randrange(9)}", "please"]
-        draw.shuffle(words)
-        made.append(Imitated(f"x{i}", " ".join(words), tuple(pair)))
-    return made
-
-
-def hidden(count: int = 80) -> list[Imitated]:
-    """The same inputs, their routes dealt out at random."""
-    made, draw = shown(count), random.Random(2)
-    routes = [route.indices for route in made]
-    draw.shuffle(routes)
-    return [
-        Imitated(own.example_id, own.input, indices)
-        for own, indices in zip(made, routes, strict=True)
-    ]
-
-
-def test_what_the_words_show_is_imitated_on_inputs_held_out_and_what_they_do_not_is_not() -> None:
-    """The other side: six pairs of four, so that chance is a sixth."""
-    found, dealt = (cross_agreement(routes, TEXTS, 2) for routes in (shown(), hidden()))
-    assert found is not None and dealt is not None
-    assert found.exact.mean >= 0.9 and found.overlap.mean >= 0.95 and found.exact.n == 80
-    assert dealt.exact.mean <= 0.4
 
 
 def _by_words(text: str) -> str:
@@ -398,9 +365,6 @@ def test_a_policy_that_loses_nothing_is_offered_and_one_that_loses_is_not(
     """The other side: routes that no word tells. Not one difference in 16 examples still allows for
     one in ten."""
     made = distilled(*words)
-    assert made.validation is not None and made.validation.exact.mean == 1.0
-    assert made.as_json()["validation"]["exact"]["mean"] == 1.0
-    assert replace(made, validation=None).as_json()["validation"] is None
     assert made.difference is not None and made.difference.mean == 0.0
     assert made.non_inferior and made.per_query == (1.0, 2.0)
     assert made.file.about["distilled"]["non_inferior"] is True  # type: ignore[index, call-overload]
@@ -410,7 +374,6 @@ def test_a_policy_that_loses_nothing_is_offered_and_one_that_loses_is_not(
     made = distilled(*trained(tmp_path, _by_number))
     assert made.difference is not None and made.difference.high < 0
     assert not made.non_inferior
-    assert made.validation is not None and made.validation.exact.mean < 0.7
 
 
 def subject(words: tuple[pco.Run, Assembled], file: PolicyFile | None = None) -> Subject:

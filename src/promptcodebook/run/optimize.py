@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,7 +25,7 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Best, kept_state, require_trust, resolve
 from promptcodebook.progress import Listener, watch
-from promptcodebook.run.frames import HISTORY, ROLLOUTS, history_rows, rollout_rows
+from promptcodebook.run.frames import ROLLOUTS, rollout_rows
 from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run
 from promptcodebook.run.verdict import Conclusion, VerdictRow
 from promptcodebook.store.events import PromptCandidate
@@ -140,24 +140,13 @@ class Run:
         return self.spent.cost
 
     @property
-    def history(self) -> Any:
-        """What each update came to, as a pandas DataFrame: the columns of `HISTORY` in
-        `run/frames.py`. Raises MissingExtra when pandas is not installed."""
-        return self._frame("history", history_rows, HISTORY)
-
-    @property
     def rollouts(self) -> Any:
         """Every rollout on record, of training, validation and the verdict's rows, as a pandas
         DataFrame: the columns of `ROLLOUTS` in `run/frames.py`; without texts where the data are
         private. Raises MissingExtra when pandas is not installed."""
-        return self._frame("rollouts", rollout_rows, ROLLOUTS)
-
-    def _frame(
-        self, name: str, rows: Callable[[RunStore], Iterator[Any]], columns: Sequence[str]
-    ) -> Any:
-        pandas = errors.import_extra("pandas", f"run.{name}", "pandas")
+        pandas = errors.import_extra("pandas", "run.rollouts", "pandas")
         with closing(RunStore.open(self.path)) as store:
-            return pandas.DataFrame(list(rows(store)), columns=columns)
+            return pandas.DataFrame(list(rollout_rows(store)), columns=ROLLOUTS)
 
     def explain(self, x: str | Mapping[str, object]) -> Explanation:
         """Route, instincts, prompt and reasons for one input; known replies are not asked again."""

@@ -182,8 +182,6 @@ def test_an_agent_is_typed_and_its_command_runs_only_with_trust(tmp_path: Path) 
     shown = typed("runs", "show", "last", "--json", cwd=place).json
     executor = shown["usage"]["executor"]
     assert executor["calls"] >= 8, "two calls for each rollout"
-    shown = " ".join(typed("explain", "last", "money back 0", cwd=place).out.split())
-    assert "agent user: money back 0 assistant: " in shown
     [run] = (place / "runs").iterdir()
     other = folder_of(tmp_path / "other")
     run.rename(other / run.name)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -15,14 +13,13 @@ from promptcodebook.calls import Request
 from promptcodebook.deploy.audit.report import (
     AuditReport,
     HazardJudge,
-    PresidioScan,
     audit,
     audit_with_judge,
     hazards,
     part_in_words,
     texts_of,
 )
-from promptcodebook.errors import ConfigError, MissingExtra, ParseError, PolicyError
+from promptcodebook.errors import ConfigError, ParseError, PolicyError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.templates import load_templates
@@ -242,26 +239,3 @@ async def test_a_text_that_got_no_verdict_does_not_pass_for_harmless() -> None:
     judge = HazardJudge(Ask(ScriptedLM().reply_with(lambda request: "No."), Counts()), "m")
     with pytest.raises(ParseError):
         await judge.findings({"c0": "Be brief."})
-
-
-def test_a_missing_presidio_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "presidio_analyzer", None)
-    with pytest.raises(MissingExtra) as raised:
-        PresidioScan()
-    assert "pip install 'promptcodebook[presidio]'" in (raised.value.hint or "")
-
-
-@pytest.mark.local
-def test_presidio_finds_numbers_and_says_that_it_cannot_look_for_names() -> None:
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # spaCy's own dependencies are deprecated here and there
-        presidio = PresidioScan()
-        text = "Pay with 4111 1111 1111 1111 at once."
-        (finding,) = presidio.find(text, "c0")
-        harmless = list(presidio.find("Count the words, then answer in at most 25 of them."))
-    assert (finding.where, finding.kind, finding.severity) == ("c0", "personal", "high")
-    assert text[finding.start : finding.end] == "4111 1111 1111 1111"
-    assert finding.source == "presidio" and "CREDIT_CARD" in finding.reason
-    assert harmless == []
-    assert all("names of persons" in line for line in presidio.left_out)

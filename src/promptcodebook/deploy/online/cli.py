@@ -200,7 +200,7 @@ def learn(
                 facts = registry.version(reference.version).facts
                 facts = {**facts, "parent": reference.version, "score": None, "learned": found}
                 facts["verdict"] = NO_VERDICT
-                registry.store(text, place, "freeze", facts, f"pco learn {shell(ref)}")
+                registry.store(text, place, facts, f"pco learn {shell(ref)}")
             then = f"pco codebook audit {shell(place)} --lm MODEL, then promote it"
     version = version_of(text.encode("utf-8", "surrogatepass"))
     said = [made.text(), f"{version[:19]} is in {place}\nnext: {then}"]

@@ -60,7 +60,8 @@ class Explorer:
     def routes(self, expected: Expected) -> Any:
         """The best route under each of the draws, of the instincts that are not barred: a row for
         each, whose numbers are places among the open instincts, sorted; -1 fills it up."""
-        np, drawn = self._np, self._drawn(expected)
+        np = self._np
+        drawn = np.array([expected.marginal[k] for k in self._open]) + self._noise
         order = (-drawn).argsort(axis=1, kind="stable")[:, : self._most]
         gains = np.take_along_axis(drawn, order, axis=1)
         gains[:, 1:] += expected.more
@@ -71,45 +72,22 @@ class Explorer:
         order.sort(axis=1)
         return order
 
-    def _drawn(self, expected: Expected) -> Any:
-        return self._np.array([expected.marginal[k] for k in self._open]) + self._noise
-
-    def _draws_of(self, places: list[int], expected: Expected) -> int:
-        """How many draws make this route the best one: its least instinct gains more than any other
-        does, one more would gain nothing, and one less would lose. `routes` takes three times as
-        long as these sums."""
-        more, length = expected.more, len(places)
-        others = [at for at in range(len(self._open)) if at not in places]
-        if not places or not others:
-            row = [-1] * (self._most - length) + places
-            return int((self.routes(expected) == row).all(axis=1).sum())
-        drawn = self._drawn(expected)
-        own, next_ = drawn[:, places], drawn[:, others].max(axis=1)
-        last = own.min(axis=1)
-        same = last > next_
-        if length < self._most:
-            same &= next_ <= -more
-        if length > max(1, self._least):
-            same &= last > -more
-        if not self._least:
-            same &= own.sum(axis=1) > (1 - length) * more
-        return int(same.sum())
-
     def choose(self, best: Route, expected: Expected, key: str) -> tuple[Route, float]:
         """The route of one request, the same for the same key, and its chance."""
-        draw = self._random.generator("explore", key)
+        draw, routes = self._random.generator("explore", key), self.routes(expected)
         indices = best.indices
         if draw.random() < self.share:
             if draw.random() < _FLOOR:
                 places = self._sizes.draw(draw)
             else:
-                row = self.routes(expected)[draw.randrange(_DRAWS)]
+                row = routes[draw.randrange(_DRAWS)]
                 places = [at for at in row.tolist() if at >= 0]
             indices = tuple(self._open[at] for at in places)
         chance = 0.0
         if all(k in self._open for k in indices):
             places = [self._open.index(k) for k in indices]
-            same = self._draws_of(places, expected)
+            row = [-1] * (self._most - len(places)) + places
+            same = int((routes == row).all(axis=1).sum())
             chance = (1 - _FLOOR) * same / _DRAWS + _FLOOR * self._wide[len(places)]
         if indices == best.indices:
             return best, self.share * chance + 1 - self.share

@@ -190,22 +190,22 @@ class Registry:
         stored once. The parent is the version that NAME@latest pointed to, unless the facts name
         one. Raises PolicyError for a text that is no policy file."""
         known = asdict(facts or Facts())
-        self.store(policy, f"{check_name(name)}@{LATEST}", "freeze", known, why)
+        self.store(policy, f"{check_name(name)}@{LATEST}", known, why)
         return self.version(version_of(policy.encode()))
 
     def store(
-        self, policy: str, ref: str, action: str, facts: Mapping[str, Any], why: str = ""
+        self, policy: str, ref: str, facts: Mapping[str, Any], why: str = ""
     ) -> LogEntry | None:
-        """Freezes or imports; the entry, None where the ref points to these bytes already."""
+        """Freezes; the entry, None where the ref points to these bytes already."""
         digest = parse_policy_file(policy, f"the policy for {ref}").digest
         version = version_of(policy.encode())
 
         def propose(log: Log) -> list[LogEntry]:
             if log.at(ref) == version:
                 return []
-            parent = facts.get("parent") or (log.at(ref) if action == "freeze" else None) or ""
+            parent = facts.get("parent") or log.at(ref) or ""
             known: dict[str, Any] = {**facts, "parent": parent, "digest": digest}
-            return [self._entry(log, action, ref, version, why, known)]
+            return [self._entry(log, "freeze", ref, version, why, known)]
 
         return next(iter(self.storage.append(propose, {version: policy})), None)
 
@@ -465,6 +465,8 @@ def stored_version(ref: str) -> StoredVersion:
 
 
 FORMAT = "promptcodebook registry 1"
+# What to type in the place of an import, where a log is missing or is another one.
+_SINGLE = "one version: pco codebook export REF --to json -o FILE; pco codebook freeze FILE NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,9 +478,8 @@ class Taken:
     head: str
 
 
-def export_lines(registry: Registry, sources: Iterable[str] = ()) -> Iterator[str]:
-    """A registry as JSON lines; `sources` (NAME@REF, sha256:DIGITS) = these versions without the
-    log, none = everything. Raises RefNotFound, RegistryDamaged.
+def export_lines(registry: Registry) -> Iterator[str]:
+    """A registry as JSON lines. Raises RegistryDamaged.
 
         {"kind":"registry","format":"promptcodebook registry 1",...}
         {"kind":"version","version":"sha256:...","policy":"...","facts":{...}}     each version
@@ -487,14 +488,12 @@ def export_lines(registry: Registry, sources: Iterable[str] = ()) -> Iterator[st
 
     Every line carries the hash of all lines up to it (`sum`), so an import names a line with a
     changed byte before it takes anything in."""
-    wanted = [registry.version(source) for source in sources]
-    log = () if wanted else registry.history()
     trees: list[dict[str, Any]] = [{"kind": "registry", "format": FORMAT}]
-    for version in wanted or registry.versions():
+    for version in registry.versions():
         text = registry.text(version.version)
         stored = {"version": version.version, "policy": text, "facts": dict(version.facts)}
         trees.append({"kind": "version", **stored})
-    trees += [{"kind": "entry", "entry": asdict(entry)} for entry in log]
+    trees += [{"kind": "entry", "entry": asdict(entry)} for entry in registry.history()]
     trees.append({"kind": "end", "lines": len(trees) + 1})
     summed: dict[str, Any] = {"sum": ""}
     for tree in trees:
@@ -507,41 +506,34 @@ def _summed(tree: Mapping[str, object], before: str) -> dict[str, Any]:
     return {**tree, "sum": digest}
 
 
-def import_lines(registry: Registry, lines: Iterable[bytes], name: str = "") -> Taken:
-    """Takes in what was exported, once all of it is verified: a whole registry into an empty one,
-    or into one whose log it continues. `name` takes the versions alone, as new entries of this
-    codebook. Raises RegistryDamaged naming the first bad line, StoreError where the logs differ."""
-    versions, theirs = _read_lines(lines)
+def import_lines(registry: Registry, lines: Iterable[bytes]) -> Taken:
+    """Takes in what was exported, once all of it is verified, into an empty registry, or into one
+    whose log it continues. Raises RegistryDamaged naming the first bad line, StoreError where the
+    logs differ."""
+    policies, theirs = _read_lines(lines)
     before = len(registry.versions())
-    if name:
-        ref = f"{check_name(name)}@{LATEST}"
-        stored = (registry.store(t["policy"], ref, "import", t["facts"]) for t in versions.values())
-        entries = sum(entry is not None for entry in stored)
-    elif not theirs.entries:
-        hint = "name the codebook that they belong to: pco codebook import FILE --name NAME"
-        raise errors.StoreError("the file holds single versions and no log", hint=hint)
-    else:
-        policies = {version: tree["policy"] for version, tree in versions.items()}
-        for version, text in policies.items():
-            parse_policy_file(text, version)
+    if not theirs.entries:
+        raise errors.StoreError("the file holds no log", hint=_SINGLE)
+    for version, text in policies.items():
+        parse_policy_file(text, version)
 
-        def propose(log: Log) -> list[LogEntry]:
-            shared = min(len(log.entries), len(theirs.entries))
-            if log.entries[:shared] != theirs.entries[:shared]:
-                raise errors.StoreError(
-                    f"the registry {registry.storage.place} has a log of its own, which this one "
-                    "does not continue",
-                    hint="take the versions alone: pco codebook import FILE --name NAME",
-                )
-            return theirs.entries[shared:]
+    def propose(log: Log) -> list[LogEntry]:
+        shared = min(len(log.entries), len(theirs.entries))
+        if log.entries[:shared] != theirs.entries[:shared]:
+            raise errors.StoreError(
+                f"the registry {registry.storage.place} has a log of its own, which this one "
+                "does not continue",
+                hint=_SINGLE,
+            )
+        return theirs.entries[shared:]
 
-        entries = len(registry.storage.append(propose, policies))
+    entries = len(registry.storage.append(propose, policies))
     return Taken(len(registry.versions()) - before, entries, registry.storage.read().head)
 
 
-def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, dict[str, Any]], Log]:
-    """The version lines by version, and the log: each line is verified, and none is missing."""
-    versions, log = dict[str, dict[str, Any]](), Log()
+def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, str], Log]:
+    """The policies by version, and the log: each line is verified, and none is missing."""
+    versions, log = dict[str, str](), Log()
     number, sum_, ended = 0, "", False
     try:
         for number, line in enumerate(lines, 1):
@@ -563,9 +555,7 @@ def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, dict[str, Any]], Log]
     return versions, log
 
 
-def _take_line(
-    tree: dict[str, Any], versions: dict[str, dict[str, Any]], log: Log, number: int
-) -> None:
+def _take_line(tree: dict[str, Any], versions: dict[str, str], log: Log, number: int) -> None:
     first = tree["kind"] == "registry"
     if first != (number == 1) or (first and tree["format"] != FORMAT):
         raise Broken(f"a file of the format {FORMAT!r} does not have it there")
@@ -573,7 +563,7 @@ def _take_line(
         version, text = tree["version"], str(tree["policy"])
         if version_of(text.encode("utf-8", "surrogatepass")) != version:
             raise Broken(f"its policy is not {version}")
-        versions[version] = {"policy": text, "facts": dict(tree["facts"])}
+        versions[version] = text
     elif tree["kind"] == "entry":
         entry = LogEntry.of(tree["entry"])
         log.add(entry)

@@ -137,7 +137,6 @@ def codebook_screen(followed: FollowedRun) -> Screen:
             "measured": _measured(followed, texts),
             "measure": f"pco codebook effect {shell(context.header.id)}",
             "later": latest.codebook if latest is not None else context.codebook,
-            "routing": render_sections([training.RoutingSection(context)], look.events),
         }
     body = render(
         "deploy/viewer/templates/codebook.html.jinja", context=context, key=look.key, **values
