@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from promptcodebook.tools.prompts.pool import read_pool
 
 import promptcodebook as pco
 from promptcodebook.cli.policies import _columns
@@ -18,7 +19,6 @@ from promptcodebook.models.providers.library import Declined, arguments_of
 from promptcodebook.run.evaluation import Side
 from promptcodebook.tasks.program import body_fields
 from promptcodebook.tasks.rewards import apply_reward, make_reward
-from promptcodebook.tools.prompts.pool import read_pool
 from promptcodebook.tools.proposal import Column
 from promptcodebook.types import Output
 
