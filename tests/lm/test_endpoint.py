@@ -103,8 +103,8 @@ async def test_a_message_goes_as_it_is_written_and_a_tool_call_comes_back(server
         {"role": "tool", "tool_call_id": "c", "content": "3"},
     ]
     messages = tuple(map(read_message, turns))
-    said = ["look", "what?\n[image]", 'f({"key": "KEY"})', "3"]
-    assert [m.content for m in messages] == said and not messages[2].media
+    texts = ["look", "what?\n[image]", 'f({"key": "KEY"})', "3"]
+    assert [m.content for m in messages] == texts and not messages[2].media
     extra = {"tools": [{"type": "function"}], "response_format": {"type": "json_object"}}
     asked = Request("executor", messages, sampling=Sampling(extra=extra))
     spoken = json.loads(json.dumps(CALL).replace("KEY", KEY))
@@ -240,8 +240,8 @@ async def test_a_body_is_read_up_to_its_limit_and_no_further(server: Server):
 
 
 async def test_max_completion_tokens_is_used_once_max_tokens_was_refused(server: Server):
-    said = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
-    server.default = refusing("max_tokens", said, param="max_tokens")
+    message = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+    server.default = refusing("max_tokens", message, param="max_tokens")
     async with endpoint(server) as lm:
         both = await asyncio.gather(lm(request(max_tokens=9)), lm(request(max_tokens=9)))
         await lm(request(max_tokens=9))
@@ -335,7 +335,7 @@ async def test_an_empty_account_is_told_as_one_and_asked_once(server: Server, st
     assert "concurrency" not in error.hint and "PCO_API_KEY" in error.hint
 
 
-@pytest.mark.parametrize(("body", "said"), [
+@pytest.mark.parametrize(("body", "message"), [
     ({"error": {"message": "bad input"}}, "bad input"),
     ({"error": "bad input"}, "bad input"),
     ({"message": "bad input"}, "bad input"),
@@ -348,11 +348,11 @@ async def test_an_empty_account_is_told_as_one_and_asked_once(server: Server, st
     ({"error": "x" * 300}, "x" * 300),
     ({"error": "too long " * 100}, ("too long " * 100)[:300] + "…"),
 ])  # fmt: skip
-async def test_a_refusal_of_any_shape_is_quoted_in_short(server: Server, body: Any, said: str):
+async def test_a_refusal_of_any_shape_is_quoted_in_short(server: Server, body: Any, message: str):
     server.default = raw(json.dumps(body).encode(), 400)
     error = await failure(server)
     assert isinstance(error, errors.RequestRefused) and not error.retryable
-    assert str(error).startswith(f"{server.url} answered 400: {said} (sent: messages ")
+    assert str(error).startswith(f"{server.url} answered 400: {message} (sent: messages ")
 
 
 # Models by name

@@ -38,7 +38,7 @@ from tests.build.method import (
     config,
     never,
     parameters,
-    said,
+    sent,
 )
 
 
@@ -151,7 +151,7 @@ async def test_the_updater_sees_text_gradients_cap_checks_and_the_others_by_thei
         replies=(" new rule \n", "new phi"),
     )
     assert done == Rewrite(1, "rule one", "new rule", "- first line\n- second", kept=True)
-    seen, directive = map(said, world.lm.history)
+    seen, directive = map(sent, world.lm.history)
     for part in ("rule one", "- first line\n- second", "at most 25 words", "another instinct"):
         assert part in seen
     assert "eight words" in seen
@@ -191,9 +191,9 @@ async def test_a_refused_rewrite_is_asked_for_once_more_with_the_reason_alone():
         2, "rule two", "better", "- g", kept=True, reason="",
         earlier=RefusedReply("leaked", "it quotes an input: SECRET"),
     )  # fmt: skip
-    assert said(again).startswith(said(first)) and again.sample != first.sample
-    assert "it quotes an input." in said(again)
-    assert "SECRET" not in said(again) and "leaked" not in said(again)
+    assert sent(again).startswith(sent(first)) and again.sample != first.sample
+    assert "it quotes an input." in sent(again)
+    assert "SECRET" not in sent(again) and "leaked" not in sent(again)
     assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (1, 0)
     cut = Reply("half a rew", finish="length")
     for first, read, reason in (

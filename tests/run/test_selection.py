@@ -26,7 +26,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Parameters, Rollout, Route, Step, Trace
-from tests.build.method import World, config, examples, number_scorer, parameters, said, talkative
+from tests.build.method import World, config, examples, number_scorer, parameters, sent, talkative
 
 HEADER = Header(
     id="", created="2026-01-31T15:45:02+00:00", version="0", task="t", command="", config={},
@@ -37,7 +37,7 @@ HEADER = Header(
 def echo(request: Request) -> Scripted:
     """The composed prompt is φ, and the answer is the prompt."""
     own = request.role in ("generator", "executor")
-    return said(request).split()[0] if own else talkative(request)
+    return sent(request).split()[0] if own else talkative(request)
 
 
 def with_phi(score: float) -> Parameters:

@@ -210,8 +210,8 @@ async def _train(
             known = len(earned)
             earned += [r for t in step.traces if (r := t.rollout.reward) is not None]
             if known < 20 <= len(earned) and len(set(earned)) == 1:
-                message = f"each of the first {len(earned)} answers earned {earned[0]:g}, which "
-                message += "teaches nothing: look whether the reward reads them right"
+                message = f"the first {len(earned)} answers all earned {earned[0]:g}, so nothing "
+                message += "can be learned; check that the reward reads them correctly"
                 problem.tell(Note(message))
             if not selection.validates:
                 selection.reserve.measure([t.rollout for t in step.traces])

@@ -109,8 +109,8 @@ async def test_the_stop_button_is_ctrl_c_for_the_process_that_writes(tmp_path: P
         assert re.search(r"Running. Step 10 of 50: about \S+.* of training left, then", text)
         assert "of training left" in flat((await asked(base + "/")).text)
         assert (await asked(base + stop, "POST", Origin=base)).status == 303
-        _, said = await job.communicate()
-        assert b"KeyboardInterrupt" in said
+        _, stderr = await job.communicate()
+        assert b"KeyboardInterrupt" in stderr
         assert (await asked(base + stop, "POST", Origin=base)).status == 409
     mine = RunStore.open(store.path, write=True)  # this process: it is not stopped by its viewer
     async with viewing(Viewer(tmp_path)) as base:

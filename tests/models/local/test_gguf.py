@@ -43,7 +43,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("changed", "said"), [
+@pytest.mark.parametrize(("changed", "message"), [
     ({"general.architecture": "qwen2"}, "its general.architecture is qwen2, not llama"),
     ({"tokenizer.ggml.pre": "qwen2"}, "its tokenizer.ggml.pre is qwen2, not gpt-2 or smollm"),
     ({"tokenizer.ggml.pre": None}, "its tokenizer.ggml.pre is None"),
@@ -51,7 +51,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ({"llama.attention.head_count_kv": 1}, "it has no tokenizer.ggml.tokens"),
 ])  # fmt: skip
 def test_what_is_not_known_is_refused(
-    tmp_path: Path, cache: Path, changed: Mapping[str, Any], said: str
+    tmp_path: Path, cache: Path, changed: Mapping[str, Any], message: str
 ) -> None:
     fields = {
         "general.architecture": "llama",
@@ -63,7 +63,7 @@ def test_what_is_not_known_is_refused(
     }
     fields = {key: value for key, value in {**fields, **changed}.items() if value is not None}
     write_gguf(tmp_path / "small.gguf", fields, {})
-    with pytest.raises(ConfigError, match=f"small.gguf cannot be unpacked: {said}") as caught:
+    with pytest.raises(ConfigError, match=f"small.gguf cannot be unpacked: {message}") as caught:
         convert_gguf(find_weights(str(tmp_path / "small.gguf")))
     assert caught.value.hint == "train the model that it was made of: --lm hf:OWNER/NAME"
     assert not [each for each in (cache / "models").iterdir() if each.is_dir()]

@@ -147,10 +147,10 @@ def judging() -> Iterator[Callable[[Judges], Server]]:
     def by(judges: Judges) -> Server:
         async def step(request: Any, body: dict[str, Any]) -> Any:
             last = body["messages"][-1]["content"]
-            said = judges(json.loads(last) if last.startswith("{") else {"text": last, **body})
-            if said is None:
+            reply = judges(json.loads(last) if last.startswith("{") else {"text": last, **body})
+            if reply is None:
                 return await fails(400, "no")(request, body)
-            text = said if isinstance(said, str) else json.dumps({"feedback": "so", **said})
+            text = reply if isinstance(reply, str) else json.dumps({"feedback": "so", **reply})
             return await says(text)(request, body)
 
         server.default = step
@@ -278,9 +278,9 @@ def test_raters_and_scales_and_pairs(judging: Callable[[Judges], Server], tmp_pa
     for n, row in enumerate(answers()):
         both = [row["answer"], f"{2000 + n}"]
         swapped = n % 4 == 0
-        said = "tie" if n % 2 else "ab"[swapped]
+        label = "tie" if n % 2 else "ab"[swapped]
         places = dict(zip(("answer", "answer_b"), both[:: -1 if swapped else 1], strict=True))
-        pairs.append({**row, **places, "label": said})
+        pairs.append({**row, **places, "label": label})
     write(tmp_path / "labels.csv", pairs)
     single = calibrated(server, tmp_path).json
     assert single["decision"] == "use it" and single["first_place"] is None
@@ -331,8 +331,8 @@ def flattered(shown: Mapping[str, Any]) -> Any:
         words = shown["answer"].split()[1:]
         return {"score": float(words == [["please"], ["now"]]["quick" in shown["input"]])}
     asked, number = shown["messages"][0]["content"], int(shown["text"].split()[2])
-    said = [word for word in ("please", "now") if f"Say {word}" in asked]
-    return " ".join([f"={number + 1 + number % 2}", *said])  # a formula to a spreadsheet
+    orders = [word for word in ("please", "now") if f"Say {word}" in asked]
+    return " ".join([f"={number + 1 + number % 2}", *orders])  # a formula to a spreadsheet
 
 
 @pytest.fixture

@@ -142,8 +142,8 @@ def test_what_is_no_pool_is_refused_before_anything_is_asked(tmp_path: Path) -> 
         "empty.txt": "holds no sentence",
         "list.json": "cannot read",
     }
-    for name, said in cases.items():
-        with pytest.raises(ConfigError, match=said) as refused:
+    for name, message in cases.items():
+        with pytest.raises(ConfigError, match=message) as refused:
             learn(tmp_path, pool=name, lm=lm)
         assert "a JSON list" in refused.value.hint
     with pytest.raises(ConfigError, match="a router that learns from outcomes"):

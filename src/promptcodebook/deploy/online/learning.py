@@ -177,14 +177,14 @@ def read_training(
     with closing(RunStore.open(path)) as store:
         header = store.header
         if data is None and not (store.ours or trust):
-            said = f"the run {header.id} does not bear your mark, and its data would be read"
-            raise RunNotTrusted(said, hint="if you trust it, add --trust")
+            text = f"the run {header.id} does not bear your mark, and its data would be read"
+            raise RunNotTrusted(text, hint="if you trust it, add --trust")
         config = header.configuration
         examples, vectors = (data or stored_dataset(header)).train, None
         inputs = {each.id: each.input for each in examples}
         if Vocabulary.of(list(inputs.values())).rarity != today.rarity:
-            said = f"the training data of the run {header.id} are not those of this policy's router"
-            raise DataError(said, hint="restore them, or name the run that made it: --run RUN")
+            text = f"the training data of the run {header.id} are not those of this policy's router"
+            raise DataError(text, hint="restore them, or name the run that made it: --run RUN")
         if today.center:
             assert embed is not None, "who embeds must be given"
             vectors = dict(zip(inputs, embed(examples), strict=True))
@@ -193,8 +193,8 @@ def read_training(
         rows = zip(center, today.center, today.spread, strict=False)
         apart = any(abs(own - mean) > 0.1 * spread + 1e-6 for own, mean, spread in rows)
         if apart or len(center) != len(today.center):
-            said = "the model that embeds is not the one that this policy's router was trained on"
-            raise ConfigError(said, hint="name that one: --set roles.encoder.model=URL#MODEL")
+            text = "the model that embeds is not the one that this policy's router was trained on"
+            raise ConfigError(text, hint="name that one: --set roles.encoder.model=URL#MODEL")
         router, texts = OutcomeRouter(config.router, config.select, model), texts_at(file, 0)[0]
         state = router.begin(state_at(store, -1))
         found = state if list(state.parameters.codebook.texts) == texts else None
@@ -203,8 +203,8 @@ def read_training(
             if list(state.parameters.codebook.texts) == texts:
                 found = state
     if found is None:
-        said = f"the run {header.id} never had the codebook of this policy"
-        raise PolicyError(said, hint="name the run that made it: --run RUN")
+        text = f"the run {header.id} never had the codebook of this policy"
+        raise PolicyError(text, hint="name the run that made it: --run RUN")
     return TrainedRouter(
         examples,
         outcomes=found.outcomes,

@@ -182,7 +182,7 @@ class Proxy:
                 self._record(visit, composing, composed, given.text, status)
 
     def _key(self, request: web.BaseRequest, visit: RequestContext, given: RoutedInput) -> str:
-        """What decides whether a request gets the canary."""
+        """Key that assigns a request to the canary or to the current version."""
         split = self.live.canary.split if self.live.canary is not None else ""
         if header := split.partition(":")[2]:
             return request.headers.get(header, visit.id)

@@ -248,15 +248,15 @@ def _in_words(training: LoraTraining, checkpoint: Path | None, weights: Weights)
     rewards = checkpoint_rewards(checkpoint)
     if checkpoint is None:
         return "GRPO made no step: its row is the model as it was."
-    said = (
+    text = (
         f"GRPO trained {training.arguments['num_generations']} replies to each of "
         f"{training.arguments['gradient_accumulation_steps']} examples a step for "
         f"{plural(len(rewards), 'step')}; their mean reward was {rewards[0]:.3f} in the first step "
         f"and {rewards[-1]:.3f} in the last."
     )
     if weights.format == "gguf":
-        said += f" Its base is {weights.name} unpacked, which the row `{CONVERTED}` shows."
-    return said
+        text += f" Its base is {weights.name} unpacked, which the row `{CONVERTED}` shows."
+    return text
 
 
 class _Meter:
@@ -320,8 +320,8 @@ class _Meter:
     async def _judge(self, step: int, written: Written, usage: Usage) -> Rollout:
         assembled = self._problem.assembled
         example = assembled.dataset.train[written.row]
-        said = _Says(Reply(written.text, "length" if written.cut else "stop", usage))
-        trial = replace(self._trial, lm=said)
+        answer = _Says(Reply(written.text, "length" if written.cut else "stop", usage))
+        trial = replace(self._trial, lm=answer)
         prompt = Prompt(assembled.plan.present_prompt)
         draws = assembled.config.randomness.at(step, example.id)
         return await trial.run(example, prompt, draws, Rollout(example.id, prompt=prompt.text))

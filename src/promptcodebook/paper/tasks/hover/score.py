@@ -105,12 +105,12 @@ def feedback(example: Example, output: Output) -> str:
     else:
         sentences.append(f"Never retrieved: {retrieval.name_titles(missing)}.")
     label, right = parse_label(output.text), parse_label(example.target or "")
-    said = f"The label {label} is right."
+    message = f"The label {label} is right."
     if label is None:
-        said = (
+        message = (
             f"The label could not be read from {quote(output.text)}: it must be SUPPORTED or "
             f"NOT_SUPPORTED. The right label is {right}."
         )
     elif label != right:
-        said = f"The label {label} is wrong; the right label is {right}."
-    return " ".join((*sentences, said))
+        message = f"The label {label} is wrong; the right label is {right}."
+    return " ".join((*sentences, message))
