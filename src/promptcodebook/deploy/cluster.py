@@ -61,7 +61,7 @@ def machine_name() -> str:
 
 
 def require_version(wanted: str) -> None:
-    """ConfigError where this machine has another version than the task was written with."""
+    """Raises ConfigError where this machine has another version than the task was written with."""
     if (here := version("promptcodebook")) != wanted:
         message = f"{platform.node()} has promptcodebook {here}, and {wanted} was asked for"
         raise ConfigError(message, hint=f"there: pip install promptcodebook=={wanted}")

@@ -272,9 +272,15 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Distillation:
-    """The distilled policy, the training inputs it learned from (`fresh` of them asked for now),
-    how it agrees with the encoder on inputs held out of the fit (`cross`) and on validation, and
-    the `difference` in reward there (distilled - encoder). `per_query` are their calls."""
+    """A router that was distilled from the encoder's routes, and how well it agrees with it.
+
+    - `file`: the distilled policy.
+    - `inputs`: how many training inputs it learned from; `fresh` of them were asked for now.
+    - `margin`: the loss in reward that counts as none.
+    - `cross`, `validation`: how it agrees with the encoder on inputs held out of the fit, and on
+      the validation split (None = not measured).
+    - `difference`: in reward on validation, distilled - encoder (None = not measured).
+    - `per_query`: calls per query, distilled and encoder."""
 
     file: PolicyFile
     inputs: int

@@ -292,7 +292,8 @@ async def audit_with_judge(
     training: Sequence[Example] | None = None,
     presidio: PresidioScan | None = None,
 ) -> AuditReport:
-    """The same, with the hazards that `judge` sees. LMError: no verdict; ConfigError: too weak."""
+    """The same, with the hazards that `judge` sees. Raises LMError without a verdict, and
+    ConfigError for a model that is too weak."""
     if weak := await judge.weakness():
         hint = "name a stronger one: --set roles.judge.model=SPEC; or --rules-only asks no model"
         raise ConfigError(f"{judge.model} is too weak to judge hazards: {weak}", hint=hint)

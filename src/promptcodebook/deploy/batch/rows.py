@@ -37,7 +37,8 @@ class RowFile:
     mark: str
 
     def rows(self, after: int = 0, *, exact: bool = False) -> Iterator[tabular.SourceRow]:
-        """The rows behind the first `after`. Cells have CRLF as LF unless `exact`. DataError."""
+        """The rows behind the first `after`. Cells have CRLF as LF unless `exact`. Raises
+        DataError."""
         return islice(_records(self.path, self.kind, exact), after, None)
 
 
@@ -49,7 +50,7 @@ def _records(path: Path, kind: FileKind, exact: bool = False) -> Iterator[tabula
 
 
 def kind_of(path: Path) -> FileKind:
-    """By the file's ending. DataError for one that cannot be read row by row."""
+    """By the file's ending. Raises DataError for one that cannot be read row by row."""
     kind = _KINDS.get(path.suffix.lower())
     if kind is None:
         message = f"{path}: rows are read from and written to .jsonl, .csv, .tsv or .parquet"
@@ -60,7 +61,8 @@ def kind_of(path: Path) -> FileKind:
 
 
 def survey(path: Path) -> RowFile:
-    """Reads the file once. DataError where it cannot be read or is empty; MissingExtra."""
+    """Reads the file once. Raises DataError where it cannot be read or is empty, and
+    MissingExtra for parquet without its reader."""
     kind = kind_of(path)
     if kind == "parquet":
         columns = tabular.parquet_columns(path)
@@ -106,7 +108,7 @@ class RowResult:
 
     @classmethod
     def read(cls, line: bytes) -> RowResult:
-        """What `line` wrote. ValueError, KeyError or TypeError for anything else."""
+        """What `line` wrote. Raises ValueError, KeyError or TypeError for anything else."""
         tree = json.loads(line)
         route = tree["route"]
         return cls(tree["answer"], None if route is None else tuple(route), tree["error"])
@@ -220,7 +222,7 @@ def _tables(arrow: Any, source: RowFile) -> Iterator[Any]:
 
 
 def read_results(target: Path, source: RowFile, prefix: str) -> Iterator[RowResult]:
-    """The results in a finished OUT, which must have been made of this IN. DataError."""
+    """The results in a finished OUT, which must have been made of this IN. Raises DataError."""
     made = survey(target)
     missing = [name for name in added_names(prefix) if name not in made.columns]
     if missing or made.count != source.count:

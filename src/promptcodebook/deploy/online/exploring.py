@@ -25,8 +25,8 @@ _DRAWS, _FLOOR = 64, 0.5
 
 
 class Explorer:
-    """Draws routes for one version. ConfigError where the policy has no learned router, or an
-    instinct of `never` is none of its."""
+    """Draws routes for one version. Raises ConfigError where the policy has no learned router, or
+    an instinct of `never` is none of its."""
 
     def __init__(
         self, file: PolicyFile, share: float, seed: int = 0, never: Collection[int] = ()
@@ -117,7 +117,7 @@ class Explorer:
 
 
 def barred(version: str) -> frozenset[int]:
-    """The instincts that an audit of a stored version found a high fault in. StoreError."""
+    """The instincts that an audit of a stored version found a high fault in. Raises StoreError."""
     with open_registry() as registry:
         reports = registry.attestations(version, AUDIT)
     found = [each for report in reports for each in report.get("findings", ())]

@@ -135,7 +135,7 @@ class Learned:
 
 
 def require_router(file: PolicyFile) -> Ranking:
-    """The router of today. ConfigError where it is not one that learns from the log."""
+    """The router of today. Raises ConfigError where it is not one that learns from the log."""
     if file.router is None or file.router.kind != "outcomes":
         hint = "train with router.kind = 'outcomes' (presets small and lean do)"
         raise ConfigError("this policy has no router that learns from outcomes", hint=hint)
@@ -170,9 +170,9 @@ def read_training(
     trust: bool = False,
 ) -> TrainedRouter:
     """Reads the training of a run back, with its `data` or those that it names; `embed` reads them
-    where the router does. RunNotTrusted where they may not be read, ConfigError where it names
-    none, DataError where they are not as they were, PolicyError where it did not make the policy.
-    """
+    where the router does. Raises RunNotTrusted where they may not be read, ConfigError where it
+    names none, DataError where they are not as they were, and PolicyError where it did not make the
+    policy."""
     today = require_router(file)
     with closing(RunStore.open(path)) as store:
         header = store.header
@@ -255,7 +255,7 @@ def sort_out(
     file: PolicyFile, logged: Iterable[Logged], versions: Collection[str]
 ) -> tuple[list[Logged], dict[str, int]]:
     """The requests that can be learned from, the oldest first; how many cannot, by reason.
-    DataError where none can."""
+    Raises DataError where none can."""
     size = len(packed(require_router(file).center).rstrip("="))
     left, kept = Counter[str](), list[Logged]()
     for each in sorted(logged, key=lambda each: each.served.time):
@@ -295,7 +295,8 @@ def learn(
 ) -> Learned:
     """The policy, or the one that it was `rewritten` to, with a router fitted to training and to
     the requests of these versions (`versions_of`). What it is worth is said of the routes alone, by
-    the texts before. `half_life` is in seconds. DataError where no request can be learned from."""
+    the texts before. `half_life` is in seconds. Raises DataError where no request can be learned
+    from."""
     kept, left = sort_out(file, logged, versions)
     split = len(kept) - max(1, int(len(kept) * HELD_OUT))
     early = refit(file, trained, kept[:split], half_life, versions)[0]

@@ -112,7 +112,7 @@ class BackgroundFile(Recorder):
     """A file that is written to in the background: requests do not wait for it, nor fail for it.
     What the disk refuses is written again until it is there. Of more than twice `WAITING` items
     `fewer` makes few; without it the oldest are lost, and the log says so. Several processes may
-    write to one file; `what` begins the line that says it failed. StoreError."""
+    write to one file; `what` begins the line that says it failed. Raises StoreError."""
 
     def __init__(
         self,
@@ -599,7 +599,7 @@ def feedback(request_id: str, reward: float, feedback: str = "", *, key: str = "
 
 
 def seconds_of(text: str) -> float:
-    """A duration such as 30d, 12h or 90m, in seconds. ConfigError."""
+    """A duration such as 30d, 12h or 90m, in seconds. Raises ConfigError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
     if match is None:
         raise ConfigError(f"{text!r} is no duration", hint="write e.g. 30d, 12h or 90m")

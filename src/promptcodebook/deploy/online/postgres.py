@@ -50,8 +50,8 @@ def _sql(statement: str) -> str:
 
 
 class PostgresLog(ServedLog):
-    """Its tables are made where they are missing. ConfigError, and
-    StoreTooNew for tables of a later version."""
+    """Its tables are made where they are missing. Raises ConfigError, and StoreTooNew for tables of
+    a later version."""
 
     def __init__(self, url: str, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> None:
         try:
@@ -79,7 +79,7 @@ class PostgresLog(ServedLog):
 
     @contextmanager
     def _connected(self) -> Generator[Any]:
-        """A connection for one transaction. StoreError."""
+        """A connection for one transaction. Raises StoreError."""
         try:
             with _pg.connect(**self._opening) as db:
                 yield db

@@ -117,8 +117,8 @@ async def rewrite(
     most: int,
     half_life: float,
 ) -> Rewritten:
-    """Rewrites by at most that many of the requests. ConfigError where none has its texts,
-    TooManyFailures, Stop."""
+    """Rewrites by at most that many of the requests. Raises ConfigError where none has its texts,
+    TooManyFailures, or Stop."""
     assembled, file = policy.assembled, policy.file
     config, number = assembled.config, len(rewritings(file))
     if config.instinct.kind == "demo":

@@ -250,7 +250,7 @@ class Proxy:
 
     async def _version(self, model: object, visit: RequestContext, key: str = "") -> Composing:
         """The version of now by the ref's name, or the canary where there is a `key` that tries it;
-        one of both or also one from before by its hash. Refusal."""
+        one of both or also one from before by its hash. Raises Refusal."""
         live, name = self.live, str(model or "").removeprefix(_PREFIX)
         hashed = _HASH.fullmatch(name)
         if name in ("", self.name) or model in self.names:

@@ -118,7 +118,8 @@ class OpenRuns:
 
     @contextmanager
     def reading(self, key: str) -> Generator[FollowedRun | None]:
-        """The run of this address, open while the block runs; None = there is none. StoreError."""
+        """The run of this address, open while the block runs; None = there is none. Raises
+        StoreError."""
         with self._lock:
             followed = self._find(key)
             if followed is not None:
@@ -200,7 +201,7 @@ def _place(path: Path) -> tuple[int, int] | None:
 
 
 def add_note(run: Path, example: str, label: str, note: str) -> None:
-    """Keeps what the user says of a test input (`read_notes`). StoreError, DiskFull."""
+    """Keeps what the user says of a test input (`read_notes`). Raises StoreError or DiskFull."""
     refuse_links(run)
     line = json.dumps({"example": example, "label": label, "note": note})
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINK

@@ -152,7 +152,7 @@ def headroom(
 
 async def measure(assembled: Assembled, design: Design) -> HeadroomResult:
     """Answers, and splits the rewards. Closes the connections. Raises TooManyFailures, where fewer
-    than half of the inputs have all answers; BudgetReached, Interrupted, MissingExtra."""
+    than half of the inputs have all answers. Raises BudgetReached, Interrupted or MissingExtra."""
     config, twice = assembled.config, design.twice
     trial, models = assembled.trial(greedy=not twice), assembled.models
     seeds = config.randomness.runs(2 if twice else 1)
