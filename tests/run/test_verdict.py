@@ -54,7 +54,8 @@ NAMES = ("present", "concat", "untrained", "learned")
 
 def evaluation(name: str, rewards: list[float | None], usage: Usage = SPENT) -> Evaluation:
     rollouts = tuple(
-        Rollout(f"e{i}", prompt="two words", reward=r, usage=usage) for i, r in enumerate(rewards)
+        Rollout(f"e{i}", prompt="two words", output="a", reward=r, usage=usage)
+        for i, r in enumerate(rewards)
     )
     return Evaluation(name, "test", rollouts)
 
@@ -395,7 +396,7 @@ OVER = "than the present prompt; very likely between"
         (
             [right("present", 8), right("concat", 10), right("learned", 34, ROUTED)],
             "Deploy: the learned prompt",
-            {"gain": f"65.0 more right answers in 100 {OVER} 4", "next": "Deploy the learned prompt",
+            {"gain": f"65.0 more right answers in 100 {OVER} 4", "next": "Deploy the learned",
              "cost": "per query 3 calls, 360 tokens, $0.003; before 1 call, 120 tokens, $0.001",
              "type": "pco prompt last --row learned"},
         ),

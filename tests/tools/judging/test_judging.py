@@ -149,7 +149,7 @@ def judging() -> Iterator[Callable[[Judges], Server]]:
             last = body["messages"][-1]["content"]
             reply = judges(json.loads(last) if last.startswith("{") else {"text": last, **body})
             if reply is None:
-                return await fails(400, "no")(request, body)
+                return await fails(413, "too large")(request, body)
             text = reply if isinstance(reply, str) else json.dumps({"feedback": "so", **reply})
             return await says(text)(request, body)
 
