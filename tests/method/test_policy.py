@@ -262,7 +262,7 @@ async def test_a_prompt_that_is_cut_or_empty_is_asked_for_once_more(reply: str |
 
 
 async def test_our_template_asks_for_the_task_s_own_format_and_the_paper_s_for_the_answer_only():
-    """Decision 4."""
+    """The paper's generator demands the bare answer, whatever form the task has."""
     ours, _ = await compose("p", output_format="The answer ends in \\boxed{}.")
     paper, _ = await compose("p", output_format="The answer ends in \\boxed{}.", templates="paper")
     assert "The answer ends in \\boxed{}." in sent(ours.lm.history[0])

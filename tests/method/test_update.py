@@ -60,7 +60,7 @@ def test_the_order_is_theta_phi_codebook_psi():
 
 @pytest.mark.parametrize("flag", [False, True])
 def test_explored_routes_teach_theta_only_if_told_to(flag: bool):
-    """Decision 7."""
+    """θ did not choose an explored route, so its fault is not θ's (decision 7)."""
     settings = config(update={"encoder_on_explored": flag})
     traces = [trace(explored=True, encoder="not chosen by me"), trace(encoder="chosen by me")]
     (theta,) = collect_gradients(parameters(), traces, settings)

@@ -163,7 +163,7 @@ async def test_a_large_split_is_validated_on_a_sample(make: Make):
 
 
 async def test_it_validates_every_so_many_steps_and_never_at_zero(make: Make):
-    """Decision 8."""
+    """Each look costs calls, so a subset is looked at now and then (decision 8)."""
     run = make(0.4, validation={"every": 2, "subset": 2})
     never = make(0.4, validation={"every": 0})
     await run.through(0.1, 0.2, 0.3, 0.4)
