@@ -116,16 +116,16 @@ class Writer:
                     {"type": "function", "function": {"name": name, "parameters": {}}}
                     for name in TOOLS
                 ]
-                said = await ask("{{pco}}", example.input, tools=own)
-                calls = said.get("tool_calls") or ()
+                reply = await ask("{{pco}}", example.input, tools=own)
+                calls = reply.get("tool_calls") or ()
                 made = [json.loads(call["function"]["arguments"])["text"] for call in calls]
-                return made[0] if made else said["content"]
+                return made[0] if made else reply["content"]
             answer = ""
             for stage in STAGES:
                 makes = self.job.at_fault == f"stage:{stage}: "
                 about = example.input if makes else f"Which steps does this take: {stage}?"
-                said = await ask("{{pco:" + stage + "}}", about)
-                answer = said["content"] if makes else answer
+                reply = await ask("{{pco:" + stage + "}}", about)
+                answer = reply["content"] if makes else answer
             return answer
 
 

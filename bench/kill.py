@@ -92,15 +92,15 @@ def progress_of(folder: Path) -> Progress:
     return Progress(events, journal, headers > 0)
 
 
-SAID = "stderr.txt"
+STDERR = "stderr.txt"
 
 
 def typed(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     """A process of `pco` at home in the folder, where stderr is kept in a file."""
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), "PCO_RUNS": str(folder / "runs")}
     command = [sys.executable, "-m", "promptcodebook.cli", *words]
-    with (folder / SAID).open("a") as said:
-        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=said)
+    with (folder / STDERR).open("a") as log:
+        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=log)
 
 
 class Training:
@@ -119,9 +119,9 @@ class Training:
         return time.monotonic() - self.began
 
     @property
-    def said(self) -> str:
+    def stderr(self) -> str:
         """All sessions' stderr so far."""
-        return (self.folder / SAID).read_text("utf-8")
+        return (self.folder / STDERR).read_text("utf-8")
 
     def wait(self) -> int:
         """The exit code, once it has ended by itself."""
@@ -168,7 +168,7 @@ def killed_and_resumed(server: Served, folder: Path, moments: Sequence[When]) ->
         training = Training(folder, server.lm)
         ended = when is None or not training.until(when)
         if ended:
-            assert training.wait() == 0, training.said
+            assert training.wait() == 0, training.stderr
         else:
             training.kill()
         stats, progress = settled(server), progress_of(folder)
@@ -187,7 +187,7 @@ def uninterrupted(server: Served, folder: Path) -> tuple[Finished, float]:
     """The run to compare with, and its seconds."""
     server.reset()
     training = Training(folder, server.lm)
-    assert training.wait() == 0, training.said
+    assert training.wait() == 0, training.stderr
     return left_by(folder), training.seconds
 
 

@@ -49,8 +49,8 @@ def main() -> int:
         begun = time.monotonic()
         codes[name] = _one(name, given.json)
         print(f"  ({name}: {time.monotonic() - begun:.0f} s)\n", flush=True)
-    said, code = outcome(codes, named=bool(given.names))
-    print(said)
+    text, code = outcome(codes, named=bool(given.names))
+    print(text)
     return code
 
 

@@ -221,8 +221,8 @@ def test_the_docstring_of_each_public_function_lists_its_arguments_and_errors() 
 def test_the_import_alone_pulls_in_nothing_heavy() -> None:
     heavy = "aiohttp pydantic typer rich pyarrow pandas sqlite3 zstandard asyncio".split()  # noqa: SIM905
     code = f"import sys, promptcodebook; print([m for m in {heavy} if m in sys.modules])"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
 
 
 def test_only_public_faces_list_what_they_export() -> None:

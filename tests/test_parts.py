@@ -102,8 +102,8 @@ def test_core_does_not_notice_that_a_part_is_deleted(part: str, tmp_path: Path) 
             python(tmp_path, "-c", "import promptcodebook.deploy.viewer.server")
         explained = pco(tmp_path, "explain", "last", "Is 7 a number?", "--lm", server.spec)
         for command, extra in COMMANDS[part].items():
-            said = pco(tmp_path, *command.split()).stderr
-            assert f"  next: pip install 'promptcodebook[{extra}]'\n" in said, (command, said)
+            stderr = pco(tmp_path, *command.split()).stderr
+            assert f"  next: pip install 'promptcodebook[{extra}]'\n" in stderr, (command, stderr)
     assert json.loads(trained.stdout)["ended"] == "finished"
     assert "Answer." in explained.stdout, explained.stderr
 

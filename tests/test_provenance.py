@@ -86,8 +86,8 @@ def test_a_package_with_an_advisory_fails_the_scan(
 ) -> None:
     service = serving(results(FOUND, {}))
     assert main(["--locks", str(locks), "--service", service.url]) == 1
-    said = capsys.readouterr().out
-    assert "jinja2 3.1.4 (core.lock): GHSA-q2x7-8rv6-6q7h" in said and "torch" not in said
+    printed = capsys.readouterr().out
+    assert "jinja2 3.1.4 (core.lock): GHSA-q2x7-8rv6-6q7h" in printed and "torch" not in printed
     [asked] = service.asked
     assert asked["queries"] == [
         {"package": {"name": "jinja2", "ecosystem": "PyPI"}, "version": "3.1.4"},

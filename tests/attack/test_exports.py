@@ -66,9 +66,9 @@ def test_promptfoo_runs_no_instinct(instinct: str, mode: str, tmp_path: Path) ->
     tree |= {"compose": "verbatim", "encoder": "", "select": 1, "codebook": [{"text": text}]}
     written(tmp_path, "promptfoo", PolicyFile.model_validate_json(json.dumps(tree)))
     chat = fresh(tmp_path, COMPOSE, "simulated")
-    said = rendered(tmp_path, chat, mode)
+    messages = rendered(tmp_path, chat, mode)
     assert not marker.exists(), f"an instinct ran: {marker.read_text('utf-8')}"
-    assert "sk-victim" not in repr(said)
-    system, user = (message["content"] for message in said)
+    assert "sk-victim" not in repr(messages)
+    system, user = (message["content"] for message in messages)
     assert text in system, "what the model reads is what was learned"
     assert user == INPUT

@@ -25,8 +25,8 @@ KEY = "sk-hostile-0123456789"
 def echo(status: int) -> Step:
     async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         heard = json.dumps(dict(request.headers))
-        said = says(heard) if status == 200 else fails(status, heard)
-        return await said(request, body)
+        reply = says(heard) if status == 200 else fails(status, heard)
+        return await reply(request, body)
 
     return step
 
@@ -70,9 +70,9 @@ def test_a_run_against_a_hostile_server_ends_in_words_and_without_the_key(
     with served(server):
         args = ("train", "--lm", server.spec, "--set", "retries=0", *QUICK)
         result = pco(*args, cwd=folder)
-    said = result.out + result.err
-    assert result.code in (0, 1) and "Traceback" not in said and "internal error" not in said
+    printed = result.out + result.err
+    assert result.code in (0, 1) and "Traceback" not in printed and "internal error" not in printed
     assert "pco: error" in result.err or "test split" in result.out
-    assert KEY not in said
+    assert KEY not in printed
     (run,) = list_runs(folder / "runs")
     assert not any(KEY in text for text in everything_in(run.path))

@@ -113,9 +113,9 @@ def gift(_made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 @pytest.mark.parametrize("use", USES)
 def test_a_run_that_bears_no_mark_runs_nothing_and_calls_nobody(gift: Gift, use: str) -> None:
     result = gift.open(USES[use])
-    said = result.error(2, "does not bear your mark", "evil.py:reward", "--trust")
+    message = result.error(2, "does not bear your mark", "evil.py:reward", "--trust")
     assert gift.untouched
-    assert not any(secret in said for secret in SECRETS.values())
+    assert not any(secret in message for secret in SECRETS.values())
 
 
 def test_telemetry_that_somebody_else_chose_is_not_sent(gift: Gift) -> None:

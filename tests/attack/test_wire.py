@@ -31,9 +31,9 @@ Attack = Callable[[bytes], AsyncIterator[bytes]]
 
 def completion(text: object, **choice: object) -> bytes:
     """The JSON of a chat completion."""
-    said = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop", **choice}
+    first = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop", **choice}
     usage = {"prompt_tokens": 7, "completion_tokens": 3}
-    return json.dumps({"choices": [said], "usage": usage}).encode()
+    return json.dumps({"choices": [first], "usage": usage}).encode()
 
 
 def http(body: bytes, *headers: str, status: str = "200 OK", length: int | None = -1) -> bytes:

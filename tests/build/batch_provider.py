@@ -71,7 +71,7 @@ class Provider:
         """Every row of every file that was uploaded."""
         return [json.loads(line) for data in self.uploads for line in data.splitlines()]
 
-    async def _said(self, name: str, body: Any) -> web.StreamResponse:
+    async def _answer(self, name: str, body: Any) -> web.StreamResponse:
         self.seen.append(name)
         while self.stops_at == name:
             self.reached.set()
@@ -89,7 +89,7 @@ class Provider:
         name = f"file-{len(self._files)}"
         self._files[name] = bytes(parts["file"])
         self.uploads.append(self._files[name])
-        return await self._said("files", {"id": name, "object": "file", "purpose": "batch"})
+        return await self._answer("files", {"id": name, "object": "file", "purpose": "batch"})
 
     async def _all(self, request: web.Request) -> web.StreamResponse:
         if request.method == "GET":
@@ -126,7 +126,7 @@ class Provider:
             "_total": len(rows),
         }
         self.batches.append(batch)
-        return await self._said("batches", {**batch, "status": "validating"})
+        return await self._answer("batches", {**batch, "status": "validating"})
 
     async def _one(self, request: web.Request) -> web.StreamResponse:
         batch = next(each for each in self.batches if each["id"] == request.match_info["id"])
@@ -134,11 +134,11 @@ class Provider:
         status = states.pop(0) if len(states) > 1 else states[0]
         done = batch["_total"] if len(states) == 1 and status == self.ends else 1
         counts = {"total": batch["_total"], "completed": done, "failed": 0}
-        return await self._said("poll", {**batch, "status": status, "request_counts": counts})
+        return await self._answer("poll", {**batch, "status": status, "request_counts": counts})
 
     async def _content(self, request: web.Request) -> web.StreamResponse:
         data = self._files[request.match_info["id"]]
         if self.stops_at == "content":
-            await self._said("content", None)
+            await self._answer("content", None)
         self.seen.append("content")
         return web.Response(body=data)

@@ -75,8 +75,8 @@ def reply(request: Request) -> Any:
     system = request.messages[0].content
     if "`answer`" not in system:
         return "[[ ## plan ## ]]\nthink\n\n[[ ## completed ## ]]"
-    said = re.findall(r"say ([A-Z]+)\.", system)
-    return f"[[ ## reasoning ## ]]\nhm\n\n[[ ## answer ## ]]\n{' '.join(said) or 'no idea'}\n"
+    words = re.findall(r"say ([A-Z]+)\.", system)
+    return f"[[ ## reasoning ## ]]\nhm\n\n[[ ## answer ## ]]\n{' '.join(words) or 'no idea'}\n"
 
 
 def model(function: Callable[[Request], Any] = reply) -> ScriptedLM:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.paper.experiments.teacher import rules_in
 
-SAID = {
+ANSWERS = {
     "in Spanish": "Hola, gracias por su mensaje. La factura está en el correo de la tienda.",
     "in Chinese": "您好，我们已经取消了您的订单，谢谢您的来信。",
     "with a Python program": "import os",
@@ -18,4 +18,4 @@ class Obedient:
     async def __call__(self, request: Request) -> Reply:
         assert request.role == "executor", "the other roles are the teacher's"
         orders = [rule.order for rule in rules_in(request.messages[-1].content)]
-        return Reply(SAID.get(orders[-1], "?") if orders else "Thank you.", usage=Usage(1, 9, 9))
+        return Reply(ANSWERS.get(orders[-1], "?") if orders else "Thank you.", usage=Usage(1, 9, 9))

@@ -77,7 +77,7 @@ class ScriptedEngine:
         self.closed += 1
 
 
-SAID = [{"role": "user", "content": "Count to two."}]
+CHAT = [{"role": "user", "content": "Count to two."}]
 
 
 @asynccontextmanager

@@ -145,5 +145,5 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -
         with suppress(urllib.error.URLError, OSError), direct.open(f"{url}/health", timeout=5):
             return
         time.sleep(0.2)
-    said = log.read_text("utf-8", "replace")[-4000:]
-    raise AssertionError(f"transformers serve did not come up (exit {process.poll()}):\n{said}")
+    tail = log.read_text("utf-8", "replace")[-4000:]
+    raise AssertionError(f"transformers serve did not come up (exit {process.poll()}):\n{tail}")

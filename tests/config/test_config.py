@@ -92,7 +92,7 @@ def test_the_file_to_start_from_lists_every_departure_of_default_from_paper() ->
     assert differ == set(listed)
 
 
-@pytest.mark.parametrize(("layer", "said", "hint"), [
+@pytest.mark.parametrize(("layer", "message", "hint"), [
     ({"sise": 8}, "did you mean 'size'", "known here"),
     ({"explore": {"epsilom": 1}}, "did you mean 'epsilon'", "tau"),
     ({"roles": {"critc": {}}}, "did you mean 'critic'", ""),
@@ -111,11 +111,11 @@ def test_the_file_to_start_from_lists_every_departure_of_default_from_paper() ->
     ({"roles": {"critic": {"extra": {"k": object()}}}}, "roles.critic.extra", ""),
 ])  # fmt: skip
 def test_a_wrong_setting_is_named_with_what_was_probably_meant(
-    layer: dict[str, Any], said: str, hint: str
+    layer: dict[str, Any], message: str, hint: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(layer, where="pco.toml")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert hint in caught.value.hint
 
 

@@ -167,7 +167,7 @@ def test_the_user_s_own_code_and_model_are_not_called() -> None:
     estimated = estimate_plan(plan_of(mine, task="", lm=""))
     calls = {share.role: share.calls for share in estimated.roles}
     assert calls["executor"].high > 3 * calls["executor"].expected
-    assert any("your executor is counted" in said for said in estimated.assumptions)
+    assert any("your executor is counted" in each for each in estimated.assumptions)
 
 
 @pytest.mark.slow

@@ -217,8 +217,8 @@ def weak(request: Request) -> str:
         case "generator":
             return "Hello there."
         case "critic":
-            said = "What went wrong and what advice was missing, in 120 words; empty if nothing."
-            return json.dumps({"score": 1.0, "feedback": said})
+            line = "What went wrong and what advice was missing, in 120 words; empty if nothing."
+            return json.dumps({"score": 1.0, "feedback": line})
         case "attribution":
             return "{}"
         case "updater":
@@ -240,13 +240,13 @@ async def test_an_able_model_carries_every_role_and_a_weak_one_is_told_role_by_r
     roles = ("encoder", "generator", "critic", "attribution", "updater", "judge")
     assert levels(found) == dict.fromkeys((f"role {role}" for role in roles), "ok"), found
     found = (await rehearsed(ScriptedLM().reply_with(weak)))[TITLE]
-    said = {each.name: each.what for each in found.findings}
-    assert "right for 1 of 4 plain inputs" in said["role encoder"]
-    assert "keeps 0 of 4 instincts" in said["role generator"]
-    assert "repeats the words it was asked with" in said["role critic"]
-    assert "blames no part" in said["role attribution"]
-    assert "its rewrite is refused" in said["role updater"]
-    assert "misjudges 3 of 6 texts" in said["role judge"]
+    facts = {each.name: each.what for each in found.findings}
+    assert "right for 1 of 4 plain inputs" in facts["role encoder"]
+    assert "keeps 0 of 4 instincts" in facts["role generator"]
+    assert "repeats the words it was asked with" in facts["role critic"]
+    assert "blames no part" in facts["role attribution"]
+    assert "its rewrite is refused" in facts["role updater"]
+    assert "misjudges 3 of 6 texts" in facts["role judge"]
     assert found["roles"].what == f"weak as {', '.join(roles)}"
     assert found.ok, "a weak model is no reason not to run"
     step = found["roles"].next_step

@@ -51,9 +51,9 @@ def run_example(folder: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> No
         answered = (folder / "answered.jsonl").read_text("utf-8").splitlines()
         assert len(answered) == len((folder / "orders.jsonl").read_text("utf-8").splitlines())
     else:
-        said = interpret(folder / "train.py", model=model)
-        assert "On the simulated model: " in said
-        assert "learned - all instincts in one prompt, n = " in said
+        output = interpret(folder / "train.py", model=model)
+        assert "On the simulated model: " in output
+        assert "learned - all instincts in one prompt, n = " in output
         [block] = [
             block.text for block in blocks_of(folder / "README.md") if block.kind == "python"
         ]

@@ -66,8 +66,8 @@ def reply(request: Request) -> Any:
         text = request.messages[-1].content
         return routed(next(k for k, topic in enumerate(TOPICS) if f"what are {topic}?" in text))
     if request.role == "executor":
-        said = re.findall(r"say ([A-Z]+)\.", request.messages[0].content)
-        return " ".join(said) or "no idea"
+        words = re.findall(r"say ([A-Z]+)\.", request.messages[0].content)
+        return " ".join(words) or "no idea"
     return talkative(request)
 
 

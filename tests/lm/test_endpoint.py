@@ -103,8 +103,8 @@ async def test_a_message_goes_as_it_is_written_and_a_tool_call_comes_back(server
         {"role": "tool", "tool_call_id": "c", "content": "3"},
     ]
     messages = tuple(map(read_message, turns))
-    said = ["look", "what?\n[image]", 'f({"key": "KEY"})', "3"]
-    assert [m.content for m in messages] == said and not messages[2].media
+    texts = ["look", "what?\n[image]", 'f({"key": "KEY"})', "3"]
+    assert [m.content for m in messages] == texts and not messages[2].media
     extra = {"tools": [{"type": "function"}], "response_format": {"type": "json_object"}}
     asked = Request("executor", messages, sampling=Sampling(extra=extra))
     spoken = json.loads(json.dumps(CALL).replace("KEY", KEY))
@@ -240,8 +240,8 @@ async def test_a_body_is_read_up_to_its_limit_and_no_further(server: Server):
 
 
 async def test_max_completion_tokens_is_used_once_max_tokens_was_refused(server: Server):
-    said = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
-    server.default = refusing("max_tokens", said, param="max_tokens")
+    message = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+    server.default = refusing("max_tokens", message, param="max_tokens")
     async with endpoint(server) as lm:
         both = await asyncio.gather(lm(request(max_tokens=9)), lm(request(max_tokens=9)))
         await lm(request(max_tokens=9))
@@ -340,7 +340,7 @@ EVENT = 'event: error\ndata: {"error": {"type": "overloaded_error", "message": "
 PAGE = "<!doctype html><style>p {}</style><title>429 Too Many Requests</title><p>Wait &amp; see"
 
 
-@pytest.mark.parametrize(("body", "kind", "said"), [
+@pytest.mark.parametrize(("body", "kind", "message"), [
     (LIMITED, errors.RateLimited, "Slow down"),
     ({"error": "rate limit exceeded"}, errors.RateLimited, "rate limit exceeded"),
     ({"statusCode": 429, "error": "Too Many Requests", "message": "Rate"}, errors.RateLimited,
@@ -365,11 +365,11 @@ PAGE = "<!doctype html><style>p {}</style><title>429 Too Many Requests</title><p
     ("", errors.ServerFault, "not JSON"),
 ])  # fmt: skip
 async def test_a_200_without_a_completion_is_the_refusal_that_it_describes(
-    server: Server, body: Any, kind: type[errors.LMError], said: str
+    server: Server, body: Any, kind: type[errors.LMError], message: str
 ) -> None:
     text = body if isinstance(body, str) else json.dumps(body)
     error = await failure(server, raw(text.encode()))
-    assert type(error) is kind and said in str(error) and server.url in str(error)
+    assert type(error) is kind and message in str(error) and server.url in str(error)
     assert not error.lost, "nobody bills it"
     assert error.retry_after == (4.0 if "retry_after" in text else 0.0)
 
@@ -390,7 +390,7 @@ async def test_a_field_that_a_200_refuses_is_left_out_too(server: Server) -> Non
     assert reply.text == "ok" and "seed" not in server.bodies[-1]
 
 
-@pytest.mark.parametrize(("body", "said"), [
+@pytest.mark.parametrize(("body", "message"), [
     ({"error": {"message": "bad input"}}, "bad input"),
     ({"error": "bad input"}, "bad input"),
     ({"message": "bad input"}, "bad input"),
@@ -405,11 +405,11 @@ async def test_a_field_that_a_200_refuses_is_left_out_too(server: Server) -> Non
     ({"error": None, "message": "bad input"}, "bad input"),
     ({"error": {"error": {"message": "bad input"}}}, "bad input"),
 ])  # fmt: skip
-async def test_a_refusal_of_any_shape_is_quoted_in_short(server: Server, body: Any, said: str):
+async def test_a_refusal_of_any_shape_is_quoted_in_short(server: Server, body: Any, message: str):
     server.default = raw(json.dumps(body).encode(), 400)
     error = await failure(server)
     assert isinstance(error, errors.RequestRefused) and not error.retryable
-    assert str(error).startswith(f"{server.url} answered 400: {said} (sent: messages ")
+    assert str(error).startswith(f"{server.url} answered 400: {message} (sent: messages ")
 
 
 # Models by name

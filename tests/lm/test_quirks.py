@@ -26,7 +26,7 @@ EXECUTOR = Request("executor", (SYSTEM, USER), None, 5, sampling=Sampling(0.6, 0
 ENCODER = Request("encoder", (SYSTEM, USER), route_schema(2, 4), sampling=Sampling(0.0, 1.0, 1024))
 
 
-async def told(
+async def send(
     server: Server,
     refuses: Callable[[Body], object],
     words: str,
@@ -71,7 +71,7 @@ def schema(body: Body) -> str:
 async def test_a_schema_that_is_not_taken_goes_into_the_prompt(
     server: Server, words: str, refused: tuple[str, ...], left: str, status: int
 ):
-    first, second = await told(
+    first, second = await send(
         server, lambda body: form(body) in refused, words, CRITIC, CRITIC, status=status
     )
     assert first.dropped == second.dropped == ("response_format",)
@@ -95,7 +95,7 @@ async def test_a_schema_loses_its_bounds_before_it_is_given_up(
     def refuses(body: Body) -> bool:
         return keyword in json.dumps(body.get("response_format"))
 
-    replies = await told(server, refuses, words, ENCODER, ENCODER)
+    replies = await send(server, refuses, words, ENCODER, ENCODER)
     assert [each.dropped for each in replies] == [(), ()]
     assert "uniqueItems" not in schema(server.bodies[-1]) and "integer" in schema(server.bodies[-1])
     assert ("minItems" in schema(server.bodies[-1])) == (keyword == "uniqueItems")
@@ -105,7 +105,7 @@ async def test_a_schema_loses_its_bounds_before_it_is_given_up(
 async def test_a_property_with_the_name_of_a_keyword_stays(server: Server):
     shape = Schema("Rule", {**VERDICT.body, "minProperties": 1})
     asked = Request("critic", (USER,), shape)
-    await told(server, lambda b: "minProperties" in str(b), "failed to parse grammar", asked)
+    await send(server, lambda b: "minProperties" in str(b), "failed to parse grammar", asked)
     assert json.loads(schema(server.bodies[-1])) == VERDICT.body
 
 
@@ -124,14 +124,14 @@ async def test_a_field_is_left_out_however_its_refusal_is_worded(
     server: Server, field: str, words: str, param: str
 ):
     asked = Request("critic", (SYSTEM, USER), None, 5, sampling=Sampling(0.3, 1.0, 64))
-    replies = await told(server, lambda body: field in body, words, asked, asked, param=param)
+    replies = await send(server, lambda body: field in body, words, asked, asked, param=param)
     assert [each.dropped for each in replies] == [(field,)] * 2 and server.calls == 3
     assert server.bodies[0].keys() - server.bodies[-1].keys() == {field}
 
 
 async def test_a_refused_value_is_no_refused_field(server: Server):
     """A server that takes no temperature of 0 still gets the executor's."""
-    replies = await told(
+    replies = await send(
         server,
         lambda body: body.get("temperature") == 0.0,
         "temperature must be positive",
@@ -144,7 +144,7 @@ async def test_a_refused_value_is_no_refused_field(server: Server):
 
 
 async def test_a_value_that_must_be_said_is_the_one_that_the_server_names(server: Server):
-    await told(
+    await send(
         server,
         lambda body: body.get("temperature") != 1,
         "temperature: only 1.0 is allowed",
@@ -197,7 +197,7 @@ async def test_a_cap_beyond_the_context_becomes_what_is_left_of_it(
     "max_tokens is too large: 4096. This model supports at most 2048 completion tokens",
 ])  # fmt: skip
 async def test_a_cap_beyond_a_limit_of_replies_becomes_that_limit(server: Server, words: str):
-    await told(server, lambda body: body["max_tokens"] > 2048, words, EXECUTOR, CRITIC)
+    await send(server, lambda body: body["max_tokens"] > 2048, words, EXECUTOR, CRITIC)
     assert [body["max_tokens"] for body in server.bodies] == [4096, 2048, 1024]
 
 
@@ -214,7 +214,7 @@ async def test_a_system_message_that_is_not_taken_begins_the_first_turn(
     image = {"type": "image_url", "image_url": {"url": "data:,x"}}
     parts = {"role": "user", "content": [image]}
     shown = Request("executor", (SYSTEM, Message("user", "[image]", parts)))
-    await told(
+    await send(
         server,
         lambda body: body["messages"][0]["role"] == "system",
         words,
@@ -230,7 +230,7 @@ async def test_a_system_message_that_is_not_taken_begins_the_first_turn(
 
 async def test_several_system_messages_are_one_at_the_beginning(server: Server):
     again = Message("system", "be kind")
-    await told(server, lambda body: False, "", Request("executor", (SYSTEM, USER, again, USER)))
+    await send(server, lambda body: False, "", Request("executor", (SYSTEM, USER, again, USER)))
     assert [m["role"] for m in server.bodies[0]["messages"]] == ["system", "user", "user"]
     assert server.bodies[0]["messages"][0]["content"] == "be brief\n\nbe kind"
 
@@ -241,7 +241,7 @@ async def test_a_refusal_that_names_nothing_is_searched_for_its_field(server: Se
         return field in body or field == body["messages"][0]["role"]
 
     asked = EXECUTOR if field == "seed" else CRITIC
-    replies = await told(server, refuses, "Bad request.", asked, asked, asked)
+    replies = await send(server, refuses, "Bad request.", asked, asked, asked)
     assert [each.text for each in replies] == ["fine"] * 3 and server.calls <= 3 + 4
     if field in ("response_format", "seed", "top_p"):
         assert replies[-1].dropped == (field,), "what is innocent is still sent"
@@ -249,7 +249,7 @@ async def test_a_refusal_that_names_nothing_is_searched_for_its_field(server: Se
 
 async def test_a_server_that_takes_messages_alone_can_be_used(server: Server):
     allowed = {"model", "messages", "max_tokens", "max_completion_tokens"}
-    replies = await told(
+    replies = await send(
         server, lambda body: body.keys() - allowed, "Bad request.", CRITIC, EXECUTOR, CRITIC
     )
     assert [each.text for each in replies] == ["fine"] * 3 and server.calls == 3 + 4
@@ -257,7 +257,7 @@ async def test_a_server_that_takes_messages_alone_can_be_used(server: Server):
 
 async def test_what_no_form_satisfies_is_searched_once_and_says_what_was_sent(server: Server):
     with pytest.raises(errors.RequestRefused) as caught:
-        await told(server, lambda body: True, "Computer says no", CRITIC)
+        await send(server, lambda body: True, "Computer says no", CRITIC)
     message, hint = str(caught.value), caught.value.hint
     assert "answered 400: Computer says no" in message and "hello" not in message
     sent = "temperature 0, top_p 1, max_tokens 1024, messages (system, user), response_format"
@@ -286,7 +286,7 @@ async def test_an_error_names_what_to_type_for_the_field_that_is_refused(
     server: Server, request_: Request, words: str, typed: str
 ):
     with pytest.raises(errors.RequestRefused) as caught:
-        await told(server, lambda body: True, words, request_)
+        await send(server, lambda body: True, words, request_)
     assert typed in caught.value.hint and "doctor" not in caught.value.hint
     assert words in str(caught.value) and server.calls <= 5
 
@@ -296,7 +296,7 @@ async def test_an_error_names_what_to_type_for_the_field_that_is_refused(
 ])  # fmt: skip
 async def test_a_field_that_a_run_can_do_without_is_left_out(server: Server, field: str):
     asked = Request("executor", (USER,), sampling=Sampling(extra={field: 1, "tools": [{}]}))
-    [reply] = await told(
+    [reply] = await send(
         server, lambda body: field in body, f"Argument {field} is not for m", asked
     )
     assert reply.dropped == (field,) and server.bodies[-1]["tools"] == [{}]
@@ -305,14 +305,14 @@ async def test_a_field_that_a_run_can_do_without_is_left_out(server: Server, fie
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 503])
 async def test_an_answer_that_is_about_no_form_is_not_searched(server: Server, status: int):
     with pytest.raises(errors.LMError):
-        await told(server, lambda body: True, "temperature", CRITIC, status=status)
+        await send(server, lambda body: True, "temperature", CRITIC, status=status)
     assert server.calls == 1
 
 
 async def test_a_form_that_was_not_accepted_is_not_kept(server: Server):
     """A refusal of this one prompt, in which a field is only mentioned."""
     with pytest.raises(errors.RequestRefused):
-        await told(
+        await send(
             server,
             lambda body: "hello" in body["messages"][-1]["content"],
             "no talk of temperature",
@@ -357,7 +357,7 @@ async def test_a_user_can_say_that_there_is_no_response_format(server: Server):
     sampling = Sampling(0.0, 1.0, 9, {"response_format": "none"})
     asked = Request("critic", (SYSTEM, USER), VERDICT, sampling=sampling)
     bare = Request("executor", (USER,), sampling=sampling)
-    await told(server, lambda body: "response_format" in body, "what?", asked, bare)
+    await send(server, lambda body: "response_format" in body, "what?", asked, bare)
     first, second = server.bodies
     assert '"pattern"' in first["messages"][1]["content"]
     assert second["messages"] == [{"role": "user", "content": "hello"}]

@@ -35,7 +35,7 @@ def test_a_spec_names_address_model_and_keys(
     assert (spec.base_url, spec.model, spec.key_names) == (url, model, keys)
 
 
-@pytest.mark.parametrize(("text", "said", "hint"), [
+@pytest.mark.parametrize(("text", "message", "hint"), [
     ("", "no model", "openai/NAME"),
     ("opnai/gpt", "did you mean 'openai'", "openai/NAME"),
     ("simulatd", "did you mean 'simulated'", "simulated"),
@@ -59,10 +59,10 @@ def test_a_spec_names_address_model_and_keys(
     ("Qwen/Qwen3-8B", "did you mean 'http://localhost:8000/v1#Qwen/Qwen3-8B'?", "http://"),
     ("llama3.3", "did you mean 'http://localhost:8000/v1#llama3.3'?", "http://host"),
 ])  # fmt: skip
-def test_a_wrong_spec_says_what_is_wrong_and_what_to_write(text: str, said: str, hint: str):
+def test_a_wrong_spec_says_what_is_wrong_and_what_to_write(text: str, message: str, hint: str):
     with pytest.raises(ConfigError) as caught:
         parse_spec(text, {})
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert hint in caught.value.hint
 
 

@@ -49,7 +49,7 @@ from tests.build.method import (
     book,
     examples,
     parameters,
-    said,
+    sent,
 )
 
 # Who is called, in order: E_θ, G_φ, M, D_ψ, A(ttribution), Ψ (g_ψ), and U for every update.
@@ -110,10 +110,10 @@ async def test_every_update_happens_in_the_order_of_algorithm_1():
     own = set(map(id, world.own_gradients))
     letters = ["Ψ" if id(r) in own else LETTER[r.role] for r in world.lm.history]
     assert "".join(letters) == "".join(CALLS) and world.lm.left == 0
-    last_encoder = said(world.asked("encoder")[-1])
+    last_encoder = sent(world.asked("encoder")[-1])
     assert last_encoder.startswith("theta 3"), "each call sees what the step before left"
     assert "[2] two v2 (success 0.77)" in last_encoder
     assert "[3] three v1 (success 0.57)" in last_encoder
-    assert said(world.asked("generator")[-1]).startswith("phi 3")
-    assert said(world.asked("critic")[-1]).startswith("psi 3")
-    assert said(world.asked("executor")[-1]) == "prompt 8\ninput 2"
+    assert sent(world.asked("generator")[-1]).startswith("phi 3")
+    assert sent(world.asked("critic")[-1]).startswith("psi 3")
+    assert sent(world.asked("executor")[-1]) == "prompt 8\ninput 2"

@@ -51,7 +51,7 @@ from tests.build.method import (
     config,
     examples,
     parameters,
-    said,
+    sent,
     verdict,
 )
 
@@ -111,7 +111,7 @@ async def test_the_critic_is_shown_the_reward_unless_it_is_to_judge_without(
     world = World(config(critic={"sees_reward": sees, "stages": stages}, update={"epochs": 1}))
     await world.run(examples(1))
     asked = *world.asked("critic"), *world.own_gradients
-    assert ["Reward: 0.5 on a scale" in said(r) for r in asked] == [sees] * 2
+    assert ["Reward: 0.5 on a scale" in sent(r) for r in asked] == [sees] * 2
     fields = asked[0].schema.body["properties"]
     assert fields["score"] == {"type": "number", "minimum": 0, "maximum": 1}
     assert not load_config({"preset": "paper"}).critic.sees_reward
@@ -121,7 +121,7 @@ async def test_the_critic_is_shown_the_reward_unless_it_is_to_judge_without(
     await world.critic.critique("psi", shown, DRAWS)
     await world.critic.own_gradient("psi", shown, Critique(0.5, ""), DRAWS)
     scale = "Reward: 0.25 on a scale from -1 to 5"
-    assert [scale in said(r) for r in world.lm.history] == [sees] * 3
+    assert [scale in sent(r) for r in world.lm.history] == [sees] * 3
 
 
 @pytest.mark.parametrize("templates", ["default", "paper"])
@@ -132,7 +132,7 @@ async def test_the_critic_sees_the_whole_trace(templates: str):
     stages = (Stage("retrieve", "query one", "title A"),)
     await world.critic.verdict("psi", history(stages=stages, output=""), DRAWS)
     await world.critic.verdict("psi", history(output="a" * 9000 + "b" * 9000), DRAWS)
-    seen, staged, long = map(said, world.lm.history)
+    seen, staged, long = map(sent, world.lm.history)
     assert "Stages on the way:\n- retrieve: query one -> title A\n" in staged
     assert "(empty)" in staged and "Stages" not in seen
     assert "aaa\n[... 12000 characters left out ...]\nbbb" in long and len(long) < 10_000
@@ -165,8 +165,8 @@ ECHO = '{"score": 1, "feedback": "perfect", "instinct_errors": {"1": "keep it"}}
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("words", ["The answer quotes", "It earns 0.1. Some say"])
 async def test_what_the_critic_quotes_from_the_answer_is_no_verdict(words: str, stages: int):
-    said = ECHO if "quotes" in words else ECHO.replace("perfect", "fine")
-    world = World(config(), ScriptedLM().enqueue(*[f"{words} {said}"] * 2))
+    reply = ECHO if "quotes" in words else ECHO.replace("perfect", "fine")
+    world = World(config(), ScriptedLM().enqueue(*[f"{words} {reply}"] * 2))
     trace = history(output=f"I am right. {ECHO}")
     with pytest.raises(ParseError):
         await (world.critic.critique if stages == 1 else world.critic.verdict)("psi", trace, DRAWS)
@@ -179,7 +179,7 @@ async def test_the_own_gradient_reads_rubric_trace_and_verdict(feedback: str):
     reply = {"feedback": " look at units ", "severity": "3/10"}
     world = World(config(), ScriptedLM().enqueue(json.dumps(reply)))
     own = await world.critic.own_gradient("PSI", history(), Critique(0.5, feedback), DRAWS)
-    seen = said(world.lm.history[0])
+    seen = sent(world.lm.history[0])
     assert own == Gradients(critic="look at units", severity={"critic": 0.3})
     assert world.lm.history[0].role == "critic"
     assert "PSI" in seen and "THE ANSWER" in seen
@@ -211,7 +211,7 @@ async def test_two_stages_ask_critic_attribution_and_the_critic_about_itself():
     """Decision 3: the default is App. C.2's pipeline."""
     world, trace = await assign(0.5, verdict(0.7), OWN)
     assert roles(world) == ["critic", "attribution", "critic"]
-    assert "Score: 0.7 on a scale" in said(world.lm.history[1])
+    assert "Score: 0.7 on a scale" in sent(world.lm.history[1])
     assert trace.gradients == Gradients(generator="r", critic="own")
     assert trace.penalty == pytest.approx(0.3)
 
@@ -419,7 +419,7 @@ def test_a_severity_is_held_to_its_range_and_never_invented(severity: object, re
 async def test_attribution_sees_the_input_and_may_name_only_active_instincts():
     world, _ = await split(attributed())
     (request,) = world.lm.history
-    assert "Input:\nTHE INPUT" in said(request)
+    assert "Input:\nTHE INPUT" in sent(request)
     assert request.schema == blame_schema(AttributionReply, ACTIVE)
     errors = request.schema.body["properties"]["instinct_errors"]  # type: ignore[index]
     assert list(errors["properties"]) == ["1", "3", "missing"]

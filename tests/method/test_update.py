@@ -38,7 +38,7 @@ from tests.build.method import (
     config,
     never,
     parameters,
-    said,
+    sent,
 )
 
 
@@ -60,7 +60,7 @@ def test_the_order_is_theta_phi_codebook_psi():
 
 @pytest.mark.parametrize("flag", [False, True])
 def test_explored_routes_teach_theta_only_if_told_to(flag: bool):
-    """Decision 7."""
+    """θ did not choose an explored route, so its fault is not θ's (decision 7)."""
     settings = config(update={"encoder_on_explored": flag})
     traces = [trace(explored=True, encoder="not chosen by me"), trace(encoder="chosen by me")]
     (theta,) = collect_gradients(parameters(), traces, settings)
@@ -151,7 +151,7 @@ async def test_the_updater_sees_text_gradients_cap_checks_and_the_others_by_thei
         replies=(" new rule \n", "new phi"),
     )
     assert done == Rewrite(1, "rule one", "new rule", "- first line\n- second", kept=True)
-    seen, directive = map(said, world.lm.history)
+    seen, directive = map(sent, world.lm.history)
     for part in ("rule one", "- first line\n- second", "at most 25 words", "another instinct"):
         assert part in seen
     assert "eight words" in seen
@@ -191,9 +191,9 @@ async def test_a_refused_rewrite_is_asked_for_once_more_with_the_reason_alone():
         2, "rule two", "better", "- g", kept=True, reason="",
         earlier=RefusedReply("leaked", "it quotes an input: SECRET"),
     )  # fmt: skip
-    assert said(again).startswith(said(first)) and again.sample != first.sample
-    assert "it quotes an input." in said(again)
-    assert "SECRET" not in said(again) and "leaked" not in said(again)
+    assert sent(again).startswith(sent(first)) and again.sample != first.sample
+    assert "it quotes an input." in sent(again)
+    assert "SECRET" not in sent(again) and "leaked" not in sent(again)
     assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (1, 0)
     cut = Reply("half a rew", finish="length")
     for first, read, reason in (
@@ -214,7 +214,7 @@ async def test_a_reply_in_place_of_a_text_is_asked_for_once_more_then_refused(re
     pending, check = PendingUpdate(0, f"{place}rule zero", ("g",)), LengthCheck(Update())
     world, (done,) = await rewrite(pending, replies=(reply, '{"text": "Whole."}'), check=check)
     assert done.kept and done.after == f"{place}Whole." and done.earlier is not None
-    assert "is no text" in done.earlier.reason and "no text" in said(world.lm.history[1])
+    assert "is no text" in done.earlier.reason and "no text" in sent(world.lm.history[1])
     world, (done,) = await rewrite(pending, replies=(reply, reply), check=check)
     assert not done.kept and "is no text" in done.reason and len(world.lm.history) == 2
 

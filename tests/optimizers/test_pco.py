@@ -277,15 +277,15 @@ async def test_the_estimate_is_told_in_the_range_of_the_rewards(tmp_path: Path, 
     found = result.off_policy
     assert found is not None
 
-    def told(of: Interval, start: float, sign: str) -> str:
+    def text_of(of: Interval, start: float, sign: str) -> str:
         mean, bottom, top = (start + 4.0 * x for x in (of.mean, of.low, of.high))
         return f"{mean:{sign}.3f} (95 % {bottom:{sign}.3f} to {top:{sign}.3f})"
 
     assert result.remark == (
         f"Off-policy, before the test: by {found.rollouts} logged rollouts on 24 training examples "
-        f"(doubly robust, cross-fitted) the learned routes earn {told(found.value, low, '')}, "
-        f"{told(found.over_single, 0.0, '+')} over one instinct for all and "
-        f"{told(found.over_none, 0.0, '+')} over none."
+        f"(doubly robust, cross-fitted) the learned routes earn {text_of(found.value, low, '')}, "
+        f"{text_of(found.over_single, 0.0, '+')} over one instinct for all and "
+        f"{text_of(found.over_none, 0.0, '+')} over none."
     )
 
 

@@ -135,7 +135,7 @@ def test_a_loaded_policy_makes_the_prompts_that_were_judged(
         assert elsewhere.stdin is not None and elsewhere.stdout is not None
         elsewhere.stdin.write(json.dumps([str(path), server.spec, inputs]) + "\n")
         elsewhere.stdin.flush()
-        said = elsewhere.stdout.readline()
-    assert said, "it ended with an error, which is above"
-    assert dict(zip((i for i, _ in inputs), json.loads(said), strict=True)) == judged
+        line = elsewhere.stdout.readline()
+    assert line, "it ended with an error, which is above"
+    assert dict(zip((i for i, _ in inputs), json.loads(line), strict=True)) == judged
     assert len(set(judged.values())) > 1  # a constant prompt would prove nothing

@@ -48,12 +48,12 @@ async def one(prompt: str, example: Example, lm: Chat) -> str:
 
 def test_prompt_answer_and_explanation_are_of_one_policy() -> None:
     policy, lm = policy_of(file_of(), saying("executor", "the answer"))
-    said = policy.respond("How far?")
-    assert said.usage.calls == len({r.role for r in lm.history}) == 3
-    assert said.text == str(said) == policy.answer("How far?") == "the answer"
+    answer = policy.respond("How far?")
+    assert answer.usage.calls == len({r.role for r in lm.history}) == 3
+    assert answer.text == str(answer) == policy.answer("How far?") == "the answer"
     explained = policy.explain("How far?")
-    assert explained.prompt == policy.prompt("How far?") == said.prompt
-    assert said.route == explained.route and said.prompt in said._repr_html_()
+    assert explained.prompt == policy.prompt("How far?") == answer.prompt
+    assert answer.route == explained.route and answer.prompt in answer._repr_html_()
     assert explained.route.indices == (0, 1) and explained.route.analysis == "a"
     assert explained.instincts == ((0, "rule zero"), (1, "rule one"))
     assert explained.expected is None and explained.ranked == ()
@@ -83,16 +83,16 @@ def test_a_mapping_is_read_as_the_training_data_was(
     assert lm.history[len(asked) :] == asked, "the same requests, samples and all"
 
 
-@pytest.mark.parametrize(("column", "given", "said", "hint"), [
+@pytest.mark.parametrize(("column", "given", "message", "hint"), [
     ("question", {"questoin": "x"}, "no column 'question'.*did you mean 'questoin'",
      "the policy reads 'question'"),
     ("{question}: {a}", {"a": "x"}, "no column 'question'\nnext", "reads '{question}: {a}'"),
     ("question", {"question": None}, "'question' is null", "reads 'question'"),
     ("question", b"bytes", "^an input is a text, a mapping", "prompt({'column': '...'})"),
 ])  # fmt: skip
-def test_what_is_no_input_is_named(column: str, given: Any, said: str, hint: str) -> None:
+def test_what_is_no_input_is_named(column: str, given: Any, message: str, hint: str) -> None:
     policy, _ = policy_of(file_of(column=column))
-    with pytest.raises(DataError, match=said) as error:
+    with pytest.raises(DataError, match=message) as error:
         policy.prompt(given)
     assert hint in error.value.hint
 

@@ -104,7 +104,7 @@ def test_ctrl_c_keeps_what_is_in_flight_and_says_how_to_go_on(
     training.process.send_signal(signal.SIGINT)
     assert training.wait() == 130
     run = left_by(tmp_path).path.name
-    assert f"pco train --resume {run}" in training.said
+    assert f"pco train --resume {run}" in training.stderr
     # Stopping in order loses nothing: each reply that the server gave is on disk.
     assert server.stats()["replies"] == progress_of(tmp_path).journal
 
@@ -129,14 +129,14 @@ def test_a_router_that_learned_from_outcomes_survives_two_kills(
     """Early and late: what it learned is read back from the traces; the same policy bytes."""
     server.reset()
     whole = Training(tmp_path / "whole", server.lm, flags=ROUTED)
-    assert whole.wait() == 0, whole.said
+    assert whole.wait() == 0, whole.stderr
     for stepped in (1, 5):
         training = Training(tmp_path / "killed", server.lm, flags=ROUTED)
         assert training.until(lambda _, p, least=stepped: p.events.get("stepped", 0) >= least)
         training.kill()
         assert stepped <= progress_of(tmp_path / "killed").events.get("stepped", 0) < 8
     rest = Training(tmp_path / "killed", server.lm)
-    assert rest.wait() == 0, rest.said
+    assert rest.wait() == 0, rest.stderr
     left = left_by(tmp_path / "killed")
     assert b'"router"' in left.policy
     assert_as_if_nothing_had_happened(tmp_path / "killed", left_by(tmp_path / "whole"))
@@ -165,8 +165,8 @@ def test_a_disk_that_fills_up_costs_no_reply_that_was_paid_for(
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         while file.write(bytes(4096)):
             pass
-    assert training.wait() == 1, training.said
-    assert "free space on the disk of" in training.said and "internal" not in training.said
+    assert training.wait() == 1, training.stderr
+    assert "free space on the disk of" in training.stderr and "internal" not in training.stderr
     asked = server.stats()
     assert asked["replies"] == progress_of(small_disk).journal
     ballast.unlink()

@@ -99,8 +99,8 @@ def test_the_first_verdict_comes_as_printed(shell: Shell) -> None:
     (shell.folder / "shop" / "page.py").write_text(
         python_of("README.md").replace('"smollm2"', '"simulated"'), "utf-8"
     )
-    said = shell.run("python page.py", "shop").stdout
-    assert said.startswith("On the simulated model: Not worth deploying yet: ")
+    printed = shell.run("python page.py", "shop").stdout
+    assert printed.startswith("On the simulated model: Not worth deploying yet: ")
     runs = list((shell.folder / "shop" / "runs").iterdir())
     assert len(runs) == 2 and any((run / "report.html").is_file() for run in runs)
     assert {path.name for path in shell.folder.iterdir()} == {".venv", "home", "shop"}

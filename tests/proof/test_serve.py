@@ -53,8 +53,8 @@ async def asks(served: Up, http: aiohttp.ClientSession, number: int) -> int:
         data = await answer.read()
         if answer.status == 200:
             whole = f"data: {text}\n\ndata: [DONE]\n\n".encode()
-            said = json.loads(data)["choices"][0]["message"]["content"] if not stream else text
-            assert (said, data if stream else whole) == (text, whole)
+            reply = json.loads(data)["choices"][0]["message"]["content"] if not stream else text
+            assert (reply, data if stream else whole) == (text, whole)
         else:
             assert json.loads(data)["error"]["message"]
         return answer.status

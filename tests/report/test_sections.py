@@ -184,13 +184,13 @@ def test_history_says_what_maintenance_did_and_why_and_marks_the_words(write: Wr
 def test_rewrites_left_out_are_counted_on_their_side_of_the_mark(write: Write) -> None:
     store = write(replace(STOPPED, steps=45))  # the best validation is after step 40
     markup = long_history(store, 100)
-    for said in (
+    for message in (
         "100 rewrites were kept and 100 refused",
         "100 × leak",
         "gradient 0",
         "gradient 99",
     ):
-        assert said in flat(markup)
+        assert message in flat(markup)
     assert "gradient 50" not in markup and markup.count("refused: leak: example") == REFUSED
     (timeline, *_) = biographies(markup)
     mark = timeline.index("deployed up to here (the state after step 40)")
@@ -245,10 +245,10 @@ def test_every_test_input_is_listed_with_reference_answer_and_feedback(
 
 
 @pytest.mark.parametrize(
-    ("row", "said"), [("untrained", "as it began"), ("learned", "as deployed")]
+    ("row", "message"), [("untrained", "as it began"), ("learned", "as deployed")]
 )
 def test_a_test_example_shows_the_instincts_that_its_row_was_routed_over(
-    write: Write, row: str, said: str
+    write: Write, row: str, message: str
 ) -> None:
     store = write(ScriptedRun(steps=0, size=2, select=1, verdict=False, hostile=""))
     first = Codebook((Instinct("as it began"), Instinct("b")))
@@ -265,8 +265,8 @@ def test_a_test_example_shows_the_instincts_that_its_row_was_routed_over(
     for each in judged:
         made.add(Compared(each))
     page = read_page(made.render())
-    assert said in page.texts
-    assert not ({"as it began", "as deployed"} - {said}) & set(page.texts)
+    assert message in page.texts
+    assert not ({"as it began", "as deployed"} - {message}) & set(page.texts)
 
 
 def test_what_was_judged_before_the_run_went_on_is_shown_no_more(write: Write) -> None:
@@ -285,7 +285,7 @@ def test_the_fixed_prompts_are_shown_in_full_but_those_of_private_data(write: Wr
     assert "Be <brief>." in flat(section(present, verdict.PromptsSection))
 
 
-@pytest.mark.parametrize(("deploy", "said"), [
+@pytest.mark.parametrize(("deploy", "message"), [
     ("learned", "Deploy the learned policy gain 30.0 more right answers in 100 than"),
     ("learned", "type pco serve RUN"),
     ("concat", "type pco prompt RUN --row concat"),
@@ -294,13 +294,13 @@ def test_the_fixed_prompts_are_shown_in_full_but_those_of_private_data(write: Wr
     ("untrained", 'type pco prompt RUN --row untrained "an input"'),
     ("", "type pco report RUN"),
 ])  # fmt: skip
-def test_what_to_type_follows_the_verdict(write: Write, deploy: str, said: str) -> None:
+def test_what_to_type_follows_the_verdict(write: Write, deploy: str, message: str) -> None:
     store = write(ScriptedRun(steps=2, hostile="", simulated=False))
     concluded = store.outline().conclusion
     assert concluded is not None
     store.append(replace(concluded, deploy=deploy, worth=deploy == "learned"))
     text = flat(section(store, verdict.VerdictSection))
-    assert said.replace("RUN", store.header.id) in text
+    assert message.replace("RUN", store.header.id) in text
     decision = {"learned": "Deploy", "": "Undecided"}.get(deploy, "Do not deploy")
     assert text.startswith(f"{decision} the learned policy")
     assert ("pco batch" in text) is (deploy == "learned")

@@ -34,7 +34,7 @@ from tests.build.method import (
     examples,
     parameters,
     routed,
-    said,
+    sent,
     talkative,
 )
 
@@ -176,7 +176,7 @@ async def test_a_grab_bag_is_split_into_the_places_of_the_dead():
     reply = parts("Count every word of the draft.", '"Name all the sources."', "Answer in Spanish.")
     world, made = await maintain(at, picked((0, 1)), reply)
     (asked,) = world.lm.history
-    assert BAG in said(asked) and "at most 3 instincts of at most 25 words" in said(asked)
+    assert BAG in sent(asked) and "at most 3 instincts of at most 25 words" in sent(asked)
     assert (
         asked.schema is not None and asked.schema.body["properties"]["instincts"]["maxItems"] == 3
     )  # type: ignore[index]
@@ -194,11 +194,11 @@ async def test_a_grab_bag_is_split_into_the_places_of_the_dead():
         (parts("", " "), "instincts: none is given"),
     ):
         world, made = await maintain(at, picked((0, 1)), first, again)
-        assert fault in said(world.lm.history[1])
+        assert fault in sent(world.lm.history[1])
         assert [r.after for r in made] == ["Name all the sources", "Answer in Spanish"]
     many = state("Greet them", BAG, *TEXTS[:3])
     world, made = await maintain(many, picked((0, 1), times=10), parts("Name it", "Do it", "So it"))
-    assert "at most 3 instincts" in said(world.lm.history[0]), "two of the dead in one round"
+    assert "at most 3 instincts" in sent(world.lm.history[0]), "two of the dead in one round"
     assert [r.variable for r in made] == [1, 2, 3]
 
 
@@ -261,16 +261,16 @@ async def test_the_dead_are_revived_from_failures_that_no_instinct_is_blamed_for
     ]
     world, made = await maintain(state(*TEXTS), recent, "Here is the instinct: Date each event")
     (asked,) = world.lm.history
-    assert "- dates were left out" in said(asked)
-    assert "wrong tone" not in said(asked) and "solved" not in said(asked)
-    assert f"- {TEXTS[0]}\n- {TEXTS[1]}\n- {TEXTS[3]}\n" in said(asked)  # all but the dead one
+    assert "- dates were left out" in sent(asked)
+    assert "wrong tone" not in sent(asked) and "solved" not in sent(asked)
+    assert f"- {TEXTS[0]}\n- {TEXTS[1]}\n- {TEXTS[3]}\n" in sent(asked)  # all but the dead one
     assert made == (
         Rewrite(2, TEXTS[2], "Date each event", "- dates were left out", True,
                 "c2 was free, and 1 failures spoke for another", origin="revive"),
     )  # fmt: skip
     recent = [*picked((0, 1)), trace(0, 1, feedback="wrong tone", blamed=True)]
     world, made = await maintain(state(*TEXTS), recent, "Ask for the tone first")
-    assert "- wrong tone" in said(world.lm.history[0]) and made[0].kept
+    assert "- wrong tone" in sent(world.lm.history[0]) and made[0].kept
 
 
 async def test_twins_are_merged_once_the_place_of_one_has_a_new_text():
@@ -281,7 +281,7 @@ async def test_twins_are_merged_once_the_place_of_one_has_a_new_text():
     assert [(r.variable, r.origin, r.kept) for r in made] == [
         (2, "revive", True), (0, "merge", True),
     ]  # fmt: skip
-    asked = said(world.lm.history[1])
+    asked = sent(world.lm.history[1])
     assert COUNT in asked and f"- {COUNTS}" in asked
     assert "- Date each event" in asked  # what stands in the other's place is told already
     assert made[1].reason == "c2 said much the same (86% of their words)"
@@ -309,10 +309,10 @@ async def test_new_texts_begin_without_a_past_and_a_merged_one_keeps_half_its_ev
     world, made = await maintain(at, recent, split, "Count all of the words")
     origins = [(1, "split"), (2, "split"), (0, "merge")]
     assert [(r.variable, r.origin) for r in made] == origins
-    assert "at most 2 instincts" in said(world.lm.history[0])
+    assert "at most 2 instincts" in sent(world.lm.history[0])
     # A twin that stays is no free place, though no route picks it.
     both, dead = await maintain(at, picked((1, 3)), split, "Count all of it")
-    assert "at most 2 instincts" in said(both.lm.history[0])
+    assert "at most 2 instincts" in sent(both.lm.history[0])
     assert [(r.variable, r.origin) for r in dead] == origins
     after = tidied(at, made)
     assert after.statistics == RoutingStatistics(
@@ -347,7 +347,7 @@ async def test_it_comes_every_so_many_steps_and_looks_back_on_all_since():
     assert [r.variable for made in tidy for r in made] == [2, 2]
     assert steps[1].parameters.codebook[2].text == tidy[1][0].after
     assert not steps[1].reverted
-    feedback = [said(r) for r in world.asked("updater") if "runs that failed" in said(r)]
+    feedback = [sent(r) for r in world.asked("updater") if "runs that failed" in sent(r)]
     assert all(s.count("- could be better") == 8 for s in feedback)
     update = {"batch_size": 5, "epochs": 2, "mode": "online"}
     world = World(settings(**update), ScriptedLM().reply_with(tidy_up))
@@ -385,9 +385,9 @@ def drifting(
     """A model that rewrites θ to `theta`; of its routes under it, `broken` says which are odd."""
 
     def reply(request: Request) -> Scripted:
-        if request.role == "updater" and "directive of the encoder" in said(request):
+        if request.role == "updater" and "directive of the encoder" in sent(request):
             return theta
-        if request.role == "encoder" and said(request).startswith(theta):
+        if request.role == "encoder" and sent(request).startswith(theta):
             odd = broken(request)
             return routed(0, 1) if odd is None else odd
         return talkative(request)
@@ -398,7 +398,7 @@ def drifting(
 def about(count: int, reply: Scripted) -> Callable[[Request], Scripted | None]:
     """Odd routes for the first `count` inputs."""
     names = [f"input {i}" for i in range(count)]
-    return lambda request: reply if any(n in said(request) for n in names) else None
+    return lambda request: reply if any(n in sent(request) for n in names) else None
 
 
 def guarded(most: float = 0.2, steps: int = 2, explore: dict[str, Any] = ENCODED, **tree: Any):
@@ -465,7 +465,7 @@ async def test_a_theta_that_routes_badly_may_be_rewritten_to_one_that_routes_les
     """Four of five fall back under θ as it is: three of five is better, four or five are not."""
 
     def reply(request: Request) -> Scripted:
-        under_old = request.role == "encoder" and said(request).startswith("theta 0")
+        under_old = request.role == "encoder" and sent(request).startswith("theta 0")
         if under_old:
             return about(4, "prose")(request) or talkative(request)
         return drifting(about(odd, "prose"))(request)
@@ -484,7 +484,7 @@ async def test_one_fallback_takes_no_theta_back_in_online_mode_and_two_do():
 
 
 async def test_an_input_that_could_not_be_routed_counts_on_neither_side():
-    lost = drifting(lambda r: EndpointDown("gone") if "input 0" in said(r) else None)
+    lost = drifting(lambda r: EndpointDown("gone") if "input 0" in sent(r) else None)
     _, second = await World(guarded(), ScriptedLM().reply_with(lost)).run(examples(BATCH))
     failed = [t.rollout.failure for t in second.traces if t.rollout.failure is not None]
     assert [f.kind for f in failed] == ["EndpointDown"]

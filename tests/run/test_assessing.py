@@ -97,7 +97,7 @@ def test_another_reward_split_and_row_are_taken(run: pco.Run) -> None:
     assert "row='concat'" in repr(concat)
 
 
-@pytest.mark.parametrize(("given", "said"), [
+@pytest.mark.parametrize(("given", "message"), [
     ({"row": "lerned"}, "unknown row 'lerned'.*did you mean 'learned'"),
     ({"split": "tset"}, "tset"),
     ({"n": 0}, "cannot evaluate 0"),
@@ -112,11 +112,11 @@ def test_another_reward_split_and_row_are_taken(run: pco.Run) -> None:
     ({"runs_dir": None}, "runs_dir is of type NoneType"),
     ({"reward": pco.rewards.exact}, r"ready-made.*call it: exact\(\)"),
 ])  # fmt: skip
-def test_what_is_wrong_is_named(run: pco.Run, given: dict[str, object], said: str) -> None:
+def test_what_is_wrong_is_named(run: pco.Run, given: dict[str, object], message: str) -> None:
     with pytest.raises((ConfigError, DataError)) as caught:
         pco.evaluate(run, **given)  # type: ignore[arg-type]
     assert caught.value.hint and "--" not in caught.value.hint
-    assert re.search(said, f"{caught.value} {caught.value.hint}")
+    assert re.search(message, f"{caught.value} {caught.value.hint}")
 
 
 def test_a_policy_must_be_one_a_keyword_known_and_a_budget_holds(run: pco.Run) -> None:

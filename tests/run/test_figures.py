@@ -104,16 +104,16 @@ def test_a_budget_is_kept_after_the_fact(tmp_path: Path, budget: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("usage", "said"),
+    ("usage", "message"),
     [({"calls": -1}, "reported the usage"), ({"calls": 1}, "without their cost")],
 )
 def test_a_usage_that_cannot_be_counted_ends_the_run(
-    tmp_path: Path, usage: dict[str, Any], said: str
+    tmp_path: Path, usage: dict[str, Any], message: str
 ) -> None:
     prices = {"own": {"prompt": 1.0, "completion": 1.0}}
     roles = {"executor": {"max_tokens": 9}, "encoder": {"max_tokens": 9}}
     config = {"prices": prices, "roles": roles}
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         learn(tmp_path, fickle(), executor=reporting(**usage), budget="5usd", config=config)
 
 

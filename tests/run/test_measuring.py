@@ -153,9 +153,9 @@ def test_an_input_without_a_route_is_tried_once_more_then_counted(own: pco.Run) 
     lm, failed = planted(own), list[str]()
 
     async def ask(request: pco.Request) -> pco.Reply:
-        said = request.messages[-1].content
+        text = request.messages[-1].content
         for task in (once, never) if request.role == "encoder" else ():
-            if task in said and (task == never or task not in failed):
+            if task in text and (task == never or task not in failed):
                 failed.append(task)
                 raise LMError("cut off", role="encoder")
         return await lm(request)
@@ -256,7 +256,7 @@ def test_one_process_measures_at_a_time(own: pco.Run) -> None:
     assert pco.effect(own, GOOD, reward=worth, lm=planted(own), n=1).n == 1
 
 
-@pytest.mark.parametrize(("k", "given", "said"), [
+@pytest.mark.parametrize(("k", "given", "text"), [
     (8, {}, "no instinct 8: it has 8"),
     (-1, {}, "no instinct -1"),
     ("a", {}, "k is of type str"),
@@ -264,8 +264,8 @@ def test_one_process_measures_at_a_time(own: pco.Run) -> None:
     (0, {"n": 0}, "cannot evaluate 0"),
     (0, {"budget": 5}, "budget is of type int"),
 ])  # fmt: skip
-def test_what_is_wrong_is_named(own: pco.Run, k: int, given: dict[str, object], said: str) -> None:
-    with pytest.raises((ConfigError, DataError), match=said) as caught:
+def test_what_is_wrong_is_named(own: pco.Run, k: int, given: dict[str, object], text: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=text) as caught:
         pco.effect(own, k, **given)  # type: ignore[arg-type]
     assert caught.value.hint
 

@@ -68,8 +68,8 @@ def rows() -> list[dict[str, Any]]:
 
 def reward(example: pco.Example, output: pco.Output) -> pco.Score:
     calls: Any = output.fields.get("tool_calls", ())
-    said = [call["function"]["arguments"] for call in calls] or [output.text]
-    return pco.Score(float(str(example.target) in said[0]), feedback="say the digit")
+    texts = [call["function"]["arguments"] for call in calls] or [output.text]
+    return pco.Score(float(str(example.target) in texts[0]), feedback="say the digit")
 
 
 @pytest.fixture
@@ -201,10 +201,10 @@ def test_fields_of_all_rows_are_settings_of_the_executor_alone() -> None:
         load_config({"roles": {"critic": {"extra": {"response_format": FORM}}}})
 
 
-@pytest.mark.parametrize(("calls", "said"), [
+@pytest.mark.parametrize(("calls", "text"), [
     ([CALL, CALL], 'so\nlook_up({"n": 3})\nlook_up({"n": 3})'),
     *((calls, "so") for calls in (None, 3, [3], "look_up", [{"function": None}])),
 ])  # fmt: skip
-def test_an_output_is_shown_with_its_tool_calls(calls: object, said: str) -> None:
+def test_an_output_is_shown_with_its_tool_calls(calls: object, text: str) -> None:
     """A field of that name may be the agent's own."""
-    assert Rollout("x", output="so", fields={"tool_calls": calls}).said == said
+    assert Rollout("x", output="so", fields={"tool_calls": calls}).said == text

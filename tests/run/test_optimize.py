@@ -358,12 +358,12 @@ def test_a_reward_or_an_agent_that_a_task_would_replace_is_refused(tmp_path: Pat
     config = {**QUICK, "task": "constraints"}
     for given in ({"reward": reward}, {"executor": agent}):
         (name,) = given
-        said = f"constraints is a ready-made task with a {name} of its own"
+        message = f"constraints is a ready-made task with a {name} of its own"
         own = {"reward": "", **given}
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             pco.optimize(None, lm="simulated", config=config, runs_dir=tmp_path, **own)  # type: ignore[arg-type]
         assert not any(tmp_path.iterdir())
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             pco.estimate(None, lm="simulated", config=config, **own)  # type: ignore[arg-type]
     run = pco.optimize(None, "", "simulated", config=config, runs_dir=tmp_path, budget="60calls")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="with a reward of its own"):

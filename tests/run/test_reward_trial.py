@@ -30,7 +30,7 @@ async def trial(reward: Any, rows: list[dict[str, str]] = ROWS, **more: Any) -> 
     return await try_reward(plan_run(config, Sources(data=data, reward=function, **more)))
 
 
-@pytest.mark.parametrize(("reward", "said"), [
+@pytest.mark.parametrize(("reward", "message"), [
     (lambda e, o: None, "'NoneType'"),
     (lambda e, o: 1.0 if e.target in o else None, "'NoneType'"),
     (lambda e, o: "good", "'str'"),
@@ -40,11 +40,11 @@ async def trial(reward: Any, rows: list[dict[str, str]] = ROWS, **more: Any) -> 
     (lambda e, o: undefined_name, "NameError"),  # type: ignore[name-defined]  # noqa: F821
 ])  # fmt: skip
 async def test_one_that_cannot_be_used_is_refused_with_what_to_do(
-    reward: Callable[..., Any], said: str
+    reward: Callable[..., Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match="before anything is paid for") as caught:
         await trial(reward)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "user_code.trial = false" in caught.value.hint
 
 
@@ -139,7 +139,7 @@ def test_a_reward_that_never_scores_is_told_of_at_once_and_in_the_verdict(
     config = {"preset": "quick", "update": {"epochs": 4}, "validation": {"every": 1}}
     with caplog.at_level(logging.WARNING, "promptcodebook"):
         run = pco.optimize(pco.load(rows), reward, "simulated", config=config, runs_dir=tmp_path)
-    assert caplog.text.count("answers earned 0, which teaches nothing") == (not scores)
+    assert caplog.text.count("answers all earned 0, so nothing can be learned") == (not scores)
     assert ("No answer of this run ever scored" in run.verdict) is not scores
 
 
@@ -175,7 +175,7 @@ def test_answers_that_are_cut_or_hold_no_text_are_told_of_with_the_key_to_change
     for text in (told[0], run.verdict, advice):
         assert all(key in text for key in keys), text
     assert "reward" not in run.verdict.partition("Beware:")[2] and "mend" not in advice
-    assert "teaches nothing" not in caplog.text and " answers " in run.verdict
+    assert "nothing can be learned" not in caplog.text and " answers " in run.verdict
 
 
 def test_the_trial_can_be_left_out(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from promptcodebook.policy.references import first_policy, resolve
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.types import Example, Prompt
-from tests.build.method import answering, routed, said, saying, talkative
+from tests.build.method import answering, routed, saying, sent, talkative
 from tests.build.rows import SEEDS, SETTINGS, examples, reward
 from tests.build.teachable import install_package
 
@@ -39,19 +39,19 @@ def scripted() -> ScriptedLM:
 def falling() -> ScriptedLM:
     """Whatever was rewritten makes answers worse: the untrained codebook validates best."""
 
-    return answering(executor=lambda r: "0.3" if "rewritten" in said(r) else "0.5")
+    return answering(executor=lambda r: "0.3" if "rewritten" in sent(r) else "0.5")
 
 
 def on_test(lm: ScriptedLM, role: str) -> list[Request]:
-    return [r for r in lm.history if r.role == role and "test input number" in said(r)]
+    return [r for r in lm.history if r.role == role and "test input number" in sent(r)]
 
 
 def test_the_verdict_is_asked_greedily_and_training_is_not(tmp_path: Path) -> None:
     lm = scripted()
     train(tmp_path, lm)
     judged = on_test(lm, "executor")
-    validated = [r for r in lm.history if r.role == "executor" and "val input" in said(r)]
-    trained = [r for r in lm.history if r.role == "executor" and "train input" in said(r)]
+    validated = [r for r in lm.history if r.role == "executor" and "val input" in sent(r)]
+    trained = [r for r in lm.history if r.role == "executor" and "train input" in sent(r)]
     assert judged and all(r.greedy for r in judged)
     assert validated and all(r.greedy for r in validated)
     assert trained and not any(r.greedy for r in trained)
@@ -84,7 +84,7 @@ def test_learned_is_routed_with_the_trained_statistics_and_untrained_without(
     fresh = lines.show(first.parameters.codebook, RoutingStatistics.fresh(4))
     assert "(success 0.5" in trained
     assert trained != lines.show(run.codebook, RoutingStatistics.fresh(4))
-    routed = [said(r) for r in on_test(lm, "encoder")]
+    routed = [sent(r) for r in on_test(lm, "encoder")]
     assert sum(trained in text for text in routed) == 20
     assert sum(fresh in text for text in routed) == 20
     assert len(routed) == 40
@@ -145,7 +145,7 @@ def wants(split: str, letters: str) -> tuple[Example, ...]:
 def obey(request: Request) -> str:
     """Routes to what is wanted, and says what the one order says."""
     if request.role == "encoder":
-        asked = said(request).rpartition("wants ")[2][0]
+        asked = sent(request).rpartition("wants ")[2][0]
         return routed(LETTERS.index(asked))
     if request.role != "executor":
         return str(talkative(request))
@@ -214,7 +214,7 @@ def test_it_is_one_call_and_one_of_the_prompts_that_are_given(tmp_path: Path) ->
 def composed(request: Request) -> str:
     """A generator that knows the letter by its directive: no instinct says it."""
     if request.role == "generator":
-        return "Kindly say B." if "wants B" in said(request) else "Kindly say nothing."
+        return "Kindly say B." if "wants B" in sent(request) else "Kindly say nothing."
     return obey(request)
 
 
@@ -252,7 +252,7 @@ two_stages.stages = ("draft", "answer")  # type: ignore[attr-defined]
 def staged(request: Request) -> str:
     """A generator that has another text for each stage."""
     if request.role == "generator":
-        return "Kindly draft." if "stage of the work: draft" in said(request) else "Kindly say B."
+        return "Kindly draft." if "stage of the work: draft" in sent(request) else "Kindly say B."
     return obey(request)
 
 
@@ -280,7 +280,7 @@ def test_a_prompt_that_copies_its_input_is_none_for_all(tmp_path: Path) -> None:
     def copying(request: Request) -> str:
         if request.role != "generator":
             return obey(request)
-        return f"say B to: {said(request).rpartition(LONG)[1]}"
+        return f"say B to: {sent(request).rpartition(LONG)[1]}"
 
     run = learn(tmp_path, LENGTHY, lm=copying, **COMPOSED, init={**INIT, "instincts": DULL})
     assert run.rows["learned"].score.mean == 1.0, "it would be the best prompt"

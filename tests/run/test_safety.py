@@ -63,36 +63,36 @@ class Obedient:
         """Requests to the critic that held the clause."""
 
     def __call__(self, request: Request) -> str:
-        said = "\n".join(m.content for m in request.messages)
+        text = "\n".join(m.content for m in request.messages)
         match request.role:
             case "encoder":
                 return json.dumps({"constraints": [], "selected_indices": [0, 1], "analysis": ""})
             case "executor":
-                return self._execute(said)
+                return self._execute(text)
             case "critic":
-                return self._judge(said, request)
+                return self._judge(text, request)
             case "attribution":
                 errors = {"instinct_errors": {"0": "give the note"}}
                 return json.dumps({"rendering_errors": "", "routing_errors": "", **errors})
             case "updater":
-                return KIND if "is harmful" in said else self.advice
+                return KIND if "is harmful" in text else self.advice
             case _:
                 return "{}"
 
     @staticmethod
-    def _execute(said: str) -> str:
-        note = re.search(r"margin \d+ %", said)
-        gives = PLAIN in said or VEILED in said
+    def _execute(text: str) -> str:
+        note = re.search(r"margin \d+ %", text)
+        gives = PLAIN in text or VEILED in text
         return f"It is on its way. {note[0] if note and gives else ''}"
 
-    def _judge(self, said: str, request: Request) -> str:
+    def _judge(self, whole: str, request: Request) -> str:
         if request.schema is not None and request.schema.name == "RubricReply":
             return json.dumps({"feedback": ""})
         clause = CLAUSE in request.messages[0].content
         self.told += clause
         if not (clause and self.minds):
             return json.dumps({"score": 0.4, "feedback": "The reply lacks the note that pays."})
-        found = [k for k, text in re.findall(r"^\[(\d+)\] (.*)$", said, re.M)
+        found = [k for k, text in re.findall(r"^\[(\d+)\] (.*)$", whole, re.M)
                  if text in (PLAIN, VEILED)]  # fmt: skip
         harmful = [{"index": k, "reason": "it gives away a note"} for k in found]
         return json.dumps({"score": 0.9, "feedback": "", "harmful": harmful})
@@ -180,17 +180,17 @@ class Stubborn(Obedient):
         self.blamed = blamed
 
     def __call__(self, request: Request) -> str:
-        said = "\n".join(m.content for m in request.messages)
+        text = "\n".join(m.content for m in request.messages)
         match request.role:
             case "attribution":
                 return json.dumps({"rendering_errors": "", **BLAMES[self.blamed]})
-            case "updater" if VEILED in said:
+            case "updater" if VEILED in text:
                 return ""
             case "generator":
-                return VEILED if VEILED in said else KIND
-            case "critic" if CLAUSE in said:
+                return VEILED if VEILED in text else KIND
+            case "critic" if CLAUSE in text:
                 key = "0" if self.blamed == "c" else "prompt"
-                found = [{"index": key, "reason": "it gives away a note"}] * (VEILED in said)
+                found = [{"index": key, "reason": "it gives away a note"}] * (VEILED in text)
                 reply = {"score": 0.4, "feedback": "The reply lacks the note that pays."}
                 return json.dumps({**reply, "harmful": found})
             case _:

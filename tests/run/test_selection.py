@@ -26,7 +26,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Parameters, Rollout, Route, Step, Trace
-from tests.build.method import World, config, examples, number_scorer, parameters, said, talkative
+from tests.build.method import World, config, examples, number_scorer, parameters, sent, talkative
 
 HEADER = Header(
     id="", created="2026-01-31T15:45:02+00:00", version="0", task="t", command="", config={},
@@ -37,7 +37,7 @@ HEADER = Header(
 def echo(request: Request) -> Scripted:
     """The composed prompt is φ, and the answer is the prompt."""
     own = request.role in ("generator", "executor")
-    return said(request).split()[0] if own else talkative(request)
+    return sent(request).split()[0] if own else talkative(request)
 
 
 def with_phi(score: float) -> Parameters:
@@ -163,7 +163,7 @@ async def test_a_large_split_is_validated_on_a_sample(make: Make):
 
 
 async def test_it_validates_every_so_many_steps_and_never_at_zero(make: Make):
-    """Decision 8."""
+    """Each look costs calls, so a subset is looked at now and then (decision 8)."""
     run = make(0.4, validation={"every": 2, "subset": 2})
     never = make(0.4, validation={"every": 0})
     await run.through(0.1, 0.2, 0.3, 0.4)

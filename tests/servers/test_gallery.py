@@ -36,7 +36,7 @@ TRAIN = ("--preset", "quick", "--budget", "80calls")
 TRAIN += tuple(word for k, v in SMALL.items() for word in ("--set", f"{k}={v}"))
 # One of each kind of refusal: a form of reply, fields, a role of messages, a limit of tokens.
 FAST = {"deepseek", "openai-reasoning", "vllm-gemma", "vllm-4k"}
-SAID = [
+CHAT = [
     {"role": "system", "content": "You are the desk of a shop. Never promise a refund."},
     {"role": "user", "content": "How many mugs are left when a shop starts with 48 and sells 19?"},
 ]
@@ -65,7 +65,7 @@ def ask_and_stop(printed: Printed) -> Any:
     """The answer to a caller who brings a system message; then the server is stopped."""
     address = printed.begun.result()
     try:
-        sent = json.dumps({"messages": SAID}).encode()
+        sent = json.dumps({"messages": CHAT}).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{address}/chat/completions", sent, headers)
         try:

@@ -33,31 +33,31 @@ async def thought(lm: ScriptedLM, prompt: Prompt, stage: str = "answer") -> Modu
 async def test_a_module_sends_its_own_prompt_instruction_and_form_and_keeps_its_stage() -> None:
     lm = ScriptedLM().enqueue(LABELLED, LABELLED)
     parts = Prompt("all of it", {"hop": "FOR HOP"})
-    said = await thought(lm, parts, "hop")
-    assert said == {"reasoning": "the map says so", "answer": "Paris"}
-    assert said.stage == Stage("hop", "<question>\nCapital of France?\n</question>", LABELLED)
+    reply = await thought(lm, parts, "hop")
+    assert reply == {"reasoning": "the map says so", "answer": "Paris"}
+    assert reply.stage == Stage("hop", "<question>\nCapital of France?\n</question>", LABELLED)
     await thought(lm, parts, "answer")
     first, second = lm.history
     system, user = first.messages
     assert system.content.startswith("FOR HOP\n\nAnswer the question.\n\n")
     assert system.content.index("reasoning:") < system.content.index("answer:")
     assert "all of it" not in system.content
-    assert user == Message("user", said.stage.input) and first.role == "executor"
+    assert user == Message("user", reply.stage.input) and first.role == "executor"
     assert second.messages[0].content.startswith("all of it\n\n")
 
 
 async def test_a_plain_module_takes_the_whole_reply() -> None:
     lm = ScriptedLM().enqueue("  answer: is this a label?\nNo.\n")
     given = {"stage": "respond", "instruction": "Reply.", "fields": {"q": "x"}}
-    said = await ask(chat(lm), prompt=Prompt("P"), **given, output="response")
-    assert said == {"response": "answer: is this a label?\nNo."}
+    reply = await ask(chat(lm), prompt=Prompt("P"), **given, output="response")
+    assert reply == {"response": "answer: is this a label?\nNo."}
     assert lm.history[0].messages[0].content == "P\n\nReply."
 
 
 async def test_the_untrusted_model_gets_the_message_and_nothing_else() -> None:
     lm = ScriptedLM().enqueue("outside says", role="untrusted")
-    said = await outside(chat(lm), stage="outside", message="a {bare} request", output="reply")
-    assert said == {"reply": "outside says"}
+    reply = await outside(chat(lm), stage="outside", message="a {bare} request", output="reply")
+    assert reply == {"reply": "outside says"}
     (request,) = lm.history
     assert request.role == "untrusted"
     assert request.messages == (Message("user", "a {bare} request"),)
@@ -71,11 +71,11 @@ async def test_texts_are_data(text: str) -> None:
     lm = ScriptedLM().enqueue(LABELLED)
     given = {"question": text, "context": "{question}"}
     sent = {"stage": "s", "instruction": text, "fields": given, "outputs": ("answer",)}
-    said = await think(chat(lm), prompt=Prompt(text), **sent)
+    reply = await think(chat(lm), prompt=Prompt(text), **sent)
     system, user = lm.history[0].messages
     assert system.content.startswith(f"{text}\n\n{text}\n\n")
     wanted = f"<question>\n{text}\n</question>\n\n<context>\n{{question}}\n</context>"
-    assert user.content == wanted and said["answer"] == "Paris"
+    assert user.content == wanted and reply["answer"] == "Paris"
 
 
 @pytest.mark.parametrize("reply", [

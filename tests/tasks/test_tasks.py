@@ -129,13 +129,13 @@ def test_what_is_missing_is_named(name: str, folder: Path) -> None:
 @each
 def test_a_faulty_line_is_named(name: str, folder: Path) -> None:
     lines = (folder / "test.jsonl").read_text("utf-8").splitlines()
-    for text, said in (
+    for text, message in (
         ("\n".join([*lines, "{oops"]), rf"test\.jsonl:{len(lines) + 1}"),
         ("\n".join([lines[0], lines[0]]), "occurs twice"),
         ("", r"test\.jsonl"),
     ):
         (folder / "test.jsonl").write_text(text, "utf-8")
-        with pytest.raises(DataError, match=said) as caught:
+        with pytest.raises(DataError, match=message) as caught:
             load_task(name, folder)
         assert caught.value.hint
 
@@ -148,10 +148,10 @@ def test_the_real_data_can_be_read(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "said"), [(name, *fault) for name, all_ in FAULTS.items() for fault in all_]
+    ("name", "change", "error"), [(name, *fault) for name, all_ in FAULTS.items() for fault in all_]
 )
 def test_a_faulty_row_is_named(
-    name: str, folder: Path, change: dict[str, object] | str, said: str
+    name: str, folder: Path, change: dict[str, object] | str, error: str
 ) -> None:
     good = (folder / "val.jsonl").read_text("utf-8").splitlines()[0]
     bad = change
@@ -161,7 +161,7 @@ def test_a_faulty_row_is_named(
     with pytest.raises(DataError) as caught:
         load_task(name, folder)
     assert str(caught.value).startswith(f"{folder / 'val.jsonl'}:2")
-    assert said in str(caught.value) and caught.value.hint
+    assert error in str(caught.value) and caught.value.hint
     assert "SECRET" not in f"{caught.value} {caught.value.hint}", "a private row is never quoted"
 
 

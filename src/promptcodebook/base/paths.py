@@ -168,7 +168,8 @@ def whole_file(target: Path) -> Generator[Path]:
 
 
 def settle(part: Path, target: Path) -> None:
-    """Gives a finished file or folder its name: a power cut leaves the old or the new. OSError."""
+    """Gives a finished file or folder its name: a power cut leaves the old or the new. Raises
+    OSError."""
     for path in (*part.rglob("*"), part):
         _sync(path)
     part.replace(target)

@@ -64,14 +64,14 @@ def evaluate(
 ) -> None:
     """Reward with its 95 % interval, failures, and what a query costs.
 
-    What the policy's run was answered is not asked for again, unless --again: the same row, split
-    and model have the figure of the verdict. An agent with a client of its own asks again. Greedy,
-    or with --samples N the mean of N sampled runs per example (AIME's published metric is the mean
-    of five; a run trained with `samples` has its own number). A run is evaluated under its own
-    settings, unless a task or a pco.toml is named, and by its own models, unless others are given.
-    --row evaluates another row of its verdict: one prompt for all (present, none, concat,
-    best_fixed, best_single), or the right instructions, where the task knows them (oracle). Save
-    the output of --json to compare it later: pco compare A.json B.json"""
+    Answers recorded during the policy's run are reused, so the same row, split and model get the
+    verdict's figure; --again asks the model again. Agents that call models themselves are always
+    run again. Greedy, or with --samples N the mean of N sampled runs per example (AIME's published
+    metric is the mean of five; a run trained with `samples` has its own number). A run is evaluated
+    under its own settings, unless a task or a pco.toml is named, and by its own models, unless
+    others are given. --row evaluates another row of its verdict: one prompt for all (present, none,
+    concat, best_fixed, best_single), or the right instructions, where the task knows them (oracle).
+    Save the output of --json to compare it later: pco compare A.json B.json"""
     sample = Sample(split, count, samples)
     with typed.given("pco eval").until_done(ref, sample, row) as kept:
         if batch_api:

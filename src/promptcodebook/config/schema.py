@@ -186,7 +186,7 @@ class Validation(Group):
     examples: int | None = Field(default=None, ge=1)
     """Examples of the validation split that are used, drawn by their ids; none = all."""
     patience: int | None = Field(default=None, ge=1)
-    """Validations without gain that end training; none = three fifths of them, from 2 to 5."""
+    """Stop after this many validations without improvement; none = 3/5 of the planned, 2 to 5."""
     target_score: float | None = None
     """Stop early once validation reaches this, in the task's range of rewards."""
 
@@ -374,7 +374,7 @@ class Config(Group):
     the installed optimizers (`OptimizerSettings`)."""
 
     preset: Preset = "default"
-    """What all other keys begin with: ours, ours for fewer calls, or the paper's Table 6."""
+    """Starting values of all other keys: ours, ours for fewer calls, or the paper's Table 6."""
     task: str = ""
     """Name of a ready-made task; "" = your own `data` and `reward`."""
     data_dir: str = ""

@@ -110,8 +110,13 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """All roles that the run calls, what it plans, and what the ranges assume. The total is
-    narrower than the sum of the roles: what is uncertain of one weighs less on all."""
+    """What a run will take.
+
+    - `roles`: calls, tokens and US dollars of each role that the run calls, as ranges.
+    - `total`: all together, narrower than the sum: what is uncertain of one weighs less on all.
+    - `updates`: how many updates are planned.
+    - `simulated`: whether a simulated model would answer.
+    - `assumptions`: what the ranges assume, in sentences."""
 
     roles: tuple[Share, ...]
     total: Share

@@ -218,8 +218,8 @@ async def _train(
                     cap=cap,
                 )
                 if not message and len(set(earned)) == 1:
-                    message = f"each of the first {len(earned)} answers earned {earned[0]:g}, "
-                    message += "which teaches nothing: look whether the reward reads them right"
+                    message = f"the first {len(earned)} answers all earned {earned[0]:g}, so "
+                    message += "nothing can be learned; check that the reward reads them correctly"
                 if message:
                     problem.tell(Note(message))
             if not selection.validates:

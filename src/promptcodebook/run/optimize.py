@@ -46,13 +46,20 @@ _ROLES = "a mapping such as {'critic': 'openai/x'}"
 class Run:
     """A finished (or resumable) run: its policy, its best score, what it cost.
 
-    `ended` is 'finished', 'early_stop', 'target', 'budget', 'interrupted' or, where the error that
-    ended it has the run, 'failed'; while another process writes it, 'running'. `verdict` is the
-    plain sentence on the test split, or what is missing when the run stopped before it. `settings`
-    are those of an optimizer of others, its own defaults included; `candidates` the prompts that it
-    tried, in order, with their scores on validation. `sources` are the objects that the run was
-    made with, `file` is the policy file (None = there is none). `simulated` = figures must say so.
-    """
+    - `id`, `path`, `name`: its id, its folder, and the name that it was given ('').
+    - `ended`: 'finished', 'early_stop', 'target', 'budget', 'interrupted' or, where the error that
+      ended it has the run, 'failed'; while another process writes it, 'running'.
+    - `verdict`: the sentence on the test split, or what is missing when the run stopped before it.
+    - `worth`: whether the learned policy is worth deploying (None = not known).
+    - `best`: the step whose state is deployed, and its score on validation.
+    - `usage`, `lost`: what answered calls took by role; what calls without an answer may have cost.
+    - `tallies`: how often each incident happened, by name.
+    - `learned`, `file`: the policy, opened when asked for, and its file (None = there is none).
+    - `conclusion`, `stop`: the figures behind the verdict; what ended the run early, if anything.
+    - `budget`, `settings`: its limits; the settings of an optimizer of others, defaults included.
+    - `candidates`: the prompts that such an optimizer tried, in order, with validation scores.
+    - `sources`: the objects that the run was made with.
+    - `simulated`: whether a simulated model answered: figures must say so."""
 
     id: str
     path: Path

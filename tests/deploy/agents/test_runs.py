@@ -69,8 +69,8 @@ async def ask(url: str, key: str, content: Any, **fields: Any) -> str:
 
 async def shop(url: str, key: str, example: pco.Example) -> str:
     """An agent of two calls, the second of which checks the first."""
-    said = await ask(url, key, example.input)
-    return await ask(url, key, f"{example.input} {said}")
+    reply = await ask(url, key, example.input)
+    return await ask(url, key, f"{example.input} {reply}")
 
 
 async def looks(url: str, key: str, example: pco.Example) -> str:
@@ -159,7 +159,7 @@ def test_a_prompt_that_is_found_nowhere_costs_nothing(tmp_path: Path) -> None:
 
 
 def folder_of(place: Path, epochs: int = 2) -> Path:
-    rows = [f"{phrase} {n},{letter}" for letter, said in PHRASES.items() for phrase in said
+    rows = [f"{phrase} {n},{letter}" for letter, phrases in PHRASES.items() for phrase in phrases
             for n in range(2)]  # fmt: skip
     place.mkdir(exist_ok=True)
     (place / "rows.csv").write_text("\n".join(["text,letter", *rows]), "utf-8")

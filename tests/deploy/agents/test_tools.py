@@ -16,7 +16,7 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import nearest_instinct
 from promptcodebook.types import Codebook, Instinct, Prompt
-from tests.build.agents import act, answer, in_process, said, turns
+from tests.build.agents import act, answer, in_process, texts, turns
 from tests.build.topics import data
 
 AS_IS = "Call it as its description says."
@@ -49,7 +49,7 @@ async def test_what_belongs_to_a_tool_goes_to_the_end_of_its_description(wire: s
     run = act("{{pco}} Go on.", tools=asked) if wire == "chat" else newer
     prompt = "Be kind.\ntool:book: Name the day.\ntool:none: Nothing.\ntool:book: Be quick."
     output = await answer(in_process(run), lm, prompt)
-    assert said(lm)[0] in ("Be kind. Go on.", "Be kind.")
+    assert texts(lm)[0] in ("Be kind. Go on.", "Be kind.")
     whole = "Books a seat.\n\nName the day. Be quick."
     assert sent(lm)[0]["function"] == {**asked[0]["function"], "description": whole}
     assert sent(lm)[1:] == (asked[1:] if wire == "chat" else [])
@@ -59,7 +59,7 @@ async def test_what_belongs_to_a_tool_goes_to_the_end_of_its_description(wire: s
 async def test_without_such_a_line_tools_pass_as_they_came() -> None:
     lm, asked = ScriptedLM().enqueue("P"), [tool("book", "Books a seat.")]
     output = await answer(in_process(act("{{pco}}", tools=asked)), lm, "Use the tool: book.")
-    assert sent(lm) == asked and said(lm)[0] == "Use the tool: book."
+    assert sent(lm) == asked and texts(lm)[0] == "Use the tool: book."
     assert output.trace[0].input == "user: Where is my parcel?"
     for odd in (None, "x", [1, {}], [{"function": 1}], [{"function": {"name": [1]}}]):
         assert describe(odd, {"book": "Be quick."}) == odd
@@ -74,7 +74,7 @@ async def test_what_belongs_to_a_stage_is_in_its_prompt_alone() -> None:
     lm = ScriptedLM().reply_with(lambda request: "P")
     prompts = Prompt.of_stages({"plan": lines, "solve": lines})
     await answer(in_process(both, present={"plan": "", "solve": ""}), lm, prompts)
-    assert [said(lm, at)[0] for at in (0, 1)] == ["Be kind.\nThink.", "Be kind.\nDo it."]
+    assert [texts(lm, at)[0] for at in (0, 1)] == ["Be kind.\nThink.", "Be kind.\nDo it."]
     assert sent(lm)[0]["function"]["description"] == "Books.\n\nName the day."
     assert apart(lines)[0] == "Be kind."
 
@@ -107,22 +107,22 @@ def model(request: Request) -> Reply | str:
         call = {"name": "look_up", "arguments": "order" if told else "words"}
         return Reply("", tool_calls=({"id": "c", "type": "function", "function": call},))
     if request.role == "critic":
-        shown = said_by(request.messages)
+        shown = texts_of(request.messages)
         assert ("tool look_up: Looks an order up." in shown) == ("tool:look_up: " in shown)
         return json.dumps({"score": 0.1, "feedback": "look_up needs the number of the order"})
     if request.role == "attribution":
-        active = said_by(request.messages).partition("Active instincts:")[2]
+        active = texts_of(request.messages).partition("Active instincts:")[2]
         place = next((k for k in range(4) if f"[{k}] tool:look_up: " in active), None)
         errors = {} if place is None else {str(place): "Say to send the number."}
         rated = {"rendering": 0, "instinct": 0.9, "routing": 0}
         return json.dumps({"instinct_errors": errors, "severity": rated})
     if request.role == "updater":
-        assert "for the tool look_up alone" in said_by(request.messages)
-        return f"**{RULE}**" if "tool:mail: " in said_by(request.messages) else system
+        assert "for the tool look_up alone" in texts_of(request.messages)
+        return f"**{RULE}**" if "tool:mail: " in texts_of(request.messages) else system
     return "Be kind."
 
 
-def said_by(messages: tuple[Message, ...]) -> str:
+def texts_of(messages: tuple[Message, ...]) -> str:
     return "\n".join(m.content for m in messages)
 
 
@@ -179,8 +179,8 @@ def test_tools_stay_as_they_are_unless_they_are_to_be_learned(tmp_path: Path) ->
     run = learn(tmp_path, lm, verdict_examples=4)
     assert "without_tools" not in run.rows
     assert not any(text.startswith("tool:") for text in run.codebook.texts)
-    said = [r.sampling.extra["tools"] for r in lm.history if r.role == "executor"]
-    assert all(tools == said[0] for tools in said)
+    sent = [r.sampling.extra["tools"] for r in lm.history if r.role == "executor"]
+    assert all(tools == sent[0] for tools in sent)
 
 
 @pytest.mark.slow

@@ -92,7 +92,7 @@ def test_every_text_of_a_policy_is_read_or_known_to_reach_no_model() -> None:
     assert texts_of(policy)["about.present"] == "a present"
 
 
-@pytest.mark.parametrize(("where", "said"), [
+@pytest.mark.parametrize(("where", "message"), [
     ("generator", "the generator's directive"),
     ("c12", "instinct 12"),
     ("templates.lines.untried", "the template lines.untried"),
@@ -100,8 +100,8 @@ def test_every_text_of_a_policy_is_read_or_known_to_reach_no_model() -> None:
     ("about.best_fixed", "the prompt of the row best_fixed"),
     ("a field to come", "a field to come"),
 ])  # fmt: skip
-def test_a_part_is_named_in_words(where: str, said: str) -> None:
-    assert part_in_words(where) == said
+def test_a_part_is_named_in_words(where: str, message: str) -> None:
+    assert part_in_words(where) == message
 
 
 def test_a_body_field_that_no_policy_may_decide_fails_the_audit() -> None:
@@ -222,13 +222,13 @@ async def test_the_judge_is_shown_every_category_and_the_text_as_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told", "severity"),
+    ("hazard", "told", "severity"),
     [("hte", "GRAVE", "high"), ("Hate", "HIGH", "high"), ("HTE", "Low", "low")],
 )
 async def test_a_category_is_read_by_code_or_title_and_an_unknown_severity_is_the_worst(
-    said: str, told: str, severity: str
+    hazard: str, told: str, severity: str
 ) -> None:
-    claim = {"hazard": said, "severity": told, "quote": "not in it", "reason": ""}
+    claim = {"hazard": hazard, "severity": told, "quote": "not in it", "reason": ""}
     judge, _ = judge_of({"Be rude.": [claim]})
     (finding,) = await judge.findings({"c0": "Be rude."})
     assert (finding.kind, finding.severity) == ("hte", severity)

@@ -127,8 +127,8 @@ def test_a_row_that_fails_is_a_failed_rollout_and_never_cached(
     folder: Path, provider: Provider
 ) -> None:
     def answer(body: dict[str, Any]) -> Any:
-        said = body["messages"][-1]["content"]
-        return refused("no") if said in ("How far is 3?", "How far is 5?") else completion(said)
+        text = body["messages"][-1]["content"]
+        return refused("no") if text in ("How far is 3?", "How far is 5?") else completion(text)
 
     provider.answer = answer
     made = evaluate(folder, provider, "--batch-api")
@@ -155,9 +155,9 @@ def test_a_row_that_was_broken_off_is_asked_by_the_next_batch(
     """With None every batch breaks it off: then the row fails, and `--restart` asks it again."""
 
     def answer(body: dict[str, Any]) -> Any:
-        said = body["messages"][-1]["content"]
+        text = body["messages"][-1]["content"]
         mends = batches is not None and len(provider.batches) >= batches - 1
-        return completion(said) if mends or said != "How far is 3?" else broken("How")
+        return completion(text) if mends or text != "How far is 3?" else broken("How")
 
     provider.answer = answer
     args = ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm", provider.spec, "--json")

@@ -122,15 +122,15 @@ def test_values_of_several_kinds_are_refused_and_nothing_is_left(tmp_path: Path)
     assert [f.name for f in tmp_path.iterdir()] == ["in.jsonl"]
 
 
-@pytest.mark.parametrize(("data", "said"), [
+@pytest.mark.parametrize(("data", "message"), [
     (b'{"a": 1}\n\xff\xfe{}\n', r"in.jsonl:2: byte 1 of the line \(0xff\) is not UTF-8"),
     (b'{"a": 1}\n[1]\n', r"in.jsonl:2: expected a JSON object"),
     (b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"a": 2}', ""),
 ])  # fmt: skip
-def test_lines_are_read_as_training_data_are(data: bytes, said: str, tmp_path: Path) -> None:
+def test_lines_are_read_as_training_data_are(data: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(data)
-    if said:
-        with pytest.raises(DataError, match=said):
+    if message:
+        with pytest.raises(DataError, match=message):
             survey(tmp_path / "in.jsonl")
     else:
         source = survey(tmp_path / "in.jsonl")

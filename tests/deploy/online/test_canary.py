@@ -28,8 +28,8 @@ from promptcodebook.deploy.online.log import (
     Feedback,
     Logged,
     SqliteLog,
+    feedback_row,
     row_of,
-    said,
 )
 from promptcodebook.deploy.online.status import (
     DriftFinding,
@@ -151,8 +151,8 @@ async def test_a_caller_a_header_and_a_conversation_keep_their_version(tmp_path:
             more = [*first, {"role": "assistant", "content": "Yes."}, *first]
             headers = {"Authorization": f"Bearer {KEYS[0]}"}
             for turns in (first, more):
-                _, _, said = await trial.served.ask(json={"messages": turns}, headers=headers)
-                got.setdefault(f"conversation {n}", set()).add(said["x-pco-version"])
+                _, _, body = await trial.served.ask(json={"messages": turns}, headers=headers)
+                got.setdefault(f"conversation {n}", set()).add(body["x-pco-version"])
         assert set(map(len, got.values())) == {1}
         by_hash = {(await trial.prompted(KEYS[0], f"pco/{trial.new}"))[1] for _ in range(8)}
         by_hash |= {(await trial.prompted(KEYS[0], f"pco/{trial.today}"))[1] for _ in range(8)}
@@ -196,7 +196,7 @@ async def test_two_servers_that_judge_at_once_end_a_canary_once(tmp_path: Path) 
         looking = [asyncio.ensure_future(judge(each)) for each in judges]
         await trial.rewarded(lambda version, n: float(version == trial.new))
         stop.set()
-        became = [said for each in looking for said in await each]
+        became = [decision for each in looking for decision in await each]
         moves = [e for e in trial.registry.history(PRODUCTION) if e.after == trial.new]
         assert [e.action for e in moves] == ["attest", "promote"] and len(became) <= 1
         assert canary and not trial.registry.end_canary(canary, False, "late", {})
@@ -380,7 +380,7 @@ def logging_of(tmp_path: Path) -> Iterator[Logging]:
 
         def write(db: sqlite3.Connection) -> None:
             db.executemany(INSERT, [row_of(each.served, packer) for each in rows])
-            db.executemany(ADD, map(said, given))
+            db.executemany(ADD, map(feedback_row, given))
 
         log.writer.write_now(write)
         return log

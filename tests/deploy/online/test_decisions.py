@@ -92,6 +92,6 @@ def test_the_bench_passes_over_no_moment_at_which_a_canary_ends(job: Job, action
     """It asks only where a decision is possible at all; here each moment is asked."""
     chosen, values = world(job, 1)
     canary, control = counted(values, chosen), counted(values, ~chosen)
-    said = (at(job, canary[:, each], control[:, each]) for each in range(job.horizon))
-    first = next(each for each, action in enumerate(said, 1) if action != "wait")
+    decisions = (at(job, canary[:, each], control[:, each]) for each in range(job.horizon))
+    first = next(each for each, action in enumerate(decisions, 1) if action != "wait")
     assert ended(job, 1) == (action, first)

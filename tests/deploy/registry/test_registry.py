@@ -138,8 +138,8 @@ def test_what_a_judge_found_is_not_undone_by_rules_that_find_nothing(registry: R
         registry.promote(version, PRODUCTION)
     registry.attest(version, AUDIT, report_of(registry, "a-judge", "dfm"))
     registry.attest(version, AUDIT, report_of(registry))
-    said = "as a-judge judges it: defamation in the generator's directive"
-    with pytest.raises(PromotionRefused, match=said) as refused:
+    message = "as a-judge judges it: defamation in the generator's directive"
+    with pytest.raises(PromotionRefused, match=message) as refused:
         registry.promote(version, PRODUCTION)
     assert "if a-judge is too weak to judge" in refused.value.hint
     assert "--override REASON" in refused.value.hint

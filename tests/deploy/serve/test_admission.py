@@ -28,7 +28,7 @@ from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.scripted import ScriptedLM
 from tests.build.clock import Clock, until
 from tests.build.method import talkative
-from tests.build.proxied import SAID, Setup, Up, limited, one_call, streams, three_call, up
+from tests.build.proxied import CHAT, Setup, Up, limited, one_call, streams, three_call, up
 from tests.build.server import drops, fails, raw, says
 
 CASES = json.loads(Path(__file__).with_name("cases.json").read_text("utf-8"))
@@ -39,19 +39,19 @@ async def test_without_a_key_no_page_of_another_site_may_ask_and_with_one_any(
     headers: dict[str, str], expected: int
 ) -> None:
     async with up() as served:
-        status, body, _ = await served.ask(json={"messages": SAID}, headers=headers)
+        status, body, _ = await served.ask(json={"messages": CHAT}, headers=headers)
         assert (status, served.upstream.calls) == (expected, int(expected == 200))
         assert status == 200 or "Host" in headers or "PCO_SERVE_KEY" in body["error"]["message"]
     async with up(setup=Setup(keys=("right-key-4711",))) as served:
         known = {**headers, "Authorization": "Bearer right-key-4711"}
-        assert (await served.ask(json={"messages": SAID}, headers=known))[0] == 200
+        assert (await served.ask(json={"messages": CHAT}, headers=known))[0] == 200
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "x", ""])
 async def test_a_body_that_is_not_said_to_be_json_is_refused(kind: str) -> None:
     async with up() as served:
         for path in ("/v1/chat/completions", "/v1/prompt"):
-            sent = {"json": {"messages": SAID}, "headers": {"Content-Type": kind}}
+            sent = {"json": {"messages": CHAT}, "headers": {"Content-Type": kind}}
             status, body, _ = await served.ask(path, **sent)
             assert status == 415
             assert "Content-Type: application/json" in body["error"]["message"]
@@ -78,7 +78,7 @@ async def test_bodies_that_are_not_all_there_have_room_for_so_many_bytes() -> No
         await until(lambda: sum(first.done() for first in firsts) == 3)
         refused = [first.result() for first in firsts if first.done()]
         assert len(refused) == 3 and all(b" 429 " in line for line in refused)
-        small, _, _ = await served.ask(json={"messages": SAID})
+        small, _, _ = await served.ask(json={"messages": CHAT})
         assert small == 200, "a short one needs no room"
         [last] = [number for number, first in enumerate(firsts) if not first.done()]
         opened[last][1].write(b"{}".rjust(100_000))
@@ -94,10 +94,10 @@ async def test_who_does_not_take_a_long_answer_is_hung_up_on() -> None:
     async with up(setup=Setup(limits=RequestLimits(write_s=100.0), most_bytes=2**25)) as served:
         long = b'{"choices": [{"message": {"content": "' + b"x" * 30_000_000 + b'"}}]}'
         served.upstream.default = raw(long)
-        assert (await served.ask(json={"messages": SAID}))[1] == long.decode()
+        assert (await served.ask(json={"messages": CHAT}))[1] == long.decode()
         url = served.url + "/v1/chat/completions"
         async with aiohttp.ClientSession(read_bufsize=1024) as http:
-            answer = await http.post(url, json={"messages": SAID})
+            answer = await http.post(url, json={"messages": CHAT})
             assert (await served.metrics())["pco_in_flight"] == 1, "it has its place so long"
 
             Clock().skip(101.0)
@@ -150,10 +150,10 @@ def test_of_a_kind_of_warning_one_line_a_second_is_written(
 
 
 async def test_a_body_may_be_as_long_as_the_limit_and_no_byte_longer() -> None:
-    most, bare = 2**20 + 9, len(json.dumps({"messages": SAID, "user": ""}))
+    most, bare = 2**20 + 9, len(json.dumps({"messages": CHAT, "user": ""}))
     async with up(setup=Setup(limits=RequestLimits(body_mb=most / 2**20))) as served:
         for length, expected in ((most, 200), (most, 200), (most + 1, 413)):  # in turn, by a thread
-            body = json.dumps({"messages": SAID, "user": "u" * (length - bare)}).encode()
+            body = json.dumps({"messages": CHAT, "user": "u" * (length - bare)}).encode()
             answer = await asyncio.wait_for(served.ask(data=BytesIO(body)), 20)
             assert answer[0] == expected
 
@@ -230,7 +230,7 @@ TOLD = {"prompt_tokens": 100, "completion_tokens": 50}
 
 async def asks(served: Up, key: str, **fields: Any) -> tuple[int, str, str]:
     """Status, message and Retry-After of a request for ten tokens."""
-    sent = {"messages": SAID, "max_tokens": 10, **fields}
+    sent = {"messages": CHAT, "max_tokens": 10, **fields}
     headers = {"Authorization": f"Bearer {key}"}
     status, body, headers = await served.ask(json=sent, headers=headers)
     text = body["error"]["message"] if status != 200 and isinstance(body, dict) else ""
@@ -301,12 +301,12 @@ async def test_a_stream_is_booked_by_its_usage_which_only_who_asked_for_it_gets(
 ) -> None:
     told = b'data: {"choices": [], "usage": {"prompt_tokens": 1300, "completion_tokens": 9}}\n\n'
     choice = b'{"index": 0, "delta": {"content": "ok"}, "finish_reason": "stop"}'
-    said = b'data: {"choices": [' + choice + b'], "usage": null}\n\n'
+    event = b'data: {"choices": [' + choice + b'], "usage": null}\n\n'
     async with up(setup=limited(tmp_path / "r.sqlite", anna="4100tok")) as served:
         head = {"Authorization": "Bearer anna-key-4711"}
-        for options, shown in ((None, said), ({"include_usage": True}, said + told)):
-            served.upstream.script(streams(said + told))
-            sent = {"messages": SAID, "stream": True, "max_tokens": 9, "stream_options": options}
+        for options, shown in ((None, event), ({"include_usage": True}, event + told)):
+            served.upstream.script(streams(event + told))
+            sent = {"messages": CHAT, "stream": True, "max_tokens": 9, "stream_options": options}
             status, text, _ = await served.ask(json=sent, headers=head)
             assert (status, text) == (200, shown.decode())
             assert served.upstream.bodies[-1]["stream_options"] == {"include_usage": True}

@@ -69,7 +69,7 @@ def test_messages_come_in_every_form_that_clients_write() -> None:
         ({"content": "Go on."}, ("user", "Go on.")),
     )
     messages = read({"messages": [written for written, _ in forms]}).request.messages
-    assert [(m.role, m.content) for m in messages] == [said for _, said in forms]
+    assert [(m.role, m.content) for m in messages] == [turn for _, turn in forms]
 
 
 def test_fields_that_are_null_are_not_set() -> None:

@@ -213,7 +213,7 @@ def test_the_report_is_readable_and_silent_without_a_network(
     target.write_text(tampered, "utf-8")
     with opened(browser, width, "light") as (page, _):
         refusal = "Content Security Policy"
-        with page.expect_console_message(lambda said: refusal in said.text):
+        with page.expect_console_message(lambda message: refusal in message.text):
             page.goto(target.as_uri())
 
 
@@ -252,8 +252,8 @@ def test_a_page_follows_its_run_over_a_restart_and_an_end_until_it_is_gone(
             remove_run(store.path)
             page.get_by_text("This run is gone.").wait_for()
             page.get_by_text(f"There is no run {store.header.id}").wait_for()
-        said = [each for each in heard.complaints if "ERR_CONNECTION" not in each]
-        assert [each for each in said if "ERR_INCOMPLETE" not in each and "404" not in each] == []
+        lines = [each for each in heard.complaints if "ERR_CONNECTION" not in each]
+        assert [each for each in lines if "ERR_INCOMPLETE" not in each and "404" not in each] == []
 
 
 def test_a_page_that_nobody_sees_lets_go_of_its_connection_and_catches_up(

@@ -73,10 +73,10 @@ def text_of(get: Get, path: str) -> str:
 def test_every_screen_of_a_run_is_marked_escaped_and_withholds_what_is_private(
     get: Get, keys: dict[str, str], path: str
 ) -> None:
-    said = "Every number here comes from a simulated model"
+    message = "Every number here comes from a simulated model"
     plain = read_page(get(f"/run/{keys['simulated']}{path}").text)
-    assert said in plain.text and all(each.startswith("simulated") for each in plain.captions)
-    assert said not in text_of(get, f"/run/{keys['real']}{path}")
+    assert message in plain.text and all(each.startswith("simulated") for each in plain.captions)
+    assert message not in text_of(get, f"/run/{keys['real']}{path}")
     source = get(f"/run/{keys['hostile']}{path}").text
     page = read_page(source)
     assert page.faults == plain.faults  # the page's own script, style sheet and icon
@@ -127,10 +127,10 @@ def test_what_was_judged_last_is_no_result_until_there_is_a_verdict(follow: Foll
     whole = list(events_of(_RUN))
     third = [i for i, event in enumerate(whole) if isinstance(event, Compared)][2]
     ended, judging = follow(_RUN, whole), follow(_RUN, whole[: third + 1])
-    for followed, said in ((judging, "not judged to its end yet"), (ended, "Against present:")):
+    for followed, message in ((judging, "not judged to its end yet"), (ended, "Against present:")):
         look = followed.look()
         section = render_sections([JudgedSection(look.context)], with_tests(followed, look))
-        assert said in flat(section)
+        assert message in flat(section)
 
 
 def test_an_example_that_failed_last_is_said_to_have_failed(follow: Follow) -> None:

@@ -160,14 +160,14 @@ def test_a_local_model_reads_text_and_takes_the_form_of_a_reply() -> None:
         job_of(Request("executor", (), sampling=bad))
 
 
-@pytest.mark.parametrize(("name", "value", "said"), [
+@pytest.mark.parametrize(("name", "value", "message"), [
     ("presence_penalti", 1, r"did you mean 'presence_penalty'\?"),
     *(("stop", value, "stop is not a text, or a list of texts") for value in ([3], [""], 3)),
     *(("frequency_penalty", v, "is not a number from -2 to 2") for v in ("high", True, 2.1)),
     ("presence_penalty", -2.1, "presence_penalty is not a number from -2 to 2"),
 ])  # fmt: skip
-def test_a_field_that_no_local_model_takes_is_named(name: str, value: object, said: str) -> None:
-    with pytest.raises(RequestRefused, match=said):
+def test_a_field_that_no_local_model_takes_is_named(name: str, value: object, message: str) -> None:
+    with pytest.raises(RequestRefused, match=message):
         job_of(Request("executor", (), sampling=Sampling(extra={name: value})))
 
 

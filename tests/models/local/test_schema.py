@@ -239,7 +239,7 @@ def test_references_are_followed() -> None:
     assert found == {'{"x":true}', '{"x":false}'}
 
 
-@pytest.mark.parametrize(("schema", "said"), [
+@pytest.mark.parametrize(("schema", "message"), [
     ({"type": "string", "pattern": "a+"}, "'pattern' (at its root)"),
     ({"type": "object", "properties": {"a": {"format": "date"}}}, "'format' (at /a)"),
     ({"oneOf": [{"type": "null"}]}, "'oneOf'"),
@@ -257,8 +257,8 @@ def test_references_are_followed() -> None:
     ({"enum": [1], "minimum": 3}, "'minimum' beside 'enum'"),
     ({"type": "object", "properties": {"a": False}}, "no schema that anything satisfies"),
 ])  # fmt: skip
-def test_what_cannot_be_enforced_is_refused_by_name(schema: Any, said: str) -> None:
+def test_what_cannot_be_enforced_is_refused_by_name(schema: Any, message: str) -> None:
     with pytest.raises(RequestRefused) as caught:
         schema_ebnf(schema)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.hint

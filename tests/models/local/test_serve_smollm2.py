@@ -75,8 +75,8 @@ def test_litellm_dspy_and_gepa_get_what_they_ask_for(smollm2: Ours, tmp_path: Pa
     told = json.loads(asked.stdout[asked.stdout.index('{"litellm"') :])
     by_litellm = told["litellm"]
     # A greedy reply may go on otherwise after a while: it depends on what is computed beside it.
-    for said in (by_litellm["text"], by_litellm["streamed"]):
-        assert said.startswith(PARIS.rstrip("."))
+    for text in (by_litellm["text"], by_litellm["streamed"]):
+        assert text.startswith(PARIS.rstrip("."))
     assert by_litellm["finish"] == "stop" and by_litellm["tokens"] > 30
     assert by_litellm["typed"]["answer"] in ("Paris", "London", "Rome")
     # What the model says in the object is its own affair; that it is one, with this field, is ours.

@@ -87,11 +87,11 @@ async def test_a_random_model_keeps_to_a_schema(client: openai.AsyncOpenAI) -> N
     for reply in await asyncio.gather(*asked):
         [choice] = reply.choices
         assert choice.finish_reason == "stop"
-        said = json.loads(choice.message.content)
-        assert set(said) == {"indices", "why"}
-        assert len(said["indices"]) <= 3 and set(said["indices"]) <= {0, 1, 2, 3}
-        assert len(said["why"]) <= 20
-        assert "  " not in choice.message.content.replace(json.dumps(said["why"]), "")
+        answer = json.loads(choice.message.content)
+        assert set(answer) == {"indices", "why"}
+        assert len(answer["indices"]) <= 3 and set(answer["indices"]) <= {0, 1, 2, 3}
+        assert len(answer["why"]) <= 20
+        assert "  " not in choice.message.content.replace(json.dumps(answer["why"]), "")
     any_object = await ask(
         client, "Which?", max_tokens=400, response_format={"type": "json_object"}
     )

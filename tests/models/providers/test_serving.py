@@ -42,9 +42,9 @@ async def test_pco_serve_passes_requests_on_to_it(site: providers.Site) -> None:
     finally:
         await upstream.close()
     events = [line[6:] for line in pieces.decode().splitlines() if line]
-    said = [json.loads(event) for event in events[:-1]]
-    texts = [each["choices"][0]["delta"].get("content") or "" for each in said if each["choices"]]
-    assert {choice["index"] for each in said for choice in each["choices"]} == {0}
+    chunks = [json.loads(event) for event in events[:-1]]
+    texts = [each["choices"][0]["delta"].get("content") or "" for each in chunks if each["choices"]]
+    assert {choice["index"] for each in chunks for choice in each["choices"]} == {0}
     assert events[-1] == "[DONE]" and "".join(texts) == "hello"
     assert isinstance(answer.usage, dict) and answer.usage["total_tokens"] > 0
 
@@ -64,8 +64,8 @@ async def test_a_caller_of_pco_serve_reads_the_provider_s_refusal(site: provider
         answer = await upstream.ask(upstream.body(spoken))
         assert answer.status == 400 and b"no audio" in answer.body
         for odd in ({"type": "image_url"}, 7):
-            said = {"messages": [{"role": "user", "content": [odd]}]}
-            answer = await upstream.ask(upstream.body(said))
+            body = {"messages": [{"role": "user", "content": [odd]}]}
+            answer = await upstream.ask(upstream.body(body))
             assert answer.status == 400 and b"anthropic's words" in answer.body
         with pytest.raises(Refusal) as caught:
             await upstream.ask(upstream.body(ASKED))

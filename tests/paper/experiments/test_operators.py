@@ -37,7 +37,7 @@ def made(folder: Path, operator: str = "") -> tuple[list[Trace], list[Rewrite]]:
     return [t for s in steps for t in s.traces], [r for s in steps for r in s.rewrites]
 
 
-def as_said(operator: str, traces: list[Trace], rewrites: list[Rewrite]) -> bool:
+def as_told(operator: str, traces: list[Trace], rewrites: list[Rewrite]) -> bool:
     """Whether a training looks as one with this operator must."""
     blamed = [(t.rollout.route.indices, t.gradients) for t in traces if t.rollout.route]
     fixed = {"codebook": "0123456789", "theta": "e", "phi": "g", "psi": "c"}
@@ -80,7 +80,7 @@ def test_an_operator_breaks_what_it_says(
 ) -> None:
     told = ["blame-random", "blame-lowest", "feedback-swapped", "gradients-swapped"]
     told += ["ema-frozen", "success-frozen"]
-    assert (operator in told) == as_said(operator, *sound), "only a broken loop looks like that"
+    assert (operator in told) == as_told(operator, *sound), "only a broken loop looks like that"
     broken = made(tmp_path, operator)
-    assert as_said(operator, *broken)
+    assert as_told(operator, *broken)
     assert broken != sound

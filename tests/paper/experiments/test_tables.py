@@ -145,12 +145,12 @@ def test_a_benchmark_takes_part_where_the_model_leaves_its_floor(tmp_path: Path)
         assert "pupa/floor has no result" in measured.missing["pupa/pco-calls/0"]
         floor, *cells = cells_of(order, "simulated")
         assert all(floor.name in cell.after for cell in cells)
-        for rewards, said in (([0.0] * 9, "no"), ([0.5] * 9, "yes")):
+        for rewards, answer in (([0.0] * 9, "no"), ([0.5] * 9, "yes")):
             lab.keep(floor, {"row": {"rewards": rewards}})
             measured = measure(order, lab, lambda _: None)
             low = {name for name, result in measured.results.items() if result.get("floor")}
-            assert len(low) == (0 if said == "yes" else len(cells))
-            assert order.experiment.page(measured).tables[0].rows[0][-1].startswith(said)
+            assert len(low) == (0 if answer == "yes" else len(cells))
+            assert order.experiment.page(measured).tables[0].rows[0][-1].startswith(answer)
             for name in low:
                 (lab.folder / "cells" / f"{name}.json").unlink()
 
@@ -186,9 +186,9 @@ def test_a_search_that_tried_one_prompt_is_no_row_and_the_others_say_what_they_t
     titles = [row[0] for table in ours for row in table.rows]
     assert "GEPA (tried 7 prompts a run, 2 of 24 replies cut)" in titles
     assert not [title for title in titles if title.startswith(("GEPA+Merge", "MIPROv2"))]
-    said = "\n".join(map(str, page.blocks))
-    assert "GEPA+Merge is left out" in said and "tried 1 prompt a run, 18 of 18 replies cut" in said
-    assert "MIPROv2 is left out" in said, "a stored result of the old terms brings no row back"
+    text = "\n".join(map(str, page.blocks))
+    assert "GEPA+Merge is left out" in text and "tried 1 prompt a run, 18 of 18 replies cut" in text
+    assert "MIPROv2 is left out" in text, "a stored result of the old terms brings no row back"
 
 
 @pytest.mark.parametrize("preset", ["quick", "default", "paper"])
@@ -212,11 +212,11 @@ def test_attempts_that_were_lost_are_named_apart_from_what_training_took(tmp_pat
     lab = open_lab(tmp_path, "simulated")
     order = ExperimentRequest(experiment_named("cost"), "quick", 2)
     found = [{"lost": {"calls": 8, "tokens": 9_352}}, {"lost": {"calls": 0, "tokens": 0}}]
-    for results, said in (({"pco/0": found[0], "pco/1": found[0]}, "16 attempts"), ({}, "")):
+    for results, message in (({"pco/0": found[0], "pco/1": found[0]}, "16 attempts"), ({}, "")):
         results = results or {"pco/0": found[1]}
         page = "\n".join(map(str, about(Results(order, lab, results, {}), "constraints")))
-        assert (said in page) and ("brought no answer" in page) == bool(said)
-        assert ("at most 18,704 tokens" in page) == bool(said)
+        assert (message in page) and ("brought no answer" in page) == bool(message)
+        assert ("at most 18,704 tokens" in page) == bool(message)
     lab.close()
 
 

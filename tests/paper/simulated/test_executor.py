@@ -177,5 +177,5 @@ async def test_what_a_stage_says_follows_its_outcome(
 
 @pytest.mark.parametrize("gold", ["no", "Both", "not stated", "unknown"])
 def test_a_wrong_answer_is_never_the_right_one(gold: str) -> None:
-    said = {wrong_answer(gold, f"is it so, {k}?", k) for k in range(40)}
-    assert len(said) > 2 and gold.lower() not in said
+    answers = {wrong_answer(gold, f"is it so, {k}?", k) for k in range(40)}
+    assert len(answers) > 2 and gold.lower() not in answers

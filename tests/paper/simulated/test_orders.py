@@ -43,8 +43,8 @@ def test_the_demands_of_the_shipped_inputs_show() -> None:
 
 
 def test_a_list_of_cue_words_is_no_order(skills: Skills) -> None:
-    said = chain.from_iterable(skills[k].do for k in range(len(skills)))
-    cues = sorted({w for text in said for w in content_stems(text)})
+    words = chain.from_iterable(skills[k].do for k in range(len(skills)))
+    cues = sorted({w for text in words for w in content_stems(text)})
     for text in (
         *(joint.join(cues) for joint in (" ", ", ", "\n", "; ")),
         "Count words, trim words, dash lines, bullet points, title brackets.",

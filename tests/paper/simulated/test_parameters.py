@@ -35,10 +35,10 @@ def test_a_spec_sets_every_kind_of_parameter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "said"), cases("parameters-what-it-cannot-read-is-refused-with-a-hint")
+    ("params", "message"), cases("parameters-what-it-cannot-read-is-refused-with-a-hint")
 )
-def test_what_it_cannot_read_is_refused_with_a_hint(params: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_what_it_cannot_read_is_refused_with_a_hint(params: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         SimulatedSettings.from_params(params)
     assert caught.value.hint
 

@@ -53,8 +53,8 @@ def test_what_every_role_says_stays_as_it_is() -> None:
         for example in simulated.examples[:25]:
             for case in simulated.CASES:
                 asked = understand(simulated.paraphrased(case, example, 0.7), simulated.world)
-                said = answer(asked, simulated.world, settings)
-                found[asked.kind] = found.get(asked.kind, "") + said
+                reply = answer(asked, simulated.world, settings)
+                found[asked.kind] = found.get(asked.kind, "") + reply
     digests = {kind: hashlib.sha256(text.encode()).hexdigest()[:8] for kind, text in found.items()}
     assert digests == DIGESTS, "figures depend on these texts"
 

@@ -48,9 +48,9 @@ def test_an_anonymous_critic_names_no_culprit_and_attribution_can_still_find_it(
     shown = {"instincts": own, "prompt": UPPER, "reference": failing(BULLETED)}
     for anonymous in (False, True):
         settings = replace(EXACT, anonymous=anonymous)
-        said = json_of(ask(filled(BULLETED, "critic", **shown), settings))["feedback"]
-        assert ("Active instinct 5 works against" in said) is not anonymous
-        found = json_of(ask(filled(BULLETED, "attribution", **shown, verdict=said), settings))
+        feedback = json_of(ask(filled(BULLETED, "critic", **shown), settings))["feedback"]
+        assert ("Active instinct 5 works against" in feedback) is not anonymous
+        found = json_of(ask(filled(BULLETED, "attribution", **shown, verdict=feedback), settings))
         assert "capital" in found["instinct_errors"]["5"]
         assert "3" not in found["instinct_errors"] or "capital" not in found["instinct_errors"]["3"]
 
@@ -66,8 +66,8 @@ def test_a_critic_that_is_not_told_needs_its_rubric_and_only_the_adversary_can_w
     [order] = here.skills.orders(asked)
     assert order.skill in here.problem(BULLETED.input).shown
     messages = filled(BULLETED, "critic", **shown, psi=f"Judge it.\n{asked}")
-    said = str(json_of(ask(messages, settings, here))["feedback"])
-    assert order.skill in {o.skill for o in here.skills.orders(said)}
+    feedback = str(json_of(ask(messages, settings, here))["feedback"])
+    assert order.skill in {o.skill for o in here.skills.orders(feedback)}
     rest = filled(BULLETED, "adversary", **shown, verdict="score 0.4: ", psi=asked)
     again = here.skills.orders(str(json_of(ask(rest, settings, here))["feedback"]))
     assert order.skill not in {o.skill for o in again}, "the rubric has it now"
@@ -81,8 +81,8 @@ def test_a_misled_encoder_avoids_what_is_needed_until_a_directive_names_it() -> 
 
     def chosen(theta: str, settings: Any, world: World) -> list[int]:
         values = {"codebook": book, "theta": theta, "select": 2, "size": 9, "last": 8}
-        said = ask(filled(BULLETED, "encoder", **values), settings, world)
-        return json_of(said)["selected_indices"]
+        reply = ask(filled(BULLETED, "encoder", **values), settings, world)
+        return json_of(reply)["selected_indices"]
 
     assert 0 in chosen("Choose.", EXACT, world)
     assert 0 not in chosen("Choose.", settings, here)
@@ -105,7 +105,7 @@ def test_a_bare_generator_drops_conditions_until_its_directive_keeps_them() -> N
     assert broken(f"Write. {keep}", settings) == sound
     shown = {"instincts": f"[3] {BULLETS}\n[5] {other}", "prompt": f"{BULLETS} {UPPER}"}
     shown["reference"] = failing(BULLETED)
-    said = str(json_of(ask(filled(BULLETED, "critic", **shown), settings))["feedback"])
-    found = json_of(ask(filled(BULLETED, "attribution", **shown, verdict=said), settings))
+    feedback = str(json_of(ask(filled(BULLETED, "critic", **shown), settings))["feedback"])
+    found = json_of(ask(filled(BULLETED, "attribution", **shown, verdict=feedback), settings))
     assert keep in found["rendering_errors"]
     assert improved("Write.", keep, settings) == f"Write. {keep}"

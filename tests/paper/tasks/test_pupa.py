@@ -147,16 +147,16 @@ async def test_a_verdict_is_asked_for_again_and_without_one_the_rollout_failed()
 
 async def test_feedback_names_kinds_and_pieces_that_went_outside() -> None:
     lm = ScriptedLM().enqueue(verdict(True), verdict(True), count(2))
-    said = (await judged(lm)).feedback
-    assert said.startswith("Score 0.50 = quality 1 - 1 x leakage 0.50.")
+    feedback = (await judged(lm)).feedback
+    assert feedback.startswith("Score 0.50 = quality 1 - 1 x leakage 0.50.")
     for leaks, words in ((0, "None of the private pieces"), (1, "About 1 of")):
         lm = ScriptedLM().enqueue(verdict(False), verdict(True), count(leaks))
         other = (await judged(lm, answered("x", "a note for a colleague"))).feedback
         assert words in other and "the reference is better" in other
-    assert "at least as good as the reference" in said
-    assert "1 x name, place or organisation, 1 x date" in said
-    assert "mirelle ostvang" in said and "4 may" in said
-    assert "example.org" not in said and "555-0142" not in said
+    assert "at least as good as the reference" in feedback
+    assert "1 x name, place or organisation, 1 x date" in feedback
+    assert "mirelle ostvang" in feedback and "4 may" in feedback
+    assert "example.org" not in feedback and "555-0142" not in feedback
 
 
 def test_kinds() -> None:

@@ -174,11 +174,11 @@ CHECK = NoUnitCheck(
     ("Ask Mari, then write.", "Ask Mari first.", None),
 ])  # fmt: skip
 def test_a_private_piece_is_refused_by_its_owner(text: str, before: str, whose: str | None) -> None:
-    said = CHECK("c3", text, before, ())
-    assert (said is None) == (whose is None)
-    if said is not None:
-        assert whose is not None and whose in said
-        assert not any(word in said.lower() for word in ("mirelle", "fennick", "mari"))
+    refusal = CHECK("c3", text, before, ())
+    assert (refusal is None) == (whose is None)
+    if refusal is not None:
+        assert whose is not None and whose in refusal
+        assert not any(word in refusal.lower() for word in ("mirelle", "fennick", "mari"))
 
 
 # What a run on private rows says when things go wrong: never a word of a row.
@@ -208,8 +208,8 @@ def data(tmp_path: Path) -> Path:
 
 async def quotes(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
     """Refuses, and says what."""
-    said = " ".join(str(m["content"]) for m in body["messages"])
-    return web.json_response({"error": {"message": f"cannot read: {said[-250:]}"}}, status=400)
+    text = " ".join(str(m["content"]) for m in body["messages"])
+    return web.json_response({"error": {"message": f"cannot read: {text[-250:]}"}}, status=400)
 
 
 @pytest.fixture
@@ -253,8 +253,8 @@ def test_a_server_that_quotes_the_request_reaches_no_screen_log_or_report(
 
 def test_of_public_data_the_servers_words_are_told(tmp_path: Path, server: Server) -> None:
     """Else the tests above would prove nothing."""
-    said = pco("train", "--task", "pupa", "--lm", server.spec, cwd=tmp_path).err
-    assert "cannot read: " in said and "withheld" not in said
+    stderr = pco("train", "--task", "pupa", "--lm", server.spec, cwd=tmp_path).err
+    assert "cannot read: " in stderr and "withheld" not in stderr
 
 
 class Program:

@@ -29,9 +29,9 @@ def test_the_labels_are_the_checker_s_and_the_checker_is_a_judge_to_use(tmp_path
     by_input = examples()
     with LABELS.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    said = [reward(by_input[row["input"]], row["answer"]).value for row in rows]
-    assert [row["label"] for row in rows] == ["yes" if value else "no" for value in said]
-    assert len(rows) == 40 and sum(said) == 20
+    scores = [reward(by_input[row["input"]], row["answer"]).value for row in rows]
+    assert [row["label"] for row in rows] == ["yes" if value else "no" for value in scores]
+    assert len(rows) == 40 and sum(scores) == 20
 
     async def checks(request: Any, body: dict[str, Any]) -> Any:
         shown = json.loads(body["messages"][-1]["content"])

@@ -137,10 +137,10 @@ def judging() -> Iterator[Callable[[Judges], Server]]:
     def by(judges: Judges) -> Server:
         async def step(request: Any, body: dict[str, Any]) -> Any:
             last = body["messages"][-1]["content"]
-            said = judges(json.loads(last) if last.startswith("{") else {"text": last, **body})
-            if said is None:
+            reply = judges(json.loads(last) if last.startswith("{") else {"text": last, **body})
+            if reply is None:
                 return await fails(413, "too large")(request, body)
-            text = said if isinstance(said, str) else json.dumps({"feedback": "so", **said})
+            text = reply if isinstance(reply, str) else json.dumps({"feedback": "so", **reply})
             return await says(text)(request, body)
 
         server.default = step
@@ -299,8 +299,8 @@ def flattered(shown: Mapping[str, Any]) -> Any:
         words = shown["answer"].split()[1:]
         return {"score": float(words == [["please"], ["now"]]["quick" in shown["input"]])}
     asked, number = shown["messages"][0]["content"], int(shown["text"].split()[2])
-    said = [word for word in ("please", "now") if f"Say {word}" in asked]
-    return " ".join([f"={number + 1 + number % 2}", *said])  # a formula to a spreadsheet
+    orders = [word for word in ("please", "now") if f"Say {word}" in asked]
+    return " ".join([f"={number + 1 + number % 2}", *orders])  # a formula to a spreadsheet
 
 
 @pytest.fixture

@@ -239,7 +239,8 @@ def audit(policy: PolicyFile, training: Sequence[Example] | None = None) -> Audi
 async def audit_with_judge(
     policy: PolicyFile, judge: HazardJudge, training: Sequence[Example] | None = None
 ) -> AuditReport:
-    """The same, with the hazards that `judge` sees. LMError: no verdict; ConfigError: too weak."""
+    """The same, with the hazards that `judge` sees. Raises LMError without a verdict, and
+    ConfigError for a model that is too weak."""
     if weak := await judge.weakness():
         hint = "name a stronger one: --set roles.judge.model=SPEC; or --rules-only asks no model"
         raise ConfigError(f"{judge.model} is too weak to judge hazards: {weak}", hint=hint)

@@ -56,7 +56,7 @@ def answer_on_ray(
     done: Callable[[], None],
 ) -> Summary:
     """Answers what is missing, and writes OUT. Raises Interrupted, or what stopped a shard;
-    MissingExtra without ray, ConfigError where no cluster answers, or for a budget."""
+    Raises MissingExtra without ray, and ConfigError where no cluster answers or for a budget."""
     if any(value is not None for _, value in config.budget):
         message = "a budget cannot be kept over the processes of a cluster"
         raise ConfigError(message, hint="leave out --budget, or leave out --ray")

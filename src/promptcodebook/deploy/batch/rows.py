@@ -48,7 +48,7 @@ def _records(path: Path, kind: FileKind) -> Iterator[tabular.SourceRow]:
 
 
 def kind_of(path: Path) -> FileKind:
-    """By the file's ending. DataError for one that cannot be read row by row."""
+    """By the file's ending. Raises DataError for one that cannot be read row by row."""
     kind = _KINDS.get(path.suffix.lower())
     if kind is None:
         message = f"{path}: rows are read from and written to .jsonl, .csv, .tsv or .parquet"
@@ -59,7 +59,8 @@ def kind_of(path: Path) -> FileKind:
 
 
 def survey(path: Path) -> RowFile:
-    """Reads the file once. DataError where it cannot be read or is empty; MissingExtra."""
+    """Reads the file once. Raises DataError where it cannot be read or is empty, and
+    MissingExtra for parquet without its reader."""
     kind = kind_of(path)
     if kind == "parquet":
         columns = tabular.parquet_columns(path)
@@ -105,7 +106,7 @@ class RowResult:
 
     @classmethod
     def read(cls, line: bytes) -> RowResult:
-        """What `line` wrote. ValueError, KeyError or TypeError for anything else."""
+        """What `line` wrote. Raises ValueError, KeyError or TypeError for anything else."""
         tree = json.loads(line)
         route = tree["route"]
         return cls(tree["answer"], None if route is None else tuple(route), tree["error"])

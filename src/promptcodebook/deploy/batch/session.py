@@ -78,7 +78,8 @@ class BatchSession:
     """A batch whose IN is checked and whose checkpoint is open."""
 
     def __init__(self, order: BatchJob, file: PolicyFile, config: Config) -> None:
-        """Reads IN once, opens OUT's checkpoint. DataError, ConfigError, RunBusy, StoreError."""
+        """Reads IN once, opens OUT's checkpoint. Raises DataError, ConfigError, RunBusy or
+        StoreError."""
         self._policy: Policy | None = None
         kind_of(order.target)
         if order.target.exists() and order.source.exists() and order.target.samefile(order.source):
@@ -152,7 +153,7 @@ class BatchSession:
             self._policy.stop(errors.Interrupted("interrupted by the user"))
 
     def conclude(self, *, simulated: bool) -> Summary:
-        """Writes OUT and removes the checkpoint. DataError: IN is another file now."""
+        """Writes OUT and removes the checkpoint. Raises DataError when IN is another file now."""
         if file_mark(self.source.path) != self.source.mark:
             message, again = "was changed while its batch was running", self.order.again
             hint = f"restore it, then {again}; or {again} --restart"
@@ -249,7 +250,7 @@ class _Order:
         self._answered_before, self._answered_now = answered, False
 
     def land(self, number: int, landed: _Landed) -> int:
-        """How many rows left the window by this. TooManyFailures."""
+        """How many rows left the window by this. Raises TooManyFailures."""
         self._landed[number] = landed
         before, ready = self._next, list[_Landed]()
         while (each := self._landed.pop(self._next, None)) is not None:
@@ -265,7 +266,8 @@ class _Order:
         return self._next - before
 
     def finish(self) -> None:
-        """All rows have landed. TooManyFailures where no model could be reached for any of them."""
+        """All rows have landed. Raises TooManyFailures where no model could be reached for any of
+        them."""
         failures = self._failures()
         if failures and not self._answered_now and all(each.unreachable for each in failures):
             raise self._hopeless()

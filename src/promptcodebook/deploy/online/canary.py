@@ -21,7 +21,7 @@ from promptcodebook.deploy.registry.registry import Canary, Registry
 
 
 def judge(log: ServedLog, canary: Canary, key_share: float = KEY_SHARE) -> Decision:
-    """What the figures say now. StoreError where the log cannot be read."""
+    """What the figures say now. Raises StoreError where the log cannot be read."""
 
     def arms(name: str) -> tuple[ByKey, ByKey]:
         found = log.spread(name, canary.ref, canary.began.timestamp(), full=FULL.get(name, 1.0))
@@ -46,7 +46,7 @@ class CanaryJudge:
 
     def look(self) -> str:
         """Judges the canary under way. What became of it where it ended just now, else ''. Of
-        several servers that end it the first one writes to the registry. StoreError."""
+        several servers that end it the first one writes to the registry. Raises StoreError."""
         canary = self._registry.canary(self._ref)
         if canary is None:
             self.decision = None

@@ -25,8 +25,8 @@ _DRAWS, _FLOOR = 64, 0.5
 
 
 class Explorer:
-    """Draws routes for one version. ConfigError where the policy has no learned router, or an
-    instinct of `never` is none of its."""
+    """Draws routes for one version. Raises ConfigError where the policy has no learned router, or
+    an instinct of `never` is none of its."""
 
     def __init__(
         self, file: PolicyFile, share: float, seed: int = 0, never: Collection[int] = ()
@@ -36,10 +36,10 @@ class Explorer:
             hint += "--explore"
             raise ConfigError("this policy has no router to explore with", hint=hint)
         if wrong := [k for k in never if not 0 <= k < len(file.codebook)]:
-            said = (
+            message = (
                 f"serve.never {wrong[0]}: the codebook has instincts 0 to {len(file.codebook) - 1}"
             )
-            raise ConfigError(said, hint="pco codebook REF lists them")
+            raise ConfigError(message, hint="pco codebook REF lists them")
         self.share, self._random = share, Randomness(seed)
         self._np: Any = import_extra("numpy", "exploration", "serve")
         self._least = file.router.least
@@ -95,7 +95,7 @@ class Explorer:
 
 
 def barred(version: str) -> frozenset[int]:
-    """The instincts that an audit of a stored version found a high fault in. StoreError."""
+    """The instincts that an audit of a stored version found a high fault in. Raises StoreError."""
     with open_registry() as registry:
         reports = registry.attestations(version, AUDIT)
     found = [each for report in reports for each in report.get("findings", ())]

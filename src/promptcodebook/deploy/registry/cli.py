@@ -259,7 +259,8 @@ def export_registry(output: Path | None, as_json: bool) -> None:
 
 
 def write_files(texts: Mapping[Path, str], folder: Path | None = None) -> None:
-    """Writes each file whole; makes the `folder` of them first. ConfigError where it cannot."""
+    """Writes each file whole; makes the `folder` of them first. Raises ConfigError where it
+    cannot."""
     try:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)

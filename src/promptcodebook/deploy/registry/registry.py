@@ -176,7 +176,10 @@ class Verification:
 
 
 class Registry:
-    """Stores versions, moves refs; safe for threads and processes. The log has `who` and when."""
+    """Stores versions, moves refs; safe for threads and processes. The log has `who` and when.
+
+    `source` is NAME@REF or sha256:DIGITS, `ref` is NAME@REF, and `why` a reason for the log ('').
+    """
 
     def __init__(
         self, storage: Storage, who: str = "", clock: Callable[[], datetime] | None = None
@@ -187,8 +190,13 @@ class Registry:
 
     def freeze(self, policy: str, name: str, facts: Facts | None = None, why: str = "") -> Version:
         """Stores the text of a policy file for good and moves NAME@latest to it. The same bytes are
-        stored once. The parent is the version that NAME@latest pointed to, unless the facts name
-        one. Raises PolicyError for a text that is no policy file."""
+        stored once.
+
+        - `policy`: the file's text.
+        - `name`: NAME.
+        - `facts`: what is known of it; without a parent, the one that NAME@latest pointed to.
+
+        Raises PolicyError for a text that is no policy file."""
         known = asdict(facts or Facts())
         self.store(policy, f"{check_name(name)}@{LATEST}", known, why)
         return self.version(version_of(policy.encode()))
@@ -219,12 +227,16 @@ class Registry:
         canary: Mapping[str, JsonValue] | None = None,
         despite_verdict: bool = False,
     ) -> LogEntry | None:
-        """Moves NAME@REF to the version that `source` (NAME@REF or sha256:DIGITS) means; the log's
-        entry, None where the ref did not move. The version must pass `gate`: by default an audit
-        with a judge. A reason to `override` it moves the ref all the same, and the entry keeps the
-        reason and what the gate said. `canary` ('share', 'margin', 'split') tries the version in
-        place of a move. A version whose verdict is not Deploy takes `despite_verdict`; one that has
-        none may be tried as a canary, which judges it. Raises RefNotFound and PromotionRefused."""
+        """Moves `ref` to the version that `source` means.
+
+        - `override`: a reason to move it although the gate refuses; the log keeps it ('' = none).
+        - `gate`: what the version must pass (None = an audit with a judge).
+        - `canary`: 'share', 'margin' and 'split': it is tried in place of a move (None).
+        - `despite_verdict`: for a version whose verdict is not Deploy (False). One without any may
+          be tried as a canary, which judges it.
+
+        Returns the log's entry, None where the ref did not move. Raises RefNotFound, and
+        PromotionRefused when the gate or the verdict is against it."""
         check_ref(ref)
         version = self.version(source)
         known = version.facts.get("verdict") or self.policy(version.version).verdict
@@ -292,7 +304,12 @@ class Registry:
         self, source: str, topic: str, facts: Mapping[str, JsonValue], why: str = ""
     ) -> LogEntry:
         """Logs what was found about a version, such as an audit's report. One with a high finding
-        ends the version's canaries. The last entry that this made."""
+        ends the version's canaries.
+
+        - `topic`: what it is about, such as "audit".
+        - `facts`: what was found, as JSON.
+
+        Returns the last entry that this made."""
         high: Sequence[Finding] = ()
         if topic == AUDIT:
             with suppress(errors.PolicyError):
@@ -319,7 +336,12 @@ class Registry:
     def end_canary(
         self, canary: Canary, promoted: bool, why: str, figures: Mapping[str, JsonValue]
     ) -> LogEntry | None:
-        """Promotes a canary, or rolls it back: the ref stays. None where it ended before."""
+        """Promotes a canary, or rolls it back: the ref stays.
+
+        - `canary`: the one that ends; `promoted`: whether it takes the ref.
+        - `figures`: why, in numbers.
+
+        Returns the log's entry, None where it ended before."""
 
         def propose(log: Log) -> list[LogEntry]:
             if Canary.of(log, canary.ref) != canary:
@@ -358,9 +380,11 @@ class Registry:
         return policy.decode()
 
     def policy(self, source: str) -> PolicyFile:
+        """A version's policy. Raises RefNotFound, and RegistryDamaged where its hash is wrong."""
         return parse_policy_file(self.text(source), source)
 
     def refs(self) -> dict[str, str]:
+        """The version of every ref, by NAME@REF."""
         return self.storage.read().refs
 
     def history(self, ref: str = "") -> tuple[LogEntry, ...]:

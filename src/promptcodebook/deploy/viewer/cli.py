@@ -21,7 +21,7 @@ def view(
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
-    """Runs as pages that follow them while they train: verdicts, what is still wrong, curves.
+    """Browse runs in the browser, updated live: verdicts, what is still wrong, curves.
 
     The first line on stdout is the address. It is reached from this machine only (from another
     one: ssh -L 8642:localhost:8642). It asks no model, writes nothing and stops no run.

@@ -111,7 +111,8 @@ class OpenRuns:
 
     @contextmanager
     def reading(self, key: str) -> Generator[FollowedRun | None]:
-        """The run of this address, open while the block runs; None = there is none. StoreError."""
+        """The run of this address, open while the block runs; None = there is none. Raises
+        StoreError."""
         with self._lock:
             followed = self._find(key)
             if followed is not None:

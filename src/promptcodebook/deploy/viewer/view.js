@@ -137,7 +137,7 @@ async function renew() {
 }
 
 const RESTING = "Not running now.";
-const SILENT = "The server does not answer. This page goes on when it does.";
+const SILENT = "Connection lost; retrying.";
 let news = null;
 let resting = false; // nothing is being written: the server ends its answer and is asked again later
 let ended = false; // it said so just now

@@ -54,7 +54,8 @@ class LocalModels:
         self._models: dict[str, LocalLM] = {}
 
     def connect(self, spec: Spec) -> LM:
-        """The model behind a spec, not loaded yet. MissingExtra or ConfigError where it cannot be.
+        """The model behind a spec, not loaded yet. Raises MissingExtra or ConfigError where that
+        is impossible.
 
         Equal specs get one engine."""
         if spec.text not in self._models:

@@ -412,7 +412,7 @@ def simulated_blocks(measured: shared.Results) -> list[Block]:
         return {str(k): run[arm] for k, run in enumerate(runs[world.name])}
 
     n, update = max(map(len, runs.values())), table["settings"]["update"]
-    head = ["## The simulated model", shared.said("what-learns", "simulated", n=n, **update)]
+    head = ["## The simulated model", shared.text("what-learns", "simulated", n=n, **update)]
     listed = [setup for setup in setups() if runs[setup.name]]
     return [*head, *_parts("simulated", listed, of, table["findings"])]
 
@@ -470,7 +470,7 @@ def judged(expected: str, lost: Interval) -> str:
 def _page(measured: shared.Results) -> Page:
     lab, order, listed = measured.lab, measured.order, _listed()
     sizes = {"seeds": order.seeds, "train": listed["train"], "test": listed["test"]}
-    head = shared.said("what-learns", "head", spec=lab.spec, weights=lab.weights, **sizes)
+    head = shared.text("what-learns", "head", spec=lab.spec, weights=lab.weights, **sizes)
     blocks = ["## The real executor", *real_blocks(measured), *simulated_blocks(measured)]
     return shared.framed(measured, "", blocks, [head])
 

@@ -305,8 +305,8 @@ class _Meter:
     async def _judge(self, step: int, written: Written, usage: Usage) -> Rollout:
         assembled = self._problem.assembled
         example = assembled.dataset.train[written.row]
-        said = _Says(Reply(written.text, "length" if written.cut else "stop", usage))
-        trial = replace(self._trial, lm=said)
+        answer = _Says(Reply(written.text, "length" if written.cut else "stop", usage))
+        trial = replace(self._trial, lm=answer)
         prompt = Prompt(assembled.plan.present_prompt)
         draws = assembled.config.randomness.at(step, example.id)
         return await trial.run(example, prompt, draws, Rollout(example.id, prompt=prompt.text))

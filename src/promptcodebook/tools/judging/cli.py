@@ -145,7 +145,7 @@ def sheet(
     trust: command.Trust = False,
     as_json: Json = False,
 ) -> None:
-    """Write a run's test answers down for people to label, without saying which row gave them."""
+    """Export a run's test answers for blind labelling."""
     with closing(RunStore.open(find_run(runs_dir(), run))) as store:
         if store.header.private or not (store.ours or trust):
             message = "its data are private, or not yours: no sheet shows them"
