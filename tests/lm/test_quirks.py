@@ -195,6 +195,8 @@ async def test_a_cap_beyond_the_context_becomes_what_is_left_of_it(
     "Invalid max_tokens value, the valid range of max_tokens is [1, 2048]",
     "max_tokens: 4096 > 2048, which is the maximum allowed number of output tokens for m",
     "max_tokens is too large: 4096. This model supports at most 2048 completion tokens",
+    "max_tokens=4096 cannot be greater than max_model_len=2048. Please request fewer output "
+    "tokens. (parameter=max_tokens, value=4096)",
 ])  # fmt: skip
 async def test_a_cap_beyond_a_limit_of_replies_becomes_that_limit(server: Server, words: str):
     await send(server, lambda body: body["max_tokens"] > 2048, words, EXECUTOR, CRITIC)
@@ -226,6 +228,20 @@ async def test_a_system_message_that_is_not_taken_begins_the_first_turn(
     assert server.bodies[1]["messages"] == [{"role": "user", "content": "be brief\n\nhello"}]
     text = {"type": "text", "text": "be brief"}
     assert server.bodies[2]["messages"] == [{"role": "user", "content": [text, image]}]
+
+
+async def test_a_folded_system_message_is_a_turn_of_its_own_before_an_assistant_that_begins(
+    server: Server,
+):
+    """Templates without a system role want a user first, and the roles to alternate."""
+    opened = Request("executor", (SYSTEM, Message("assistant", "Welcome!"), USER))
+
+    def refuses(body: Body) -> bool:
+        roles = [m["role"] for m in body["messages"]]
+        return roles != (["user", "assistant"] * len(roles))[: len(roles)]
+
+    await told(server, refuses, "System role not supported", opened)
+    assert server.bodies[-1]["messages"][0] == {"role": "user", "content": "be brief"}
 
 
 async def test_several_system_messages_are_one_at_the_beginning(server: Server):

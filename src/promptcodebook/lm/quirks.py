@@ -94,11 +94,11 @@ class Quirks:
             joined = with_text(joined, each.get("content"))
         if not self.folded:
             return [joined, *others]
-        first = next((n for n, m in enumerate(others) if m["role"] == "user"), None)
-        if first is None:
+        if not others or others[0]["role"] != "user":
+            # Templates without a system role want a user first, and the roles to alternate.
             return [{**joined, "role": "user"}, *others]
-        whole = with_text(joined, others[first].get("content"))["content"]
-        return [*others[:first], {**others[first], "content": whole}, *others[first + 1 :]]
+        whole = with_text(joined, others[0].get("content"))["content"]
+        return [{**others[0], "content": whole}, *others[1:]]
 
     def _capped(self, body: Mapping[str, Any], cap: int) -> int:
         cap = min(cap, self.most or cap)

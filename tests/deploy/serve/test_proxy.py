@@ -399,6 +399,24 @@ async def test_a_fault_upstream_gets_its_status(step: Step, status: int, words: 
     assert (after, calls) == (200, 2), "nothing is asked twice"
 
 
+async def test_a_server_that_hangs_up_behind_each_reply_fails_once_and_is_then_called_afresh() -> (
+    None
+):
+    seen = set[object]()
+
+    async def hangs_up(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        assert request.transport is not None
+        caller = request.transport.get_extra_info("peername")
+        step = drops() if caller in seen else says()
+        seen.add(caller)
+        return await step(request, body)
+
+    async with up() as served:
+        served.upstream.default = hangs_up
+        asked = [await served.ask(json={"messages": SAID}) for _ in range(5)]
+    assert [status for status, _, _ in asked] == [200, 502, 200, 200, 200]
+
+
 async def test_a_caller_who_hangs_up_ends_the_call_upstream() -> None:
     gone = asyncio.Event()
 

@@ -58,7 +58,12 @@ async def acompletion(**fields):
         raise BadRequestError(f"litellm.BadRequestError: DeepseekException - {error}")
     if kind.startswith("always refuses"):
         words = f"no: {kind} {os.environ['X_API_KEY']}"
-        raise BadRequestError(f"litellm.BadRequestError: AzureException BadRequestError - {words}")
+        raise BadRequestError(f"{os.environ['X_HEAD']} - {words}")
+    if kind == "lacks":
+        try:
+            import no_such_part
+        except ImportError:
+            raise APIConnectionError()
     if kind == "timeout":
         raise Timeout()
     if kind.isdigit():
@@ -101,13 +106,13 @@ def model(timeout: float = 120.0, headers: dict[str, str] | None = None) -> Endp
 
 
 async def test_a_call_goes_through_the_library_without_its_retries(library):
-    reply = await model(9.0, {"X-A": "b"})(ask(top_k=3))
+    reply = await model(9.0, {"X-A": "b"})(ask(top_k=3, n=2))
     assert (reply.text, reply.usage.tokens) == ("hello", 5)
     stub = sys.modules["litellm"]
     assert stub.told_before_import == "True"
     expected = {
-        "model": "anthropic/x", "temperature": 0.5, "max_tokens": 20, "top_k": 3, "timeout": 9.0,
-        "num_retries": 0, "max_retries": 0, "extra_headers": {"X-A": "b"},
+        "model": "anthropic/x", "temperature": 0.5, "max_tokens": 20, "top_k": 3, "n": 2,
+        "timeout": 9.0, "num_retries": 0, "max_retries": 0, "extra_headers": {"X-A": "b"},
     }  # fmt: skip
     assert stub.seen[0].items() >= expected.items()
 
@@ -143,12 +148,25 @@ async def test_what_a_provider_refuses_is_learned_from_its_words(library, text: 
     assert len(sys.modules["litellm"].seen) == 3
 
 
-async def test_a_providers_words_arrive_without_a_key(library, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("head", [
+    "BadRequestError: AzureException BadRequestError",
+    "NotFoundError: NotFoundError: OpenAIException",
+    "ContextWindowExceededError: litellm.BadRequestError: ContextWindowExceededError: XException",
+])  # fmt: skip
+async def test_a_providers_words_arrive_without_a_key(
+    library, monkeypatch: pytest.MonkeyPatch, head: str
+):
     monkeypatch.setenv("X_API_KEY", "sk-hush-hush")
+    monkeypatch.setenv("X_HEAD", f"litellm.{head}")
     with pytest.raises(errors.RequestRefused) as caught:
         await model()(ask("always refuses tools"))
     message = str(caught.value)
     assert "answered 400: no: always refuses tools ***" in message and "temperature 0.5" in message
+
+
+async def test_a_package_that_the_library_lacks_is_named(library):
+    with pytest.raises(errors.RequestRefused, match="pip install no_such_part"):
+        await model()(ask("lacks"))
 
 
 @pytest.mark.parametrize("native", [

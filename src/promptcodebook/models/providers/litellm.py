@@ -17,7 +17,7 @@ from promptcodebook.models.providers import library
 # Releases of litellm that carried somebody else's code.
 _MALICIOUS = ("1.82.7", "1.82.8")
 # How the library introduces what a provider said.
-_PROVIDERS = re.compile(r"litellm\.\w+: \w*Exception(?: \w+)? - (.*)", re.DOTALL)
+_PROVIDERS = re.compile(r"litellm\.(?:[\w.]+: )+\w*Exception(?: \w+)? - (.*)", re.DOTALL)
 _SECRETS = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 _BEARER = re.compile(r"(?i)\bbearer\W+\S+")
 _SHORTEST = 6  # characters of a value that differs from a word
