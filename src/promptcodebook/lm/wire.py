@@ -36,7 +36,7 @@ MOST_BYTES = 8_000_000
 TOKENIZER = "estimate: UTF-8 bytes / 4"  # printed wherever a count comes from `estimate_tokens`
 _PER_MESSAGE = 4  # what a chat template puts around a message, about
 _MOST_TOKENS = 10**9  # no call has more tokens; a larger count would not fit into a store either
-_LONGEST_REASON = 60
+_LONGEST_REASON, _LONGEST_WAIT_S = 60, 3600.0
 _DECIMALS = 6  # of the numbers of an embedding that are kept
 
 
@@ -154,8 +154,11 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
 
 def broken_off(tree: Any) -> str | None:
     """The server's word for why a completion, or a chunk of one, was broken off; None where it was
-    not, or is no completion. An error beside it is not quoted: it may hold what was sent."""
+    not, or is no completion. An error beside it, or in place of choices as within a stream, is not
+    quoted: it may hold what was sent."""
     try:
+        if tree.get("error") and not tree.get("choices"):
+            return "error"
         for choice in tree["choices"]:
             reason = finish_reason(choice)
             known = isinstance(reason, str | None) and reason in ENDINGS
@@ -341,7 +344,7 @@ def read_error_body(data: bytes) -> ErrorBody:
     about = inner | _google_details(inner.get("details"))
     param, code, kind = (str(about.get(name) or "") for name in ("param", "code", "type"))
     param = param or ", ".join(pointers)
-    wait = read_retry_after(str(about.get("retryDelay", "")).removesuffix("s"))
+    wait = read_seconds(str(about.get("retryDelay", "")).removesuffix("s"))
     return ErrorBody(str(inner.get("message") or detail or text), param, code, kind, wait)
 
 
@@ -357,19 +360,34 @@ def _dotted(loc: object) -> str:
     return ".".join(map(str, cast("list[object]", loc))) if isinstance(loc, list) else str(loc)
 
 
-def read_retry_after(value: str | None, now: float | None = None) -> float:
-    """Seconds from a Retry-After header, which is a number or a date; 0 = none or unreadable."""
+def read_retry_after(headers: Mapping[str, str], now: float | None = None) -> float:
+    """Seconds from a Retry-After header, at most an hour; 0 = none or unreadable. It is a number,
+    or a date by the server's clock, which its Date header tells: ours may be wrong."""
+    value = headers.get("Retry-After", "")
+    seconds = read_seconds(value)
+    if not seconds and (at := _timestamp(value)) is not None:
+        sent = _timestamp(headers.get("Date", ""))
+        seconds = at - ((time.time() if now is None else now) if sent is None else sent)
+    return min(max(0.0, seconds), _LONGEST_WAIT_S)
+
+
+def read_seconds(value: str) -> float:
+    """A number of seconds to wait; 0 where it is none."""
     try:
-        seconds = float(value or "")
+        seconds = float(value)
     except ValueError:
-        try:
-            at = parsedate_to_datetime(value or "")
-            # '-0000' and no zone at all mean UTC, not the zone of this machine.
-            at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-            seconds = at.timestamp() - (time.time() if now is None else now)
-        except (ValueError, TypeError, OverflowError, IndexError):
-            return 0.0
-    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+        return 0.0
+    return min(max(0.0, seconds), _LONGEST_WAIT_S) if math.isfinite(seconds) else 0.0
+
+
+def _timestamp(date: str) -> float | None:
+    """An HTTP date; None where it is none."""
+    try:
+        at = parsedate_to_datetime(date)
+        # '-0000' and no zone at all mean UTC, not the zone of this machine.
+        return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
 
 
 def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:

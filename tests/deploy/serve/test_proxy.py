@@ -264,6 +264,8 @@ def ends(reason: str) -> bytes:
     ([b'data: {"half'], True),
     *(([ends(reason)], False) for reason in ('"error"', '"abort"', '""', "7")),
     ([ends("null")[:40], ends('"error"')[40:] + b"data: [DONE]\n\n"], False),
+    *(([b'data: {"error": %s}\n\ndata: [DONE]\n\n' % error], False)
+      for error in (b'{"message": "half"}', b'"half"')),
 ])  # fmt: skip
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_a_stream_that_breaks_off_ends_in_an_error(
@@ -299,6 +301,7 @@ async def test_a_stream_that_ends_passes_as_it_came(reason: str) -> None:
      "refused this server"),
     (drops(), 502, "broke off"),
     *((says("hal", finish=f), 502, "broke off its reply") for f in ("error", "abort", "", 7)),
+    (raw(b'{"error": {"message": "lost"}}'), 502, "broke off its reply"),
     (raw(b"x" * 1_100_000), 502, "too large"),
     (pours(b"x" * 1000, 2000), 502, "too large"),
     (outlasts, 504, "in time"),
