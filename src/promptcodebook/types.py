@@ -298,6 +298,12 @@ class Rollout:
         """The output with its tool calls, in words."""
         return in_words(self.output, self.fields.get("tool_calls"))
 
+    @property
+    def empty(self) -> bool:
+        """Whether the program answered with nothing, and earned nothing with that."""
+        answered = self.failure is None or self.failure.stage == "reward"
+        return answered and not (self.output.strip() or self.fields or self.reward)
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:

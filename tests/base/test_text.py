@@ -16,6 +16,7 @@ from markdown_it import MarkdownIt
 
 from promptcodebook.base.text import (
     answer_words,
+    fault_in_text,
     fenced,
     fold_text,
     json_decoder,
@@ -68,6 +69,14 @@ BARE = 'Count the words, and say "done" at the end.'
     f"```\n{BARE}\n```", f"“{BARE}”", f"**{BARE}**",
     f"Here is the composed prompt:\n\n```\n{BARE}\n```\n\nLet me know if it needs changes!",
     f"Here is the new instinct:\n\n**Instinct:** “{BARE}”\n\nI hope this helps.", f"  {BARE}\n",
+    json.dumps({"instinct": BARE}), f"```json\n{json.dumps({'text': BARE})}\n```",
+    json.dumps([BARE]), json.dumps({"explanation": "shorter", "revised_text": BARE}),
+    f"<instinct>{BARE}</instinct>", f"<output>\n{BARE}\n</output>", f"<instinct>{BARE}",
+    f"{BARE}</revised_instinct>", f"{BARE}<|im_end|>", f"[3] {BARE}", f"Instinct 3: {BARE}",
+    f"{BARE}\n\n(Note: I kept it under 25 words.)", f"{BARE}\n(11 words)",
+    f"{BARE}\n\n---\nThis revised instinct is more concise.", f"{BARE}\n\n**Word count:** 11",
+    f"{BARE}\n\nChanges made:\n- shorter\n\n- clearer",
+    f"{BARE}\n\nExplanation: I removed the second sentence.",
 ])  # fmt: skip
 def test_what_a_model_puts_around_the_text_it_was_asked_for_is_taken_off(wrapped: str) -> None:
     assert strip_wrapping(wrapped) == BARE
@@ -79,10 +88,37 @@ def test_what_a_model_puts_around_the_text_it_was_asked_for_is_taken_off(wrapped
     "**Count** the words, then **stop**", "Here is what matters. Count the words: all of them.",
     "Answer inside a fence:\n```\nx = 1\n```", "```\na\n```\nthen\n```\nb\n```",
     "Instructions: read twice, answer once.", "New information: use it. Old text: leave it.",
-    "End with the words: let me know if you disagree.", "Revised instinct:",
+    "End with the words: let me know if you disagree.",
+    "Answer so:\n\nReasoning: your steps\nAnswer: a number", "Be brief.\n\nNote: no names.",
+    "Say \"I'm sorry, but I can't help with that\" to all else.", "{x} and {y}", "{name}: be kind",
+    "Compare both.\nThe new version must be quoted first.", "Wrap it in <answer></answer>.",
+    "[Role] You are a clerk.", "Be short.\nUse 12 words", '{"a": "x", "b": "y"} is the form.',
 ])  # fmt: skip
-def test_ordinary_prose_keeps_every_character(text: str) -> None:
-    assert strip_wrapping(text) == text
+def test_ordinary_prose_keeps_every_character_and_may_be_a_text(text: str) -> None:
+    assert strip_wrapping(text) == text and fault_in_text(text) is None
+
+
+@pytest.mark.parametrize(("reply", "fault"), [
+    *((text, "refusal") for text in (
+        "I'm sorry, but I can't help with that", "I’m sorry, but I can’t assist with that request.",
+        "Sorry, I am unable to do so.", "I apologize, but no.", "I cannot assist with that.",
+        "As an AI language model, I cannot write this.", '"I\'m sorry, but I can\'t help."',
+        "Es tut mir leid, das geht nicht.", "抱歉，我无法帮助您。", "申し訳ありません。",
+    )),
+    *((text, "asked") for text in (
+        "I can't see the text.", "Could you please share the text?", "It seems there is no text.",
+        "I'd be happy to help! Send the text.",
+    )),
+    *((text, "nothing") for text in ("None", "N/A.", "No changes needed.", "(no change)",
+                                     "The instinct is already clear and specific.")),
+    *((text, "index") for text in ("3", "[3]", "Instinct 3", "c3", "#3.", "Entry: 12")),
+    *((text, "label") for text in ("Revised instinct:", "## New directive")),
+    *((text, "tag") for text in ("<instinct>", "</text>", "<rewrite/>", "<|im_end|>", "[INST]")),
+    *((text, "JSON") for text in ("{}", '{"index": 3}', '{"error": "filtered"}', '{"text": null}',
+                                  '{"a": "x", "b": "y"}')),
+])  # fmt: skip
+def test_what_stands_in_place_of_a_text_is_named(reply: str, fault: str) -> None:
+    assert fault in (fault_in_text(strip_wrapping(reply)) or "")
 
 
 CHATTY = st.lists(

@@ -232,7 +232,7 @@ def weak(request: Request) -> str:
 async def rehearsed(model: ScriptedLM, **settings: object) -> dict[str, DiagnosisGroup]:
     config = Config.model_validate({"task": "constraints", **settings})
     plan = plan_run(config, Sources(lm=model)).require_training()
-    return {section.title: section for section in await rehearse(plan, RewardTrial())}
+    return {section.title: section for section in await rehearse(plan, RewardTrial(), {})}
 
 
 async def test_an_able_model_carries_every_role_and_a_weak_one_is_told_role_by_role() -> None:
@@ -252,6 +252,27 @@ async def test_an_able_model_carries_every_role_and_a_weak_one_is_told_role_by_r
     step = found["roles"].next_step
     assert "--preset small" in step
     assert "--set roles.critic.model=SPEC" in step
+
+
+@pytest.mark.parametrize(("answer", "what", "step"), [
+    (Reply("", finish="length"), "an answer of 0 words; 1 of 1 answers", "executor.max_tokens"),
+    (Reply("<think>hm</think>"), "an answer of 0 words; 1 of 1 answers", "roles.executor.extra"),
+])  # fmt: skip
+async def test_an_answer_without_a_word_is_warned_of(answer: Reply, what: str, step: str) -> None:
+    def replies(request: Request) -> Any:
+        return answer if request.role == "executor" else able(request)
+
+    found, *_ = (await rehearsed(ScriptedLM().reply_with(replies))).values()
+    executor = found["executor"]
+    assert executor.level == "warn" and what in executor.what and step in executor.next_step
+
+
+async def test_a_model_whose_short_reply_is_all_thoughts_is_warned_of(server: Server) -> None:
+    server.default = says(None, finish="length", message={"reasoning_content": "hm"})
+    found = (await probe(server.spec))["call"]
+    assert (
+        found.level == "warn" and "holds no text" in found.what and "max_tokens" in found.next_step
+    )
 
 
 async def test_where_only_a_teacher_is_weak_a_stronger_model_is_named_first() -> None:

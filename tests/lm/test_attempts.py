@@ -45,7 +45,7 @@ async def answered(stack: Models, calls: int) -> list[object]:
 
 
 @pytest.mark.parametrize(("step", "timeout"), [
-    (says(delay=60.0), 0.3), (drops(), 60.0), (raw(b"<html>busy"), 60.0), (fails(500), 60.0)
+    (says(delay=60.0), 0.3), (drops(), 60.0), (raw(b"{\"choices\": ["), 60.0), (fails(500), 60.0)
 ])  # fmt: skip
 async def test_every_try_is_checked_and_a_lost_one_is_booked_at_its_most(
     server: Server, step: Step, timeout: float
@@ -74,6 +74,18 @@ async def test_a_refusal_is_a_call_and_no_tokens(server: Server, status: int) ->
     await answered(stack, 9)
     assert server.calls == 7
     assert stack.ledger.total == Usage(calls=7)
+
+
+async def test_refusals_that_come_with_a_200_cost_nothing(server: Server) -> None:
+    """The first two are waited for; an account without credit is not asked again."""
+    limited = raw(b'{"error": {"message": "slow down", "code": 429}}')
+    server.script(limited, raw(b"<html><title>Busy</title>"))
+    server.default = raw(b'data: {"error": {"message": "Insufficient balance"}}\n\n')
+    prices = {server.spec: {"prompt": 1000.0, "completion": 1000.0}}
+    stack = models(server, budget={"usd": 100.0}, prices=prices, concurrency=1)
+    [outcome] = await answered(stack, 1)
+    assert isinstance(outcome, errors.NoCredit) and server.calls == 3
+    assert stack.ledger.total == Usage(calls=3, cost=0.0) and not stack.ledger.lost
 
 
 async def test_requests_that_teach_what_is_refused_are_counted_too(server: Server) -> None:

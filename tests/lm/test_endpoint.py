@@ -349,6 +349,61 @@ async def test_an_empty_account_is_told_as_one_and_asked_once(server: Server, st
     assert "concurrency" not in error.hint and "PCO_API_KEY" in error.hint
 
 
+LIMITED = {"error": {"message": "Slow down", "code": "rate_limit_exceeded", "retry_after": 4}}
+EVENT = 'event: error\ndata: {"error": {"type": "overloaded_error", "message": "Busy"}}\n\n'
+PAGE = "<!doctype html><style>p {}</style><title>429 Too Many Requests</title><p>Wait &amp; see"
+
+
+@pytest.mark.parametrize(("body", "kind", "said"), [
+    (LIMITED, errors.RateLimited, "Slow down"),
+    ({"error": "rate limit exceeded"}, errors.RateLimited, "rate limit exceeded"),
+    ({"statusCode": 429, "error": "Too Many Requests", "message": "Rate"}, errors.RateLimited,
+     "Rate"),
+    ({"code": "Throttling.RateQuota", "message": "later"}, errors.RateLimited, "later"),
+    ({"choices": [{"message": {"content": ""}, "error": {"code": 429, "message": "full"}}]},
+     errors.RateLimited, "full"),
+    ({"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}, errors.NoCredit,
+     "insufficient balance"),
+    ({"choices": None, "error": {"code": 402, "message": "top up"}}, errors.NoCredit, "top up"),
+    ({"error": {"code": "1113", "message": "您的账户已欠费"}}, errors.NoCredit, "欠费"),
+    ({"success": False, "errors": [{"code": 10000, "message": "Authentication error"}]},
+     errors.AuthRefused, "Authentication error"),
+    ({"object": "error", "message": "temperature is bad", "code": 400}, errors.RequestRefused,
+     "temperature is bad"),
+    ({"error": {"message": "out of memory"}}, errors.ServerFault, "out of memory"),
+    ("data: " + json.dumps(LIMITED) + "\n\ndata: [DONE]\n\n", errors.RateLimited, "Slow down"),
+    (EVENT, errors.RateLimited, "Busy"),
+    (PAGE, errors.RateLimited, "429 Too Many Requests Wait & see"),
+    ("<html><body>Sign in to our billing page", errors.ServerFault, "Sign in to our billing page"),
+    ("upstream connect error", errors.ServerFault, "upstream connect error"),
+    ("", errors.ServerFault, "not JSON"),
+])  # fmt: skip
+async def test_a_200_without_a_completion_is_the_refusal_that_it_describes(
+    server: Server, body: Any, kind: type[errors.LMError], said: str
+) -> None:
+    text = body if isinstance(body, str) else json.dumps(body)
+    error = await failure(server, raw(text.encode()))
+    assert type(error) is kind and said in str(error) and server.url in str(error)
+    assert not error.lost, "nobody bills it"
+    assert error.retry_after == (4.0 if "retry_after" in text else 0.0)
+
+
+@pytest.mark.parametrize("body", [
+    b'{"choices": [{"mess', b"{}", b'{"content": [{"text": "hi"}], "usage": {"input_tokens": 3}}',
+    b'data: {"choices": [{"delta": {"content": "an invalid key"}}]}\n\n',
+])  # fmt: skip
+async def test_what_a_model_may_have_written_counts_as_lost(server: Server, body: bytes) -> None:
+    error = await failure(server, raw(body))
+    assert error.incident == "malformed_body" and error.lost and body[:9].decode() in str(error)
+
+
+async def test_a_field_that_a_200_refuses_is_left_out_too(server: Server) -> None:
+    refused = {"error": {"message": "seed is not supported", "param": "seed", "code": 400}}
+    server.script(raw(json.dumps(refused).encode()))
+    [reply] = await answers(server, request())
+    assert reply.text == "ok" and "seed" not in server.bodies[-1]
+
+
 @pytest.mark.parametrize(("body", "said"), [
     ({"error": {"message": "bad input"}}, "bad input"),
     ({"error": "bad input"}, "bad input"),
@@ -361,6 +416,8 @@ async def test_an_empty_account_is_told_as_one_and_asked_once(server: Server, st
     ([{"a": "bad input"}], '[{"a": "bad input"}]'),
     ({"error": "x" * 300}, "x" * 300),
     ({"error": "too long " * 100}, ("too long " * 100)[:300] + "…"),
+    ({"error": None, "message": "bad input"}, "bad input"),
+    ({"error": {"error": {"message": "bad input"}}}, "bad input"),
 ])  # fmt: skip
 async def test_a_refusal_of_any_shape_is_quoted_in_short(server: Server, body: Any, said: str):
     server.default = raw(json.dumps(body).encode(), 400)

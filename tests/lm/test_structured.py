@@ -435,6 +435,7 @@ def test_indices_are_read_however_they_are_written(written: object, picks: list[
     (None, ""), ("  ", ""), ("None.", ""), ("n/a", ""), ("no errors", ""), (False, ""),
     ([], ""),
     ("No issues found.", ""), ("None of the words fit.", "None of the words fit."),
+    ("I'm sorry, but I can't help with that.", ""), ("I cannot find 3.", "I cannot find 3."),
     ("no", ""), ("Say no.", "Say no."), (0.5, "0.5"), (["a", None, "b"], "a b"),
     ({"format": "wrong", "tone": ""}, "format: wrong"), (10**400, ""), ("x" * 5000, "x" * 4000),
 ])  # fmt: skip

@@ -245,6 +245,7 @@ async def test_the_generator_sees_the_selected_instincts_by_index_and_the_input(
     (Reply("Follow the", finish="length"), "it was cut at its length limit"),
     ("", "it has no text"), ("  \n", "it has no text"),
     ("<think>nothing but thoughts", "it has no text, or only thoughts"),
+    ("I'm sorry, but I can't help with that.", "it is a refusal"), ("[1]", "it is an index"),
 ])  # fmt: skip
 async def test_a_prompt_that_is_cut_or_empty_is_asked_for_once_more(reply: str | Reply, fault: str):
     """Then the instincts take its place: a deployed policy must answer, in the scored format."""

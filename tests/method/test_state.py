@@ -200,8 +200,8 @@ async def test_a_short_expert_list_is_filled_with_general_instincts():
 async def test_random_asks_for_a_generic_list(templates: str):
     """What is written around an instinct is no part of it; an empty list is asked for again."""
     world, made = await first(
-        instincts("", " "),
-        instincts(" A  rule ", '"Another"', "", "**Instinct:** Third", "Fourth", "Fifth"),
+        instincts("", " ", "I'm sorry, but I can't help with that."),
+        instincts(" A  rule ", '"Another"', "", "**Instinct:** Third", "[3]", "Fourth", "Fifth"),
         init={"kind": "random"},
         templates=templates,
         seeds=("task knowledge",),
@@ -209,7 +209,7 @@ async def test_random_asks_for_a_generic_list(templates: str):
     assert made.codebook.texts == ("A rule", "Another", "Third", "Fourth")
     assert "Write 4 different instincts" in said(world.lm.history[0])
     assert "task knowledge" not in said(world.lm.history[0])
-    assert "the list is empty" in world.lm.history[1].messages[-1].content
+    assert "none of the list is one" in world.lm.history[1].messages[-1].content
     # Decision 24: what is over the cap is asked for again, and then taken.
     long = " ".join(["word"] * 26)
     for again in ("A", long):

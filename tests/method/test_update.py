@@ -205,6 +205,20 @@ async def test_a_refused_rewrite_is_asked_for_once_more_with_the_reason_alone():
         assert done.kept and (done.after, done.earlier) == ("whole", RefusedReply(read, reason))
 
 
+REFUSES = "I'm sorry, but I can't help with that."
+
+
+@pytest.mark.parametrize("place", ["", "tool:look: "])
+@pytest.mark.parametrize("reply", [REFUSES, '{"index": 3}', "</instinct>", "[2]"])
+async def test_a_reply_in_place_of_a_text_is_asked_for_once_more_then_refused(reply, place):
+    pending, check = PendingUpdate(0, f"{place}rule zero", ("g",)), LengthCheck(Update())
+    world, (done,) = await rewrite(pending, replies=(reply, '{"text": "Whole."}'), check=check)
+    assert done.kept and done.after == f"{place}Whole." and done.earlier is not None
+    assert "is no text" in done.earlier.reason and "no text" in said(world.lm.history[1])
+    world, (done,) = await rewrite(pending, replies=(reply, reply), check=check)
+    assert not done.kept and "is no text" in done.reason and len(world.lm.history) == 2
+
+
 async def test_what_is_refused_twice_or_cannot_be_asked_for_stays_as_it_was():
     """Decision 11: the log says why. Of several checks the first refusal counts, and is counted
     apart; a second request that fails leaves the first refusal as the reason."""

@@ -13,8 +13,10 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.assemble import RewardTrial, Sources, plan_run, try_reward
+from promptcodebook.calls import Reply, Request
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError
+from tests.build.method import talkative
 
 ROWS = [{"input": f"question {n}", "target": f"answer {n}"} for n in range(8)]
 NO_REFERENCE = [{"input": f"question {n}"} for n in range(8)]
@@ -139,6 +141,41 @@ def test_a_reward_that_never_scores_is_told_of_at_once_and_in_the_verdict(
         run = pco.optimize(pco.load(rows), reward, "simulated", config=config, runs_dir=tmp_path)
     assert caplog.text.count("answers earned 0, which teaches nothing") == (not scores)
     assert ("No answer of this run ever scored" in run.verdict) is not scores
+
+
+@pytest.mark.parametrize(("answer", "what", "keys"), [
+    (Reply("<think>so many", finish="length"), "hit their cap of 77 tokens, ",
+     ("raise roles.executor.max_tokens",)),
+    (Reply("The answer is", finish="length"), "hit their cap of 77 tokens: ",
+     ("raise roles.executor.max_tokens",)),
+    (Reply("<think>all of it</think>"), "without text (thoughts alone, or nothing), and 0 hit",
+     ("roles.executor.extra", "roles.executor.max_tokens")),
+    (Reply(" \n"), "came without text", ("roles.executor.extra",)),
+])  # fmt: skip
+def test_answers_that_are_cut_or_hold_no_text_are_told_of_with_the_key_to_change(
+    answer: Reply,
+    what: str,
+    keys: tuple[str, ...],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def replies(request: Request) -> Any:
+        return answer if request.role == "executor" else talkative(request)
+
+    roles = {"executor": {"max_tokens": 77}}
+    config = {"preset": "quick", "update": {"epochs": 4}, "roles": roles}
+    rows, lm = pco.load(ROWS * 2), pco.ScriptedLM().reply_with(replies)
+    with caplog.at_level(logging.WARNING, "promptcodebook"):
+        run = pco.optimize(rows, lambda e, o: 0.0, lm, config=config, runs_dir=tmp_path)
+    told = [r.getMessage() for r in caplog.records if "roles.executor" in r.getMessage()]
+    assert len(told) == 1 and what in told[0]
+    conclusion = run.conclusion
+    assert conclusion is not None
+    advice = conclusion.headline().lines["next"]
+    for text in (told[0], run.verdict, advice):
+        assert all(key in text for key in keys), text
+    assert "reward" not in run.verdict.partition("Beware:")[2] and "mend" not in advice
+    assert "teaches nothing" not in caplog.text and " answers " in run.verdict
 
 
 def test_the_trial_can_be_left_out(tmp_path: Path) -> None:

@@ -264,7 +264,7 @@ async def test_doctor_embeds_an_image_and_names_a_model_that_does_not() -> None:
         lm = ScriptedLM().reply_with(looks if seen else obey)
         sources = Sources(data=pictures(), reward=right, lm=lm)
         plan = plan_run(load_config({**SMALL, "router": router}), sources).require_training()
-        found, *_ = await rehearse(plan, RewardTrial())
+        found, *_ = await rehearse(plan, RewardTrial(), {})
         assert [len(r.messages[0].media) for r in lm.history if r.embeds] == [1]
         assert found.ok is seen, found
         said = "its model embeds" if seen else "answered a request for an embedding with a text"

@@ -54,7 +54,8 @@ NAMES = ("present", "concat", "untrained", "learned")
 
 def evaluation(name: str, rewards: list[float | None], usage: Usage = SPENT) -> Evaluation:
     rollouts = tuple(
-        Rollout(f"e{i}", prompt="two words", reward=r, usage=usage) for i, r in enumerate(rewards)
+        Rollout(f"e{i}", prompt="two words", output="a", reward=r, usage=usage)
+        for i, r in enumerate(rewards)
     )
     return Evaluation(name, "test", rollouts)
 

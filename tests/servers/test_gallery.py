@@ -28,8 +28,7 @@ from tests.build.project import PROJECT
 from tests.build.project import folder as folder
 from tests.servers.fake import ROWS, Fake
 
-# Calls that a command may spend on learning what its endpoint takes; `doctor` connects twice.
-MOST = {"doctor": 12, "train": 6, "eval": 6, "serve": 6}
+MOST = 6  # calls that a command may spend on learning what its endpoint takes
 # 60 calls, with all that a run has: routes, prompts, critiques, blame, rewrites and a verdict.
 SMALL = {"update.epochs": 2, "update.batch_size": 3, "validation.every": 0, "keep": "last"}
 SMALL |= {"size": 6, "select": 2, "verdict_examples": 2}
@@ -142,4 +141,4 @@ def test_a_server_of_the_gallery_is_trained_on_and_served(
     assert judged.code == 0, judged.err
     assert done.code == 0, done.err
     assert answer.result()["choices"][0]["message"]["content"], answer.result()
-    assert all(spent[command] <= most for command, most in MOST.items()), spent
+    assert max(spent.values()) <= MOST, spent

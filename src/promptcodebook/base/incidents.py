@@ -44,7 +44,7 @@ class Incident(StrEnum):
     ENCODER_REFUSED = "encoder_refused", "rewrites of θ taken back, as routes fell back", False
     HARMFUL = "harmful", "verdicts that call an instinct or a prompt harmful", False
     REWRITES_UNSAFE = "rewrites_unsafe", "rewrites refused by the safety scan", False
-    REWRITES_LONG = "rewrites_long", "replies empty or too long for a rewrite", False
+    REWRITES_LONG = "rewrites_long", "replies that were no text, or too long for a rewrite", False
     REWRITES_COPYING = "rewrites_copying", "replies that said what another instinct says", False
     REWRITES_LEAKING = "rewrites_leaking", "replies that quoted a training example", False
     REWRITES_CUT = "rewrites_cut", "rewrites cut to their cap at a sentence's end", False

@@ -14,6 +14,7 @@ import textwrap
 import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from itertools import chain, pairwise, takewhile
 from pathlib import Path
@@ -29,18 +30,27 @@ _WIDE = {code + 0xFEE0: chr(code) for code in range(0x21, 0x7F)} | dict.fromkeys
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
 _FENCED = re.compile(r"\A```[\w-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
+# What is not closed ends with the text: else each opening would be looked for to its end.
+_MARKUP = re.compile(
+    r"<!--(?:.*?-->|.*)|<(script|style)\b(?:.*?</\1\s*>|.*)|<[^>]*>?", re.DOTALL | re.IGNORECASE
+)
 _PIECES = re.compile(r"[\w'’-]+\s*|[^\w\s]\s*|\s+")
 # Beyond this comparing two texts would take seconds; characters at the end that may be one.
-_MOST_PIECES, _FAREWELL_AT_MOST = 1200, 240
+_MOST_PIECES, _FAREWELL_AT_MOST = 1200, 800
+
+
+@cache
+def _forms() -> Mapping[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("text.toml").read_text("utf-8"))
 
 
 @cache
 def _patterns(name: str) -> Sequence[re.Pattern[str]]:
     """Those of text.toml: one, or a list of several."""
-    every = tomllib.loads(Path(__file__).with_name("text.toml").read_text("utf-8"))
+    every = {**_forms(), **_forms()["no_text"]}
 
     def whole(pattern: str) -> str:
-        return re.sub(r"\{([a-z]+)\}", lambda named: whole(every[named[1]]), pattern)
+        return re.sub(r"\{([a-z_]+)\}", lambda named: whole(every[named[1]]), pattern)
 
     listed = every[name] if isinstance(every[name], list) else [every[name]]
     return [re.compile(whole(each), re.IGNORECASE | re.DOTALL) for each in listed]
@@ -155,6 +165,12 @@ def strip_fence(text: str) -> str:
     body = text.strip()
     match = _FENCED.match(body)
     return match[1].strip() if match else body
+
+
+def strip_tags(text: str) -> str:
+    """The words of a page of HTML or XML; any other text as it is."""
+    bare = _MARKUP.sub(" ", text) if text.lstrip().startswith("<") else ""
+    return " ".join(html.unescape(bare).split()) if bare else text
 
 
 def sentences_of(text: str) -> list[str]:
@@ -282,9 +298,27 @@ def place_in(text: str) -> str:
     return found[0] if found else ""
 
 
+def fault_in_text(text: str) -> str | None:
+    """Why a reply is not the text that was asked for, in words fit to quote; None: it may be."""
+    body = text.strip()
+    for fault in _forms()["no_text"]:
+        if any(form.fullmatch(body) for form in _patterns(fault)):
+            return fault
+    if body.startswith("{"):
+        with suppress(ValueError):
+            parse_json(body)
+            return "it is an object of JSON"
+    return None
+
+
+def is_refusal(text: str) -> bool:
+    return any(form.fullmatch(text.strip()) for form in _patterns("it is a refusal"))
+
+
 def strip_wrapping(text: str) -> str:
     """A text that a model was asked to write, without an introduction ("Here is the instinct:"), a
-    label, a fence, quotation marks or a farewell. What would leave nothing is kept."""
+    label, a fence, quotation marks, a tag, an object of JSON, a remark or a farewell. What would
+    leave nothing is kept."""
     body = text.strip()
     while (bare := _unwrap_once(body)) and bare != body:
         body = bare
@@ -296,14 +330,31 @@ def _unwrap_once(body: str) -> str:
         match = opening.match(body)
         if match is not None and match.end() < len(body):
             return body[match.end() :]
-    (farewell,) = _patterns("farewell")
-    if match := farewell.search(body, max(0, len(body) - _FAREWELL_AT_MOST)):
-        return body[: match.start()].rstrip()
+    for farewell in _patterns("farewells"):
+        if match := farewell.search(body, max(0, len(body) - _FAREWELL_AT_MOST)):
+            return body[: match.start()].rstrip()
     for wrap in _patterns("wraps"):
         match = wrap.match(body)
-        if match is not None and match[1].strip():
-            return match[1].strip()
+        if match is not None and (inner := match[match.lastindex or 0].strip()):
+            return inner
+    if inner := _text_in_json(body):
+        return inner
     return strip_fence(body) if body.count("```") == 2 else body
+
+
+def _text_in_json(body: str) -> str:
+    """The one text in an object or a list of JSON; '' where there is none, or several."""
+    tree: Any = None
+    if body[:1] in ("{", "["):
+        with suppress(ValueError):
+            tree = parse_json(body)
+    (aside,) = _patterns("aside")
+    if isinstance(tree, list):
+        listed = cast("list[Any]", tree)
+        tree = {"": listed[0]} if len(listed) == 1 else {}
+    named = cast("dict[str, Any]", tree) if isinstance(tree, dict) else {}
+    texts = [v for key, v in named.items() if isinstance(v, str) and not aside.match(key)]
+    return texts[0].strip() if len(texts) == 1 else ""
 
 
 def word_changes(

@@ -25,6 +25,7 @@ from promptcodebook.doctor.probe import Diagnosis, DiagnosisGroup, probe
 from promptcodebook.errors import ConfigError, PcoError, StoreError, registered
 from promptcodebook.lm.budget import PriceTable, price_lines
 from promptcodebook.lm.cache import ReplyCache
+from promptcodebook.lm.quirks import KnownForms
 from promptcodebook.lm.spec import missing_key, parse_spec
 from promptcodebook.lm.stack import (
     InProcessModels,
@@ -33,6 +34,7 @@ from promptcodebook.lm.stack import (
     simulated_here,
     specs_of,
 )
+from promptcodebook.method.executor import answers_remark
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.train import Learner
 from promptcodebook.method.update import PendingUpdate
@@ -48,6 +50,7 @@ async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[D
     """Section by section, as they are done. A fault is a Finding, never an error."""
     # One engine for the probe and the rehearsal.
     here, plan, usable, tried = local_models(), None, True, assembly.RewardTrial()
+    forms = dict[str, KnownForms]()  # what the probe learns, the rehearsal need not
     try:
         try:
             plan = assembly.plan_run(config, assembly.Sources(base, local=here)).require_training()
@@ -64,11 +67,11 @@ async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[D
             yield DiagnosisGroup("models", (_failure_finding("model", error),))
             return
         for spec, headers in specs.items():
-            section = await _model(spec, headers, plan, config, here)
+            section = await _model(spec, headers, plan, config, here, forms)
             usable &= section.ok
             yield section
         if plan is not None and usable:
-            for section in await rehearse(plan, tried):
+            for section in await rehearse(plan, tried, forms):
                 yield section
         yield DiagnosisGroup("money", (_prices(config, list(specs)),))
         asked = plan is not None and "untrusted" in plan.task.program.roles
@@ -155,6 +158,7 @@ async def _model(
     plan: assembly.Plan | None,
     config: Config,
     here: InProcessModels | None,
+    forms: dict[str, KnownForms],
 ) -> DiagnosisGroup:
     roles = [role for role in ROLES if config.model_of(role) == spec]
     title, key = f"{spec} ({', '.join(roles)})", _key_variable(spec, headers)
@@ -165,6 +169,7 @@ async def _model(
         spec,
         timeout=min(30.0, config.timeout),
         headers=headers,
+        forms=forms,
         simulated=lambda parsed: assembly.simulated_model(config.task, dataset, parsed),
         local=None if here is None else here.connect,
     )
@@ -262,16 +267,19 @@ _PARTS = {
 }  # fmt: skip
 
 
-async def rehearse(plan: assembly.Plan, tried: assembly.RewardTrial) -> tuple[DiagnosisGroup, ...]:
+async def rehearse(
+    plan: assembly.Plan, tried: assembly.RewardTrial, forms: dict[str, KnownForms]
+) -> tuple[DiagnosisGroup, ...]:
     """What each part made of the first training example, and which roles its model can carry (not
-    of a simulated one); about twelve calls. `tried` is what the reward gave other answers."""
+    of a simulated one); about twelve calls. `tried` is what the reward gave other answers, and
+    `forms` what each endpoint is known to take."""
     title, counts = "one example, from route to gradients", Counts()
     config = with_listed_codebook(plan.config)
     # A solved example is critiqued too: there is only this one to see the critic at work.
     critic = config.critic.model_copy(update={"skip_solved": False})
     config = config.model_copy(update={"critic": critic, "cache": False, "budget": Budget()})
-    assembled, carried = replace(plan, config=config).connect(StackResources(tally=counts)), ()
-    router, train = config.router, plan.dataset.train
+    assembled = replace(plan, config=config).connect(StackResources(tally=counts, forms=forms))
+    router, train, carried = config.router, plan.dataset.train, ()
     try:
         if config.learns_routes and router.features != "words":
             shown = next((e for e in train if router.images and e.media), train[0])
@@ -317,9 +325,10 @@ def _forward(trace: Trace, plan: assembly.Plan, tried: assembly.RewardTrial) -> 
     length = f"a prompt of {count_words(rollout.prompt)} words{asked}"
     answer = f"an answer of {plural(count_words(rollout.output), 'word')}"
     answered = Diagnosis("executor", "ok", answer)
-    if rollout.truncated:
-        cut, step = f"{answer}, cut at its length cap", "raise roles.executor.max_tokens"
-        answered = Diagnosis("executor", "warn", cut, step)
+    cap = config.roles["executor"].max_tokens if "executor" in config.roles else None
+    if remark := answers_remark(1, cut=int(rollout.truncated), empty=int(rollout.empty), cap=cap):
+        what, _, step = remark.rstrip(".").partition(": ")
+        answered = Diagnosis("executor", "warn", f"{answer}; {what}", step)
     reward = Diagnosis("reward", "ok", f"{rollout.reward:g} for this answer")
     values = {rollout.reward, *(score and score.value for _, score in tried.scores)}
     if len(tried.scores) > 1 and values == {config.reward_range[0]}:

@@ -13,6 +13,7 @@ from promptcodebook import errors
 from promptcodebook.base.text import strip_fence
 from promptcodebook.calls import LM, Message, Request, Sampling, Schema
 from promptcodebook.lm.endpoint import Endpoint
+from promptcodebook.lm.quirks import KnownForms
 from promptcodebook.lm.spec import ApiKey, Spec, parse_spec
 from promptcodebook.lm.structured import strip_think
 from promptcodebook.lm.wire import TOKENIZER
@@ -47,6 +48,7 @@ class DiagnosisGroup:
 
 
 _AT_ONCE = 8
+_SHORT = 64  # tokens that a reply of one word may have
 _BATCH = 32
 # A value no model would come up with: who replies with it was made to.
 _TOKEN = "kestrel-7391"
@@ -61,6 +63,7 @@ async def probe(
     *,
     timeout: float = 30.0,
     headers: Mapping[str, str] | None = None,
+    forms: dict[str, KnownForms] | None = None,
     simulated: Callable[[Spec], LM] | None = None,
     local: Callable[[Spec], LM] | None = None,
     clock: Callable[[], float] = time.perf_counter,
@@ -77,7 +80,7 @@ async def probe(
             raise errors.ConfigError(
                 "there is no address to look at", hint="pco lm serve simulated"
             )
-        endpoint = Endpoint(spec, access, timeout=timeout)
+        endpoint = Endpoint(spec, access, timeout=timeout, forms=forms)
     except (errors.ConfigError, ImportError) as error:
         hint = str(getattr(error, "hint", ""))
         return DiagnosisGroup(spec_text, (Diagnosis("spec", "fail", str(error), hint),))
@@ -128,7 +131,7 @@ async def _address(endpoint: Endpoint, spec: Spec, key: ApiKey | None) -> list[D
 async def _by_calls(lm: LM, clock: Callable[[], float]) -> list[Diagnosis]:
     begun = clock()
     try:
-        first = await lm(_ask("Reply with the single word: hello", cap=64))
+        first = await lm(_ask("Reply with the single word: hello", cap=_SHORT))
     except (errors.LMError, errors.ConfigError) as error:
         return [Diagnosis("call", "fail", str(error), error.hint)]
     took = clock() - begun
@@ -136,7 +139,13 @@ async def _by_calls(lm: LM, clock: Callable[[], float]) -> list[Diagnosis]:
     if first.estimated:
         what = f"no token counts are reported; ours are an {TOKENIZER}"
         usage = Diagnosis("usage", "warn", what, "give budgets in calls or time rather than tokens")
-    findings = [Diagnosis("call", "ok", f"a short reply takes {took:.2f} s"), usage]
+    called = Diagnosis("call", "ok", f"a short reply takes {took:.2f} s")
+    if not (strip_think(first.text) or first.tool_calls):
+        what = f"{called.what} and holds no text: {first.usage.completion_tokens} tokens of its "
+        what += f"{_SHORT} were thoughts, or nothing came"
+        step = "switch its thinking off in roles.ROLE.extra, or give each role a larger max_tokens"
+        called = Diagnosis("call", "warn", what, step)
+    findings = [called, usage]
     trials = {**_TRIALS, "concurrency": partial(_concurrency, clock=clock)}
     for name, trial in trials.items():
         try:

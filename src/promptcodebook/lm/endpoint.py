@@ -228,12 +228,14 @@ class Endpoint:
         most_bytes: int = MOST_BYTES,
         private: bool = False,
         around: Callable[[LM], LM] = lambda lm: lm,
+        forms: dict[str, KnownForms] | None = None,
     ) -> None:
         self._around = around
         names = access.names or spec.key_names
         at = spec.base_url or spec.text
         self._where = ModelAddress(at, spec.model, access.key, names, private, spec.text)
-        self._known = KnownForms(Quirks.of_provider(spec.provider))
+        fresh = KnownForms(Quirks.of_provider(spec.provider))
+        self._known = fresh if forms is None else forms.setdefault(spec.text, fresh)
         self._learning = PerLoop[asyncio.Lock]()
         self._tried = set[Hashable]()
         self._firsts = PerLoop[dict[Hashable, asyncio.Event]]()
@@ -318,9 +320,14 @@ class Endpoint:
         url = f"{self._where.base_url}/{where}"
         status, answer, headers = await self._transport.send("POST", url, self._where, data)
         if status == 200:
-            reply = await self._read(answer, request, time.perf_counter() - begun)
-            return replace(reply, dropped=tuple(dropped)) if dropped else reply
-        error = wire.read_error_body(answer)
+            try:
+                reply = await self._read(answer, request, time.perf_counter() - begun)
+                return replace(reply, dropped=tuple(dropped)) if dropped else reply
+            except Malformed as misfit:
+                error = wire.read_misfit(answer, str(misfit))
+                status = error.status or status
+        else:
+            error = wire.read_error_body(answer)
         refusal = await self._refusal(status, error, request)
         wait = wire.read_retry_after(headers)
         refusal.retry_after = wait or refusal.retry_after
@@ -329,15 +336,11 @@ class Endpoint:
         raise refusal
 
     async def _read(self, data: bytes, request: Request, seconds: float) -> Reply:
+        """Raises Malformed."""
         read = partial(wire.read_reply, data, request, seconds)
-        try:
-            reply = read() if len(data) <= _QUICK_BYTES else await asyncio.to_thread(read)
-        except Malformed as error:
-            detail = str(error)
-        else:
-            # A server that echoes what it was sent must not bring the key into journal and report.
-            return wire.scrubbed(reply, self._where.scrub)
-        raise fault_of(Incident.MALFORMED_BODY, self._where, detail)
+        reply = read() if len(data) <= _QUICK_BYTES else await asyncio.to_thread(read)
+        # A server that echoes what it was sent must not bring the key into journal and report.
+        return wire.scrubbed(reply, self._where.scrub)
 
     async def _refusal(self, status: int, body: wire.ErrorBody, request: Request) -> LMError:
         names_model = "model" in body.all.lower()

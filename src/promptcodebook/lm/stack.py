@@ -22,6 +22,7 @@ from promptcodebook.errors import ConfigError, LMError, MissingExtra, ParseError
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, Journaled, ReplyLog
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, PerLoop, Retrying, StopSignal
+from promptcodebook.lm.quirks import KnownForms
 from promptcodebook.lm.spec import MODELS, Spec, any_simulated, no_model, parse_spec, require_keys
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import MOST_BYTES, scrubbed
@@ -82,6 +83,7 @@ class Endpoints:
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     stop: StopSignal = field(default_factory=StopSignal)
     around: Callable[[LM], LM] = lambda lm: lm
+    forms: dict[str, KnownForms] = field(default_factory=dict[str, KnownForms])
 
     def __post_init__(self) -> None:
         self._limits: dict[str, PerLoop[AdaptiveLimit]] = {}
@@ -135,6 +137,7 @@ class Endpoints:
             most_bytes=self.most_bytes,
             private=self.private,
             around=self.around,
+            forms=self.forms,
         )
         self._open.append(endpoint)
         return endpoint
@@ -194,6 +197,8 @@ class StackResources:
     # By role and spec, the spec that the journal knows the model by, where it is another.
     models_then: Mapping[tuple[Role, str], str] = field(default_factory=dict[tuple[Role, str], str])
     private: bool = False
+    # By spec, the forms that an endpoint takes: who shares them learns them once.
+    forms: dict[str, KnownForms] = field(default_factory=dict[str, KnownForms], compare=False)
 
     @classmethod
     def of_one_budget(cls) -> StackResources:
@@ -248,6 +253,7 @@ class Models:
             tally=tally,
             stop=stop,
             around=around,
+            forms=resources.forms,
         )
         inner: LM = endpoints if client is None else around(client)
         for spec, headers in specs.items() if client is None else ():

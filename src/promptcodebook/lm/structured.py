@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from promptcodebook.base.incidents import Incident, Tally
 from promptcodebook.base.randomness import keyed_int
-from promptcodebook.base.text import strip_fence
+from promptcodebook.base.text import is_refusal, strip_fence
 from promptcodebook.calls import LM, Message, Reply, Request, Usage
 from promptcodebook.errors import LMError, ParseError, TruncatedReply
 from promptcodebook.lm.wire import schema_of
@@ -431,9 +431,10 @@ def bounded(characters: int) -> Any:
 
 
 def read_text(value: object) -> str:
-    """A text in any form: a list's or an object's texts in a row, '' for what says none."""
+    """A text in any form: a list's or an object's texts in a row, '' for what says none or
+    refuses to."""
     text = _text(value, 0)[:_LONGEST].strip()
-    return "" if _NOTHING.fullmatch(text.rstrip(".!")) else text
+    return "" if _NOTHING.fullmatch(text.rstrip(".!")) or is_refusal(text) else text
 
 
 def _text(value: object, depth: int) -> str:

@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import cache
+from types import MappingProxyType
 from typing import Any, cast
 
 from pydantic import BaseModel
 
 from promptcodebook import errors
 from promptcodebook.base.incidents import Incident
-from promptcodebook.base.text import LENIENT_JSON, parse_json, shell
+from promptcodebook.base.text import LENIENT_JSON, parse_json, shell, strip_tags
 from promptcodebook.calls import (
     Ending,
     Reply,
@@ -131,6 +134,8 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
     asides = (message.get(name) for name in ("reasoning_content", "reasoning"))
     # What the model wrote aside, and was paid for, where the server shows it.
     aside = next((each for each in asides if isinstance(each, str)), "")
+    if (tree.get("error") or choice.get("error")) and not (text or aside or calls or usage):
+        raise Malformed("it holds an error in place of a reply")
     counted = usage or count_usage(request, in_words(text + aside, calls), seconds)
     about = {"role": request.role, "model": request.model}
     server = request.model or "the provider"
@@ -154,11 +159,8 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
 
 def broken_off(tree: Any) -> str | None:
     """The server's word for why a completion, or a chunk of one, was broken off; None where it was
-    not, or is no completion. An error beside it, or in place of choices as within a stream, is not
-    quoted: it may hold what was sent."""
+    not, or is no completion. An error beside it is not quoted: it may hold what was sent."""
     try:
-        if tree.get("error") and not tree.get("choices"):
-            return "error"
         for choice in tree["choices"]:
             reason = finish_reason(choice)
             known = isinstance(reason, str | None) and reason in ENDINGS
@@ -264,6 +266,9 @@ _QUOTED = 300
 # It came too late or too early, or met another one: said of this moment, not of the request.
 _PASSING = (408, 409, 425)
 _LOOK = "look at the server's own log"
+_BAD_GATEWAY = 502  # what an error is that names no kind
+_HEAD = 100  # characters of a page in which it may say what is wrong
+_STREAM = re.compile(r"\s*(?:data|event|id|retry)?:")  # how the events of a stream begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,13 +308,17 @@ class ModelAddress:
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
     """An error body's message, the parameters it points at, its code and type ('' = none), and the
-    seconds that it says to wait."""
+    seconds that it says to wait. Where it came with a 200: why it is no completion, the `status`
+    that it describes (0 = none), and whether a model may have `worked` for it."""
 
     message: str = ""
     param: str = ""
     code: str = ""
     kind: str = ""
     wait: float = 0.0
+    misfit: str = ""
+    status: int = 0
+    worked: bool = False
 
     @property
     def all(self) -> str:
@@ -319,20 +328,8 @@ class ErrorBody:
 def read_error_body(data: bytes) -> ErrorBody:
     """The error in a body, in any of the shapes that servers use; else the body as text."""
     text = data[:20_000].decode("utf-8", "replace")
-    try:
-        tree = parse_json(text, LENIENT_JSON)
-    except ValueError:
-        return ErrorBody(text)
-    if isinstance(tree, list) and tree:  # as Google sends it
-        tree = cast("list[Any]", tree)[0]
-    if not isinstance(tree, dict):
-        return ErrorBody(text)
-    fields = cast("dict[str, Any]", tree)
-    error = fields.get("error", fields)
-    if not isinstance(error, dict):
-        return ErrorBody(str(error))
-    inner = cast("dict[str, Any]", error)
-    detail, pointers = inner.get("detail") or "", list[str]()
+    about = _error_fields(_error_tree(text))
+    detail, pointers = about.get("detail") or "", list[str]()
     if isinstance(detail, list):
         faults = [
             cast("dict[str, Any]", e) for e in cast("list[Any]", detail) if isinstance(e, dict)
@@ -341,11 +338,67 @@ def read_error_body(data: bytes) -> ErrorBody:
         detail = "; ".join(
             f"{loc}: {e.get('msg', '')}" for loc, e in zip(pointers, faults, strict=True)
         )
-    about = inner | _google_details(inner.get("details"))
-    param, code, kind = (str(about.get(name) or "") for name in ("param", "code", "type"))
-    param = param or ", ".join(pointers)
-    wait = read_seconds(str(about.get("retryDelay", "")).removesuffix("s"))
-    return ErrorBody(str(inner.get("message") or detail or text), param, code, kind, wait)
+    about |= _google_details(about.get("details"))
+    texts = (v for n in providers()["error_body"]["messages"] if isinstance(v := about.get(n), str))
+    message = next(texts, detail or strip_tags(text))
+    codes = (about[name] for name in providers()["error_body"]["codes"] if about.get(name))
+    param, kind, wait = (str(about.get(n, "")) for n in ("param", "type", "retryDelay"))
+    wait = wait or str(about.get("retry_after", ""))
+    return ErrorBody(
+        str(message),
+        param or ", ".join(pointers),
+        str(next(codes, "")),
+        kind,
+        read_retry_after({"Retry-After": wait.removesuffix("s")}),
+    )
+
+
+def read_misfit(data: bytes, why: str) -> ErrorBody:
+    """What a 200 holds in place of a completion, with the status that it describes. No server
+    bills a page, a sentence or an error; anything else may have been paid for."""
+    body, text = read_error_body(data), data[:20_000].decode("utf-8", "replace")
+    machine = _STREAM.match(text) or text.lstrip().startswith(("{", "["))
+    described = not machine or body.message != text
+    # Behind its head a page speaks of much else.
+    words = (body.code, body.kind, body.message[: None if machine else _HEAD] if described else "")
+    named = [status for each in words if (status := _status_in(each))]
+    status = named[0] if named else _BAD_GATEWAY if machine and described else 0
+    return replace(body, misfit=why, status=status, worked=not (described or status))
+
+
+def _status_in(words: str) -> int:
+    """The HTTP status that a code, a type or a message names; 0 = none."""
+    if number := re.search(r"(?i)(?:^|\b(?:code|error|http|status)\W{1,3})([45]\d\d)\b", words):
+        return int(number[1])
+    described: Mapping[str, Sequence[str]] = providers()["described"]
+    known = (s for s, forms in described.items() if re.search("|".join(forms), words, re.I))
+    return int(next(known, 0))
+
+
+def _error_tree(text: str) -> object:
+    """The body as JSON, or the event of a stream that tells of an error; None = neither."""
+    if not _STREAM.match(text):
+        with suppress(ValueError):
+            return parse_json(text, LENIENT_JSON)
+    for line in text.splitlines():
+        with suppress(ValueError, TypeError, AttributeError):  # it is no event with an object
+            event = parse_json(line.removeprefix("data:"), LENIENT_JSON)
+            if event.get("error") or "choices" not in event:
+                return event
+    return None
+
+
+def _error_fields(tree: object, about: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """What all levels of a body say of its error: inner fields count for more."""
+    if isinstance(tree, list):
+        return _error_fields(cast("list[Any]", tree)[0], about) if tree else {**about}
+    if not isinstance(tree, dict):
+        return {**about} if tree is None else {"message": str(tree), **about}
+    fields = cast("dict[str, Any]", tree)
+    about = {**about, **{name: value for name, value in fields.items() if value}}
+    holders = (about.pop(name) for name in providers()["error_body"]["holders"] if fields.get(name))
+    inner = next(holders, None)
+    return about if inner is None else _error_fields(inner, about)
 
 
 def _google_details(details: object) -> dict[str, Any]:
@@ -364,19 +417,13 @@ def read_retry_after(headers: Mapping[str, str], now: float | None = None) -> fl
     """Seconds from a Retry-After header, at most an hour; 0 = none or unreadable. It is a number,
     or a date by the server's clock, which its Date header tells: ours may be wrong."""
     value = headers.get("Retry-After", "")
-    seconds = read_seconds(value)
-    if not seconds and (at := _timestamp(value)) is not None:
-        sent = _timestamp(headers.get("Date", ""))
-        seconds = at - ((time.time() if now is None else now) if sent is None else sent)
-    return min(max(0.0, seconds), _LONGEST_WAIT_S)
-
-
-def read_seconds(value: str) -> float:
-    """A number of seconds to wait; 0 where it is none."""
     try:
         seconds = float(value)
     except ValueError:
-        return 0.0
+        at, sent = (_timestamp(each) for each in (value, headers.get("Date", "")))
+        if sent is None:
+            sent = time.time() if now is None else now
+        seconds = 0.0 if at is None else at - sent
     return min(max(0.0, seconds), _LONGEST_WAIT_S) if math.isfinite(seconds) else 0.0
 
 
@@ -391,10 +438,15 @@ def _timestamp(date: str) -> float | None:
 
 
 def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
-    """The error for an HTTP status that is not 200."""
+    """The error for an HTTP status that is not 200, or for a body that is no completion."""
     quote = where.clean(body.message)
     quoted = f": {quote}" if quote else ""
-    what = f"{where.base_url} answered {status}{quoted}"
+    if status == 200:
+        fault = fault_of(Incident.MALFORMED_BODY, where, body.misfit + quoted)
+        fault.lost = body.worked
+        return fault
+    answered = "200 with an error" if body.misfit else status
+    what = f"{where.base_url} answered {answered}{quoted}"
     kind: type[LMError] = RequestRefused
     empty, low = providers()["no_credit"], body.message.lower()
     told = any(phrase in low for phrase in empty["phrases"]) and status in (400, 403, 429)
@@ -422,7 +474,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     if kind is errors.RateLimited and status != 429:
         error.incident = Incident.UNAVAILABLE
     elif kind is errors.ServerFault:
-        error.lost = status >= 500
+        error.lost = status >= 500 and not body.misfit
     return error
 
 

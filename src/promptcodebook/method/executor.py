@@ -180,6 +180,25 @@ async def roll_out(prompter: Prompter, trial: Trial, example: Example, draws: Dr
     return await trial.run(example, prompt, draws, rollout)
 
 
+def answers_remark(count: int, *, cut: int, empty: int, cap: int | None = None) -> str:
+    """What to change where most of `count` answers were cut at the cap, or are empty; else ''.
+    A server may keep to itself what a model thinks, so that an answer of thoughts is empty."""
+    at = f" of {cap:,} tokens" if cap is not None else ""
+    if 2 * cut > count:
+        thoughts = f", {empty} of them before their first word (thoughts count)" if empty else ""
+        return (
+            f"{cut} of {count} answers hit their cap{at}{thoughts}: raise "
+            "roles.executor.max_tokens."
+        )
+    if 2 * empty > count:
+        return (
+            f"{empty} of {count} answers came without text (thoughts alone, or nothing), and {cut} "
+            f"hit their cap{at}: switch the model's thinking off in roles.executor.extra, raise "
+            "roles.executor.max_tokens, or name another roles.executor.model."
+        )
+    return ""
+
+
 # Replaces the step in evaluation draws: an input's prompt is the same at every evaluation.
 EVALUATION = -1
 

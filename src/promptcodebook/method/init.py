@@ -16,6 +16,7 @@ from pydantic import AliasChoices, BaseModel, Field
 from promptcodebook.base.paths import read_text
 from promptcodebook.base.text import (
     count_words,
+    fault_in_text,
     parse_json,
     parts_of,
     place_in,
@@ -37,6 +38,12 @@ class InstinctsReply(ReplyShape):
     """A list of instincts."""
 
     instincts: LenientTexts
+
+
+def texts_of(reply: InstinctsReply) -> list[str]:
+    """The instincts of a reply, each on one line, without what is no instinct."""
+    bare = [_on_one_line(strip_wrapping(text)) for text in reply.instincts]
+    return [text for text in bare if text and not fault_in_text(text)]
 
 
 READERS = "promptcodebook.inits"  # entry points: from the path to whole prompts, the best first
@@ -158,14 +165,14 @@ class Initialiser:
 
         def fault(reply: InstinctsReply) -> str | None:
             """What one more try may mend; an instinct that stays too long is taken as it is."""
-            if not any(i.strip() for i in reply.instincts):
-                return "instincts: the list is empty"
-            longest = max(map(count_words, reply.instincts))
+            if not (texts := texts_of(reply)):
+                return "instincts: none of the list is one"
+            longest = max(map(count_words, texts))
             over = f"instincts: one has {longest} words, over the cap of {cap}"
             return over if longest > cap else None
 
         reply = (await self.ask.typed(request, InstinctsReply, fault)).value
-        return [Instinct(_on_one_line(strip_wrapping(text))) for text in reply.instincts]
+        return [Instinct(text) for text in texts_of(reply)]
 
 
 def _on_one_line(text: str) -> str:

@@ -24,7 +24,7 @@ from pydantic import Field
 from promptcodebook.base.incidents import Incident, Tally, no_tally
 from promptcodebook.base.intervals import Interval
 from promptcodebook.base.randomness import Draws
-from promptcodebook.base.text import place_in, strip_wrapping
+from promptcodebook.base.text import fault_in_text, place_in, strip_wrapping
 from promptcodebook.calls import Message, Request, Schema, Usage
 from promptcodebook.config.schema import Explore
 from promptcodebook.errors import ParseError, TruncatedReply
@@ -289,7 +289,9 @@ class Composer:
             sample=draws.sample(f"compose {stage}" if stage else "compose"),
         )
         empty = "it has no text, or only thoughts"
-        answer = await self.ask.text(request, lambda reply: None if reply else empty)
+        answer = await self.ask.text(
+            request, lambda reply: fault_in_text(strip_wrapping(reply)) if reply else empty
+        )
         if answer.fault is not None:
             self.tally(Incident.PROMPT_FALLBACKS)
             return join_prompts(verbatim, self.output_format), answer.usage

@@ -13,6 +13,7 @@ from promptcodebook.base.randomness import Draws
 from promptcodebook.base.text import (
     count_words,
     cut_at_sentence,
+    fault_in_text,
     place_in,
     runs_of,
     strip_wrapping,
@@ -56,7 +57,7 @@ def word_cap(update: Update, variable: Variable) -> int:
 
 @dataclass(frozen=True)
 class LengthCheck:
-    """Not empty, and within the variable's cap in words."""
+    """A text, and within the variable's cap in words."""
 
     update: Update
 
@@ -66,6 +67,8 @@ class LengthCheck:
         words, cap = count_words(text), word_cap(self.update, variable)
         if not words:
             return "the rewrite is empty"
+        if fault := fault_in_text(text.removeprefix(place_in(text))):
+            return f"the rewrite is no text: {fault}"
         if words > cap:
             return f"{words} words, over the cap of {cap}"
         most = cap * _LETTERS

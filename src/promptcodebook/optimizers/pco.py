@@ -20,6 +20,7 @@ from promptcodebook.errors import ConfigError, import_part
 from promptcodebook.method import update as updates
 from promptcodebook.method.acceptance import Rescore
 from promptcodebook.method.critic import Attribution, Critic
+from promptcodebook.method.executor import answers_remark
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import Composer, Deployed, FixedPrompt, join_prompts
 from promptcodebook.method.safety import SafetyClause
@@ -45,7 +46,9 @@ from promptcodebook.routing.router import make_router
 from promptcodebook.routing.upkeep import Upkeep
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Check, Example, Parameters, Prompt, Route
+from promptcodebook.types import Check, Example, Parameters, Prompt, Rollout, Route
+
+_ENOUGH = 20  # answers after which a note says what is wrong with most of them
 
 
 class PCO:
@@ -196,7 +199,8 @@ async def _train(
     solved = {o.example_id for o in state.outcomes if not o.part and o.reward >= 1.0}
     learner.upkeep.recall(store.traces, state.step)
     # The stored steps, latest first, each with its traces, one at a time.
-    before, earned = range(state.step - 1, -1, -1), list[float]()
+    before, earned, answers = range(state.step - 1, -1, -1), list[float](), list[Rollout]()
+    cap = assembled.models.lm.sampling_of("executor").max_tokens
     past = (store.step_at(k, traces=True) for k in before)
     # Closed here: an abandoned generator would be left for the loop to clean up.
     async with aclosing(train(learner, schedule, state, past)) as steps:
@@ -209,10 +213,19 @@ async def _train(
             problem.tell(StepDone(step, time.monotonic() - began, share))
             known = len(earned)
             earned += [r for t in step.traces if (r := t.rollout.reward) is not None]
-            if known < 20 <= len(earned) and len(set(earned)) == 1:
-                message = f"each of the first {len(earned)} answers earned {earned[0]:g}, which "
-                message += "teaches nothing: look whether the reward reads them right"
-                problem.tell(Note(message))
+            answers += [t.rollout for t in step.traces] if known < _ENOUGH else []
+            if known < _ENOUGH <= len(earned):
+                message = answers_remark(
+                    len(answers),
+                    cut=sum(answer.truncated for answer in answers),
+                    empty=sum(answer.empty for answer in answers),
+                    cap=cap,
+                )
+                if not message and len(set(earned)) == 1:
+                    message = f"each of the first {len(earned)} answers earned {earned[0]:g}, "
+                    message += "which teaches nothing: look whether the reward reads them right"
+                if message:
+                    problem.tell(Note(message))
             if not selection.validates:
                 selection.reserve.measure([t.rollout for t in step.traces])
             await selection.validate_if_due(step.index)

@@ -132,22 +132,22 @@ class Policy:
 
         Returns the route, its indices sorted, and the Prompt. Raises what `prompt` raises."""
         route = await self.aroute(x)
-        return route, await self.acompose_route(x, route)
+        return route, (await self.acompose_route(x, route))[0]
 
     async def aroute(self, x: Input) -> Route:
         """Route an input (`x`): the first half of `acompose`. Raises what `prompt` raises."""
         return (await self.aexpected(x))[0]
 
-    async def aexpected(self, x: Input) -> tuple[Route, Expected | None]:
-        """The route of an input (`x`), and the reward in [0, 1] that a learned router expects of
-        each instinct (None where routes are not learned)."""
+    async def aexpected(self, x: Input) -> tuple[Route, Expected | None, Usage]:
+        """The route of an input (`x`), the reward in [0, 1] that a learned router expects of each
+        instinct (None where routes are not learned), and what that took."""
         example = self.example_of(x)
-        return (await self._deployed.route(example, self._draws(example.id)))[:2]
+        return await self._deployed.route(example, self._draws(example.id))
 
-    async def acompose_route(self, x: Input, route: Route) -> Prompt:
+    async def acompose_route(self, x: Input, route: Route) -> tuple[Prompt, Usage]:
         """The prompt for an input (`x`) on a given `route`: the second half of `acompose`."""
         example = self.example_of(x)
-        return (await self._deployed.compose(route, example, self._draws(example.id)))[0]
+        return await self._deployed.compose(route, example, self._draws(example.id))
 
     def fallback_route(self) -> Route:
         """What an input is given that no model routes: the S instincts of highest r̄."""
@@ -207,7 +207,7 @@ class Policy:
         Raises what `prompt` raises."""
         example = self.example_of(x)
         route, unit, _ = await self._deployed.route(example, self._draws(example.id))
-        prompt = (await self.acompose_route(example, route)).text
+        prompt = (await self.acompose_route(example, route))[0].text
         chosen = tuple((k, self.codebook[k].text) for k in route.indices)
         expected, router = None, self.file.router
         if unit is not None and router is not None and router.kind != "distilled":

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from promptcodebook.base.incidents import Incident
-from promptcodebook.base.text import count_words, long_words, place_in, strip_wrapping
+from promptcodebook.base.text import count_words, long_words, place_in
 from promptcodebook.calls import Request
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
 from promptcodebook.method.failures import attempt, gather_all
-from promptcodebook.method.init import InstinctsReply, instincts_schema
+from promptcodebook.method.init import InstinctsReply, instincts_schema, texts_of
 from promptcodebook.method.policy import RoutedCall, Router
 from promptcodebook.method.state import State
 from promptcodebook.method.update import PendingUpdate, Updater, apply_rewrites
@@ -214,12 +214,11 @@ class Upkeep:
         def fault(reply: InstinctsReply) -> str | None:
             if len(reply.instincts) > most:
                 return f"instincts: {len(reply.instincts)} parts, {most} at the most"
-            return None if any(p.strip() for p in reply.instincts) else "instincts: none is given"
+            return None if texts_of(reply) else "instincts: none is given"
 
         reply = (await updater.ask.typed(request, InstinctsReply, fault)).value
         place = place_in(text)  # A tool's own stays with its tool.
-        parts = [" ".join(strip_wrapping(p).split()) for p in reply.instincts]
-        placed = [f"{place}{p.removeprefix(place_in(p))}" for p in parts if p]
+        placed = [f"{place}{p.removeprefix(place_in(p))}" for p in texts_of(reply)]
         return list(dict.fromkeys(placed))[:most]
 
     async def _revive(

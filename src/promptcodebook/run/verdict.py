@@ -27,6 +27,7 @@ from promptcodebook.base.text import shell, shown_table, shown_text
 from promptcodebook.base.units import cost_text, money, number, percent, plural
 from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
+from promptcodebook.method.executor import answers_remark
 from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines
 from promptcodebook.store.events import Compared, Concluded, Mark, RunState, Trained
@@ -65,6 +66,7 @@ class VerdictRow:
     prompt: str | None = None
     reference: bool = False
     metered: bool = True
+    empty: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,8 @@ class Conclusion:
             typed = f"pco serve {run}" if use is learned and use.prompt is None else typed
         if self.worth:
             advice = f"Put {title} to use."
+        elif remark := answers_remark(learned.score.n, cut=learned.truncated, empty=learned.empty):
+            advice = remark
         elif use is not None:
             advice = (
                 f"Use {use.title or use.name} instead: it takes no more calls, and {title} is not "
@@ -298,6 +302,7 @@ def row_of(evaluation: Evaluation, base: Evaluation | None, terms: JudgingTerms)
         answered=evaluation.answered,
         failed=evaluation.failed,
         truncated=sum(r.truncated for r in rollouts),
+        empty=sum(r.empty for r in rollouts),
         per_query=Usage(
             calls=round(total.calls / n),
             prompt_tokens=round(total.prompt_tokens / n),
@@ -352,7 +357,15 @@ async def judge(problem: Problem, result: Result) -> Conclusion:
     remarks = [made.sentence, JUDGED * asks_judge(assembled.reward), result.remark]
     if config.samples > 1:
         remarks.insert(1, f"Each test example counts with the mean of {config.samples} answers.")
-    if made.rows and all(r in (None, terms.bounds[0]) for r in chain(judged, tried)):
+    beware = answers_remark(
+        sum(row.score.n for row in made.rows),
+        cut=sum(row.truncated for row in made.rows),
+        empty=sum(row.empty for row in made.rows),
+        cap=assembled.models.lm.sampling_of("executor").max_tokens,
+    )
+    if beware:
+        remarks.insert(1, f"Beware: {beware}")
+    elif made.rows and all(r in (None, terms.bounds[0]) for r in chain(judged, tried)):
         doubt = "No answer of this run ever scored: look whether the reward reads answers right"
         remarks.insert(1, f"{doubt} before you train again.")
     return replace(made, sentence=" ".join(filter(None, remarks)))

@@ -92,8 +92,9 @@ async def test_bodies_that_are_not_all_there_have_room_for_so_many_bytes() -> No
 
 async def test_who_does_not_take_a_long_answer_is_hung_up_on() -> None:
     async with up(setup=Setup(limits=RequestLimits(write_s=100.0), most_bytes=2**25)) as served:
-        served.upstream.default = raw(b"x" * 30_000_000)
-        assert (await served.ask(json={"messages": SAID}))[1] == "x" * 30_000_000
+        long = b'{"choices": [{"message": {"content": "' + b"x" * 30_000_000 + b'"}}]}'
+        served.upstream.default = raw(long)
+        assert (await served.ask(json={"messages": SAID}))[1] == long.decode()
         url = served.url + "/v1/chat/completions"
         async with aiohttp.ClientSession(read_bufsize=1024) as http:
             answer = await http.post(url, json={"messages": SAID})
@@ -299,7 +300,8 @@ async def test_a_stream_is_booked_by_its_usage_which_only_who_asked_for_it_gets(
     tmp_path: Path,
 ) -> None:
     told = b'data: {"choices": [], "usage": {"prompt_tokens": 1300, "completion_tokens": 9}}\n\n'
-    said = b'data: {"choices": [{"index": 0, "delta": {"content": "ok"}}], "usage": null}\n\n'
+    choice = b'{"index": 0, "delta": {"content": "ok"}, "finish_reason": "stop"}'
+    said = b'data: {"choices": [' + choice + b'], "usage": null}\n\n'
     async with up(setup=limited(tmp_path / "r.sqlite", anna="4100tok")) as served:
         head = {"Authorization": "Bearer anna-key-4711"}
         for options, shown in ((None, said), ({"include_usage": True}, said + told)):

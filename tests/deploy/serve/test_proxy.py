@@ -27,6 +27,7 @@ from tests.build.proxied import (
     Up,
     by_words,
     deployed,
+    limited,
     one_call,
     streams,
     three_call,
@@ -262,10 +263,11 @@ def ends(reason: str) -> bytes:
 
 @pytest.mark.parametrize(("pieces", "breaks"), [
     ([b'data: {"half'], True),
+    # It ends, and no choice of it does.
+    ([b"data: [DONE]\n\n"], False), ([b"data: [DONE]"], False), ([b": over\n\n"], False),
+    ([ends("null"), b'data: {"choices": [], "usage": {}}\n\ndata:[DONE]\n\n'], False),
     *(([ends(reason)], False) for reason in ('"error"', '"abort"', '""', "7")),
     ([ends("null")[:40], ends('"error"')[40:] + b"data: [DONE]\n\n"], False),
-    *(([b'data: {"error": %s}\n\ndata: [DONE]\n\n' % error], False)
-      for error in (b'{"message": "half"}', b'"half"')),
 ])  # fmt: skip
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_a_stream_that_breaks_off_ends_in_an_error(
@@ -275,7 +277,7 @@ async def test_a_stream_that_breaks_off_ends_in_an_error(
     async with up() as served:
         served.upstream.script(streams(*([b"".join(whole)] if at_once else whole), breaks=breaks))
         _, body, _ = await served.ask(json={"messages": SAID, "stream": True})
-    first, second, *_, last = [each for each in body.split("\n\n") if each]
+    first, second, *_, last = [each for each in body.split("\n\n") if each.strip()]
     assert first == ends("null").decode().strip() and json.loads(second[6:])["a"]
     error = json.loads(last.strip().removeprefix("data: "))
     assert error["error"]["type"] == "upstream_error" and "broke off" in error["error"]["message"]
@@ -291,6 +293,86 @@ async def test_a_stream_that_ends_passes_as_it_came(reason: str) -> None:
     assert body.encode() == whole
 
 
+async def test_an_error_that_a_stream_tells_is_its_end_and_comes_once() -> None:
+    told = b'data: {"error": {"message": "out of memory"}}\n\n'
+    async with up() as served:
+        served.upstream.script(streams(ends("null"), told, b"data: [DONE]\n\n"))
+        _, body, _ = await served.ask(json={"messages": SAID, "stream": True})
+    assert body.encode() == ends("null") + told + b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize(("data", "status", "words"), [
+    (b'{"error": {"message": "slow down", "code": 429}}', 429, "slow down"),
+    (b'{"object": "error", "message": "too large", "code": "413"}', 413, "too large"),
+    (b'{"error": {"message": "it fell over"}}', 502, "it fell over"),
+    (f'{{"error": {{"message": "wrong key {UPSTREAM_KEY}", "code": 401}}}}'.encode(), 502,
+     "refused this server"),
+    (b"<!doctype html><title>429 Too Many Requests</title>", 502, "no chat completion"),
+    (b"", 502, "no chat completion"),
+    (b'{"status": "ok"}', 502, "no chat completion"),
+    (b'{"choices": null, "error": {"code": "overloaded"}}', 503, "overloaded"),
+])  # fmt: skip
+async def test_a_200_upstream_that_is_no_completion_is_what_it_says(
+    data: bytes, status: int, words: str, tmp_path: Path
+) -> None:
+    """It is booked as a call and no tokens, a page as nothing."""
+    setup = limited(tmp_path / "r.sqlite", anna="4100tok")
+    head = {"Authorization": "Bearer anna-key-4711"}
+    asked: dict[str, Any] = {"json": {"messages": SAID, "max_tokens": 3000}, "headers": head}
+    async with up(setup=setup) as served:
+        served.upstream.script(raw(data))
+        found, body, _ = await served.ask(**asked)
+        assert found == status and words in json.dumps(body)
+        if data != b'{"status": "ok"}':  # which a model may have worked for
+            assert (await served.ask(**asked))[0] == 200
+
+
+async def test_the_whole_querys_usage_is_in_a_header_and_in_the_metrics() -> None:
+    """The body's own is the answer's; a prompt that is known takes nothing."""
+    setup = Setup(lm=ScriptedLM().reply_with(talkative))
+    async with up(three_call(), setup) as served:
+        _, body, first = await served.ask(json={"messages": SAID})
+        _, _, again = await served.ask(json={"messages": SAID})
+        served.upstream.script(streams(ends('"stop"')), says(usage=None))
+        _, _, stream = await served.ask(json={"messages": SAID, "stream": True})
+        _, _, untold = await served.ask(json={"messages": SAID})
+        counts = await served.metrics()
+    assert body["usage"] == {"prompt_tokens": 7, "completion_tokens": 3}
+    composed, whole = (
+        dict(part.split("=") for part in first[f"x-pco-{name}usage"].split(", "))
+        for name in ("compose-", "")
+    )
+    assert (composed["calls"], whole["calls"]) == ("2", "3")
+    assert int(whole["prompt_tokens"]) == int(composed["prompt_tokens"]) + 7 > 7
+    assert int(whole["completion_tokens"]) == int(composed["completion_tokens"]) + 3 > 3
+    nothing = "calls=0, prompt_tokens=0, completion_tokens=0"
+    assert {headers["x-pco-compose-usage"] for headers in (again, stream, untold)} == {nothing}
+    assert again["x-pco-usage"] == "calls=1, prompt_tokens=7, completion_tokens=3"
+    assert stream["x-pco-usage"] == untold["x-pco-usage"] == "unknown"
+    for role, known, calls in (
+        ("encoder", "yes", 1), ("generator", "yes", 1), ("executor", "yes", 2),
+        ("executor", "no", 2),
+    ):  # fmt: skip
+        assert counts[f'pco_calls_total{{known="{known}",role="{role}"}}'] == calls
+    sums = [
+        sum(counts[f'pco_tokens_total{{kind="{kind}",role="{role}"}}'] for role in roles)
+        for kind in ("prompt", "completion")
+        for roles in [("encoder", "generator", "executor")]
+    ]
+    assert sums == [
+        int(whole[f"{kind}_tokens"]) + n for kind, n in (("prompt", 7), ("completion", 3))
+    ]
+
+
+async def test_a_streams_usage_is_counted_at_its_end() -> None:
+    told = b'data: {"choices": [], "usage": {"prompt_tokens": 13, "completion_tokens": 9}}\n\n'
+    async with up() as served:
+        served.upstream.script(streams(ends('"stop"') + told))
+        await served.ask(json={"messages": SAID, "stream": True})
+        counts = await served.metrics()
+    assert counts['pco_tokens_total{kind="prompt",role="executor"}'] == 13
+
+
 @pytest.mark.parametrize(("step", "status", "words"), [
     (fails(429, "slow down", headers={"Retry-After": "7"}), 429, "slow down"),
     (fails(400, "bad tools"), 400, "bad tools"),
@@ -301,7 +383,6 @@ async def test_a_stream_that_ends_passes_as_it_came(reason: str) -> None:
      "refused this server"),
     (drops(), 502, "broke off"),
     *((says("hal", finish=f), 502, "broke off its reply") for f in ("error", "abort", "", 7)),
-    (raw(b'{"error": {"message": "lost"}}'), 502, "broke off its reply"),
     (raw(b"x" * 1_100_000), 502, "too large"),
     (pours(b"x" * 1000, 2000), 502, "too large"),
     (outlasts, 504, "in time"),

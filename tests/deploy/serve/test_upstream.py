@@ -17,6 +17,8 @@ from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
 from tests.build.proxied import SAID, streams, up
 from tests.build.server import Server, fails, raw, says
 
+OVER = b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
+
 
 async def passed_on(
     step: Any, key: str, passed: list[bytes] | None = None, secrets: tuple[str, ...] = ()
@@ -50,7 +52,7 @@ async def test_a_word_that_is_given_for_a_key_stays_in_replies(key: str) -> None
     body = json.loads(await passed_on(says(text), key, secrets=(key, "")))
     assert body["choices"][0]["message"]["content"] == text
     assert body["usage"]["completion_tokens"] == 3
-    event = f'data: {{"text": "{text}", "refusal": null}}\n\n'.encode()
+    event = f'data: {{"text": "{text}", "refusal": null}}\n\n'.encode() + OVER
     assert await passed_on(streams(event), key) == event
     if len(key) < 8:
         assert json.loads(await passed_on(fails(400, text), key))["error"]["message"] == text
@@ -58,9 +60,10 @@ async def test_a_word_that_is_given_for_a_key_stays_in_replies(key: str) -> None
 
 @pytest.mark.parametrize("key", ["sk-4711-abcdefghij", "only-letters-but-very-long"])
 async def test_a_key_comes_back_in_nothing(key: str) -> None:
-    for step in (raw(key.encode()), raw(key.encode(), 400), streams(f"data: {key}\n".encode())):
+    stream = streams(f"data: {key}\n".encode() + OVER)
+    for step in (says(key), raw(key.encode(), 400), stream):
         assert b"***" in (found := await passed_on(step, key)) and key.encode() not in found
-        assert key.encode() not in await passed_on(raw(key.encode()), "other", secrets=(key,))
+        assert key.encode() not in await passed_on(says(key), "other", secrets=(key,))
     assert await passed_on(raw(b"you sent hunter-22", 404), "hunter-22") == b"you sent ***"
 
 
@@ -96,10 +99,11 @@ async def test_a_key_that_a_stream_says_in_pieces_ends_it() -> None:
 async def test_a_stream_that_only_begins_like_a_key_comes_whole() -> None:
     key = "sk-4711-abcdefghij"
     whole = events("All keys begin with ", "sk-", "4711", "-a", ", and ", "sk-4711-ab")
-    whole += b": a comment\n\ndata: [1]\n\ndata: no JSON\n\n" + events("") + b"data: [DONE]\n\n"
+    whole += b": a comment\n\ndata: [1]\n\ndata: no JSON\n\n" + events("") + OVER
+    whole += b"data: [DONE]\n\n"
     assert await passed_on(streams(whole), key) == whole
     assert await passed_on(streams(whole.rstrip(b"\n")), key) == whole.rstrip(b"\n")
-    long = b"data: " + b"x" * (2**20 + 9 - len(key)) + key.encode() + b"\n"
+    long = b"data: " + b"x" * (2**20 + 9 - len(key)) + key.encode() + b"\n" + OVER
     assert key.encode() not in await passed_on(
         streams(long[: 2**20 + 7], long[2**20 + 7 :], delay=0.3), key
     )
@@ -111,12 +115,12 @@ async def test_the_openai_client_works_unmodified() -> None:
         assert reply.choices[0].message.content == "ok"
         assert served.upstream.bodies[-1]["messages"][0]["role"] == "system"
         assert (await client.models.list()).data[0].id == "pco/tickets"
-        served.upstream.script(streams(events("Hel", "lo"), b"data: [DONE]\n\n"))
+        served.upstream.script(streams(events("Hel", "lo"), OVER + b"data: [DONE]\n\n"))
         stream = await client.chat.completions.create(
             model="pco/tickets", messages=SAID, stream=True
         )
         texts = [chunk.choices[0].delta.content async for chunk in stream]
-        assert texts == ["Hel", "lo"]
+        assert texts == ["Hel", "lo", None]
         with pytest.raises(openai.NotFoundError, match="no such model"):
             await client.chat.completions.create(model="gpt-4o", messages=SAID)
 

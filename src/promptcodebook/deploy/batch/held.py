@@ -222,16 +222,20 @@ class Held:
 
     def _read(self, request: Request, result: BatchReply) -> Reply:
         where = self._place.where
-        if result.status != 200:
-            error = wire.refusal_of(result.status, wire.read_error_body(result.raw), where)
-            error.lost, error.role = False, request.role  # a row without an answer is not billed
-            raise error
-        try:
-            reply = wire.read_reply(result.raw, request, result.seconds)
-        except wire.Malformed as error:
-            raise wire.fault_of(Incident.MALFORMED_BODY, where, str(error)) from None
-        dropped = tuple(request_body(request, where.model, self._quirks)[1])
-        return replace(reply, text=where.scrub(reply.text), dropped=dropped)
+        if result.status == 200:
+            try:
+                reply = wire.read_reply(result.raw, request, result.seconds)
+            except wire.Malformed as error:
+                body = wire.read_misfit(result.raw, str(error))
+            else:
+                dropped = tuple(request_body(request, where.model, self._quirks)[1])
+                return replace(reply, text=where.scrub(reply.text), dropped=dropped)
+        else:
+            body = wire.read_error_body(result.raw)
+        error = wire.refusal_of(body.status or result.status, body, where)
+        # A row without an answer is not billed.
+        error.lost, error.role = body.worked, request.role
+        raise error
 
     def _give_up(self) -> None:
         rows, self._waiting = self._waiting, {}

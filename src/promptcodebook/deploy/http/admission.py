@@ -36,6 +36,7 @@ from aiohttp import web
 
 from promptcodebook.base.paths import read_text
 from promptcodebook.base.text import shell
+from promptcodebook.calls import Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.config.loading import parse_budget
 from promptcodebook.deploy.http.completions import Refusal, error_body, parse_body
@@ -293,20 +294,30 @@ class BodyReader:
 @dataclass(slots=True)
 class RequestContext:
     """A request on its way: what is known of it so far. `size` is its body's length in bytes,
-    `tokens` what the model's server says that it took, `output` what the model said where that is
-    kept; `arm` says why it has its version."""
+    `spent` what its calls took, by role (None = unknown), `output` what the model said where that
+    is kept; `arm` says why it has its version."""
 
     id: str = field(default_factory=new_request_id)
     headers: dict[str, str] = field(default_factory=lambda: {})
     caller: str = ""
     size: int = 0
-    tokens: int | None = None
+    spent: dict[Role, Usage | None] = field(default_factory=lambda: {})
     output: str = ""
     arm: Arm = ""
     begun: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
         self.headers["x-request-id"] = self.id
+
+    @property
+    def usage_text(self) -> str:
+        """What all its calls took by now, as a header says it."""
+        known = [usage for usage in self.spent.values() if usage is not None]
+        if len(known) < len(self.spent):
+            return "unknown"
+        total = sum(known, Usage())
+        tokens = f"prompt_tokens={total.prompt_tokens}, completion_tokens={total.completion_tokens}"
+        return f"calls={total.calls}, {tokens}"
 
 
 # What a path does with a request. Raises Refusal.

@@ -141,6 +141,7 @@ class Online:
         status: int,
     ) -> None:
         route, expected = composed.route, composed.expected
+        answer = visit.spent.get("executor")
         known = expected.features if expected else ()
         now = time.time()
         if now < self._newest < now + _STEP_S:
@@ -157,7 +158,7 @@ class Online:
                 visit.arm or ("explored" if route.explored else ""),
                 status,
                 round(time.perf_counter() - visit.begun, 4),
-                visit.tokens,
+                answer and answer.tokens,
                 route.indices,
                 composed.propensity,
                 tuple(k for k in known if k < BUCKETS) or buckets_of(text),

@@ -17,6 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
+from promptcodebook.calls import Role, Usage
 from promptcodebook.deploy.http.admission import (
     HUNG_UP,
     Address,
@@ -69,6 +70,10 @@ class Proxy:
         self._prompts = metrics.counter("pco_prompts", about, "mode", "cached")
         about = "Prompts without a model's part, and why."
         self._fallbacks = metrics.counter("pco_fallbacks", about, "part", "reason")
+        about = "Calls of the answers' roles, by whether their usage is known."
+        self._calls = metrics.counter("pco_calls", about, "role", "known")
+        about = "Tokens that these calls took."
+        self._tokens = metrics.counter("pco_tokens", about, "role", "kind")
         about, live = "Versions taken up since the start.", self.live
         metrics.gauge("pco_version_moves", about, lambda: live.moves)
         metrics.gauge("pco_version_failures", "Versions that failed.", lambda: live.failures)
@@ -80,7 +85,6 @@ class Proxy:
             self.admission,
             self.spending,
             self.tracing,
-            logs=self.online is not None,
             texts=self.online is not None and self.online.texts,
         )
 
@@ -246,7 +250,22 @@ class Proxy:
             }
             if composed.fallbacks:
                 visit.headers["x-pco-fallback"] = ",".join(composed.fallbacks)
-            yield composing, composed
+            visit.spent |= composed.usage
+            spent = visit.usage_text
+            visit.headers |= {"x-pco-compose-usage": spent, "x-pco-usage": spent}
+            try:
+                yield composing, composed
+            finally:
+                self._count(visit.spent)
+
+    def _count(self, spent: Mapping[Role, Usage | None]) -> None:
+        for role, usage in spent.items():
+            if usage is None:
+                self._calls.labels(role, "no").inc()
+            elif usage.calls:
+                self._calls.labels(role, "yes").inc(usage.calls)
+                self._tokens.labels(role, "prompt").inc(usage.prompt_tokens)
+                self._tokens.labels(role, "completion").inc(usage.completion_tokens)
 
     async def _version(self, model: object, visit: RequestContext, key: str = "") -> Composing:
         """The version of now by the ref's name, or the canary where there is a `key` that tries it;

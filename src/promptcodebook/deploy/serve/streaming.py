@@ -35,14 +35,12 @@ class Tracing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AnswerRelay:
-    """Asks the model behind the policy. `logs`: what an answer took is logged with its request, and
-    `texts`: its text as well."""
+    """Asks the model behind the policy. `texts`: its text is logged."""
 
     upstream: Upstream
     admission: Admission
     spending: Spending | None = None
     tracing: Tracing | None = None
-    logs: bool = False
     texts: bool = False
 
     async def answer(
@@ -60,24 +58,26 @@ class AnswerRelay:
         search = upstream.search(given)
         data = await self.admission.apart(visit, lambda: upstream.body(body, search))
         wanted = spending is None or body.get("stream_options") == asked.get("stream_options")
-        unread = spending is None and self.tracing is None and not self.logs
-        reads = "ignored" if unread else "shown"
+        unread = spending is None and self.tracing is None and not self.texts
+        reads = ("ignored" if unread else "shown") if wanted else "hidden"
         with ExitStack() as calls:
             hearers = [
                 calls.enter_context(each.call(body, len(data)))
                 for each in (spending, self.tracing)
                 if each is not None
             ]
-            answer = await upstream.ask(data, usage=reads if wanted else "hidden")
+            answer = await upstream.ask(data, usage=reads)
             while upstream.learns(search, answer):
                 data = upstream.body(body, search)
-                answer = await upstream.ask(data, usage=reads if wanted else "hidden")
+                answer = await upstream.ask(data, usage=reads)
+            visit.spent["executor"] = told_usage(answer.usage)
+            visit.headers["x-pco-usage"] = visit.usage_text
             response = await self._send(request, turned(answer), visit)
+            if answer.heard is not None:  # a stream says it at its end
+                visit.spent["executor"] = told_usage(answer.usage)
             for hear in hearers:
                 hear(answer)
-            if self.logs and (usage := told_usage(answer.usage)):
-                visit.tokens = usage.tokens
-            if self.logs and self.texts:
+            if self.texts:
                 visit.output = answer.output
             return response
 

@@ -7,12 +7,10 @@ from __future__ import annotations
 import json
 import logging
 import math
-import operator
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import chain
 from typing import Any, Literal, cast
 
@@ -31,6 +29,7 @@ from promptcodebook.lm.wire import (
     ModelAddress,
     broken_off,
     read_error_body,
+    read_misfit,
     read_retry_after,
 )
 
@@ -45,13 +44,17 @@ _BROKE_OFF = "the model broke off its reply"
 # An end that deserves a look. Within a text of JSON the quotes would be escaped.
 _ENDS = "|".join(filter(None, ENDINGS)).encode()
 _ENDING = re.compile(rb'"(?:finish_reason|error)"\s*+:\s*+(?!null\b|"(?:%s)")' % _ENDS)
+# What says that a stream is over, well or not; and what ends one whether it is over or not.
+_OVER = re.compile(rb'"finish_reason"\s*+:\s*+"|"error"\s*+:\s*+["{]')
+_DONE = re.compile(rb"^data:\s*\[DONE\]", re.MULTILINE)
 _WORDS: Mapping[Incident | None, tuple[int, str]] = {
     Incident.TIMEOUT: (504, "the model did not answer in time"),
     Incident.REFUSED_CONNECTION: (502, "the model cannot be reached"),
     Incident.DROPPED: (502, _BROKE_OFF),
     Incident.MALFORMED_BODY: (502, "the model's reply is too large"),
 }
-# What becomes of the usage that a stream says: 'hidden' = the caller did not ask for its event.
+# What is read of a stream: 'ignored' = its usage alone; 'hidden' = the caller did not ask for the
+# event of its usage.
 Usage = Literal["ignored", "shown", "hidden"]
 
 
@@ -70,7 +73,7 @@ class _Watch:
 
     def passes(self, lines: bytes) -> bytes:
         """What of the lines may pass now, after those that waited. Raises Refusal at a key."""
-        if not self._secrets and self._wanted == "ignored":
+        if not self._secrets and self._wanted == "ignored" and b'"usage"' not in lines:
             return lines
         ready = b""
         for line in lines.splitlines(keepends=True):
@@ -121,6 +124,24 @@ def _is_broken_off(data: bytes) -> bool:
         return broken_off(json.loads(data)) is not None
     except (ValueError, RecursionError):
         return False
+
+
+def _status(body: bytes) -> int:
+    """The status of what came with a 200: that of the error that it is, if it is one. Raises
+    Refusal for what is no completion, or half of one."""
+    if b'"choices"' in body and not _ENDING.search(body):
+        return 200
+    if _is_broken_off(body):
+        raise Refusal(_BROKE_OFF, status=502, kind="upstream_error")
+    with suppress(ValueError, LookupError, TypeError, RecursionError):
+        if json.loads(body)["choices"][0]:
+            return 200
+    error = read_misfit(body, "it is no chat completion")
+    if not error.status or body.lstrip().startswith(b"<"):
+        _log.warning("the model's server sent no chat completion")
+        text = "the model's reply is no chat completion"
+        raise Refusal(text, status=502, kind="upstream_error", unpaid=not error.worked)
+    return error.status
 
 
 def _whole_events(lines: bytes) -> tuple[bytes, bool]:
@@ -197,21 +218,23 @@ class UpstreamAnswer:
         """The text of its first choice as far as it came, cut at 20,000 characters; '' for none."""
         if self.heard is not None:
             return "".join(self.heard.output)[:_MOST_KEPT]
-        text = self._at("choices", 0, "message", "content")
+        try:
+            text: Any = parse_json(self.body, LENIENT_JSON)["choices"][0]["message"]["content"]
+        except (ValueError, TypeError, LookupError):
+            return ""
         return text[:_MOST_KEPT] if isinstance(text, str) else ""
 
     @property
     def usage(self) -> object:
         """What the reply says that it took; None or {} where it does not."""
-        return self._at("usage") if self.heard is None else self.heard.usage
-
-    def _at(self, *place: str | int) -> object:
-        """What the body has there; None where it has no such place."""
-        try:
-            tree: Any = parse_json(self.body, LENIENT_JSON)
-            return reduce(operator.getitem, place, tree)
-        except (ValueError, TypeError, LookupError):
-            return None
+        if self.heard is not None:
+            return self.heard.usage
+        # An answer may be long, so not all of it is read. Within a text the quotes are escaped.
+        _, found, tail = self.body.rpartition(b'"usage"')
+        with suppress(ValueError, RecursionError):
+            text = tail.decode("utf-8", "replace").lstrip(" \t\r\n:") if found else ""
+            return json.JSONDecoder().raw_decode(text)[0]
+        return None
 
 
 def _set(given: Mapping[str, Any]) -> set[str]:
@@ -300,26 +323,27 @@ class Upstream:
             pieces = self._lines(reply, watch)
             return UpstreamAnswer(200, kind, headers, b"", pieces, reply.close, watch)
         try:
-            body = self._scrub(await reply.whole(), reply.status)
+            whole = await reply.whole()
         except LMError as error:
             raise _refusal(error) from None
         finally:
             reply.close()
-        wrong_key = reply.status == 400 and read_error_body(body).code == BAD_KEY
-        if wrong_key or reply.status in _OURS or 300 <= reply.status < 400:
-            _log.error("the model's server answers with status %d", reply.status)
+        status = _status(whole) if reply.status == 200 else reply.status
+        kind = "application/json" if status != reply.status else kind
+        body = self._scrub(whole, status)
+        wrong_key = status == 400 and read_error_body(body).code == BAD_KEY
+        if wrong_key or status in _OURS or 300 <= status < 400:
+            _log.error("the model's server answers with status %d", status)
             text = "the model refused this server"
             raise Refusal(text, status=502, kind="upstream_error", unpaid=True)
-        if reply.status == 200 and _is_broken_off(body):
-            raise Refusal(_BROKE_OFF, status=502, kind="upstream_error")
-        return UpstreamAnswer(reply.status, kind, headers, body)
+        return UpstreamAnswer(status, kind, headers, body)
 
     async def close(self) -> None:
         await self._transport.close()
 
     async def _lines(self, reply: OpenReply, watch: _Watch) -> AsyncGenerator[bytes, None]:
         """The pieces of a stream, each to the end of a line: an event is cut nowhere else."""
-        rest = b""
+        rest, over = b"", False
         most_kept = max(map(len, self._secrets), default=1) - 1
         try:
             async with aclosing(reply.pieces) as pieces:
@@ -332,12 +356,19 @@ class Upstream:
                         line, rest = line[:at], line[at:]
                         whole, newline = whole + newline + line, b""
                     whole, broken = _whole_events(whole + newline)
+                    over = over or _OVER.search(whole) is not None
+                    if not over and (done := _DONE.search(whole)):
+                        whole, broken = whole[: done.start()], True
                     if ready := watch.passes(self._scrub(whole)):
                         yield ready
                     if broken:
                         raise Refusal(_BROKE_OFF, status=502, kind="upstream_error")
+            over = over or _OVER.search(rest) is not None
+            rest = b"" if not over and _DONE.match(rest) else rest
             if ready := watch.passes(self._scrub(rest)) + watch.held:
                 yield ready
+            if not over:
+                raise Refusal(_BROKE_OFF, status=502, kind="upstream_error")
         except LMError as error:
             raise _refusal(error) from None
 

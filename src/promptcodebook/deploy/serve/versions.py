@@ -14,13 +14,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Generic, Literal, Protocol, TypeVar
 
 from promptcodebook.base.paths import read_bytes
-from promptcodebook.calls import Message, Tree
+from promptcodebook.calls import Message, Role, Tree, Usage
 from promptcodebook.config.secrets import fill_secrets
 from promptcodebook.deploy.http.admission import without_quotes
 from promptcodebook.deploy.online.exploring import Explorer
@@ -152,7 +152,8 @@ class Patience:
 class Composed:
     """A prompt and how it came about. `fallbacks` name what had to do without a model, and why:
     'encoder:timeout', 'encoder:error', 'encoder:reply', 'generator:...', 'input:empty'.
-    `propensity` is the chance of the route, `expected` what the router promises of it."""
+    `propensity` is the chance of the route, `expected` what the router promises of it. `usage` is
+    what routing and composing took for this request (None = unknown), by role."""
 
     prompt: str
     route: Route
@@ -160,6 +161,7 @@ class Composed:
     cached: Cached = ""
     expected: Expected | None = None
     propensity: float = 1.0
+    usage: Mapping[Role, Usage | None] = field(default_factory=dict[Role, Usage | None])
 
 
 class Composing:
@@ -210,10 +212,9 @@ class Composing:
             return known
         composed = await self._tried(text, media, key, caller)
         if (known := self._by_thread.get(thread)) is not None:
-            return known  # another request of the conversation was faster
+            return replace(known, usage=composed.usage)  # another request of it was faster
         if not composed.fallbacks:
-            small = _small(composed.expected)
-            self._by_thread.put(thread, replace(composed, cached="conversation", expected=small))
+            self._by_thread.put(thread, _kept(composed, "conversation"))
         return composed
 
     async def _tried(self, text: str, media: Sequence[Tree], key: str, caller: str) -> Composed:
@@ -223,7 +224,7 @@ class Composing:
         route, chance = self._explorer.choose(composed.route, composed.expected, key)
         if route is composed.route:
             return replace(composed, propensity=chance)
-        explored = await self._compose(self.policy.example_of(text), route)
+        explored = await self._compose(self.policy.example_of(text), route, composed.usage)
         return replace(explored, propensity=chance, expected=composed.expected)
 
     async def _prompt(self, text: str, media: Sequence[Tree], caller: str) -> Composed:
@@ -246,38 +247,48 @@ class Composing:
             return known
         found = await _within(self._route_s, self.policy.aexpected(example), "encoder")
         if isinstance(found, str):
-            route, expected, lost = self.policy.fallback_route(), None, found
+            route, expected, spent, lost = self.policy.fallback_route(), None, None, found
         else:
-            (route, expected), lost = found, "reply" if found[0].fallback else ""
-        composed = replace(await self._compose(example, route), expected=expected)
+            (route, expected, spent), lost = found, "reply" if found[0].fallback else ""
+        usage: Mapping[Role, Usage | None] = {"encoder": spent}
+        composed = replace(await self._compose(example, route, usage), expected=expected)
         if lost:
             return replace(composed, fallbacks=(f"encoder:{lost}", *composed.fallbacks))
         if not composed.fallbacks:
-            small = replace(composed, cached="input", expected=_small(expected))
-            self._by_input.put(key, small)
+            self._by_input.put(key, _kept(composed, "input"))
         return composed
 
-    async def _compose(self, example: Example, route: Route) -> Composed:
+    async def _compose(
+        self, example: Example, route: Route, before: Mapping[Role, Usage | None]
+    ) -> Composed:
+        """`before` is what was spent on the route."""
         if self._one_a_route and (known := self._by_route.get(route.indices)) is not None:
-            return Composed(known, route, cached="route")
+            return Composed(known, route, cached="route", usage=before)
         work = self.policy.acompose_route(example, route)
         made = await _within(self._compose_s, work, "generator")
         if isinstance(made, str):
-            return Composed(self.policy.verbatim(route), route, (f"generator:{made}",))
-        if self._asks_generator and made.text == self.policy.verbatim(route):
+            usage: Mapping[Role, Usage | None] = {**before, "generator": None}
+            lost = (f"generator:{made}",)
+            return Composed(self.policy.verbatim(route), route, lost, usage=usage)
+        (prompt, spent), lost = made, ()
+        if self._asks_generator and prompt.text == self.policy.verbatim(route):
             # What the generator puts together itself where a reply cannot be used.
-            return Composed(made.text, route, ("generator:reply",))
-        if self._one_a_route:
-            self._by_route.put(route.indices, made.text)
-        return Composed(made.text, route)
+            lost = ("generator:reply",)
+        elif self._one_a_route:
+            self._by_route.put(route.indices, prompt.text)
+        earlier = before.get("generator", Usage())
+        usage = {**before, "generator": earlier and earlier + spent}
+        return Composed(prompt.text, route, lost, usage=usage)
 
     async def close(self) -> None:
         await self.policy.aclose()
 
 
-def _small(expected: Expected | None) -> Expected | None:
-    """The same without the numbers that can be read once more from the text."""
-    return expected and replace(expected, features=())
+def _kept(composed: Composed, cached: Cached) -> Composed:
+    """The prompt for the next who asks, whom it takes nothing. The numbers that can be read once
+    more from the text are left out."""
+    small = composed.expected and replace(composed.expected, features=())
+    return replace(composed, cached=cached, expected=small, usage={})
 
 
 async def _within(seconds: float | None, work: Awaitable[_V], who: str) -> _V | str:
