@@ -41,6 +41,13 @@ FLAGS = (
     *("--set", "validation.every=2", "--set", "validation.subset=8"),
     *("--set", "validation.finalists=2", "--set", "verdict_examples=16"),
 )
+# A run whose routes are learned from outcomes.
+ROUTED = (
+    *("--task", "constraints", "--plain", "--preset", "small", "--set", "select=2"),
+    *("--set", "cache=false", "--set", "concurrency=16"),
+    *("--set", "update.epochs=8", "--set", "update.batch_size=8"),
+    *("--set", "validation.subset=8", "--set", "verdict_examples=16"),
+)
 IN_FLIGHT = 16
 LATENCY = "uniform:0.01-0.03"
 _SETTLE_S = 0.1  # several times the server's longest latency

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import re
 import shlex
@@ -253,6 +254,24 @@ def test_explain_has_route_reasons_and_prompt(trained: Path, run_id: str) -> Non
     assert "route " + ", ".join(map(str, explained["route"]["indices"])) in text
     assert explained["route"]["analysis"] in " ".join(text.split())
     pco("explain", "last", "-", cwd=trained, stdin=" \n").error(2, "the input is empty")
+
+
+class Endless(io.StringIO):
+    def read(self, size: int | None = -1, /) -> str:
+        assert size is not None and 0 < size < 10**9, "all of it"
+        return "a" * size
+
+
+@pytest.mark.parametrize(("stdin", "said"), [
+    (Endless(), "standard input is longer than 100.0 MB\n  next: give one input"),
+    (io.TextIOWrapper(io.BytesIO(b"a\xff"), "utf-8"), "standard input is not UTF-8\n  next: iconv"),
+])  # fmt: skip
+@pytest.mark.parametrize("name", ["explain", "prompt"])
+def test_an_input_that_is_too_long_or_no_text_is_refused(
+    trained: Path, name: str, stdin: io.StringIO, said: str
+) -> None:
+    stdin.seek(0)
+    pco(name, "last", "-", cwd=trained, stdin=stdin).error(2, said)
 
 
 def test_an_input_of_several_columns_is_explained_from_json(folder: Path) -> None:

@@ -306,7 +306,7 @@ async def test_a_whole_reply_ends_in_one_of_these_ways(server: Server, reason, e
 
 
 @pytest.mark.parametrize(("value", "seconds"), [
-    ("3", 3.0), ("-5", 0.0), ("0", 0.0), ("1e3", 1000.0), ("99999999999999999999", 1e20),
+    ("3", 3.0), ("-5", 0.0), ("0", 0.0), ("1e3", 1000.0), ("99999999999999999999", 3600.0),
     ("1e400", 0.0), ("inf", 0.0), ("nan", 0.0), ("1e", 0.0), ("\u0663", 3.0), (",", 0.0),
     ("soon", 0.0), (None, 0.0), ("x" * 8000, 0.0), ("9" * 8000, 0.0),
     ("Wed, 21 Oct 1970 07:28:00 GMT", 0.0), ("Thu, 01 Jan 1970 00:01:40 GMT", 90.0),
@@ -317,7 +317,21 @@ async def test_a_whole_reply_ends_in_one_of_these_ways(server: Server, reason, e
 ])  # fmt: skip
 def test_a_retry_after_of_any_shape_is_read_or_ignored(value: str | None, seconds: float):
     now = 1e9 if value is not None and "1970 07" in value else 10.0
-    assert read_retry_after(value, now=now) == pytest.approx(seconds)
+    headers = {} if value is None else {"Retry-After": value}
+    assert read_retry_after(headers, now=now) == pytest.approx(seconds)
+    assert read_retry_after({**headers, "Date": "soon"}, now=now) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("now", [0.0, 784111770.0, 4e9])
+@pytest.mark.parametrize("at", [
+    "Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994",
+    "Sun, 06 Nov 1994 09:49:37 +0100", "30",
+])  # fmt: skip
+def test_a_date_to_wait_for_is_by_the_servers_clock(at: str, now: float):
+    """Whatever ours says, it is seven seconds on; one that has passed is not waited for."""
+    for sent, seconds in (("08:49:30", 7.0), ("08:49:38", 0.0), ("01:00:00", 3600.0)):
+        headers = {"Retry-After": at, "Date": f"Sun, 06 Nov 1994 {sent} GMT"}
+        assert read_retry_after(headers, now=now) == (30.0 if at == "30" else seconds)
 
 
 @pytest.mark.parametrize(("status", "body"), [

@@ -17,6 +17,7 @@ import pytest
 from bench.kill import (
     IN_FLIGHT,
     LATENCY,
+    ROUTED,
     Progress,
     Training,
     When,
@@ -112,15 +113,6 @@ def test_ctrl_c_keeps_what_is_in_flight_and_says_how_to_go_on(
     assert again.wait() == 0
     assert server.stats()["repeated"] == 0
     assert_as_if_nothing_had_happened(tmp_path, whole[0])
-
-
-# A run whose routes are learned from outcomes.
-ROUTED = (
-    *("--task", "constraints", "--plain", "--preset", "small", "--set", "select=2"),
-    *("--set", "cache=false", "--set", "concurrency=16"),
-    *("--set", "update.epochs=8", "--set", "update.batch_size=8"),
-    *("--set", "validation.subset=8", "--set", "verdict_examples=16"),
-)
 
 
 def test_a_router_that_learned_from_outcomes_survives_two_kills(

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from promptcodebook.assemble import Sources
-from promptcodebook.base.paths import runs_dir
+from promptcodebook.base.paths import MOST_BYTES, runs_dir
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import parse_json, printable, shell
-from promptcodebook.base.units import cost_text, number, percent
+from promptcodebook.base.units import bytes_text, cost_text, number, percent
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
 from promptcodebook.cli.command import Json, columns, note, options, show, wrap_text
@@ -261,7 +261,17 @@ def _deployed(ref: str, reference: Reference, typed: command.Unpaid, ledger: Led
 
 
 def _read_input(text: str) -> str:
-    return sys.stdin.read().rstrip("\n") if text == "-" else text
+    if text != "-":
+        return text
+    try:
+        given = sys.stdin.read(MOST_BYTES + 1)
+    except UnicodeDecodeError:
+        hint = "iconv -f WINDOWS-1252 -t UTF-8 converts it"
+        raise DataError("standard input is not UTF-8", hint=hint) from None
+    if len(given) > MOST_BYTES:  # a pipe may have no end
+        message = f"standard input is longer than {bytes_text(MOST_BYTES)}"
+        raise DataError(message, hint="give one input; pco batch answers a file of them")
+    return given.rstrip("\n")
 
 
 def _known_example(reference: Reference, given: str) -> Example | None:

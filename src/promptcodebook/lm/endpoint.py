@@ -337,7 +337,7 @@ class Endpoint:
         else:
             error = wire.read_error_body(answer)
         refusal = await self._refusal(status, error, request)
-        wait = wire.read_retry_after(headers.get("Retry-After"))
+        wait = wire.read_retry_after(headers)
         refusal.retry_after = wait or refusal.retry_after
         if type(refusal) in (RequestRefused, ServerFault):
             search.refused(body, status, error)

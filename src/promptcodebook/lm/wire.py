@@ -39,7 +39,7 @@ MOST_BYTES = 8_000_000
 TOKENIZER = "estimate: UTF-8 bytes / 4"  # printed wherever a count comes from `estimate_tokens`
 _PER_MESSAGE = 4  # what a chat template puts around a message, about
 _MOST_TOKENS = 10**9  # no call has more tokens; a larger count would not fit into a store either
-_LONGEST_REASON = 60
+_LONGEST_REASON, _LONGEST_WAIT_S = 60, 3600.0
 _DECIMALS = 6  # of the numbers of an embedding that are kept
 
 
@@ -349,7 +349,7 @@ def read_error_body(data: bytes) -> ErrorBody:
         param or ", ".join(pointers),
         str(next(codes, "")),
         kind,
-        read_retry_after(wait.removesuffix("s")),
+        read_retry_after({"Retry-After": wait.removesuffix("s")}),
     )
 
 
@@ -413,19 +413,28 @@ def _dotted(loc: object) -> str:
     return ".".join(map(str, cast("list[object]", loc))) if isinstance(loc, list) else str(loc)
 
 
-def read_retry_after(value: str | None, now: float | None = None) -> float:
-    """Seconds from a Retry-After header, which is a number or a date; 0 = none or unreadable."""
+def read_retry_after(headers: Mapping[str, str], now: float | None = None) -> float:
+    """Seconds from a Retry-After header, at most an hour; 0 = none or unreadable. It is a number,
+    or a date by the server's clock, which its Date header tells: ours may be wrong."""
+    value = headers.get("Retry-After", "")
     try:
-        seconds = float(value or "")
+        seconds = float(value)
     except ValueError:
-        try:
-            at = parsedate_to_datetime(value or "")
-            # '-0000' and no zone at all mean UTC, not the zone of this machine.
-            at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-            seconds = at.timestamp() - (time.time() if now is None else now)
-        except (ValueError, TypeError, OverflowError, IndexError):
-            return 0.0
-    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+        at, sent = (_timestamp(each) for each in (value, headers.get("Date", "")))
+        if sent is None:
+            sent = time.time() if now is None else now
+        seconds = 0.0 if at is None else at - sent
+    return min(max(0.0, seconds), _LONGEST_WAIT_S) if math.isfinite(seconds) else 0.0
+
+
+def _timestamp(date: str) -> float | None:
+    """An HTTP date; None where it is none."""
+    try:
+        at = parsedate_to_datetime(date)
+        # '-0000' and no zone at all mean UTC, not the zone of this machine.
+        return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
 
 
 def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:

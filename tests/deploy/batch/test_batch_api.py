@@ -16,9 +16,9 @@ from openai.types.batch import Batch as TheirBatch
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from promptcodebook.deploy.batch.provider import BatchPending, read_results
 from promptcodebook.deploy.batch.provider import BatchReply as Landed
 from promptcodebook.deploy.batch.provider import Provider as Batches
-from promptcodebook.deploy.batch.provider import read_results
 from promptcodebook.errors import RunBusy
 from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
@@ -260,25 +260,64 @@ def test_rows_and_batches_have_the_shapes_of_the_sdk(folder: Path, provider: Pro
     TheirBatch.model_validate({**provider.batches[0], **shown, "completion_window": "24h"})
 
 
+ROW = {"a": {"model": "m", "messages": [{"role": "user", "content": "hi"}]}}
+
+
+def batches(home: Path, provider: Provider, count: int) -> list[Batches]:
+    """As that many processes have them."""
+    key, spec = Credentials(ApiKey("PCO_API_KEY", "sk-test")), parse_spec(provider.spec, {})
+    options: Any = {"stop": StopSignal(), "tell": print, "timeout": 10.0, "private": False}
+    return [Batches(spec, key, home, **options) for _ in range(count)]
+
+
 async def test_of_two_that_find_nothing_one_submits(tmp_path: Path, provider: Provider) -> None:
-    landed = list[str]()
+    landed, home = list[str](), tmp_path / "kept" / "batches"
 
     async def land(key: str, result: Landed) -> None:
         landed.append(key)
 
-    key = ApiKey("PCO_API_KEY", "sk-test")
-    spec, home = parse_spec(provider.spec, {}), tmp_path / "kept" / "batches"
-    options: Any = {"stop": StopSignal(), "tell": print, "timeout": 10.0, "private": False}
-    made = [Batches(spec, Credentials(key), home, **options) for _ in range(2)]
+    made = batches(home, provider, 2)
     for each in made:
         await each.open()
-    rows = {"a": {"model": "m", "messages": [{"role": "user", "content": "hi"}]}}
-    asking = (each.answer(rows, land) for each in made)
+    asking = (each.answer(ROW, land) for each in made)
     first, second = await asyncio.gather(*asking, return_exceptions=True)
     for each in made:
         await each.close()
     assert first is None and isinstance(second, RunBusy)
     assert landed == ["a"] and len(provider.uploads) == 1 and not [*home.glob("*/batch.json")]
+
+
+@pytest.mark.parametrize("killed_at", ["files", "batches", "poll"])
+async def test_what_a_killed_process_did_not_note_is_looked_for_by_one_that_waited(
+    tmp_path: Path, provider: Provider, killed_at: str
+) -> None:
+    """It read the notes while the other one submitted: what that came to, it asks the provider."""
+    landed, home = list[str](), tmp_path / "kept" / "batches"
+
+    async def land(key: str, result: Landed) -> None:
+        landed.append(key)
+
+    first, second, third = batches(home, provider, 3)
+    provider.stops_at = "files"
+    await first.open()
+    submitting = asyncio.ensure_future(first.answer(ROW, land))
+    await until(provider.reached.is_set)
+    await second.open()
+    provider.reached.clear()
+    provider.stops_at = killed_at
+    await until(provider.reached.is_set)
+    await first.close()  # as a kill: the folder stays, and nobody holds its lock
+    submitting.cancel()
+    provider.stops_at = ""
+    if killed_at == "files":
+        with pytest.raises(BatchPending, match="never left"):
+            await second.answer(ROW, land)
+        await second.close()
+        second = third
+        await second.open()
+    await second.answer(ROW, land)
+    await second.close()
+    assert landed == ["a"] and len(provider.batches) == 1 and not [*home.glob("*/batch.json")]
 
 
 SLOW = """

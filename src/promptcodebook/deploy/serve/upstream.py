@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -29,6 +30,7 @@ from promptcodebook.lm.wire import (
     broken_off,
     read_error_body,
     read_misfit,
+    read_retry_after,
 )
 
 _log = logging.getLogger(__name__)
@@ -314,8 +316,9 @@ class Upstream:
             raise _refusal(error) from None
         watch = _Watch(self._telling, usage)
         kind = reply.headers.get("Content-Type", "application/json")
-        wait = reply.headers.get("Retry-After", "")
-        headers = {"Retry-After": wait} if wait.isascii() and wait.isprintable() and wait else {}
+        # In seconds: a date would be by the clock of another server than ours.
+        wait = read_retry_after(reply.headers)
+        headers = {"Retry-After": str(math.ceil(wait))} if wait else {}
         if reply.status == 200 and kind.startswith("text/event-stream"):
             pieces = self._lines(reply, watch)
             return UpstreamAnswer(200, kind, headers, b"", pieces, reply.close, watch)
