@@ -240,7 +240,7 @@ async def test_a_folded_system_message_is_a_turn_of_its_own_before_an_assistant_
         roles = [m["role"] for m in body["messages"]]
         return roles != (["user", "assistant"] * len(roles))[: len(roles)]
 
-    await told(server, refuses, "System role not supported", opened)
+    await send(server, refuses, "System role not supported", opened)
     assert server.bodies[-1]["messages"][0] == {"role": "user", "content": "be brief"}
 
 

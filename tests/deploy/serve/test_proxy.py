@@ -413,7 +413,7 @@ async def test_a_server_that_hangs_up_behind_each_reply_fails_once_and_is_then_c
 
     async with up() as served:
         served.upstream.default = hangs_up
-        asked = [await served.ask(json={"messages": SAID}) for _ in range(5)]
+        asked = [await served.ask(json={"messages": CHAT}) for _ in range(5)]
     assert [status for status, _, _ in asked] == [200, 502, 200, 200, 200]
 
 
