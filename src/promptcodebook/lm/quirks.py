@@ -288,8 +288,7 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
         return body, quirks.adapt(body)
     body = {**sampling_fields(sampling), "model": model}
     body["messages"] = [m.wire for m in request.messages]
-    if unenforced := body.get("response_format") == "none":
-        del body["response_format"]
+    if unenforced := sampling.extra.get("response_format") == "none":
         quirks = replace(quirks, shape=len(_shapes()))
     if schema is not None:
         named: dict[str, Any] = {"name": schema.name, "schema": schema.body}
@@ -449,7 +448,8 @@ def _is_sent(name: str, sent: Mapping[str, Any]) -> bool:
 def _named(words: str, sent: Mapping[str, Any]) -> list[str]:
     """The fields that the words name, of those that were sent or may have to be."""
     optional = _optional()
-    named = [n for n in optional if _is_sent(n, sent) or n in ("temperature", "top_p")]
+    asked = {n for n in optional if _is_sent(n, sent) or "needed" in optional[n]}
+    named = [n for n in optional if n in {*asked, "temperature", "top_p"}]
     named = [n for n in named if _says(optional[n]["words"], words)]
     known = {*optional, *CAPS, "model", "messages", "stream", "input"}
     others = [n for n in sent if n not in known]

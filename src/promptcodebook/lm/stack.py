@@ -198,7 +198,7 @@ class StackResources:
     models_then: Mapping[tuple[Role, str], str] = field(default_factory=dict[tuple[Role, str], str])
     private: bool = False
     # By spec, the forms that an endpoint takes: who shares them learns them once.
-    forms: dict[str, KnownForms] = field(default_factory=dict[str, KnownForms])
+    forms: dict[str, KnownForms] = field(default_factory=dict[str, KnownForms], compare=False)
 
     @classmethod
     def of_one_budget(cls) -> StackResources:

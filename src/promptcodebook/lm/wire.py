@@ -66,7 +66,10 @@ def sampling_fields(sampling: Sampling) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
     }
-    return {**{name: v for name, v in drawn.items() if v is not None}, **sampling.extra}
+    fields = {**{name: v for name, v in drawn.items() if v is not None}, **sampling.extra}
+    if fields.get("response_format") == "none":  # a word of ours, that no server knows
+        del fields["response_format"]
+    return fields
 
 
 @cache
