@@ -8,7 +8,7 @@ import traceback
 
 import pytest
 
-from promptcodebook.errors import ConfigError, import_extra
+from promptcodebook.errors import ConfigError, causes_of, import_extra
 
 
 def shown(error: Exception) -> str:
@@ -27,6 +27,12 @@ def test_a_hint_that_changes_is_shown_once_beside_other_notes() -> None:
     assert error.__notes__ == ["while testing", "next: pass lm="]
     error.hint = ""
     assert error.__notes__ == ["while testing"]
+
+
+def test_errors_that_are_each_others_context_have_an_end() -> None:
+    first, second = RuntimeError("first"), RuntimeError("second")
+    first.__context__, second.__context__ = second, first
+    assert list(causes_of(first)) == [first, second]
 
 
 def test_an_extra_reports_its_use_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

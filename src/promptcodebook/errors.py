@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -40,18 +40,26 @@ _OTHER_LOOP = (
 )
 
 
-def loop_hint(error: BaseException | None) -> str:
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what it came of, and so on to what first went wrong; each once, since errors that
+    are raised again may be each other's context."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def loop_hint(error: BaseException) -> str:
     """What to do where a client of the user's was made in another event loop, as those of a
     notebook's are; '' = nothing says so."""
-    while error is not None:
-        message = message_of(error).lower()
-        if isinstance(error, RuntimeError) and any(words in message for words in _OTHER_LOOP):
-            return (
-                "an async client works only in the event loop that made it: type `await "
-                "pco.aoptimize(...)` (or aevaluate, ...) there, or make the client in your function"
-            )
-        error = error.__cause__ or error.__context__
-    return ""
+    messages = (message_of(e).lower() for e in causes_of(error) if isinstance(e, RuntimeError))
+    if not any(words in message for message in messages for words in _OTHER_LOOP):
+        return ""
+    return (
+        "an async client works only in the event loop that made it: type `await "
+        "pco.aoptimize(...)` (or aevaluate, ...) there, or make the client in your function"
+    )
 
 
 class PcoError(Exception):

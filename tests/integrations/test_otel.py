@@ -170,14 +170,14 @@ async def test_a_served_request_is_a_span_in_the_callers_trace(spans: Any) -> No
             json={"model": "pco/tickets", "messages": SAID, "temperature": 0.25},
             headers={"traceparent": caller},
         )
-        server.upstream.script(fails(400, "no"))
+        server.upstream.script(fails(413, "no"))
         refused, _, _ = await server.ask(json={"model": "pco/tickets", "messages": SAID})
-    assert (status, refused) == (200, 400)
+    assert (status, refused) == (200, 413)
     call, request, broken, above = spans()
     assert request.name == "chat pco/tickets" and request.kind is SpanKind.SERVER
     assert f"{request.context.trace_id:032x}" == caller.split("-")[1]
     assert call.parent.span_id == request.context.span_id and call.name == "chat m"
     assert call.attributes["gen_ai.request.temperature"] == 0.25
     assert call.attributes["gen_ai.usage.input_tokens"] == 7
-    assert broken.attributes["error.type"] == "400" == above.attributes["error.type"]
+    assert broken.attributes["error.type"] == "413" == above.attributes["error.type"]
     assert "refund" not in "".join(span.to_json() for span in spans())

@@ -322,13 +322,19 @@ def test_the_pieces_are_the_prompt_again(base: str, prompt: str, texts: list[str
 # --- One policy asked from many threads, over real connections ---
 
 
-REPLY = '{"constraints": [], "selected_indices": [0, 1], "analysis": ""}'
+PROMPT = "Do as the rules say."
+
+
+async def routes_and_composes(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    await asyncio.sleep(0.02)
+    reply = '{"selected_indices": [0, 1]}' if "response_format" in body else PROMPT
+    return await says(reply)(request, body)
 
 
 async def test_one_policy_answers_many_threads(tmp_path: Path) -> None:
     server = Server()
     await server.start()
-    server.default = says(REPLY, delay=0.02)
+    server.default = routes_and_composes
     policy = load_policy(saved(tmp_path), lm=server.spec)
 
     def ask(number: int) -> list[str]:
@@ -337,7 +343,7 @@ async def test_one_policy_answers_many_threads(tmp_path: Path) -> None:
     answers = await asyncio.wait_for(
         asyncio.gather(*(asyncio.to_thread(ask, n) for n in range(6))), 30
     )
-    assert answers == [[REPLY] * 3] * 6
+    assert answers == [[PROMPT] * 3] * 6
     assert not [t for t in threading.enumerate() if t.name == "promptcodebook"]
     await server.stop()
 
@@ -348,7 +354,7 @@ async def test_within_with_calls_share_connections_till_its_end(tmp_path: Path) 
     async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         assert request.transport is not None
         peers.add(request.transport.get_extra_info("peername"))
-        return await says(REPLY)(request, body)
+        return await routes_and_composes(request, body)
 
     server.default = step
     await server.start()
@@ -358,8 +364,8 @@ async def test_within_with_calls_share_connections_till_its_end(tmp_path: Path) 
         with policy as same, policy:  # once inside is enough
             assert same is policy
             for n in range(4):
-                assert policy.prompt(f"a {n}") == REPLY
-            assert policy.explain("b").prompt == REPLY
+                assert policy.prompt(f"a {n}") == PROMPT
+            assert policy.explain("b").prompt == PROMPT
         assert len(peers) == 1
         policy.prompt("it works on, by a connection of its own")
         with pytest.raises(ZeroDivisionError), policy:

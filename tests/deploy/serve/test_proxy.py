@@ -303,7 +303,7 @@ async def test_an_error_that_a_stream_tells_is_its_end_and_comes_once() -> None:
 
 @pytest.mark.parametrize(("data", "status", "words"), [
     (b'{"error": {"message": "slow down", "code": 429}}', 429, "slow down"),
-    (b'{"object": "error", "message": "context_length_exceeded"}', 400, "context_length"),
+    (b'{"object": "error", "message": "too large", "code": "413"}', 413, "too large"),
     (b'{"error": {"message": "it fell over"}}', 502, "it fell over"),
     (f'{{"error": {{"message": "wrong key {UPSTREAM_KEY}", "code": 401}}}}'.encode(), 502,
      "refused this server"),

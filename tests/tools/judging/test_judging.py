@@ -149,7 +149,7 @@ def judging() -> Iterator[Callable[[Judges], Server]]:
             last = body["messages"][-1]["content"]
             said = judges(json.loads(last) if last.startswith("{") else {"text": last, **body})
             if said is None:
-                return await fails(400, "no")(request, body)
+                return await fails(413, "too large")(request, body)
             text = said if isinstance(said, str) else json.dumps({"feedback": "so", **said})
             return await says(text)(request, body)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from promptcodebook.base.incidents import Incident
 from promptcodebook.base.text import parse_json
-from promptcodebook.errors import LMError, PcoError, import_extra
+from promptcodebook.errors import LMError, PcoError, causes_of, import_extra
 from promptcodebook.lm.endpoint import OpenReply
 from promptcodebook.lm.limit import PerLoop
 from promptcodebook.lm.spec import Credentials, Spec
@@ -205,7 +205,7 @@ class ProviderLibrary(ABC):
 
 
 def _fault(error: Exception, where: ModelAddress, timeout: float) -> LMError:
-    names = [type(each).__name__ for each in _causes(error)]
+    names = [type(each).__name__ for each in causes_of(error)]
     if any(name.startswith(("ClientConnect", "Connect", "ConnectionRefused")) for name in names):
         return fault_of(Incident.REFUSED_CONNECTION, where)
     if any("Timeout" in name for name in names):
@@ -213,12 +213,6 @@ def _fault(error: Exception, where: ModelAddress, timeout: float) -> LMError:
     if isinstance(error, LookupError | TypeError | ValueError | AttributeError):
         return fault_of(Incident.MALFORMED_BODY, where, names[0])
     return fault_of(Incident.DROPPED, where, names[0])
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 _JSON = "application/json"

@@ -24,7 +24,7 @@ from promptcodebook.base.paths import settle, sha256_of
 from promptcodebook.base.units import bytes_text
 from promptcodebook.data.load import read_source
 from promptcodebook.data.table import Table
-from promptcodebook.errors import DataError, TaskError, did_you_mean, import_extra
+from promptcodebook.errors import DataError, TaskError, causes_of, did_you_mean, import_extra
 from promptcodebook.paper.tasks.hover.score import gold_titles
 from promptcodebook.paper.tasks.hover.task import OFFICIAL, ClaimRow, paper_splits, split_pool
 from promptcodebook.tasks.home import RECORD, check_row, default_data_cache, kept_record
@@ -172,9 +172,7 @@ def _download(remote: Remote, name: str, folder: Path) -> Path:
     except _TooMuch as error:
         reason = str(error)
     except (OSError, ValueError) as error:
-        root: BaseException = error  # what first went wrong
-        while (earlier := root.__cause__ or root.__context__) is not None:
-            root = earlier
+        *_, root = causes_of(error)
         why = getattr(root, "strerror", None) or root or type(root).__name__
         reason = f"it cannot be reached ({why})"
     raise TaskError(
