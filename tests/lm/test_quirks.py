@@ -147,6 +147,15 @@ async def test_a_refused_value_is_no_refused_field(server: Server):
     assert server.bodies[2]["temperature"] == 0.6 and server.calls == 4
 
 
+@pytest.mark.parametrize("words", [
+    "Unsupported parameter: 'temperature' is not supported with this model.",
+    "`temperature` is deprecated", "Extra inputs are not permitted: temperature",
+])  # fmt: skip
+async def test_a_field_that_is_refused_as_such_is_refused_once(server: Server, words: str):
+    await told(server, lambda body: "temperature" in body, words, CRITIC, EXECUTOR)
+    assert server.calls == 3
+
+
 async def test_a_value_that_must_be_said_is_the_one_that_the_server_names(server: Server):
     await told(
         server,

@@ -129,7 +129,11 @@ class Quirks:
                 return self._shorter(sent, words)
             case _ if "needed" in _optional().get(name, {"needed": ""}):
                 return None
-            case "temperature" | "top_p" if name in sent and name not in {*self.at, *self.fixed}:
+            case "temperature" | "top_p" if (
+                name in sent
+                and name not in {*self.at, *self.fixed}
+                and not _says(_optional()[name]["as_such"], words)
+            ):
                 # 'must be positive' refuses a value: a second one that is refused is the field.
                 return replace(self, at={**self.at, name: sent[name]})
             case _ if name in sent and name not in self.fixed:
