@@ -26,7 +26,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SPACED = {code: chr(code).lower() if chr(code).isalnum() else " " for code in range(128)}
 # What full-width signs are elsewhere, and marks that no answer is wrong for.
 _WIDE = {code + 0xFEE0: chr(code) for code in range(0x21, 0x7F)} | dict.fromkeys(
-    map(ord, "。、｡･・「」『』《》〈〉【】…—–“”„‘’«»؟،؛۔।॥"), " "
+    map(ord, "。、｡･・「」『』《》〈〉【】…—–“”„‘’«»؟،؛۔।॥။၊។"), " "
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
 _FENCED = re.compile(r"\A(```|~~~)[\w-]*[ \t]*\n(.*?)\n?\1\Z", re.DOTALL)

@@ -362,7 +362,7 @@ class Upstream:
                     if broken:
                         raise Refusal(_BROKE_OFF, status=502, kind="upstream_error")
             over = over or _OVER.search(rest) is not None
-            rest = rest if over else b""  # half an event, or an end that is none
+            rest = rest if over else b""  # half an event, or a spurious end
             if ready := watch.passes(self._scrub(rest)) + watch.held:
                 yield ready
             if not over:
