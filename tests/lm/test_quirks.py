@@ -328,6 +328,7 @@ async def test_what_no_form_satisfies_is_searched_once_and_says_what_was_sent(se
     (CRITIC, "schemas cost extra", "--set roles.critic.extra.response_format=none"),
     (EXECUTOR, "temperature?", "--set roles.executor.temperature=none"),
     (EXECUTOR, "max_tokens?", "--set roles.executor.max_tokens=1024"),
+    (CRITIC, "max_tokens?", "--set roles.critic.max_tokens=256"),
     (LONG, "The context length is 300 tokens, your prompt has 600", "shorten prompts"),
     (Request("executor", (USER,), sampling=Sampling(extra={"tools": [{}]})), "no tools here",
      "roles.executor.model"),

@@ -380,12 +380,14 @@ class FormSearch:
         role = error.role
         name = next((n for n in self.named if _field(n, (*self._asked, "system"))), "")
         its = _optional().get(name, {})
-        if name == "max_tokens" and self.sent[_field(name, self.sent) or name] <= _LEAST:
+        cap = self.sent.get(_field(name, self.sent) or "", 0) if name == "max_tokens" else 0
+        if name == "max_tokens" and cap <= _LEAST:
             error.hint = (
                 f"shorten prompts and inputs, or set roles.{role}.model to one with more room"
             )
         elif setting := its.get("setting"):
-            error.hint = f"--set {setting.replace('ROLE', role)}"
+            setting = setting.replace("ROLE", role).replace("LESS", str(cap // 4))
+            error.hint = f"--set {setting}"
         elif name and name != "system":
             needed = its.get("needed", f"an endpoint that takes {name}")
             hint = f"take {name} out of roles.ROLE.extra, or name {needed}"
