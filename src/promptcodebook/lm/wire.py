@@ -451,7 +451,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     if status == 402 or told or {body.code, body.kind} & {*providers()["no_credit"]["codes"]}:
         kind, what = errors.NoCredit, f"the account at {where.base_url} has no credit left{quoted}"
         other = f", or put another key into {where.key.name}" if where.key is not None else ""
-        hint = f"top up the account{other}; then continue from here"
+        hint = f"top up the account{other}"
     elif status in (429, 503, 529):
         kind, hint = errors.RateLimited, "lower concurrency in pco.toml, or wait"
     elif status >= 500 or status in _PASSING:
