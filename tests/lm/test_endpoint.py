@@ -340,6 +340,9 @@ def test_a_date_to_wait_for_is_by_the_servers_clock(at: str, now: float):
     (402, {"message": "Insufficient Balance"}),
     (403, {"message": "Insufficient credits to run this request"}),
     (400, {"message": "Your credit balance is too low to access the API."}),
+    (403, {"message": "Your account has run out of credits"}),
+    (429, {"message": "You have used all available credits or reached your spending limit"}),
+    (429, {"message": "账户余额不足，请充值"}),
 ])  # fmt: skip
 async def test_an_empty_account_is_told_as_one_and_asked_once(server: Server, status, body):
     step = raw(json.dumps({"error": body}).encode(), status)
@@ -371,6 +374,14 @@ PAGE = "<!doctype html><style>p {}</style><title>429 Too Many Requests</title><p
     ({"object": "error", "message": "temperature is bad", "code": 400}, errors.RequestRefused,
      "temperature is bad"),
     ({"error": {"message": "out of memory"}}, errors.ServerFault, "out of memory"),
+    ({"success": False}, errors.ServerFault, "success"),
+    ({"error": None, "choices": []}, errors.ServerFault, "choices[0]"),
+    ({"status": "error", "reason": "no credits left"}, errors.NoCredit, "no credits left"),
+    ({"fault": {"faultstring": "Spike arrest violation"}}, errors.RateLimited, "Spike arrest"),
+    ({"Message": "Forbidden"}, errors.AuthRefused, "Forbidden"),
+    ({"detail": "Not authenticated"}, errors.AuthRefused, "Not authenticated"),
+    ({"code": 1302, "msg": "您的账户已达到速率限制"}, errors.RateLimited, "速率限制"),
+    ({"errors": [{"message": "Capacity temporarily exceeded"}]}, errors.RateLimited, "Capacity"),
     ("data: " + json.dumps(LIMITED) + "\n\ndata: [DONE]\n\n", errors.RateLimited, "Slow down"),
     (EVENT, errors.RateLimited, "Busy"),
     (PAGE, errors.RateLimited, "429 Too Many Requests Wait & see"),

@@ -23,6 +23,7 @@ SYSTEM, USER = Message("system", "be brief"), Message("user", "hello")
 VERDICT = Schema("Verdict", {"type": "object", "properties": {"pattern": {"type": "string"}}})
 CRITIC = Request("critic", (SYSTEM, USER), VERDICT, 5, sampling=Sampling(0.0, 1.0, 1024))
 EXECUTOR = Request("executor", (SYSTEM, USER), None, 5, sampling=Sampling(0.6, 0.95, 4096))
+LONG = Request("executor", (SYSTEM, Message("user", "word " * 400)), sampling=EXECUTOR.sampling)
 ENCODER = Request("encoder", (SYSTEM, USER), route_schema(2, 4), sampling=Sampling(0.0, 1.0, 1024))
 
 
@@ -119,6 +120,9 @@ async def test_a_property_with_the_name_of_a_keyword_stays(server: Server):
     ("seed", 'Invalid JSON payload received. Unknown name "seed": Cannot find field.', ""),
     ("seed", "Property 'seed' is what we never heard of", ""),
     ("seed", "[{'type': 'extra_forbidden'}]", "body.seed"),
+    ("temperature", "La température n'est pas prise en charge", ""),
+    ("temperature", "该模型不支持温度参数", ""),
+    ("seed", "Le modèle n'en veut pas", ""),  # which names no n
 ])  # fmt: skip
 async def test_a_field_is_left_out_however_its_refusal_is_worded(
     server: Server, field: str, words: str, param: str
@@ -141,6 +145,15 @@ async def test_a_refused_value_is_no_refused_field(server: Server):
     )
     assert [each.dropped for each in replies] == [("temperature",), (), ("temperature",)]
     assert server.bodies[2]["temperature"] == 0.6 and server.calls == 4
+
+
+@pytest.mark.parametrize("words", [
+    "Unsupported parameter: 'temperature' is not supported with this model.",
+    "`temperature` is deprecated", "Extra inputs are not permitted: temperature",
+])  # fmt: skip
+async def test_a_field_that_is_refused_as_such_is_refused_once(server: Server, words: str):
+    await told(server, lambda body: "temperature" in body, words, CRITIC, EXECUTOR)
+    assert server.calls == 3
 
 
 async def test_a_value_that_must_be_said_is_the_one_that_the_server_names(server: Server):
@@ -167,6 +180,10 @@ async def test_a_value_that_must_be_said_is_the_one_that_the_server_names(server
     "{prompt} `inputs` tokens and {cap} `max_new_tokens`",
     "input length and `max_tokens` exceed context limit: {prompt} + {cap} > {limit}, decrease them",
     "The context window of this model is {limit:,} tokens",
+    "max_tokens与输入长度之和不能超过{limit}",
+    "num_predict {cap} exceeds num_ctx {limit}",
+    "total number of tokens in the prompt and prediction cannot exceed {limit} - received {total}.",
+    "Die Kontextlänge (context length) beträgt {dotted} Token",
 ])  # fmt: skip
 @pytest.mark.parametrize("limit", [2048, 4096])
 async def test_a_cap_beyond_the_context_becomes_what_is_left_of_it(
@@ -178,14 +195,14 @@ async def test_a_cap_beyond_the_context_becomes_what_is_left_of_it(
     async def picky(request: Any, body: Body) -> Any:
         prompt, cap = tokens(body), body["max_tokens"]
         fits = prompt + cap <= limit
-        text = words.format(limit=limit, prompt=prompt, cap=cap, total=prompt + cap)
+        dotted = f"{limit:,}".replace(",", ".")
+        text = words.format(limit=limit, prompt=prompt, cap=cap, total=prompt + cap, dotted=dotted)
         refusal = fails(400, text, code="400")  # vLLM's code is the status
         return await (says("fine") if fits else refusal)(request, body)
 
     server.default = picky
-    long = Request("executor", (SYSTEM, Message("user", "word " * 400)), sampling=EXECUTOR.sampling)
     async with Endpoint(parse_spec(server.spec, {}), Credentials()) as lm:
-        for asked in (EXECUTOR, long, EXECUTOR):
+        for asked in (EXECUTOR, LONG, EXECUTOR):
             assert (await lm(asked)).text == "fine"
     assert server.calls <= 5, "the limit is kept for prompts of any length"
     assert all(b["max_tokens"] > limit - tokens(b) - 400 for b in server.bodies)
@@ -201,6 +218,40 @@ async def test_a_cap_beyond_the_context_becomes_what_is_left_of_it(
 async def test_a_cap_beyond_a_limit_of_replies_becomes_that_limit(server: Server, words: str):
     await send(server, lambda body: body["max_tokens"] > 2048, words, EXECUTOR, CRITIC)
     assert [body["max_tokens"] for body in server.bodies] == [4096, 2048, 1024]
+
+
+@pytest.mark.parametrize(("words", "least"), [
+    ("max_tokens must be at most 2k", 2000), ("max_tokens must not exceed 2_000", 2000),
+    ("At most 2k tokens, please", 2000),
+    ("max_tokens is too large", 1024), ("Too many tokens requested", 1024),
+    ("Input is too long for requested model.", 1024),
+])  # fmt: skip
+async def test_a_cap_becomes_less_however_its_limit_is_worded(
+    server: Server, words: str, least: int
+):
+    await told(server, lambda body: body["max_tokens"] > 2048, words, EXECUTOR, EXECUTOR)
+    assert [body["max_tokens"] for body in server.bodies] == [4096, least, least]
+
+
+@pytest.mark.parametrize("status", [405, 413, 501])
+async def test_a_status_of_something_else_is_a_refusal_where_it_names_a_field(
+    server: Server, status: int
+):
+    words = "seed is not implemented"
+    [reply] = await told(server, lambda b: "seed" in b, words, EXECUTOR, status=status)
+    assert reply.dropped == ("seed",)
+
+
+@pytest.mark.parametrize(("roles", "sent"), [("sau", "uau"), ("suu", "u"), ("suauu", "uau")])
+async def test_a_folded_system_message_leaves_turns_that_alternate(
+    server: Server, roles: str, sent: str
+):
+    names: Any = {"s": "system", "u": "user", "a": "assistant"}
+    begun = Request("executor", tuple(Message(names[each], each) for each in roles))
+    await told(server, lambda b: b["messages"][0]["role"] != "user", "roles must alternate", begun)
+    turns = server.bodies[-1]["messages"]
+    assert "".join(m["role"][0] for m in turns) == sent
+    assert "".join(m["content"].replace("\n\n", "") for m in turns) == roles
 
 
 @pytest.mark.parametrize("words", [
@@ -293,6 +344,8 @@ async def test_what_no_form_satisfies_is_searched_once_and_says_what_was_sent(se
     (CRITIC, "schemas cost extra", "--set roles.critic.extra.response_format=none"),
     (EXECUTOR, "temperature?", "--set roles.executor.temperature=none"),
     (EXECUTOR, "max_tokens?", "--set roles.executor.max_tokens=1024"),
+    (CRITIC, "max_tokens?", "--set roles.critic.max_tokens=256"),
+    (LONG, "The context length is 300 tokens, your prompt has 600", "shorten prompts"),
     (Request("executor", (USER,), sampling=Sampling(extra={"tools": [{}]})), "no tools here",
      "roles.executor.model"),
     (Request("executor", (USER,), sampling=Sampling(extra={"top_k": 3})), "top_k: extra input",

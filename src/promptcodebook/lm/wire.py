@@ -66,7 +66,10 @@ def sampling_fields(sampling: Sampling) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
     }
-    return {**{name: v for name, v in drawn.items() if v is not None}, **sampling.extra}
+    fields = {**{name: v for name, v in drawn.items() if v is not None}, **sampling.extra}
+    if fields.get("response_format") == "none":  # a word of ours, that no server knows
+        del fields["response_format"]
+    return fields
 
 
 @cache
@@ -117,7 +120,7 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
         choice = tree["choices"][0]
         if (reason := finish_reason(choice)) == "content_filter":
             choice.setdefault("message", {})  # Google leaves it out where it withholds the reply
-        message: dict[str, Any] = choice["message"]
+        message: dict[str, Any] = choice["message"] or {}  # null is an empty one
         content = message.get("content")
         calls: tuple[Any, ...] = tuple(message.get("tool_calls") or ())
         usage = told_usage(tree.get("usage"), seconds)
@@ -363,7 +366,11 @@ def read_misfit(data: bytes, why: str) -> ErrorBody:
     words = (body.code, body.kind, body.message[: None if machine else _HEAD] if described else "")
     named = [status for each in words if (status := _status_in(each))]
     status = named[0] if named else _BAD_GATEWAY if machine and described else 0
-    return replace(body, misfit=why, status=status, worked=not (described or status))
+    tree = _error_tree(text)
+    fields = cast("dict[str, Any]", tree) if isinstance(tree, dict) else {"choices": True}
+    failed = fields.get("success") is False or not fields.get("choices", True)
+    failed = failed and not fields.get("usage")
+    return replace(body, misfit=why, status=status, worked=not (described or status or failed))
 
 
 def _status_in(words: str) -> int:
@@ -448,12 +455,12 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     answered = "200 with an error" if body.misfit else status
     what = f"{where.base_url} answered {answered}{quoted}"
     kind: type[LMError] = RequestRefused
-    empty, low = providers()["no_credit"], body.message.lower()
-    told = any(phrase in low for phrase in empty["phrases"]) and status in (400, 403, 429)
-    if status == 402 or told or {body.code, body.kind} & {*empty["codes"]}:
+    empty = "|".join(providers()["described"]["402"])
+    told = status in (400, 403, 429) and re.search(empty, body.message, re.I) is not None
+    if status == 402 or told or {body.code, body.kind} & {*providers()["no_credit"]["codes"]}:
         kind, what = errors.NoCredit, f"the account at {where.base_url} has no credit left{quoted}"
         other = f", or put another key into {where.key.name}" if where.key is not None else ""
-        hint = f"top up the account{other}; then continue from here"
+        hint = f"top up the account{other}"
     elif status in (429, 503, 529):
         kind, hint = errors.RateLimited, "lower concurrency in pco.toml, or wait"
     elif status >= 500 or status in _PASSING:

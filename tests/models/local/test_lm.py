@@ -151,6 +151,8 @@ def test_a_local_model_reads_text_and_takes_the_form_of_a_reply() -> None:
     job = job_of(Request("executor", tuple(map(read_message, turns)), sampling=sampling))
     assert job.messages == (Message("assistant", "f({})"), Message("user", "3"))
     assert job.schema == {"type": "null"}
+    without = Sampling(extra={"response_format": "none"})
+    assert job_of(Request("executor", (), sampling=without)).schema is None
     picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
     with pytest.raises(RequestRefused, match=r"reads text alone.* of type 'image_url'") as caught:
         job_of(Request("executor", (read_message(picture),)))

@@ -149,7 +149,8 @@ def job_of(request: Request) -> Job:
             model=request.model,
         )
     try:
-        form: Any = given.pop("response_format", None) or {}
+        form: Any = given.pop("response_format", None)
+        form = {} if form in (None, "none") else form
         asked, any_object = read_response_format(form)
         schema = schema or (asked.body if asked else {"type": "object"} if any_object else None)
         extra = _Extra.model_validate(given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -63,7 +64,7 @@ class Contains:
         return Score(0.0, f"The answer does not contain {quote(wanted)}.")
 
     def _fold(self, text: str) -> str:
-        text = " ".join(text.split())
+        text = unicodedata.normalize("NFC", " ".join(text.split()))
         return text.casefold() if self.ignore_case else text
 
 
@@ -122,6 +123,8 @@ class Numeric:
 
 
 def _last(text: str) -> float | None:
+    for wide, sign in ("．.", "，,"):
+        text = re.sub(rf"(?<=[０-９]){wide}(?=[０-９])", sign, text)
     for number in reversed(_NUMBER.findall(text)):
         value = float(number.replace(",", "").replace("−", "-"))
         if math.isfinite(value):
