@@ -32,8 +32,6 @@ prompt. It was mended, and worlds 25 to 36, which were unseen, are run since.
 Every figure is simulated. It shows that the loop is wired up, and nothing about any real model.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

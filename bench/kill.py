@@ -14,8 +14,6 @@ without a row are those that were in flight: `pending`. Only they may be answere
 is there must never be asked for again.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import subprocess
@@ -76,8 +74,8 @@ class Kill:
     again: int = 0
 
 
+# Whether to kill now, given the seconds since the process began and the run's progress.
 When = Callable[[float, Progress], bool]
-"""Whether to kill now, given the seconds since the process began and the run's progress."""
 
 
 def after(seconds: float) -> When:
@@ -216,8 +214,8 @@ def assert_nothing_was_paid_twice(server: Served, folder: Path, kills: Sequence[
     assert stats["requests"] <= booked <= stats["requests"] + IN_FLIGHT * len(kills)
 
 
+# PCO_KILLS=100 for the long proof.
 KILLS = int(os.environ.get("PCO_KILLS", "25"))
-"""PCO_KILLS=100 for the long proof."""
 _HEAD = (
     f"  {'kill':>4} {'at, s':>7} {'events':>7} {'journal':>8} {'step':>5} {'in flight':>10} "
     f"{'asked again':>12} {'bytes equal':>12} {'events equal':>13}"

@@ -9,8 +9,6 @@ tried in a copy of `src`, by the tests that run its function: narrow ones first,
 The first failing test kills it. Equivalent mutants are for a reader to judge.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import copy
@@ -52,8 +50,8 @@ ROOMS: Mapping[str, Sequence[str]] = {
     "estimation": ["estimation"],
     "distilling": ["run/measuring.py"],
 }  # fmt: skip
+# The tests of a mutant: as many as ran this long on the code as it is.
 _MOST_S = 40.0
-"""The tests of a mutant: as many as ran this long on the code as it is."""
 _SWAPS: Mapping[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,

@@ -6,8 +6,6 @@ Each prints its figures beside their goals. The exit code is 1 if a goal is miss
 that was named needs an extra that is not installed; without a name such a bench is passed over.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

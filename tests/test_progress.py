@@ -1,7 +1,5 @@
 """How a run is followed: in the log, as lines, and in one line that is redrawn."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os
@@ -16,6 +14,7 @@ from typing import Any, TextIO
 
 import pytest
 
+from promptcodebook import types
 from promptcodebook.calls import Limits, Usage
 from promptcodebook.progress import (
     QUIET_S,
@@ -30,14 +29,6 @@ from promptcodebook.progress import (
     ValidationDone,
     counting,
     watch,
-)
-from promptcodebook.types import (
-    Codebook,
-    Evaluation,
-    Parameters,
-    Ranking,
-    Rollout,
-    Step,
 )
 from tests.build.cli import ESC, began, script, step
 from tests.build.optimize import train
@@ -100,19 +91,19 @@ def test_lines_say_what_happened_in_order(clock: Clock) -> None:
     ]
 
 
-SCORED = Evaluation("x", "val", (Rollout("v", reward=0.5),))
+SCORED = types.Evaluation("x", "val", (types.Rollout("v", reward=0.5),))
 
 
 @pytest.mark.parametrize(("events", "message"), [
     ([LOST, StepDone(step(0, 4), 3.0)], "372 of 400 calls, 13k of 90k tokens  $0.25  2 lost\n"),
     # Of a router that learns from outcomes: neither ε nor entropy.
-    ([StepDone(replace(step(1, 4), ranking=Ranking((), 1.0, (), ())), 3.0, 0.25)],
+    ([StepDone(replace(step(1, 4), ranking=types.Ranking((), 1.0, (), ())), 3.0, 0.25)],
      "step 2  solved 25 % of inputs  reward of tries 0.050  utilisation 50 %"),
     ([replace(began(4), first=3)], "x: step 4 of 20, K = 4, simulated\n"),
     ([replace(began(4), first=20)], "x: all 20 steps are done, K = 4, simulated\n"),
     ([replace(began(4), steps=0)], "x: simulated\n"),
     ([ValidationDone(4, SCORED, False, True)], "keep: validation after step 5: 0.500 (n = 1)"),
-    ([ValidationDone(4, Evaluation("x", "val", ()), False)], "after step 5: none (n = 0)\n"),
+    ([ValidationDone(4, types.Evaluation("x", "val", ()), False)], "after step 5: none (n = 0)\n"),
     ([Note(f"a model wrote {ESC}[2J{ESC}]0;title\x07 and \ud800")],
      "a model wrote  [2J ]0;title  and ?\n"),
 ])  # fmt: skip
@@ -221,10 +212,10 @@ def test_a_dumb_terminal_gets_lines(
     ]
 
 
-PARAMETERS = Parameters("", "", Codebook(()), "")
+PARAMETERS = types.Parameters("", "", types.Codebook(()), "")
 LONG_RUN = [
     replace(BEGAN, steps=500, simulated=True),
-    StepDone(Step(11, 0, 0.1, (), (), PARAMETERS, (), (), ()), 50.0),
+    StepDone(types.Step(11, 0, 0.1, (), (), PARAMETERS, (), (), ()), 50.0),
     Spent({"executor": Usage(calls=12040)}, {}, Usage(calls=12), Limits(calls=50000)),
 ]
 

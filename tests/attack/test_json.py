@@ -1,7 +1,5 @@
 """JSON from outside that no parser or number can hold: each reader fails in its own words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,8 @@ from promptcodebook.tools.proposal import Column
 from promptcodebook.types import Output
 
 LISTS, OBJECTS = "[" * 200_000, '{"a":' * 200_000
+# It is valid JSON, and deeper than what walks it later can go.
 NESTED = "[" * 500 + "]" * 500
-"""It is valid JSON, and deeper than what walks it later can go."""
 HUGE = "1" * 400
 EXAMPLE = pco.Example("e1", "x", "y")
 

@@ -1,7 +1,5 @@
 """Schemas that a caller of `pco lm serve` sends to use up its memory and its time."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any
@@ -17,8 +15,8 @@ from tests.build.local_http import CHAT, up
 from tests.build.openvino import _HEADER, RUNTIME, Pipeline
 from tests.build.proxied import ask
 
+# The bound of an answer, on a busy machine; what the attacks aim at is minutes.
 _QUICK_S = 5.0
-"""The bound of an answer, on a busy machine; what the attacks aim at is minutes."""
 
 
 def nested(kind: str, depth: int) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Callers who mean harm to a served policy: each gets its status, and the server lives."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

@@ -1,8 +1,6 @@
 """What counts as a word and a sentence in every script, and all that goes by it: copies, answers,
 the parts of a prompt."""
 
-from __future__ import annotations
-
 import tomllib
 import unicodedata
 from pathlib import Path

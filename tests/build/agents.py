@@ -1,7 +1,5 @@
 """An agent's program and functions that run it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any

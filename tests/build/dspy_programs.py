@@ -6,8 +6,6 @@ all inputs. As a script it loads a saved program in a process of its own and ans
     python -m tests.build.dspy_programs FILE
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The local server over an engine that a test steps through."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager

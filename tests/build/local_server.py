@@ -1,8 +1,6 @@
 """A served model as a process of its own: `transformers serve`, or ours; started, waited for, and
 taken down whole."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

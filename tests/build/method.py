@@ -1,7 +1,5 @@
 """The parts of the method put together for a test; only the language model is scripted."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

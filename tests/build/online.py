@@ -1,7 +1,5 @@
 """A server that stores feedback, and the settings of a canary's trial."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """A pipeline of OpenVINO that a test steps through."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -6,8 +6,6 @@ the system allows one) has no way out: its kernel counts what any code, compiled
 tried to send, and lists what listens.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

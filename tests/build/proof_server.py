@@ -1,7 +1,5 @@
 """The simulated model behind a real server in a process of its own: `pco lm serve simulated`."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

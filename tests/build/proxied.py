@@ -1,8 +1,6 @@
 """A policy behind its server, in front of a scripted upstream: what the tests of `pco serve`
 share."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncGenerator

@@ -1,7 +1,5 @@
 """Policies and registries to test with."""
 
-from __future__ import annotations
-
 import io
 import tomllib
 from collections.abc import Mapping

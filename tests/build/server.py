@@ -1,7 +1,5 @@
 """A programmable chat-completions server on loopback, for tests of what goes over the wire."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

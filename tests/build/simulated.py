@@ -1,7 +1,5 @@
 """Worlds to test with: the shipped constraints task, and a few questions with gold answers."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Mapping

@@ -1,8 +1,6 @@
 """A task that one sentence in the prompt solves the more of, the later it was proposed; and the
 model behind it, which answers the same to the same request."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

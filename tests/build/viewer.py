@@ -1,7 +1,5 @@
 """What the tests of the viewer look at, and readers of its pages."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

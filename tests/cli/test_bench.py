@@ -1,7 +1,5 @@
 """Runs that are found again by their settings, `pco reproduce`, and what the demos show."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

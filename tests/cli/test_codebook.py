@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -7,21 +5,13 @@ from pathlib import Path
 import pytest
 
 import promptcodebook as pco_api
+from promptcodebook import types
 from promptcodebook.errors import PolicyError
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.store.effects import read_effects
 from promptcodebook.store.events import Started, Stepped
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import (
-    Codebook,
-    Instinct,
-    Parameters,
-    RefusedReply,
-    Rewrite,
-    Step,
-    variable_name,
-)
 from tests.build.cli import pco
 from tests.build.topics import learn
 
@@ -45,18 +35,18 @@ def test_log_has_every_rewrite_with_its_fate(trained: Path, store: RunStore) -> 
     rewrites = [(s.index, r) for s in store.steps() for r in s.rewrites]
     log = pco("codebook", "log", "last", "--json", cwd=trained).json
     assert [(e["update"] - 1, e["variable"], e["kept"]) for e in log] == [
-        (step, variable_name(r.variable), r.kept) for step, r in rewrites
+        (step, types.variable_name(r.variable), r.kept) for step, r in rewrites
     ]
     assert pco("codebook", "log", "last", cwd=trained).out.count("\n  feedback  ") == len(rewrites)
 
 
 def test_log_shows_both_tries_of_a_rewrite_that_was_refused_at_first(tmp_path: Path) -> None:
-    parameters = Parameters("theta", "phi", Codebook((Instinct("old"),)), "psi")
-    rewrite = Rewrite(
-        0, "old", "new", "- g", kept=True, earlier=RefusedReply("too long", "9 words")
+    parameters = types.Parameters("theta", "phi", types.Codebook((types.Instinct("old"),)), "psi")
+    rewrite = types.Rewrite(
+        0, "old", "new", "- g", kept=True, earlier=types.RefusedReply("too long", "9 words")
     )
-    merged = Rewrite(0, "new", "both", "- twin", True, "c3 said it too", origin="merge")
-    step = Step(0, 0, 1.0, (), (rewrite, merged), parameters, (0.0,), (0.0,), (0,))
+    merged = types.Rewrite(0, "new", "both", "- twin", True, "c3 said it too", origin="merge")
+    step = types.Step(0, 0, 1.0, (), (rewrite, merged), parameters, (0.0,), (0.0,), (0,))
     header = Header(id="", created="2026-01-31T15:45:02+00:00", version="0", task="t", command="",
                     config={}, fingerprints={})  # fmt: skip
     store = RunStore.create(tmp_path / "runs", header)
@@ -77,7 +67,7 @@ def test_log_of_one_part(trained: Path, store: RunStore) -> None:
     rewrites = [r for s in store.steps() for r in s.rewrites]
     for args, variable in ((("--index", "3"), "c3"), (("--part", "theta"), "encoder")):
         log = pco("codebook", "log", "last", *args, "--json", cwd=trained).json
-        assert len(log) == sum(variable_name(r.variable) == variable for r in rewrites)
+        assert len(log) == sum(types.variable_name(r.variable) == variable for r in rewrites)
         assert all(e["variable"] == variable for e in log)
     pco("codebook", "log", "last", "--index", "16", cwd=trained).error(2, "0..15")
     wrong = pco("codebook", "log", "last", "--part", "teta", cwd=trained)

@@ -1,7 +1,5 @@
 """`pco codebook`: versions kept, promoted, rolled back, told of, handed on and verified."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

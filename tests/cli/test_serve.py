@@ -1,7 +1,5 @@
 """`pco serve`: what is refused before anything listens, and a served policy as a process."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -19,6 +17,7 @@ from promptcodebook.deploy.serve.spending import find_record
 from promptcodebook.deploy.serve.upstream import length_field
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.policy.references import Reference
+from tests.build.cases import table
 from tests.build.cli import pco, running, served
 from tests.build.policy import file_of
 from tests.build.proxied import CHAT, one_call
@@ -122,20 +121,9 @@ def test_what_requests_say_is_on_no_disk(args: tuple[str, ...], tmp_path: Path) 
         assert "MARKED" not in repr(find_record(path, headers["x-request-id"]))
 
 
-@pytest.mark.parametrize(("args", "error"), [
-    (("p.json",), "set PCO_LM"),
-    (("p.json", "--lm", "simulated"), "pco lm serve simulated"),
-    (("absent.json", "--lm", "http://127.0.0.1:1/v1#m"), "no policy file at absent.json"),
-    (("p.json", "--host", "0.0.0.0", "--lm", "simulated"), "PCO_SERVE_KEY=$(openssl rand"),
-    (("p.json", "--keys", "no-keys", "--lm", "simulated"), "cannot read the keys in no-keys"),
-    (("p.json", "--set", "serve.daily_budget=90min", "--lm", "simulated"),
-     "1000calls, 2Mtok, 5usd"),
-    (("p.json", "--set", "serve.daily_budget=5usd", "--lm", "http://127.0.0.1:9/v1#m"),
-     "a money budget needs a price"),
-    (("staged.json", "--lm", "http://127.0.0.1:1/v1#m"), "a prompt for each of find, answer"),
-    (("p.json", "--set", "serve.input=all", "--lm", "simulated"), "'last' or 'conversation'"),
-    (("p.json", "--set", "serve.sticky=header:", "--lm", "simulated"), "serve.sticky: "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("args", "error"), table(__file__, "what_cannot_be_served_is_refused_before_anything_listens")
+)
 def test_what_cannot_be_served_is_refused_before_anything_listens(
     args: tuple[str, ...], error: str, tmp_path: Path
 ) -> None:

@@ -1,7 +1,5 @@
 """Settings: Table 6, what departs from it, and what a wrong key is told."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from promptcodebook.config.secrets import beyond_sampling
 from promptcodebook.errors import ConfigError
 from promptcodebook.run.optimize import settings_of
 from promptcodebook.store.header import digest
+from tests.build.cases import table
 
 PRESETS = Path(promptcodebook.__file__).parent / "config/presets.toml"
 
@@ -348,18 +347,9 @@ def test_every_key_of_a_configuration_is_described_and_no_other() -> None:
         loading.describe_group("seed")
 
 
-@pytest.mark.parametrize(("key", "default", "kind"), [
-    ("size", "16", "whole number (at least 1)"),
-    ("explore.gamma", "none", "number (at least 0, at most 1) or none"),
-    ("explore.policy", '"success"', '"success", "uniform" or "none"'),
-    ("critic.stages", "2", "1 or 2"),
-    ("update.steps_per_epoch", "1", 'whole number (at least 1) or "all"'),
-    ("timeout", "120.0", "number (above 0)"), ("cache", "true", "true or false"),
-    ("data.fractions", "[0.5, 0.25, 0.25]", "list of numbers"),
-    ("init.frozen", "[]", "list of whole numbers"), ("reward", '""', "text or table"),
-    ("prices.MODEL.prompt", "", "number (at least 0)"),
-    ("roles.ROLE.model", "none", "text or none"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "default", "kind"), table(__file__, "defaults_and_kinds_are_in_words")
+)
 def test_defaults_and_kinds_are_in_words(key: str, default: str, kind: str) -> None:
     """A default that differs by role names the roles."""
     assert (KEYS[key].default, KEYS[key].kind) == (default, kind)

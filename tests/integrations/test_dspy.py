@@ -1,7 +1,5 @@
 """PCO as a teleprompter of dspy's: compiled, saved, loaded elsewhere, prompted for each input."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

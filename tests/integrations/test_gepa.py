@@ -1,7 +1,5 @@
 """GEPAAdapters as tasks of ours."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

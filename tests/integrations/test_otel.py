@@ -1,7 +1,5 @@
 """`telemetry = ["otel"]`: spans in the GenAI conventions, read from the SDK's own exporter."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """What a budget lets through, books, prices, keeps back, and ends when time is over."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

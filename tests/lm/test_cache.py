@@ -1,7 +1,5 @@
 """Replies that are kept: the cache between runs, the journal of one run, equal calls at once."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

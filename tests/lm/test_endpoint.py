@@ -1,7 +1,5 @@
 """One model behind an address: what is sent, what is read, and what each failure becomes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace
@@ -23,6 +21,7 @@ from promptcodebook.calls import (
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec, read_key
 from promptcodebook.lm.wire import read_retry_after
+from tests.build.cases import table
 from tests.build.server import Server, Step, drops, fails, pours, raw, refusing, says
 
 SCHEMA = Schema("Thing", {"type": "object", "properties": {"a": {"type": "string"}}})
@@ -334,16 +333,9 @@ def test_a_date_to_wait_for_is_by_the_servers_clock(at: str, now: float):
         assert read_retry_after(headers, now=now) == (30.0 if at == "30" else seconds)
 
 
-@pytest.mark.parametrize(("status", "body"), [
-    (429, {"message": "You exceeded your quota", "type": "insufficient_quota"}),
-    (429, {"message": "Billing hard limit", "code": "billing_hard_limit_reached"}),
-    (402, {"message": "Insufficient Balance"}),
-    (403, {"message": "Insufficient credits to run this request"}),
-    (400, {"message": "Your credit balance is too low to access the API."}),
-    (403, {"message": "Your account has run out of credits"}),
-    (429, {"message": "You have used all available credits or reached your spending limit"}),
-    (429, {"message": "账户余额不足，请充值"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "body"), table(__file__, "an_empty_account_is_told_as_one_and_asked_once")
+)
 async def test_an_empty_account_is_told_as_one_and_asked_once(server: Server, status, body):
     step = raw(json.dumps({"error": body}).encode(), status)
     error = await failure(server, step, key="sk-1")

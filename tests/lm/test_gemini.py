@@ -1,7 +1,5 @@
 """Gemini at Google's OpenAI-compatible address: where that differs from OpenAI's wire."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

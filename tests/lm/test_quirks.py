@@ -1,8 +1,6 @@
 """Endpoints that refuse a field of ours in their own words: each is asked again in a form that it
 takes, and what it took is kept."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -16,6 +14,7 @@ from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
 from promptcodebook.method.policy import route_schema
+from tests.build.cases import table
 from tests.build.server import Server, fails, raw, says
 
 Body = dict[str, Any]
@@ -110,20 +109,10 @@ async def test_a_property_with_the_name_of_a_keyword_stays(server: Server):
     assert json.loads(schema(server.bodies[-1])) == VERDICT.body
 
 
-@pytest.mark.parametrize(("field", "words", "param"), [
-    ("temperature", "invalid temperature: only 1 is allowed for this model", ""),
-    ("temperature", "Input validation error: `temperature` must be strictly positive", ""),
-    ("temperature", "bad value", "generationConfig.temperature"),
-    ("temperature", "Unsupported value: 'temperature' does not support 0.3 with this.", ""),
-    ("top_p", "`top_p` must be > 0.0 and < 1.0. Given 1", ""),
-    ("top_p", "topP has to be below one", ""),
-    ("seed", 'Invalid JSON payload received. Unknown name "seed": Cannot find field.', ""),
-    ("seed", "Property 'seed' is what we never heard of", ""),
-    ("seed", "[{'type': 'extra_forbidden'}]", "body.seed"),
-    ("temperature", "La température n'est pas prise en charge", ""),
-    ("temperature", "该模型不支持温度参数", ""),
-    ("seed", "Le modèle n'en veut pas", ""),  # which names no n
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("field", "words", "param"),
+    table(__file__, "a_field_is_left_out_however_its_refusal_is_worded"),
+)
 async def test_a_field_is_left_out_however_its_refusal_is_worded(
     server: Server, field: str, words: str, param: str
 ):
@@ -167,24 +156,9 @@ async def test_a_value_that_must_be_said_is_the_one_that_the_server_names(server
     assert server.bodies[-1]["temperature"] == 1.0 and server.calls == 4
 
 
-@pytest.mark.parametrize("words", [
-    "This model's maximum context length is {limit} tokens. However, you requested {total} tokens "
-    "({prompt} in the messages, {cap} in the completion).",
-    "'max_tokens' or 'max_completion_tokens' is too large: {cap}. This model's maximum context "
-    "length is {limit} tokens and your request has {prompt} input tokens ({cap} > {limit} - "
-    "{prompt}).",
-    "Requested token count exceeds the model's maximum context length of {limit} tokens. You "
-    "requested a total of {total} tokens: {prompt} tokens from the input messages and {cap} tokens "
-    "for the completion.",
-    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= {limit}. Given: "
-    "{prompt} `inputs` tokens and {cap} `max_new_tokens`",
-    "input length and `max_tokens` exceed context limit: {prompt} + {cap} > {limit}, decrease them",
-    "The context window of this model is {limit:,} tokens",
-    "max_tokens与输入长度之和不能超过{limit}",
-    "num_predict {cap} exceeds num_ctx {limit}",
-    "total number of tokens in the prompt and prediction cannot exceed {limit} - received {total}.",
-    "Die Kontextlänge (context length) beträgt {dotted} Token",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words", table(__file__, "a_cap_beyond_the_context_becomes_what_is_left_of_it")
+)
 @pytest.mark.parametrize("limit", [2048, 4096])
 async def test_a_cap_beyond_the_context_becomes_what_is_left_of_it(
     server: Server, words: str, limit: int

@@ -1,7 +1,5 @@
 """The stack that every call passes: roles, addresses, retries, limits; and the scripted model."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace

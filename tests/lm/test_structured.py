@@ -1,7 +1,5 @@
 """Replies as typed values: found, repaired, asked for again, and read generously."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,8 +1,6 @@
 """Which rewrites of a step stay: `accept: improve` and `improve_each`, on the batch and on other
 examples (decision 9)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The forward pass (Eqs. 3-5), stages, and the guard of the untrusted role (decision 13)."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

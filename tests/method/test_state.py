@@ -1,7 +1,5 @@
 """The averages of routing, the schedule, and routing figures (Theorem 3)."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -2,8 +2,6 @@
 together (decision 4).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The loop in minibatch mode: batches, r̄, Θ from the start, and independence of reply order."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import warnings

@@ -1,7 +1,5 @@
 """The policy file: where its fields come from, what they decide, and how it reports faults."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

@@ -1,8 +1,6 @@
 """Kill -9 in `pco learn`, and the same command again: the registry has the version that it would
 have had, feedback is there, and no reply on disk is paid for again."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import sqlite3

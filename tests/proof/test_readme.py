@@ -1,7 +1,5 @@
 """The commands of README.md and of pages that it links to, run as printed, in an empty home."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """What each section keeps of a run, and what it leaves out; whole reports as they were approved."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import html
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from promptcodebook import types
 from promptcodebook.calls import Usage
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.policy.references import resolve
@@ -28,16 +27,7 @@ from promptcodebook.report.training import (
 from promptcodebook.run.verdict import JudgingTerms, RowSource, conclude
 from promptcodebook.store.events import Amended, Compared, Concluded, Ended, Event, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import (
-    Codebook,
-    Evaluation,
-    Example,
-    Instinct,
-    Rewrite,
-    Rollout,
-    Route,
-    Stage,
-)
+from tests.build.cases import table
 from tests.build.scripted_run import ScriptedRun
 from tests.build.strict import flat, read_page, require_approved, section
 
@@ -67,7 +57,7 @@ def test_a_report_says_word_for_word_what_was_approved(write: Write, name: str) 
     """Figures, prices that are unknown, what was lost, theorems, rewrites on either side of the
     mark, examples of each kind. A person approves a change of words: nothing here computes them."""
     store = write(REPORTS[name], sizes={"train": 40, "val": 20, "test": 60})
-    known = {f"test-{i}": Example(f"test-{i}", f"Question {i}?", "fine") for i in range(60)}
+    known = {f"test-{i}": types.Example(f"test-{i}", f"Question {i}?", "fine") for i in range(60)}
     source = render_report(store, known)
     assert "hush" not in source
     approved = Path(__file__).with_name("approved")
@@ -162,14 +152,16 @@ def long_history(store: RunStore, rewrites: int) -> str:
     made.add(next(e for e in events if isinstance(e, Started)))
     stepped = next(e for e in events if isinstance(e, Stepped))
     for index in range(rewrites):
-        rewrite = Rewrite(0, f"old {index}", f"new {index}", f"gradient {index}", kept=True)
-        refused = Rewrite(0, "old", "bad", "g", kept=False, reason=f"leak: example {index}")
+        rewrite = types.Rewrite(0, f"old {index}", f"new {index}", f"gradient {index}", kept=True)
+        refused = types.Rewrite(0, "old", "bad", "g", kept=False, reason=f"leak: example {index}")
         made.add(Stepped(replace(stepped.step, index=index, rewrites=(rewrite, refused))))
     return made.render()
 
 
 def test_history_says_what_maintenance_did_and_why_and_marks_the_words(write: Write) -> None:
-    tidy = Rewrite(0, "a word, b", "a line, b <b>", "g", True, "c5 was a twin", origin="merge")
+    tidy = types.Rewrite(
+        0, "a word, b", "a line, b <b>", "g", True, "c5 was a twin", origin="merge"
+    )
 
     def tidied(event: Event) -> Event:
         stepped = isinstance(event, Stepped)
@@ -202,9 +194,9 @@ def test_rewrites_left_out_are_counted_on_their_side_of_the_mark(write: Write) -
     }
 
 
-def evaluation(name: str, *rewards: float | None) -> Evaluation:
-    return Evaluation(
-        name, "test", tuple(Rollout(f"e{i}", reward=r) for i, r in enumerate(rewards))
+def evaluation(name: str, *rewards: float | None) -> types.Evaluation:
+    return types.Evaluation(
+        name, "test", tuple(types.Rollout(f"e{i}", reward=r) for i, r in enumerate(rewards))
     )
 
 
@@ -228,7 +220,7 @@ def test_every_test_input_is_listed_with_reference_answer_and_feedback(
     write: Write,
 ) -> None:
     store = write(ScriptedRun(steps=2, hostile=""))
-    known = {f"test-{i}": Example(f"test-{i}", f"Question {i}?", f"-{i}") for i in range(60)}
+    known = {f"test-{i}": types.Example(f"test-{i}", f"Question {i}?", f"-{i}") for i in range(60)}
     markup = section(store, verdict.JudgedSection, known)
     rows = [flat(row) for row in re.findall(r"<tr class=.*?</tr>", markup, re.S)]
     assert len(rows) == 60 and "18 of 60 test inputs wrong" in flat(markup)
@@ -251,10 +243,10 @@ def test_a_test_example_shows_the_instincts_that_its_row_was_routed_over(
     write: Write, row: str, message: str
 ) -> None:
     store = write(ScriptedRun(steps=0, size=2, select=1, verdict=False, hostile=""))
-    first = Codebook((Instinct("as it began"), Instinct("b")))
-    later = Codebook((Instinct("as deployed"), Instinct("b")))
-    rollout = Rollout("e0", route=Route((0,)), reward=1.0)
-    judged = [evaluation("present", 0.0), Evaluation(row, "test", (rollout,))]
+    first = types.Codebook((types.Instinct("as it began"), types.Instinct("b")))
+    later = types.Codebook((types.Instinct("as deployed"), types.Instinct("b")))
+    rollout = types.Rollout("e0", route=types.Route((0,)), reward=1.0)
+    judged = [evaluation("present", 0.0), types.Evaluation(row, "test", (rollout,))]
     for each in judged:
         store.append(Compared(each))
     rows = conclude([RowSource(each.name, each) for each in judged], JudgingTerms()).table.as_json()
@@ -285,15 +277,7 @@ def test_the_fixed_prompts_are_shown_in_full_but_those_of_private_data(write: Wr
     assert "Be <brief>." in flat(section(present, verdict.PromptsSection))
 
 
-@pytest.mark.parametrize(("deploy", "message"), [
-    ("learned", "Deploy the learned policy gain 30.0 more right answers in 100 than"),
-    ("learned", "type pco serve RUN"),
-    ("concat", "type pco prompt RUN --row concat"),
-    ("x; rm -rf ~", "type pco report RUN"),
-    ("best_fixed", "type pco prompt RUN --row best_fixed"),
-    ("untrained", 'type pco prompt RUN --row untrained "an input"'),
-    ("", "type pco report RUN"),
-])  # fmt: skip
+@pytest.mark.parametrize(("deploy", "message"), table(__file__, "what_to_type_follows_the_verdict"))
 def test_what_to_type_follows_the_verdict(write: Write, deploy: str, message: str) -> None:
     store = write(ScriptedRun(steps=2, hostile="", simulated=False))
     concluded = store.outline().conclusion
@@ -322,8 +306,8 @@ def test_a_run_without_a_verdict_says_what_to_type_unless_it_is_at_work(write: W
 
 
 def test_a_long_trajectory_shows_its_ends_and_counts_the_rest() -> None:
-    stages = tuple(Stage("agent", f"turn {n}", "") for n in range(12))
-    parts = parts_of(Rollout("e1", output="done", stages=stages), (), ("", ""))
+    stages = tuple(types.Stage("agent", f"turn {n}", "") for n in range(12))
+    parts = parts_of(types.Rollout("e1", output="done", stages=stages), (), ("", ""))
     shown = [text.partition("\n")[0] for name, text in parts if name.startswith("stage")]
     assert shown == [*(f"turn {n}" for n in range(4)), "(4 stages left out)",
                      *(f"turn {n}" for n in range(8, 12))]  # fmt: skip

@@ -1,8 +1,6 @@
 """What a part of a policy is worth: `pco.effect` against effects that were planted,
 `pco.distill` against an encoder whose rule is known."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -20,20 +18,12 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
+from promptcodebook import errors
 from promptcodebook.assemble import Assembled, Sources, assemble
 from promptcodebook.base.intervals import paired_interval
 from promptcodebook.base.sync import run_sync
 from promptcodebook.calls import Request
 from promptcodebook.config import load_config
-from promptcodebook.errors import (
-    BudgetReached,
-    ConfigError,
-    DataError,
-    EndpointDown,
-    LMError,
-    RunBusy,
-    TooManyFailures,
-)
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import Reference
@@ -91,7 +81,7 @@ def planted(run: pco.Run, faults: tuple[str, ...] = ()) -> pco.ScriptedLM:
         prompt = request.messages[0].content
         task = request.messages[-1].content
         if texts[GOOD] not in prompt and any(fault in task for fault in faults):
-            return LMError("cut off", role="executor")
+            return errors.LMError("cut off", role="executor")
         own = 0.3 + (sum(map(ord, task)) % 7) / 100
         return str(round(own + sum(adds(k, task) for k in ADDS if texts[k] in prompt), 3))
 
@@ -143,7 +133,7 @@ def test_a_failed_rollout_is_counted_and_its_pair_left_out(own: pco.Run) -> None
     true = sum(adds(GOOD, example.input) for example in data().train[2:]) / found.n
     assert found.difference.mean == pytest.approx(true)  # a failure is no reward of 0
     kept, faults = read_effects(own.path), tuple(example.input for example in data().val)
-    with pytest.raises(TooManyFailures, match="cut off"):  # no pair is whole
+    with pytest.raises(errors.TooManyFailures, match="cut off"):  # no pair is whole
         pco.effect(own, GOOD, reward=worth, lm=planted(own, faults))
     assert read_effects(own.path) == kept
 
@@ -157,7 +147,7 @@ def test_an_input_without_a_route_is_tried_once_more_then_counted(own: pco.Run) 
         for task in (once, never) if request.role == "encoder" else ():
             if task in text and (task == never or task not in failed):
                 failed.append(task)
-                raise LMError("cut off", role="encoder")
+                raise errors.LMError("cut off", role="encoder")
         return await lm(request)
 
     found = pco.effect(own, GOOD, reward=worth, lm=ask, split="train")
@@ -219,12 +209,12 @@ def test_what_the_run_has_asked_is_not_asked_again(own: pco.Run) -> None:
 
 def test_a_budget_stops_it_and_the_same_words_go_on(own: pco.Run) -> None:
     k = most_routed(own)
-    with pytest.raises(BudgetReached, match="3 calls") as caught:
+    with pytest.raises(errors.BudgetReached, match="3 calls") as caught:
         pco.effect(own, k, split="test", budget="3calls")
     assert "with a new budget: what was paid for so far is kept" in caught.value.hint
     assert paid(own) == 3 and not read_effects(own.path)
     for _ in range(20):  # as the hint says: each time it goes on from there
-        with suppress(BudgetReached):
+        with suppress(errors.BudgetReached):
             pco.effect(own, k, split="test", budget="3calls")
     [whole] = read_effects(own.path)
     assert whole.n > 0 and whole.n == len(whole.rewards)
@@ -248,9 +238,9 @@ async def test_within_a_loop_by_name_and_for_a_policy_that_is_no_run(
 def test_one_process_measures_at_a_time(own: pco.Run) -> None:
     with closing(EffectStore(own.path, "pco")):
         busy = f"an instinct of the run {own.id} is being measured by process"
-        with pytest.raises(RunBusy, match=busy):
+        with pytest.raises(errors.RunBusy, match=busy):
             pco.effect(own, GOOD, reward=worth, lm=planted(own), n=1)
-        with pytest.raises(RunBusy, match=busy):
+        with pytest.raises(errors.RunBusy, match=busy):
             remove_run(own.path)
         assert read_effects(own.path) == [] and pco.load_run(own.path).ended == "finished"
     assert pco.effect(own, GOOD, reward=worth, lm=planted(own), n=1).n == 1
@@ -265,7 +255,7 @@ def test_one_process_measures_at_a_time(own: pco.Run) -> None:
     (0, {"budget": 5}, "budget is of type int"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named(own: pco.Run, k: int, given: dict[str, object], text: str) -> None:
-    with pytest.raises((ConfigError, DataError), match=text) as caught:
+    with pytest.raises((errors.ConfigError, errors.DataError), match=text) as caught:
         pco.effect(own, k, **given)  # type: ignore[arg-type]
     assert caught.value.hint
 
@@ -402,9 +392,9 @@ def test_a_distilled_policy_needs_neither_call_nor_numpy(
 def test_nothing_is_distilled_twice_nor_trained_so(
     words: tuple[pco.Run, Assembled], tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="asks no encoder"):
+    with pytest.raises(errors.ConfigError, match="asks no encoder"):
         Distiller(subject(words, distilled(*words, count=4).file), [], Needs(fresh=3))
-    with pytest.raises(ConfigError, match="distilled") as refused:
+    with pytest.raises(errors.ConfigError, match="distilled") as refused:
         learn(tmp_path, config={"router": {"kind": "distilled"}})
     assert "pco distill" in refused.value.hint
 
@@ -434,26 +424,26 @@ def test_one_call_distils_a_run_of_python(words: tuple[pco.Run, Assembled], tmp_
     given = (assembled.dataset, by_words, own_lm())
     made = pco.distill(file, *given, fresh=12, n=4, margin=0.5)
     assert (made.inputs, made.fresh) == (12, 12)
-    with pytest.raises(ConfigError, match="no route of the encoder") as refused:
+    with pytest.raises(errors.ConfigError, match="no route of the encoder") as refused:
         pco.distill(file, *given)
     assert "fresh=200" in refused.value.hint
 
 
 def test_what_is_not_handed_over_is_named(words: tuple[pco.Run, Assembled], tmp_path: Path) -> None:
     run, assembled = words
-    with pytest.raises(ConfigError, match="took data, reward, lm as objects") as refused:
+    with pytest.raises(errors.ConfigError, match="took data, reward, lm as objects") as refused:
         pco.distill(run.path)
     assert "distill() data=... reward=... lm=..." in refused.value.hint
-    with pytest.raises(ConfigError, match="took reward, lm as objects"):
+    with pytest.raises(errors.ConfigError, match="took reward, lm as objects"):
         pco.distill(run.path, assembled.dataset)
     run.policy.save(tmp_path / "p.json")
-    with pytest.raises(ConfigError, match="has no model"):
+    with pytest.raises(errors.ConfigError, match="has no model"):
         pco.distill(tmp_path / "p.json", assembled.dataset, by_words)
-    with pytest.raises(ConfigError, match=r"distill\(\): data is of type list"):
+    with pytest.raises(errors.ConfigError, match=r"distill\(\): data is of type list"):
         pco.distill(run, [])  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"distill\(\): roles is of type list"):
+    with pytest.raises(errors.ConfigError, match=r"distill\(\): roles is of type list"):
         pco.distill(run, roles=[])  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="the budget has 9"):
+    with pytest.raises(errors.ConfigError, match="the budget has 9"):
         pco.distill(run, assembled.dataset, by_words, own_lm(), budget="9calls")
 
 
@@ -466,11 +456,11 @@ def test_two_policies_that_nobody_answers_are_not_called_equal(
         def reply(request: Request) -> Scripted:
             number = int(re.findall(r"\d+", request.messages[-1].content)[-1])
             gone = request.role == "executor" and number % 3 >= least
-            return EndpointDown("gone") if gone else encoder_of(_by_words)(request)
+            return errors.EndpointDown("gone") if gone else encoder_of(_by_words)(request)
 
         return ScriptedLM().reply_with(reply)
 
-    with pytest.raises(TooManyFailures, match="encoder: 40 of 40 rollouts"):
+    with pytest.raises(errors.TooManyFailures, match="encoder: 40 of 40 rollouts"):
         pco.distill(run, assembled.dataset, by_words, lost(0), n=40)
     assert pco.distill(run, assembled.dataset, by_words, lost(2), n=40).difference
 

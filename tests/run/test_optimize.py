@@ -1,8 +1,6 @@
 """The Python contract, end to end on the simulated model: data + reward -> a policy; and a run as
 data frames."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

@@ -1,8 +1,6 @@
 """What may be different when a run is resumed, and what a longer training does to what was done;
 templates in a folder of one's own."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import closing
 from dataclasses import replace

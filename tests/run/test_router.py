@@ -1,8 +1,6 @@
 """Routes learned from outcomes, by words and by embeddings; thresholds were fixed before a figure
 was seen."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

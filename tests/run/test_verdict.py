@@ -1,7 +1,5 @@
 """The plain sentence at the end: every way a run can come out, and what it evaluates and stores."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Each server of the gallery, from `pco doctor` to a served policy: whatever it refuses is learned
 from its own words in a few calls, and the user sets nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The folder of all runs, the lines about them that are kept, and the headers that are compared."""
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import json

@@ -1,7 +1,5 @@
 """From the configuration to a reward, and every wrong way of writing one."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math
@@ -40,6 +38,7 @@ from promptcodebook.tasks.rewards.ready import (
     ValidJson,
 )
 from promptcodebook.types import Example, Output, Reward, Score
+from tests.build.cases import table
 
 EXAMPLE = Example("e1", "What is {x}?", "seven")
 
@@ -48,25 +47,7 @@ async def value(reward: Reward, output: str) -> float:
     return (await apply_reward(reward, EXAMPLE, Output(output), (0.0, 1.0))).value
 
 
-@pytest.mark.parametrize(("spec", "match"), [
-    ("exakt", "unknown kind 'exakt'.*did you mean 'exact'"),
-    ({"tolerance": 1}, "lacks its kind"),
-    ({"kind": "numeric", "tolerence": 1}, "no option 'tolerence'.*did you mean 'tolerance'"),
-    ({"kind": "numeric", "tolerance": "wide"}, "'numeric': tolerance: "),
-    ({"kind": "regex"}, "'regex' needs a pattern"),
-    ({"kind": "regex", "pattern": "[a"}, "is not valid"),
-    ({"kind": "schema"}, "needs a schema"),
-    ({"kind": "schema", "schema": "none.json"}, r"cannot read the JSON schema .*none\.json"),
-    ({"kind": "schema", "schema": {"type": 5}}, "JSON schema of the reward is not valid"),
-    ({"kind": "judge"}, "needs a rubric"),
-    ({"kind": "judge", "rubric": "be kind"}, "asks a model, and none is at hand"),
-    ({"kind": "sum"}, "needs parts"),
-    ({"kind": "sum", "parts": []}, "needs parts"),
-    ({"kind": "sum", "parts": [5]}, "not a table: 5"),
-    ({"kind": "sum", "parts": [{"kind": "exact", "weight": "big"}]}, "'big' is not a number"),
-    ("reward.py:reward", r"no file at .*reward\.py"),
-    ("reward.py", "does not name a function"),
-])  # fmt: skip
+@pytest.mark.parametrize(("spec", "match"), table(__file__, "wrong_rewards"))
 def test_wrong_rewards(tmp_path: Path, spec: str | dict[str, object], match: str) -> None:
     with pytest.raises(ConfigError, match=match) as caught:
         make_reward(spec, tmp_path)
@@ -156,15 +137,7 @@ async def test_the_users_function(tmp_path: Path) -> None:
     assert await value(make_reward("json.py:reward", tmp_path), "seven!") == 0.5, "read again"
 
 
-@pytest.mark.parametrize(("content", "match"), [
-    ("def reward(example, output)\n    return 1\n", r"SyntaxError: .*reward\.py:1\)"),
-    ("import os\nimport no_such_module_here\n", r"ModuleNotFoundError: .*reward\.py:2\)"),
-    ("x = 1\nraise SystemExit(3)\n", r"SystemExit: 3 .*reward\.py:2\)"),
-    ("def rewards(example, output): ...\n", "no function 'reward'.*did you mean 'rewards'"),
-    ("reward = 5\n", "no function 'reward'"),
-    ("\ndef reward(output): ...\n", r"reward\.py:2: it must take \(example, output\)"),
-    ("def reward(*, example, output): ...\n", "it must take"),
-])  # fmt: skip
+@pytest.mark.parametrize(("content", "match"), table(__file__, "the_users_file_is_wrong"))
 def test_the_users_file_is_wrong(tmp_path: Path, content: str, match: str) -> None:
     (tmp_path / "reward.py").write_text(content)
     with pytest.raises(ConfigError, match=match) as caught:

@@ -1,7 +1,5 @@
 """Agents that are trained as they are: what they are asked, what they see, and how they end."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import io
@@ -24,6 +22,7 @@ from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.types import Prompt, Turn
 from tests.build.agents import EXAMPLE, SCRIPT, SYSTEM, act, answer, in_process, texts, turns
+from tests.build.cases import table
 from tests.build.clock import Clock, is_alive, until
 
 LARGE = f"data:image/jpeg;base64,{'/9j/' * 50_000}"
@@ -281,14 +280,7 @@ async def rollouts(agent: pco.Agent, count: int = 6) -> list[pco.Output | Execut
 
 @pytest.mark.parametrize(
     "when",
-    [
-        "never",
-        "banner",
-        "before",
-        "before slow",
-        "next slow",
-        "after",
-    ],
+    table(__file__, "an_agent_that_leaves_out_the_id_answers_one_rollout_with_its_last_line"),
 )
 async def test_an_agent_that_leaves_out_the_id_answers_one_rollout_with_its_last_line(
     when: str, tmp_path: Path

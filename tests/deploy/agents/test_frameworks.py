@@ -1,7 +1,5 @@
 """The agents of examples/agents, by their real packages, against a model that calls their tool."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Exports of a live policy in a fresh process, on replies that were recorded: the same prompts."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tomllib

@@ -1,7 +1,5 @@
 """A served policy whose router reads embeddings: they are kept, and it learns from them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

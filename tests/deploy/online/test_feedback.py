@@ -1,7 +1,5 @@
 """Feedback to a served policy: what is kept of it, what is refused, and what outlives a kill."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

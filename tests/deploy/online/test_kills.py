@@ -1,7 +1,5 @@
 """Feedback that was acknowledged outlives a kill of the server, in the middle of a group commit."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -25,8 +23,8 @@ from tests.build.proxied import CHAT
 from tests.build.registry import PRODUCTION
 
 pytestmark = pytest.mark.slow
+# PCO_TEST_MOMENTS=100 for the long proof.
 KILLS = int(os.environ.get("PCO_TEST_MOMENTS", "5"))
-"""PCO_TEST_MOMENTS=100 for the long proof."""
 REQUESTS = 64
 
 

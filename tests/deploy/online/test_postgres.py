@@ -1,7 +1,5 @@
 """The log of requests in Postgres, against a real one: skipped where Debian's package is absent."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """`pco learn --rewrite`: new texts from logged requests that were kept with their answers."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Awaitable, Callable, Iterator

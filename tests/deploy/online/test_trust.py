@@ -1,7 +1,5 @@
 """What one key can do to another, to a canary and to what is learned, over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress

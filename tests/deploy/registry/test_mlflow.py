@@ -1,7 +1,5 @@
 """The same registry on a real MLflow server with a SQLite backend, started here."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Versions that never change, refs that only move, and a log of every move: in one file."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -47,6 +45,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.scan import Finding
+from tests.build.cases import table
 from tests.build.registry import PRODUCTION, exported, open_gate, policy, sqlite, taken
 
 
@@ -385,10 +384,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def cells(db: sqlite3.Connection) -> Iterator[tuple[str, str, int, str]]:
-    for table, key in (("log", "seq"), ("policies", "id")):
-        names = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
-        for (number,) in db.execute(f"SELECT {key} FROM {table}").fetchall():
-            yield from ((table, key, number, name) for name in names if name != key)
+    for name, key in (("log", "seq"), ("policies", "id")):
+        names = [row[1] for row in db.execute(f"PRAGMA table_info({name})")]
+        for (number,) in db.execute(f"SELECT {key} FROM {name}").fetchall():
+            yield from ((name, key, number, column) for column in names if column != key)
 
 
 def test_a_byte_flipped_in_any_cell_is_found_and_its_row_is_the_first_named(
@@ -418,15 +417,9 @@ def test_a_byte_flipped_in_any_cell_is_found_and_its_row_is_the_first_named(
         assert registry.verify().passes
 
 
-@pytest.mark.parametrize(("statement", "place"), [
-    ("DELETE FROM log WHERE seq = 5", "row 6 of the log"),
-    ("DELETE FROM policies WHERE id = 2", "row 2 of the log"),
-    ("UPDATE log SET seq = 99 WHERE seq = 7", "row 8 of the log"),
-    ("UPDATE log SET seq = -1 WHERE seq = 7", "row -1 of the log"),
-    ("INSERT INTO policies SELECT 4, 'sha256:0', policy FROM policies WHERE id = 1",
-     "row 4 of the policies"),
-    ("UPDATE log SET who = CAST(who AS BLOB) WHERE seq = 3", "row 3 of the log"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("statement", "place"), table(__file__, "rows_taken_out_put_in_or_made_otherwise_are_named")
+)
 def test_rows_taken_out_put_in_or_made_otherwise_are_named(
     written: bytes, tmp_path: Path, statement: str, place: str
 ) -> None:

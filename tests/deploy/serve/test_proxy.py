@@ -1,7 +1,5 @@
 """A policy behind /v1/chat/completions: what goes up, what comes back, and what is told of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

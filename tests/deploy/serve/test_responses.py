@@ -1,7 +1,5 @@
 """/v1/responses before any chat model: what goes up, and what the real clients read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

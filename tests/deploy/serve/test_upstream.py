@@ -1,7 +1,5 @@
 """The model behind a policy: what of its replies is taken for a key, and replies given up."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

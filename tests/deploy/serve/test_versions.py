@@ -1,7 +1,5 @@
 """The version of now: what fails passes, and what was there to be served is served in the end."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -6,8 +6,6 @@ difference: what moves or vanishes is seen, another machine's font is not. `APPR
 tests/deploy/viewer/test_browser.py -m slow` approves what is drawn now.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

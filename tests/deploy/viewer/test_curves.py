@@ -1,7 +1,5 @@
 """Curves that answer, in a real browser: what they say is what their files hold."""
 
-from __future__ import annotations
-
 import base64
 import csv
 from collections.abc import Callable, Iterator

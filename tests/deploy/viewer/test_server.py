@@ -1,7 +1,5 @@
 """The viewer over HTTP: who is answered, what every answer bears, and the news of a run."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

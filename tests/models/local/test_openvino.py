@@ -1,7 +1,5 @@
 """The engine over a pipeline that a test steps through: what it is asked, and what it is told."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """The server of a local model over an engine without one: what callers get, whoever generates."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence

@@ -1,8 +1,6 @@
 """Chat templates that raise, filled in by transformers, as vLLM fills them in: their words are
 learned from, whatever the order of a conversation."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Claude through Anthropic's own library: what is sent, what is read, what each failure becomes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise

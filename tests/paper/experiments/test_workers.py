@@ -1,7 +1,5 @@
 """Cells at work side by side: one limit for all, one order where it matters, one Ctrl-C."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """GEPA as an optimizer of ours: the package itself, on our program, models, budget and store."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

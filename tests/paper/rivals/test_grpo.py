@@ -2,8 +2,6 @@
 needs torch and has its tests in tests/models/local/test_grpo.py; here a stand-in writes
 the replies."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a library in a thread of its own gets of the run, and what it cannot do to it."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Mapping

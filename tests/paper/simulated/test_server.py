@@ -1,7 +1,5 @@
 """The simulated model over HTTP: what clients get, as it is and in bad weather."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

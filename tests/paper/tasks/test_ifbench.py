@@ -1,7 +1,5 @@
 """Verdicts of the constraint checks, each on texts of our own and on the shared vectors."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys
