@@ -76,7 +76,7 @@ async def test_a_run_at_work_shows_its_time_left(tmp_path: Path) -> None:
         text = flat((await asked(f"{base}/run/{store.header.id}")).text)
         assert re.search(r"Running. Step 10 of 50: about \S+.* of training left, then", text)
         assert "of training left" in flat((await asked(base + "/")).text)
-    await job.communicate()
+    await job.communicate(b"")
 
 
 _ONE = ScriptedRun(steps=1, verdict=False, hostile="")
