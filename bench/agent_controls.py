@@ -32,8 +32,6 @@ prompt. It was mended, and worlds 25 to 36, which were unseen, are run since.
 Every figure is simulated. It shows that the loop is wired up, and nothing about any real model.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile
@@ -50,7 +48,7 @@ from bench.controls import difference, gain_of, kept_of, kinds_of, shown_interva
 from bench.figures import Figure, clustered_interval, shown
 from promptcodebook.assemble import Sources
 from promptcodebook.config import load_config
-from promptcodebook.paper.experiments.cells import run_once
+from promptcodebook.paper.experiments.lab import run_once
 from promptcodebook.paper.experiments.operators import run_broken
 from promptcodebook.paper.tasks.constraints.task import draw_constraints, reward
 from promptcodebook.run.opening import Where
@@ -116,16 +114,16 @@ class Writer:
                     {"type": "function", "function": {"name": name, "parameters": {}}}
                     for name in TOOLS
                 ]
-                said = await ask("{{pco}}", example.input, tools=own)
-                calls = said.get("tool_calls") or ()
+                reply = await ask("{{pco}}", example.input, tools=own)
+                calls = reply.get("tool_calls") or ()
                 made = [json.loads(call["function"]["arguments"])["text"] for call in calls]
-                return made[0] if made else said["content"]
+                return made[0] if made else reply["content"]
             answer = ""
             for stage in STAGES:
                 makes = self.job.at_fault == f"stage:{stage}: "
                 about = example.input if makes else f"Which steps does this take: {stage}?"
-                said = await ask("{{pco:" + stage + "}}", about)
-                answer = said["content"] if makes else answer
+                reply = await ask("{{pco:" + stage + "}}", about)
+                answer = reply["content"] if makes else answer
             return answer
 
 

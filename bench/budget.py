@@ -8,8 +8,6 @@ attempt is booked at the most it can have cost, so what is shown is never below 
     python -m bench.budget
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import tempfile

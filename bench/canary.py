@@ -34,8 +34,6 @@ of two keys; without it after 1,500 (20 worlds, a look at every 250th feedback).
     python -m bench.canary          (PCO_BENCH_WORLDS=200 for a quick look)
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator, Sequence

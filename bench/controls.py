@@ -21,8 +21,6 @@ over worlds and examples. Fixed before the first run:
 Every figure is simulated. It shows whether the loop is wired up, and nothing about any real model.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -37,7 +35,7 @@ from promptcodebook.base.intervals import Interval
 from promptcodebook.base.randomness import keyed_int
 from promptcodebook.config import load_config
 from promptcodebook.data import Dataset
-from promptcodebook.paper.experiments.cells import run_once
+from promptcodebook.paper.experiments.lab import run_once
 from promptcodebook.paper.experiments.operators import run_broken
 from promptcodebook.paper.tasks.constraints.checks import KINDS
 from promptcodebook.paper.tasks.constraints.task import compatible, draw_constraints, reward
@@ -65,8 +63,8 @@ OURS = (
     *("codebook-fixed", "blame-random", "blame-lowest", "feedback-swapped", "scores-random"),
     *("ema-frozen", "no-exploration", "psi-fixed", "theta-fixed", "phi-fixed"),
 )
+# Which of `OPERATORS` are broken here, and the one that is bounded.
 MUST_LOSE = "codebook-fixed"
-"""Which of `OPERATORS` are broken here, and the one that is bounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +74,8 @@ class Job:
 
     world: int
     extra: str = ""
+    # 'shuffled' or 'homogeneous', else as drawn.
     data: str = ""
-    """'shuffled' or 'homogeneous', else as drawn."""
     ours: str = ""
     epochs: int = SETTINGS["update"]["epochs"]
 

@@ -1,7 +1,5 @@
 """Measured figures beside their goals: printed as lines, kept as JSON."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Sequence
@@ -12,8 +10,8 @@ from promptcodebook.base.intervals import SIDE, Interval
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.errors import MissingExtra, PcoError
 
+# The exit code of a bench that needs an extra which is not installed.
 LACKING = 2
-"""The exit code of a bench that needs an extra which is not installed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,6 @@ models, the longest of things.
 python -m bench.house [ROOT]      ROOT is a checkout; the default is this one
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import statistics
@@ -18,6 +16,9 @@ from pathlib import Path
 
 PACKAGE = "promptcodebook"
 EXAMPLE = "examples/algorithm1.py"
+# What one reads after EXAMPLE, to the last function that decides a route, a prompt, a gradient or
+# an update. What only words a request or reads a reply is left out: templates, schemas, shapes. A
+# name that there is no longer is an error.
 READING: Mapping[str, tuple[str, ...]] = {
     "method.policy": (
         *("route_fault", "repair_route", "success_weighted", "gamma_for"),
@@ -38,18 +39,15 @@ READING: Mapping[str, tuple[str, ...]] = {
         *("RoutingStatistics.discount", "State.advance", "Schedule"),
     ),
 }
-"""What one reads after EXAMPLE, to the last function that decides a route, a prompt, a gradient or
-an update. What only words a request or reads a reply is left out: templates, schemas, shapes. A
-name that there is no longer is an error."""
+# The same steps as `pco train` runs them, with batches and failures.
 LOOP = {"method.train": ("train", "Learner", "Credit")}
-"""The same steps as `pco train` runs them, with batches and failures."""
 BUILDS_MODELS = "Models.build("
 SMALL = 80
+# Lines of code. Blank lines, comments and docstrings are free, so that nobody drops a reason or
+# packs lines to stay below a limit.
 LIMITS = {"src": 41_500, "tests": 37_000, "bench": 2_500}
-"""Lines of code. Blank lines, comments and docstrings are free, so that nobody drops a reason or
-packs lines to stay below a limit."""
+# Of all pages and the README.
 WORDS = 58_000
-"""Of all pages and the README."""
 _LAYOUT = (
     tokenize.COMMENT,
     tokenize.NL,
@@ -59,8 +57,8 @@ _LAYOUT = (
     tokenize.ENDMARKER,
 )
 _SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+# Functions of other libraries that take any number of equal things.
 _ANY_NUMBER = {"chain", "create_subprocess_exec", "format", "gather", "pack", "pack_into", "zip"}
-"""Functions of other libraries that take any number of equal things."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,6 @@ without a row are those that were in flight: `pending`. Only they may be answere
 is there must never be asked for again.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import subprocess
@@ -40,6 +38,13 @@ FLAGS = (
     *("--set", "update.epochs=4", "--set", "update.batch_size=8"),
     *("--set", "validation.every=2", "--set", "validation.subset=8"),
     *("--set", "validation.finalists=2", "--set", "verdict_examples=16"),
+)
+# A run whose routes are learned from outcomes.
+ROUTED = (
+    *("--task", "constraints", "--plain", "--preset", "small", "--set", "select=2"),
+    *("--set", "cache=false", "--set", "concurrency=16"),
+    *("--set", "update.epochs=8", "--set", "update.batch_size=8"),
+    *("--set", "validation.subset=8", "--set", "verdict_examples=16"),
 )
 IN_FLIGHT = 16
 LATENCY = "uniform:0.01-0.03"
@@ -69,8 +74,8 @@ class Kill:
     again: int = 0
 
 
+# Whether to kill now, given the seconds since the process began and the run's progress.
 When = Callable[[float, Progress], bool]
-"""Whether to kill now, given the seconds since the process began and the run's progress."""
 
 
 def after(seconds: float) -> When:
@@ -92,15 +97,15 @@ def progress_of(folder: Path) -> Progress:
     return Progress(events, journal, headers > 0)
 
 
-SAID = "stderr.txt"
+STDERR = "stderr.txt"
 
 
 def typed(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     """A process of `pco` at home in the folder, where stderr is kept in a file."""
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), "PCO_RUNS": str(folder / "runs")}
     command = [sys.executable, "-m", "promptcodebook.cli", *words]
-    with (folder / SAID).open("a") as said:
-        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=said)
+    with (folder / STDERR).open("a") as log:
+        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=log)
 
 
 class Training:
@@ -119,9 +124,9 @@ class Training:
         return time.monotonic() - self.began
 
     @property
-    def said(self) -> str:
+    def stderr(self) -> str:
         """All sessions' stderr so far."""
-        return (self.folder / SAID).read_text("utf-8")
+        return (self.folder / STDERR).read_text("utf-8")
 
     def wait(self) -> int:
         """The exit code, once it has ended by itself."""
@@ -168,7 +173,7 @@ def killed_and_resumed(server: Served, folder: Path, moments: Sequence[When]) ->
         training = Training(folder, server.lm)
         ended = when is None or not training.until(when)
         if ended:
-            assert training.wait() == 0, training.said
+            assert training.wait() == 0, training.stderr
         else:
             training.kill()
         stats, progress = settled(server), progress_of(folder)
@@ -187,7 +192,7 @@ def uninterrupted(server: Served, folder: Path) -> tuple[Finished, float]:
     """The run to compare with, and its seconds."""
     server.reset()
     training = Training(folder, server.lm)
-    assert training.wait() == 0, training.said
+    assert training.wait() == 0, training.stderr
     return left_by(folder), training.seconds
 
 
@@ -209,8 +214,8 @@ def assert_nothing_was_paid_twice(server: Served, folder: Path, kills: Sequence[
     assert stats["requests"] <= booked <= stats["requests"] + IN_FLIGHT * len(kills)
 
 
+# PCO_KILLS=100 for the long proof.
 KILLS = int(os.environ.get("PCO_KILLS", "25"))
-"""PCO_KILLS=100 for the long proof."""
 _HEAD = (
     f"  {'kill':>4} {'at, s':>7} {'events':>7} {'journal':>8} {'step':>5} {'in flight':>10} "
     f"{'asked again':>12} {'bytes equal':>12} {'events equal':>13}"

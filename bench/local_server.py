@@ -6,8 +6,6 @@ openvino-genai.
     python -m bench.local_server
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import time
@@ -29,8 +27,8 @@ ONES = 25
 GOAL_SHARE = 0.9
 GOAL_ADDED_MS = 5.0
 
+# A question and its length cap -> the tokens of the reply.
 Ask = Callable[[str, int], Awaitable[int]]
-"""A question and its length cap -> the tokens of the reply."""
 
 
 def by_engine(engine: Engine) -> Ask:

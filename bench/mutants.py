@@ -9,8 +9,6 @@ tried in a copy of `src`, by the tests that run its function: narrow ones first,
 The first failing test kills it. Equivalent mutants are for a reader to judge.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import copy
@@ -52,8 +50,8 @@ ROOMS: Mapping[str, Sequence[str]] = {
     "estimation": ["estimation"],
     "distilling": ["run/measuring.py"],
 }  # fmt: skip
+# The tests of a mutant: as many as ran this long on the code as it is.
 _MOST_S = 40.0
-"""The tests of a mutant: as many as ran this long on the code as it is."""
 _SWAPS: Mapping[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -61,7 +59,7 @@ _SWAPS: Mapping[type[ast.AST], type[ast.AST]] = {
     ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
 }  # fmt: skip
 _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
-_ONLY_SAID = {"note", "print", "log", "warn", "info", "debug", "update_status", "echo"}
+_MESSAGES = {"note", "print", "log", "warn", "info", "debug", "update_status", "echo"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ def _nodes(node: ast.AST, function: str) -> Iterator[tuple[str, ast.AST]]:
         if name in ("annotation", "returns", "decorator_list", "type_params", "format_spec"):
             continue
         for child in value if isinstance(value, list) else [value]:
-            if not isinstance(child, ast.AST) or _is_only_said(child):
+            if not isinstance(child, ast.AST) or _is_only_message(child):
                 continue
             inner = function
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -109,7 +107,7 @@ def _nodes(node: ast.AST, function: str) -> Iterator[tuple[str, ast.AST]]:
             yield from _nodes(child, inner)
 
 
-def _is_only_said(node: ast.AST) -> bool:
+def _is_only_message(node: ast.AST) -> bool:
     match node:
         case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.JoinedStr() | ast.Import():
             return True
@@ -117,10 +115,10 @@ def _is_only_said(node: ast.AST) -> bool:
             return True
         case ast.Assign(targets=[ast.Name(id="__all__")]):
             return True
-        case ast.Expr(value=said):
-            return _is_only_said(said)
+        case ast.Expr(value=value):
+            return _is_only_message(value)
         case ast.Call(func=ast.Name(id=name)) | ast.Call(func=ast.Attribute(attr=name)):
-            return name in _ONLY_SAID or name.endswith(("Error", "Refused")) or name == "Option"
+            return name in _MESSAGES or name.endswith(("Error", "Refused")) or name == "Option"
         case ast.keyword(arg="hint" | "help" | "strict" | "indent" | "encoding" | "errors"):
             return True
     return False

@@ -7,8 +7,6 @@ the same run and in turn, the openai client on its aiohttp transport with nothin
     python -m bench.overhead
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -8,8 +8,6 @@ comments and messages of the package may have as many as its ceilings allow, and
 sentences of more than 25 words. A ceiling is lowered, never raised.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import re
@@ -21,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LIST = Path(__file__).with_name("prose.toml")
+# Written from strings of the package, where they are checked.
 GENERATED = {"cli.md", "config.md", "rewards.md"}
-"""Written from strings of the package, where they are checked."""
 MAX_WORDS = 25
 
 _FENCE = re.compile(

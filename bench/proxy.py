@@ -7,8 +7,6 @@ answers at once, as fast as they can. PCO_BENCH_SECONDS is how long each measure
     python -m bench.proxy
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -6,8 +6,6 @@ Each prints its figures beside their goals. The exit code is 1 if a goal is miss
 that was named needs an extra that is not installed; without a name such a bench is passed over.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys
@@ -49,8 +47,8 @@ def main() -> int:
         begun = time.monotonic()
         codes[name] = _one(name, given.json)
         print(f"  ({name}: {time.monotonic() - begun:.0f} s)\n", flush=True)
-    said, code = outcome(codes, named=bool(given.names))
-    print(said)
+    text, code = outcome(codes, named=bool(given.names))
+    print(text)
     return code
 
 

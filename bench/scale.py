@@ -10,8 +10,6 @@ first listing reads them, the others find them kept.
     python -m bench.scale            PCO_ROWS=100000 leaves the largest out
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

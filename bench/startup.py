@@ -3,8 +3,6 @@
 python -m bench.startup
 """
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

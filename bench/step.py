@@ -9,8 +9,6 @@ refused, those that a second reply mended among them.
     python -m bench.step
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import tempfile
@@ -33,8 +31,8 @@ LATENCY_S = 0.2
 STEPS = 10
 BATCH = 15
 GOAL = 1.08
+# At most one rewrite in ten.
 REFUSED = 0.1
-"""At most one rewrite in ten."""
 
 
 def unsolved(example: Example, output: str) -> Score:

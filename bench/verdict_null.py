@@ -21,8 +21,6 @@ and the looks after the first find at most 2.5 % more.
     python -m bench.verdict_null          (PCO_BENCH_WORLDS=5000 for a sharper table)
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -41,11 +39,11 @@ from promptcodebook.run.verdict import VerdictRow, decide, side_of
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "500"))
 SIZES = (20, 60, 200)
 REWARDS = ("binary", "share", "lognormal")
+# Calls per query of each row beside the policy; 1.02 is a re-ask now and then.
 MODES: Mapping[str, Mapping[str, float]] = {
     "one call": {"present": 1.0, "concat": 1.0, "untrained": 1.02, "best_single": 1.0},
     "encoder": {"present": 1.0, "concat": 1.0, "untrained": 3.0, "best_fixed": 1.0},
 }
-"""Calls per query of each row beside the policy; 1.02 is a re-ask now and then."""
 CALLS = {"one call": 1.0, "encoder": 3.0}
 ALL, HEAVY = "all equal", "rare heavy losses"
 GAINS = (0.05, 0.1, 0.2)

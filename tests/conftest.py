@@ -1,7 +1,5 @@
 """What every test lives under: no network but loopback, no environment but its own."""
 
-from __future__ import annotations
-
 import gc
 import ipaddress
 import itertools

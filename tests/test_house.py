@@ -1,14 +1,17 @@
-"""The shape of the house: what no reader should have to check by hand."""
-
-from __future__ import annotations
+"""The shape of the house, its plain English, its errors: what no reader should check by hand."""
 
 import ast
 import inspect
+import os
 import re
 import subprocess
 import sys
+import tomllib
+import traceback
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 import promptcodebook as pco
 from bench.house import (
@@ -23,6 +26,8 @@ from bench.house import (
     spread_tuples,
 )
 from bench.mutants import ROOMS
+from bench.prose import check, lower
+from promptcodebook.errors import ConfigError, causes_of, import_extra
 
 ROOT = Path(__file__).parents[1]
 
@@ -221,8 +226,8 @@ def test_the_docstring_of_each_public_function_lists_its_arguments_and_errors() 
 def test_the_import_alone_pulls_in_nothing_heavy() -> None:
     heavy = "aiohttp pydantic typer rich pyarrow pandas sqlite3 zstandard asyncio".split()  # noqa: SIM905
     code = f"import sys, promptcodebook; print([m for m in {heavy} if m in sys.modules])"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
 
 
 def test_only_public_faces_list_what_they_export() -> None:
@@ -251,3 +256,92 @@ def test_nothing_pickles_and_nothing_but_the_command_line_prints() -> None:
                 n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
             }
             assert "print" not in called, path.relative_to(SOURCE)
+
+
+# Texts stay in plain English: what `make prose` finds, and what it leaves alone.
+
+LONG = " ".join(["word"] * 26) + "."
+SETTINGS = '[instead]\ntold = "said"\n"so many" = "the number"\n\n[ceilings]\n'
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """A repository with one page and one module, and a list that allows nothing."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "src").mkdir()
+    (tmp_path / "docs" / "page.md").write_text("# A page\n\nIt is plain.\n", "utf-8")
+    (tmp_path / "list.toml").write_text(SETTINGS + "sentences = 0\ntold = 0\n", "utf-8")
+    return tmp_path
+
+
+def faults(planted: Path) -> list[str]:
+    return check(planted, planted / "list.toml")[0]
+
+
+@pytest.mark.parametrize(("text", "fault"), [
+    ("It is told here.", "docs/page.md:3: 'told'; write said"),
+    ("There are so\nmany.", "docs/page.md:3: 'so many'; write the number"),
+    (LONG, "'sentences': 1, at most 0; write sentences of at most 25 words"),
+    ("- " + LONG, "'sentences': 1, at most 0; write sentences of at most 25 words"),
+    (f"    code\n\n{LONG}", "'sentences': 1, at most 0; write sentences of at most 25 words"),
+])  # fmt: skip
+def test_a_planted_sentence_is_found(planted: Path, text: str, fault: str) -> None:
+    (planted / "docs" / "page.md").write_text(f"# A page\n\n{text}\n", "utf-8")
+    assert fault in faults(planted)
+
+
+def test_the_source_may_have_as_many_as_its_ceiling(planted: Path) -> None:
+    module = planted / "src" / "module.py"
+    module.write_text('"""One is told."""\n\ntold = "nothing"  # it is told here\n', "utf-8")
+    head, *places = faults(planted)
+    assert head == "'told': 2, at most 0; write said"
+    assert places == ["  src/module.py:1", "  src/module.py:3"]
+    (planted / "list.toml").write_text(SETTINGS + "sentences = 5\ntold = 3\n", "utf-8")
+    assert faults(planted) == []
+
+
+def test_ceilings_only_fall(planted: Path) -> None:
+    listed = planted / "list.toml"
+    listed.write_text(SETTINGS + "sentences = 5\ntold = 3\n", "utf-8")
+    lower(listed, {"sentences": 9, "told": 2})
+    assert tomllib.loads(listed.read_text("utf-8"))["ceilings"] == {"sentences": 5, "told": 2}
+
+
+# Errors say what to type next, wherever they come out.
+
+
+def shown(error: Exception) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def test_a_traceback_in_a_script_or_notebook_shows_the_hint() -> None:
+    error = ConfigError("no model is named", hint="set PCO_LM")
+    assert shown(error).endswith("ConfigError: no model is named\nnext: set PCO_LM\n")
+
+
+def test_a_hint_that_changes_is_shown_once_beside_other_notes() -> None:
+    error = ConfigError("no model is named", hint="set PCO_LM")
+    error.add_note("while testing")
+    error.hint = "pass lm="
+    assert error.__notes__ == ["while testing", "next: pass lm="]
+    error.hint = ""
+    assert error.__notes__ == ["while testing"]
+
+
+def test_errors_that_are_each_others_context_have_an_end() -> None:
+    first, second = RuntimeError("first"), RuntimeError("second")
+    first.__context__, second.__context__ = second, first
+    assert list(causes_of(first)) == [first, second]
+
+
+def test_an_extra_reports_its_use_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it would send is seen in tests/attack/test_outbound.py; this much is quick."""
+    monkeypatch.delitem(sys.modules, "openvino_telemetry", raising=False)
+    monkeypatch.delenv("DO_NOT_TRACK", raising=False)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "")
+    assert import_extra("json", "a test", "none").dumps(1) == "1"
+    assert os.environ["DO_NOT_TRACK"] == "1"
+    assert os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] == "True", "an empty one is none"
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "1", "what the user set stays"
+    assert sys.modules["openvino_telemetry"] is None, "openvino takes its own stub"

@@ -1,7 +1,5 @@
 """What a notebook shows of a run, a codebook and an explanation: all of it escaped, and little."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 from pathlib import Path

@@ -5,14 +5,13 @@ prompt passes through config, data, models, method, store, verdict, policy and C
 core's inner rooms run in a copy without any of them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -23,38 +22,7 @@ from tests.build.server import Server
 
 ROOT = Path(__file__).parents[1]
 # By outer folder, commands that need it, and the extra that each says to install.
-COMMANDS = {
-    "deploy": {
-        "serve last": "serve",
-        "train --agent ./agent": "serve",
-        "batch last in.csv out.csv": "serve",
-        "view": "serve",
-        "codebook audit last": "serve",
-        "codebook export last --to json": "serve",
-        "codebook freeze last tickets": "serve",
-        "codebook log tickets@production": "serve",
-        "codebook show tickets@production": "serve",
-        "explain req-20260101-000000000000": "serve",
-    },
-    "models": {
-        "lm serve smollm2": "local",
-        "eval last --lm smollm2": "local",
-        "eval last --lm litellm/ollama/x": "litellm",
-    },
-    "paper": {
-        "reproduce table1": "bench",
-        "data fetch aime": "bench",
-        "demo --simulated": "simulated",
-        "eval last --lm simulated": "simulated",
-    },
-    "tools": {
-        "init --from data.jsonl": "start",
-        "headroom": "start",
-        "route prompts": "router",
-        "judge calibrate labels.csv": "judge",
-    },
-    "integrations": {},
-}
+COMMANDS = tomllib.loads((ROOT / "tests" / "parts.toml").read_text("utf-8"))
 OUTER = [f"promptcodebook.{part}" for part in COMMANDS]
 # Rooms of core's tests that are fast enough to run in a copy.
 ROOMS = ("config", "data", "method", "routing", "store")
@@ -102,8 +70,8 @@ def test_core_does_not_notice_that_a_part_is_deleted(part: str, tmp_path: Path) 
             python(tmp_path, "-c", "import promptcodebook.deploy.viewer.server")
         explained = pco(tmp_path, "explain", "last", "Is 7 a number?", "--lm", server.spec)
         for command, extra in COMMANDS[part].items():
-            said = pco(tmp_path, *command.split()).stderr
-            assert f"  next: pip install 'promptcodebook[{extra}]'\n" in said, (command, said)
+            stderr = pco(tmp_path, *command.split()).stderr
+            assert f"  next: pip install 'promptcodebook[{extra}]'\n" in stderr, (command, stderr)
     assert json.loads(trained.stdout)["ended"] == "finished"
     assert "Answer." in explained.stdout, explained.stderr
 

@@ -1,7 +1,5 @@
 """How a run is followed: in the log, as lines, and in one line that is redrawn."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os
@@ -16,6 +14,7 @@ from typing import Any, TextIO
 
 import pytest
 
+from promptcodebook import types
 from promptcodebook.calls import Limits, Usage
 from promptcodebook.progress import (
     QUIET_S,
@@ -30,14 +29,6 @@ from promptcodebook.progress import (
     ValidationDone,
     counting,
     watch,
-)
-from promptcodebook.types import (
-    Codebook,
-    Evaluation,
-    Parameters,
-    Ranking,
-    Rollout,
-    Step,
 )
 from tests.build.cli import ESC, began, script, step
 from tests.build.optimize import train
@@ -72,11 +63,11 @@ def test_every_step_and_validation_is_logged_and_labelled(
 ) -> None:
     caplog.set_level(logging.INFO, "promptcodebook.progress")
     run = train(tmp_path)
-    said = [r.getMessage() for r in caplog.records if r.name == "promptcodebook.progress"]
-    assert all(line.startswith("[simulated] ") for line in said)
-    assert f"run {run.id} in {run.path}: 3 steps" in said[0]
-    assert sum(line.startswith("[simulated] step 3 of 3  reward ") for line in said) == 1
-    assert any("validation untrained: " in line for line in said)
+    messages = [r.getMessage() for r in caplog.records if r.name == "promptcodebook.progress"]
+    assert all(line.startswith("[simulated] ") for line in messages)
+    assert f"run {run.id} in {run.path}: 3 steps" in messages[0]
+    assert sum(line.startswith("[simulated] step 3 of 3  reward ") for line in messages) == 1
+    assert any("validation untrained: " in line for line in messages)
 
 
 def test_lines_say_what_happened_in_order(clock: Clock) -> None:
@@ -100,30 +91,30 @@ def test_lines_say_what_happened_in_order(clock: Clock) -> None:
     ]
 
 
-SCORED = Evaluation("x", "val", (Rollout("v", reward=0.5),))
+SCORED = types.Evaluation("x", "val", (types.Rollout("v", reward=0.5),))
 
 
-@pytest.mark.parametrize(("events", "said"), [
+@pytest.mark.parametrize(("events", "message"), [
     ([LOST, StepDone(step(0, 4), 3.0)], "372 of 400 calls, 13k of 90k tokens  $0.25  2 lost\n"),
     # Of a router that learns from outcomes: neither ε nor entropy.
-    ([StepDone(replace(step(1, 4), ranking=Ranking((), 1.0, (), ())), 3.0, 0.25)],
+    ([StepDone(replace(step(1, 4), ranking=types.Ranking((), 1.0, (), ())), 3.0, 0.25)],
      "step 2  solved 25 % of inputs  reward of tries 0.050  utilisation 50 %"),
     ([replace(began(4), first=3)], "x: step 4 of 20, K = 4, simulated\n"),
     ([replace(began(4), first=20)], "x: all 20 steps are done, K = 4, simulated\n"),
     ([replace(began(4), steps=0)], "x: simulated\n"),
     ([ValidationDone(4, SCORED, False, True)], "keep: validation after step 5: 0.500 (n = 1)"),
-    ([ValidationDone(4, Evaluation("x", "val", ()), False)], "after step 5: none (n = 0)\n"),
+    ([ValidationDone(4, types.Evaluation("x", "val", ()), False)], "after step 5: none (n = 0)\n"),
     ([Note(f"a model wrote {ESC}[2J{ESC}]0;title\x07 and \ud800")],
      "a model wrote  [2J ]0;title  and ?\n"),
 ])  # fmt: skip
-def test_a_line_says(events: list[ProgressEvent], said: str) -> None:
+def test_a_line_says(events: list[ProgressEvent], message: str) -> None:
     buffer = io.BytesIO()
     stream = io.TextIOWrapper(buffer, "utf-8")
     lines = Lines(stream)
     for event in events:
         lines(event)
     written = buffer.getvalue().decode()
-    assert said in written and ESC not in written
+    assert message in written and ESC not in written
 
 
 def test_a_phase_is_said_at_most_every_two_seconds(clock: Clock) -> None:
@@ -221,15 +212,15 @@ def test_a_dumb_terminal_gets_lines(
     ]
 
 
-PARAMETERS = Parameters("", "", Codebook(()), "")
+PARAMETERS = types.Parameters("", "", types.Codebook(()), "")
 LONG_RUN = [
     replace(BEGAN, steps=500, simulated=True),
-    StepDone(Step(11, 0, 0.1, (), (), PARAMETERS, (), (), ()), 50.0),
+    StepDone(types.Step(11, 0, 0.1, (), (), PARAMETERS, (), (), ()), 50.0),
     Spent({"executor": Usage(calls=12040)}, {}, Usage(calls=12), Limits(calls=50000)),
 ]
 
 
-@pytest.mark.parametrize(("events", "said"), [
+@pytest.mark.parametrize(("events", "message"), [
     ([Phase("evil\x1b]0;title\x07\nname", 1, 4)], "pco evil ]0;title name: 1 of 4\n"),
     ([BEGAN, Spent({"executor": Usage(370)}, {}, Usage(2), Limits(400))],
      "pco step 0 of 10, calls 372 of 400, lost 2\n"),
@@ -238,7 +229,7 @@ LONG_RUN = [
     # What has no room is a fact and not the time left.
     (LONG_RUN, "pco [simulated] step 12 of 500, about 6 h 46 min left, reward none\n"),
 ])  # fmt: skip
-def test_the_line_says(events: list[ProgressEvent], said: str, clock: Clock) -> None:
+def test_the_line_says(events: list[ProgressEvent], message: str, clock: Clock) -> None:
     buffer = io.BytesIO()
     stream = io.TextIOWrapper(buffer, "utf-8")
     line = ProgressLine(stream, clock)
@@ -246,7 +237,7 @@ def test_the_line_says(events: list[ProgressEvent], said: str, clock: Clock) -> 
         line(event)
     clock.now = 3
     line(events[-1])
-    assert buffer.getvalue().decode() == said  # at once, not when a buffer is full
+    assert buffer.getvalue().decode() == message  # at once, not when a buffer is full
 
 
 @pytest.mark.parametrize("kind", [ProgressLine, Lines])

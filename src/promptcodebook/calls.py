@@ -29,8 +29,11 @@ _SPEAKERS: Mapping[object, Speaker] = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message. A message that is more than a role and a text has a `body`, the whole of it
-    as OpenAI's wire has it, and `content` says in words what is in it."""
+    """One chat message.
+
+    - `role`: "system", "user", "assistant" or "tool".
+    - `content`: its text, or in words what a message that is more than a text holds.
+    - `body`: the whole of such a message as OpenAI's wire has it (None: role and text are all)."""
 
     role: Speaker
     content: str
@@ -94,7 +97,13 @@ def rewritten(node: object, change: Callable[[dict[str, Any]], dict[str, Any]]) 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What calls cost. Tokens as the server reports them; `cost` in USD, None = unknown price."""
+    """What calls cost; two of them add up.
+
+    - `calls`: how many.
+    - `prompt_tokens`, `completion_tokens`: as the server reports them.
+    - `cached_prompt_tokens`: those of the prompt tokens that the server had cached.
+    - `cost`: US dollars; None = unknown price.
+    - `latency_s`: seconds, all calls together."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -206,8 +215,15 @@ def is_strict(node: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call. `sample` is the keyed sample seed: same request + same sample = same reply. `Roles`
-    fills in model (a full spec) and sampling. `embeds`: the reply is the message's vector."""
+    """One call.
+
+    - `role`: which role asks, such as "executor".
+    - `messages`: the chat, the oldest first.
+    - `schema`: the JSON Schema that the reply must follow (None).
+    - `sample`: the keyed sample seed: same request + same sample = same reply (0).
+    - `greedy`: whether it is asked at temperature 0, where the role has a temperature (False).
+    - `model`, `sampling`: a full spec, and how to draw; `Roles` fills both in where they are empty.
+    - `embeds`: whether the reply is the message's vector (False)."""
 
     role: Role
     messages: tuple[Message, ...]
@@ -224,9 +240,17 @@ Ending = Literal["stop", "length", "content_filter"]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back, and what it cost when it was made: only a 'live' one costs now. `dropped`
-    names fields that the endpoint refused; `estimated` = the token counts are ours; `tool_calls`
-    are as on OpenAI's wire; `cache_written` = prompt tokens put into the server's cache."""
+    """What came back, and what it cost when it was made: only a 'live' one costs now.
+
+    - `text`: the reply's text.
+    - `finish`: why it ended: 'stop', 'length' where it was cut, or 'content_filter'.
+    - `usage`: one call's tokens, US dollars and seconds.
+    - `dropped`: names of fields that the endpoint refused (none).
+    - `estimated`: whether the token counts are ours (False).
+    - `source`: 'live', or where it was kept: 'journal' or 'cache'.
+    - `vector`: the embedding, where one was asked for (none).
+    - `tool_calls`: as on OpenAI's wire (none).
+    - `cache_written`: prompt tokens put into the server's cache (0)."""
 
     text: str
     finish: Ending = "stop"
@@ -240,14 +264,23 @@ class Reply:
 
 
 class LM(Protocol):
-    """A language model. Raises LMError when there is no usable reply, Stop when it may not ask."""
+    """A language model: called with a Request, it returns a Reply. Raises LMError when there is no
+    usable reply, and Stop when it may not ask."""
 
     async def __call__(self, request: Request) -> Reply: ...
 
 
 class Chat(Protocol):
     """The LM as an executor sees it: bound to role, example and sample, metered and budgeted.
-    `extra` = further fields of the request's body, such as tools."""
+
+    - `messages`: the user's text, or a whole chat.
+    - `system`: the system prompt before them ('').
+    - `role`: who asks ("executor").
+    - `schema`: the JSON Schema that the reply must follow (None).
+    - `purpose`: tells calls with the same messages apart, such as a stage's name ('').
+    - `extra`: further fields of the request's body, such as tools (None).
+
+    Returns the Reply. Raises what an LM raises."""
 
     async def __call__(
         self,

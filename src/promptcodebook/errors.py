@@ -176,7 +176,7 @@ def plug_in(group: str, name: str, key: str, own: Iterable[str] = ()) -> Any:
     except Exception as error:
         message = f"{key} {name!r}: {entry.value} cannot be loaded: {type(error).__name__}: "
         package = entry.dist.name if entry.dist else entry.module
-        hint = f"mend or reinstall the package {package}"
+        hint = f"fix or reinstall the package {package}"
         raise ConfigError(message + message_of(error), hint=hint) from error
 
 

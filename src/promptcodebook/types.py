@@ -18,8 +18,8 @@ Channel = Literal["encoder", "generator", "codebook"]
 Component = Channel | Literal["critic"]
 """What Theorem 5 sums over: the channels, and the critic's own rubric."""
 Directive = Literal["encoder", "generator", "critic"]
-Origin = Literal["gradient", "safety", "split", "merge", "revive", "trial", "pool"]
-"""What asks for a rewrite: a gradient, a harmful text, maintenance, a trial of θ, or a pool."""
+Origin = Literal["gradient", "safety", "split", "merge", "revive", "trial"]
+"""What asks for a rewrite: a gradient, a harmful text, maintenance, or a trial of θ."""
 Variable = Directive | int
 """A text that training rewrites: θ, φ, ψ, or the index k of an instinct c_k."""
 
@@ -57,7 +57,10 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Instinct:
-    """c_k: one short natural-language directive. A `frozen` one is never rewritten."""
+    """c_k: one short natural-language directive.
+
+    - `text`: its wording, at most `update.instinct_words` words once it is rewritten.
+    - `frozen`: whether training leaves it as it is (False)."""
 
     text: str
     frozen: bool = False
@@ -65,7 +68,9 @@ class Instinct:
 
 @dataclass(frozen=True, slots=True)
 class Codebook:
-    """C = {c_0..c_{K-1}}; its order never changes."""
+    """C = {c_0..c_{K-1}}; its order never changes.
+
+    - `instincts`: the K instincts; an index k into them is an instinct's name everywhere."""
 
     instincts: tuple[Instinct, ...]
 
@@ -91,7 +96,12 @@ class Codebook:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Θ = {θ, φ, C, ψ}: everything that training rewrites."""
+    """Θ = {θ, φ, C, ψ}: everything that training rewrites.
+
+    - `encoder`: θ, the directive by which instincts are picked for an input.
+    - `generator`: φ, the directive by which they become a prompt.
+    - `codebook`: C, the K instincts.
+    - `critic`: ψ, the critic's rubric."""
 
     encoder: str
     generator: str
@@ -108,7 +118,10 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a reward says: a number in the task's range, and feedback for the critic."""
+    """What a reward returns.
+
+    - `value`: a number in the task's `reward_range`.
+    - `feedback`: what was wrong, in words, for the critic ('')."""
 
     value: float
     feedback: str = ""
@@ -126,8 +139,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of a compound executor, kept so that the critic and the report can show it. `turns`,
-    where known, are what people are shown of it: what was new to the model, and its reply."""
+    """One step of a compound executor, kept so that the critic and the report can show it.
+
+    - `name`: the step's name, the same for every example.
+    - `input`, `output`: its texts.
+    - `turns`: what people are shown of it: what was new to the model, and its reply (none)."""
 
     name: str
     input: str
@@ -137,7 +153,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """p: the composed system prompt; with `compose_per_stage` also one for each stage by name."""
+    """p: the composed system prompt.
+
+    - `text`: the prompt; with `stages` all of them, each behind its name.
+    - `stages`: with `compose_per_stage` the prompt of each stage by its name ({})."""
 
     text: str
     stages: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -170,8 +189,14 @@ class PromptLength:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What an executor returns: y, its stages, whether y was cut; JSON `fields` for a reward.
-    `usage` reports calls of its own, past `lm`; without a `cost` above 0 their price is unknown."""
+    """What an executor returns.
+
+    - `text`: y, the answer.
+    - `trace`: the stages of a compound executor (none).
+    - `truncated`: whether y was cut at a length cap (False).
+    - `fields`: what a reward may read beside the text, as JSON ({}).
+    - `usage`: calls of its own, past `lm`; without a `cost` above 0 their price is unknown (None).
+    """
 
     text: str
     trace: tuple[Stage, ...] = ()
@@ -182,8 +207,14 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """z: S distinct sorted indices (Eq. 3), who chose them, and why. `fallback`: θ made no valid
-    route for the reason `fault`, and its picks were filled up. `propensity` is its chance."""
+    """z: S distinct sorted indices (Eq. 3), who chose them, and why.
+
+    - `indices`: the instincts, rising.
+    - `explored`: whether training drew them (False).
+    - `repaired`: whether its first reply was no valid route (False).
+    - `fallback`, `fault`: θ made no valid route for this reason, and its picks were filled up.
+    - `constraints`, `analysis`: what the encoder read in the input, and its reasons.
+    - `propensity`: the chance of this route (None = not known)."""
 
     indices: tuple[int, ...]
     explored: bool = False
@@ -262,8 +293,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a chain broke, at route, compose, prompt (neither), execute, reward, critique, attribute,
-    adversary or update. `unreachable`: a model could not be asked; `lasting`: nor by waiting."""
+    """Why a chain broke.
+
+    - `stage`: route, compose, prompt (neither), execute, reward, critique, attribute, adversary or
+      update.
+    - `kind`, `message`, `hint`, `traceback`: the error's class and words, what to type, and where.
+    - `unreachable`: whether a model could not be asked; `lasting`: nor by waiting (False)."""
 
     stage: str
     kind: str
@@ -276,8 +311,16 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One forward pass (Eqs. 3-5); no reward: it failed; no `prompt_length`: version 0.1, or not
-    `metered`: its program asked past `lm`, and reported nothing."""
+    """One forward pass (Eqs. 3-5).
+
+    - `example_id`, `route`, `prompt`: the example x, z and p.
+    - `output`, `fields`, `stages`: y, as the executor returned it.
+    - `reward`: r in the task's `reward_range`; None: the rollout failed, as `failure` says.
+    - `feedback`: what the reward returned beside r ('').
+    - `truncated`: whether y was cut at its length cap (False).
+    - `usage`: what its calls took.
+    - `prompt_length`: tokens of the prompts that the executor was sent; None: not known.
+    - `metered`: False: its program asked models past `lm` and reported nothing (True)."""
 
     example_id: str
     route: Route | None = None
@@ -307,8 +350,14 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One policy over examples, in their order. `score` counts a failed rollout as the `floor`,
-    `answered` leaves it out (method decision 15); both are None over no examples."""
+    """One policy over examples, in their order.
+
+    - `name`, `split`: which policy, and where the examples are from.
+    - `rollouts`: one for each example.
+    - `floor`: the least reward (0).
+
+    `score` counts a failed rollout as the `floor`, `answered` leaves it out (method decision 15);
+    both are None over no examples."""
 
     name: str
     split: str
@@ -354,8 +403,12 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Critique:
-    """ℓ_text: the critic's score in [0, 1] and its prose; `harmful` = reasons by variable name.
-    `notes` are the other texts of its reply, by their fields' names: reports show them all."""
+    """ℓ_text: what the critic says of one rollout.
+
+    - `score`: in [0, 1].
+    - `feedback`: its prose.
+    - `harmful`: reasons why a text is harmful, by the variable's name ({}).
+    - `notes`: the other texts of its reply by their fields' names; reports show them all ({})."""
 
     score: float
     feedback: str
@@ -365,9 +418,11 @@ class Critique:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """g_θ, g_φ, {g_ck}, g_ψ; empty or absent = not to blame. `severity` rates each part's fault in
-    [0, 1] (method decision 20), in a Trace as ρ(g_v). The codebook has one number for all active
-    instincts; the paper's is a mean over them (Eq. 33)."""
+    """Textual gradients; empty or absent = not to blame.
+
+    - `encoder`, `generator`, `codebook`, `critic`: g_θ, g_φ, {g_ck} by k, g_ψ.
+    - `severity`: each part's fault in [0, 1] (method decision 20), in a Trace as ρ(g_v). The
+      codebook has one number for all active instincts; the paper's is a mean over them (Eq. 33)."""
 
     encoder: str = ""
     generator: str = ""
@@ -385,7 +440,15 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """H with what was said of it; `residual` is the δ of Theorem 5, of what was rated."""
+    """H: a rollout with what the critic made of it.
+
+    - `rollout`: the forward pass.
+    - `unit`: its reward scaled to [0, 1]; None: it failed.
+    - `verdict`: the critic's; None: it was not asked.
+    - `penalty`: ρ, times `critic.penalty_weight` (0).
+    - `gradients`: g of each text that is to blame (none).
+    - `failure`: why the critic or its attribution failed (None).
+    - `residual`: the δ of Theorem 5, of what was rated (None)."""
 
     rollout: Rollout
     unit: float | None = None
@@ -406,8 +469,14 @@ class RefusedReply:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """One LLM_upd(v, g): kept, or refused and why; `failure` where there was no text, `earlier` a
-    refused reply before `after`. Maintenance and trials give a `reason` for what is kept, too."""
+    """One LLM_upd(v, g).
+
+    - `variable`: which text: "encoder", "generator", "critic", or the index of an instinct.
+    - `before`, `after`, `gradient`: the texts.
+    - `kept`, `reason`: whether `after` took the place of `before`, and why not. Maintenance and
+      trials give a reason for what is kept, too.
+    - `failure`: why there was no text (None); `earlier`: a refused reply before `after` (None).
+    - `origin`: what asked for it ("gradient")."""
 
     variable: Variable
     before: str
@@ -433,9 +502,20 @@ class ThetaTrial:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One update of Algorithm 1: what was tried, what was rewritten, and the state after it. `ema`
-    to `evidence` are RoutingStatistics. `reverted` are the variables whose rewrite passed every
-    check and was taken back by `update.accept`; `harmful` the texts called so by now."""
+    """One update of Algorithm 1: what was tried, what was rewritten, and the state after it.
+
+    - `index`, `epoch`: counted from 0.
+    - `epsilon`: ε, the chance that a route of it was explored.
+    - `traces`: one for each example of the batch.
+    - `rewrites`: what the updater wrote, kept or refused.
+    - `parameters`: Θ after it.
+    - `ema`, `success`, `selected`, `evidence`: RoutingStatistics after it, a number for each of the
+      K instincts.
+    - `reverted`: the variables whose rewrite passed every check and was taken back by
+      `update.accept`.
+    - `ranking`: what was learned of routing, if it is (None).
+    - `harmful`: the texts called so by now.
+    - `trial`: of a rewritten θ that is on trial (None)."""
 
     index: int
     epoch: int

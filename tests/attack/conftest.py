@@ -1,7 +1,5 @@
 """Attacks take their time: all of them are `slow`, and run by `make check`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

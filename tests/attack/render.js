@@ -7,6 +7,6 @@ const render = (o) => typeof o === 'string' ? env.renderString(o, vars)
   : Array.isArray(o) ? o.map(render)
   : Object.fromEntries(Object.entries(o).map(([k, v]) => [k, render(v)]));
 const returned = JSON.parse(process.argv[3]);
-const said = process.argv[4] === 'text'
+const output = process.argv[4] === 'text'
   ? JSON.parse(env.renderString(JSON.stringify(returned), vars)) : render(returned);
-console.log(JSON.stringify(said));
+console.log(JSON.stringify(output));

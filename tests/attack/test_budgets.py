@@ -1,8 +1,6 @@
 """No budget is passed, and none is shown smaller than the bill, whatever a server does: one that
 breaks, is late, lies or asks for patience. `python -m bench.budget` runs every mode."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +9,11 @@ import pytest
 from bench.budget import MODES, Mode, attack
 from tests.build.proof_server import Served, served
 
+# Of the modes, those that no other contains.
 TRIED = (
     *("answers late 20 %", "broken 90 %, priced", "usage zero", "usage missing"),
     *("usage of one token", "Retry-After 20 under 5 s"),
 )
-"""Of the modes, those that no other contains."""
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,12 @@
-"""A whole run against a server that says back what it was sent, or turns bad on the way."""
-
-from __future__ import annotations
+"""A whole run against a hostile server, instincts that are code, and runs that are born at once."""
 
 import json
+import random
+import shutil
 import sqlite3
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,8 +17,12 @@ from aiohttp import web
 
 from promptcodebook.base.sqlite import unpack
 from promptcodebook.errors import StoreError
-from promptcodebook.store.runs import list_runs
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import find_run, list_runs
 from tests.build.cli import pco, served
+from tests.build.exports import fresh, live, written
 from tests.build.project import QUICK, folder  # noqa: F401
 from tests.build.server import Server, Step, fails, pours, raw, says
 
@@ -25,8 +32,8 @@ KEY = "sk-hostile-0123456789"
 def echo(status: int) -> Step:
     async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         heard = json.dumps(dict(request.headers))
-        said = says(heard) if status == 200 else fails(status, heard)
-        return await said(request, body)
+        reply = says(heard) if status == 200 else fails(status, heard)
+        return await reply(request, body)
 
     return step
 
@@ -70,9 +77,106 @@ def test_a_run_against_a_hostile_server_ends_in_words_and_without_the_key(
     with served(server):
         args = ("train", "--lm", server.spec, "--set", "retries=0", *QUICK)
         result = pco(*args, cwd=folder)
-    said = result.out + result.err
-    assert result.code in (0, 1) and "Traceback" not in said and "internal error" not in said
+    printed = result.out + result.err
+    assert result.code in (0, 1) and "Traceback" not in printed and "internal error" not in printed
     assert "pco: error" in result.err or "test split" in result.out
-    assert KEY not in said
+    assert KEY not in printed
     (run,) = list_runs(folder / "runs")
     assert not any(KEY in text for text in everything_in(run.path))
+
+
+# kill -9 while runs are being made: whatever is left is in nobody's way.
+
+HEADER = Header(id="", created="2026-01-31T15:45:02+00:00", version="0", task="attack")
+MAKE = """
+import pathlib, sys
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
+header = Header(id="", created=sys.argv[2], version="0", task="attack")
+print("ready", flush=True)
+while True:
+    RunStore.create(pathlib.Path(sys.argv[1]), header).close()
+"""
+KILLS = 12
+
+
+def test_runs_killed_at_any_moment_of_their_making(tmp_path: Path) -> None:
+    draw = random.Random(7)
+    left, seen = 0, set[str]()
+    for _ in range(KILLS):
+        child = subprocess.Popen(
+            [sys.executable, "-c", MAKE, str(tmp_path), HEADER.created],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with child:
+            assert child.stdout is not None and child.stdout.readline() == "ready\n"
+            time.sleep(draw.uniform(0.0, 0.03))
+            child.kill()
+        listed = list_runs(tmp_path)
+        half_made = {f.name for f in tmp_path.iterdir()} - {run.id for run in listed}
+        left += bool(half_made - seen)
+        seen |= half_made
+        if listed:
+            assert find_run(tmp_path, "last").name in {run.id for run in listed}
+        assert {run.id for run in list_runs(tmp_path)} >= {run.id for run in listed}
+        RunStore.create(tmp_path, HEADER).close()
+    assert left, "no kill hit a run that was being made"
+
+
+# Instincts that are templates, in an export whose tool has a template engine of its own.
+
+_ENGINE = Path(__file__).parents[2] / "requirements" / "npm" / "node_modules" / "nunjucks"
+_NODE = shutil.which("node")
+_RENDER = Path(__file__).with_name("render.js")
+INPUT = "{{ range.constructor('return 1')() }} of {% raw %}{# mine #}"
+COMPOSE = f"""
+from prompts import compose
+print(json.dumps(compose({{"vars": {{"input": {INPUT!r}}}}})))
+"""
+
+
+# They write to the disk, read the environment, or hide what comes behind them.
+HOSTILE_TEXTS = (
+    "{{ range.constructor('CODE')() }}",
+    "{% set x = range.constructor('CODE')() %}",
+    "{{ env.LOOT }} {%- if true -%} shown {%- endif -%} {# hidden #}",
+    "{% raw %} {{ '{' }} {% endraw %} {{ env.LOOT }} {# hidden #} {{%{{#{",
+)
+
+
+def writing(marker: Path) -> str:
+    """JavaScript without a quotation mark, so that it is one in every quotation."""
+    fs, path = (",".join(str(ord(c)) for c in text) for text in ("fs", str(marker)))
+    written = f"String.fromCharCode({path}),process.env.LOOT"
+    return f"process.getBuiltinModule(String.fromCharCode({fs})).writeFileSync({written})"
+
+
+def rendered(place: Path, chat: Any, mode: str) -> Any:
+    assert _NODE is not None
+    done = subprocess.run(
+        [_NODE, _RENDER, str(_ENGINE), json.dumps(chat), mode],
+        cwd=place, env={"LOOT": "sk-victim"}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(
+    _NODE is None or not _ENGINE.is_dir(), reason="needs node, and npm ci in requirements/npm"
+)
+@pytest.mark.parametrize("mode", ["object", "text"])
+@pytest.mark.parametrize("instinct", HOSTILE_TEXTS)
+def test_promptfoo_runs_no_instinct(instinct: str, mode: str, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    text = instinct.replace("CODE", writing(marker))
+    tree = json.loads(live().text())
+    tree |= {"compose": "verbatim", "encoder": "", "select": 1, "codebook": [{"text": text}]}
+    written(tmp_path, "promptfoo", PolicyFile.model_validate_json(json.dumps(tree)))
+    chat = fresh(tmp_path, COMPOSE, "simulated")
+    messages = rendered(tmp_path, chat, mode)
+    assert not marker.exists(), f"an instinct ran: {marker.read_text('utf-8')}"
+    assert "sk-victim" not in repr(messages)
+    system, user = (message["content"] for message in messages)
+    assert text in system, "what the model reads is what was learned"
+    assert user == INPUT

@@ -1,12 +1,11 @@
 """JSON from outside that no parser or number can hold: each reader fails in its own words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from promptcodebook.tools.prompts.pool import read_pool
 
 import promptcodebook as pco
 from promptcodebook.cli.policies import _columns
@@ -18,13 +17,12 @@ from promptcodebook.models.providers.library import Declined, arguments_of
 from promptcodebook.run.evaluation import Side
 from promptcodebook.tasks.program import body_fields
 from promptcodebook.tasks.rewards import apply_reward, make_reward
-from promptcodebook.tools.prompts.pool import read_pool
 from promptcodebook.tools.proposal import Column
 from promptcodebook.types import Output
 
 LISTS, OBJECTS = "[" * 200_000, '{"a":' * 200_000
+# It is valid JSON, and deeper than what walks it later can go.
 NESTED = "[" * 500 + "]" * 500
-"""It is valid JSON, and deeper than what walks it later can go."""
 HUGE = "1" * 400
 EXAMPLE = pco.Example("e1", "x", "y")
 

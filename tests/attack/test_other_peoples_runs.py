@@ -1,7 +1,5 @@
 """A run folder from somebody else: its code is not run, its address not called, no key sent."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -113,9 +111,9 @@ def gift(_made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 @pytest.mark.parametrize("use", USES)
 def test_a_run_that_bears_no_mark_runs_nothing_and_calls_nobody(gift: Gift, use: str) -> None:
     result = gift.open(USES[use])
-    said = result.error(2, "does not bear your mark", "evil.py:reward", "--trust")
+    message = result.error(2, "does not bear your mark", "evil.py:reward", "--trust")
     assert gift.untouched
-    assert not any(secret in said for secret in SECRETS.values())
+    assert not any(secret in message for secret in SECRETS.values())
 
 
 def test_telemetry_that_somebody_else_chose_is_not_sent(gift: Gift) -> None:
@@ -216,12 +214,12 @@ def test_a_policy_file_can_hold_neither_code_nor_address(gift: Gift, tmp_path: P
     assert gift.untouched
 
 
+# Body fields of a stranger's file: with the one a library sends the key to another address, with
+# the other a provider sends what was asked there. tests/config/test_config.py has more.
 THEFTS: dict[str, Any] = {
     "api_base": "{url}",
     "tools": [{"type": "mcp", "server_label": "x", "server_url": "{url}"}],
 }
-"""Body fields of a stranger's file: with the one a library sends the key to another address, with
-the other a provider sends what was asked there. tests/config/test_config.py has more."""
 FILE_USES: dict[str, tuple[str, ...]] = {
     "explain": ("explain", "{file}", "x"),
     "prompt": ("prompt", "{file}", "x"),

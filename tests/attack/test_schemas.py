@@ -1,7 +1,5 @@
 """Schemas that a caller of `pco lm serve` sends to use up its memory and its time."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any
@@ -13,12 +11,12 @@ from promptcodebook.errors import ServerFault
 from promptcodebook.models.local import openvino
 from promptcodebook.models.local.engine import Job
 from promptcodebook.models.local.openvino import HiddenStates, OpenVinoEngine
-from tests.build.local_http import SAID, up
+from tests.build.local_http import CHAT, up
 from tests.build.openvino import _HEADER, RUNTIME, Pipeline
 from tests.build.proxied import ask
 
+# The bound of an answer, on a busy machine; what the attacks aim at is minutes.
 _QUICK_S = 5.0
-"""The bound of an answer, on a busy machine; what the attacks aim at is minutes."""
 
 
 def nested(kind: str, depth: int) -> dict[str, Any]:
@@ -95,7 +93,7 @@ def engine(*pipelines: Pipeline) -> OpenVinoEngine:
 
 def wanting(schema: Any) -> dict[str, Any]:
     wrapped = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    return {"messages": SAID, "max_tokens": 4, "response_format": wrapped}
+    return {"messages": CHAT, "max_tokens": 4, "response_format": wrapped}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -173,7 +171,7 @@ async def test_parts_that_are_no_text_are_refused_and_not_dropped() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     text = {"type": "text", "text": "What is in it?"}
     async with up(engine()) as url:
-        for part, said in [
+        for part, message in [
             (image, "image_url"),
             ({"type": "input_audio", "input_audio": {}}, "input_audio"),
             ({"type": "text"}, "no text"),
@@ -183,4 +181,4 @@ async def test_parts_that_are_no_text_are_refused_and_not_dropped() -> None:
             messages = [{"role": "user", "content": [text, part]}]
             status, answer, _ = await ask(url, json={"messages": messages})
             assert (status, answer["error"]["param"]) == (400, "messages")
-            assert said in answer["error"]["message"]
+            assert message in answer["error"]["message"]

@@ -1,7 +1,5 @@
 """Callers who mean harm to a served policy: each gets its status, and the server lives."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json
@@ -23,10 +21,10 @@ import aiohttp
 import pytest
 
 from promptcodebook.deploy.http.admission import RequestLimits
-from tests.build.proxied import SAID, Setup, Up, one_call, up
+from tests.build.proxied import CHAT, Setup, Up, one_call, up
 from tests.build.server import says
 
-CHAT = (
+HEAD = (
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 )
 LIMITS = RequestLimits(body_mb=1.0, head_s=0.5, body_s=0.5)
@@ -37,7 +35,7 @@ async def served() -> AsyncGenerator[Up]:
     """A server that, whatever was done to it, answers the next caller."""
     async with up(setup=Setup(limits=LIMITS)) as running:
         yield running
-        status, _, _ = await running.ask(json={"messages": SAID})
+        status, _, _ = await running.ask(json={"messages": CHAT})
         assert status == 200
 
 
@@ -73,8 +71,8 @@ async def test_a_body_of_100_mb_is_refused_and_not_kept(served: Up) -> None:
     length = b"Content-Length: 104857600\r\n\r\n"
     tracemalloc.start()
     try:
-        answer = await send(served, CHAT + length, *[b"x" * 2**20] * 100)
-        chunked = CHAT + b"Transfer-Encoding: chunked\r\n\r\n"
+        answer = await send(served, HEAD + length, *[b"x" * 2**20] * 100)
+        chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
         chunk = b"100000\r\n" + b"x" * 2**20 + b"\r\n"
         other = await send(served, chunked, *[chunk] * 100)
         peak = tracemalloc.get_traced_memory()[1]
@@ -87,15 +85,15 @@ async def test_a_body_of_100_mb_is_refused_and_not_kept(served: Up) -> None:
 
 async def test_10_000_headers_are_refused(served: Up) -> None:
     many = b"".join(b"X-%d: y\r\n" % n for n in range(10_000))
-    assert status_of(await send(served, CHAT + many + b"\r\n")) == 400
-    assert status_of(await send(served, CHAT + b"X: " + b"y" * 100_000 + b"\r\n\r\n")) == 400
+    assert status_of(await send(served, HEAD + many + b"\r\n")) == 400
+    assert status_of(await send(served, HEAD + b"X: " + b"y" * 100_000 + b"\r\n\r\n")) == 400
 
 
 async def test_who_sends_a_head_or_a_body_slowly_is_hung_up_on(served: Up) -> None:
     slow = [b"X: y\r\n"] * 2000
-    heads = [send(served, CHAT, *slow, pause=0.05) for _ in range(20)]
+    heads = [send(served, HEAD, *slow, pause=0.05) for _ in range(20)]
     length = b"Content-Length: 1000\r\n\r\n"
-    bodies = [send(served, CHAT + length, *[b" "] * 900, pause=0.05) for _ in range(5)]
+    bodies = [send(served, HEAD + length, *[b" "] * 900, pause=0.05) for _ in range(5)]
     silent = [send(served) for _ in range(5)]
     answers = await asyncio.gather(*heads, *bodies, *silent)
     assert set(answers[:20]) == {b""} == set(answers[25:])
@@ -123,7 +121,7 @@ async def test_a_compressed_body_is_not_unpacked(served: Up) -> None:
     "model", ["../../etc/passwd", "pco/../../secret.json", "pco//etc/passwd", "pco/tickets@x/..%2f"]
 )
 async def test_a_path_is_no_model(served: Up, model: str) -> None:
-    status, answer, _ = await served.ask(json={"messages": SAID, "model": model})
+    status, answer, _ = await served.ask(json={"messages": CHAT, "model": model})
     assert status == 404 and model not in json.dumps(answer)
     for path in (f"/v1/models/{model}", f"/{model}", "/v1/models/%2e%2e%2f%2e%2e%2fetc%2fpasswd"):
         assert (await served.ask(path))[0] == 404
@@ -141,7 +139,7 @@ async def test_a_malformed_request_is_logged_by_nobody(
     served: Up, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    for sent in (b"GET / private-text HTTP/9\r\n\r\n", CHAT + b"private-text\r\n\r\n"):
+    for sent in (b"GET / private-text HTTP/9\r\n\r\n", HEAD + b"private-text\r\n\r\n"):
         assert status_of(await send(served, sent)) == 400
     await served.ask(data=b'{"messages": "private-text"')
     assert "private-text" not in caplog.text
@@ -150,7 +148,7 @@ async def test_a_malformed_request_is_logged_by_nobody(
 async def test_wrong_keys_get_401_and_no_more() -> None:
     async with up(setup=Setup(keys=("right-key-4711",), limits=LIMITS)) as served:
         for given in ("Bearer wrong", "Bearer ", "Basic cmlnaHQ=", "right-key-471", "B" * 4000):
-            sent: Any = {"json": {"messages": SAID}, "headers": {"Authorization": given}}
+            sent: Any = {"json": {"messages": CHAT}, "headers": {"Authorization": given}}
             status, answer, headers = await served.ask(**sent)
             assert status == 401 and headers["www-authenticate"] == "Bearer"
             assert "right-key" not in json.dumps(answer)
@@ -201,7 +199,7 @@ async def served_apart(folder: Path, handles: int = 4096) -> AsyncGenerator[str]
 async def answered_s(http: aiohttp.ClientSession, url: str) -> float:
     """Seconds until a short request is answered with 200."""
     begun = time.perf_counter()
-    async with http.post(f"{url}/chat/completions", json={"messages": SAID}) as answer:
+    async with http.post(f"{url}/chat/completions", json={"messages": CHAT}) as answer:
         assert answer.status == 200
         await answer.read()
     return time.perf_counter() - begun
@@ -233,7 +231,7 @@ async def test_one_address_has_so_many_connections_at_work_and_no_more(tmp_path:
         lines = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]()
         for _ in range(60):  # each is at work before the next one comes
             lines.append(await asyncio.open_connection(parts.hostname, parts.port))
-            lines[-1][1].write(CHAT + b"Content-Length: 1000\r\n\r\n")
+            lines[-1][1].write(HEAD + b"Content-Length: 1000\r\n\r\n")
             await asyncio.sleep(0.02)
         await asyncio.sleep(0.5)
         hung_up = [reader.at_eof() or reader.exception() is not None for reader, _ in lines]
@@ -250,7 +248,7 @@ async def test_one_key_that_floods_leaves_places_to_another() -> None:
         served.upstream.default = says(delay=5.0)
         flood = {"Authorization": "Bearer flooding-key-1"}
         many = [
-            asyncio.ensure_future(served.ask(json={"messages": SAID}, headers=flood))
+            asyncio.ensure_future(served.ask(json={"messages": CHAT}, headers=flood))
             for _ in range(200)
         ]
         await served.upstream.seen(48)
@@ -258,7 +256,7 @@ async def test_one_key_that_floods_leaves_places_to_another() -> None:
         served.upstream.default = says()
         begun = time.perf_counter()
         other = {"Authorization": "Bearer patient-key-1"}
-        statuses = [(await served.ask(json={"messages": SAID}, headers=other))[0] for _ in range(5)]
+        statuses = [(await served.ask(json={"messages": CHAT}, headers=other))[0] for _ in range(5)]
         taken = time.perf_counter() - begun
         for each in many:
             each.cancel()
@@ -269,7 +267,7 @@ async def test_one_key_that_floods_leaves_places_to_another() -> None:
 async def test_four_callers_with_15_mb_texts_slow_nobody_down(tmp_path: Path) -> None:
     """Texts of words; each caller sends the next as soon as the last one is answered."""
     text = body("a b c " * (15 * 2**20 // 6))
-    request = CHAT + b"Content-Length: %d\r\n\r\n" % len(text) + text
+    request = HEAD + b"Content-Length: %d\r\n\r\n" % len(text) + text
     over, sent = threading.Event(), list[int]()
 
     def floods(host: str, port: int) -> None:

@@ -1,7 +1,5 @@
 """Broken and hostile servers on a real socket: every call ends soon, counted, the key unseen."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json
@@ -25,15 +23,15 @@ from promptcodebook.lm.stack import Endpoints
 from promptcodebook.lm.structured import Ask
 from tests.build.method import Counts
 
+# From the request's head to the pieces to send; after the last one the connection is closed.
 Attack = Callable[[bytes], AsyncIterator[bytes]]
-"""From the request's head to the pieces to send; after the last one the connection is closed."""
 
 
 def completion(text: object, **choice: object) -> bytes:
     """The JSON of a chat completion."""
-    said = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop", **choice}
+    first = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop", **choice}
     usage = {"prompt_tokens": 7, "completion_tokens": 3}
-    return json.dumps({"choices": [said], "usage": usage}).encode()
+    return json.dumps({"choices": [first], "usage": usage}).encode()
 
 
 def http(body: bytes, *headers: str, status: str = "200 OK", length: int | None = -1) -> bytes:
@@ -136,6 +134,7 @@ def gigabyte() -> bytes:
 SPACES = b" " * 65536
 
 PACKED, CHUNKED = "Content-Encoding: gzip", "Transfer-Encoding: chunked"
+# Bodies with status 200 that are no completion.
 UNREADABLE = {
     "HTML": b"<!doctype html><title>Sign in</title>",
     "an empty body": b"",
@@ -156,7 +155,6 @@ UNREADABLE = {
     "content an object": completion({"a": 1}),
     "a stream": b'data: {"choices": []}\n\ndata: [DONE]\n\n',
 }
-"""Bodies with status 200 that are no completion."""
 DROPPED = {
     "nothing at all": at_once(),
     "half a head": at_once(b"HTTP/1.1 200 OK\r\nConte"),
@@ -203,6 +201,8 @@ REFUSED = {
     "the key in a redirect": echo_header,
 }
 INTERIM = for_ever(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.01)
+# Nothing that could be read came, so each of these calls fails: each try is counted as one of the
+# incidents, and without one nothing is tried again.
 BROKEN: dict[str, tuple[Attack, tuple[str, ...]]] = {
     **{name: (attack, ("dropped",)) for name, attack in DROPPED.items()},
     **{name: (attack, ("malformed_body",)) for name, attack in MALFORMED.items()},
@@ -212,8 +212,6 @@ BROKEN: dict[str, tuple[Attack, tuple[str, ...]]] = {
     **{name: (attack, ()) for name, attack in REFUSED.items()},
     "endless interim answers": (INTERIM, ("timeout", "dropped")),
 }
-"""Nothing that could be read came, so each of these calls fails: each try is counted as one of the
-incidents, and without one nothing is tried again."""
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Intervals of means: what they are exactly, and how often they err."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -1,9 +1,8 @@
 """What counts as a word and a sentence in every script, and all that goes by it: copies, answers,
 the parts of a prompt."""
 
-from __future__ import annotations
-
 import tomllib
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,14 @@ def test_a_rewrite_that_copies_an_input_is_refused_in_every_script(language: str
     assert check(0, OTHER.get(language, "Be brief."), "Be brief.", ()) is None
     [(start, end, _)] = check.find(copied)
     assert copied[start:end] == asked.strip(marks)
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+@pytest.mark.parametrize("language", [*INPUTS, "wide"])
+def test_a_copy_is_one_in_every_form_of_its_letters(language: str, form: Any) -> None:
+    asked = {**INPUTS, "wide": "ＯＲＤＥＲ １２ ﾊﾞｯｸﾞ ３４ ＣＤ ５６ ＥＦ ７８"}[language]
+    check = NoLeakCheck([Example("e1", asked)])
+    assert check(0, unicodedata.normalize(form, asked), "", ()) is not None
 
 
 @pytest.mark.parametrize(("answer", "text", "leaks"), CASES["answers"])
@@ -82,6 +89,7 @@ def test_lengths_count_the_same_in_every_script() -> None:
     assert count_words("don't stop - now") == 4 and count_words("") == 0
     assert count_words("请用简短的语言回答") == 7 and count_words("नमस्ते दुनिया") == 2
     assert words_of("नमस्ते") == ["नमस्ते"] and words_of("が") == ["が"]
+    assert str(count_words("မြန်မာ")) == "1"  # and not "True"
     long = "请先道歉再说明。" * 30
     assert "over the cap of 60" in (LengthCheck(Update(instinct_words=60))(0, long, "", ()) or "")
     assert cut_at_sentence(long, 60) == "请先道歉再说明。" * 10

@@ -1,7 +1,5 @@
 """The sync façade: results, errors, a running loop, and Ctrl-C."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

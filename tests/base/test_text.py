@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -77,6 +75,12 @@ BARE = 'Count the words, and say "done" at the end.'
     f"{BARE}\n\n---\nThis revised instinct is more concise.", f"{BARE}\n\n**Word count:** 11",
     f"{BARE}\n\nChanges made:\n- shorter\n\n- clearer",
     f"{BARE}\n\nExplanation: I removed the second sentence.",
+    f"Voici l'instinct révisé :\n{BARE}", f"Hier ist der überarbeitete Text:\n\n{BARE}",
+    f"Aquí tienes el texto mejorado: {BARE}", f"以下是修改后的文本：\n{BARE}",
+    f"修正後のテキスト：{BARE}", f"「{BARE}」", f"> {BARE}", f"Sure! Here you go:\n{BARE}",
+    f"~~~\n{BARE}\n~~~", json.dumps([{"text": BARE}]), f"\ufeff{BARE}\u200b", f"*{BARE}*",
+    f"{BARE}<|eot_id|><|end_of_text|>", f"{BARE}\n\n---\nI hope this helps!",
+    f"{BARE}\n\n（修改说明：删除了第二句）",
 ])  # fmt: skip
 def test_what_a_model_puts_around_the_text_it_was_asked_for_is_taken_off(wrapped: str) -> None:
     assert strip_wrapping(wrapped) == BARE
@@ -93,6 +97,13 @@ def test_what_a_model_puts_around_the_text_it_was_asked_for_is_taken_off(wrapped
     "Say \"I'm sorry, but I can't help with that\" to all else.", "{x} and {y}", "{name}: be kind",
     "Compare both.\nThe new version must be quoted first.", "Wrap it in <answer></answer>.",
     "[Role] You are a clerk.", "Be short.\nUse 12 words", '{"a": "x", "b": "y"} is the form.',
+    "I cannot stress enough: cite the source.", "I will not accept answers without units.",
+    "Sorry is no answer: state the result.", "抱歉的语气不要使用，直接回答。",
+    "我无法强调这一点的重要性：检查单位。", "无法确定时，说明缺少哪些信息。",
+    "申し訳ありませんと書かず、結論を述べる。", "죄송하다는 말 없이 바로 답하라.",
+    "Lo siento no basta: da la cifra.", "Извините, но всегда указывайте единицы.",
+    "Désolé de la longueur, mais cite la source.", "1. Read the question twice.",
+    "End with JSON:\n```json\n{\"a\": 1}\n```", "以下是规则：先检查单位。",
 ])  # fmt: skip
 def test_ordinary_prose_keeps_every_character_and_may_be_a_text(text: str) -> None:
     assert strip_wrapping(text) == text and fault_in_text(text) is None
@@ -104,15 +115,26 @@ def test_ordinary_prose_keeps_every_character_and_may_be_a_text(text: str) -> No
         "Sorry, I am unable to do so.", "I apologize, but no.", "I cannot assist with that.",
         "As an AI language model, I cannot write this.", '"I\'m sorry, but I can\'t help."',
         "Es tut mir leid, das geht nicht.", "抱歉，我无法帮助您。", "申し訳ありません。",
+        "I'm afraid I can't do that.", "Unfortunately, I cannot help with this request.",
+        "Apologies, but I can't continue.", "This request violates my content policy.",
+        "Leider kann ich dabei nicht helfen.", "Je ne peux pas vous aider.",
+        "No puedo ayudarte con eso.", "Não posso ajudar com isso.", "Non posso aiutarti.",
+        "Я не могу помочь с этим запросом.", "作为一个AI语言模型，我无法改写。",
+        "すみませんが、それはできません。", "도와드릴 수 없습니다.", "ขออภัย ฉันไม่สามารถช่วยได้",
+        "عذراً، لا أستطيع المساعدة.", "क्षमा करें, मैं मदद नहीं कर सकता।", "Üzgünüm, yardımcı olamam.",
+        "סליחה, אני לא יכול לעזור.", "Xin lỗi, tôi không thể giúp.",
     )),
     *((text, "asked") for text in (
         "I can't see the text.", "Could you please share the text?", "It seems there is no text.",
         "I'd be happy to help! Send the text.",
     )),
-    *((text, "nothing") for text in ("None", "N/A.", "No changes needed.", "(no change)",
+    *((text, "nothing") for text in ("None", "N/A.", "No changes needed.", "(no change)", "...",
+                                     "无需修改。", "変更は不要です。", "无",
+                                     "Keine Änderung nötig.",
                                      "The instinct is already clear and specific.")),
     *((text, "index") for text in ("3", "[3]", "Instinct 3", "c3", "#3.", "Entry: 12")),
-    *((text, "label") for text in ("Revised instinct:", "## New directive")),
+    *((text, "label") for text in ("Revised instinct:", "## New directive",
+                                   "Here is the revised instinct:")),
     *((text, "tag") for text in ("<instinct>", "</text>", "<rewrite/>", "<|im_end|>", "[INST]")),
     *((text, "JSON") for text in ("{}", '{"index": 3}', '{"error": "filtered"}', '{"text": null}',
                                   '{"a": "x", "b": "y"}')),

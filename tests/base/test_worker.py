@@ -1,7 +1,5 @@
 """Calls in processes that are killed at a limit: reused, limited, and gone with their caller."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import os

@@ -1,7 +1,5 @@
 """An agent's program and functions that run it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -52,5 +50,5 @@ async def answer(agent: pco.Agent, lm: ScriptedLM, prompt: Any = "Say P.") -> pc
     return await agent(prompt, EXAMPLE, BoundChat(lm, lambda purpose: 0, prompt=prompt))
 
 
-def said(lm: ScriptedLM, at: int = -1) -> list[str]:
+def texts(lm: ScriptedLM, at: int = -1) -> list[str]:
     return [m.content for m in lm.history[at].messages]

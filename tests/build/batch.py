@@ -1,7 +1,5 @@
 """Files of rows, and an endpoint that answers them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@
 - ```console``` is typed: each line after `$ `; those that begin with `pco ` are run.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shlex

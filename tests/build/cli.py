@@ -1,7 +1,5 @@
 """`pco` run within the test's own process, and a chat server in a thread beside it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -4,8 +4,6 @@ Run as a program of its own, since they read the address from the environment as
 Nothing in them is changed, and nothing but the address is told to them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """What a test waits for, at any speed: an event loop's clock that it moves on, and conditions."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path

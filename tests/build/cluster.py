@@ -1,7 +1,5 @@
 """A Postgres of its own, from Debian's package: private, on loopback, gone with the test."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

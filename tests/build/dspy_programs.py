@@ -6,8 +6,6 @@ all inputs. As a script it loads a saved program in a process of its own and ans
     python -m tests.build.dspy_programs FILE
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -75,8 +73,8 @@ def reply(request: Request) -> Any:
     system = request.messages[0].content
     if "`answer`" not in system:
         return "[[ ## plan ## ]]\nthink\n\n[[ ## completed ## ]]"
-    said = re.findall(r"say ([A-Z]+)\.", system)
-    return f"[[ ## reasoning ## ]]\nhm\n\n[[ ## answer ## ]]\n{' '.join(said) or 'no idea'}\n"
+    words = re.findall(r"say ([A-Z]+)\.", system)
+    return f"[[ ## reasoning ## ]]\nhm\n\n[[ ## answer ## ]]\n{' '.join(words) or 'no idea'}\n"
 
 
 def model(function: Callable[[Request], Any] = reply) -> ScriptedLM:

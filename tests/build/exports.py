@@ -1,7 +1,5 @@
 """Exports of a policy: written, built again and asked live."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The golden trace of Algorithm 1: its settings, draws, rows and scripted model."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 

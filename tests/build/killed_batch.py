@@ -1,7 +1,5 @@
 """A batch in a process that a test kills: `python -m tests.build.killed_batch FOLDER`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

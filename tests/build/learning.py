@@ -113,5 +113,5 @@ async def keep(path: Path, logs: Logs, ref: str, version: str) -> None:
     for each in logs:
         log.put(replace(each.served, ref=ref, version=version))
     for each in logs:
-        await log.give(Feedback(each.served.id, each.reward or 0.0, each.said), None)
+        await log.give(Feedback(each.served.id, each.reward or 0.0, each.text), None)
     log.close()

@@ -1,7 +1,5 @@
 """The local server over an engine that a test steps through."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -77,7 +75,7 @@ class ScriptedEngine:
         self.closed += 1
 
 
-SAID = [{"role": "user", "content": "Count to two."}]
+CHAT = [{"role": "user", "content": "Count to two."}]
 
 
 @asynccontextmanager

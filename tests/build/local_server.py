@@ -1,8 +1,6 @@
 """A served model as a process of its own: `transformers serve`, or ours; started, waited for, and
 taken down whole."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -145,5 +143,5 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -
         with suppress(urllib.error.URLError, OSError), direct.open(f"{url}/health", timeout=5):
             return
         time.sleep(0.2)
-    said = log.read_text("utf-8", "replace")[-4000:]
-    raise AssertionError(f"transformers serve did not come up (exit {process.poll()}):\n{said}")
+    tail = log.read_text("utf-8", "replace")[-4000:]
+    raise AssertionError(f"transformers serve did not come up (exit {process.poll()}):\n{tail}")

@@ -1,7 +1,5 @@
 """The parts of the method put together for a test; only the language model is scripted."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
@@ -95,7 +93,7 @@ def attributed(
     )
 
 
-def said(request: Request) -> str:
+def sent(request: Request) -> str:
     """All that a request says, system and user turns together."""
     return "\n".join(m.content for m in request.messages)
 
@@ -118,7 +116,7 @@ def saying(role: str, reply: Scripted, about: str = "") -> ScriptedLM:
     """The talkative model, but for its replies in one role (about one input)."""
 
     def answer(request: Request) -> Scripted:
-        mine = request.role == role and about in said(request) and not is_own_gradient(request)
+        mine = request.role == role and about in sent(request) and not is_own_gradient(request)
         return reply if mine else talkative(request)
 
     return ScriptedLM().reply_with(answer)
@@ -128,8 +126,8 @@ def answering(**by_role: Callable[[Request], Scripted | None]) -> ScriptedLM:
     """The talkative model, but for what these say of a request in their roles (None = nothing)."""
 
     def answer(request: Request) -> Scripted:
-        said_of = by_role.get(request.role)
-        made = said_of(request) if said_of and not is_own_gradient(request) else None
+        reply_of = by_role.get(request.role)
+        made = reply_of(request) if reply_of and not is_own_gradient(request) else None
         return talkative(request) if made is None else made
 
     return ScriptedLM().reply_with(answer)
@@ -151,7 +149,7 @@ def talkative(request: Request) -> Scripted:
         case "attribution":
             return attributed("say it plainly", {k: f"sharpen {k}" for k in range(4)}, "read x")
         case _:
-            return f"rewritten {len(said(request)) % 97} {request.sample % 10_000}"
+            return f"rewritten {len(sent(request)) % 97} {request.sample % 10_000}"
 
 
 class Shuffled:

@@ -1,7 +1,5 @@
 """Texts that are code in some language, wherever they get in as they are."""
 
-from __future__ import annotations
-
 NASTY = (
     'kind\nexecutor = { command = "touch PWNED" }\n#',
     "kind\r\nexecutor = 'agent.py:run'",

@@ -7,8 +7,6 @@ It goes to stdout, a JSON text for each cell; an error in a cell, or in what it 
 real kernel runs the same notebook in the local tests, whose environment has Jupyter.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """A server that stores feedback, and the settings of a canary's trial."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +16,7 @@ from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.versions import RegistrySource
 from promptcodebook.routing.ranking import buckets_of
 from tests.build.clock import until
-from tests.build.proxied import SAID, Setup, Up, one_call, up
+from tests.build.proxied import CHAT, Setup, Up, one_call, up
 from tests.build.registry import PRODUCTION, open_gate
 
 
@@ -78,10 +76,10 @@ class Trial:
     async def prompted(self, key: str = "", model: str = "", **headers: str) -> tuple[str, str]:
         """A request's id and the version that it got."""
         sent = {**headers, **({"Authorization": f"Bearer {key}"} if key else {})}
-        body = {"messages": SAID, "model": model or "pco/tickets"}
-        status, _, said = await self.served.ask(json=body, headers=sent)
+        body = {"messages": CHAT, "model": model or "pco/tickets"}
+        status, _, answer = await self.served.ask(json=body, headers=sent)
         assert status == 200
-        return said["x-request-id"], said["x-pco-version"]
+        return answer["x-request-id"], answer["x-pco-version"]
 
     async def rewarded(self, reward: Callable[[str, int], float], most: int = 150) -> None:
         """Sends requests with feedback until the canary is over or a limit is reached."""

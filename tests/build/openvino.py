@@ -1,7 +1,5 @@
 """A pipeline of OpenVINO that a test steps through."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
@@ -9,8 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from promptcodebook.models.local.gguf import GgufHeader
-from promptcodebook.models.local.openvino import Runtime
+from promptcodebook.models.local.openvino import GgufHeader, Runtime
 
 _END = 2
 

@@ -1,7 +1,5 @@
 """A small training run: its data, reward and settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

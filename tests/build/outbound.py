@@ -6,8 +6,6 @@ the system allows one) has no way out: its kernel counts what any code, compiled
 tried to send, and lists what listens.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -115,7 +113,7 @@ def watched(folder: Path, *command: str, isolated: bool = True, **environ: str) 
 
 
 # Extras that no test tool needs: `make test-local` has them.
-ELSEWHERE = {"datasets", "mlflow", "presidio", "grpo", "smollm2", "local", "wandb"}
+ELSEWHERE = {"datasets", "mlflow", "grpo", "smollm2", "local", "wandb"}
 
 
 # What may be written to the home folder: our secret, and libraries' caches.

@@ -1,7 +1,5 @@
 """Public scorers' verdicts and benchmarks' rows, which lie outside the repository."""
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib

@@ -1,7 +1,5 @@
 """Policy files and headers of runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

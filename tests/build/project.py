@@ -1,7 +1,5 @@
 """A small project of the command line, and the settings of a quick run of it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The simulated model behind a real server in a process of its own: `pco lm serve simulated`."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -59,8 +57,8 @@ def served(
     ) as server:
         try:
             assert server.stdout is not None and server.stderr is not None
-            said = server.stdout.readline().strip()
-            assert said.startswith("http://"), server.stderr.read()
-            yield Served(said.removesuffix("#simulated"))
+            line = server.stdout.readline().strip()
+            assert line.startswith("http://"), server.stderr.read()
+            yield Served(line.removesuffix("#simulated"))
         finally:
             server.kill()

@@ -1,8 +1,6 @@
 """Anthropic's interface on loopback. Every request is checked against the types of
 the provider's own library, and every good reply is built from them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import deque

@@ -1,8 +1,6 @@
 """A policy behind its server, in front of a scripted upstream: what the tests of `pco serve`
 share."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncGenerator
@@ -45,7 +43,7 @@ from promptcodebook.types import Ranking
 from tests.build.policy import RANKING, file_of
 from tests.build.server import Server, Step
 
-SAID: Any = [{"role": "user", "content": "My refund is late."}]
+CHAT: Any = [{"role": "user", "content": "My refund is late."}]
 UPSTREAM_KEY = "sk-upstream-4711-secret"
 
 

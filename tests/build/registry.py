@@ -1,7 +1,5 @@
 """Policies and registries to test with."""
 
-from __future__ import annotations
-
 import io
 import tomllib
 from collections.abc import Mapping
@@ -66,10 +64,10 @@ HARMFUL = tomllib.loads(
 )["plain"]["harmful"]
 
 
-def exported(registry: Registry, *sources: str) -> bytes:
-    return "".join(export_lines(registry, sources)).encode()
+def exported(registry: Registry) -> bytes:
+    return "".join(export_lines(registry)).encode()
 
 
-def taken(registry: Registry, data: bytes, name: str = "") -> tuple[int, int]:
-    found = import_lines(registry, io.BytesIO(data), name)
+def taken(registry: Registry, data: bytes) -> tuple[int, int]:
+    found = import_lines(registry, io.BytesIO(data))
     return found.versions, found.entries

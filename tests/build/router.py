@@ -1,7 +1,5 @@
 """A task whose right instinct shows in numbers, for the learned router."""
 
-from __future__ import annotations
-
 import promptcodebook as pco
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import Reply, Request

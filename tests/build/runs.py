@@ -1,7 +1,5 @@
 """Whole runs for the proofs: a configuration in, what is on disk afterwards out."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from contextlib import closing

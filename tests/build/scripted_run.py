@@ -1,7 +1,5 @@
 """A run written by hand: steps, validations and a verdict with known figures and hostile texts."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """A programmable chat-completions server on loopback, for tests of what goes over the wire."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket
@@ -33,8 +31,8 @@ def says(
 
     async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         await asyncio.sleep(delay)
-        said = {"role": "assistant", "content": text, **(message or {})}
-        tree: dict[str, Any] = {"choices": [{"message": said, "finish_reason": finish}]}
+        turn = {"role": "assistant", "content": text, **(message or {})}
+        tree: dict[str, Any] = {"choices": [{"message": turn, "finish_reason": finish}]}
         if usage == "default":
             tree["usage"] = {"prompt_tokens": 7, "completion_tokens": 3}
         elif usage is not None:

@@ -1,7 +1,5 @@
 """Worlds to test with: the shipped constraints task, and a few questions with gold answers."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Mapping
@@ -59,9 +57,9 @@ def paraphrased(
 ) -> RecognisedRequest:
     """The request of a case about an example."""
     known = {"{listed}": _LISTED, "{chosen}": _CHOSEN, "{bulleted}": _BULLETED}
-    said = {**known, "{input}": example.input, "{report}": reward(example, "hello").feedback}
+    values = {**known, "{input}": example.input, "{report}": reward(example, "hello").feedback}
     system, user = (case.get(name, "") for name in ("system", "user"))
-    for mark, text in said.items():
+    for mark, text in values.items():
         system, user = system.replace(mark, text), user.replace(mark, text)
     turns = [Message("system", system)] if system else []
     return RecognisedRequest((*turns, Message("user", user)), temperature)

@@ -1,7 +1,5 @@
 """What a run has on record, and its header as its owner or somebody else would have written it."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 from collections.abc import Callable, Mapping

@@ -1,8 +1,6 @@
 """Reads a page strictly: every element closed, nothing that runs but our script, nothing that calls
 out."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Mapping

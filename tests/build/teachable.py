@@ -1,8 +1,6 @@
 """A task that one sentence in the prompt solves the more of, the later it was proposed; and the
 model behind it, which answers the same to the same request."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path
@@ -31,8 +29,8 @@ def answer(request: Request) -> str:
 
 
 def _propose(request: Request) -> str:
-    said = "\x1f".join(m.content for m in request.messages) + str(request.sample)
-    level = hashlib.sha256(said.encode()).digest()[0] % 8 + 1
+    whole = "\x1f".join(m.content for m in request.messages) + str(request.sample)
+    level = hashlib.sha256(whole.encode()).digest()[0] % 8 + 1
     text = f"Give the stated use, at level {level}."
     fields = re.findall(r"`\[\[ ## (\w+) ## \]\]`", request.messages[-1].content)
     if not fields:
@@ -65,9 +63,9 @@ def total(run: pco.Run) -> int:
 
 async def two_steps(prompt: pco.Prompt, example: pco.Example, lm: pco.Chat) -> pco.Output:
     plan = await lm("Plan: " + example.input, system=prompt.of("plan"), purpose="plan")
-    said = await lm(example.input, system=prompt.of("say"), purpose="say")
-    trace = (pco.Stage("plan", example.input, plan.text), pco.Stage("say", plan.text, said.text))
-    return pco.Output(said.text, trace)
+    reply = await lm(example.input, system=prompt.of("say"), purpose="say")
+    trace = (pco.Stage("plan", example.input, plan.text), pco.Stage("say", plan.text, reply.text))
+    return pco.Output(reply.text, trace)
 
 
 two_steps.stages = ("plan", "say")  # type: ignore[attr-defined]

@@ -119,25 +119,13 @@ def _closing(tokenizer: PreTrainedTokenizerFast) -> list[int]:
     return words[::2]
 
 
-_ALIGNMENT = 32
 _INT, _FLOAT, _BOOL, _STRING, _ARRAY = 4, 6, 7, 8, 9
 
 
-def write_gguf(
-    path: Path, fields: Mapping[str, Any], tensors: Mapping[str, tuple[tuple[int, ...], bytes]]
-) -> None:
-    """Fields of a few kinds. Tensors by name: a shape whose last number varies fastest, and its
-    numbers as bytes."""
-    head = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(fields))]
-    head += [_text(key) + _value(value) for key, value in fields.items()]
-    body = b""
-    for name, (shape, data) in tensors.items():
-        body += bytes(-len(body) % _ALIGNMENT)
-        sizes = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
-        head.append(_text(name) + sizes + struct.pack("<IQ", 0, len(body)))
-        body += data
-    before = b"".join(head)
-    path.write_bytes(before + bytes(-len(before) % _ALIGNMENT) + body)
+def write_gguf(path: Path, fields: Mapping[str, Any]) -> None:
+    """The header of a file without weights, with fields of a few kinds."""
+    head = [b"GGUF", struct.pack("<IQQ", 3, 0, len(fields))]
+    path.write_bytes(b"".join([*head, *(_text(key) + _value(v) for key, v in fields.items())]))
 
 
 def _text(value: str) -> bytes:

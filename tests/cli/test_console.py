@@ -1,7 +1,5 @@
 """Tables as they are printed, and whose figures they say they are."""
 
-from __future__ import annotations
-
 import io
 import re
 import shutil

@@ -1,6 +1,5 @@
-from __future__ import annotations
-
 import contextlib
+import io
 import json
 import re
 import shlex
@@ -18,7 +17,6 @@ from promptcodebook.policy.policy import deploy
 from promptcodebook.policy.references import first_policy
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
-from promptcodebook.types import Step, Trace, variable_name
 from tests.build.cli import Result, pco
 from tests.build.project import QUICK
 from tests.build.store import edit_header
@@ -223,75 +221,23 @@ def inputs(trained: Path) -> dict[str, str]:
     return {e.id: e.input for _, split in data.items() for e in split}
 
 
-@pytest.fixture
-def blamed(store: RunStore) -> tuple[Step, Trace]:
-    """The last time that an example blamed an instinct of which the rewrite was kept."""
-    found: dict[str, tuple[Step, Trace]] = {}
-    last: dict[str, int] = {}
-    for step in store.steps(traces=True):
-        kept = {r.variable for r in step.rewrites if r.kept} - set(step.reverted)
-        for trace in step.traces:
-            last[trace.rollout.example_id] = step.index
-            if kept & set(trace.gradients.codebook):
-                found[trace.rollout.example_id] = step, trace
-    return next((s, t) for name, (s, t) in found.items() if last[name] == s.index)
-
-
-def test_a_training_example_is_told_to_the_end(trained: Path, blamed: tuple[Step, Trace]) -> None:
-    step, trace = blamed
-    name = trace.rollout.example_id
-    shown = pco("explain", "last", inputs(trained)[name], cwd=trained)
-    flat = " ".join(shown.out.split())
-    assert f"in training (example {name}, update {step.index + 1}, " in flat
-    order = ["input ", "route ", "why ", "prompt ", "in training ", "output ", "verdict "]
-    places = [flat.index(f" {part}" if part != "input " else part) for part in order]
-    assert places == sorted(places)
-    for k, gradient in trace.gradients.codebook.items():
-        assert f"gradient: instinct {k} {' '.join(gradient.split())}" in flat
-        assert f"changed {variable_name(k)}: " in flat
-
-
-def test_an_example_is_found_by_its_id_too(trained: Path, blamed: tuple[Step, Trace]) -> None:
-    name = blamed[1].rollout.example_id
+def test_an_example_is_found_by_its_id_where_its_data_may_be_looked_through(
+    trained: Path, run_id: str
+) -> None:
+    name, text = next(iter(inputs(trained).items()))
     by_id = pco("explain", "last", name, "--json", cwd=trained).json
-    by_input = pco("explain", "last", inputs(trained)[name], "--json", cwd=trained).json
-    assert by_id == by_input and by_id["input"] == inputs(trained)[name]
-    last = by_id["record"]["trainings"][-1]
-    assert last["step"] == blamed[0].index
-    assert [k for k, _ in last["instincts"]] == last["trace"]["rollout"]["route"]["indices"]
-
-
-def test_test_and_validation_examples_have_what_was_made_of_them(
-    trained: Path, store: RunStore
-) -> None:
-    rows = list(store.test_evaluations())
-    name = rows[0].rollouts[0].example_id
-    shown = pco("explain", "last", name, cwd=trained).out
-    assert f"in the verdict (example {name} of the test split)" in shown
-    for row in rows:
-        assert f"\n  {row.name} " in shown
-    assert shown.endswith("from the run's recorded replies\n")
-    last = store.last_validation()
-    assert last is not None
-    validated = last.evaluation.rollouts[0].example_id
-    shown = pco("explain", "last", validated, cwd=trained).out
-    assert f"in validation (example {validated})" in shown
-
-
-def test_without_its_data_or_of_private_data_nothing_is_looked_up(
-    trained: Path, run_id: str, blamed: tuple[Step, Trace]
-) -> None:
-    asked = inputs(trained)[blamed[1].rollout.example_id]
-    (trained / "data.jsonl").rename(trained / "moved.jsonl")
+    by_input = pco("explain", "last", text, "--json", cwd=trained).json
+    assert by_id == by_input and by_id["input"] == text
     moved = ("--lm", "simulated", "--set", "data.path=moved.jsonl")
-    gone = pco("explain", "last", asked, *moved, cwd=trained)
+    (trained / "data.jsonl").rename(trained / "moved.jsonl")
+    gone = pco("explain", "last", name, *moved, "--json", cwd=trained)
     (trained / "moved.jsonl").rename(trained / "data.jsonl")
     edit_header(
         trained / "runs" / run_id / "run.sqlite",
         lambda text: json.dumps({**json.loads(text), "private": True}),
     )
-    for shown in (gone, pco("explain", "last", asked, cwd=trained)):
-        assert shown.code == 0 and "in training" not in shown.out
+    for shown in (gone, pco("explain", "last", name, "--json", cwd=trained)):
+        assert shown.json["input"] == name, "an id is then a text like any other"
 
 
 def test_explain_has_route_reasons_and_prompt(trained: Path, run_id: str) -> None:
@@ -302,11 +248,28 @@ def test_explain_has_route_reasons_and_prompt(trained: Path, run_id: str) -> Non
     text = pco("explain", run_id, "-", cwd=trained, stdin="How many mugs are 3 and 4?\n").out
     for span in explained["spans"]:
         assert span["instinct"] is None or f"c{span['instinct']}  " in text
-    assert "record" not in explained and "in training" not in text
     assert explained["replies"] == "a model was asked" and "a model was asked" in text
     assert "route " + ", ".join(map(str, explained["route"]["indices"])) in text
     assert explained["route"]["analysis"] in " ".join(text.split())
     pco("explain", "last", "-", cwd=trained, stdin=" \n").error(2, "the input is empty")
+
+
+class Endless(io.StringIO):
+    def read(self, size: int | None = -1, /) -> str:
+        assert size is not None and 0 < size < 10**9, "all of it"
+        return "a" * size
+
+
+@pytest.mark.parametrize(("stdin", "said"), [
+    (Endless(), "standard input is longer than 100.0 MB\n  next: give one input"),
+    (io.TextIOWrapper(io.BytesIO(b"a\xff"), "utf-8"), "standard input is not UTF-8\n  next: iconv"),
+])  # fmt: skip
+@pytest.mark.parametrize("name", ["explain", "prompt"])
+def test_an_input_that_is_too_long_or_no_text_is_refused(
+    trained: Path, name: str, stdin: io.StringIO, said: str
+) -> None:
+    stdin.seek(0)
+    pco(name, "last", "-", cwd=trained, stdin=stdin).error(2, said)
 
 
 def test_an_input_of_several_columns_is_explained_from_json(folder: Path) -> None:
@@ -347,9 +310,9 @@ def test_a_row_typed_as_the_input_is_named(trained: Path) -> None:
 
 
 def test_the_learned_prompt_is_composed_for_the_input(trained: Path, run_id: str) -> None:
-    said = pco("prompt", run_id, "Say in 5 words what maps are.", "--json", cwd=trained)
-    assert said.code == 0, said.err
-    tree = json.loads(said.out)
+    result = pco("prompt", run_id, "Say in 5 words what maps are.", "--json", cwd=trained)
+    assert result.code == 0, result.err
+    tree = json.loads(result.out)
     explained = pco("explain", run_id, "Say in 5 words what maps are.", "--json", cwd=trained).json
     assert tree == {"ref": run_id, "row": "learned", "prompt": explained["prompt"]}
     piped = pco("prompt", run_id, "-", cwd=trained, stdin="Say in 5 words what maps are.\n")
@@ -362,14 +325,14 @@ def test_the_untrained_prompt_is_composed_for_the_input(
     """By the policy that the run began with."""
     text = "Say in 5 words what maps are."
     assert pco("train", *QUICK, "--set", "keep=last", cwd=trained).code == 0
-    said = pco("prompt", "last", text, "--row", "untrained", "--json", cwd=trained)
-    assert said.code == 0, said.err
+    result = pco("prompt", "last", text, "--row", "untrained", "--json", cwd=trained)
+    assert result.code == 0, result.err
     monkeypatch.chdir(trained)
     with closing(RunStore.open(find_run(trained / "runs", "last"))) as store:
         settings, first = load_config(store.header.settings), first_policy(Path("runs"), "last")
         composed = deploy(first, settings, Sources(Path(store.header.base))).prompt(text)
-        assert said.json == {"ref": store.header.id, "row": "untrained", "prompt": composed}
-    assert said.json["prompt"] != pco("prompt", "last", text, cwd=trained).out.rstrip("\n")
+        assert result.json == {"ref": store.header.id, "row": "untrained", "prompt": composed}
+    assert result.json["prompt"] != pco("prompt", "last", text, cwd=trained).out.rstrip("\n")
 
 
 @pytest.mark.parametrize(("args", "parts"), [
@@ -388,8 +351,8 @@ def test_what_cannot_be_printed_says_what_to_type(
 
 def test_a_policy_file_does_not_know_what_its_run_began_with(trained: Path, run_id: str) -> None:
     file = str(trained / "runs" / run_id / "policy.json")
-    said = pco("prompt", file, "an input", "--row", "untrained", cwd=trained)
-    said.error(2, "only its run knows", 'pco prompt RUN --row untrained "an input"')
+    result = pco("prompt", file, "an input", "--row", "untrained", cwd=trained)
+    result.error(2, "only its run knows", 'pco prompt RUN --row untrained "an input"')
 
 
 def test_a_command_that_is_printed_holds_a_name_as_one_word(trained: Path, run_id: str) -> None:

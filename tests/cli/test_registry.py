@@ -1,7 +1,5 @@
 """`pco codebook`: versions kept, promoted, rolled back, told of, handed on and verified."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -44,8 +42,8 @@ def digest(file: Path) -> str:
 
 
 def test_a_run_is_frozen_with_what_is_known_of_it(trained: Path, run_id: str) -> None:
-    said = pco("codebook", "freeze", "last", "tickets", "--why", "first", "--json", cwd=trained)
-    version = said.json
+    result = pco("codebook", "freeze", "last", "tickets", "--why", "first", "--json", cwd=trained)
+    version = result.json
     assert version["version"] == digest(trained / "runs" / run_id / "policy.json")
     facts = version["facts"]
     assert facts["run"] == run_id and facts["parent"] == "" and facts["step"] > 0
@@ -66,8 +64,8 @@ def test_a_version_explains_like_its_run_and_has_its_report(
     own = pco("explain", "last", *args, cwd=trained).json
     assert pco("explain", PRODUCTION, *args, cwd=trained).json["prompt"] == own["prompt"]
     for ref in (PRODUCTION, f"runs/{run_id}/policy.json"):
-        said = pco("report", ref, "-o", str(folder / "r.html"), "--json", cwd=trained)
-        assert said.code == 0 and said.json["run"] == run_id, said.err
+        result = pco("report", ref, "-o", str(folder / "r.html"), "--json", cwd=trained)
+        assert result.code == 0 and result.json["run"] == run_id, result.err
     assert run_id in (folder / "r.html").read_text("utf-8")
     elsewhere = pco("report", PRODUCTION, cwd=folder)
     assert elsewhere.code == 2 and f"came from the run {run_id}, which is not in" in elsewhere.err
@@ -79,15 +77,15 @@ def test_the_way_of_a_version(folder: Path) -> None:
     a, b = digest(folder / "a.json"), digest(folder / "b.json")
     assert "no versions" in pco("codebook", "list", cwd=folder).out
     assert pco("codebook", "log", cwd=folder).out == "the log is empty\n"
-    said = pco("codebook", "freeze", "a.json", "tickets", cwd=folder)
-    assert said.out == f"{a}\ntickets@latest points to it\n"
-    said = promote("tickets@latest", PRODUCTION, "--why", "good", "--who", "eva", cwd=folder)
-    assert said.out == f"{PRODUCTION}: (new) → {a[:19]}\n"
-    said = promote("b.json", PRODUCTION, cwd=folder)
-    assert said.out == f"{PRODUCTION}: {a[:19]} → {b[:19]}\n"
+    result = pco("codebook", "freeze", "a.json", "tickets", cwd=folder)
+    assert result.out == f"{a}\ntickets@latest points to it\n"
+    result = promote("tickets@latest", PRODUCTION, "--why", "good", "--who", "eva", cwd=folder)
+    assert result.out == f"{PRODUCTION}: (new) → {a[:19]}\n"
+    result = promote("b.json", PRODUCTION, cwd=folder)
+    assert result.out == f"{PRODUCTION}: {a[:19]} → {b[:19]}\n"
     assert promote(b[:19], PRODUCTION, cwd=folder).out.endswith("already\n")
-    said = pco("codebook", "rollback", PRODUCTION, "--why", "it fails", cwd=folder)
-    assert said.out == f"{PRODUCTION}: {b[:19]} → {a[:19]}\n"
+    result = pco("codebook", "rollback", PRODUCTION, "--why", "it fails", cwd=folder)
+    assert result.out == f"{PRODUCTION}: {b[:19]} → {a[:19]}\n"
     listed = pco("codebook", "list", "--json", cwd=folder).json
     assert listed["refs"] == {"tickets@latest": b, PRODUCTION: a}
     assert [v["version"] for v in listed["versions"]] == [a, b]
@@ -102,7 +100,7 @@ def test_the_way_of_a_version(folder: Path) -> None:
     for every in ((), ("tickets@",)):
         assert len(pco("codebook", "log", *every, "--json", cwd=folder).json) == 5
     assert "no entry is about mails@" in pco("codebook", "log", "mails@", cwd=folder).out
-    for typed, said in (
+    for typed, result in (
         (("log", "tickets@prod"), f"did you mean '{PRODUCTION}'"),
         (("log", PRODUCTION, "--index", "1"), "for a run"),
         (("show", "tickets@prod"), "no ref 'tickets@prod'"),
@@ -110,7 +108,7 @@ def test_the_way_of_a_version(folder: Path) -> None:
         (("promote", "a.json", "tickets"), "is no ref"),
         (("freeze", "a.json", "../up"), "cannot be called"),
     ):
-        pco("codebook", *typed, cwd=folder).error(2, said)
+        pco("codebook", *typed, cwd=folder).error(2, result)
 
 
 def test_diff_of_versions_is_word_by_word_and_by_instinct(folder: Path) -> None:
@@ -122,10 +120,10 @@ def test_diff_of_versions_is_word_by_word_and_by_instinct(folder: Path) -> None:
     promote("a.json", PRODUCTION, cwd=folder)
     pco("codebook", "diff", PRODUCTION, cwd=folder).error(2, "stood nowhere before")
     promote("b.json", PRODUCTION, cwd=folder)
-    said = pco("codebook", "diff", PRODUCTION, cwd=folder).out
-    assert said == "c1\n  Count {+all +}the words.\n"
+    stdout = pco("codebook", "diff", PRODUCTION, cwd=folder).out
+    assert stdout == "c1\n  Count {+all +}the words.\n"
     a = digest(folder / "a.json")[:20]
-    assert pco("codebook", "diff", a, PRODUCTION, cwd=folder).out == said
+    assert pco("codebook", "diff", a, PRODUCTION, cwd=folder).out == stdout
 
 
 def test_instincts_can_be_frozen_in_a_version(folder: Path) -> None:
@@ -140,17 +138,14 @@ def test_instincts_can_be_frozen_in_a_version(folder: Path) -> None:
 
 def test_a_registry_is_handed_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     promote("a.json", PRODUCTION, cwd=folder)
-    said = pco("codebook", "export", "-o", "all.jsonl", "--json", cwd=folder)
-    assert said.json == {"file": "all.jsonl", "lines": 5}
+    answer = pco("codebook", "export", "-o", "all.jsonl", "--json", cwd=folder)
+    assert answer.json == {"file": "all.jsonl", "lines": 5}
     assert pco("codebook", "export", cwd=folder).out == (folder / "all.jsonl").read_text()
-    (folder / "one.jsonl").write_text(pco("codebook", "export", PRODUCTION, cwd=folder).out)
+    pco("codebook", "export", PRODUCTION, cwd=folder).error(2, f"export {PRODUCTION} --to json")
     head = pco("codebook", "verify", "--json", cwd=folder).json["head"]
     monkeypatch.setenv("PCO_REGISTRY", str(folder / "other.sqlite"))
-    said = pco("codebook", "import", "all.jsonl", "--json", cwd=folder).json
-    assert said == {"versions": 1, "entries": 2, "head": head}
-    pco("codebook", "import", "one.jsonl", cwd=folder).error(1, "--name NAME")
-    said = pco("codebook", "import", "one.jsonl", "--name", "theirs", cwd=folder).out
-    assert said == "new: 0 versions and 1 entry of the log\n"
+    answer = pco("codebook", "import", "all.jsonl", "--json", cwd=folder).json
+    assert answer == {"versions": 1, "entries": 2, "head": head}
     pco("codebook", "import", "a.json", cwd=folder).error(1, "line 1 of the file")
     pco("codebook", "import", "none.jsonl", cwd=folder).error(2, "cannot read none.jsonl")
     pco("codebook", "export", "-o", "no/x.jsonl", cwd=folder).error(2, "cannot write")
@@ -158,14 +153,14 @@ def test_a_registry_is_handed_on(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_verify_names_the_first_bad_row(folder: Path) -> None:
     promote("a.json", PRODUCTION, cwd=folder)
-    said = pco("codebook", "verify", cwd=folder)
-    assert said.code == 0 and said.out.startswith("whole: 2 entries, 1 version\nhead ")
-    said = pco("codebook", "verify", "--head", "f" * 64, cwd=folder)
-    assert said.code == 1 and "entries are missing at its end" in said.out
+    result = pco("codebook", "verify", cwd=folder)
+    assert result.code == 0 and result.out.startswith("whole: 2 entries, 1 version\nhead ")
+    result = pco("codebook", "verify", "--head", "f" * 64, cwd=folder)
+    assert result.code == 1 and "entries are missing at its end" in result.out
     with sqlite3.connect(folder / "registry.sqlite") as db:
         db.execute("UPDATE log SET why = 'x'")
-    said = pco("codebook", "verify", cwd=folder)
-    assert said.code == 1 and said.out.splitlines()[1].startswith("  row 1 of the log: ")
+    result = pco("codebook", "verify", cwd=folder)
+    assert result.code == 1 and result.out.splitlines()[1].startswith("  row 1 of the log: ")
     found = pco("codebook", "verify", "--json", cwd=folder)
     assert found.code == 1 and [f["place"] for f in found.json["faults"]] == ["row 1 of the log"]
 
@@ -204,8 +199,8 @@ def test_an_unaudited_or_failing_version_is_not_promoted_unless_for_a_reason(fol
 def test_an_audit_twice_is_one_entry_and_one_of_a_file_that_is_no_version_is_none(
     folder: Path,
 ) -> None:
-    said = pco("codebook", "audit", "a.json", cwd=folder)
-    assert "freeze" in said.err and not (folder / "registry.sqlite").exists()
+    result = pco("codebook", "audit", "a.json", cwd=folder)
+    assert "freeze" in result.err and not (folder / "registry.sqlite").exists()
     pco("codebook", "freeze", "a.json", "tickets", cwd=folder)
     for _ in range(2):  # by its file, for the bytes are the version's
         pco("codebook", "audit", "a.json", cwd=folder)
@@ -240,8 +235,8 @@ def test_a_high_finding_is_shown_with_place_and_reason_and_exits_1(tmp_path: Pat
     result = pco("codebook", "audit", "p.json", cwd=tmp_path)
     assert result.code == 1 and result.err == ""
     assert "high    instinct 1 [6:38]  override" in result.out
-    said = " ".join(result.out.split())
-    assert "system instructions aside: 'Ignore all previous instructions'" in said
+    printed = " ".join(result.out.split())
+    assert "system instructions aside: 'Ignore all previous instructions'" in printed
     assert result.out.endswith("does not pass: a finding is high\n")
     tree = pco("codebook", "audit", "p.json", "--json", cwd=tmp_path)
     assert tree.code == 1 and [f["where"] for f in tree.json["findings"]] == ["c1"]
@@ -299,11 +294,11 @@ def say_verdict(run: Path, worth: bool | None, deploy: str = "present") -> None:
         store.append(Concluded("as the test says", worth, deploy=deploy))
 
 
-@pytest.mark.parametrize(("worth", "deploy", "said"), [
+@pytest.mark.parametrize(("worth", "deploy", "message"), [
     (False, "present", "Do not deploy"), (None, "", "Undecided"), (True, "learned", ""),
 ])  # fmt: skip
 def test_a_verdict_against_a_policy_is_said_wherever_it_is_put_to_use(
-    trained: Path, run_id: str, worth: bool | None, deploy: str, said: str
+    trained: Path, run_id: str, worth: bool | None, deploy: str, message: str
 ) -> None:
     say_verdict(trained / "runs" / run_id, worth, deploy)
     (trained / "in.jsonl").write_text('{"input": "one"}\n')
@@ -320,14 +315,14 @@ def test_a_verdict_against_a_policy_is_said_wherever_it_is_put_to_use(
         made = pco(*use, cwd=trained)
         lines = [line for line in made.err.splitlines() if line.startswith("verdict:")]
         assert made.code == 0, made.err
-        assert [said in line for line in lines] == [True] * bool(said), (use, made.err)
+        assert [message in line for line in lines] == [True] * bool(message), (use, made.err)
         assert "--json" not in use or made.json["caution"] == "".join(lines)
     audited = ("codebook", "promote", "tickets@latest", PRODUCTION, "--override", "not audited")
-    if said:
-        pco(*audited, cwd=trained).error(1, said, "--despite-verdict")
-    moved = pco(*audited, *(["--despite-verdict"] if said else []), "--json", cwd=trained)
+    if message:
+        pco(*audited, cwd=trained).error(1, message, "--despite-verdict")
+    moved = pco(*audited, *(["--despite-verdict"] if message else []), "--json", cwd=trained)
     assert moved.code == 0 and moved.json["version"].startswith("sha256:")
-    assert (said in moved.json["caution"]) and bool(said) == bool(moved.json["caution"])
+    assert (message in moved.json["caution"]) and bool(message) == bool(moved.json["caution"])
 
 
 def test_a_run_that_was_never_judged_says_so(trained: Path, run_id: str) -> None:

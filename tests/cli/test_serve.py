@@ -1,7 +1,5 @@
 """`pco serve`: what is refused before anything listens, and a served policy as a process."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -19,9 +17,10 @@ from promptcodebook.deploy.serve.spending import find_record
 from promptcodebook.deploy.serve.upstream import length_field
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.policy.references import Reference
+from tests.build.cases import table
 from tests.build.cli import pco, running, served
 from tests.build.policy import file_of
-from tests.build.proxied import SAID, one_call
+from tests.build.proxied import CHAT, one_call
 from tests.build.scripted_run import ScriptedRun, write_run
 from tests.build.server import Server, says
 from tests.build.store import header
@@ -31,7 +30,7 @@ def ask(base_url: str, key: str, **body: Any) -> tuple[dict[str, Any], dict[str,
     """The answer's body and headers."""
     request = urllib.request.Request(
         f"{base_url}/chat/completions",
-        json.dumps({"messages": SAID, **body}).encode(),
+        json.dumps({"messages": CHAT, **body}).encode(),
         {"Content-Type": "application/json", "Authorization": f"Bearer {key}"},
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
@@ -56,23 +55,23 @@ def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
         args = ("tickets.pco.json", "--lm", server.spec, "--keys", "keys")
         args += ("--set", 'serve.serve_as=["gpt-4o", "gpt-5"]')
         (tmp_path / "pco.toml").write_text('[serve]\nsticky = "header:X-Session-Id"\n')
-        with serving(tmp_path, *args, **env) as (process, said):
-            for key, model in (("desk-4711-key", "gpt-5"), ("shop-4711-key", said["model"])):
-                body, headers = ask(said["base_url"], key, model=model)
+        with serving(tmp_path, *args, **env) as (process, printed):
+            for key, model in (("desk-4711-key", "gpt-5"), ("shop-4711-key", printed["model"])):
+                body, headers = ask(printed["base_url"], key, model=model)
                 assert body["choices"][0]["message"]["content"] == "ok"
             [prompt, own] = server.bodies[-1]["messages"]
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
-    assert said["model"] == "pco/tickets" and headers["x-pco-version"] == said["version"]
-    assert own == SAID[0] and not out
+    assert printed["model"] == "pco/tickets" and headers["x-pco-version"] == printed["version"]
+    assert own == CHAT[0] and not out
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PCO_REQUESTS", records)
         explained = pco("explain", headers["x-request-id"], "--json", cwd=tmp_path)
         shown = pco("explain", headers["x-request-id"], cwd=tmp_path)
         missing = pco("explain", "req-" + "0" * 24, cwd=tmp_path)
     assert explained.json["prompt"] == prompt["content"] and explained.json["input"] == ""
-    assert "mode: one-call" in shown.out and said["version"] in shown.out
+    assert "mode: one-call" in shown.out and printed["version"] in shown.out
     missing.error(1, "no request req-", "PCO_REQUESTS")
     part = pco("explain", "req-0123", cwd=tmp_path)
     part.error(2, "req-0123 is not the whole id of a request", "x-request-id")
@@ -111,8 +110,8 @@ def test_what_requests_say_is_on_no_disk(args: tuple[str, ...], tmp_path: Path) 
     with served(Server()) as server:
         server.default = says(json.dumps(analysis))
         typed = ("tickets.pco.json", "--lm", server.spec, *args)
-        with serving(tmp_path, *typed, **folders) as (process, said):
-            _, headers = ask(said["base_url"], "")
+        with serving(tmp_path, *typed, **folders) as (process, printed):
+            _, headers = ask(printed["base_url"], "")
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=300)
         assert server.calls >= 2, "the encoder was asked"
@@ -122,20 +121,9 @@ def test_what_requests_say_is_on_no_disk(args: tuple[str, ...], tmp_path: Path) 
         assert "MARKED" not in repr(find_record(path, headers["x-request-id"]))
 
 
-@pytest.mark.parametrize(("args", "error"), [
-    (("p.json",), "set PCO_LM"),
-    (("p.json", "--lm", "simulated"), "pco lm serve simulated"),
-    (("absent.json", "--lm", "http://127.0.0.1:1/v1#m"), "no policy file at absent.json"),
-    (("p.json", "--host", "0.0.0.0", "--lm", "simulated"), "PCO_SERVE_KEY=$(openssl rand"),
-    (("p.json", "--keys", "no-keys", "--lm", "simulated"), "cannot read the keys in no-keys"),
-    (("p.json", "--set", "serve.daily_budget=90min", "--lm", "simulated"),
-     "1000calls, 2Mtok, 5usd"),
-    (("p.json", "--set", "serve.daily_budget=5usd", "--lm", "http://127.0.0.1:9/v1#m"),
-     "a money budget needs a price"),
-    (("staged.json", "--lm", "http://127.0.0.1:1/v1#m"), "a prompt for each of find, answer"),
-    (("p.json", "--set", "serve.input=all", "--lm", "simulated"), "'last' or 'conversation'"),
-    (("p.json", "--set", "serve.sticky=header:", "--lm", "simulated"), "serve.sticky: "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("args", "error"), table(__file__, "what_cannot_be_served_is_refused_before_anything_listens")
+)
 def test_what_cannot_be_served_is_refused_before_anything_listens(
     args: tuple[str, ...], error: str, tmp_path: Path
 ) -> None:
@@ -160,9 +148,9 @@ def test_only_an_address_that_is_taken_is_told_as_one(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         free = port if "PORT" in error else "0"
-        said = pco("serve", "p.json", "--lm", lm, "--port", free, cwd=tmp_path).err
-    assert error.replace("PORT", port) in " ".join(said.split())
-    assert ("pco serve p.json --port 0" in said) is ("PORT" in error)
+        stderr = pco("serve", "p.json", "--lm", lm, "--port", free, cwd=tmp_path).err
+    assert error.replace("PORT", port) in " ".join(stderr.split())
+    assert ("pco serve p.json --port 0" in stderr) is ("PORT" in error)
 
 
 # `pco view` as it is typed.

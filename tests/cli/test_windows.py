@@ -1,8 +1,6 @@
 """What of Windows can be tried here: its code page, its ends of lines, and paths as it writes them.
 No letter that is printed may end a command."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

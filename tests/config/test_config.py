@@ -1,7 +1,5 @@
 """Settings: Table 6, what departs from it, and what a wrong key is told."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +16,7 @@ from promptcodebook.config.secrets import beyond_sampling
 from promptcodebook.errors import ConfigError
 from promptcodebook.run.optimize import settings_of
 from promptcodebook.store.header import digest
+from tests.build.cases import table
 
 PRESETS = Path(promptcodebook.__file__).parent / "config/presets.toml"
 
@@ -92,7 +91,7 @@ def test_the_file_to_start_from_lists_every_departure_of_default_from_paper() ->
     assert differ == set(listed)
 
 
-@pytest.mark.parametrize(("layer", "said", "hint"), [
+@pytest.mark.parametrize(("layer", "message", "hint"), [
     ({"sise": 8}, "did you mean 'size'", "known here"),
     ({"explore": {"epsilom": 1}}, "did you mean 'epsilon'", "tau"),
     ({"roles": {"critc": {}}}, "did you mean 'critic'", ""),
@@ -111,11 +110,11 @@ def test_the_file_to_start_from_lists_every_departure_of_default_from_paper() ->
     ({"roles": {"critic": {"extra": {"k": object()}}}}, "roles.critic.extra", ""),
 ])  # fmt: skip
 def test_a_wrong_setting_is_named_with_what_was_probably_meant(
-    layer: dict[str, Any], said: str, hint: str
+    layer: dict[str, Any], message: str, hint: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(layer, where="pco.toml")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert hint in caught.value.hint
 
 
@@ -373,18 +372,9 @@ def test_every_key_of_a_configuration_is_described_and_no_other() -> None:
         loading.describe_group("seed")
 
 
-@pytest.mark.parametrize(("key", "default", "kind"), [
-    ("size", "16", "whole number (at least 1)"),
-    ("explore.gamma", "none", "number (at least 0, at most 1) or none"),
-    ("explore.policy", '"success"', '"success", "uniform" or "none"'),
-    ("critic.stages", "2", "1 or 2"),
-    ("update.steps_per_epoch", "1", 'whole number (at least 1) or "all"'),
-    ("timeout", "120.0", "number (above 0)"), ("cache", "true", "true or false"),
-    ("data.fractions", "[0.5, 0.25, 0.25]", "list of numbers"),
-    ("init.frozen", "[]", "list of whole numbers"), ("reward", '""', "text or table"),
-    ("prices.MODEL.prompt", "", "number (at least 0)"),
-    ("roles.ROLE.model", "none", "text or none"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "default", "kind"), table(__file__, "defaults_and_kinds_are_in_words")
+)
 def test_defaults_and_kinds_are_in_words(key: str, default: str, kind: str) -> None:
     """A default that differs by role names the roles."""
     assert (KEYS[key].default, KEYS[key].kind) == (default, kind)
@@ -399,12 +389,10 @@ def test_defaults_and_kinds_are_in_words(key: str, default: str, kind: str) -> N
 def test_a_stored_configuration_keeps_its_keys() -> None:
     """Runs compare what they hold with what is asked for: a renamed key would be a changed run."""
     tree = load_config({"preset": "paper"}).model_dump(mode="json")
-    newer = (
-        "instinct learn max_reply_mb optimizer router samples telemetry user_code verdict_examples"
-    )
+    newer = "learn max_reply_mb optimizer router samples telemetry user_code verdict_examples"
     for key in newer.split():  # since 0.2.0
         tree.pop(key)
-    for newer in ("accept_on", "maintain_every", "pool", "shared_by"):
+    for newer in ("accept_on", "maintain_every", "shared_by"):
         tree["update"].pop(newer)
     tree["encoder"].pop("max_fallback")
     tree["critic"].pop("safety")

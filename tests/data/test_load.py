@@ -1,7 +1,5 @@
 """Every way in gives the same Examples."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random
@@ -24,6 +22,7 @@ from promptcodebook.data.dataset import NEAR, SHINGLE, Leak, draw_splits, leaks
 from promptcodebook.data.table import parse_input_template, read_csv
 from promptcodebook.errors import DataError, MissingExtra
 from promptcodebook.types import Example
+from tests.build.cases import table
 
 ROWS = [{"question": f"What is {n}?", "answer": f"It is {n}", "n": n} for n in range(8)]
 
@@ -431,21 +430,7 @@ def test_an_id_is_a_text_or_a_number_and_no_other_row_s(name: object, tmp_path: 
     refused(tmp_path, twice, target=None, id="key")
 
 
-@pytest.mark.parametrize(("chat", "match"), [
-    ("hello", "not a list of chat messages"),
-    ([], "neither text nor a list of chat messages"),
-    ([{"role": "nurse", "content": "x"}], "must have a role, and content or tool calls"),
-    ([{"role": "user", "content": 5}], "must have a role, and content or tool calls"),
-    ([{"role": "user", "content": [{"type": "text"}]}], "must have a role, and content"),
-    ([{"role": "user", "content": ["hi"]}], "must have a role, and content or tool calls"),
-    ([{"role": "user"}], "must have a role, and content or tool calls"),
-    (["hi"], "must have a role, and content or tool calls"),
-    ([{"role": "user", "content": " "}], "the input is empty"),
-    (
-        [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}],
-        "ends with a message of role assistant",
-    ),
-])  # fmt: skip
+@pytest.mark.parametrize(("chat", "match"), table(__file__, "chats"))
 def test_chats(chat: object, match: str) -> None:
     rows = [{"chat": chat, "n": n} for n in range(3)]
     refused(rows, match, messages="chat", target=None)

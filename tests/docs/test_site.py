@@ -1,7 +1,5 @@
 """The site as it is read from a folder, without a server."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The tutorial's blocks, run in order in a folder of their own."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import shutil

@@ -1,17 +1,22 @@
-"""What examples/ shows is done as its pages say: on the simulated model, and with real weights."""
+"""Every example runs as it is shown, and Algorithm 1 reads as the paper has it."""
 
-from __future__ import annotations
-
+import importlib
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from tests.build import notebook
+from promptcodebook.config import Config
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.state import State
+from tests.build import golden, notebook
 from tests.build.blocks import blocks_of, commands_of
 from tests.build.cli import pco
+from tests.build.method import World, book, config, examples, parameters, talkative
 from tests.build.notebook import EXAMPLES, interpret
 
 FOLDERS = ("comments", "orders", "recipes")
@@ -51,9 +56,9 @@ def run_example(folder: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> No
         answered = (folder / "answered.jsonl").read_text("utf-8").splitlines()
         assert len(answered) == len((folder / "orders.jsonl").read_text("utf-8").splitlines())
     else:
-        said = interpret(folder / "train.py", model=model)
-        assert "On the simulated model: " in said
-        assert "learned - all instincts in one prompt, n = " in said
+        output = interpret(folder / "train.py", model=model)
+        assert "On the simulated model: " in output
+        assert "learned - all instincts in one prompt, n = " in output
         [block] = [
             block.text for block in blocks_of(folder / "README.md") if block.kind == "python"
         ]
@@ -148,3 +153,45 @@ def test_the_first_verdict_of_the_readme_comes_as_printed(tmp_path: Path) -> Non
     script = tmp_path / "shop" / "page.py"
     script.write_text(block, "utf-8")
     assert interpret(script, model="").startswith("Worth deploying: ")
+
+
+# The method in one file gives what `train` gives in online mode, and runs as a script.
+
+SCRIPT = EXAMPLES / "algorithm1.py"
+
+
+@pytest.fixture
+def algorithm1(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module("algorithm1")
+
+
+def often_blaming() -> ScriptedLM:
+    return ScriptedLM().reply_with(talkative)
+
+
+DECAYING = config(update={"mode": "online", "batch_size": 2, "epochs": 5, "encoder_on_explored": 1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "script"), [(golden.CONFIG, golden.script), (DECAYING, often_blaming)]
+)
+async def test_it_gives_the_same_route_prompt_gradients_and_rewrites_as_train(
+    algorithm1: ModuleType, settings: Config, script: Callable[[], ScriptedLM]
+) -> None:
+    start = parameters(book("zero v0", "one v0", "two v0", "three v0"))
+    steps = await World(settings, script()).run(examples(3), start)
+    bare = World(settings, script())
+    parts = algorithm1.Parts(bare.composer, bare.trial, bare.critic, bare.attribution, bare.updater)
+    rounds = [r async for r in algorithm1.learn(parts, examples(3), State.first(start), settings)]
+    assert [trace for trace, _, _ in rounds] == [trace for step in steps for trace in step.traces]
+    assert [rewrites for _, rewrites, _ in rounds] == [step.rewrites for step in steps]
+    assert [state for _, _, state in rounds] == [State.after(step) for step in steps]
+    assert any(rewrite.kept for _, rewrites, _ in rounds for rewrite in rewrites)
+
+
+def test_it_runs_as_a_script_of_at_most_150_lines() -> None:
+    assert len(SCRIPT.read_text("utf-8").splitlines()) <= 150
+    printed = interpret(SCRIPT, "simulated", model="")
+    steps = [line for line in printed.splitlines() if line.startswith("step ")]
+    assert len(steps) == 9 and all("route (" in step for step in steps)

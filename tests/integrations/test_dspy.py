@@ -1,7 +1,5 @@
 """PCO as a teleprompter of dspy's: compiled, saved, loaded elsewhere, prompted for each input."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -190,14 +188,14 @@ def test_a_model_that_is_gone_is_not_a_fault_of_the_program(tmp_path: Path) -> N
         compiled(question=QUESTION)
 
 
-@pytest.mark.parametrize("said", [
+@pytest.mark.parametrize("metric", [
     lambda gold, pred, trace, pred_name, pred_trace: {"score": 1, "feedback": "fine"},
     lambda example, prediction, trace=None: float(
         trace is None and "answer" in prediction and example.inputs().question != ""
     ),
 ])  # fmt: skip
-def test_metrics_of_every_form_of_dspys(tmp_path: Path, said: Any) -> None:
-    compiled = compile(tmp_path, metric=said, trainset=rows(4), valset=rows(6)[4:])
+def test_metrics_of_every_form_of_dspys(tmp_path: Path, metric: Any) -> None:
+    compiled = compile(tmp_path, metric=metric, trainset=rows(4), valset=rows(6)[4:])
     assert compiled.run is not None and compiled.run.best.score == 1.0
 
 
@@ -231,8 +229,8 @@ def test_what_cannot_be_compiled_is_said(tmp_path: Path) -> None:
         (DataError, r"trainset\[0\] does not say", {"trainset": [dspy.Example(question="x")]}),
         (DataError, "the trainset is empty", {"trainset": []}),
     ]
-    for kind, said, given in cases:
-        with pytest.raises(kind, match=said):
+    for kind, message, given in cases:
+        with pytest.raises(kind, match=message):
             compile(tmp_path, **given)
 
 

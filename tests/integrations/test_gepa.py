@@ -1,7 +1,5 @@
 """GEPAAdapters as tasks of ours."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading
@@ -66,8 +64,8 @@ def reply(request: Request) -> Any:
         text = request.messages[-1].content
         return routed(next(k for k, topic in enumerate(TOPICS) if f"what are {topic}?" in text))
     if request.role == "executor":
-        said = re.findall(r"say ([A-Z]+)\.", request.messages[0].content)
-        return " ".join(said) or "no idea"
+        words = re.findall(r"say ([A-Z]+)\.", request.messages[0].content)
+        return " ".join(words) or "no idea"
     return talkative(request)
 
 

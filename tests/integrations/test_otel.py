@@ -1,7 +1,5 @@
 """`telemetry = ["otel"]`: spans in the GenAI conventions, read from the SDK's own exporter."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -26,7 +24,7 @@ from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.stack import Models, StackResources
 from tests.build.cli import pco
 from tests.build.method import routed
-from tests.build.proxied import SAID, Setup, three_call, up
+from tests.build.proxied import CHAT, Setup, three_call, up
 from tests.build.server import Server, fails, says
 
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -117,8 +115,8 @@ async def test_prompts_and_replies_are_in_spans_only_where_asked_for(
         async with models(server.spec, **how) as made:
             await made.lm(ASK)
     shown, withheld = spans()[2:]  # and none where it is not asked for
-    said = json.loads(shown.attributes["gen_ai.input.messages"])
-    assert said[0] == {"role": "system", "parts": [{"type": "text", "content": "a secret rule"}]}
+    sent = json.loads(shown.attributes["gen_ai.input.messages"])
+    assert sent[0] == {"role": "system", "parts": [{"type": "text", "content": "a secret rule"}]}
     [reply] = json.loads(shown.attributes["gen_ai.output.messages"])
     assert reply == {
         "role": "assistant",
@@ -167,11 +165,11 @@ async def test_a_served_request_is_a_span_in_the_callers_trace(spans: Any) -> No
     tracing = Otel(config, False)
     async with up(three_call(), Setup(lm=lm, options={"tracing": tracing})) as server:
         status, _, _ = await server.ask(
-            json={"model": "pco/tickets", "messages": SAID, "temperature": 0.25},
+            json={"model": "pco/tickets", "messages": CHAT, "temperature": 0.25},
             headers={"traceparent": caller},
         )
         server.upstream.script(fails(413, "no"))
-        refused, _, _ = await server.ask(json={"model": "pco/tickets", "messages": SAID})
+        refused, _, _ = await server.ask(json={"model": "pco/tickets", "messages": CHAT})
     assert (status, refused) == (200, 413)
     call, request, broken, above = spans()
     assert request.name == "chat pco/tickets" and request.kind is SpanKind.SERVER

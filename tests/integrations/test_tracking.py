@@ -1,7 +1,5 @@
 """`telemetry = ["mlflow", "wandb"]`: a run in MLflow's local files, and in W&B's offline files."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterator

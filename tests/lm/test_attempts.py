@@ -1,7 +1,5 @@
 """What a server sees and bills is what the budget knows of: each request of the whole stack."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import signal

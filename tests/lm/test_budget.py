@@ -1,7 +1,5 @@
 """What a budget lets through, books, prices, keeps back, and ends when time is over."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
@@ -185,9 +183,9 @@ def test_an_image_has_a_bound_of_its_own_and_tools_count_as_text():
     """Whatever its bytes: OpenAI bills 1,445 at the most, all but one model at most 5,000."""
     url = "data:image/png;base64," + "A" * 900_000
     part = {"type": "image_url", "image_url": {"url": url}}
-    said = {"role": "user", "content": [part, part]}
+    turn = {"role": "user", "content": [part, part]}
     plain = replace(ask("[image]\n[image]"), sampling=Sampling(max_tokens=10))
-    seen = replace(plain, messages=(read_message(said),))
+    seen = replace(plain, messages=(read_message(turn),))
     assert prompt_bound(seen) - prompt_bound(plain) == 2 * 5000
     small = [replace(each, model="openai/gpt-4o-mini") for each in (seen, plain)]
     assert prompt_bound(small[0]) - prompt_bound(small[1]) == 2 * 48169
@@ -244,8 +242,8 @@ class Biller:
             raise errors.ServerFault("no")
         if fate == "late":
             raise errors.CallTimeout("no")
-        said = Usage(1, 0, 0) if fate == "lying" else Usage(1, prompt, max(1, reply))
-        return Reply("x" * (3 * reply if fate == "lying" else 1), usage=said)
+        usage = Usage(1, 0, 0) if fate == "lying" else Usage(1, prompt, max(1, reply))
+        return Reply("x" * (3 * reply if fate == "lying" else 1), usage=usage)
 
 
 @settings(max_examples=150, deadline=None)
@@ -336,24 +334,24 @@ async def reached(door: BudgetGate, most: int = 99) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("kept", [0, 2])
-@pytest.mark.parametrize(("limit", "each", "said"), [
+@pytest.mark.parametrize(("limit", "each", "message"), [
     ("calls", 1, "{all} calls ({spent} made{kept})"),
     ("tokens", EACH, "{all} tokens ({spent} spent; the next call may take up to {each}{kept})"),
     ("usd", PRICE,
      "${all:g} (${spent:.4f} spent; the next call may cost up to ${each:.4f}{kept})"),
 ])  # fmt: skip
 async def test_what_is_kept_back_is_spent_once_the_reserve_is_opened(
-    limit: str, each: float, said: str, kept: int
+    limit: str, each: float, message: str, kept: int
 ):
     door = gate(**{limit: 5 * each})
     door.keep_back(Budget.model_validate({limit: kept * each}))
     amount = f"${kept * each:.4f}" if limit == "usd" else f"{kept * each}"
     rest = f"; {amount} kept for the verdict" if kept else ""
-    told = said.format(all=5 * each, spent=(5 - kept) * each, each=each, kept=rest)
+    told = message.format(all=5 * each, spent=(5 - kept) * each, each=each, kept=rest)
     assert await reached(door) == (5 - kept, f"the budget is reached: {told}")
     assert door.open_reserve() is bool(kept)
     if kept:
-        told = said.format(all=5 * each, spent=5 * each, each=each, kept="")
+        told = message.format(all=5 * each, spent=5 * each, each=each, kept="")
         assert await reached(door) == (kept, f"the budget is reached: {told}")
         assert not door.open_reserve(), "there is only one"
 

@@ -1,7 +1,5 @@
 """Replies that are kept: the cache between runs, the journal of one run, equal calls at once."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -207,7 +205,7 @@ def test_a_reply_comes_back_as_it_was(path: Path, reply: Reply, fields: int) -> 
     file.close()
 
 
-@pytest.mark.parametrize(("change", "said", "opens"), [
+@pytest.mark.parametrize(("change", "message", "opens"), [
     ("no folder", "cannot be written", False),
     ("PRAGMA user_version = 9", "format 9", False),
     ("scribble", "out of the way", False),
@@ -219,7 +217,7 @@ async def test_a_cache_that_cannot_be_used_is_bypassed_left_alone_and_said_once(
     path: Path,
     caplog: pytest.LogCaptureFixture,
     change: str,
-    said: str,
+    message: str,
     opens: bool,
 ) -> None:
     if change == "no folder":
@@ -232,9 +230,9 @@ async def test_a_cache_that_cannot_be_used_is_bypassed_left_alone_and_said_once(
         for _ in range(2):
             assert (await cache(ask())).source == "live"
     assert tally["cache_bypassed"] == 1 and cache.file is None
-    assert said in caplog.text
+    assert message in caplog.text
     if not opens:  # the command says so, and a newer file asks for a newer version
-        with pytest.raises(StoreTooNew if "format" in said else StoreError, match=said):
+        with pytest.raises(StoreTooNew if "format" in message else StoreError, match=message):
             ReplyCache(path)
     assert contents(path) == before
 

@@ -1,7 +1,5 @@
 """One model behind an address: what is sent, what is read, and what each failure becomes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace
@@ -23,6 +21,7 @@ from promptcodebook.calls import (
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec, read_key
 from promptcodebook.lm.wire import read_retry_after
+from tests.build.cases import table
 from tests.build.server import Server, Step, drops, fails, pours, raw, refusing, says
 
 SCHEMA = Schema("Thing", {"type": "object", "properties": {"a": {"type": "string"}}})
@@ -103,8 +102,8 @@ async def test_a_message_goes_as_it_is_written_and_a_tool_call_comes_back(server
         {"role": "tool", "tool_call_id": "c", "content": "3"},
     ]
     messages = tuple(map(read_message, turns))
-    said = ["look", "what?\n[image]", 'f({"key": "KEY"})', "3"]
-    assert [m.content for m in messages] == said and not messages[2].media
+    texts = ["look", "what?\n[image]", 'f({"key": "KEY"})', "3"]
+    assert [m.content for m in messages] == texts and not messages[2].media
     extra = {"tools": [{"type": "function"}], "response_format": {"type": "json_object"}}
     asked = Request("executor", messages, sampling=Sampling(extra=extra))
     spoken = json.loads(json.dumps(CALL).replace("KEY", KEY))
@@ -240,8 +239,8 @@ async def test_a_body_is_read_up_to_its_limit_and_no_further(server: Server):
 
 
 async def test_max_completion_tokens_is_used_once_max_tokens_was_refused(server: Server):
-    said = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
-    server.default = refusing("max_tokens", said, param="max_tokens")
+    message = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+    server.default = refusing("max_tokens", message, param="max_tokens")
     async with endpoint(server) as lm:
         both = await asyncio.gather(lm(request(max_tokens=9)), lm(request(max_tokens=9)))
         await lm(request(max_tokens=9))
@@ -306,7 +305,7 @@ async def test_a_whole_reply_ends_in_one_of_these_ways(server: Server, reason, e
 
 
 @pytest.mark.parametrize(("value", "seconds"), [
-    ("3", 3.0), ("-5", 0.0), ("0", 0.0), ("1e3", 1000.0), ("99999999999999999999", 1e20),
+    ("3", 3.0), ("-5", 0.0), ("0", 0.0), ("1e3", 1000.0), ("99999999999999999999", 3600.0),
     ("1e400", 0.0), ("inf", 0.0), ("nan", 0.0), ("1e", 0.0), ("\u0663", 3.0), (",", 0.0),
     ("soon", 0.0), (None, 0.0), ("x" * 8000, 0.0), ("9" * 8000, 0.0),
     ("Wed, 21 Oct 1970 07:28:00 GMT", 0.0), ("Thu, 01 Jan 1970 00:01:40 GMT", 90.0),
@@ -317,16 +316,26 @@ async def test_a_whole_reply_ends_in_one_of_these_ways(server: Server, reason, e
 ])  # fmt: skip
 def test_a_retry_after_of_any_shape_is_read_or_ignored(value: str | None, seconds: float):
     now = 1e9 if value is not None and "1970 07" in value else 10.0
-    assert read_retry_after(value, now=now) == pytest.approx(seconds)
+    headers = {} if value is None else {"Retry-After": value}
+    assert read_retry_after(headers, now=now) == pytest.approx(seconds)
+    assert read_retry_after({**headers, "Date": "soon"}, now=now) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(("status", "body"), [
-    (429, {"message": "You exceeded your quota", "type": "insufficient_quota"}),
-    (429, {"message": "Billing hard limit", "code": "billing_hard_limit_reached"}),
-    (402, {"message": "Insufficient Balance"}),
-    (403, {"message": "Insufficient credits to run this request"}),
-    (400, {"message": "Your credit balance is too low to access the API."}),
+@pytest.mark.parametrize("now", [0.0, 784111770.0, 4e9])
+@pytest.mark.parametrize("at", [
+    "Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994",
+    "Sun, 06 Nov 1994 09:49:37 +0100", "30",
 ])  # fmt: skip
+def test_a_date_to_wait_for_is_by_the_servers_clock(at: str, now: float):
+    """Whatever ours says, it is seven seconds on; one that has passed is not waited for."""
+    for sent, seconds in (("08:49:30", 7.0), ("08:49:38", 0.0), ("01:00:00", 3600.0)):
+        headers = {"Retry-After": at, "Date": f"Sun, 06 Nov 1994 {sent} GMT"}
+        assert read_retry_after(headers, now=now) == (30.0 if at == "30" else seconds)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), table(__file__, "an_empty_account_is_told_as_one_and_asked_once")
+)
 async def test_an_empty_account_is_told_as_one_and_asked_once(server: Server, status, body):
     step = raw(json.dumps({"error": body}).encode(), status)
     error = await failure(server, step, key="sk-1")
@@ -340,7 +349,7 @@ EVENT = 'event: error\ndata: {"error": {"type": "overloaded_error", "message": "
 PAGE = "<!doctype html><style>p {}</style><title>429 Too Many Requests</title><p>Wait &amp; see"
 
 
-@pytest.mark.parametrize(("body", "kind", "said"), [
+@pytest.mark.parametrize(("body", "kind", "message"), [
     (LIMITED, errors.RateLimited, "Slow down"),
     ({"error": "rate limit exceeded"}, errors.RateLimited, "rate limit exceeded"),
     ({"statusCode": 429, "error": "Too Many Requests", "message": "Rate"}, errors.RateLimited,
@@ -357,6 +366,14 @@ PAGE = "<!doctype html><style>p {}</style><title>429 Too Many Requests</title><p
     ({"object": "error", "message": "temperature is bad", "code": 400}, errors.RequestRefused,
      "temperature is bad"),
     ({"error": {"message": "out of memory"}}, errors.ServerFault, "out of memory"),
+    ({"success": False}, errors.ServerFault, "success"),
+    ({"error": None, "choices": []}, errors.ServerFault, "choices[0]"),
+    ({"status": "error", "reason": "no credits left"}, errors.NoCredit, "no credits left"),
+    ({"fault": {"faultstring": "Spike arrest violation"}}, errors.RateLimited, "Spike arrest"),
+    ({"Message": "Forbidden"}, errors.AuthRefused, "Forbidden"),
+    ({"detail": "Not authenticated"}, errors.AuthRefused, "Not authenticated"),
+    ({"code": 1302, "msg": "您的账户已达到速率限制"}, errors.RateLimited, "速率限制"),
+    ({"errors": [{"message": "Capacity temporarily exceeded"}]}, errors.RateLimited, "Capacity"),
     ("data: " + json.dumps(LIMITED) + "\n\ndata: [DONE]\n\n", errors.RateLimited, "Slow down"),
     (EVENT, errors.RateLimited, "Busy"),
     (PAGE, errors.RateLimited, "429 Too Many Requests Wait & see"),
@@ -365,11 +382,11 @@ PAGE = "<!doctype html><style>p {}</style><title>429 Too Many Requests</title><p
     ("", errors.ServerFault, "not JSON"),
 ])  # fmt: skip
 async def test_a_200_without_a_completion_is_the_refusal_that_it_describes(
-    server: Server, body: Any, kind: type[errors.LMError], said: str
+    server: Server, body: Any, kind: type[errors.LMError], message: str
 ) -> None:
     text = body if isinstance(body, str) else json.dumps(body)
     error = await failure(server, raw(text.encode()))
-    assert type(error) is kind and said in str(error) and server.url in str(error)
+    assert type(error) is kind and message in str(error) and server.url in str(error)
     assert not error.lost, "nobody bills it"
     assert error.retry_after == (4.0 if "retry_after" in text else 0.0)
 
@@ -390,7 +407,7 @@ async def test_a_field_that_a_200_refuses_is_left_out_too(server: Server) -> Non
     assert reply.text == "ok" and "seed" not in server.bodies[-1]
 
 
-@pytest.mark.parametrize(("body", "said"), [
+@pytest.mark.parametrize(("body", "message"), [
     ({"error": {"message": "bad input"}}, "bad input"),
     ({"error": "bad input"}, "bad input"),
     ({"message": "bad input"}, "bad input"),
@@ -405,11 +422,11 @@ async def test_a_field_that_a_200_refuses_is_left_out_too(server: Server) -> Non
     ({"error": None, "message": "bad input"}, "bad input"),
     ({"error": {"error": {"message": "bad input"}}}, "bad input"),
 ])  # fmt: skip
-async def test_a_refusal_of_any_shape_is_quoted_in_short(server: Server, body: Any, said: str):
+async def test_a_refusal_of_any_shape_is_quoted_in_short(server: Server, body: Any, message: str):
     server.default = raw(json.dumps(body).encode(), 400)
     error = await failure(server)
     assert isinstance(error, errors.RequestRefused) and not error.retryable
-    assert str(error).startswith(f"{server.url} answered 400: {said} (sent: messages ")
+    assert str(error).startswith(f"{server.url} answered 400: {message} (sent: messages ")
 
 
 # Models by name

@@ -1,7 +1,5 @@
 """Gemini at Google's OpenAI-compatible address: where that differs from OpenAI's wire."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -41,7 +39,7 @@ async def test_it_is_asked_like_any_other_with_its_key_as_a_bearer_token(server:
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
 
 
-@pytest.mark.parametrize(("step", "kind", "said", "wait"), [
+@pytest.mark.parametrize(("step", "kind", "message", "wait"), [
     (refuses(429, "quota", retryDelay="34.5s"), errors.RateLimited, "quota", 34.5),
     (refuses(429, "quota", retryDelay="soon"), errors.RateLimited, "quota", 0.0),
     (refuses(400, "not valid", reason="API_KEY_INVALID"), errors.AuthRefused, "not valid", 0.0),
@@ -52,10 +50,10 @@ async def test_it_is_asked_like_any_other_with_its_key_as_a_bearer_token(server:
      "MALFORMED_FUNCTION_CALL", 0.0),
 ])  # fmt: skip
 async def test_each_failure_becomes_ours(
-    server: Server, step: Step, kind: type[errors.LMError], said: str, wait: float
+    server: Server, step: Step, kind: type[errors.LMError], message: str, wait: float
 ) -> None:
     server.models = ["models/gem-y"]
     server.default = step
     with pytest.raises(kind) as caught:
         await ask(server)
-    assert said in str(caught.value) + caught.value.hint and caught.value.retry_after == wait
+    assert message in str(caught.value) + caught.value.hint and caught.value.retry_after == wait

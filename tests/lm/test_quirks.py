@@ -1,8 +1,6 @@
 """Endpoints that refuse a field of ours in their own words: each is asked again in a form that it
 takes, and what it took is kept."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -16,6 +14,7 @@ from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
 from promptcodebook.method.policy import route_schema
+from tests.build.cases import table
 from tests.build.server import Server, fails, raw, says
 
 Body = dict[str, Any]
@@ -23,10 +22,11 @@ SYSTEM, USER = Message("system", "be brief"), Message("user", "hello")
 VERDICT = Schema("Verdict", {"type": "object", "properties": {"pattern": {"type": "string"}}})
 CRITIC = Request("critic", (SYSTEM, USER), VERDICT, 5, sampling=Sampling(0.0, 1.0, 1024))
 EXECUTOR = Request("executor", (SYSTEM, USER), None, 5, sampling=Sampling(0.6, 0.95, 4096))
+LONG = Request("executor", (SYSTEM, Message("user", "word " * 400)), sampling=EXECUTOR.sampling)
 ENCODER = Request("encoder", (SYSTEM, USER), route_schema(2, 4), sampling=Sampling(0.0, 1.0, 1024))
 
 
-async def told(
+async def send(
     server: Server,
     refuses: Callable[[Body], object],
     words: str,
@@ -71,7 +71,7 @@ def schema(body: Body) -> str:
 async def test_a_schema_that_is_not_taken_goes_into_the_prompt(
     server: Server, words: str, refused: tuple[str, ...], left: str, status: int
 ):
-    first, second = await told(
+    first, second = await send(
         server, lambda body: form(body) in refused, words, CRITIC, CRITIC, status=status
     )
     assert first.dropped == second.dropped == ("response_format",)
@@ -95,7 +95,7 @@ async def test_a_schema_loses_its_bounds_before_it_is_given_up(
     def refuses(body: Body) -> bool:
         return keyword in json.dumps(body.get("response_format"))
 
-    replies = await told(server, refuses, words, ENCODER, ENCODER)
+    replies = await send(server, refuses, words, ENCODER, ENCODER)
     assert [each.dropped for each in replies] == [(), ()]
     assert "uniqueItems" not in schema(server.bodies[-1]) and "integer" in schema(server.bodies[-1])
     assert ("minItems" in schema(server.bodies[-1])) == (keyword == "uniqueItems")
@@ -105,33 +105,26 @@ async def test_a_schema_loses_its_bounds_before_it_is_given_up(
 async def test_a_property_with_the_name_of_a_keyword_stays(server: Server):
     shape = Schema("Rule", {**VERDICT.body, "minProperties": 1})
     asked = Request("critic", (USER,), shape)
-    await told(server, lambda b: "minProperties" in str(b), "failed to parse grammar", asked)
+    await send(server, lambda b: "minProperties" in str(b), "failed to parse grammar", asked)
     assert json.loads(schema(server.bodies[-1])) == VERDICT.body
 
 
-@pytest.mark.parametrize(("field", "words", "param"), [
-    ("temperature", "invalid temperature: only 1 is allowed for this model", ""),
-    ("temperature", "Input validation error: `temperature` must be strictly positive", ""),
-    ("temperature", "bad value", "generationConfig.temperature"),
-    ("temperature", "Unsupported value: 'temperature' does not support 0.3 with this.", ""),
-    ("top_p", "`top_p` must be > 0.0 and < 1.0. Given 1", ""),
-    ("top_p", "topP has to be below one", ""),
-    ("seed", 'Invalid JSON payload received. Unknown name "seed": Cannot find field.', ""),
-    ("seed", "Property 'seed' is what we never heard of", ""),
-    ("seed", "[{'type': 'extra_forbidden'}]", "body.seed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("field", "words", "param"),
+    table(__file__, "a_field_is_left_out_however_its_refusal_is_worded"),
+)
 async def test_a_field_is_left_out_however_its_refusal_is_worded(
     server: Server, field: str, words: str, param: str
 ):
     asked = Request("critic", (SYSTEM, USER), None, 5, sampling=Sampling(0.3, 1.0, 64))
-    replies = await told(server, lambda body: field in body, words, asked, asked, param=param)
+    replies = await send(server, lambda body: field in body, words, asked, asked, param=param)
     assert [each.dropped for each in replies] == [(field,)] * 2 and server.calls == 3
     assert server.bodies[0].keys() - server.bodies[-1].keys() == {field}
 
 
 async def test_a_refused_value_is_no_refused_field(server: Server):
     """A server that takes no temperature of 0 still gets the executor's."""
-    replies = await told(
+    replies = await send(
         server,
         lambda body: body.get("temperature") == 0.0,
         "temperature must be positive",
@@ -143,8 +136,17 @@ async def test_a_refused_value_is_no_refused_field(server: Server):
     assert server.bodies[2]["temperature"] == 0.6 and server.calls == 4
 
 
+@pytest.mark.parametrize("words", [
+    "Unsupported parameter: 'temperature' is not supported with this model.",
+    "`temperature` is deprecated", "Extra inputs are not permitted: temperature",
+])  # fmt: skip
+async def test_a_field_that_is_refused_as_such_is_refused_once(server: Server, words: str):
+    await send(server, lambda body: "temperature" in body, words, CRITIC, EXECUTOR)
+    assert server.calls == 3
+
+
 async def test_a_value_that_must_be_said_is_the_one_that_the_server_names(server: Server):
-    await told(
+    await send(
         server,
         lambda body: body.get("temperature") != 1,
         "temperature: only 1.0 is allowed",
@@ -154,20 +156,9 @@ async def test_a_value_that_must_be_said_is_the_one_that_the_server_names(server
     assert server.bodies[-1]["temperature"] == 1.0 and server.calls == 4
 
 
-@pytest.mark.parametrize("words", [
-    "This model's maximum context length is {limit} tokens. However, you requested {total} tokens "
-    "({prompt} in the messages, {cap} in the completion).",
-    "'max_tokens' or 'max_completion_tokens' is too large: {cap}. This model's maximum context "
-    "length is {limit} tokens and your request has {prompt} input tokens ({cap} > {limit} - "
-    "{prompt}).",
-    "Requested token count exceeds the model's maximum context length of {limit} tokens. You "
-    "requested a total of {total} tokens: {prompt} tokens from the input messages and {cap} tokens "
-    "for the completion.",
-    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= {limit}. Given: "
-    "{prompt} `inputs` tokens and {cap} `max_new_tokens`",
-    "input length and `max_tokens` exceed context limit: {prompt} + {cap} > {limit}, decrease them",
-    "The context window of this model is {limit:,} tokens",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words", table(__file__, "a_cap_beyond_the_context_becomes_what_is_left_of_it")
+)
 @pytest.mark.parametrize("limit", [2048, 4096])
 async def test_a_cap_beyond_the_context_becomes_what_is_left_of_it(
     server: Server, words: str, limit: int
@@ -178,14 +169,14 @@ async def test_a_cap_beyond_the_context_becomes_what_is_left_of_it(
     async def picky(request: Any, body: Body) -> Any:
         prompt, cap = tokens(body), body["max_tokens"]
         fits = prompt + cap <= limit
-        text = words.format(limit=limit, prompt=prompt, cap=cap, total=prompt + cap)
+        dotted = f"{limit:,}".replace(",", ".")
+        text = words.format(limit=limit, prompt=prompt, cap=cap, total=prompt + cap, dotted=dotted)
         refusal = fails(400, text, code="400")  # vLLM's code is the status
         return await (says("fine") if fits else refusal)(request, body)
 
     server.default = picky
-    long = Request("executor", (SYSTEM, Message("user", "word " * 400)), sampling=EXECUTOR.sampling)
     async with Endpoint(parse_spec(server.spec, {}), Credentials()) as lm:
-        for asked in (EXECUTOR, long, EXECUTOR):
+        for asked in (EXECUTOR, LONG, EXECUTOR):
             assert (await lm(asked)).text == "fine"
     assert server.calls <= 5, "the limit is kept for prompts of any length"
     assert all(b["max_tokens"] > limit - tokens(b) - 400 for b in server.bodies)
@@ -195,10 +186,46 @@ async def test_a_cap_beyond_the_context_becomes_what_is_left_of_it(
     "Invalid max_tokens value, the valid range of max_tokens is [1, 2048]",
     "max_tokens: 4096 > 2048, which is the maximum allowed number of output tokens for m",
     "max_tokens is too large: 4096. This model supports at most 2048 completion tokens",
+    "max_tokens=4096 cannot be greater than max_model_len=2048. Please request fewer output "
+    "tokens. (parameter=max_tokens, value=4096)",
 ])  # fmt: skip
 async def test_a_cap_beyond_a_limit_of_replies_becomes_that_limit(server: Server, words: str):
-    await told(server, lambda body: body["max_tokens"] > 2048, words, EXECUTOR, CRITIC)
+    await send(server, lambda body: body["max_tokens"] > 2048, words, EXECUTOR, CRITIC)
     assert [body["max_tokens"] for body in server.bodies] == [4096, 2048, 1024]
+
+
+@pytest.mark.parametrize(("words", "least"), [
+    ("max_tokens must be at most 2k", 2000), ("max_tokens must not exceed 2_000", 2000),
+    ("At most 2k tokens, please", 2000),
+    ("max_tokens is too large", 1024), ("Too many tokens requested", 1024),
+    ("Input is too long for requested model.", 1024),
+])  # fmt: skip
+async def test_a_cap_becomes_less_however_its_limit_is_worded(
+    server: Server, words: str, least: int
+):
+    await send(server, lambda body: body["max_tokens"] > 2048, words, EXECUTOR, EXECUTOR)
+    assert [body["max_tokens"] for body in server.bodies] == [4096, least, least]
+
+
+@pytest.mark.parametrize("status", [405, 413, 501])
+async def test_a_status_of_something_else_is_a_refusal_where_it_names_a_field(
+    server: Server, status: int
+):
+    words = "seed is not implemented"
+    [reply] = await send(server, lambda b: "seed" in b, words, EXECUTOR, status=status)
+    assert reply.dropped == ("seed",)
+
+
+@pytest.mark.parametrize(("roles", "sent"), [("sau", "uau"), ("suu", "u"), ("suauu", "uau")])
+async def test_a_folded_system_message_leaves_turns_that_alternate(
+    server: Server, roles: str, sent: str
+):
+    names: Any = {"s": "system", "u": "user", "a": "assistant"}
+    begun = Request("executor", tuple(Message(names[each], each) for each in roles))
+    await send(server, lambda b: b["messages"][0]["role"] != "user", "roles must alternate", begun)
+    turns = server.bodies[-1]["messages"]
+    assert "".join(m["role"][0] for m in turns) == sent
+    assert "".join(m["content"].replace("\n\n", "") for m in turns) == roles
 
 
 @pytest.mark.parametrize("words", [
@@ -214,7 +241,7 @@ async def test_a_system_message_that_is_not_taken_begins_the_first_turn(
     image = {"type": "image_url", "image_url": {"url": "data:,x"}}
     parts = {"role": "user", "content": [image]}
     shown = Request("executor", (SYSTEM, Message("user", "[image]", parts)))
-    await told(
+    await send(
         server,
         lambda body: body["messages"][0]["role"] == "system",
         words,
@@ -230,7 +257,7 @@ async def test_a_system_message_that_is_not_taken_begins_the_first_turn(
 
 async def test_several_system_messages_are_one_at_the_beginning(server: Server):
     again = Message("system", "be kind")
-    await told(server, lambda body: False, "", Request("executor", (SYSTEM, USER, again, USER)))
+    await send(server, lambda body: False, "", Request("executor", (SYSTEM, USER, again, USER)))
     assert [m["role"] for m in server.bodies[0]["messages"]] == ["system", "user", "user"]
     assert server.bodies[0]["messages"][0]["content"] == "be brief\n\nbe kind"
 
@@ -241,7 +268,7 @@ async def test_a_refusal_that_names_nothing_is_searched_for_its_field(server: Se
         return field in body or field == body["messages"][0]["role"]
 
     asked = EXECUTOR if field == "seed" else CRITIC
-    replies = await told(server, refuses, "Bad request.", asked, asked, asked)
+    replies = await send(server, refuses, "Bad request.", asked, asked, asked)
     assert [each.text for each in replies] == ["fine"] * 3 and server.calls <= 3 + 4
     if field in ("response_format", "seed", "top_p"):
         assert replies[-1].dropped == (field,), "what is innocent is still sent"
@@ -249,7 +276,7 @@ async def test_a_refusal_that_names_nothing_is_searched_for_its_field(server: Se
 
 async def test_a_server_that_takes_messages_alone_can_be_used(server: Server):
     allowed = {"model", "messages", "max_tokens", "max_completion_tokens"}
-    replies = await told(
+    replies = await send(
         server, lambda body: body.keys() - allowed, "Bad request.", CRITIC, EXECUTOR, CRITIC
     )
     assert [each.text for each in replies] == ["fine"] * 3 and server.calls == 3 + 4
@@ -257,7 +284,7 @@ async def test_a_server_that_takes_messages_alone_can_be_used(server: Server):
 
 async def test_what_no_form_satisfies_is_searched_once_and_says_what_was_sent(server: Server):
     with pytest.raises(errors.RequestRefused) as caught:
-        await told(server, lambda body: True, "Computer says no", CRITIC)
+        await send(server, lambda body: True, "Computer says no", CRITIC)
     message, hint = str(caught.value), caught.value.hint
     assert "answered 400: Computer says no" in message and "hello" not in message
     sent = "temperature 0, top_p 1, max_tokens 1024, messages (system, user), response_format"
@@ -277,6 +304,8 @@ async def test_what_no_form_satisfies_is_searched_once_and_says_what_was_sent(se
     (CRITIC, "schemas cost extra", "--set roles.critic.extra.response_format=none"),
     (EXECUTOR, "temperature?", "--set roles.executor.temperature=none"),
     (EXECUTOR, "max_tokens?", "--set roles.executor.max_tokens=1024"),
+    (CRITIC, "max_tokens?", "--set roles.critic.max_tokens=256"),
+    (LONG, "The context length is 300 tokens, your prompt has 600", "shorten prompts"),
     (Request("executor", (USER,), sampling=Sampling(extra={"tools": [{}]})), "no tools here",
      "roles.executor.model"),
     (Request("executor", (USER,), sampling=Sampling(extra={"top_k": 3})), "top_k: extra input",
@@ -286,7 +315,7 @@ async def test_an_error_names_what_to_type_for_the_field_that_is_refused(
     server: Server, request_: Request, words: str, typed: str
 ):
     with pytest.raises(errors.RequestRefused) as caught:
-        await told(server, lambda body: True, words, request_)
+        await send(server, lambda body: True, words, request_)
     assert typed in caught.value.hint and "doctor" not in caught.value.hint
     assert words in str(caught.value) and server.calls <= 5
 
@@ -296,7 +325,7 @@ async def test_an_error_names_what_to_type_for_the_field_that_is_refused(
 ])  # fmt: skip
 async def test_a_field_that_a_run_can_do_without_is_left_out(server: Server, field: str):
     asked = Request("executor", (USER,), sampling=Sampling(extra={field: 1, "tools": [{}]}))
-    [reply] = await told(
+    [reply] = await send(
         server, lambda body: field in body, f"Argument {field} is not for m", asked
     )
     assert reply.dropped == (field,) and server.bodies[-1]["tools"] == [{}]
@@ -305,14 +334,14 @@ async def test_a_field_that_a_run_can_do_without_is_left_out(server: Server, fie
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 503])
 async def test_an_answer_that_is_about_no_form_is_not_searched(server: Server, status: int):
     with pytest.raises(errors.LMError):
-        await told(server, lambda body: True, "temperature", CRITIC, status=status)
+        await send(server, lambda body: True, "temperature", CRITIC, status=status)
     assert server.calls == 1
 
 
 async def test_a_form_that_was_not_accepted_is_not_kept(server: Server):
     """A refusal of this one prompt, in which a field is only mentioned."""
     with pytest.raises(errors.RequestRefused):
-        await told(
+        await send(
             server,
             lambda body: "hello" in body["messages"][-1]["content"],
             "no talk of temperature",
@@ -357,7 +386,7 @@ async def test_a_user_can_say_that_there_is_no_response_format(server: Server):
     sampling = Sampling(0.0, 1.0, 9, {"response_format": "none"})
     asked = Request("critic", (SYSTEM, USER), VERDICT, sampling=sampling)
     bare = Request("executor", (USER,), sampling=sampling)
-    await told(server, lambda body: "response_format" in body, "what?", asked, bare)
+    await send(server, lambda body: "response_format" in body, "what?", asked, bare)
     first, second = server.bodies
     assert '"pattern"' in first["messages"][1]["content"]
     assert second["messages"] == [{"role": "user", "content": "hello"}]

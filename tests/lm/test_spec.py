@@ -1,11 +1,10 @@
 """Names of models, and the keys that they need."""
 
-from __future__ import annotations
-
 import pytest
 
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.spec import Spec, missing_key, parse_spec, require_keys
+from tests.build.cases import table
 
 OURS, OPENAI = ("PCO_API_KEY",), ("OPENAI_API_KEY",)
 
@@ -35,48 +34,20 @@ def test_a_spec_names_address_model_and_keys(
     assert (spec.base_url, spec.model, spec.key_names) == (url, model, keys)
 
 
-@pytest.mark.parametrize(("text", "said", "hint"), [
-    ("", "no model", "openai/NAME"),
-    ("opnai/gpt", "did you mean 'openai'", "openai/NAME"),
-    ("simulatd", "did you mean 'simulated'", "simulated"),
-    ("smolm2", "did you mean 'smollm2'", "smollm2"),
-    ("openai/", "names no model", "openai/NAME"),
-    ("localhost:8000/v1#m", "lacks http://", "http://localhost:8000/v1#m"),
-    ("ftp://host/v1#m", "cannot read the address", "http://"),
-    ("http://host:port/v1#m", "malformed", "http://"),
-    ("http://:80#m", "cannot read the address", "http://"),
-    ("simulated?load", "'load'", "load=0.1"),
-    ("openai", "unknown model 'openai'", "openai/NAME"),
-    ("gemini/", "names no model", "gemini/NAME"),
-    ("gpt-4o", "did you mean 'openai/gpt-4o'?", "openai/NAME"),
-    ("o3", "did you mean 'openai/o3'?", "openai/NAME"),
-    ("Claude-Opus-5", "did you mean 'anthropic/Claude-Opus-5'?", "anthropic/NAME"),
-    ("google/gemini-2.5-pro", "did you mean 'gemini/gemini-2.5-pro'?", "gemini/NAME"),
-    ("mistral-large-latest", "did you mean 'litellm/mistral/mistral-large-latest'?", "litellm"),
-    ("deepseek-chat", "did you mean 'litellm/deepseek/deepseek-chat'?", "litellm/PROVIDER"),
-    ("azure/gpt-4o", "did you mean 'litellm/azure/gpt-4o'?", "litellm/PROVIDER/NAME"),
-    ("bedrock/anthropic.claude", "did you mean 'litellm/bedrock/anthropic.claude'?", "litellm"),
-    ("Qwen/Qwen3-8B", "did you mean 'http://localhost:8000/v1#Qwen/Qwen3-8B'?", "http://"),
-    ("llama3.3", "did you mean 'http://localhost:8000/v1#llama3.3'?", "http://host"),
-])  # fmt: skip
-def test_a_wrong_spec_says_what_is_wrong_and_what_to_write(text: str, said: str, hint: str):
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    table(__file__, "a_wrong_spec_says_what_is_wrong_and_what_to_write"),
+)
+def test_a_wrong_spec_says_what_is_wrong_and_what_to_write(text: str, message: str, hint: str):
     with pytest.raises(ConfigError) as caught:
         parse_spec(text, {})
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert hint in caught.value.hint
 
 
-@pytest.mark.parametrize("text", [
-    "http://user:hunter2@host/v1#m",
-    "https://hunter2@host/v1#m",
-    "http://host/v1?key=hunter2#m",
-    "ftp://user:hunter2@host/v1#m",
-    "http://user:hunter2@host:port/v1#m",
-    "user:hunter2@host:8000/v1#m",
-    "user:hunter2@host",
-    "http:/user:hunter2@host/v1#m",
-    "hunter2@host:8000/v1",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text", table(__file__, "credentials_in_an_address_are_refused_and_not_repeated")
+)
 def test_credentials_in_an_address_are_refused_and_not_repeated(text: str):
     with pytest.raises(ConfigError) as caught:
         parse_spec(text, {})
@@ -110,15 +81,9 @@ def test_what_openai_serves_is_its_own_by_name_and_by_address():
 # A provider that answers nobody without a key is told of before a call, or a run, is begun.
 
 
-@pytest.mark.parametrize(("spec", "variable"), [
-    ("openai/gpt-x", "OPENAI_API_KEY"),
-    ("https://api.openai.com/v1#gpt-x", "PCO_API_KEY"),
-    ("https://openrouter.ai/api/v1#some/model", "PCO_API_KEY"),
-    ("litellm/anthropic/claude", "ANTHROPIC_API_KEY"),
-    ("litellm/gemini/flash", "GEMINI_API_KEY"),
-    ("anthropic/claude", "ANTHROPIC_API_KEY"),
-    ("gemini/flash", "GOOGLE_API_KEY"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("spec", "variable"), table(__file__, "the_variable_to_export_is_named_until_it_is_set")
+)
 def test_the_variable_to_export_is_named_until_it_is_set(spec: str, variable: str) -> None:
     with pytest.raises(ConfigError, match="needs a key") as caught:
         require_keys({"simulated": {}, spec: {}}, {})

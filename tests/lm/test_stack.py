@@ -1,7 +1,5 @@
 """The stack that every call passes: roles, addresses, retries, limits; and the scripted model."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -134,19 +132,19 @@ async def test_headers_are_sent_and_their_keys_come_from_the_environment(
             await lm(ASK)
     sent = ["id-hush", "secret-hush", "blue", None]
     assert [server.headers[0].get(name) for name in (*headers, "Authorization")] == sent
-    said = f"{caught.value}{caught.value.hint}"
-    assert "hush" not in said and "PCO_ID" in said
+    message = f"{caught.value}{caught.value.hint}"
+    assert "hush" not in message and "PCO_ID" in message
 
 
-@pytest.mark.parametrize(("headers", "said"), [
+@pytest.mark.parametrize(("headers", "message"), [
     ({"api-key": "$MISSING"}, "MISSING, which is not set"),
     ({"a": "$SET", "b": "$B"}, "'b' takes its key from B, which is not set"),
 ])  # fmt: skip
 async def test_a_key_that_cannot_be_found_is_said_before_any_call(
-    tally: Counts, headers: dict[str, str], said: str
+    tally: Counts, headers: dict[str, str], message: str
 ):
     async with endpoints(tally, {"SET": "x"}) as opened:
-        with pytest.raises(errors.ConfigError, match=said):
+        with pytest.raises(errors.ConfigError, match=message):
             opened.connect("http://127.0.0.1:9/v1#m", headers)
 
 

@@ -1,7 +1,5 @@
 """Replies as typed values: found, repaired, asked for again, and read generously."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
@@ -269,17 +267,17 @@ async def test_what_replies_come_to(
     assert tally == counts
 
 
-@pytest.mark.parametrize(("replies", "kind", "said", "hint", "counts"), [
+@pytest.mark.parametrize(("replies", "kind", "text", "hint", "counts"), [
     (["no", '{"score": 3}'], ParseError, "less than or equal to 1", "pco doctor",
      {"malformed": 2, "reasked": 1, "parse_failed": 1}),
     ([CUT, CUT], TruncatedReply, "cut at its length cap twice", "roles.critic.max_tokens",
      {"truncated": 2, "reasked": 1}),
 ])  # fmt: skip
 async def test_replies_without_a_value_end_in_an_error_that_says_what_they_took(
-    replies: list[Scripted], kind: type[LMError], said: str, hint: str, counts: Any, tally: Counts
+    replies: list[Scripted], kind: type[LMError], text: str, hint: str, counts: Any, tally: Counts
 ):
     lm = ScriptedLM().enqueue(*replies)
-    with pytest.raises(kind, match=said) as caught:
+    with pytest.raises(kind, match=text) as caught:
         await Ask(lm, tally).typed(REQUEST, Verdict)
     assert (caught.value.role, caught.value.model) == ("critic", "http://h/v1#m")
     assert hint in caught.value.hint

@@ -1,8 +1,6 @@
 """Which rewrites of a step stay: `accept: improve` and `improve_each`, on the batch and on other
 examples (decision 9)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +21,8 @@ from tests.build.method import (
     examples,
     parameters,
     routed,
-    said,
     saying,
+    sent,
 )
 from tests.build.teachable import install_package
 
@@ -38,15 +36,15 @@ def under_new_phi(execute: Callable[[Request], Scripted]) -> ScriptedLM:
     """0.5 under the old φ; under the new one what `execute` says."""
     about = "the directive of the generator"
     return answering(
-        generator=lambda r: "new prompt" if "phi 1" in said(r) else "old prompt",
-        executor=lambda r: execute(r) if "new prompt" in said(r) else None,
-        updater=lambda r: "phi 1" if about in said(r) else None,
+        generator=lambda r: "new prompt" if "phi 1" in sent(r) else "old prompt",
+        executor=lambda r: execute(r) if "new prompt" in sent(r) else None,
+        updater=lambda r: "phi 1" if about in sent(r) else None,
     )
 
 
 def after_rewriting(reward: Scripted, lost: int = 0) -> ScriptedLM:
     """`reward` under the new φ, unless the input is one of those lost."""
-    return under_new_phi(lambda r: EndpointDown("gone") if int(said(r)[-1]) < lost else reward)
+    return under_new_phi(lambda r: EndpointDown("gone") if int(sent(r)[-1]) < lost else reward)
 
 
 @pytest.mark.parametrize("reward", ["0.5", "0.9"])
@@ -72,8 +70,8 @@ async def test_of_several_samples_the_means_are_compared(
     drawn = Counter[str]()
 
     def execute(request: Request) -> Scripted:
-        drawn[said(request)] += 1
-        return (luck, "0.3", EndpointDown("gone"))[drawn[said(request)] - 1]
+        drawn[sent(request)] += 1
+        return (luck, "0.3", EndpointDown("gone"))[drawn[sent(request)] - 1]
 
     world = World(settings(on=on, samples=3), under_new_phi(execute), pool=examples(9))
     (step,) = await world.run(examples(4))
@@ -109,7 +107,7 @@ async def test_only_what_may_change_something_is_run_again(rule: str):
 
     world = World(settings(rule), saying("executor", EndpointDown("gone"), "input 0"))
     (step,) = await world.run(examples(4))
-    assert sum("input 0" in said(r) for r in world.asked("executor")) == 1
+    assert sum("input 0" in sent(r) for r in world.asked("executor")) == 1
     assert rule != "always" or len(world.asked("executor")) == 4
 
 
@@ -135,10 +133,10 @@ async def test_explored_routes_stay_fixed_and_encoder_routes_are_chosen_anew():
     assert len(asked) == 8 and explored.asked("encoder") == []
     for z, first, again in zip(drawn, asked[:4], asked[4:], strict=True):
         for k in range(4):
-            assert (f"\n[{k}] " in said(first)) == (f"\n[{k}] " in said(again)) == (k in z)
+            assert (f"\n[{k}] " in sent(first)) == (f"\n[{k}] " in sent(again)) == (k in z)
     encoded = World(settings(explore={"policy": "none"}), after_rewriting("0.9"))
     await encoded.run(examples(4))
-    thetas = [said(r).splitlines()[0] for r in encoded.asked("encoder")]
+    thetas = [sent(r).splitlines()[0] for r in encoded.asked("encoder")]
     assert thetas[:4] == ["theta 0"] * 4 and thetas[4] == thetas[7] != "theta 0"
 
 
@@ -162,24 +160,24 @@ def by_part(
     """
 
     def route(request: Request) -> Scripted:
-        if "theta new" in said(request) and under_new_theta is not None:
+        if "theta new" in sent(request) and under_new_theta is not None:
             return routed(*under_new_theta)
-        odd = int(said(request)[-1]) % 2
+        odd = int(sent(request)[-1]) % 2
         return routed(odd, odd + 2)
 
     def reward(request: Request) -> Scripted:
-        gains = sum(worth.get(v, 0) for text, v in PARTS.items() if text in said(request))
-        new_route = "[0] rule" in said(request) and "[3] rule" in said(request)
+        gains = sum(worth.get(v, 0) for text, v in PARTS.items() if text in sent(request))
+        new_route = "[0] rule" in sent(request) and "[3] rule" in sent(request)
         return str(round(0.5 + gains + (worth.get("encoder", 0) if new_route else 0), 3))
 
     def rewrite(request: Request) -> Scripted:
-        about = said(request).partition("Present text:\n")[2]
+        about = sent(request).partition("Present text:\n")[2]
         return next(f"{name} new" for name in NAMES if about.startswith(name))
 
     blame = attributed("say it", {k: f"sharpen {k}" for k in range(4)}, "read x")
     return answering(
         encoder=route,
-        generator=lambda r: "prompt of " + "; ".join(said(r).split("\n")),
+        generator=lambda r: "prompt of " + "; ".join(sent(r).split("\n")),
         executor=reward,
         attribution=lambda r: blame,
         updater=rewrite,
@@ -204,8 +202,8 @@ async def test_each_rewrite_is_judged_by_what_it_does_alone():
                                               "rule three")  # fmt: skip
     # Four examples: one run as it is, and one each for θ (with new routes), φ and the instincts.
     assert len(world.asked("encoder")) == 8
-    assert sum("theta new" in said(r) for r in world.asked("encoder")) == 4
-    composed = [said(r) for r in world.asked("generator")]
+    assert sum("theta new" in sent(r) for r in world.asked("encoder")) == 4
+    composed = [sent(r) for r in world.asked("generator")]
     assert len(composed) == len(world.asked("executor")) == 16
     assert sum("phi new" in s and "rule zero new" not in s for s in composed) == 4
     assert sum("phi new" not in s and " new" in s for s in composed) == 4
@@ -224,7 +222,7 @@ async def test_other_examples_judge_and_the_batch_is_not_run_again(rule: str):
     batch = {t.rollout.example_id for t in step.traces}
     runs: dict[str, list[int]] = {}
     for request in world.asked("executor"):
-        runs.setdefault(f"x{said(request)[-1]}", []).append(request.sample)
+        runs.setdefault(f"x{sent(request)[-1]}", []).append(request.sample)
     assert len(batch) == 3 and len(runs) == 6
     times = {"improve": 2, "improve_each": 4}[rule]
     assert {x: len(samples) for x, samples in runs.items()} == {

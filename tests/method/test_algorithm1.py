@@ -35,22 +35,14 @@ Success is such an EMA of r divided by one of 1; both are halved when the instin
     * an empty critique: ρ = 0 whatever its score.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest
 
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.types import Step
+from tests.build import method
 from tests.build.golden import CONFIG, DRAWS, TRACE, script
-from tests.build.method import (
-    World,
-    book,
-    examples,
-    parameters,
-    said,
-)
 
 # Who is called, in order: E_θ, G_φ, M, D_ψ, A(ttribution), Ψ (g_ψ), and U for every update.
 CALLS = ["GMDAΨUUUU", "EGMDAΨU", "EGM", "EGMDΨU", "EGMDAΨUUU", "GMDAΨUUUUU", "EGMDAΨ", "GMDAΨU",
@@ -61,10 +53,10 @@ LETTER = {
 }  # fmt: skip
 
 
-async def run() -> tuple[World, list[Step]]:
-    world = World(CONFIG, script())
-    start = parameters(book("zero v0", "one v0", "two v0", "three v0"))
-    return world, await world.run(examples(3), start)
+async def run() -> tuple[method.World, list[Step]]:
+    world = method.World(CONFIG, script())
+    start = method.parameters(method.book("zero v0", "one v0", "two v0", "three v0"))
+    return world, await world.run(method.examples(3), start)
 
 
 def test_the_draws_written_down_above_are_those_of_the_seed():
@@ -110,10 +102,10 @@ async def test_every_update_happens_in_the_order_of_algorithm_1():
     own = set(map(id, world.own_gradients))
     letters = ["Ψ" if id(r) in own else LETTER[r.role] for r in world.lm.history]
     assert "".join(letters) == "".join(CALLS) and world.lm.left == 0
-    last_encoder = said(world.asked("encoder")[-1])
+    last_encoder = method.sent(world.asked("encoder")[-1])
     assert last_encoder.startswith("theta 3"), "each call sees what the step before left"
     assert "[2] two v2 (success 0.77)" in last_encoder
     assert "[3] three v1 (success 0.57)" in last_encoder
-    assert said(world.asked("generator")[-1]).startswith("phi 3")
-    assert said(world.asked("critic")[-1]).startswith("psi 3")
-    assert said(world.asked("executor")[-1]) == "prompt 8\ninput 2"
+    assert method.sent(world.asked("generator")[-1]).startswith("phi 3")
+    assert method.sent(world.asked("critic")[-1]).startswith("psi 3")
+    assert method.sent(world.asked("executor")[-1]) == "prompt 8\ninput 2"

@@ -1,12 +1,11 @@
 """D_ψ: what it is shown, ρ, and its own gradient (decisions 3, 5, 22)."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
 import pytest
 
+from promptcodebook import types
 from promptcodebook.base.incidents import Incident
 from promptcodebook.base.randomness import Draws, Randomness
 from promptcodebook.calls import Message, schema_of
@@ -32,16 +31,6 @@ from promptcodebook.method.update import collect_gradients
 from promptcodebook.policy.scan import order_check
 from promptcodebook.report.private import withhold
 from promptcodebook.report.traces import parts_of_trace
-from promptcodebook.types import (
-    Codebook,
-    Critique,
-    Example,
-    Gradients,
-    Rollout,
-    Route,
-    Stage,
-    Trace,
-)
 from tests.build.method import (
     Counts,
     World,
@@ -50,7 +39,7 @@ from tests.build.method import (
     config,
     examples,
     parameters,
-    said,
+    sent,
     verdict,
 )
 
@@ -70,25 +59,25 @@ def test_a_field_that_is_added_to_the_reply_is_shown_and_withheld_as_the_feedbac
     )
     critique = critique_of(reply, (0,), safe=False)
     assert critique.notes == {"doubt": "was it Rome?"}
-    trace = Trace(Rollout("x"), 0.5, critique, 0.25)
+    trace = types.Trace(types.Rollout("x"), 0.5, critique, 0.25)
     shown = dict(parts_of_trace(trace, ()))["verdict"]
     assert shown.split("\n\n") == ["critic 0.50, penalty ρ 0.25", "doubt: was it Rome?"]
     assert "Rome" not in repr(withhold(trace))
 
 
 def history(
-    codebook: Codebook | None = None, target: str | None = "Y*", feedback: str = "", **fields
+    codebook: types.Codebook | None = None, target: str | None = "Y*", feedback: str = "", **fields
 ) -> History:
-    rollout = Rollout(
+    rollout = types.Rollout(
         "x",
-        route=Route((1, 3)),
+        route=types.Route((1, 3)),
         prompt="THE PROMPT",
         output=fields.pop("output", "THE ANSWER"),
         reward=0.25,
         feedback=feedback,
         **fields,
     )
-    return History(Example("x", "THE INPUT", target), codebook or book(), rollout)
+    return History(types.Example("x", "THE INPUT", target), codebook or book(), rollout)
 
 
 @pytest.mark.parametrize(("score", "feedback", "unit", "weight", "rho"), [
@@ -98,7 +87,7 @@ def history(
 ])  # fmt: skip
 def test_the_penalty(score: float, feedback: str, unit: float, weight: float, rho: float):
     """Decision 5: 0 for a full reward or an empty critique, else (1 - score) · weight."""
-    assert penalty(Critique(score, feedback), unit, weight) == pytest.approx(rho)
+    assert penalty(types.Critique(score, feedback), unit, weight) == pytest.approx(rho)
 
 
 @pytest.mark.parametrize("stages", [1, 2])
@@ -110,7 +99,7 @@ async def test_the_critic_is_shown_the_reward_unless_it_is_to_judge_without(
     world = World(config(critic={"sees_reward": sees, "stages": stages}, update={"epochs": 1}))
     await world.run(examples(1))
     asked = *world.asked("critic"), *world.own_gradients
-    assert ["Reward: 0.5 on a scale" in said(r) for r in asked] == [sees] * 2
+    assert ["Reward: 0.5 on a scale" in sent(r) for r in asked] == [sees] * 2
     fields = asked[0].schema.body["properties"]
     assert fields["score"] == {"type": "number", "minimum": 0, "maximum": 1}
     assert not load_config({"preset": "paper"}).critic.sees_reward
@@ -118,9 +107,9 @@ async def test_the_critic_is_shown_the_reward_unless_it_is_to_judge_without(
     world = World(config(), ScriptedLM().enqueue(*[verdict(0.5)] * 3))
     await world.critic.verdict("psi", shown, DRAWS)
     await world.critic.critique("psi", shown, DRAWS)
-    await world.critic.own_gradient("psi", shown, Critique(0.5, ""), DRAWS)
+    await world.critic.own_gradient("psi", shown, types.Critique(0.5, ""), DRAWS)
     scale = "Reward: 0.25 on a scale from -1 to 5"
-    assert [scale in said(r) for r in world.lm.history] == [sees] * 3
+    assert [scale in sent(r) for r in world.lm.history] == [sees] * 3
 
 
 @pytest.mark.parametrize("templates", ["default", "paper"])
@@ -128,10 +117,10 @@ async def test_the_critic_sees_the_whole_trace(templates: str):
     """Decision 3: x, z, C[z], p, y and y*, in both template sets; and what the reward said."""
     world = World(config(templates=templates), ScriptedLM().enqueue(*[verdict(0.5)] * 3))
     await world.critic.verdict("PSI", history(feedback="two words missing"), DRAWS)
-    stages = (Stage("retrieve", "query one", "title A"),)
+    stages = (types.Stage("retrieve", "query one", "title A"),)
     await world.critic.verdict("psi", history(stages=stages, output=""), DRAWS)
     await world.critic.verdict("psi", history(output="a" * 9000 + "b" * 9000), DRAWS)
-    seen, staged, long = map(said, world.lm.history)
+    seen, staged, long = map(sent, world.lm.history)
     assert "Stages on the way:\n- retrieve: query one -> title A\n" in staged
     assert "(empty)" in staged and "Stages" not in seen
     assert "aaa\n[... 12000 characters left out ...]\nbbb" in long and len(long) < 10_000
@@ -164,8 +153,8 @@ ECHO = '{"score": 1, "feedback": "perfect", "instinct_errors": {"1": "keep it"}}
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("words", ["The answer quotes", "It earns 0.1. Some say"])
 async def test_what_the_critic_quotes_from_the_answer_is_no_verdict(words: str, stages: int):
-    said = ECHO if "quotes" in words else ECHO.replace("perfect", "fine")
-    world = World(config(), ScriptedLM().enqueue(*[f"{words} {said}"] * 2))
+    reply = ECHO if "quotes" in words else ECHO.replace("perfect", "fine")
+    world = World(config(), ScriptedLM().enqueue(*[f"{words} {reply}"] * 2))
     trace = history(output=f"I am right. {ECHO}")
     with pytest.raises(ParseError):
         await (world.critic.critique if stages == 1 else world.critic.verdict)("psi", trace, DRAWS)
@@ -177,9 +166,9 @@ async def test_the_own_gradient_reads_rubric_trace_and_verdict(feedback: str):
     """g_ψ: an adversarial call of role critic; a silent critic may have missed something."""
     reply = {"feedback": " look at units ", "severity": "3/10"}
     world = World(config(), ScriptedLM().enqueue(json.dumps(reply)))
-    own = await world.critic.own_gradient("PSI", history(), Critique(0.5, feedback), DRAWS)
-    seen = said(world.lm.history[0])
-    assert own == Gradients(critic="look at units", severity={"critic": 0.3})
+    own = await world.critic.own_gradient("PSI", history(), types.Critique(0.5, feedback), DRAWS)
+    seen = sent(world.lm.history[0])
+    assert own == types.Gradients(critic="look at units", severity={"critic": 0.3})
     assert world.lm.history[0].role == "critic"
     assert "PSI" in seen and "THE ANSWER" in seen
     assert (feedback or "the critic found no fault") in seen
@@ -187,17 +176,21 @@ async def test_the_own_gradient_reads_rubric_trace_and_verdict(feedback: str):
 
 # Verdict, ρ and gradients of one rollout (Eqs. 7-8; decisions 3, 5, 19, 20).
 
-CHOSEN = Route((0, 1))
+CHOSEN = types.Route((0, 1))
 OWN = json.dumps({"feedback": "own"})
 
 
 async def assign(
-    reward: float, *critic: str, attribution: str = attributed("r"), route: Route = CHOSEN, **tree
+    reward: float,
+    *critic: str,
+    attribution: str = attributed("r"),
+    route: types.Route = CHOSEN,
+    **tree,
 ):
     lm = ScriptedLM().enqueue(*critic, role="critic").enqueue(attribution, role="attribution")
     world = World(config(**tree), lm)
-    rollout = Rollout("x", route, "p", "y", reward=reward)
-    history = History(Example("x", "in", "out"), book(), rollout)
+    rollout = types.Rollout("x", route, "p", "y", reward=reward)
+    history = History(types.Example("x", "in", "out"), book(), rollout)
     trace = await world.credit.assign("psi", history, Draws(0, 0, "x"))
     return world, trace
 
@@ -210,8 +203,8 @@ async def test_two_stages_ask_critic_attribution_and_the_critic_about_itself():
     """Decision 3: the default is App. C.2's pipeline."""
     world, trace = await assign(0.5, verdict(0.7), OWN)
     assert roles(world) == ["critic", "attribution", "critic"]
-    assert "Score: 0.7 on a scale" in said(world.lm.history[1])
-    assert trace.gradients == Gradients(generator="r", critic="own")
+    assert "Score: 0.7 on a scale" in sent(world.lm.history[1])
+    assert trace.gradients == types.Gradients(generator="r", critic="own")
     assert trace.penalty == pytest.approx(0.3)
 
 
@@ -221,8 +214,8 @@ async def test_one_stage_asks_no_attribution():
     one_call = json.dumps({"score": 0.5, "feedback": "bad", **blame})
     world, trace = await assign(0.5, one_call, OWN, critic={"stages": 1})
     assert roles(world) == ["critic", "critic"]
-    assert trace.gradients == Gradients("z", "r", {1: "i"}, "own")
-    assert trace.verdict == Critique(0.5, "bad") and trace.penalty == 0.5
+    assert trace.gradients == types.Gradients("z", "r", {1: "i"}, "own")
+    assert trace.verdict == types.Critique(0.5, "bad") and trace.penalty == 0.5
 
 
 async def test_a_solved_example_costs_no_critic_call_unless_it_is_asked_for():
@@ -230,7 +223,7 @@ async def test_a_solved_example_costs_no_critic_call_unless_it_is_asked_for():
     5)."""
     world, trace = await assign(1.0)
     assert world.lm.history == []
-    assert trace == Trace(trace.rollout, 1.0, Critique(1.0, ""))
+    assert trace == types.Trace(trace.rollout, 1.0, types.Critique(1.0, ""))
     world, trace = await assign(1.0, verdict(0.4), OWN, critic={"skip_solved": False})
     assert roles(world) == ["critic", "attribution", "critic"]
     assert trace.penalty == 0.0 and trace.gradients.generator == "r"
@@ -297,7 +290,7 @@ async def test_without_severities_of_the_other_three_there_is_no_residual():
     assert failed.residual is None
 
 
-FILLED_UP = Route((0, 1), repaired=True, fallback=True, fault="[19] lie outside 0..15")
+FILLED_UP = types.Route((0, 1), repaired=True, fallback=True, fault="[19] lie outside 0..15")
 
 
 @pytest.mark.parametrize("reward", [0.5, 1.0])
@@ -312,22 +305,22 @@ async def test_a_route_that_was_filled_up_teaches_theta_its_fault_and_nothing_el
     assert trace.failure is not None and trace.failure.stage == "critique"
     assert "[19]" in trace.gradients.encoder, "though the critic fails"
     _, trace = await assign(0.5, verdict(0.4), route=FILLED_UP, update={"text_updates": False})
-    assert trace.gradients == Gradients()
+    assert trace.gradients == types.Gradients()
 
 
 # Attribution: one verdict into channels (decision 4), and the additivity residual (20).
 
 
-async def split(reply: str, templates: str = "default") -> tuple[World, Gradients]:
+async def split(reply: str, templates: str = "default") -> tuple[World, types.Gradients]:
     world = World(config(templates=templates), ScriptedLM().enqueue(reply))
-    verdict = Critique(0.4, "THE VERDICT")
+    verdict = types.Critique(0.4, "THE VERDICT")
     return world, await world.attribution.split(history(), verdict, Draws(0, 0, "x"))
 
 
 ACTIVE = (1, 3)
 
 
-def blamed(errors: object, codebook: Codebook | None = None) -> tuple[dict[int, str], Counts]:
+def blamed(errors: object, codebook: types.Codebook | None = None) -> tuple[dict[int, str], Counts]:
     """g_C of a reply whose instinct errors are written so, and what was counted."""
     reply = AttributionReply.model_validate_json(json.dumps({"instinct_errors": errors}))
     tally = Counts()
@@ -412,13 +405,13 @@ def test_a_severity_is_held_to_its_range_and_never_invented(severity: object, re
     text = json.dumps({"rendering_errors": "r", "severity": severity})
     reply = AttributionReply.model_validate_json(text)
     gradients = gradients_of(reply, book(), ACTIVE, Counts())
-    assert gradients == Gradients(generator="r", severity=read)
+    assert gradients == types.Gradients(generator="r", severity=read)
 
 
 async def test_attribution_sees_the_input_and_may_name_only_active_instincts():
     world, _ = await split(attributed())
     (request,) = world.lm.history
-    assert "Input:\nTHE INPUT" in said(request)
+    assert "Input:\nTHE INPUT" in sent(request)
     assert request.schema == blame_schema(AttributionReply, ACTIVE)
     errors = request.schema.body["properties"]["instinct_errors"]  # type: ignore[index]
     assert list(errors["properties"]) == ["1", "3", "missing"]
@@ -457,12 +450,12 @@ def credit(world: World, *, clause: bool = True, orders: bool = False) -> Credit
 
 
 def rolled(reward: float, *indices: int) -> History:
-    route = Route(indices or (0, 2))
-    rollout = Rollout("x0", route=route, prompt="p", output="y", reward=reward)
+    route = types.Route(indices or (0, 2))
+    rollout = types.Rollout("x0", route=route, prompt="p", output="y", reward=reward)
     return History(examples(1)[0], BOOK, rollout)
 
 
-async def marked(world: World, seen: History, step: int = 0, **more: bool) -> Trace:
+async def marked(world: World, seen: History, step: int = 0, **more: bool) -> types.Trace:
     draws = Randomness(0).at(step, seen.example.id)
     return await credit(world, **more).assign("psi", seen, draws)
 
@@ -540,8 +533,8 @@ async def test_what_is_called_harmful_is_rewritten_for_that_alone_and_remembered
 
 
 def test_a_long_trajectory_keeps_its_ends_and_what_failed() -> None:
-    turns = [Stage("agent", f"turn {n} " + "x" * 500, "y" * 400) for n in range(40)]
-    turns[20] = Stage("agent", "turn 20: Error 500 of the tool", "y")
+    turns = [types.Stage("agent", f"turn {n} " + "x" * 500, "y" * 400) for n in range(40)]
+    turns[20] = types.Stage("agent", "turn 20: Error 500 of the tool", "y")
     lines = stage_lines(turns)
     assert sum(map(len, lines)) < 13_000
     assert "turn 0 " in lines[0] and "turn 39 " in lines[-1]
@@ -549,4 +542,4 @@ def test_a_long_trajectory_keeps_its_ends_and_what_failed() -> None:
     assert stage_lines(turns[:3]) == [
         f"- agent: turn {n} {'x' * 500} -> {'y' * 400}" for n in range(3)
     ]
-    assert len(stage_lines([Stage("agent", "x" * 900, "y" * 900)] * 2, most=10)) == 2
+    assert len(stage_lines([types.Stage("agent", "x" * 900, "y" * 900)] * 2, most=10)) == 2

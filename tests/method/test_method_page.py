@@ -1,7 +1,5 @@
 """docs/method.md names only files, functions and tests that exist, and leaves no decision out."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

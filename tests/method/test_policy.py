@@ -1,7 +1,5 @@
 """The forward pass (Eqs. 3-5), stages, and the guard of the untrusted role (decision 13)."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
@@ -49,7 +47,7 @@ from promptcodebook.types import (
     Score,
     Stage,
 )
-from tests.build.method import World, book, config, examples, parameters, routed, said, talkative
+from tests.build.method import World, book, config, examples, parameters, routed, sent, talkative
 
 X = Example("x", "the input", "the target")
 DRAWS = Draws(0, 0, "x")
@@ -66,9 +64,9 @@ async def test_route_compose_execute_and_reward():
     assert [r.role for r in world.lm.history] == ["encoder", "generator", "executor"]
     assert rollout.route is not None and rollout.route.indices == (0, 1)
     assert (rollout.prompt, rollout.output, rollout.reward) == ("Follow the rules.", "0.5", 0.5)
-    assert said(world.lm.history[2]) == "Follow the rules.\nthe input"
+    assert sent(world.lm.history[2]) == "Follow the rules.\nthe input"
     assert rollout.usage.calls == 3 and rollout.failure is None
-    assert "stage of the work" not in said(world.lm.history[1]), "one prompt for all of it"
+    assert "stage of the work" not in sent(world.lm.history[1]), "one prompt for all of it"
     state = State(0, parameters(), STANDING)
     training = Exploring(world.composer, world.router, state, 1.0)
     route, _, usage = await training.prompt(X, DRAWS)
@@ -180,7 +178,7 @@ async def test_fields_that_a_run_could_not_keep_are_a_failure_and_plain_ones_rea
 def per_stage(request: Request) -> Scripted:
     if request.role != "generator":
         return talkative(request)
-    return f"Prompt for {'ask' if 'work: ask' in said(request) else 'check'}."
+    return f"Prompt for {'ask' if 'work: ask' in sent(request) else 'check'}."
 
 
 async def test_compose_per_stage_makes_one_prompt_for_each_stage():
@@ -195,9 +193,9 @@ async def test_compose_per_stage_makes_one_prompt_for_each_stage():
     rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
     assert len(world.asked("encoder")) == 1
     first, second = world.asked("generator")
-    assert "The prompt is for this stage of the work: ask" in said(first)
+    assert "The prompt is for this stage of the work: ask" in sent(first)
     assert first.sample != second.sample
-    asked = [said(r) for r in world.asked("executor")]
+    asked = [sent(r) for r in world.asked("executor")]
     assert asked == ["Prompt for ask.\nq", "Prompt for check.\nr"]
     assert rollout.prompt == "ask: Prompt for ask.\n\ncheck: Prompt for check."
 
@@ -233,7 +231,7 @@ async def test_the_generator_sees_the_selected_instincts_by_index_and_the_input(
     """Assumption 1: the entry index stands in the composition template."""
     chat = 'Here is the system prompt:\n\n"Follow rule one."'
     world, text = await compose(chat, base_prompt="Base {x}\n## user")
-    seen = said(world.lm.history[0])
+    seen = sent(world.lm.history[0])
     assert text == "Base {x}\n## user\n\nFollow rule one."
     assert join_prompts("", "b") == "b" and join_prompts("a", "") == "a"
     assert seen.startswith("phi")
@@ -262,11 +260,11 @@ async def test_a_prompt_that_is_cut_or_empty_is_asked_for_once_more(reply: str |
 
 
 async def test_our_template_asks_for_the_task_s_own_format_and_the_paper_s_for_the_answer_only():
-    """Decision 4."""
+    """The paper's generator demands the bare answer, whatever form the task has."""
     ours, _ = await compose("p", output_format="The answer ends in \\boxed{}.")
     paper, _ = await compose("p", output_format="The answer ends in \\boxed{}.", templates="paper")
-    assert "The answer ends in \\boxed{}." in said(ours.lm.history[0])
-    seen = said(paper.lm.history[0])
+    assert "The answer ends in \\boxed{}." in sent(ours.lm.history[0])
+    seen = sent(paper.lm.history[0])
     assert "boxed" not in seen
     assert "concise final answer alone, never its reasoning" in seen
 
@@ -560,7 +558,7 @@ async def test_an_agent_cannot_turn_the_end_of_a_run_into_an_answer(then: Except
 
 def failing(request: Request) -> Scripted:
     """The executor fails for x1, and answers 0.8 for all others."""
-    return EndpointDown("gone") if "input 1" in said(request) else "0.8"
+    return EndpointDown("gone") if "input 1" in sent(request) else "0.8"
 
 
 async def evaluate(lm: ScriptedLM, seed: int = 0, done=None, **fields):

@@ -1,7 +1,5 @@
 """The averages of routing, the schedule, and routing figures (Theorem 3)."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -28,7 +26,7 @@ from promptcodebook.method.state import (
 )
 from promptcodebook.method.templates import instinct_lines
 from promptcodebook.types import Failure, Instinct, Parameters, Ranking, Rollout, Route, Trace
-from tests.build.method import World, config, examples, parameters, said
+from tests.build.method import World, config, examples, parameters, sent
 
 
 def trace(unit: float | None, rho: float, *indices: int) -> Trace:
@@ -207,8 +205,8 @@ async def test_random_asks_for_a_generic_list(templates: str):
         seeds=("task knowledge",),
     )
     assert made.codebook.texts == ("A rule", "Another", "Third", "Fourth")
-    assert "Write 4 different instincts" in said(world.lm.history[0])
-    assert "task knowledge" not in said(world.lm.history[0])
+    assert "Write 4 different instincts" in sent(world.lm.history[0])
+    assert "task knowledge" not in sent(world.lm.history[0])
     assert "none of the list is one" in world.lm.history[1].messages[-1].content
     # Decision 24: what is over the cap is asked for again, and then taken.
     long = " ".join(["word"] * 26)
@@ -225,7 +223,7 @@ async def test_random_asks_for_a_generic_list(templates: str):
     present = {"kind": "from_prompt", "prompt": "Be brief. Cite {sources}."}
     world, made = await first(instincts("Be brief.", "Cite sources."), init=present)
     assert made.codebook.texts[:2] == ("Be brief.", "Cite sources.")
-    assert said(world.lm.history[0]).endswith("Be brief. Cite {sources}.")
+    assert sent(world.lm.history[0]).endswith("Be brief. Cite {sources}.")
 
 
 @pytest.mark.parametrize(("seeds", "frozen", "texts"), [

@@ -2,8 +2,6 @@
 together (decision 4).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -43,7 +41,7 @@ from promptcodebook.method.templates import (
 )
 from promptcodebook.paper.tasks.pupa.task import LeakCount, QualityComparison
 from promptcodebook.tasks.rewards import Judgement
-from tests.build.method import World, attributed, book, config, examples, said, talkative
+from tests.build.method import World, attributed, book, config, examples, sent, talkative
 
 NASTY = [
     "{theta}", "{task}", "{{psi}}", "{", "}", "{}", "{0}", "%s", "${x}", "<|im_start|>system",
@@ -299,7 +297,7 @@ async def test_every_placeholder_that_is_allowed_has_a_value(tmp_path: Path, sta
         init = {"kind": kind, "prompt": "Be brief."}
         first = World(config(templates=f"{tmp_path}/mine", init=init), world.lm)
         await Initialiser(first.ask, first.templates, first.config).first(())
-    assert not [r for r in world.lm.history if "{" in said(r)]
+    assert not [r for r in world.lm.history if "{" in sent(r)]
 
 
 # --- a copy to edit ---

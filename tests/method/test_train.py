@@ -1,7 +1,5 @@
 """The loop in minibatch mode: batches, r̄, Θ from the start, and independence of reply order."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import warnings
@@ -40,8 +38,8 @@ from tests.build.method import (
     one_batch,
     parameters,
     routed,
-    said,
     saying,
+    sent,
     talkative,
     verdict,
 )
@@ -110,14 +108,14 @@ SCORES = {"input 0": 0.1, "input 1": 0.2, "input 2": 0.3, "input 3": 0.4, "input
 
 def telling(request: Request) -> Scripted:
     """Routes to 1 and 3; complains of each example in words of its own, and blames one part."""
-    about = next((name for name in BLAMED if name in said(request)), "")
+    about = next((name for name in BLAMED if name in sent(request)), "")
     match request.role:
         case "encoder":
             return routed(1, 3)
         case "critic":
             return verdict(SCORES[about], f"a complaint of {about}")
         case "attribution":
-            assert f"a complaint of {about}" in said(request), "another example's feedback"
+            assert f"a complaint of {about}" in sent(request), "another example's feedback"
             return BLAMED[about]
         case _:
             return talkative(request)
@@ -236,8 +234,8 @@ async def test_tasks_without_references_learn_from_the_score_alone():
     world = World(one_batch(explore={**ENCODED, "alpha": 1.0}))
     (step,) = await world.run([replace(x, target=None) for x in examples(5)])
     assert step.ema[0] == pytest.approx(0.5 - 0.4)
-    assert all("There is no reference answer" in said(r) for r in world.asked("critic"))
-    assert not any("Reference answer" in said(r) for r in world.asked("critic"))
+    assert all("There is no reference answer" in sent(r) for r in world.asked("critic"))
+    assert not any("Reference answer" in sent(r) for r in world.asked("critic"))
 
 
 # What the loop does when calls fail or must stop (decision 15).
@@ -320,13 +318,13 @@ async def test_a_batch_that_mostly_fails_stops_with_the_first_error_and_one_of_h
 
     def execute(request: Request) -> Scripted | None:
         lost = EndpointDown(f"no answer to {request.messages[-1].content}")
-        return lost if int(said(request)[-1]) % 2 else None
+        return lost if int(sent(request)[-1]) % 2 else None
 
     settings = config(update={"batch_size": count, "epochs": 1, "mode": mode})
     world = World(settings, answering(executor=execute))
     with pytest.raises(TooManyFailures, match=f"{failed} of .* rollouts failed") as error:
         await world.run(examples(count, 1))
-    odd = [r for r in world.asked("executor") if said(r)[-1] in "135"]
+    odd = [r for r in world.asked("executor") if sent(r)[-1] in "135"]
     assert f"EndpointDown: no answer to {odd[0].messages[-1].content}" in str(error.value)
     assert error.value.hint and len(odd) == failed
     goes_on = World(settings, answering(executor=execute))
@@ -412,7 +410,7 @@ class Stopping:
         self._inner, self._error, self._when, self._role = inner, error, when, role
 
     async def __call__(self, request: Request) -> Reply:
-        if request.role == self._role and self._when in said(request):
+        if request.role == self._role and self._when in sent(request):
             raise self._error
         self.running += 1
         try:

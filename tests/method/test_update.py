@@ -1,11 +1,10 @@
 """LLM_upd(v, g): gathering, rewriting, refusing (Eq. 9; decision 11)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 
+from promptcodebook import types
 from promptcodebook.base.incidents import Incident
 from promptcodebook.calls import Reply
 from promptcodebook.config import load_config
@@ -21,16 +20,6 @@ from promptcodebook.method.update import (
     collect_gradients,
     near_copy,
 )
-from promptcodebook.types import (
-    Critique,
-    Example,
-    Gradients,
-    RefusedReply,
-    Rewrite,
-    Rollout,
-    Route,
-    Trace,
-)
 from tests.build.method import (
     Counts,
     World,
@@ -38,13 +27,15 @@ from tests.build.method import (
     config,
     never,
     parameters,
-    said,
+    sent,
 )
 
 
-def trace(explored: bool = False, **gradients) -> Trace:
-    route = Route((0, 1), explored=explored)
-    return Trace(Rollout("x", route, reward=0.0), 0.0, gradients=Gradients(**gradients))
+def trace(explored: bool = False, **gradients) -> types.Trace:
+    route = types.Route((0, 1), explored=explored)
+    return types.Trace(
+        types.Rollout("x", route, reward=0.0), 0.0, gradients=types.Gradients(**gradients)
+    )
 
 
 ALL = {"encoder": "z", "generator": "r", "codebook": {1: "i1", 0: "i0"}, "critic": "own"}
@@ -60,7 +51,7 @@ def test_the_order_is_theta_phi_codebook_psi():
 
 @pytest.mark.parametrize("flag", [False, True])
 def test_explored_routes_teach_theta_only_if_told_to(flag: bool):
-    """Decision 7."""
+    """θ did not choose an explored route, so its fault is not θ's (decision 7)."""
     settings = config(update={"encoder_on_explored": flag})
     traces = [trace(explored=True, encoder="not chosen by me"), trace(encoder="chosen by me")]
     (theta,) = collect_gradients(parameters(), traces, settings)
@@ -72,17 +63,17 @@ LIMIT = "The prompt lost the limit of fifty words."
 AGAIN = "It lost the limit of fifty words, which an instinct holds."
 
 
-def batch(*gradients: dict[str, str], fallback: int = -1) -> list[Trace]:
+def batch(*gradients: dict[str, str], fallback: int = -1) -> list[types.Trace]:
     """Traces of one batch; of the one at `fallback` the route had to be filled up."""
-    made = [replace(trace(**g), rollout=Rollout(f"x{i}", Route((0, 1)))) for i, g in
+    made = [replace(trace(**g), rollout=types.Rollout(f"x{i}", types.Route((0, 1)))) for i, g in
             enumerate(gradients)]  # fmt: skip
     if fallback >= 0:
-        route = Route((0, 1), fallback=True)
-        made[fallback] = replace(made[fallback], rollout=Rollout("f", route))
+        route = types.Route((0, 1), fallback=True)
+        made[fallback] = replace(made[fallback], rollout=types.Rollout("f", route))
     return made
 
 
-def gathered(traces: list[Trace], **tree) -> dict[object, tuple[str, ...]]:
+def gathered(traces: list[types.Trace], **tree) -> dict[object, tuple[str, ...]]:
     texts = parameters(book("count words", "mark quotations", "name all sources", "be kind"))
     return {
         p.variable: p.gradients
@@ -117,23 +108,23 @@ def test_a_directive_learns_what_two_examples_share_and_nothing_else_of_them():
     two = batch({"encoder": fault}, {"encoder": fault}, fallback=0)
     assert gathered(two) == {"encoder": (fault, fault)}
     (one,) = batch({"generator": "The text is harmful: it lies."})
-    called = replace(one, verdict=Critique(0.0, "", {"generator": "it lies"}))
+    called = replace(one, verdict=types.Critique(0.0, "", {"generator": "it lies"}))
     assert gathered([called]) == {"generator": ("The text is harmful: it lies.",)}, "one is enough"
 
 
 def test_applying_keeps_the_order_of_the_codebook():
     """Decision 14: edits to the codebook keep its order; refused rewrites change nothing."""
     rewrites = [
-        Rewrite("encoder", "theta 0", "theta 1", "", kept=True),
-        Rewrite("generator", "phi 0", "phi 1", "", kept=False),
-        Rewrite(2, "rule two", "rule 2 new", "", kept=True),
-        Rewrite("critic", "psi 0", "psi 1", "", kept=True),
+        types.Rewrite("encoder", "theta 0", "theta 1", "", kept=True),
+        types.Rewrite("generator", "phi 0", "phi 1", "", kept=False),
+        types.Rewrite(2, "rule two", "rule 2 new", "", kept=True),
+        types.Rewrite("critic", "psi 0", "psi 1", "", kept=True),
     ]
     new = apply_rewrites(parameters(book(frozen=[2])), rewrites)
     assert (new.encoder, new.generator, new.critic) == ("theta 1", "phi 0", "psi 1")
     assert new.codebook.texts == ("rule zero", "rule one", "rule 2 new", "rule three")
     assert new.codebook[2].frozen
-    phi = Rewrite("generator", "phi 0", "phi 1", "", kept=True)
+    phi = types.Rewrite("generator", "phi 0", "phi 1", "", kept=True)
     assert apply_rewrites(parameters(), [phi]).generator == "phi 1"
 
 
@@ -150,8 +141,8 @@ async def test_the_updater_sees_text_gradients_cap_checks_and_the_others_by_thei
         PendingUpdate("generator", "phi", ("g",)),
         replies=(" new rule \n", "new phi"),
     )
-    assert done == Rewrite(1, "rule one", "new rule", "- first line\n- second", kept=True)
-    seen, directive = map(said, world.lm.history)
+    assert done == types.Rewrite(1, "rule one", "new rule", "- first line\n- second", kept=True)
+    seen, directive = map(sent, world.lm.history)
     for part in ("rule one", "- first line\n- second", "at most 25 words", "another instinct"):
         assert part in seen
     assert "eight words" in seen
@@ -187,13 +178,13 @@ async def test_a_refused_rewrite_is_asked_for_once_more_with_the_reason_alone():
         PendingUpdate(2, "rule two", ("g",)), replies=("leaked", "better"), check=refusing("leaked")
     )
     first, again = world.lm.history
-    assert done == Rewrite(
+    assert done == types.Rewrite(
         2, "rule two", "better", "- g", kept=True, reason="",
-        earlier=RefusedReply("leaked", "it quotes an input: SECRET"),
+        earlier=types.RefusedReply("leaked", "it quotes an input: SECRET"),
     )  # fmt: skip
-    assert said(again).startswith(said(first)) and again.sample != first.sample
-    assert "it quotes an input." in said(again)
-    assert "SECRET" not in said(again) and "leaked" not in said(again)
+    assert sent(again).startswith(sent(first)) and again.sample != first.sample
+    assert "it quotes an input." in sent(again)
+    assert "SECRET" not in sent(again) and "leaked" not in sent(again)
     assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (1, 0)
     cut = Reply("half a rew", finish="length")
     for first, read, reason in (
@@ -202,7 +193,10 @@ async def test_a_refused_rewrite_is_asked_for_once_more_with_the_reason_alone():
     ):
         pending, check = PendingUpdate(0, "rule zero", ("g",)), LengthCheck(Update())
         _, (done,) = await rewrite(pending, replies=(first, "whole"), check=check)
-        assert done.kept and (done.after, done.earlier) == ("whole", RefusedReply(read, reason))
+        assert done.kept and (done.after, done.earlier) == (
+            "whole",
+            types.RefusedReply(read, reason),
+        )
 
 
 REFUSES = "I'm sorry, but I can't help with that."
@@ -214,7 +208,7 @@ async def test_a_reply_in_place_of_a_text_is_asked_for_once_more_then_refused(re
     pending, check = PendingUpdate(0, f"{place}rule zero", ("g",)), LengthCheck(Update())
     world, (done,) = await rewrite(pending, replies=(reply, '{"text": "Whole."}'), check=check)
     assert done.kept and done.after == f"{place}Whole." and done.earlier is not None
-    assert "is no text" in done.earlier.reason and "no text" in said(world.lm.history[1])
+    assert "is no text" in done.earlier.reason and "no text" in sent(world.lm.history[1])
     world, (done,) = await rewrite(pending, replies=(reply, reply), check=check)
     assert not done.kept and "is no text" in done.reason and len(world.lm.history) == 2
 
@@ -231,7 +225,7 @@ async def test_what_is_refused_twice_or_cannot_be_asked_for_stays_as_it_was():
     both = {"replies": ("bad", "worse"), "check": AllChecks(checks, counted)}
     world, (done,) = await rewrite(psi, **both)
     assert (done.kept, done.after, done.reason) == (False, "worse", no("critic", "worse", "", ()))
-    assert done.earlier == RefusedReply("bad", no("critic", "bad", "", ()))
+    assert done.earlier == types.RefusedReply("bad", no("critic", "bad", "", ()))
     assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (1, 1)
     assert counted == {"rewrites_unsafe": 2}
     world, (done,) = await rewrite(PendingUpdate(0, "a", ("g",)), replies=(EndpointDown("gone"),))
@@ -308,12 +302,12 @@ async def test_what_is_only_too_long_is_cut_at_a_sentence_without_a_call(
 # What a rewrite must pass (decision 11).
 
 TRAIN = [
-    Example("a", "The quick brown fox jumps over the lazy dog, twice.", "Paris"),
-    Example("b", "Short input.", "The Treaty of Westphalia"),
-    Example("c", "Another.", "hypothalamus"),
-    Example("d", "No reference at all here.", None),
-    Example("e", "One more.", "by the sea"),
-    Example("f", "And one.", "low tides"),
+    types.Example("a", "The quick brown fox jumps over the lazy dog, twice.", "Paris"),
+    types.Example("b", "Short input.", "The Treaty of Westphalia"),
+    types.Example("c", "Another.", "hypothalamus"),
+    types.Example("d", "No reference at all here.", None),
+    types.Example("e", "One more.", "by the sea"),
+    types.Example("f", "And one.", "low tides"),
 ]
 
 

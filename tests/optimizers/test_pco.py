@@ -1,7 +1,5 @@
 """Our optimizer from its first codebook to its result, with a store and a scripted model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -35,6 +33,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Prompt
+from tests.build.cases import table
 from tests.build.method import config, saying, talkative
 from tests.build.optimize import train
 from tests.build.teachable import model
@@ -214,12 +213,7 @@ async def test_nothing_is_said_where_nothing_was_to_be_rewritten(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("init", "asks"),
-    [
-        ({"kind": "expert"}, False),
-        ({"kind": "random"}, True),
-        ({"kind": "from_prompt", "prompt": "Be brief. Be kind.", "split": "model"}, True),
-        ({"kind": "from_prompt", "prompt": "Be brief. Be kind.", "split": "sentences"}, False),
-    ],
+    table(__file__, "who_writes_the_first_codebook_is_told_and_may_be_stood_in_for"),
 )
 async def test_who_writes_the_first_codebook_is_told_and_may_be_stood_in_for(
     tmp_path: Path, init: dict[str, Any], asks: bool
@@ -277,15 +271,15 @@ async def test_the_estimate_is_told_in_the_range_of_the_rewards(tmp_path: Path, 
     found = result.off_policy
     assert found is not None
 
-    def told(of: Interval, start: float, sign: str) -> str:
+    def text_of(of: Interval, start: float, sign: str) -> str:
         mean, bottom, top = (start + 4.0 * x for x in (of.mean, of.low, of.high))
         return f"{mean:{sign}.3f} (95 % {bottom:{sign}.3f} to {top:{sign}.3f})"
 
     assert result.remark == (
         f"Off-policy, before the test: by {found.rollouts} logged rollouts on 24 training examples "
-        f"(doubly robust, cross-fitted) the learned routes earn {told(found.value, low, '')}, "
-        f"{told(found.over_single, 0.0, '+')} over one instinct for all and "
-        f"{told(found.over_none, 0.0, '+')} over none."
+        f"(doubly robust, cross-fitted) the learned routes earn {text_of(found.value, low, '')}, "
+        f"{text_of(found.over_single, 0.0, '+')} over one instinct for all and "
+        f"{text_of(found.over_none, 0.0, '+')} over none."
     )
 
 

@@ -1,7 +1,5 @@
 """The policy file: where its fields come from, what they decide, and how it reports faults."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping
@@ -164,7 +162,7 @@ def test_digests_stay_what_they_were_when_versions_and_batches_recorded_them() -
     assert file_of().digest == today
 
 
-@pytest.mark.parametrize(("changed", "said"), [
+@pytest.mark.parametrize(("changed", "message"), [
     ({"select": 0}, "select: "),
     ({"select": 5}, r"S = 5\) is larger than the codebook \(K = 4\)"),
     ({"compose": "both"}, "compose: "),
@@ -176,9 +174,9 @@ def test_digests_stay_what_they_were_when_versions_and_batches_recorded_them() -
     ({"sampling": {"executor": {"model": "m"}}}, r"sampling\.executor\.model: "),
 ])  # fmt: skip
 def test_a_file_that_is_none_is_refused_with_the_place(
-    changed: dict[str, Any], said: str, tmp_path: Path
+    changed: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(PolicyError, match=f"p.json is not a policy file: .*{said}") as caught:
+    with pytest.raises(PolicyError, match=f"p.json is not a policy file: .*{message}") as caught:
         read(tmp_path, tree_of(**changed))
     assert "policy.save" in caught.value.hint
 
@@ -197,13 +195,13 @@ def test_templates_that_cannot_be_filled_are_refused(part: str, tmp_path: Path) 
 def test_what_is_no_json_and_what_is_not_there_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "latin.json").write_bytes(b"\xff\xfe\xff")
     (tmp_path / "brace.json").write_text("{")
-    for name, said in (
+    for name, message in (
         ("brace.json", "is not a policy file: the file: "),
         ("absent.json", "no policy file at"),
         ("latin.json", "cannot read the policy file"),
         (".", "cannot read the policy file"),
     ):
-        with pytest.raises(PolicyError, match=said) as caught:
+        with pytest.raises(PolicyError, match=message) as caught:
             read_policy_file(tmp_path / name)
         assert caught.value.hint.startswith("pco runs list") is (name == "absent.json")
 
@@ -278,8 +276,8 @@ def test_the_rows_with_one_prompt_are_named() -> None:
     file = file_of()
     assert file.fixed_prompt("concat").text == file.concat
     assert file.fixed_prompt("none").text == "First."
-    for row, said in (("best_fixed", "no best prompt for all"), ("best_single", "no best single")):
-        with pytest.raises(PolicyError, match=said):
+    for row, text in (("best_fixed", "no best prompt for all"), ("best_single", "no best single")):
+        with pytest.raises(PolicyError, match=text):
             file.fixed_prompt(row)
         assert file.with_about(**{row: "Be so."}).fixed_prompt(row).text == "Be so."
     known = file.with_about(present="You are terse.")

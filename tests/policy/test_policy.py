@@ -1,13 +1,16 @@
-"""A policy at work: what an input may be, what is answered and explained, and what is refused."""
-
-from __future__ import annotations
+"""A policy at work: prompts, answers and explanations, and the prompts that it was judged by."""
 
 import asyncio
+import hashlib
 import json
+import random
 import re
+import subprocess
+import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+import promptcodebook as pco
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Chat
 from promptcodebook.config import role_layers
@@ -24,8 +28,10 @@ from promptcodebook.errors import ConfigError, DataError, EndpointDown, PolicyEr
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Explanation, Policy, deploy, load_policy, prompt_spans
+from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Example, Expected, Route
+from tests.build.cli import served
 from tests.build.method import book, saying, talkative
 from tests.build.policy import RANKING, file_of
 from tests.build.server import Server, says
@@ -48,12 +54,12 @@ async def one(prompt: str, example: Example, lm: Chat) -> str:
 
 def test_prompt_answer_and_explanation_are_of_one_policy() -> None:
     policy, lm = policy_of(file_of(), saying("executor", "the answer"))
-    said = policy.respond("How far?")
-    assert said.usage.calls == len({r.role for r in lm.history}) == 3
-    assert said.text == str(said) == policy.answer("How far?") == "the answer"
+    answer = policy.respond("How far?")
+    assert answer.usage.calls == len({r.role for r in lm.history}) == 3
+    assert answer.text == str(answer) == policy.answer("How far?") == "the answer"
     explained = policy.explain("How far?")
-    assert explained.prompt == policy.prompt("How far?") == said.prompt
-    assert said.route == explained.route and said.prompt in said._repr_html_()
+    assert explained.prompt == policy.prompt("How far?") == answer.prompt
+    assert answer.route == explained.route and answer.prompt in answer._repr_html_()
     assert explained.route.indices == (0, 1) and explained.route.analysis == "a"
     assert explained.instincts == ((0, "rule zero"), (1, "rule one"))
     assert explained.expected is None and explained.ranked == ()
@@ -83,16 +89,16 @@ def test_a_mapping_is_read_as_the_training_data_was(
     assert lm.history[len(asked) :] == asked, "the same requests, samples and all"
 
 
-@pytest.mark.parametrize(("column", "given", "said", "hint"), [
+@pytest.mark.parametrize(("column", "given", "message", "hint"), [
     ("question", {"questoin": "x"}, "no column 'question'.*did you mean 'questoin'",
      "the policy reads 'question'"),
     ("{question}: {a}", {"a": "x"}, "no column 'question'\nnext", "reads '{question}: {a}'"),
     ("question", {"question": None}, "'question' is null", "reads 'question'"),
     ("question", b"bytes", "^an input is a text, a mapping", "prompt({'column': '...'})"),
 ])  # fmt: skip
-def test_what_is_no_input_is_named(column: str, given: Any, said: str, hint: str) -> None:
+def test_what_is_no_input_is_named(column: str, given: Any, message: str, hint: str) -> None:
     policy, _ = policy_of(file_of(column=column))
-    with pytest.raises(DataError, match=said) as error:
+    with pytest.raises(DataError, match=message) as error:
         policy.prompt(given)
     assert hint in error.value.hint
 
@@ -377,3 +383,122 @@ async def test_within_with_calls_share_connections_till_its_end(tmp_path: Path) 
     left = set(threading.enumerate()) - earlier
     assert not [t for t in left if t.name == "promptcodebook"]
     await server.stop()
+
+
+# The deployed policy is the judged one: the same prompts, in another process, from its file alone.
+
+SIZE = 6
+
+LOADED = """
+import json, sys, warnings
+import promptcodebook as pco
+warnings.simplefilter("error")
+for line in sys.stdin:
+    path, spec, inputs = json.loads(line)
+    policy = pco.load_policy(path, lm=spec)
+    print(json.dumps([policy.prompt(pco.Example(i, x)) for i, x in inputs]), flush=True)
+"""
+
+
+def decided(select: int):
+    """Replies that follow from the whole body; S valid indices where a route is asked for."""
+
+    async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        key = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        return await says(_reply(key, body, select))(request, body)
+
+    return step
+
+
+def _reply(key: str, body: dict[str, Any], select: int) -> str:
+    name = body.get("response_format", {}).get("json_schema", {}).get("name", "")
+    draw = random.Random(key)
+    match name:
+        case "RouteReply":
+            return json.dumps({"selected_indices": draw.sample(range(SIZE), select)})
+        case "":
+            return f"Text {key[:16]}, as asked."
+        case _:
+            blame = {"rendering_errors": "", "routing_errors": f"mind {key[:8]}"}
+            errors = {str(k): f"sharpen {key[:8]}" for k in range(SIZE)}
+            return json.dumps(
+                {"score": 0.5, "feedback": f"see {key[:8]}", "instinct_errors": errors, **blame}
+            )
+
+
+def reward(example: pco.Example, output: str) -> float:
+    return random.Random(output).random() * 0.9
+
+
+async def staged(prompt: pco.Prompt, example: pco.Example, lm: pco.Chat) -> str:
+    draft = await lm(example.input, system=prompt.of("draft"), purpose="draft")
+    return (await lm(draft.text, system=prompt.of("check"), purpose="check")).text
+
+
+staged.stages = ("draft", "check")  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[subprocess.Popen[str]]:
+    """Another process, which knows of a policy what its file says, and warns of nothing."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LOADED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "as it comes": {},
+    "sampling": {
+        "roles": {
+            "generator": {"temperature": 1.8, "max_tokens": 77, "extra": {"top_k": 7}},
+            "encoder": {"temperature": 0.4, "top_p": 0.5},
+        },
+        "seed": 11,
+    },
+    "verbatim": {"compose": "verbatim", "base_prompt": "We sell lamps."},
+    "texts": {"base_prompt": "We sell lamps.", "output_format": "one line", "select": 3},
+    "paper templates": {"templates": "paper"},
+    "no encoder": {"encoder": {"mode": "none"}},
+    "last state": {"keep": "last"},
+    "a prompt for each stage": {"compose_per_stage": True},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_loaded_policy_makes_the_prompts_that_were_judged(
+    name: str, elsewhere: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    settings = {"size": SIZE, "select": 2, "preset": "quick", **SETTINGS[name]}
+    rows = [{"input": f"Question {n} of lamps?", "target": "light"} for n in range(24)]
+    server = Server()
+    server.default = decided(settings["select"])
+    with served(server):
+        run = pco.optimize(
+            data := pco.load(rows),
+            reward,
+            lm=server.spec,
+            executor=staged if name == "a prompt for each stage" else None,
+            config={
+                **settings,
+                "update": {"epochs": 2, "batch_size": 4},
+                "validation": {"every": 1, "subset": 4},
+                "cache": False,
+            },
+            runs_dir=tmp_path / "runs",
+        )
+        run.policy.save(path := tmp_path / "policy.json")
+        with closing(RunStore.open(run.path)) as store:
+            *_, learned = store.test_evaluations()  # the verdict's last row
+        judged = {r.example_id: r.prompt for r in learned.rollouts}
+        inputs = [(example.id, example.input) for example in data.test]
+        assert elsewhere.stdin is not None and elsewhere.stdout is not None
+        elsewhere.stdin.write(json.dumps([str(path), server.spec, inputs]) + "\n")
+        elsewhere.stdin.flush()
+        line = elsewhere.stdout.readline()
+    assert line, "it ended with an error, which is above"
+    assert dict(zip((i for i, _ in inputs), json.loads(line), strict=True)) == judged
+    assert len(set(judged.values())) > 1  # a constant prompt would prove nothing

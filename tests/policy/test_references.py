@@ -1,8 +1,6 @@
 """REF -> a policy: which state of a run counts, what its file says, what the run still needs, and
 what of a run of somebody else is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

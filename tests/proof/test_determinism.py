@@ -1,7 +1,5 @@
 """The same seed gives the same bytes, whoever answers first, and wherever the model is served."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -68,7 +66,7 @@ AIME: dict[str, Any] = {
 @pytest.mark.slow
 def test_a_run_in_process_is_that_over_http(tmp_path: Path) -> None:
     """Not only the end: every route, prompt, output, verdict and gradient on the way. Another task
-    and among faults: tests/proof/test_faults.py."""
+    and among faults: tests/proof/test_kill.py."""
     with served("simulated", AIME["task"]) as server:
         there = finished(tmp_path / "http", server.lm, AIME)
         assert server.stats()["replies"] > 0

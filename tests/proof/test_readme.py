@@ -1,7 +1,5 @@
 """The commands of README.md and of pages that it links to, run as printed, in an empty home."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -99,8 +97,8 @@ def test_the_first_verdict_comes_as_printed(shell: Shell) -> None:
     (shell.folder / "shop" / "page.py").write_text(
         python_of("README.md").replace('"smollm2"', '"simulated"'), "utf-8"
     )
-    said = shell.run("python page.py", "shop").stdout
-    assert said.startswith("On the simulated model: Not worth deploying yet: ")
+    printed = shell.run("python page.py", "shop").stdout
+    assert printed.startswith("On the simulated model: Not worth deploying yet: ")
     runs = list((shell.folder / "shop" / "runs").iterdir())
     assert len(runs) == 2 and any((run / "report.html").is_file() for run in runs)
     assert {path.name for path in shell.folder.iterdir()} == {".venv", "home", "shop"}

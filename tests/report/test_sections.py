@@ -1,11 +1,8 @@
 """What each section keeps of a run, and what it leaves out; whole reports as they were approved."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import html
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,33 +11,23 @@ from typing import Any
 
 import pytest
 
+from promptcodebook import types
 from promptcodebook.calls import Usage
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.policy.references import resolve
 from promptcodebook.report import verdict
-from promptcodebook.report.context import NOTES, Context, ReportSection, facts
+from promptcodebook.report.context import Context, facts
 from promptcodebook.report.history import FIRST, LAST, REFUSED, HistorySection
 from promptcodebook.report.page import render_report
 from promptcodebook.report.traces import ExamplesSection, parts_of
 from promptcodebook.report.training import (
-    MOST_COLUMNS,
     CodebookSection,
     CurvesSection,
-    RoutingSection,
 )
 from promptcodebook.run.verdict import JudgingTerms, RowSource, conclude
 from promptcodebook.store.events import Amended, Compared, Concluded, Ended, Event, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import (
-    Codebook,
-    Evaluation,
-    Example,
-    Instinct,
-    Rewrite,
-    Rollout,
-    Route,
-    Stage,
-)
+from tests.build.cases import table
 from tests.build.scripted_run import ScriptedRun
 from tests.build.strict import flat, read_page, require_approved, section
 
@@ -70,7 +57,7 @@ def test_a_report_says_word_for_word_what_was_approved(write: Write, name: str) 
     """Figures, prices that are unknown, what was lost, theorems, rewrites on either side of the
     mark, examples of each kind. A person approves a change of words: nothing here computes them."""
     store = write(REPORTS[name], sizes={"train": 40, "val": 20, "test": 60})
-    known = {f"test-{i}": Example(f"test-{i}", f"Question {i}?", "fine") for i in range(60)}
+    known = {f"test-{i}": types.Example(f"test-{i}", f"Question {i}?", "fine") for i in range(60)}
     source = render_report(store, known)
     assert "hush" not in source
     approved = Path(__file__).with_name("approved")
@@ -88,16 +75,13 @@ def test_an_example_shows_the_instincts_as_they_were_when_it_was_routed(write: W
 SHORT = ScriptedRun(steps=12, size=4, select=2, verdict=False, hostile="")
 
 
-@pytest.mark.parametrize("make", [CurvesSection, RoutingSection])
-def test_an_instinct_that_maintenance_replaced_is_counted_from_there(
-    write: Write, make: type[ReportSection]
-) -> None:
+def test_an_instinct_that_maintenance_replaced_is_counted_from_there(write: Write) -> None:
     def replaced(event: Event) -> Event:
         if isinstance(event, Stepped) and event.step.index >= 6:
             return Stepped(replace(event.step, selected=(1, *event.step.selected[1:])))
         return event
 
-    assert ": -" not in section(write(SHORT), make, change=replaced)
+    assert ": -" not in section(write(SHORT), CurvesSection, change=replaced)
 
 
 def test_selections_of_before_the_run_are_no_selections_of_its_first_step(write: Write) -> None:
@@ -113,22 +97,9 @@ def test_selections_of_before_the_run_are_no_selections_of_its_first_step(write:
         return event
 
     store = write(SHORT)
-    assert section(store, RoutingSection, change=begun) == section(store, RoutingSection)
     now = r"last 10 steps: from \S+ at 1 to \S+ at 12"
     plain = re.findall(now, section(store, CurvesSection))
     assert len(plain) == 2 and re.findall(now, section(store, CurvesSection, change=begun)) == plain
-
-
-def test_the_heatmap_of_a_long_run_is_gathered_into_columns(write: Write) -> None:
-    text = flat(section(write(ScriptedRun(steps=130, batch=1, hostile="")), RoutingSection))
-    assert "a column is 3 steps" in text
-    titles = re.findall(r"steps (\d+) to (\d+): (\d+) times", text)
-    assert {int(first) for first, _, _ in titles} == set(range(1, 128, 3))
-    assert re.search(r"instinct \d+, step 130: \d+ times", text)
-    assert len({first for first, _, _ in titles}) < MOST_COLUMNS
-    short = write(ScriptedRun(steps=20, hostile=""))
-    times = re.findall(r"instinct \d+, step \d+: (\d+) times", flat(section(short, RoutingSection)))
-    assert sum(map(int, times)) == sum(short.outline().selected)
 
 
 # In place of the scripted run's header with a key in it, which no command but the report reads.
@@ -181,14 +152,16 @@ def long_history(store: RunStore, rewrites: int) -> str:
     made.add(next(e for e in events if isinstance(e, Started)))
     stepped = next(e for e in events if isinstance(e, Stepped))
     for index in range(rewrites):
-        rewrite = Rewrite(0, f"old {index}", f"new {index}", f"gradient {index}", kept=True)
-        refused = Rewrite(0, "old", "bad", "g", kept=False, reason=f"leak: example {index}")
+        rewrite = types.Rewrite(0, f"old {index}", f"new {index}", f"gradient {index}", kept=True)
+        refused = types.Rewrite(0, "old", "bad", "g", kept=False, reason=f"leak: example {index}")
         made.add(Stepped(replace(stepped.step, index=index, rewrites=(rewrite, refused))))
     return made.render()
 
 
 def test_history_says_what_maintenance_did_and_why_and_marks_the_words(write: Write) -> None:
-    tidy = Rewrite(0, "a word, b", "a line, b <b>", "g", True, "c5 was a twin", origin="merge")
+    tidy = types.Rewrite(
+        0, "a word, b", "a line, b <b>", "g", True, "c5 was a twin", origin="merge"
+    )
 
     def tidied(event: Event) -> Event:
         stepped = isinstance(event, Stepped)
@@ -203,13 +176,13 @@ def test_history_says_what_maintenance_did_and_why_and_marks_the_words(write: Wr
 def test_rewrites_left_out_are_counted_on_their_side_of_the_mark(write: Write) -> None:
     store = write(replace(STOPPED, steps=45))  # the best validation is after step 40
     markup = long_history(store, 100)
-    for said in (
+    for message in (
         "100 rewrites were kept and 100 refused",
         "100 × leak",
         "gradient 0",
         "gradient 99",
     ):
-        assert said in flat(markup)
+        assert message in flat(markup)
     assert "gradient 50" not in markup and markup.count("refused: leak: example") == REFUSED
     (timeline, *_) = biographies(markup)
     mark = timeline.index("deployed up to here (the state after step 40)")
@@ -221,9 +194,9 @@ def test_rewrites_left_out_are_counted_on_their_side_of_the_mark(write: Write) -
     }
 
 
-def evaluation(name: str, *rewards: float | None) -> Evaluation:
-    return Evaluation(
-        name, "test", tuple(Rollout(f"e{i}", reward=r) for i, r in enumerate(rewards))
+def evaluation(name: str, *rewards: float | None) -> types.Evaluation:
+    return types.Evaluation(
+        name, "test", tuple(types.Rollout(f"e{i}", reward=r) for i, r in enumerate(rewards))
     )
 
 
@@ -243,39 +216,37 @@ def test_failures_that_remain_come_first_and_a_tie_at_nothing_is_one() -> None:
     assert verdict.tally(pairs) == "2 better, 1 worse, 3 the same (2 of them wrong both times)"
 
 
-def test_every_test_input_is_listed_with_reference_answer_feedback_and_the_users_note(
+def test_every_test_input_is_listed_with_reference_answer_and_feedback(
     write: Write,
 ) -> None:
     store = write(ScriptedRun(steps=2, hostile=""))
-    noted = [{"example": "test-50", "label": "data", "note": f"=2+{n} was <meant>"} for n in (3, 4)]
-    (store.path / NOTES).write_text("no JSON\n{}\n" + "\n".join(map(json.dumps, noted)), "utf-8")
-    known = {f"test-{i}": Example(f"test-{i}", f"Question {i}?", f"-{i}") for i in range(60)}
+    known = {f"test-{i}": types.Example(f"test-{i}", f"Question {i}?", f"-{i}") for i in range(60)}
     markup = section(store, verdict.JudgedSection, known)
     rows = [flat(row) for row in re.findall(r"<tr class=.*?</tr>", markup, re.S)]
     assert len(rows) == 60 and "18 of 60 test inputs wrong" in flat(markup)
     assert "18 better, 0 worse, 42 the same (18 of them wrong both times)" in flat(markup)
     assert [row.split()[0] for row in rows] == ["wrong"] * 18 + ["right"] * 42
-    (noted,) = [row for row in rows if "Question 50?" in row]
-    assert noted == "wrong Question 50? -50 fine 0.00 0.00 data =2+4 was <meant>"
+    (shown,) = [row for row in rows if "Question 50?" in row]
+    assert shown == "wrong Question 50? -50 fine 0.00 0.00"
     [filed] = re.findall(r'base64,([^"]*)" download="test-inputs.csv"', markup)
     table = list(csv.DictReader(base64.b64decode(filed).decode().splitlines()))
     assert len(table) == 60 and list(table[0])[:4] == ["result", "change", "input", "reference"]
     (kept,) = [row for row in table if row["example"] == "test-50"]
-    assert (kept["note"], kept["reference"]) == ("'=2+4 was <meant>", "'-50")
+    assert kept["reference"] == "'-50"
     assert kept["source"] == f"simulated, run {store.header.id}"
 
 
 @pytest.mark.parametrize(
-    ("row", "said"), [("untrained", "as it began"), ("learned", "as deployed")]
+    ("row", "message"), [("untrained", "as it began"), ("learned", "as deployed")]
 )
 def test_a_test_example_shows_the_instincts_that_its_row_was_routed_over(
-    write: Write, row: str, said: str
+    write: Write, row: str, message: str
 ) -> None:
     store = write(ScriptedRun(steps=0, size=2, select=1, verdict=False, hostile=""))
-    first = Codebook((Instinct("as it began"), Instinct("b")))
-    later = Codebook((Instinct("as deployed"), Instinct("b")))
-    rollout = Rollout("e0", route=Route((0,)), reward=1.0)
-    judged = [evaluation("present", 0.0), Evaluation(row, "test", (rollout,))]
+    first = types.Codebook((types.Instinct("as it began"), types.Instinct("b")))
+    later = types.Codebook((types.Instinct("as deployed"), types.Instinct("b")))
+    rollout = types.Rollout("e0", route=types.Route((0,)), reward=1.0)
+    judged = [evaluation("present", 0.0), types.Evaluation(row, "test", (rollout,))]
     for each in judged:
         store.append(Compared(each))
     rows = conclude([RowSource(each.name, each) for each in judged], JudgingTerms()).table.as_json()
@@ -286,8 +257,8 @@ def test_a_test_example_shows_the_instincts_that_its_row_was_routed_over(
     for each in judged:
         made.add(Compared(each))
     page = read_page(made.render())
-    assert said in page.texts
-    assert not ({"as it began", "as deployed"} - {said}) & set(page.texts)
+    assert message in page.texts
+    assert not ({"as it began", "as deployed"} - {message}) & set(page.texts)
 
 
 def test_what_was_judged_before_the_run_went_on_is_shown_no_more(write: Write) -> None:
@@ -306,22 +277,14 @@ def test_the_fixed_prompts_are_shown_in_full_but_those_of_private_data(write: Wr
     assert "Be <brief>." in flat(section(present, verdict.PromptsSection))
 
 
-@pytest.mark.parametrize(("deploy", "said"), [
-    ("learned", "Deploy the learned policy gain 30.0 more right answers in 100 than"),
-    ("learned", "type pco serve RUN"),
-    ("concat", "type pco prompt RUN --row concat"),
-    ("x; rm -rf ~", "type pco report RUN"),
-    ("best_fixed", "type pco prompt RUN --row best_fixed"),
-    ("untrained", 'type pco prompt RUN --row untrained "an input"'),
-    ("", "type pco report RUN"),
-])  # fmt: skip
-def test_what_to_type_follows_the_verdict(write: Write, deploy: str, said: str) -> None:
+@pytest.mark.parametrize(("deploy", "message"), table(__file__, "what_to_type_follows_the_verdict"))
+def test_what_to_type_follows_the_verdict(write: Write, deploy: str, message: str) -> None:
     store = write(ScriptedRun(steps=2, hostile="", simulated=False))
     concluded = store.outline().conclusion
     assert concluded is not None
     store.append(replace(concluded, deploy=deploy, worth=deploy == "learned"))
     text = flat(section(store, verdict.VerdictSection))
-    assert said.replace("RUN", store.header.id) in text
+    assert message.replace("RUN", store.header.id) in text
     decision = {"learned": "Deploy", "": "Undecided"}.get(deploy, "Do not deploy")
     assert text.startswith(f"{decision} the learned policy")
     assert ("pco batch" in text) is (deploy == "learned")
@@ -343,8 +306,8 @@ def test_a_run_without_a_verdict_says_what_to_type_unless_it_is_at_work(write: W
 
 
 def test_a_long_trajectory_shows_its_ends_and_counts_the_rest() -> None:
-    stages = tuple(Stage("agent", f"turn {n}", "") for n in range(12))
-    parts = parts_of(Rollout("e1", output="done", stages=stages), (), ("", ""))
+    stages = tuple(types.Stage("agent", f"turn {n}", "") for n in range(12))
+    parts = parts_of(types.Rollout("e1", output="done", stages=stages), (), ("", ""))
     shown = [text.partition("\n")[0] for name, text in parts if name.startswith("stage")]
     assert shown == [*(f"turn {n}" for n in range(4)), "(4 stages left out)",
                      *(f"turn {n}" for n in range(8, 12))]  # fmt: skip

@@ -1,30 +1,18 @@
 """Maintenance of the codebook: what is found, what is written, and what it leaves behind."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from promptcodebook import types
 from promptcodebook.calls import Request
 from promptcodebook.errors import BudgetReached, EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.update import AllChecks, LengthCheck, near_copy
 from promptcodebook.routing.upkeep import Twins, count_things, find_dead, find_twins, tidied
-from promptcodebook.types import (
-    Critique,
-    Gradients,
-    Parameters,
-    Rewrite,
-    Rollout,
-    Route,
-    Step,
-    ThetaTrial,
-    Trace,
-)
 from tests.build.method import (
     ENCODED,
     Shuffled,
@@ -34,7 +22,7 @@ from tests.build.method import (
     examples,
     parameters,
     routed,
-    said,
+    sent,
     talkative,
 )
 
@@ -60,16 +48,16 @@ def state(
     rates = tuple(ema or [0.5] * len(codebook))
     picks = tuple(selected or [9] * len(codebook))
     known = RoutingStatistics(rates, rates, picks, (0.8,) * len(codebook))
-    return State(7, Parameters("theta", "phi", codebook, "psi"), known)
+    return State(7, types.Parameters("theta", "phi", codebook, "psi"), known)
 
 
-def trace(*route: int, feedback: str = "", unit: float = 0.5, blamed: bool = False) -> Trace:
-    rollout = Rollout("x", Route(tuple(route)), reward=unit)
-    gradients = Gradients(codebook={route[0]: "sharpen it"} if blamed else {})
-    return Trace(rollout, unit, Critique(0.5, feedback), gradients=gradients)
+def trace(*route: int, feedback: str = "", unit: float = 0.5, blamed: bool = False) -> types.Trace:
+    rollout = types.Rollout("x", types.Route(tuple(route)), reward=unit)
+    gradients = types.Gradients(codebook={route[0]: "sharpen it"} if blamed else {})
+    return types.Trace(rollout, unit, types.Critique(0.5, feedback), gradients=gradients)
 
 
-def picked(*routes: tuple[int, ...], times: int = 8) -> list[Trace]:
+def picked(*routes: tuple[int, ...], times: int = 8) -> list[types.Trace]:
     return [trace(*route) for route in routes for _ in range(times)]
 
 
@@ -80,7 +68,7 @@ def parts(*texts: str) -> str:
 CHECKS = AllChecks([(LengthCheck(config().update), None), (near_copy, None)])
 
 
-async def maintain(at: State, recent: Sequence[Trace], *replies: Scripted, **tree):
+async def maintain(at: State, recent: Sequence[types.Trace], *replies: Scripted, **tree):
     world = World(config(**tree), ScriptedLM().enqueue(*replies), check=CHECKS)
     return world, await world.learner.upkeep.maintain(at, recent, 9)
 
@@ -109,7 +97,7 @@ TRIED = (10, 10, 10, 10)
 
 @pytest.mark.parametrize(("known", "recent", "dead"), [
     ({}, picked((0, 1)), [2, 3]),  # 16 picks for 4 entries
-    ({}, [*picked((0, 1)), Trace(Rollout("x"))], [2, 3]),  # one was not routed
+    ({}, [*picked((0, 1)), types.Trace(types.Rollout("x"))], [2, 3]),  # one was not routed
     ({}, picked((0, 1), times=7), []),
     ({}, picked((0, 1), (2, 3)), []),
     ({"frozen": [2]}, picked((0, 1)), [3]),
@@ -176,12 +164,12 @@ async def test_a_grab_bag_is_split_into_the_places_of_the_dead():
     reply = parts("Count every word of the draft.", '"Name all the sources."', "Answer in Spanish.")
     world, made = await maintain(at, picked((0, 1)), reply)
     (asked,) = world.lm.history
-    assert BAG in said(asked) and "at most 3 instincts of at most 25 words" in said(asked)
+    assert BAG in sent(asked) and "at most 3 instincts of at most 25 words" in sent(asked)
     assert (
         asked.schema is not None and asked.schema.body["properties"]["instincts"]["maxItems"] == 3
     )  # type: ignore[index]
     assert made == tuple(
-        Rewrite(k, old, new, f"- {BAG}", True, "c1 held 3 things", origin="split")
+        types.Rewrite(k, old, new, f"- {BAG}", True, "c1 held 3 things", origin="split")
         for k, old, new in (
             (1, BAG, "Count every word of the draft."),
             (2, TEXTS[1], "Name all the sources."),
@@ -194,11 +182,11 @@ async def test_a_grab_bag_is_split_into_the_places_of_the_dead():
         (parts("", " "), "instincts: none is given"),
     ):
         world, made = await maintain(at, picked((0, 1)), first, again)
-        assert fault in said(world.lm.history[1])
+        assert fault in sent(world.lm.history[1])
         assert [r.after for r in made] == ["Name all the sources", "Answer in Spanish"]
     many = state("Greet them", BAG, *TEXTS[:3])
     world, made = await maintain(many, picked((0, 1), times=10), parts("Name it", "Do it", "So it"))
-    assert "at most 3 instincts" in said(world.lm.history[0]), "two of the dead in one round"
+    assert "at most 3 instincts" in sent(world.lm.history[0]), "two of the dead in one round"
     assert [r.variable for r in made] == [1, 2, 3]
 
 
@@ -224,7 +212,7 @@ TWO = "Count every word of the draft, and name all the sources"
     (state(*TEXTS), picked((0, 1))),  # no failure asks for another text
     (state(COUNT, TEXTS[0], COUNTS, TEXTS[1]), picked((0, 1), (2, 3))),
 ])  # fmt: skip
-async def test_where_there_is_nothing_to_do_nobody_is_asked(at: State, recent: list[Trace]):
+async def test_where_there_is_nothing_to_do_nobody_is_asked(at: State, recent: list[types.Trace]):
     assert count_things(TWO) == 2
     world, made = await maintain(at, recent)
     assert made == () and world.lm.history == []
@@ -246,7 +234,7 @@ async def test_a_split_that_is_refused_changes_nothing_and_says_why(reply: Scrip
     given = "\n".join(json.loads(reply)["instincts"]) if isinstance(reply, str) else ""
     failure = refused.failure
     assert (failure and failure.stage) == ("update" if given == "" else None)
-    assert refused == Rewrite(
+    assert refused == types.Rewrite(
         1, BAG, given.replace(" \n", "\n"), "", False, reason, failure=failure, origin="split"
     )
     assert tidied(at, made) == at
@@ -261,16 +249,16 @@ async def test_the_dead_are_revived_from_failures_that_no_instinct_is_blamed_for
     ]
     world, made = await maintain(state(*TEXTS), recent, "Here is the instinct: Date each event")
     (asked,) = world.lm.history
-    assert "- dates were left out" in said(asked)
-    assert "wrong tone" not in said(asked) and "solved" not in said(asked)
-    assert f"- {TEXTS[0]}\n- {TEXTS[1]}\n- {TEXTS[3]}\n" in said(asked)  # all but the dead one
+    assert "- dates were left out" in sent(asked)
+    assert "wrong tone" not in sent(asked) and "solved" not in sent(asked)
+    assert f"- {TEXTS[0]}\n- {TEXTS[1]}\n- {TEXTS[3]}\n" in sent(asked)  # all but the dead one
     assert made == (
-        Rewrite(2, TEXTS[2], "Date each event", "- dates were left out", True,
+        types.Rewrite(2, TEXTS[2], "Date each event", "- dates were left out", True,
                 "c2 was free, and 1 failures spoke for another", origin="revive"),
     )  # fmt: skip
     recent = [*picked((0, 1)), trace(0, 1, feedback="wrong tone", blamed=True)]
     world, made = await maintain(state(*TEXTS), recent, "Ask for the tone first")
-    assert "- wrong tone" in said(world.lm.history[0]) and made[0].kept
+    assert "- wrong tone" in sent(world.lm.history[0]) and made[0].kept
 
 
 async def test_twins_are_merged_once_the_place_of_one_has_a_new_text():
@@ -281,7 +269,7 @@ async def test_twins_are_merged_once_the_place_of_one_has_a_new_text():
     assert [(r.variable, r.origin, r.kept) for r in made] == [
         (2, "revive", True), (0, "merge", True),
     ]  # fmt: skip
-    asked = said(world.lm.history[1])
+    asked = sent(world.lm.history[1])
     assert COUNT in asked and f"- {COUNTS}" in asked
     assert "- Date each event" in asked  # what stands in the other's place is told already
     assert made[1].reason == "c2 said much the same (86% of their words)"
@@ -309,10 +297,10 @@ async def test_new_texts_begin_without_a_past_and_a_merged_one_keeps_half_its_ev
     world, made = await maintain(at, recent, split, "Count all of the words")
     origins = [(1, "split"), (2, "split"), (0, "merge")]
     assert [(r.variable, r.origin) for r in made] == origins
-    assert "at most 2 instincts" in said(world.lm.history[0])
+    assert "at most 2 instincts" in sent(world.lm.history[0])
     # A twin that stays is no free place, though no route picks it.
     both, dead = await maintain(at, picked((1, 3)), split, "Count all of it")
-    assert "at most 2 instincts" in said(both.lm.history[0])
+    assert "at most 2 instincts" in sent(both.lm.history[0])
     assert [(r.variable, r.origin) for r in dead] == origins
     after = tidied(at, made)
     assert after.statistics == RoutingStatistics(
@@ -347,7 +335,7 @@ async def test_it_comes_every_so_many_steps_and_looks_back_on_all_since():
     assert [r.variable for made in tidy for r in made] == [2, 2]
     assert steps[1].parameters.codebook[2].text == tidy[1][0].after
     assert not steps[1].reverted
-    feedback = [said(r) for r in world.asked("updater") if "runs that failed" in said(r)]
+    feedback = [sent(r) for r in world.asked("updater") if "runs that failed" in sent(r)]
     assert all(s.count("- could be better") == 8 for s in feedback)
     update = {"batch_size": 5, "epochs": 2, "mode": "online"}
     world = World(settings(**update), ScriptedLM().reply_with(tidy_up))
@@ -385,9 +373,9 @@ def drifting(
     """A model that rewrites θ to `theta`; of its routes under it, `broken` says which are odd."""
 
     def reply(request: Request) -> Scripted:
-        if request.role == "updater" and "directive of the encoder" in said(request):
+        if request.role == "updater" and "directive of the encoder" in sent(request):
             return theta
-        if request.role == "encoder" and said(request).startswith(theta):
+        if request.role == "encoder" and sent(request).startswith(theta):
             odd = broken(request)
             return routed(0, 1) if odd is None else odd
         return talkative(request)
@@ -398,7 +386,7 @@ def drifting(
 def about(count: int, reply: Scripted) -> Callable[[Request], Scripted | None]:
     """Odd routes for the first `count` inputs."""
     names = [f"input {i}" for i in range(count)]
-    return lambda request: reply if any(n in said(request) for n in names) else None
+    return lambda request: reply if any(n in sent(request) for n in names) else None
 
 
 def guarded(most: float = 0.2, steps: int = 2, explore: dict[str, Any] = ENCODED, **tree: Any):
@@ -408,18 +396,18 @@ def guarded(most: float = 0.2, steps: int = 2, explore: dict[str, Any] = ENCODED
 
 async def run(
     broken: Callable[[Request], Scripted | None], **tree: Any
-) -> tuple[World, list[Step]]:
+) -> tuple[World, list[types.Step]]:
     """Step 0 rewrites θ to one that drifts; the steps after it try that."""
     world = World(guarded(**tree), ScriptedLM().reply_with(drifting(broken)))
     return world, await world.run(examples(BATCH))
 
 
-def of_theta(step: Step) -> Rewrite:
+def of_theta(step: types.Step) -> types.Rewrite:
     (rewrite,) = [r for r in step.rewrites if r.variable == "encoder"]
     return rewrite
 
 
-def fallbacks(step: Step) -> list[bool]:
+def fallbacks(step: types.Step) -> list[bool]:
     return [t.rollout.route.fallback for t in step.traces if t.rollout.route]
 
 
@@ -432,7 +420,7 @@ async def test_theta_is_taken_back_when_more_than_a_fifth_of_its_first_routes_fa
     """1 of 5 is a fifth; 2 of 5 is more. Then that batch is routed again under the old one."""
     world, (first, second) = await run(about(odd, "I would rather talk."), most=most)
     assert of_theta(first).kept and first.parameters.encoder == DRIFTED
-    assert first.trial == ThetaTrial("theta 0")
+    assert first.trial == types.ThetaTrial("theta 0")
     assert sum(fallbacks(second)) == (odd if passes else 0)
     counted = world.tally["route_fallbacks"], world.tally["route_repairs"]
     assert counted == (sum(fallbacks(second)),) * 2, "what was routed in vain is none of the run's"
@@ -442,7 +430,7 @@ async def test_theta_is_taken_back_when_more_than_a_fifth_of_its_first_routes_fa
     if passes:
         return
     reason = f"{odd} of 5 routes fell back with it, more than 20%"
-    back = Rewrite("encoder", DRIFTED, "theta 0", "", True, reason, origin="trial")
+    back = types.Rewrite("encoder", DRIFTED, "theta 0", "", True, reason, origin="trial")
     assert of_theta(second) == back, "and no other rewrite of θ in that step"
     assert second.parameters.encoder == "theta 0" and second.trial is None
     assert len([r for r in second.rewrites if r.kept]) > 1, "the others stay"
@@ -454,7 +442,7 @@ async def test_theta_goes_on_being_on_trial_while_all_routes_are_explored(odd: i
     first = {"epsilon": 1.0, "epsilon_min": 0.0, "gamma": 0.0}
     more = {"steps_per_epoch": 2, "encoder_on_explored": True}
     _, steps = await run(about(odd, "prose"), explore=first, **more)
-    assert [s.trial for s in steps[:2]] == [ThetaTrial("theta 0")] * 2
+    assert [s.trial for s in steps[:2]] == [types.ThetaTrial("theta 0")] * 2
     assert steps[2].parameters.encoder == "theta 0" and not any(fallbacks(steps[2]))
 
 
@@ -465,13 +453,13 @@ async def test_a_theta_that_routes_badly_may_be_rewritten_to_one_that_routes_les
     """Four of five fall back under θ as it is: three of five is better, four or five are not."""
 
     def reply(request: Request) -> Scripted:
-        under_old = request.role == "encoder" and said(request).startswith("theta 0")
+        under_old = request.role == "encoder" and sent(request).startswith("theta 0")
         if under_old:
             return about(4, "prose")(request) or talkative(request)
         return drifting(about(odd, "prose"))(request)
 
     first, second = await World(guarded(), ScriptedLM().reply_with(reply)).run(examples(BATCH))
-    assert first.trial == ThetaTrial("theta 0", share_before=0.8)
+    assert first.trial == types.ThetaTrial("theta 0", share_before=0.8)
     assert (of_theta(second).origin == "trial") == (not kept)
 
 
@@ -484,7 +472,7 @@ async def test_one_fallback_takes_no_theta_back_in_online_mode_and_two_do():
 
 
 async def test_an_input_that_could_not_be_routed_counts_on_neither_side():
-    lost = drifting(lambda r: EndpointDown("gone") if "input 0" in said(r) else None)
+    lost = drifting(lambda r: EndpointDown("gone") if "input 0" in sent(r) else None)
     _, second = await World(guarded(), ScriptedLM().reply_with(lost)).run(examples(BATCH))
     failed = [t.rollout.failure for t in second.traces if t.rollout.failure is not None]
     assert [f.kind for f in failed] == ["EndpointDown"]

@@ -1,7 +1,5 @@
 """A trained run that the tests of runs share."""
 
-from __future__ import annotations
-
 import pytest
 
 import promptcodebook as pco

@@ -1,7 +1,5 @@
 """`pco.evaluate`, `pco.compare` and `pco.load_run`: what the commands do, from Python."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -16,14 +14,8 @@ from pathlib import Path
 import pytest
 
 import promptcodebook as pco
+from promptcodebook import errors
 from promptcodebook.base.intervals import Interval, paired_interval
-from promptcodebook.errors import (
-    BudgetReached,
-    ConfigError,
-    DataError,
-    Interrupted,
-    RunNotTrusted,
-)
 from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.run import RunStore
 from tests.build.optimize import data, reward, train
@@ -78,16 +70,16 @@ async def test_a_name_a_policy_and_its_file_are_evaluated_with_what_they_are_giv
     from_file = pco.evaluate(tmp_path / "p.json", data(), reward, "simulated")
     assert from_file.rewards == learned.rewards
     loaded = pco.load_policy(tmp_path / "p.json", lm="simulated")
-    with pytest.raises(ConfigError, match="no data: "):
+    with pytest.raises(errors.ConfigError, match="no data: "):
         pco.evaluate(loaded)
-    with pytest.raises(ConfigError, match="no reward is set"):
+    with pytest.raises(errors.ConfigError, match="no reward is set"):
         pco.evaluate(loaded, data())
     assert pco.evaluate(loaded, data(), "contains", n=2).score.n == 2
 
 
 def test_another_reward_split_and_row_are_taken(run: pco.Run) -> None:
     assert set(pco.evaluate(run, reward=lambda e, o: 0.25, split="val").rewards.values()) == {0.25}
-    with pytest.raises(DataError, match="empty"):
+    with pytest.raises(errors.DataError, match="empty"):
         pco.evaluate(run, pco.Dataset(train=(), val=(), test=()))
     ready = pco.evaluate(run, reward=pco.rewards.regex("no answer has this"), n=4)
     assert set(ready.rewards.values()) == {0.0}
@@ -97,7 +89,7 @@ def test_another_reward_split_and_row_are_taken(run: pco.Run) -> None:
     assert "row='concat'" in repr(concat)
 
 
-@pytest.mark.parametrize(("given", "said"), [
+@pytest.mark.parametrize(("given", "message"), [
     ({"row": "lerned"}, "unknown row 'lerned'.*did you mean 'learned'"),
     ({"split": "tset"}, "tset"),
     ({"n": 0}, "cannot evaluate 0"),
@@ -112,21 +104,21 @@ def test_another_reward_split_and_row_are_taken(run: pco.Run) -> None:
     ({"runs_dir": None}, "runs_dir is of type NoneType"),
     ({"reward": pco.rewards.exact}, r"ready-made.*call it: exact\(\)"),
 ])  # fmt: skip
-def test_what_is_wrong_is_named(run: pco.Run, given: dict[str, object], said: str) -> None:
-    with pytest.raises((ConfigError, DataError)) as caught:
+def test_what_is_wrong_is_named(run: pco.Run, given: dict[str, object], message: str) -> None:
+    with pytest.raises((errors.ConfigError, errors.DataError)) as caught:
         pco.evaluate(run, **given)  # type: ignore[arg-type]
     assert caught.value.hint and "--" not in caught.value.hint
-    assert re.search(said, f"{caught.value} {caught.value.hint}")
+    assert re.search(message, f"{caught.value} {caught.value.hint}")
 
 
 def test_a_policy_must_be_one_a_keyword_known_and_a_budget_holds(run: pco.Run) -> None:
-    with pytest.raises(ConfigError, match=r"evaluate\(\): "):
+    with pytest.raises(errors.ConfigError, match=r"evaluate\(\): "):
         pco.evaluate(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"unknown keyword 'bugdet'.*did you mean 'budget'"):
         pco.evaluate(run, bugdet="1calls")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"compare\(\): unknown keyword 'row'"):
         pco.compare(run, run, row="concat")  # type: ignore[call-arg]
-    with pytest.raises(BudgetReached, match="budget") as caught:
+    with pytest.raises(errors.BudgetReached, match="budget") as caught:
         pco.evaluate(run, budget="3calls", again=True)
     assert "pco train" not in caught.value.hint and "greater budget" in caught.value.hint
 
@@ -143,7 +135,7 @@ def test_an_interrupted_evaluation_promises_no_cache_that_is_not_there(run: pco.
             await asyncio.sleep(0.3)  # the main thread looks up every 0.2 s
             return await super().__call__(request)
 
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(errors.Interrupted) as caught:
         pco.evaluate(run, lm=Slow())
     assert "cache" not in caught.value.hint and "begin again" in caught.value.hint
 
@@ -206,32 +198,32 @@ def test_a_difference_pairs_by_example_within_the_range_of_the_rewards() -> None
     other = {name: (7 * i % 40) / 50 for i, name in enumerate(first)}
     expected = paired_interval(list(first.values()), list(other.values()))
     assert gain(first, other) == expected
-    with pytest.raises(DataError, match="no example to compare on"):
+    with pytest.raises(errors.DataError, match="no example to compare on"):
         gain({}, {})
 
 
 def test_other_examples_cannot_be_compared(run: pco.Run, learned: pco.Assessment) -> None:
     four = pco.evaluate(run, n=4)
-    with pytest.raises(DataError, match="not evaluated on the same examples"):
+    with pytest.raises(errors.DataError, match="not evaluated on the same examples"):
         pco.compare(four, learned)
     lm = Counted()
-    with pytest.raises(DataError, match="not evaluated on the same examples"):
+    with pytest.raises(errors.DataError, match="not evaluated on the same examples"):
         pco.compare(run, four, lm=lm, n=5)
     assert lm.calls == 0, "refused before anything was paid for"
 
 
 def test_different_rewards_cannot_be_compared(run: pco.Run, tmp_path: Path) -> None:
     exact, f1 = pco.evaluate(run, reward="exact"), pco.evaluate(run, reward="f1")
-    with pytest.raises(DataError, match="not scored by the same reward: exact and f1"):
+    with pytest.raises(errors.DataError, match="not scored by the same reward: exact and f1"):
         pco.compare(exact, f1)
     lm = Counted()
-    with pytest.raises(DataError, match="same reward"):
+    with pytest.raises(errors.DataError, match="same reward"):
         pco.compare(run, exact, reward=pco.rewards.f1(), lm=lm)
     assert lm.calls == 0
     assert pco.compare(exact, run, reward={"kind": "exact"}).gain.mean == 0.0, "the same in a table"
     for name, assessment in (("exact", exact), ("f1", f1)):
         (tmp_path / f"{name}.json").write_text(json.dumps(assessment.as_json()))
-    with pytest.raises(DataError, match="same reward"):
+    with pytest.raises(errors.DataError, match="same reward"):
         pco.compare(tmp_path / "exact.json", tmp_path / "f1.json")
     old = {k: v for k, v in f1.as_json().items() if k != "scored_by"}
     (tmp_path / "f1.json").write_text(json.dumps(old))
@@ -261,10 +253,10 @@ async def test_a_budget_holds_for_both_sides_together(run: pco.Run) -> None:
     lm = Counted()
     pco.compare(run, run, lm=lm)
     whole = lm.calls
-    with pytest.raises(BudgetReached):
+    with pytest.raises(errors.BudgetReached):
         pco.compare(run, run, lm=lm, budget=f"{whole - 1}calls")
     assert lm.calls == 2 * whole - 1
-    with pytest.raises(BudgetReached):
+    with pytest.raises(errors.BudgetReached):
         await pco.acompare(run, run, lm=lm, budget=f"{whole - 1}calls")
     assert lm.calls == 3 * whole - 2
     pco.compare(run, run, lm=lm, budget=f"{whole}calls")
@@ -316,12 +308,12 @@ def test_no_model_is_needed_to_read_a_run_but_to_use_its_policy(tmp_path: Path) 
     train(tmp_path, lm=lm, config=config)
     loaded = pco.load_run("last", runs_dir=tmp_path / "runs")
     assert len(loaded.codebook) > 0 and loaded.verdict
-    with pytest.raises(ConfigError, match="was made with an LM object") as caught:
+    with pytest.raises(errors.ConfigError, match="was made with an LM object") as caught:
         _ = loaded.policy
     assert f"pco.load_run('{loaded.id}', lm=" in caught.value.hint
     again = pco.load_run("last", lm=lm, runs_dir=tmp_path / "runs")
     assert again.policy.answer("In 4 words: what are rivers good for?") == "use the stated thing"
-    with pytest.raises(ConfigError, match="took data, reward as objects"):
+    with pytest.raises(errors.ConfigError, match="took data, reward as objects"):
         pco.evaluate(again)
     assert pco.evaluate(again, data(), reward, n=2).score.n == 2
 
@@ -337,7 +329,7 @@ def test_a_run_of_somebody_else_may_be_read_and_calls_nobody(run: pco.Run, tmp_p
     )
     loaded = pco.load_run(copy)
     assert loaded.verdict == run.verdict and loaded.codebook == run.codebook
-    with pytest.raises(RunNotTrusted, match=theirs) as refused:
+    with pytest.raises(errors.RunNotTrusted, match=theirs) as refused:
         _ = loaded.policy
     assert "trust=True" in refused.value.hint
     assert pco.load_run(copy, trust=True).policy.config.lm == theirs

@@ -1,8 +1,6 @@
 """What a part of a policy is worth: `pco.effect` against effects that were planted,
 `pco.distill` against an encoder whose rule is known."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -20,24 +18,16 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
+from promptcodebook import errors
 from promptcodebook.assemble import Assembled, Sources, assemble
 from promptcodebook.base.intervals import paired_interval
 from promptcodebook.base.sync import run_sync
 from promptcodebook.calls import Request
 from promptcodebook.config import load_config
-from promptcodebook.errors import (
-    BudgetReached,
-    ConfigError,
-    DataError,
-    EndpointDown,
-    LMError,
-    RunBusy,
-    TooManyFailures,
-)
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import Reference
-from promptcodebook.routing.ranking import Imitated, cross_agreement
+from promptcodebook.routing.ranking import Imitated
 from promptcodebook.run.measuring import Distillation, Distiller, Needs, logged_routes
 from promptcodebook.run.subject import Subject
 from promptcodebook.store.effects import EffectStore, read_effects, signed
@@ -91,7 +81,7 @@ def planted(run: pco.Run, faults: tuple[str, ...] = ()) -> pco.ScriptedLM:
         prompt = request.messages[0].content
         task = request.messages[-1].content
         if texts[GOOD] not in prompt and any(fault in task for fault in faults):
-            return LMError("cut off", role="executor")
+            return errors.LMError("cut off", role="executor")
         own = 0.3 + (sum(map(ord, task)) % 7) / 100
         return str(round(own + sum(adds(k, task) for k in ADDS if texts[k] in prompt), 3))
 
@@ -143,7 +133,7 @@ def test_a_failed_rollout_is_counted_and_its_pair_left_out(own: pco.Run) -> None
     true = sum(adds(GOOD, example.input) for example in data().train[2:]) / found.n
     assert found.difference.mean == pytest.approx(true)  # a failure is no reward of 0
     kept, faults = read_effects(own.path), tuple(example.input for example in data().val)
-    with pytest.raises(TooManyFailures, match="cut off"):  # no pair is whole
+    with pytest.raises(errors.TooManyFailures, match="cut off"):  # no pair is whole
         pco.effect(own, GOOD, reward=worth, lm=planted(own, faults))
     assert read_effects(own.path) == kept
 
@@ -153,11 +143,11 @@ def test_an_input_without_a_route_is_tried_once_more_then_counted(own: pco.Run) 
     lm, failed = planted(own), list[str]()
 
     async def ask(request: pco.Request) -> pco.Reply:
-        said = request.messages[-1].content
+        text = request.messages[-1].content
         for task in (once, never) if request.role == "encoder" else ():
-            if task in said and (task == never or task not in failed):
+            if task in text and (task == never or task not in failed):
                 failed.append(task)
-                raise LMError("cut off", role="encoder")
+                raise errors.LMError("cut off", role="encoder")
         return await lm(request)
 
     found = pco.effect(own, GOOD, reward=worth, lm=ask, split="train")
@@ -219,12 +209,12 @@ def test_what_the_run_has_asked_is_not_asked_again(own: pco.Run) -> None:
 
 def test_a_budget_stops_it_and_the_same_words_go_on(own: pco.Run) -> None:
     k = most_routed(own)
-    with pytest.raises(BudgetReached, match="3 calls") as caught:
+    with pytest.raises(errors.BudgetReached, match="3 calls") as caught:
         pco.effect(own, k, split="test", budget="3calls")
     assert "with a new budget: what was paid for so far is kept" in caught.value.hint
     assert paid(own) == 3 and not read_effects(own.path)
     for _ in range(20):  # as the hint says: each time it goes on from there
-        with suppress(BudgetReached):
+        with suppress(errors.BudgetReached):
             pco.effect(own, k, split="test", budget="3calls")
     [whole] = read_effects(own.path)
     assert whole.n > 0 and whole.n == len(whole.rewards)
@@ -248,15 +238,15 @@ async def test_within_a_loop_by_name_and_for_a_policy_that_is_no_run(
 def test_one_process_measures_at_a_time(own: pco.Run) -> None:
     with closing(EffectStore(own.path, "pco")):
         busy = f"an instinct of the run {own.id} is being measured by process"
-        with pytest.raises(RunBusy, match=busy):
+        with pytest.raises(errors.RunBusy, match=busy):
             pco.effect(own, GOOD, reward=worth, lm=planted(own), n=1)
-        with pytest.raises(RunBusy, match=busy):
+        with pytest.raises(errors.RunBusy, match=busy):
             remove_run(own.path)
         assert read_effects(own.path) == [] and pco.load_run(own.path).ended == "finished"
     assert pco.effect(own, GOOD, reward=worth, lm=planted(own), n=1).n == 1
 
 
-@pytest.mark.parametrize(("k", "given", "said"), [
+@pytest.mark.parametrize(("k", "given", "text"), [
     (8, {}, "no instinct 8: it has 8"),
     (-1, {}, "no instinct -1"),
     ("a", {}, "k is of type str"),
@@ -264,8 +254,8 @@ def test_one_process_measures_at_a_time(own: pco.Run) -> None:
     (0, {"n": 0}, "cannot evaluate 0"),
     (0, {"budget": 5}, "budget is of type int"),
 ])  # fmt: skip
-def test_what_is_wrong_is_named(own: pco.Run, k: int, given: dict[str, object], said: str) -> None:
-    with pytest.raises((ConfigError, DataError), match=said) as caught:
+def test_what_is_wrong_is_named(own: pco.Run, k: int, given: dict[str, object], text: str) -> None:
+    with pytest.raises((errors.ConfigError, errors.DataError), match=text) as caught:
         pco.effect(own, k, **given)  # type: ignore[arg-type]
     assert caught.value.hint
 
@@ -292,40 +282,7 @@ def test_other_data_policy_model_of_a_role_or_reward_is_another_question(own: pc
     assert len(kept) == 7 and again in kept and both not in kept
 
 
-TEXTS = ("one", "two", "three", "four")
-WORDS = (("red", "crimson"), ("green", "olive"), ("blue", "azure"), ("black", "ebony"))
 NOBODY = "http://localhost:9/v1#nobody"
-
-
-def shown(count: int = 80, seed: int = 1) -> list[Imitated]:
-    """Routes of two instincts that follow from two words of the input."""
-    draw = random.Random(seed)
-    made: list[Imitated] = []
-    for i in range(count):
-        pair = sorted(draw.sample(range(4), 2))
-        words = [draw.choice(WORDS[k]) for k in pair] + [f"n{draw.randrange(9)}", "please"]
-        draw.shuffle(words)
-        made.append(Imitated(f"x{i}", " ".join(words), tuple(pair)))
-    return made
-
-
-def hidden(count: int = 80) -> list[Imitated]:
-    """The same inputs, their routes dealt out at random."""
-    made, draw = shown(count), random.Random(2)
-    routes = [route.indices for route in made]
-    draw.shuffle(routes)
-    return [
-        Imitated(own.example_id, own.input, indices)
-        for own, indices in zip(made, routes, strict=True)
-    ]
-
-
-def test_what_the_words_show_is_imitated_on_inputs_held_out_and_what_they_do_not_is_not() -> None:
-    """The other side: six pairs of four, so that chance is a sixth."""
-    found, dealt = (cross_agreement(routes, TEXTS, 2) for routes in (shown(), hidden()))
-    assert found is not None and dealt is not None
-    assert found.exact.mean >= 0.9 and found.overlap.mean >= 0.95 and found.exact.n == 80
-    assert dealt.exact.mean <= 0.4
 
 
 def _by_words(text: str) -> str:
@@ -398,9 +355,6 @@ def test_a_policy_that_loses_nothing_is_offered_and_one_that_loses_is_not(
     """The other side: routes that no word tells. Not one difference in 16 examples still allows for
     one in ten."""
     made = distilled(*words)
-    assert made.validation is not None and made.validation.exact.mean == 1.0
-    assert made.as_json()["validation"]["exact"]["mean"] == 1.0
-    assert replace(made, validation=None).as_json()["validation"] is None
     assert made.difference is not None and made.difference.mean == 0.0
     assert made.non_inferior and made.per_query == (1.0, 2.0)
     assert made.file.about["distilled"]["non_inferior"] is True  # type: ignore[index, call-overload]
@@ -410,7 +364,6 @@ def test_a_policy_that_loses_nothing_is_offered_and_one_that_loses_is_not(
     made = distilled(*trained(tmp_path, _by_number))
     assert made.difference is not None and made.difference.high < 0
     assert not made.non_inferior
-    assert made.validation is not None and made.validation.exact.mean < 0.7
 
 
 def subject(words: tuple[pco.Run, Assembled], file: PolicyFile | None = None) -> Subject:
@@ -439,9 +392,9 @@ def test_a_distilled_policy_needs_neither_call_nor_numpy(
 def test_nothing_is_distilled_twice_nor_trained_so(
     words: tuple[pco.Run, Assembled], tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="asks no encoder"):
+    with pytest.raises(errors.ConfigError, match="asks no encoder"):
         Distiller(subject(words, distilled(*words, count=4).file), [], Needs(fresh=3))
-    with pytest.raises(ConfigError, match="distilled") as refused:
+    with pytest.raises(errors.ConfigError, match="distilled") as refused:
         learn(tmp_path, config={"router": {"kind": "distilled"}})
     assert "pco distill" in refused.value.hint
 
@@ -471,26 +424,26 @@ def test_one_call_distils_a_run_of_python(words: tuple[pco.Run, Assembled], tmp_
     given = (assembled.dataset, by_words, own_lm())
     made = pco.distill(file, *given, fresh=12, n=4, margin=0.5)
     assert (made.inputs, made.fresh) == (12, 12)
-    with pytest.raises(ConfigError, match="no route of the encoder") as refused:
+    with pytest.raises(errors.ConfigError, match="no route of the encoder") as refused:
         pco.distill(file, *given)
     assert "fresh=200" in refused.value.hint
 
 
 def test_what_is_not_handed_over_is_named(words: tuple[pco.Run, Assembled], tmp_path: Path) -> None:
     run, assembled = words
-    with pytest.raises(ConfigError, match="took data, reward, lm as objects") as refused:
+    with pytest.raises(errors.ConfigError, match="took data, reward, lm as objects") as refused:
         pco.distill(run.path)
     assert "distill() data=... reward=... lm=..." in refused.value.hint
-    with pytest.raises(ConfigError, match="took reward, lm as objects"):
+    with pytest.raises(errors.ConfigError, match="took reward, lm as objects"):
         pco.distill(run.path, assembled.dataset)
     run.policy.save(tmp_path / "p.json")
-    with pytest.raises(ConfigError, match="has no model"):
+    with pytest.raises(errors.ConfigError, match="has no model"):
         pco.distill(tmp_path / "p.json", assembled.dataset, by_words)
-    with pytest.raises(ConfigError, match=r"distill\(\): data is of type list"):
+    with pytest.raises(errors.ConfigError, match=r"distill\(\): data is of type list"):
         pco.distill(run, [])  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"distill\(\): roles is of type list"):
+    with pytest.raises(errors.ConfigError, match=r"distill\(\): roles is of type list"):
         pco.distill(run, roles=[])  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="the budget has 9"):
+    with pytest.raises(errors.ConfigError, match="the budget has 9"):
         pco.distill(run, assembled.dataset, by_words, own_lm(), budget="9calls")
 
 
@@ -503,11 +456,11 @@ def test_two_policies_that_nobody_answers_are_not_called_equal(
         def reply(request: Request) -> Scripted:
             number = int(re.findall(r"\d+", request.messages[-1].content)[-1])
             gone = request.role == "executor" and number % 3 >= least
-            return EndpointDown("gone") if gone else encoder_of(_by_words)(request)
+            return errors.EndpointDown("gone") if gone else encoder_of(_by_words)(request)
 
         return ScriptedLM().reply_with(reply)
 
-    with pytest.raises(TooManyFailures, match="encoder: 40 of 40 rollouts"):
+    with pytest.raises(errors.TooManyFailures, match="encoder: 40 of 40 rollouts"):
         pco.distill(run, assembled.dataset, by_words, lost(0), n=40)
     assert pco.distill(run, assembled.dataset, by_words, lost(2), n=40).difference
 

@@ -1,8 +1,6 @@
 """The Python contract, end to end on the simulated model: data + reward -> a policy; and a run as
 data frames."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json
@@ -22,7 +20,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.errors import ConfigError, MissingExtra
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import state_at
-from promptcodebook.run.frames import HISTORY, ROLLOUTS
+from promptcodebook.run.frames import ROLLOUTS
 from promptcodebook.store.run import RunStore
 from tests.build.optimize import QUICK, Flaky, data, reward, rows, train
 from tests.build.store import edit_header, steps_of
@@ -268,28 +266,10 @@ def test_each_instinct_learns_what_its_own_examples_lacked(tmp_path: Path) -> No
     assert run.policy.file.statistics.ema == pytest.approx((low, low, low, low, often))
 
 
-# --- a run as data frames ---
+# --- a run as a data frame ---
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> pco.Run:
     return train(tmp_path_factory.mktemp("framed"), size=8, select=3)
-
-
-def test_the_history_has_a_row_for_each_update_and_one_before_it(run: pco.Run) -> None:
-    pytest.importorskip("pandas")
-    history = run.history
-    steps = steps_of(run.path)
-    assert tuple(history.columns) == HISTORY
-    assert list(history["update"]) == list(range(len(steps) + 1))
-    last, step = history.iloc[-1], steps[-1]
-    rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
-    assert last["reward"] == pytest.approx(sum(rewards) / len(rewards))
-    assert last["epsilon"] == step.epsilon and 0.0 < last["utilisation"] <= 1.0
-    kept = history[history["kept"]]
-    assert len(kept) == 1 and kept["update"].iloc[0] == run.best.step + 1
-    assert kept["validation"].iloc[0] == run.best.score
-    assert history["rewritten"].sum() == sum(
-        r.kept and r.variable not in s.reverted for s in steps for r in s.rewrites
-    )
 
 
 def test_the_rollouts_are_those_of_training_validation_and_the_verdict(run: pco.Run) -> None:
@@ -327,10 +307,9 @@ def test_without_pandas_the_error_says_what_to_install(
     run: pco.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    for name in ("history", "rollouts"):
-        with pytest.raises(MissingExtra, match=f"run.{name}") as caught:
-            getattr(run, name)
-        assert "pip install 'promptcodebook[pandas]'" in caught.value.hint
+    with pytest.raises(MissingExtra, match=r"run\.rollouts") as caught:
+        _ = run.rollouts
+    assert "pip install 'promptcodebook[pandas]'" in caught.value.hint
 
 
 @pytest.mark.parametrize("make", [lambda run: run, lambda run: run.policy])
@@ -377,12 +356,12 @@ def test_a_reward_or_an_agent_that_a_task_would_replace_is_refused(tmp_path: Pat
     config = {**QUICK, "task": "constraints"}
     for given in ({"reward": reward}, {"executor": agent}):
         (name,) = given
-        said = f"constraints is a ready-made task with a {name} of its own"
+        message = f"constraints is a ready-made task with a {name} of its own"
         own = {"reward": "", **given}
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             pco.optimize(None, lm="simulated", config=config, runs_dir=tmp_path, **own)  # type: ignore[arg-type]
         assert not any(tmp_path.iterdir())
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             pco.estimate(None, lm="simulated", config=config, **own)  # type: ignore[arg-type]
     run = pco.optimize(None, "", "simulated", config=config, runs_dir=tmp_path, budget="60calls")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="with a reward of its own"):

@@ -1,8 +1,6 @@
 """What may be different when a run is resumed, and what a longer training does to what was done;
 templates in a folder of one's own."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import closing
 from dataclasses import replace
@@ -193,13 +191,13 @@ def test_what_ended_a_run_is_what_must_be_raised(
 def test_what_a_longer_training_does_to_exploring_is_said() -> None:
     old, new = plan_of("simulated"), plan_of("simulated", update={"epochs": 100})
     state = RunState(step=49, epoch=49, epsilon=0.15, ended="finished")
-    [said] = resume_with(header_of(old), state, new, "r1", edited=False).changes
-    assert said.startswith("update.epochs: 50 → 100 (ε falls over 100 epochs now: it was 0.15")
-    assert "continues at 0.3" in said
+    [change] = resume_with(header_of(old), state, new, "r1", edited=False).changes
+    assert change.startswith("update.epochs: 50 → 100 (ε falls over 100 epochs now: it was 0.15")
+    assert "continues at 0.3" in change
     fixed = {"explore": {"gamma": 0.5}}
     old, new = plan_of("simulated", **fixed), plan_of("simulated", update={"epochs": 100}, **fixed)
-    [said] = resume_with(header_of(old), state, new, "r1", edited=False).changes
-    assert said == "update.epochs: 50 → 100"
+    [change] = resume_with(header_of(old), state, new, "r1", edited=False).changes
+    assert change == "update.epochs: 50 → 100"
 
 
 def test_code_is_recognised_by_its_file(tmp_path: Path) -> None:
@@ -339,8 +337,8 @@ def test_a_run_with_templates_is_resumed_with_the_same_and_read_without_them(
     edit(folder, "updater.md", "the smallest rewrite", "a small rewrite")
     edit(folder, "set.toml", "(untried)", "(new)")
     result = typed("train", "--resume", "last", "--budget", "90000calls", cwd=folder)
-    said = result.error(2, "other settings: templates/set.toml: ", "; templates/updater.md: ")
-    assert "theta.md" not in said
+    printed = result.error(2, "other settings: templates/set.toml: ", "; templates/updater.md: ")
+    assert "theta.md" not in printed
     shutil.rmtree(folder / "my-prompts")
     result = typed("train", "--resume", "last", "--budget", "90000calls", cwd=folder)
     result.error(2, "there is no folder", "my-prompts")

@@ -1,8 +1,6 @@
 """Routes learned from outcomes, by words and by embeddings; thresholds were fixed before a figure
 was seen."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path
@@ -220,8 +218,8 @@ def pictures() -> pco.Dataset:
     def row(i: int) -> pco.Example:
         part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{i}"}}
         body = {"role": "user", "content": [{"type": "text", "text": "this one"}, part]}
-        said = read_message(body)
-        return pco.Example(f"p{i}", said.content, LETTERS[i % 4], (said,), digest=str(i))
+        message = read_message(body)
+        return pco.Example(f"p{i}", message.content, LETTERS[i % 4], (message,), digest=str(i))
 
     rows = tuple(map(row, range(112)))
     return pco.Dataset(rows[:64], rows[64:80], rows[80:], "pictures")
@@ -267,8 +265,8 @@ async def test_doctor_embeds_an_image_and_names_a_model_that_does_not() -> None:
         found, *_ = await rehearse(plan, RewardTrial(), {})
         assert [len(r.messages[0].media) for r in lm.history if r.embeds] == [1]
         assert found.ok is seen, found
-        said = "its model embeds" if seen else "answered a request for an embedding with a text"
-        assert said in found["router" if seen else "example"].what
+        message = "its model embeds" if seen else "answered a request for an embedding with a text"
+        assert message in found["router" if seen else "example"].what
 
 
 def test_images_are_embedded_with_embeddings_alone() -> None:

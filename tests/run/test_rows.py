@@ -1,8 +1,6 @@
-"""What the rows of a verdict are made of: which state, which statistics, which prompts, and how
-they are asked; and the rival that needs no routing. Only the model is scripted."""
+"""What the rows of a verdict are made of, the rival without routing, and what figures mean."""
 
-from __future__ import annotations
-
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import promptcodebook as pco
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Chat, Request
 from promptcodebook.config import load_config
+from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import load_templates
@@ -21,9 +20,32 @@ from promptcodebook.policy.references import first_policy, resolve
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.types import Example, Prompt
-from tests.build.method import answering, routed, said, saying, talkative
-from tests.build.rows import SEEDS, SETTINGS, examples, reward
+from tests.build.method import answering, routed, saying, sent, talkative
 from tests.build.teachable import install_package
+
+SEEDS = ("rule zero", "rule one", "rule two", "rule three")
+
+
+SETTINGS: dict[str, Any] = {
+    "size": 4,
+    "select": 2,
+    "cache": False,
+    "init": {"instincts": SEEDS, "prompt": "You are terse."},
+    "update": {"epochs": 2, "batch_size": 4},
+    "validation": {"every": 1, "subset": 4, "patience": 99},
+    "output_format": "Reply with a number.",
+}
+
+
+def examples(split: str, count: int) -> tuple[Example, ...]:
+    return tuple(
+        Example(f"{split}{i}", f"{split} input number {i}", f"target {i}") for i in range(count)
+    )
+
+
+def reward(example: Example, output: str) -> float:
+    """The number that was answered."""
+    return float(output) if output.replace(".", "", 1).isdecimal() else 0.0
 
 
 def train(folder: Path, lm: ScriptedLM, **settings: Any) -> pco.Run:
@@ -39,19 +61,19 @@ def scripted() -> ScriptedLM:
 def falling() -> ScriptedLM:
     """Whatever was rewritten makes answers worse: the untrained codebook validates best."""
 
-    return answering(executor=lambda r: "0.3" if "rewritten" in said(r) else "0.5")
+    return answering(executor=lambda r: "0.3" if "rewritten" in sent(r) else "0.5")
 
 
 def on_test(lm: ScriptedLM, role: str) -> list[Request]:
-    return [r for r in lm.history if r.role == role and "test input number" in said(r)]
+    return [r for r in lm.history if r.role == role and "test input number" in sent(r)]
 
 
 def test_the_verdict_is_asked_greedily_and_training_is_not(tmp_path: Path) -> None:
     lm = scripted()
     train(tmp_path, lm)
     judged = on_test(lm, "executor")
-    validated = [r for r in lm.history if r.role == "executor" and "val input" in said(r)]
-    trained = [r for r in lm.history if r.role == "executor" and "train input" in said(r)]
+    validated = [r for r in lm.history if r.role == "executor" and "val input" in sent(r)]
+    trained = [r for r in lm.history if r.role == "executor" and "train input" in sent(r)]
     assert judged and all(r.greedy for r in judged)
     assert validated and all(r.greedy for r in validated)
     assert trained and not any(r.greedy for r in trained)
@@ -84,7 +106,7 @@ def test_learned_is_routed_with_the_trained_statistics_and_untrained_without(
     fresh = lines.show(first.parameters.codebook, RoutingStatistics.fresh(4))
     assert "(success 0.5" in trained
     assert trained != lines.show(run.codebook, RoutingStatistics.fresh(4))
-    routed = [said(r) for r in on_test(lm, "encoder")]
+    routed = [sent(r) for r in on_test(lm, "encoder")]
     assert sum(trained in text for text in routed) == 20
     assert sum(fresh in text for text in routed) == 20
     assert len(routed) == 40
@@ -145,7 +167,7 @@ def wants(split: str, letters: str) -> tuple[Example, ...]:
 def obey(request: Request) -> str:
     """Routes to what is wanted, and says what the one order says."""
     if request.role == "encoder":
-        asked = said(request).rpartition("wants ")[2][0]
+        asked = sent(request).rpartition("wants ")[2][0]
         return routed(LETTERS.index(asked))
     if request.role != "executor":
         return str(talkative(request))
@@ -214,7 +236,7 @@ def test_it_is_one_call_and_one_of_the_prompts_that_are_given(tmp_path: Path) ->
 def composed(request: Request) -> str:
     """A generator that knows the letter by its directive: no instinct says it."""
     if request.role == "generator":
-        return "Kindly say B." if "wants B" in said(request) else "Kindly say nothing."
+        return "Kindly say B." if "wants B" in sent(request) else "Kindly say nothing."
     return obey(request)
 
 
@@ -252,7 +274,7 @@ two_stages.stages = ("draft", "answer")  # type: ignore[attr-defined]
 def staged(request: Request) -> str:
     """A generator that has another text for each stage."""
     if request.role == "generator":
-        return "Kindly draft." if "stage of the work: draft" in said(request) else "Kindly say B."
+        return "Kindly draft." if "stage of the work: draft" in sent(request) else "Kindly say B."
     return obey(request)
 
 
@@ -280,7 +302,7 @@ def test_a_prompt_that_copies_its_input_is_none_for_all(tmp_path: Path) -> None:
     def copying(request: Request) -> str:
         if request.role != "generator":
             return obey(request)
-        return f"say B to: {said(request).rpartition(LONG)[1]}"
+        return f"say B to: {sent(request).rpartition(LONG)[1]}"
 
     run = learn(tmp_path, LENGTHY, lm=copying, **COMPOSED, init={**INIT, "instincts": DULL})
     assert run.rows["learned"].score.mean == 1.0, "it would be the best prompt"
@@ -348,3 +370,124 @@ def test_the_test_split_has_no_part_in_what_is_chosen(
     """Where the kept policy was not validated, its last batch has the prompts; they are measured on
     the validation split all the same, and on training inputs where there is none."""
     assert learn(tmp_path, splits, lm, **settings).rows["best_fixed"].prompt == prompt
+
+
+# Figures mean what they say: one figure for one thing, and no 0 for what was not metered.
+
+DATA = pco.Dataset(examples("train", 4), examples("val", 4), examples("test", 24))
+ONCE = {**SETTINGS, "update": {"epochs": 1, "batch_size": 4}}
+
+
+def fickle() -> ScriptedLM:
+    """A model whose answer to the same question is another each time."""
+    answers = itertools.cycle(["0.1", "0.9", "0.3", "1", "0", "0.4", "0.7"])
+    return answering(executor=lambda request: next(answers))
+
+
+def learn_fickle(folder: Path, lm: ScriptedLM, **more: Any) -> pco.Run:
+    config = {**ONCE, **more.pop("config", {})}
+    return pco.optimize(DATA, reward, lm, config=config, runs_dir=folder, progress=False, **more)
+
+
+def test_the_verdict_s_recorded_replies_are_not_asked_for_again(tmp_path: Path) -> None:
+    lm = fickle()
+    run = learn_fickle(tmp_path, lm)
+    asked = len(lm.history)
+    learned = pco.evaluate(run)
+    for row in ("present", "concat", "best_fixed"):
+        found = pco.evaluate(run, row=row)
+        assert found.score == run.rows[row].score
+        assert pco.compare(learned, found).gain == run.rows[row].over
+        assert found.replies == "from the verdict's recorded replies"
+        assert "recorded replies" in found._repr_html_()
+    compared = pco.compare(run, run)
+    assert compared.a.score == compared.b.score == learned.score == run.rows["learned"].score
+    assert "recorded replies" in compared._repr_html_()
+    run.explain(DATA.test[0])
+    assert len(lm.history) == asked
+    # An object that is handed over by name may be any model.
+    by_name = pco.evaluate(run.id, DATA, reward, lm, runs_dir=tmp_path)
+    again = pco.evaluate(run, again=True)
+    assert by_name.replies == again.replies == "asked again"
+    assert len(lm.history) == asked + 2 * 3 * 24
+    assert again.rewards != learned.rewards
+
+
+async def aside(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
+    """An agent that asks a model of its own."""
+    return "0.5"
+
+
+def test_calls_past_the_meter_are_not_metered_and_never_0(tmp_path: Path) -> None:
+    config = {"init": {"kind": "expert"}}
+    run = learn_fickle(tmp_path, fickle(), executor=aside, config=config)
+    assert not any(row.metered for row in run.rows.values())
+    assert "over your program as it is" in run.verdict
+    assert "with 2 calls per query beside the program's own, which are not metered" in run.verdict
+    assert "instead of 0" not in run.verdict and "against 0" not in run.verdict
+    assert run.rows["present"].per_query.cost is None
+    found = pco.evaluate(run, row="present")
+    assert found.replies == "asked again" and not found.as_json()["metered"]
+    for page in (found._repr_html_(), run._repr_html_()):
+        assert "not metered" in page and "$0" not in page
+    judged = run.rollouts.query("split == 'test'")
+    assert judged["calls"].isna().all() and judged["cost"].isna().all()
+
+
+def reporting(**usage: Any) -> Any:
+    async def agent(prompt: str, example: pco.Example, lm: pco.Chat) -> pco.Output:
+        return pco.Output("0.5", usage=pco.Usage(**usage))
+
+    return agent
+
+
+def test_an_agent_reports_its_own_usage(tmp_path: Path) -> None:
+    own = reporting(calls=2, prompt_tokens=90, completion_tokens=10, cost=0.001)
+    run = learn_fickle(tmp_path, fickle(), executor=own)
+    present = run.rows["present"]
+    assert present.metered and (present.calls_per_query, present.per_query.tokens) == (2, 100)
+    assert present.per_query.cost == pytest.approx(0.001)
+    assert run.usage["executor"].calls == 2 * (len(run.rollouts) + 2 * 4)  # two prompts were tried
+    assert pco.load_run(run.path).usage["executor"] == run.usage["executor"]
+
+
+def test_a_cost_that_was_left_out_is_unknown_and_tokens_took_a_call(tmp_path: Path) -> None:
+    run = learn_fickle(tmp_path, fickle(), executor=reporting(prompt_tokens=90))
+    used = run.rows["present"]
+    assert used.calls_per_query == 1 and used.per_query.cost is None
+
+
+@pytest.mark.parametrize("budget", ["60calls", "3ktok"])
+def test_a_budget_is_kept_after_the_fact(tmp_path: Path, budget: str) -> None:
+    run = learn_fickle(
+        tmp_path, fickle(), executor=reporting(calls=9, prompt_tokens=900), budget=budget
+    )
+    assert run.ended == "budget" and "the budget is reached" in str(run.stop)
+
+
+@pytest.mark.parametrize(
+    ("usage", "message"),
+    [({"calls": -1}, "reported the usage"), ({"calls": 1}, "without their cost")],
+)
+def test_a_usage_that_cannot_be_counted_ends_the_run(
+    tmp_path: Path, usage: dict[str, Any], message: str
+) -> None:
+    prices = {"own": {"prompt": 1.0, "completion": 1.0}}
+    roles = {"executor": {"max_tokens": 9}, "encoder": {"max_tokens": 9}}
+    config = {"prices": prices, "roles": roles}
+    with pytest.raises(ConfigError, match=message):
+        learn_fickle(tmp_path, fickle(), executor=reporting(**usage), budget="5usd", config=config)
+
+
+def test_a_reward_that_raises_costs_no_second_call(tmp_path: Path) -> None:
+    def broken(example: pco.Example, output: str) -> float:
+        if example.id == "test3":
+            raise KeyError("points")
+        return reward(example, output)
+
+    lm = fickle()
+    run = pco.optimize(DATA, broken, lm, config=ONCE, runs_dir=tmp_path, progress=False)
+    assert run.rows["present"].failed == 1
+    lm = fickle()
+    pco.evaluate(run, reward=broken, lm=lm, row="present")
+    assert len(lm.history) == 24

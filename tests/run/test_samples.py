@@ -1,7 +1,5 @@
 """`samples`: an executor whose answers vary is judged by the mean of several."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path

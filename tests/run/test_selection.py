@@ -1,7 +1,5 @@
 """Which state is kept (decision 8): every state here scores what its φ says."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +24,8 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Parameters, Rollout, Route, Step, Trace
-from tests.build.method import World, config, examples, number_scorer, parameters, said, talkative
+from tests.build.cases import table
+from tests.build.method import World, config, examples, number_scorer, parameters, sent, talkative
 
 HEADER = Header(
     id="", created="2026-01-31T15:45:02+00:00", version="0", task="t", command="", config={},
@@ -37,7 +36,7 @@ HEADER = Header(
 def echo(request: Request) -> Scripted:
     """The composed prompt is φ, and the answer is the prompt."""
     own = request.role in ("generator", "executor")
-    return said(request).split()[0] if own else talkative(request)
+    return sent(request).split()[0] if own else talkative(request)
 
 
 def with_phi(score: float) -> Parameters:
@@ -163,7 +162,7 @@ async def test_a_large_split_is_validated_on_a_sample(make: Make):
 
 
 async def test_it_validates_every_so_many_steps_and_never_at_zero(make: Make):
-    """Decision 8."""
+    """Each look costs calls, so a subset is looked at now and then (decision 8)."""
     run = make(0.4, validation={"every": 2, "subset": 2})
     never = make(0.4, validation={"every": 0})
     await run.through(0.1, 0.2, 0.3, 0.4)
@@ -254,15 +253,10 @@ async def test_it_stops_early_without_gain_or_at_the_target(make: Make):
         assert run.selection.enough(2) == ended, "a harmful state reaches no target"
 
 
-@pytest.mark.parametrize(("update", "every", "planned", "patience"), [
-    ({"epochs": 50}, 10, 5, 3),
-    ({"epochs": 8}, 4, 2, 2),
-    ({"epochs": 9}, 3, 3, 2),
-    ({"epochs": 500}, 10, 50, 5),
-    ({"epochs": 3, "steps_per_epoch": "all", "batch_size": 1}, 2, 3, 2),
-    ({"epochs": 10, "mode": "online", "batch_size": 2}, 2, 5, 3),
-    ({"epochs": 50}, 0, 0, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("update", "every", "planned", "patience"),
+    table(__file__, "patience_follows_the_planned_validations"),
+)
 def test_patience_follows_the_planned_validations(
     make: Make, update: dict[str, Any], every: int, planned: int,
     patience: int,

@@ -1,7 +1,5 @@
 """The plain sentence at the end: every way a run can come out, and what it evaluates and stores."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -45,7 +43,7 @@ from promptcodebook.types import (
     Route,
     Step,
 )
-from tests.build.method import config, examples, said
+from tests.build.method import config, examples, sent
 
 SPENT = Usage(calls=1, prompt_tokens=100, completion_tokens=20, cost=0.001, latency_s=0.5)
 ROUTED = Usage(calls=3, prompt_tokens=300, completion_tokens=60, cost=0.003, latency_s=1.5)
@@ -119,7 +117,7 @@ NO_LOSS = " The difference is +0.", ", n = 40); it gains +0."
 NO_GAIN = "So training shows no gain."
 
 
-@pytest.mark.parametrize(("levels", "deploy", "start", "said"), [
+@pytest.mark.parametrize(("levels", "deploy", "start", "message"), [
     # A cheaper row that is not clearly worse is named instead; by its mean alone the second
     # policy would be worth its routing.
     ((0.3, 0.69, 0.4, 0.7), "concat", AT_ONE, NO_LOSS),
@@ -143,11 +141,11 @@ NO_GAIN = "So training shows no gain."
      ("is worse than the present prompt, -0.",)),
 ])  # fmt: skip
 def test_what_is_not_worth_deploying_is_told_from_what_is(
-    levels: tuple[float, ...], deploy: str, start: str, said: tuple[str, ...]
+    levels: tuple[float, ...], deploy: str, start: str, message: tuple[str, ...]
 ) -> None:
     made = judged(*levels)
     assert made.worth is False and made.deploy == deploy
-    assert made.sentence.startswith(start) and all(part in made.sentence for part in said)
+    assert made.sentence.startswith(start) and all(part in made.sentence for part in message)
     assert (NO_GAIN in made.sentence) is (deploy == "untrained")
     over = made.rows[1].over
     assert over is not None and (over.mean > 0) is (levels[1] < levels[3])
@@ -206,9 +204,9 @@ def test_worth_deploying_and_nothing_changed_are_never_said_together(untrained_c
     same = RowSource("the untrained prompt", Evaluation("untrained", "test", dear))
     made = conclude([present, concat, same, learned], JudgingTerms())
     assert ("Worth deploying" in made.sentence) == (untrained_calls == 9)
-    said = "Training changed nothing on the test split: the learned prompt and the untrained prompt"
-    said = f"{said} earn the same on each of the 40 examples."
-    assert (said in made.sentence) == (untrained_calls == 3)
+    text = "Training changed nothing on the test split: the learned prompt and the untrained prompt"
+    text = f"{text} earn the same on each of the 40 examples."
+    assert (text in made.sentence) == (untrained_calls == 3)
     assert "changed nothing" not in judged(0.3, 0.4, 0.7, 0.7).sentence
 
 
@@ -391,12 +389,12 @@ OVER = "than the present prompt; very likely between"
 
 
 @pytest.mark.parametrize(
-    ("entries", "title", "said"),
+    ("entries", "title", "message"),
     [
         (
             [right("present", 8), right("concat", 10), right("learned", 34, ROUTED)],
             "Deploy: the learned prompt",
-            {"gain": f"65.0 more right answers in 100 {OVER} 4", "next": "Put the learned prompt",
+            {"gain": f"65.0 more right answers in 100 {OVER} 4", "next": "Deploy the learned",
              "cost": "per query 3 calls, 360 tokens, $0.003; before 1 call, 120 tokens, $0.001",
              "type": "pco prompt last --row learned"},
         ),
@@ -437,12 +435,12 @@ OVER = "than the present prompt; very likely between"
     ids=["deploy", "another row", "unclear gain", "worse", "too few", "no meter", "no test"],
 )  # fmt: skip
 def test_a_headline_says_to_everybody_what_to_do(
-    entries: list[RowSource], title: str, said: dict[str, str]
+    entries: list[RowSource], title: str, message: dict[str, str]
 ) -> None:
     made = conclude(entries, JudgingTerms())
     head = made.headline("last")
     assert head.title == title
-    for name, start in said.items():
+    for name, start in message.items():
         assert head.lines[name].startswith(start), head.lines
     assert title in made._repr_html_() or not entries
 
@@ -464,7 +462,7 @@ WORTH = {"you are present": 0.3, "you are concat": 0.4, "you are learned": 0.8}
 
 def answer(request: Request) -> Scripted:
     """What the prompt is worth, with a sway from one input to the next; the rival has none."""
-    text = said(request)
+    text = sent(request)
     prompt, level = next(pair for pair in WORTH.items() if pair[0] in text)
     sway = 0.0 if prompt == "you are concat" else 0.01 * (int(text.split()[-1]) % 5 - 2)
     return str(round(level + sway, 3))

@@ -1,8 +1,6 @@
 """Plays a server of gallery.toml: it refuses what that server refuses, in its words and its form,
 and the simulated model answers the rest."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator, Mapping

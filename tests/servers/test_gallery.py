@@ -1,8 +1,6 @@
 """Each server of the gallery, from `pco doctor` to a served policy: whatever it refuses is learned
 from its own words in a few calls, and the user sets nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -36,7 +34,7 @@ TRAIN = ("--preset", "quick", "--budget", "80calls")
 TRAIN += tuple(word for k, v in SMALL.items() for word in ("--set", f"{k}={v}"))
 # One of each kind of refusal: a form of reply, fields, a role of messages, a limit of tokens.
 FAST = {"deepseek", "openai-reasoning", "vllm-gemma", "vllm-4k"}
-SAID = [
+CHAT = [
     {"role": "system", "content": "You are the desk of a shop. Never promise a refund."},
     {"role": "user", "content": "How many mugs are left when a shop starts with 48 and sells 19?"},
 ]
@@ -65,7 +63,7 @@ def ask_and_stop(printed: Printed) -> Any:
     """The answer to a caller who brings a system message; then the server is stopped."""
     address = printed.begun.result()
     try:
-        sent = json.dumps({"messages": SAID}).encode()
+        sent = json.dumps({"messages": CHAT}).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{address}/chat/completions", sent, headers)
         try:

@@ -1,7 +1,5 @@
 """The folder of all runs, the lines about them that are kept, and the headers that are compared."""
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import json
@@ -104,15 +102,15 @@ def test_a_name_that_could_not_be_typed_is_refused(name: str) -> None:
         assert check_run_name(typed) == typed
 
 
-@pytest.mark.parametrize(("ref", "said"), [
+@pytest.mark.parametrize(("ref", "message"), [
     ("alpah", r"did you mean 'alpha'\?"),
     ("beta", "more than one run: beta-1, beta-2"),
     ("notes", "no run 'notes'"),
     ("", "no run ''"),
     ("./notes", "no run at ./notes"),
 ])  # fmt: skip
-def test_what_cannot_be_found_is_explained(runs: Path, ref: str, said: str) -> None:
-    with pytest.raises(RunNotFound, match=said) as caught:
+def test_what_cannot_be_found_is_explained(runs: Path, ref: str, message: str) -> None:
+    with pytest.raises(RunNotFound, match=message) as caught:
         find_run(runs, ref)
     assert caught.value.hint
     with pytest.raises(RunNotFound, match="there is no run in") as none:

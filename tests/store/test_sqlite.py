@@ -1,7 +1,5 @@
 """SQLite files: their layout, readers and packed values; and the one writer thread."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,12 +1,11 @@
 """What each ready-made reward gives right, nearly right, wrong and odd answers: a table of cases in
-rewards.toml."""
+ready_rewards.toml."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ import promptcodebook as pco
 from promptcodebook.errors import ConfigError
 from promptcodebook.tasks.rewards import make_reward, reward_kinds
 from promptcodebook.types import Score
-
-CASES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("rewards.toml").read_text("utf-8"))
+from tests.build.cases import table
 
 
 def score(reward: Any, target: str, answer: str, input: str = "") -> Score:
@@ -26,7 +24,7 @@ def score(reward: Any, target: str, answer: str, input: str = "") -> Score:
     return asyncio.run(scored) if asyncio.iscoroutine(scored) else scored
 
 
-@pytest.mark.parametrize("case", CASES["table"], ids=lambda case: case["reward"]["kind"])
+@pytest.mark.parametrize("case", table(__file__, "table"), ids=lambda case: case["reward"]["kind"])
 def test_right_is_one_and_wrong_empty_and_everything_are_not(case: dict[str, Any]) -> None:
     reward, target = case["reward"], case["target"]
     for answer in case["right"]:
@@ -40,11 +38,11 @@ def test_right_is_one_and_wrong_empty_and_everything_are_not(case: dict[str, Any
 
 
 def test_each_ready_made_reward_is_in_the_table() -> None:
-    kinds = {case["reward"]["kind"] for case in CASES["table"]}
+    kinds = {case["reward"]["kind"] for case in table(__file__, "table")}
     assert kinds == set(reward_kinds()) - {"judge", "sum"}
 
 
-@pytest.mark.parametrize("case", CASES["label"], ids=lambda case: case["target"])
+@pytest.mark.parametrize("case", table(__file__, "label"), ids=lambda case: case["target"])
 def test_exactly_one_label_is_named_as_a_whole(case: dict[str, Any]) -> None:
     reward = {"kind": "label", "labels": case["labels"]}
     values = {
@@ -71,14 +69,14 @@ def test_labels_are_told_apart_however_many_there_are(count: int) -> None:
     assert "names none" in reward(pco.Example("e", "", labels[0]), "no idea").feedback
 
 
-@pytest.mark.parametrize("labels", CASES["twins"])
+@pytest.mark.parametrize("labels", table(__file__, "twins"))
 def test_labels_that_cannot_be_told_apart_are_reported(labels: list[str]) -> None:
     with pytest.raises(ConfigError, match="cannot be distinguished") as caught:
         make_reward({"kind": "label", "labels": labels}, Path())
     assert repr(labels[0]) in str(caught.value) and repr(labels[1]) in str(caught.value)
 
 
-@pytest.mark.parametrize("case", CASES["number"], ids=lambda case: case["target"])
+@pytest.mark.parametrize("case", table(__file__, "number"), ids=lambda case: case["target"])
 def test_a_number_is_read_as_people_write_it(case: dict[str, Any]) -> None:
     answers = [*case["right"], *case["wrong"]]
     values = {answer: score("numeric", case["target"], answer).value for answer in answers}
@@ -86,7 +84,7 @@ def test_a_number_is_read_as_people_write_it(case: dict[str, Any]) -> None:
     assert values == expected
 
 
-@pytest.mark.parametrize("case", CASES["several"], ids=lambda case: case["target"])
+@pytest.mark.parametrize("case", table(__file__, "several"), ids=lambda case: case["target"])
 def test_any_of_several_accepted_answers_is_right(case: dict[str, Any]) -> None:
     for kind, answer in case["right"]:
         assert score(kind, case["target"], answer).value == 1.0, (kind, answer)
@@ -94,7 +92,7 @@ def test_any_of_several_accepted_answers_is_right(case: dict[str, Any]) -> None:
         assert score(kind, case["target"], answer).value == 0.0, (kind, answer)
 
 
-@pytest.mark.parametrize(("text", "answer", "found"), CASES["contains"])
+@pytest.mark.parametrize(("text", "answer", "found"), table(__file__, "contains"))
 def test_what_is_contained_is_whole_words(text: str, answer: str, found: bool) -> None:
     assert score("contains", text, answer).value == found
     assert score({"kind": "contains", "text": text}, "", answer).value == found

@@ -1,7 +1,5 @@
 """From the configuration to a reward, and every wrong way of writing one."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math
@@ -40,6 +38,7 @@ from promptcodebook.tasks.rewards.ready import (
     ValidJson,
 )
 from promptcodebook.types import Example, Output, Reward, Score
+from tests.build.cases import table
 
 EXAMPLE = Example("e1", "What is {x}?", "seven")
 
@@ -48,25 +47,7 @@ async def value(reward: Reward, output: str) -> float:
     return (await apply_reward(reward, EXAMPLE, Output(output), (0.0, 1.0))).value
 
 
-@pytest.mark.parametrize(("spec", "match"), [
-    ("exakt", "unknown kind 'exakt'.*did you mean 'exact'"),
-    ({"tolerance": 1}, "lacks its kind"),
-    ({"kind": "numeric", "tolerence": 1}, "no option 'tolerence'.*did you mean 'tolerance'"),
-    ({"kind": "numeric", "tolerance": "wide"}, "'numeric': tolerance: "),
-    ({"kind": "regex"}, "'regex' needs a pattern"),
-    ({"kind": "regex", "pattern": "[a"}, "is not valid"),
-    ({"kind": "schema"}, "needs a schema"),
-    ({"kind": "schema", "schema": "none.json"}, r"cannot read the JSON schema .*none\.json"),
-    ({"kind": "schema", "schema": {"type": 5}}, "JSON schema of the reward is not valid"),
-    ({"kind": "judge"}, "needs a rubric"),
-    ({"kind": "judge", "rubric": "be kind"}, "asks a model, and none is at hand"),
-    ({"kind": "sum"}, "needs parts"),
-    ({"kind": "sum", "parts": []}, "needs parts"),
-    ({"kind": "sum", "parts": [5]}, "not a table: 5"),
-    ({"kind": "sum", "parts": [{"kind": "exact", "weight": "big"}]}, "'big' is not a number"),
-    ("reward.py:reward", r"no file at .*reward\.py"),
-    ("reward.py", "does not name a function"),
-])  # fmt: skip
+@pytest.mark.parametrize(("spec", "match"), table(__file__, "wrong_rewards"))
 def test_wrong_rewards(tmp_path: Path, spec: str | dict[str, object], match: str) -> None:
     with pytest.raises(ConfigError, match=match) as caught:
         make_reward(spec, tmp_path)
@@ -156,15 +137,7 @@ async def test_the_users_function(tmp_path: Path) -> None:
     assert await value(make_reward("json.py:reward", tmp_path), "seven!") == 0.5, "read again"
 
 
-@pytest.mark.parametrize(("content", "match"), [
-    ("def reward(example, output)\n    return 1\n", r"SyntaxError: .*reward\.py:1\)"),
-    ("import os\nimport no_such_module_here\n", r"ModuleNotFoundError: .*reward\.py:2\)"),
-    ("x = 1\nraise SystemExit(3)\n", r"SystemExit: 3 .*reward\.py:2\)"),
-    ("def rewards(example, output): ...\n", "no function 'reward'.*did you mean 'rewards'"),
-    ("reward = 5\n", "no function 'reward'"),
-    ("\ndef reward(output): ...\n", r"reward\.py:2: it must take \(example, output\)"),
-    ("def reward(*, example, output): ...\n", "it must take"),
-])  # fmt: skip
+@pytest.mark.parametrize(("content", "match"), table(__file__, "the_users_file_is_wrong"))
 def test_the_users_file_is_wrong(tmp_path: Path, content: str, match: str) -> None:
     (tmp_path / "reward.py").write_text(content)
     with pytest.raises(ConfigError, match=match) as caught:
@@ -196,14 +169,14 @@ async def test_decimals_are_numbers() -> None:
 async def test_numpy_scalars_are_numbers() -> None:
     numpy = pytest.importorskip("numpy")
     half = numpy.float32(0.5)
-    for said in (half, numpy.float64(0.5), numpy.array(0.5), Score(half)):
-        assert (await applied(said)).value == 0.5
+    for value in (half, numpy.float64(0.5), numpy.array(0.5), Score(half)):
+        assert (await applied(value)).value == 0.5
     assert (await applied(numpy.bool_(True))).value == 1.0
     with pytest.raises(RewardError, match="'ndarray'"):
         await applied(numpy.array([0.5, 0.5]))
 
 
-@pytest.mark.parametrize(("said", "what"), [
+@pytest.mark.parametrize(("given", "what"), [
     *((value, f"returned {value} for example e7") for value in (math.nan, math.inf, -math.inf)),
     *((v, f"'{type(v).__name__}' for example e7.*pco.Score") for v in (None, "1", [1], 1j)),
     ((0.5,), "a tuple of float.*feedback'"),
@@ -218,13 +191,13 @@ async def test_numpy_scalars_are_numbers() -> None:
     ({"score": None}, "'NoneType' for example e7, not a number.*feedback'"),
     ((1.1, "much"), r"outside its range 0\.\.1.* set reward_range = \[0, 1\.1\] or wider"),
 ])  # fmt: skip
-async def test_what_is_no_score_is_named_with_what_would_be_one(said: object, what: str) -> None:
+async def test_what_is_no_score_is_named_with_what_would_be_one(given: object, what: str) -> None:
     with pytest.raises(RewardError) as caught:
-        await applied(said)
+        await applied(given)
     assert re.search(what, f"{caught.value} {caught.value.hint}")
 
 
-@pytest.mark.parametrize(("said", "value", "feedback"), [
+@pytest.mark.parametrize(("returned", "value", "feedback"), [
     *((one, 1.0, "") for one in (1, True, Score(True), 1.0 + 1e-12)),
     *((none, 0.0, "") for none in (False, -1e-12)),
     *((half, 0.5, "half") for half in ((0.5, "half"), Score(0.5, "half"))),
@@ -233,9 +206,9 @@ async def test_what_is_no_score_is_named_with_what_would_be_one(said: object, wh
     ({"score": 1.0, "feedback": None}, 1.0, ""),
 ])  # fmt: skip
 async def test_feedback_comes_in_a_pair_or_by_name_and_may_be_missing(
-    said: object, value: float, feedback: str
+    returned: object, value: float, feedback: str
 ) -> None:
-    score = await applied(said)
+    score = await applied(returned)
     assert score == Score(value, feedback) and type(score.value) is float
     assert (await applied(7, 0, 10)).value == 7.0
 
@@ -248,11 +221,11 @@ def _raises(error: BaseException) -> object:
 async def test_a_reward_that_raises_is_placed_and_chained(error: BaseException) -> None:
     with pytest.raises(RewardError) as caught:
         await apply_reward(lambda e, o: _raises(error), ANSWERED, Output("output"), (0.0, 1.0))  # type: ignore[arg-type, return-value]
-    said = str(caught.value)
+    message = str(caught.value)
     line = _raises.__code__.co_firstlineno + 1
-    assert f"the reward raised {type(error).__name__}" in said
-    assert f"{__file__}:{line}" in said
-    assert "example e7" in said
+    assert f"the reward raised {type(error).__name__}" in message
+    assert f"{__file__}:{line}" in message
+    assert "example e7" in message
     assert caught.value.__cause__ is error
 
 
@@ -419,8 +392,8 @@ async def test_each_is_its_table_and_scores_what_it_is_called_with(
     assert (await scored(ready, good), await scored(ready, bad)) == (1.0, 0.0)
     plain = make_reward(dict(ready), Path())
     given: Any = Output(good) if ready["kind"] == "sum" else good
-    said: Any = plain(EXAMPLE, given)
-    assert isinstance(await said if inspect.isawaitable(said) else said, Score)
+    score: Any = plain(EXAMPLE, given)
+    assert isinstance(await score if inspect.isawaitable(score) else score, Score)
 
 
 def test_every_kind_has_its_function_and_says_what_it_does() -> None:
@@ -432,7 +405,7 @@ def test_every_kind_has_its_function_and_says_what_it_does() -> None:
     assert repr(about) == "pco.rewards.numeric(tolerance=0.01, relative=0.0)"
 
 
-@pytest.mark.parametrize(("make", "said"), [
+@pytest.mark.parametrize(("make", "message"), [
     (lambda: pco.rewards.weighted((pco.rewards.exact(), 0.0)), "must be positive"),
     (lambda: pco.rewards.weighted((pco.rewards.exact(), math.nan)), "must be positive"),
     (lambda: pco.rewards.weighted("exakt"), "did you mean 'exact'"),
@@ -441,8 +414,8 @@ def test_every_kind_has_its_function_and_says_what_it_does() -> None:
     (lambda: pco.rewards.numeric(tolerance=-1), "tolerance must be 0 or more, not -1"),
     (lambda: pco.rewards.numeric(relative=math.inf), "relative must be 0 or more, not inf"),
 ])  # fmt: skip
-def test_what_is_wrong_is_said_when_it_is_made(make: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_is_wrong_is_said_when_it_is_made(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         make()
 
 

@@ -1,7 +1,6 @@
-"""What the six benchmarks have in common: our own examples, data folders, and faulty files."""
+"""What the six benchmarks have in common, data folders, faulty files, and programs of modules."""
 
-from __future__ import annotations
-
+import inspect
 import json
 import shutil
 import sys
@@ -9,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from promptcodebook.calls import Chat, Message, Reply
 from promptcodebook.errors import ConfigError, DataError, TaskError
@@ -17,8 +19,18 @@ from promptcodebook.method.executor import BoundChat
 from promptcodebook.paper import tasks as benchmarks
 from promptcodebook.tasks import load_task, task_names
 from promptcodebook.tasks.home import BenchmarkRow, read_rows
-from promptcodebook.tasks.program import SingleCall, make_program
-from promptcodebook.types import Example, Output, Prompt
+from promptcodebook.tasks.program import (
+    ModuleReply,
+    SingleCall,
+    ask,
+    make_output,
+    make_program,
+    outside,
+    read_outputs,
+    think,
+)
+from promptcodebook.types import Example, Output, Prompt, Stage
+from tests.build.cases import table
 from tests.build.cli import pco
 from tests.build.paper_tasks import shared
 from tests.build.teachable import install_package
@@ -104,8 +116,8 @@ def test_without_data_our_own_examples_stand_in_and_the_task_says_so(name: str) 
 
 @each
 def test_a_folder_or_its_parent(name: str, folder: Path) -> None:
-    for given in (folder, folder.parent):
-        task = load_task(name, given)
+    for place in (folder, folder.parent):
+        task = load_task(name, place)
         assert task.dataset == load_task(name).dataset
         assert "of our own" not in task.description
 
@@ -129,13 +141,13 @@ def test_what_is_missing_is_named(name: str, folder: Path) -> None:
 @each
 def test_a_faulty_line_is_named(name: str, folder: Path) -> None:
     lines = (folder / "test.jsonl").read_text("utf-8").splitlines()
-    for text, said in (
+    for text, message in (
         ("\n".join([*lines, "{oops"]), rf"test\.jsonl:{len(lines) + 1}"),
         ("\n".join([lines[0], lines[0]]), "occurs twice"),
         ("", r"test\.jsonl"),
     ):
         (folder / "test.jsonl").write_text(text, "utf-8")
-        with pytest.raises(DataError, match=said) as caught:
+        with pytest.raises(DataError, match=message) as caught:
             load_task(name, folder)
         assert caught.value.hint
 
@@ -148,10 +160,10 @@ def test_the_real_data_can_be_read(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "said"), [(name, *fault) for name, all_ in FAULTS.items() for fault in all_]
+    ("name", "change", "error"), [(name, *fault) for name, all_ in FAULTS.items() for fault in all_]
 )
 def test_a_faulty_row_is_named(
-    name: str, folder: Path, change: dict[str, object] | str, said: str
+    name: str, folder: Path, change: dict[str, object] | str, error: str
 ) -> None:
     good = (folder / "val.jsonl").read_text("utf-8").splitlines()[0]
     bad = change
@@ -161,7 +173,7 @@ def test_a_faulty_row_is_named(
     with pytest.raises(DataError) as caught:
         load_task(name, folder)
     assert str(caught.value).startswith(f"{folder / 'val.jsonl'}:2")
-    assert said in str(caught.value) and caught.value.hint
+    assert error in str(caught.value) and caught.value.hint
     assert "SECRET" not in f"{caught.value} {caught.value.hint}", "a private row is never quoted"
 
 
@@ -227,7 +239,7 @@ def test_a_bad_byte_and_an_empty_file_of_private_rows_are_placed(tmp_path: Path)
 
 
 def chat(lm: ScriptedLM) -> Chat:
-    return BoundChat(lm, lambda purpose: 7, greedy=False)
+    return BoundChat(lm, lambda purpose: 7)
 
 
 def test_the_registry() -> None:
@@ -275,3 +287,123 @@ async def test_an_executor_from_a_file_async_or_not(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("def run(prompt): ...\n")
     with pytest.raises(ConfigError, match=r"it must take \(prompt, example, lm\)"):
         make_program("bad.py:run", tmp_path)
+
+
+# The modules of compound executors: what is sent, and how replies are read.
+
+LABELLED = "reasoning: the map says so\nanswer: Paris"
+
+
+async def thought(lm: ScriptedLM, prompt: Prompt, stage: str = "answer") -> ModuleReply:
+    return await think(
+        chat(lm),
+        prompt=prompt,
+        stage=stage,
+        instruction="Answer the question.",
+        fields={"question": "Capital of France?"},
+        outputs=("answer",),
+    )
+
+
+async def test_a_module_sends_its_own_prompt_instruction_and_form_and_keeps_its_stage() -> None:
+    lm = ScriptedLM().enqueue(LABELLED, LABELLED)
+    parts = Prompt("all of it", {"hop": "FOR HOP"})
+    reply = await thought(lm, parts, "hop")
+    assert reply == {"reasoning": "the map says so", "answer": "Paris"}
+    assert reply.stage == Stage("hop", "<question>\nCapital of France?\n</question>", LABELLED)
+    await thought(lm, parts, "answer")
+    first, second = lm.history
+    system, user = first.messages
+    assert system.content.startswith("FOR HOP\n\nAnswer the question.\n\n")
+    assert system.content.index("reasoning:") < system.content.index("answer:")
+    assert "all of it" not in system.content
+    assert user == Message("user", reply.stage.input) and first.role == "executor"
+    assert second.messages[0].content.startswith("all of it\n\n")
+
+
+async def test_a_plain_module_takes_the_whole_reply() -> None:
+    lm = ScriptedLM().enqueue("  answer: is this a label?\nNo.\n")
+    given = {"stage": "respond", "instruction": "Reply.", "fields": {"q": "x"}}
+    reply = await ask(chat(lm), prompt=Prompt("P"), **given, output="response")
+    assert reply == {"response": "answer: is this a label?\nNo."}
+    assert lm.history[0].messages[0].content == "P\n\nReply."
+
+
+async def test_an_agent_asks_for_the_form_of_a_pydantic_model() -> None:
+    class Place(BaseModel):
+        town: str
+
+    lm = ScriptedLM().enqueue('{"town": "Paris"}')
+    await chat(lm)("Where?", schema=Place)
+    asked = lm.history[0].schema
+    assert asked is not None and asked.wire["json_schema"]["strict"] is True
+    assert asked.body["properties"] == {"town": {"type": "string"}}
+
+
+async def test_the_untrusted_model_gets_the_message_and_nothing_else() -> None:
+    lm = ScriptedLM().enqueue("outside says", role="untrusted")
+    reply = await outside(chat(lm), stage="outside", message="a {bare} request", output="reply")
+    assert reply == {"reply": "outside says"}
+    (request,) = lm.history
+    assert request.role == "untrusted"
+    assert request.messages == (Message("user", "a {bare} request"),)
+    # No other module can be pointed at that role, and `outside` takes no prompt.
+    assert all("role" not in inspect.signature(f).parameters for f in (think, ask, outside))
+    assert "prompt" not in inspect.signature(outside).parameters
+
+
+@pytest.mark.parametrize("text", ["{question}", "%s {0} {fields[x]}", "$name <question>", "\\1"])
+async def test_texts_are_data(text: str) -> None:
+    lm = ScriptedLM().enqueue(LABELLED)
+    given = {"question": text, "context": "{question}"}
+    sent = {"stage": "s", "instruction": text, "fields": given, "outputs": ("answer",)}
+    reply = await think(chat(lm), prompt=Prompt(text), **sent)
+    system, user = lm.history[0].messages
+    assert system.content.startswith(f"{text}\n\n{text}\n\n")
+    wanted = f"<question>\n{text}\n</question>\n\n<context>\n{{question}}\n</context>"
+    assert user.content == wanted and reply["answer"] == "Paris"
+
+
+@pytest.mark.parametrize("reply", table(__file__, "labels_in_many_dresses"))
+def test_labels_in_many_dresses(reply: str) -> None:
+    assert read_outputs(reply, ("answer",)) == {"reasoning": "because", "answer": "Paris"}
+
+
+BODY = "  one\n    two\n\nResponse: not a label\n**bold**"
+
+
+@pytest.mark.parametrize(("text", "cut", "expected"), [
+    ("Paris", False, {"answer": "Paris"}),
+    ("Paris", False, {"answer": "", "city": ""}),
+    ('{"other": 1}', False, {"answer": '{"other": 1}'}),
+    ('{"answer": null}', False, {"answer": ""}),
+    ('{"answer": 42, "titles": ["A", "Ä"]}', False, {"answer": "42", "titles": '["A", "Ä"]'}),
+    ("reasoning: so Paris", False, {"answer": "so Paris"}),
+    ("reasoning: so Par", True, {"answer": ""}),
+    ("answer: Par", True, {"answer": "Par"}),
+    ("answer: **Paris**", False, {"answer": "**Paris**"}),
+    ("**Final Answer:** A\nmy-q: Q {x}", False, {"final_answer": "A", "my_q": "Q {x}"}),
+    ("my q: Q", False, {"final_answer": "", "my_q": "Q"}),
+    (f"reasoning: r\nresponse:\n{BODY}\n", False, {"response": BODY}),
+])  # fmt: skip
+def test_what_a_reply_gives(text: str, cut: bool, expected: dict[str, str]) -> None:
+    read = read_outputs(text, tuple(expected), cut)
+    assert read == {"reasoning": read["reasoning"], **expected}
+    assert read_outputs("reasoning: r\nanswer: A", ("answer",))["reasoning"] == "r"
+
+
+async def test_a_cut_reply_marks_the_output() -> None:
+    lm = ScriptedLM().enqueue(LABELLED, Reply("answer: Par", finish="length"))
+    steps = [await thought(lm, Prompt("P"), stage) for stage in ("one", "two")]
+    assert [s.truncated for s in steps] == [False, True]
+    output = make_output(steps[-1]["answer"], steps)
+    assert output.text == "Par"
+    assert output.truncated
+    assert [s.name for s in output.trace] == ["one", "two"]
+    assert not make_output("x", steps[:1]).truncated
+
+
+@given(st.text(), st.booleans())
+def test_any_reply_is_read(text: str, cut: bool) -> None:
+    assert set(read_outputs(text, ("answer", "summary"), cut)) == {"reasoning", "answer", "summary"}
+    assert isinstance(read_outputs(text, ("answer",), cut)["answer"], str)

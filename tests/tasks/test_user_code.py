@@ -2,8 +2,6 @@
 when they try to end more than their own call.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import sys

@@ -60,7 +60,8 @@ class Interval:
 def mean_interval(
     values: Sequence[float], bounds: Bounds = (0.0, 1.0), side: float = SIDE
 ) -> Interval:
-    """The mean of values within `bounds`; an end errs in at most `side` of cases. ValueError."""
+    """The mean of values within `bounds`; an end errs in at most `side` of cases. Raises
+    ValueError."""
     n = len(values)
     if n == 0:
         raise ValueError("no values to take an interval of")

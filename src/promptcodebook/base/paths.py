@@ -19,7 +19,7 @@ from promptcodebook.base.units import bytes_text
 
 BENCH = "bench"  # the folder below that of the runs in which experiments have theirs
 _SECRET, _SECRET_BYTES = "secret", 32
-_MOST_BYTES = 100_000_000
+MOST_BYTES = 100_000_000  # of a user's file, or of standard input
 
 
 def cache_folder() -> Path:
@@ -49,9 +49,9 @@ def read_text(path: Path | Traversable) -> str:
 def read_bytes(path: Path | Traversable) -> bytes:
     """A user's file. Raises OSError beyond 100 MB, which a link to /dev/zero would reach."""
     with path.open("rb") as file:
-        data = file.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        raise OSError(errno.EFBIG, f"it is longer than {bytes_text(_MOST_BYTES)}", str(path))
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it is longer than {bytes_text(MOST_BYTES)}", str(path))
     return data
 
 
@@ -168,7 +168,8 @@ def whole_file(target: Path) -> Generator[Path]:
 
 
 def settle(part: Path, target: Path) -> None:
-    """Gives a finished file or folder its name: a power cut leaves the old or the new. OSError."""
+    """Gives a finished file or folder its name: a power cut leaves the old or the new. Raises
+    OSError."""
     for path in (*part.rglob("*"), part):
         _sync(path)
     part.replace(target)

@@ -69,7 +69,7 @@ class Layout:
 
 
 def connect(path: Path, layout: Layout, *, write: bool) -> sqlite3.Connection:
-    """An autocommit connection; `write` makes what is missing. StoreTooNew, StoreError."""
+    """An autocommit connection; `write` makes what is missing. Raises StoreTooNew or StoreError."""
     if not write and not path.is_file():
         raise StoreError(f"no {layout.what} at {path}")
     if write:
@@ -204,7 +204,7 @@ class Reader:
         return next(iter(self.rows(sql, parameters)), None)
 
     def rows(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        """All rows at once: the statement bounds how many. StoreError for a million."""
+        """All rows at once: the statement bounds how many. Raises StoreError for a million."""
         try:
             with self._lock:
                 _limit_time(self._db, self._most_s)
@@ -391,7 +391,7 @@ class Writer:
 
 
 def _set_aside(path: Path) -> None:
-    """A new file that the disk has given its room to. DiskFull, StoreError."""
+    """A new file that the disk has given its room to. Raises DiskFull or StoreError."""
     try:
         path.unlink(missing_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

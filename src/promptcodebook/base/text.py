@@ -26,10 +26,10 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SPACED = {code: chr(code).lower() if chr(code).isalnum() else " " for code in range(128)}
 # What full-width signs are elsewhere, and marks that no answer is wrong for.
 _WIDE = {code + 0xFEE0: chr(code) for code in range(0x21, 0x7F)} | dict.fromkeys(
-    map(ord, "。、｡･・「」『』《》〈〉【】…—–“”„‘’«»؟،؛۔।॥"), " "
+    map(ord, "。、｡･・「」『』《》〈〉【】…—–“”„‘’«»؟،؛۔।॥။၊។"), " "
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
-_FENCED = re.compile(r"\A```[\w-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
+_FENCED = re.compile(r"\A(```|~~~)[\w-]*[ \t]*\n(.*?)\n?\1\Z", re.DOTALL)
 # What is not closed ends with the text: else each opening would be looked for to its end.
 _MARKUP = re.compile(
     r"<!--(?:.*?-->|.*)|<(script|style)\b(?:.*?</\1\s*>|.*)|<[^>]*>?", re.DOTALL | re.IGNORECASE
@@ -63,18 +63,22 @@ def pattern_of(name: str) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-cased words without punctuation. Each letter is one in a script that puts no blanks
-    between words (`word` of text.toml)."""
+    """Lower-cased words without punctuation, composed, and of one width. Each letter is one in a
+    script that puts no blanks between words (`word` of text.toml)."""
     if text.isascii():
         return text.translate(_SPACED).split()
     (word,) = _patterns("word")
-    return word.findall(text.lower())
+    words = word.findall(text.lower())
+    if unicodedata.is_normalized("NFKC", text):
+        return words
+    return [unicodedata.normalize("NFKC", each) for each in words]
 
 
 def word_spans(text: str) -> list[tuple[str, int, int]]:
     """The same words, each with its start and end in the text."""
     (word,) = _patterns("word")
-    return [(m.group().lower(), *m.span()) for m in word.finditer(text)]
+    found = word.finditer(text)
+    return [(unicodedata.normalize("NFKC", m.group().lower()), *m.span()) for m in found]
 
 
 def long_words(text: str, least: int) -> set[str]:
@@ -104,7 +108,7 @@ def count_words(text: str) -> int:
     if text.isascii() or not _patterns("unspaced")[0].search(text):
         return len(text.split())
     worth = sum(map(_worth, words_of(text)))
-    return max(bool(worth), round(worth / _WORD_WORTH))
+    return max(min(worth, 1), round(worth / _WORD_WORTH))
 
 
 def runs_of(words: tuple[str, ...], size: int) -> list[tuple[str, ...]]:
@@ -170,7 +174,7 @@ def strip_fence(text: str) -> str:
     """The inside of a text that is one Markdown ``` block, else the text; without outer space."""
     body = text.strip()
     match = _FENCED.match(body)
-    return match[1].strip() if match else body
+    return match[2].strip() if match else body
 
 
 def strip_tags(text: str) -> str:
@@ -204,8 +208,11 @@ def _sentences(line: str) -> list[str]:
 
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 _TABLE = re.compile(r"\s*\||[^|\n]+\|.*\n[\s|:]*-[-\s|:]*(?:\n|\Z)")
-_TAG = re.compile(r"<([A-Za-z_][\w.-]*)(?:\s[^<>]*)?(?<!/)>")
-_LETTERED = re.compile(r"\s*\w{1,3}[.)]\s")
+_TAG = re.compile(r"[<\[]([^\W\d][\w.:-]*)(?:\s[^<>\[\]]*)?(?<!/)[>\]]")
+_LETTERED = re.compile(r"\s*(?:\w{1,3}[.)]|\d{1,2}(?:\.\d{1,2})+\.?)\s")
+_NUMBERED = re.compile(r"\s*\(?(\d{1,2})[.)]\s")
+# What begins a block of a template or a comment, and what ends it.
+_SPANS = ((r"<!--", r"-->"), (r"\{%-?\s*(\w+)", r"\{%-?\s*end"), (r"\\begin\{", r"\\end\{"))
 
 
 def parts_of(text: str) -> list[str]:
@@ -244,27 +251,55 @@ def _block_end(lines: Sequence[str], at: int) -> int:
         return end if end > at + 1 else at
     for tag in _TAG.finditer(line):
         rest, depth = "\n".join(lines[at:])[tag.start() :], 0
-        for each in re.finditer(rf"<(/?){re.escape(tag[1])}(?:\s[^<>]*)?(?<!/)>", rest):
+        same = rf"(?i)[<\[](/?){re.escape(tag[1])}(?:\s[^<>\[\]]*)?(?<!/)[>\]]"
+        for each in re.finditer(same, rest):
             depth += -1 if each[1] else 1
             if depth == 0:
                 end = at + rest.count("\n", 0, each.end()) + 1
                 if end > at + 1 or line.lstrip().startswith("<"):
                     return end
                 break
+    return _open_end(lines, at)
+
+
+def _open_end(lines: Sequence[str], at: int) -> int:
+    """The line behind a comment, a block of a template or of braces, or what is set deeper below a
+    lead, that begins here; or `at`."""
+    line = lines[at]
+    for begins, ends in _SPANS:
+        if re.match(rf"\s*{begins}", line):
+            return next((n + 1 for n in range(at, len(lines)) if re.search(ends, lines[n])), at)
+    if (opening := line.rstrip()[-1:]) and opening in "{[":
+        depth, closing = 0, {"{": "}", "[": "]"}[opening]
+        for n in range(at, len(lines)):
+            depth += lines[n].count(opening) - lines[n].count(closing)
+            if depth <= 0:
+                return n + 1
+    before = "".join(lines[:at]).rstrip()
+    if before.endswith(_LEADS) and (margin := _depth(line)) > 1 and not _is_item(line):
+        deep = takewhile(lambda n: not lines[n].strip() or _depth(lines[n]) >= margin,
+                         range(at + 1, len(lines)))  # fmt: skip
+        return max((n + 1 for n in deep if lines[n].strip()), default=at + 1)
     return at
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _item_end(lines: Sequence[str], at: int) -> int:
     """The line behind what begins here: an item with all that is set deeper, or a sentence whose
     next line begins with a small letter."""
-
-    def depth(line: str) -> int:
-        return len(line) - len(line.lstrip())
-
     line, end = lines[at], at + 1
     if item := _is_item(line):
-        deeper = takewhile(lambda n: not lines[n].strip() or depth(lines[n]) > depth(line),
-                           range(at + 1, len(lines)))  # fmt: skip
+        number = _NUMBERED.match(line)
+        below = re.compile(rf"\s*{number[1]}\.\d" if number else r"\b\B")  # 1.1 below 1.
+
+        def is_deeper(n: int) -> bool:
+            each = lines[n]
+            return not each.strip() or _depth(each) > _depth(line) or bool(below.match(each))
+
+        deeper = takewhile(is_deeper, range(at + 1, len(lines)))
         end = max((n + 1 for n in deeper if lines[n].strip()), default=end)
     if not (item or line.lstrip()[:1].isupper()):  # one small line after the other is a list
         return end
@@ -291,7 +326,7 @@ def _is_open(text: str) -> bool:
     """Whether a quotation is not closed in it, or it ends with an abbreviation."""
     (abbreviated,) = _patterns("abbreviated")
     quoted = text.count('"') % 2 == 1 or text.count("“") > text.count("”") + text.count("„")
-    paired = any(text.count(one) > text.count(two) for one, two in ("「」", "『』", "（）"))
+    paired = any(text.count(one) > text.count(two) for one, two in ("「」", "『』", "（）", "｢｣"))
     return quoted or paired or abbreviated.search(text) is not None
 
 
@@ -345,7 +380,7 @@ def _unwrap_once(body: str) -> str:
             return inner
     if inner := _text_in_json(body):
         return inner
-    return strip_fence(body) if body.count("```") == 2 else body
+    return strip_fence(body) if body.count(body[:3]) == 2 else body
 
 
 def _text_in_json(body: str) -> str:
@@ -357,7 +392,8 @@ def _text_in_json(body: str) -> str:
     (aside,) = _patterns("aside")
     if isinstance(tree, list):
         listed = cast("list[Any]", tree)
-        tree = {"": listed[0]} if len(listed) == 1 else {}
+        only: Any = listed[0] if len(listed) == 1 else None
+        tree = cast("Any", only) if isinstance(only, dict) else {"": only}
     named = cast("dict[str, Any]", tree) if isinstance(tree, dict) else {}
     texts = [v for key, v in named.items() if isinstance(v, str) and not aside.match(key)]
     return texts[0].strip() if len(texts) == 1 else ""

@@ -160,8 +160,8 @@ def _router_text(learned: Ranking, select: int) -> str:
         return f"{source}, no model is asked: {select} instincts an input."
     return (
         f"learned from {learned.outcomes} outcomes, no model is asked: {learned.least} to {select} "
-        "instincts an input, as long as each promises to add. adds is the part that is the same "
-        "for every input, in shares of the reward's range; pco explain has that of one input. "
+        "instincts an input, as long as each promises to add. adds: average effect over all inputs "
+        "(fraction of the reward range); pco explain has that of one input. "
         f"Without an instinct {number(learned.bias[0])}."
     )
 

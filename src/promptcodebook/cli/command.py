@@ -47,7 +47,7 @@ Sets = Annotated[list[str] | None, typer.Option("--set", help="Any key: a.b=valu
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
 Plain = Annotated[bool, typer.Option("--plain", help="A line for each step, also on a terminal.")]
 Trust = Annotated[
-    bool, typer.Option("--trust", help="Use code, models and body fields of what is not yours.")
+    bool, typer.Option("--trust", help="Run code and models of runs that you did not create.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 BudgetOption = Annotated[str | None, typer.Option("--budget", help="E.g. 5usd, 2Mtok, 500calls.")]
@@ -61,7 +61,7 @@ BatchApi = Annotated[bool, typer.Option("--batch-api", help="Ask the executor by
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of every random draw.")]
 SplitName = Annotated[str, typer.Option("--split", help="train, val or test.")]
 AgentCommand = Annotated[
-    str | None, typer.Option("--agent", help="Your agent's command: it is trained as it is.")
+    str | None, typer.Option("--agent", help="Command that starts your agent; it needs no changes.")
 ]
 PresentFiles = Annotated[
     list[str] | None,
@@ -69,7 +69,7 @@ PresentFiles = Annotated[
 ]
 Question = Annotated[
     str,
-    typer.Option("--question", help="With --agent: what it always asks; a row's input instead."),
+    typer.Option("--question", help="With --agent: its fixed question; each input replaces it."),
 ]
 RunRef = Annotated[str, typer.Argument(help="A run: its id or name, a path, or 'last'.")]
 Who = Annotated[

@@ -120,7 +120,7 @@ def config(
     for group, members in groupby(keys, key=lambda each: each.group):
         shown = list(members)
         if len(shown) > 1 or not key:
-            line = describe_group(group) if group else "Keys that belong to no group."
+            line = describe_group(group) if group else "Top-level settings."
             blocks.append(f"[{group}]\n{wrap_text(line, '')}" if group else line)
         for each in shown:
             default = f" = {each.default}" if each.default else "   (must be given)"

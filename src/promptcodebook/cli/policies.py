@@ -13,36 +13,25 @@ from typing import Annotated, Any
 import typer
 
 from promptcodebook.assemble import Sources
-from promptcodebook.base.paths import runs_dir
+from promptcodebook.base.paths import MOST_BYTES, runs_dir
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import parse_json, printable, shell
-from promptcodebook.base.units import cost_text, number, percent
+from promptcodebook.base.units import bytes_text, cost_text, number, percent
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
-from promptcodebook.cli.codebook import mark_changes
 from promptcodebook.cli.command import Json, columns, note, options, show, wrap_text
 from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import ConfigError, DataError, PcoError, did_you_mean, import_part
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import StackResources
 from promptcodebook.policy.policy import Explanation, Policy, deploy
-from promptcodebook.policy.references import Reference, find_policy, first_policy, stored_dataset
-from promptcodebook.report.traces import (
-    ExampleRecord,
-    NamedTexts,
-    Training,
-    parts_of,
-    parts_of_trace,
-    plain_texts,
-    read_record,
-    reward_text,
-)
+from promptcodebook.policy.references import Reference, first_policy, stored_dataset
 from promptcodebook.run.evaluation import Assessment, Comparing, Comparison, Evaluating, Sample
 from promptcodebook.run.measuring import Distillation, Distiller, Needs
 from promptcodebook.run.subject import Subject
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
-from promptcodebook.types import Example, variable_name
+from promptcodebook.types import Example
 
 app = command.command_group()
 
@@ -75,14 +64,14 @@ def evaluate(
 ) -> None:
     """Reward with its 95 % interval, failures, and what a query costs.
 
-    What the policy's run was answered is not asked for again, unless --again: the same row, split
-    and model have the figure of the verdict. An agent with a client of its own asks again. Greedy,
-    or with --samples N the mean of N sampled runs per example (AIME's published metric is the mean
-    of five; a run trained with `samples` has its own number). A run is evaluated under its own
-    settings, unless a task or a pco.toml is named, and by its own models, unless others are given.
-    --row evaluates another row of its verdict: one prompt for all (present, none, concat,
-    best_fixed, best_single), or the right instructions, where the task knows them (oracle). Save
-    the output of --json to compare it later: pco compare A.json B.json"""
+    Answers recorded during the policy's run are reused, so the same row, split and model get the
+    verdict's figure; --again asks the model again. Agents that call models themselves are always
+    run again. Greedy, or with --samples N the mean of N sampled runs per example (AIME's published
+    metric is the mean of five; a run trained with `samples` has its own number). A run is evaluated
+    under its own settings, unless a task or a pco.toml is named, and by its own models, unless
+    others are given. --row evaluates another row of its verdict: one prompt for all (present, none,
+    concat, best_fixed, best_single), or the right instructions, where the task knows them (oracle).
+    Save the output of --json to compare it later: pco compare A.json B.json"""
     sample = Sample(split, count, samples)
     with typed.given("pco eval").until_done(ref, sample, row) as kept:
         if batch_api:
@@ -203,12 +192,6 @@ def distill(
 
 def _distilled_text(made: Distillation, target: Path) -> str:
     lines = [f"learned from the encoder's routes of {made.inputs} training inputs", ""]
-    lines += ["agreement with the encoder: the same set, and the share of instincts in common"]
-    for name, of in (("held out of training", made.cross), ("validation", made.validation)):
-        if of is not None:
-            exact, overlap = (each.text(between=command.BETWEEN) for each in (of.exact, of.overlap))
-            lines.append(f"  {name}, n = {of.exact.n}: {exact}, {overlap}")
-    lines.append("")
     if made.difference is None:
         why = "There is no validation split, so that no difference in reward is known."
         lines.append(wrap_text(why, ""))
@@ -246,10 +229,9 @@ def explain(
 ) -> None:
     """The route and the encoder's reasons, and the prompt, each piece with the instinct it is from.
 
-    Of a run's own example also what became of it there: output, reward, verdict, what was blamed,
-    and which texts were rewritten because of it. Where routes were learned from outcomes, the
-    reward that each instinct promises, and none. Of a request that `pco serve` answered it shows
-    what that was prompted with; no model is asked."""
+    What became of a run's own example in training, `pco view` shows. Where routes were learned from
+    outcomes, the reward that each instinct promises, and none. Of a request that `pco serve`
+    answered it shows what that was prompted with; no model is asked."""
     if text is None:
         explain_request = import_part(COMMAND_GROUP, "explain.request", "pco serve", "serve")
         explain_request(ref, as_json=as_json)
@@ -264,12 +246,11 @@ def explain(
         example = _known_example(reference, typed_in.input)
         made = policy.explain(example or typed_in)
         texts = policy.codebook.texts
-    record = None if example is None else read_record(find_policy(runs_dir(), ref), example.id)
     needed = reference.file.router is None or reference.file.compose == "generator"
     asked = "from the run's recorded replies" if needed else "no model was asked"
     asked = "a model was asked" if ledger.total.calls else asked
-    parts = [*_explained(made, texts, record), asked]
-    tree = _explained_json(made, record) | {"replies": asked}
+    parts = [*_explained(made, texts), asked]
+    tree = _explained_json(made) | {"replies": asked}
     show(lambda: tree, lambda: "\n\n".join(parts), as_json=as_json)
 
 
@@ -280,7 +261,17 @@ def _deployed(ref: str, reference: Reference, typed: command.Unpaid, ledger: Led
 
 
 def _read_input(text: str) -> str:
-    return sys.stdin.read().rstrip("\n") if text == "-" else text
+    if text != "-":
+        return text
+    try:
+        given = sys.stdin.read(MOST_BYTES + 1)
+    except UnicodeDecodeError:
+        hint = "iconv -f WINDOWS-1252 -t UTF-8 converts it"
+        raise DataError("standard input is not UTF-8", hint=hint) from None
+    if len(given) > MOST_BYTES:  # a pipe may have no end
+        message = f"standard input is longer than {bytes_text(MOST_BYTES)}"
+        raise DataError(message, hint="give one input; pco batch answers a file of them")
+    return given.rstrip("\n")
 
 
 def _known_example(reference: Reference, given: str) -> Example | None:
@@ -313,9 +304,7 @@ def _columns(given: str, template: str) -> str | dict[str, Any]:
     return columns if several or template in columns else given
 
 
-def _explained(
-    made: Explanation, texts: Sequence[str], record: ExampleRecord | None
-) -> Iterator[str]:
+def _explained(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
     route, spans = made.route, made.spans
     yield f"input\n{wrap_text(made.input)}"
     if route.constraints:
@@ -336,8 +325,6 @@ def _explained(
     if not all(span.exact for span in found):
         pieces.append("  (~ = matched by the words that the piece shares with the instinct)")
     yield "\n".join(["prompt", *pieces])
-    if record is not None:
-        yield from _record_text(record)
 
 
 def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
@@ -353,44 +340,9 @@ def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
             yield wrap_text(f"{text}{mark}", f"  {number(value)}  ")
 
 
-def _record_text(record: ExampleRecord) -> Iterator[str]:
-    name = record.example_id
-    if record.trainings:
-        yield _training_text(record.trainings[-1], len(record.trainings), name)
-    if (validated := record.validated) is not None:
-        head = f"in validation (example {name}): {reward_text(validated)}"
-        yield "\n".join([head, *_parts_text(parts_of(validated, ()))])
-    if record.judged:
-        width = max(len(row) for row, _ in record.judged)
-        rows = [f"  {row:<{width}}  {reward_text(rollout)}" for row, rollout in record.judged]
-        answer = _parts_text(parts_of(record.judged[-1][1], ()))
-        yield "\n".join([f"in the verdict (example {name} of the test split)", *rows, *answer])
-
-
-def _parts_text(parts: NamedTexts) -> Iterator[str]:
-    for name, text in plain_texts(parts):
-        yield wrap_text(text, f"  {name:<8} ")
-
-
-def _training_text(training: Training, times: int, name: str) -> str:
-    trace, often = training.trace, "once" if times == 1 else f"the last of {times} times"
-    head = f"in training (example {name}, update {training.step + 1}, {often})"
-    lines = [f"{head}: {reward_text(trace.rollout)}", *_parts_text(parts_of_trace(trace, ()))]
-    for rewrite in training.rewrites:
-        fate = mark_changes(rewrite.before, rewrite.after)
-        if rewrite.variable in training.reverted:
-            fate = "taken back"
-        elif not rewrite.kept:
-            fate = f"refused: {rewrite.reason}"
-        lines.append(wrap_text(f"{variable_name(rewrite.variable)}: {fate}", "  changed  "))
-    return "\n".join(lines)
-
-
-def _explained_json(made: Explanation, record: ExampleRecord | None) -> dict[str, Any]:
+def _explained_json(made: Explanation) -> dict[str, Any]:
     """Plain values; `alone` is what each instinct promises by itself, `route` the chosen ones."""
     tree, expected = asdict(made), made.expected
-    if record is not None:
-        tree["record"] = asdict(record)
     if expected is not None:
         alone = [expected.alone(k) for k in range(len(expected.marginal))]
         tree["expected"] |= {"alone": alone, "route": expected.of(made.route.indices)}

@@ -198,7 +198,7 @@ def _run_text(store: RunStore, state: RunState) -> str:
             "role": role,
             "calls": usage.calls,
             "prompt tokens": usage.prompt_tokens,
-            "of them cached": usage.cached_prompt_tokens,
+            "cached": usage.cached_prompt_tokens,
             "completion tokens": usage.completion_tokens,
             "cost": units.money(usage.cost),
         }

@@ -212,8 +212,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def written(text: str, meant: Mapping[str, Any]) -> str:
-    """The text of a pco.toml, which is read back before it is saved. ConfigError unless it holds
-    exactly the keys and values that were `meant`."""
+    """The text of a pco.toml, which is read back before it is saved. Raises ConfigError unless it
+    holds exactly the keys and values that were `meant`."""
     try:
         if tomllib.loads(text.encode().decode()) == meant:
             return text

@@ -161,8 +161,6 @@ class Update(Group):
     """Which examples judge: the batch itself, or as many others, run without and with them."""
     maintain_every: int = Field(default=0, ge=0)
     """Batches between tidyings: split grab-bags, merge twins, replace dead ones; 0 = never."""
-    pool: str = ""
-    """A file of sentences, one a line, that take the places of instincts without use by outcome."""
     encoder_on_explored: bool = False
     """Whether θ also learns from explored routes, which it did not choose."""
     shared_by: int = Field(default=2, ge=1)
@@ -173,13 +171,6 @@ class Update(Group):
     """Length cap of one instinct in words; a first instinct over it may stay as it is."""
     directive_words: int = Field(default=300, ge=1)
     """Length cap of θ, φ and ψ in words, each."""
-
-
-class InstinctSettings(Group):
-    """What an instinct may be."""
-
-    kind: Literal["text", "demo"] = "text"
-    """demo = training examples that were answered well also take the places of idle instincts."""
 
 
 class Validation(Group):
@@ -195,7 +186,7 @@ class Validation(Group):
     examples: int | None = Field(default=None, ge=1)
     """Examples of the validation split that are used, drawn by their ids; none = all."""
     patience: int | None = Field(default=None, ge=1)
-    """Validations without gain that end training; none = three fifths of them, from 2 to 5."""
+    """Stop after this many validations without improvement; none = 3/5 of the planned, 2 to 5."""
     target_score: float | None = None
     """Stop early once validation reaches this, in the task's range of rewards."""
 
@@ -390,7 +381,7 @@ class Config(Group):
     the installed optimizers (`OptimizerSettings`)."""
 
     preset: Preset = "default"
-    """What all other keys begin with: ours, ours for fewer calls, or the paper's Table 6."""
+    """Starting values of all other keys: ours, ours for fewer calls, or the paper's Table 6."""
     task: str = ""
     """Name of a ready-made task; "" = your own `data` and `reward`."""
     data_dir: str = ""
@@ -430,7 +421,6 @@ class Config(Group):
     encoder: EncoderSettings = EncoderSettings()
     critic: CriticSettings = CriticSettings()
     update: Update = Update()
-    instinct: InstinctSettings = InstinctSettings()
     validation: Validation = Validation()
     keep: Literal["best_val", "last"] = "best_val"
     """Which state is deployed: the best on validation, or the last."""

@@ -115,7 +115,8 @@ def without_secrets(fields: Mapping[str, object]) -> dict[str, object]:
 
 
 def fill_secrets(fields: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, object]:
-    """The fields as they are sent: with what the variables hold. ConfigError: one is not set."""
+    """The fields as they are sent: with what the variables hold. Raises ConfigError when one is not
+    set."""
 
     def fill(name: str, text: str) -> str:
         if not text.startswith("$"):
@@ -152,7 +153,7 @@ def _changed(
 
 
 def refuse_password(spec: str) -> str:
-    """The spec. ValueError, which does not repeat it, if its address holds a password."""
+    """The spec. Raises ValueError, which does not repeat it, if its address holds a password."""
     head, _, name = spec.partition("#")
     ours = re.match(r"(openai|anthropic|gemini|litellm)/|simulated", head) is not None
     if ("@" in head and not ours) or ("@" in name and ("#" in name or "://" in name)):

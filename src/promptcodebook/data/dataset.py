@@ -30,7 +30,10 @@ _ALIASES: dict[str, Split] = {
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """What a run learns from, is validated on and is judged by. Ids are unique over all splits.
-    `input` is the column or template that inputs were read from; a policy reads columns by it."""
+
+    - `train`, `val`, `test`: the examples of each split, in order.
+    - `name`: what messages and reports call the data ("data").
+    - `input`: the column or template that inputs were read from; a policy reads columns by it."""
 
     train: tuple[Example, ...]
     val: tuple[Example, ...]

@@ -137,7 +137,7 @@ def _from_splits(
 
 def read_source(source: object) -> tabular.Table | dict[Split, tabular.Table]:
     """Reads a path (a file, or a folder of train/val/test files), frame, dataset, list of dicts, or
-    a mapping of splits to any. DataError for anything else, and for what cannot be read."""
+    a mapping of splits to any. Raises DataError for anything else, and for what cannot be read."""
     if isinstance(source, str | os.PathLike):
         path = Path(cast("str | os.PathLike[str]", source))
         return _read_folder(path) if path.is_dir() else _read_file(path)

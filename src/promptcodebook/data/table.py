@@ -82,9 +82,9 @@ def plain(value: object) -> object:
     return str(iso()) if callable(iso) else str(value)
 
 
-def read_lines(path: Path, *, exact: bool = False) -> Iterator[tuple[int, str]]:
-    """Numbered lines without BOM; their breaks are LF, or as they are (`exact`). Raises DataError
-    when the file cannot be read or is not UTF-8."""
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines without BOM; their breaks are LF. Raises DataError when the file cannot be
+    read or is not UTF-8."""
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
@@ -97,8 +97,7 @@ def read_lines(path: Path, *, exact: bool = False) -> Iterator[tuple[int, str]]:
                     what = f"byte {at} of the line (0x{byte:02x}) is not UTF-8"
                     hint = f"iconv -f WINDOWS-1252 -t UTF-8 {path}"
                     raise _fault(f"{path}:{number}", what, hint) from None
-                crlf = text.endswith("\r\n") and not exact
-                yield number, f"{text[:-2]}\n" if crlf else text
+                yield number, f"{text[:-2]}\n" if text.endswith("\r\n") else text
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", hint="check the path") from None
 
@@ -134,7 +133,7 @@ def read_csv(path: Path, delimiter: str = "") -> Table:
     return Table(path.name, tuple(records[0].values), tuple(records[1:]))
 
 
-def csv_records(path: Path, delimiter: str = "", *, exact: bool = False) -> Iterator[SourceRow]:
+def csv_records(path: Path, delimiter: str = "") -> Iterator[SourceRow]:
     """The header line as a record without values, then one record each; an empty cell is a missing
     value. Without a `delimiter` the header tells it. Raises DataError for what is no CSV."""
     csv.field_size_limit(_LONGEST_CELL)
@@ -143,7 +142,7 @@ def csv_records(path: Path, delimiter: str = "", *, exact: bool = False) -> Iter
         head.append(line)
         if (length := length + len(line)) > _HEAD:
             break
-    lines = (line for _, line in read_lines(path, exact=exact))
+    lines = (line for _, line in read_lines(path))
     delimiter = delimiter or _delimiter_of("".join(head))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header = tuple[str, ...]()

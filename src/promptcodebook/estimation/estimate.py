@@ -110,8 +110,13 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """All roles that the run calls, what it plans, and what the ranges assume. The total is
-    narrower than the sum of the roles: what is uncertain of one weighs less on all."""
+    """What a run will take.
+
+    - `roles`: calls, tokens and US dollars of each role that the run calls, as ranges.
+    - `total`: all together, narrower than the sum: what is uncertain of one weighs less on all.
+    - `updates`: how many updates are planned.
+    - `simulated`: whether a simulated model would answer.
+    - `assumptions`: what the ranges assume, in sentences."""
 
     roles: tuple[Share, ...]
     total: Share
@@ -168,11 +173,6 @@ def estimate_plan(plan: Plan, short: Plan | None = None) -> Estimate:
         return [scale.up(await dry_run(stand_in, manner), manner.tidied) for manner in MANNERS]
 
     little, usual, much = run_sync(dry_runs())
-    if plan.config.instinct.kind == "demo":  # A dry run finds no answer to show: its row is added.
-        key: tuple[str, Role] = ("judging", "executor")
-        row = len(plan.judged) * max(1, len(plan.task.program.stages))
-        added = ((each, each.get(key, Work())) for each in (usual, much))
-        usual, much = ({**each, key: w + w.times(row / max(1.0, w.calls))} for each, w in added)
     sums = _Sums(plan, _with_tried(plan, little, usual, much))
     roles = tuple(sums.share(role, [role]) for role in sums.roles)
     simulated = any_simulated(share.model for share in roles)

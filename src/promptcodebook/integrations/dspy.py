@@ -80,7 +80,7 @@ class ComposedProgram(_dspy.Module):
 
     @property
     def policy(self) -> Policy:
-        """What composes. PolicyError where nothing was loaded yet."""
+        """What composes. Raises PolicyError where nothing was loaded yet."""
         if self._policy is None:
             raise PolicyError("this program has no policy yet", hint="program.load('program.json')")
         return self._policy
@@ -103,7 +103,8 @@ class ComposedProgram(_dspy.Module):
         return {**state, _STATE: {"policy": json.loads(self.policy.file.text())}}
 
     def load_state(self, state: Mapping[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
-        """PolicyError: no policy of ours in it; RunNotTrusted. Then nothing has changed."""
+        """Raises PolicyError when it holds no policy of ours, and RunNotTrusted for code of
+        others. Then nothing has changed."""
         try:
             text = json.dumps(state[_STATE]["policy"])
         except (KeyError, TypeError):
@@ -325,7 +326,8 @@ class _Runner:
 
 
 def _reward(metric: Callable[..., object]) -> Callable[[Any, Any], Score]:
-    """A metric of dspy's by row and prediction. ConfigError for one that takes other arguments."""
+    """A metric of dspy's by row and prediction. Raises ConfigError for one that takes other
+    arguments."""
     signature = inspect.signature(metric)
     for count in (3, 2, 5):  # 5: as dspy's GEPA has it
         with suppress(TypeError):

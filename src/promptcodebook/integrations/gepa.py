@@ -35,7 +35,8 @@ class TaskModel:
     hand, and so within its budget, journal and meter."""
 
     def __call__(self, messages: str | Sequence[Mapping[str, Any]]) -> str:
-        """ConfigError outside of an evaluation, or in a thread that an adapter started itself."""
+        """Raises ConfigError outside of an evaluation, or in a thread that an adapter started
+        itself."""
         ask = _asking.get()
         if ask is None:
             message = "a TaskModel was asked outside of an evaluation"
@@ -46,7 +47,7 @@ class TaskModel:
 
 def read_instance(instance: Any) -> tuple[str, str | None]:
     """An instance's input and reference as texts: a text, or a mapping with `input`, `question` or
-    `query`, and `answer`, `target` or `ground_truth_answer`. DataError for any other."""
+    `query`, and `answer`, `target` or `ground_truth_answer`. Raises DataError for any other."""
     if isinstance(instance, str):
         return instance, None
     if isinstance(instance, Mapping):

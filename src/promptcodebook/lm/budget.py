@@ -184,7 +184,8 @@ class BudgetGate:
 
     def book(self, own: Usage) -> Usage:
         """Counts what a program reports of calls of its own: no cost, or one of 0, is not known.
-        BudgetReached; ConfigError: it cannot be read, or a money budget lacks a cost."""
+        Raises BudgetReached, and ConfigError when it cannot be read or a money budget lacks a
+        cost."""
         counts = astuple(own)[:4] if isinstance(own, Usage) else ("",)  # pyright: ignore[reportUnnecessaryIsInstance]
         if not all(isinstance(n, int) and n >= 0 for n in counts):
             hint = "pco.Usage(calls=1, prompt_tokens=..., completion_tokens=..., cost=...)"

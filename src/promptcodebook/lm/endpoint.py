@@ -95,6 +95,7 @@ class HttpTransport:
         self._timeout = timeout
         self._connect_s = min(_CONNECT_S, timeout)
         self._most_bytes = most_bytes
+        self._apart = False  # whether each streamed reply has a connection of its own
         self._sessions: PerLoop[aiohttp.ClientSession] = PerLoop()
 
     async def close(self) -> None:
@@ -116,7 +117,13 @@ class HttpTransport:
     async def open(self, url: str, where: ModelAddress, data: bytes) -> OpenReply:
         """A POST whose reply is read in pieces; the timeout restarts with every piece."""
         limits = aiohttp.ClientTimeout(sock_connect=self._connect_s, sock_read=self._timeout)
-        begun = await self._guarded(where, self._begin("POST", url, data, limits))
+        try:
+            begun = await self._guarded(where, self._begin("POST", url, data, limits))
+        except LMError as error:
+            # llama.cpp's server closes a connection behind each stream, unannounced: the next
+            # request on it may have been read, so it fails, and later ones have their own.
+            self._apart = self._apart or error.incident is Incident.DROPPED
+            raise
         left = self._most_bytes
 
         async def next_piece() -> bytes:
@@ -159,6 +166,7 @@ class HttpTransport:
             allow_redirects=False,
             proxy=self._proxy,
             timeout=limits or session.timeout,
+            headers={"Connection": "close"} if limits and self._apart else None,
         )
 
     async def _guarded(self, where: ModelAddress, work: Awaitable[_T]) -> _T:
@@ -329,7 +337,7 @@ class Endpoint:
         else:
             error = wire.read_error_body(answer)
         refusal = await self._refusal(status, error, request)
-        wait = wire.read_retry_after(headers.get("Retry-After"))
+        wait = wire.read_retry_after(headers)
         refusal.retry_after = wait or refusal.retry_after
         if type(refusal) in (RequestRefused, ServerFault):
             search.refused(body, status, error)

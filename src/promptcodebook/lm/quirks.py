@@ -25,6 +25,10 @@ _LEAST = 16  # tokens of a reply: with fewer it could say nothing
 _MOST_TRIES = 8  # of one request; a refusal names one thing at a time
 _BLIND_TRIES = 4
 _MOST_KEPT = 100  # refusals that no form satisfied
+# A whole number, whose thousands may stand apart; behind a bracket begins a range.
+_NUMBER = re.compile(
+    r"(?<![\w.])((?<!\[)\d{1,3}(?:[,._' \u00a0\u202f]\d{3})+|\d+)(k)?(?!\w)", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +98,13 @@ class Quirks:
             joined = with_text(joined, each.get("content"))
         if not self.folded:
             return [joined, *others]
-        first = next((n for n, m in enumerate(others) if m["role"] == "user"), None)
-        if first is None:
-            return [{**joined, "role": "user"}, *others]
-        whole = with_text(joined, others[first].get("content"))["content"]
-        return [*others[:first], {**others[first], "content": whole}, *others[first + 1 :]]
+        turns = [{**joined, "role": "user"}]
+        for message in others:  # strict templates want turns that alternate
+            if turns[-1]["role"] == message["role"] == "user":
+                whole = with_text(turns.pop(), message.get("content"))["content"]
+                message = {**message, "content": whole}
+            turns.append({**message})
+        return turns
 
     def _capped(self, body: Mapping[str, Any], cap: int) -> int:
         cap = min(cap, self.most or cap)
@@ -123,14 +129,18 @@ class Quirks:
                 return self._shorter(sent, words)
             case _ if "needed" in _optional().get(name, {"needed": ""}):
                 return None
-            case "temperature" | "top_p" if name in sent and name not in {*self.at, *self.fixed}:
+            case "temperature" | "top_p" if (
+                name in sent
+                and name not in {*self.at, *self.fixed}
+                and not _says(_optional()[name]["as_such"], words)
+            ):
                 # 'must be positive' refuses a value: a second one that is refused is the field.
                 return replace(self, at={**self.at, name: sent[name]})
             case _ if name in sent and name not in self.fixed:
                 return replace(self, out=self.out | {name})
             case "temperature" | "top_p" if name not in sent and name not in self.fixed:
                 # It will not do without: the value that the server names.
-                if not (values := re.findall(r"(?<![\w.])\d+(?:\.\d+)?", words)):
+                if not (values := re.findall(r"(?a)(?<![\w.])\d+(?:\.\d+)?", words)):
                     return None
                 return replace(self, fixed={**self.fixed, name: float(values[0])})
             case _:
@@ -167,28 +177,35 @@ class Quirks:
         if (name := _field("max_tokens", sent)) is None:
             return None
         cap: int = sent[name]
-        numbers = [int(n.replace(",", "")) for n in re.findall(r"\b\d[\d,]*\b", words)]
+        found = _NUMBER.findall(words)
+        numbers = [int(re.sub(r"\D", "", n)) * (1000 if kilo else 1) for n, kilo in found]
         numbers = [n for n in numbers if n - cap not in numbers]  # no sum of prompt and reply
         others = sorted({*numbers} - {cap}, reverse=True)
         if not others or (len(others) == 1 and numbers.count(cap) > 1):
             others = [*{*numbers} & {cap}, *others]  # our own cap happens to be the limit too
+        if len(others) > 1 and others[1] > _tokens(
+            sent
+        ):  # no prompt, but the limit: a sum is first
+            others = others[1:]
         limit, prompt = (*others, 0, 0)[:2]
-        shorter, of_all = (
-            self,
-            limit > 0 and _says(_optional()["max_tokens"]["of_all_tokens"], words),
-        )
+        its = _optional()["max_tokens"]
+        other = CAPS[name == CAPS[0]]
+        shorter, of_all = self, limit > 0 and _says(its["of_all_tokens"], words)
         if of_all:
             factor = 1.5 * self.context[1] if self.context else 1.0
             if prompt:
                 factor = max(1.0, 1.1 * prompt / _tokens(sent))
             shorter = replace(self, context=(limit, factor))
-        elif CAPS[name == CAPS[0]] not in words and cap != self.most:
+        elif other not in words and cap != self.most:
             shorter = replace(
                 self, most=max((n for n in numbers if _LEAST <= n < cap), default=None)
             )
         if shorter._capped(sent, cap) < cap:
             return shorter
-        return None if of_all or self.swapped else self.without("max_tokens")
+        too_many = _says(its["too_many"], words)
+        if not self.swapped and (other in words or not too_many):
+            return self.without("max_tokens")
+        return replace(self, most=cap // 4) if too_many and cap >= 4 * _LEAST else None
 
 
 _NONE = Quirks()
@@ -275,8 +292,7 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
         return body, quirks.adapt(body)
     body = {**sampling_fields(sampling), "model": model}
     body["messages"] = [m.wire for m in request.messages]
-    if unenforced := body.get("response_format") == "none":
-        del body["response_format"]
+    if unenforced := sampling.extra.get("response_format") == "none":
         quirks = replace(quirks, shape=len(_shapes()))
     if schema is not None:
         body["response_format"] = schema.wire
@@ -315,10 +331,12 @@ class FormSearch:
         # A model's name may hold numbers, and words such as 'tools'; a code may be the status.
         told = body.message if body.code.isdigit() else body.all
         words = re.sub(rf"(?<!\w){re.escape(str(sent['model']))}(?!\w)", "", told).lower()
-        pointed, named = _named(body.param.lower(), sent), _named(words, sent)
-        passing = status in (401, 402, 403, 404, 405, 408, 409, 413, 425, 429)
+        known = {**sent, **self._asked}
+        pointed, named = _named(body.param.lower(), known), _named(words, known)
+        passing = status in (401, 402, 403, 404, 408, 409, 425, 429)
         # Some servers call it an error of their own when a template objects to a message.
-        if passing or not (400 <= status < 500 or (status in (500, 501) and (named or pointed))):
+        unclear = status in (405, 413, 500) and not (named or pointed)
+        if passing or unclear or not (400 <= status < 500 or status in (500, 501)):
             self.words = ""
             return False
         self.sent, self.words, self._pointed = sent, words, pointed
@@ -343,7 +361,7 @@ class FormSearch:
         if moved is self.quirks and blind and not self.named:
             if self._left is None:
                 free = [name for name in _optional() if self._is_free(name)]
-                sent = [name for name in free if self._is_sent(name)]
+                sent = [name for name in free if _is_sent(name, self.sent)]
                 self._left = [moved.without(name) for name in sent[: _BLIND_TRIES - 1]]
                 self._left += [moved.without(*free)] * (len(sent) > 1)
             moved = self._left.pop(0) if self._left else moved
@@ -358,8 +376,14 @@ class FormSearch:
         role = error.role
         name = next((n for n in self.named if _field(n, (*self._asked, "system"))), "")
         its = _optional().get(name, {})
-        if setting := its.get("setting"):
-            error.hint = f"--set {setting.replace('ROLE', role)}"
+        cap = self.sent.get(_field(name, self.sent) or "", 0) if name == "max_tokens" else 0
+        if name == "max_tokens" and cap <= _LEAST:
+            error.hint = (
+                f"shorten prompts and inputs, or set roles.{role}.model to one with more room"
+            )
+        elif setting := its.get("setting"):
+            setting = setting.replace("ROLE", role).replace("LESS", str(cap // 4))
+            error.hint = f"--set {setting}"
         elif name and name != "system":
             needed = its.get("needed", f"an endpoint that takes {name}")
             hint = f"take {name} out of roles.ROLE.extra, or name {needed}"
@@ -375,9 +399,6 @@ class FormSearch:
 
     def _is_free(self, name: str) -> bool:
         return "needed" not in _optional()[name] and _field(name, self.theirs) is None
-
-    def _is_sent(self, name: str) -> bool:
-        return _instructs(self.sent) if name == "system" else _field(name, self.sent) is not None
 
 
 class KnownForms:
@@ -422,10 +443,16 @@ def _field(name: str, fields: Collection[str]) -> str | None:
     return next((each for each in names if each in fields), None)
 
 
+def _is_sent(name: str, sent: Mapping[str, Any]) -> bool:
+    return _instructs(sent) if name == "system" else _field(name, sent) is not None
+
+
 def _named(words: str, sent: Mapping[str, Any]) -> list[str]:
-    """The optional fields that the words name, and others that were sent."""
+    """The fields that the words name, of those that were sent or may have to be."""
     optional = _optional()
-    named = [n for n, its in optional.items() if _says(its["words"], words)]
+    asked = {n for n in optional if _is_sent(n, sent) or "needed" in optional[n]}
+    named = [n for n in optional if n in {*asked, "temperature", "top_p"}]
+    named = [n for n in named if _says(optional[n]["words"], words)]
     known = {*optional, *CAPS, "model", "messages", "stream", "input"}
     others = [n for n in sent if n not in known]
     return named + [n for n in others if _says(rf"\b{re.escape(n.lower())}\b", words)]

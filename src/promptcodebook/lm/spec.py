@@ -281,7 +281,8 @@ def providers() -> Mapping[str, Any]:
 def require_keys(
     specs: Mapping[str, Mapping[str, str]], environment: Mapping[str, str] | None = None
 ) -> None:
-    """ConfigError for the first spec, each with its headers, whose provider wants a key not set."""
+    """Raises ConfigError for the first spec, each with its headers, whose provider wants a key not
+    set."""
     for text, headers in specs.items():
         if names := missing_key(text, headers.values(), environment):
             message = f"{text} needs a key, and {' or '.join(names)} is not set"
@@ -292,7 +293,7 @@ def missing_key(
     spec_text: str, header_values: Iterable[str] = (), environment: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
     """The variables of which one should hold the spec's key and none does; () where the address is
-    not known to want one. ConfigError for a bad spec."""
+    not known to want one. Raises ConfigError for a bad spec."""
     env = os.environ if environment is None else environment
     spec, names = parse_spec(spec_text, env), ()
     known = (urlsplit(str(its["address"])).hostname for its in providers()["providers"].values())

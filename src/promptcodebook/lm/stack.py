@@ -224,7 +224,8 @@ class Models:
 
     @classmethod
     def build(cls, config: Config, resources: StackResources = StackResources()) -> Models:
-        """ConfigError: a bad spec, a wanted key that is not set, a money budget without a price."""
+        """Raises ConfigError for a bad spec, a wanted key that is not set, or a money budget
+        without a price."""
         tally, ledger = resources.tally or Counts(), resources.ledger or Ledger()
         client, local, stop, specs = (
             resources.client,
@@ -283,7 +284,8 @@ class Models:
         return {role: self.lm.model_of(role) for role in ROLES}
 
     def connect(self, spec: str) -> None:
-        """One more model, for requests that name it themselves. ConfigError or MissingExtra."""
+        """One more model, for requests that name it themselves. Raises ConfigError or
+        MissingExtra."""
         self._endpoints.connect(spec)
 
     @property

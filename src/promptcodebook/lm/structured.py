@@ -454,7 +454,7 @@ def _text(value: object, depth: int) -> str:
 
 
 def read_number(value: object) -> float:
-    """A number however it is given; "7/10" and "70 %" on the scale they name. ValueError."""
+    """A number however it is given; "7/10" and "70 %" on the scale they name. Raises ValueError."""
     if isinstance(value, str):
         text = value.strip()
         fraction = _FRACTION.fullmatch(text)

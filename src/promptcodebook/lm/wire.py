@@ -34,7 +34,7 @@ MOST_BYTES = 8_000_000
 TOKENIZER = "estimate: UTF-8 bytes / 4"  # printed wherever a count comes from `estimate_tokens`
 _PER_MESSAGE = 4  # what a chat template puts around a message, about
 _MOST_TOKENS = 10**9  # no call has more tokens; a larger count would not fit into a store either
-_LONGEST_REASON = 60
+_LONGEST_REASON, _LONGEST_WAIT_S = 60, 3600.0
 _DECIMALS = 6  # of the numbers of an embedding that are kept
 
 
@@ -61,7 +61,10 @@ def sampling_fields(sampling: Sampling) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
     }
-    return {**{name: v for name, v in drawn.items() if v is not None}, **sampling.extra}
+    fields = {**{name: v for name, v in drawn.items() if v is not None}, **sampling.extra}
+    if fields.get("response_format") == "none":  # a word of ours, that no server knows
+        del fields["response_format"]
+    return fields
 
 
 def read_reply(data: bytes, request: Request, seconds: float) -> Reply:
@@ -81,7 +84,7 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
         choice = tree["choices"][0]
         if (reason := finish_reason(choice)) == "content_filter":
             choice.setdefault("message", {})  # Google leaves it out where it withholds the reply
-        message: dict[str, Any] = choice["message"]
+        message: dict[str, Any] = choice["message"] or {}  # null is an empty one
         content = message.get("content")
         calls: tuple[Any, ...] = tuple(message.get("tool_calls") or ())
         usage = told_usage(tree.get("usage"), seconds)
@@ -313,7 +316,7 @@ def read_error_body(data: bytes) -> ErrorBody:
         param or ", ".join(pointers),
         str(next(codes, "")),
         kind,
-        read_retry_after(wait.removesuffix("s")),
+        read_retry_after({"Retry-After": wait.removesuffix("s")}),
     )
 
 
@@ -327,7 +330,11 @@ def read_misfit(data: bytes, why: str) -> ErrorBody:
     words = (body.code, body.kind, body.message[: None if machine else _HEAD] if described else "")
     named = [status for each in words if (status := _status_in(each))]
     status = named[0] if named else _BAD_GATEWAY if machine and described else 0
-    return replace(body, misfit=why, status=status, worked=not (described or status))
+    tree = _error_tree(text)
+    fields = cast("dict[str, Any]", tree) if isinstance(tree, dict) else {"choices": True}
+    failed = fields.get("success") is False or not fields.get("choices", True)
+    failed = failed and not fields.get("usage")
+    return replace(body, misfit=why, status=status, worked=not (described or status or failed))
 
 
 def _status_in(words: str) -> int:
@@ -377,19 +384,28 @@ def _dotted(loc: object) -> str:
     return ".".join(map(str, cast("list[object]", loc))) if isinstance(loc, list) else str(loc)
 
 
-def read_retry_after(value: str | None, now: float | None = None) -> float:
-    """Seconds from a Retry-After header, which is a number or a date; 0 = none or unreadable."""
+def read_retry_after(headers: Mapping[str, str], now: float | None = None) -> float:
+    """Seconds from a Retry-After header, at most an hour; 0 = none or unreadable. It is a number,
+    or a date by the server's clock, which its Date header tells: ours may be wrong."""
+    value = headers.get("Retry-After", "")
     try:
-        seconds = float(value or "")
+        seconds = float(value)
     except ValueError:
-        try:
-            at = parsedate_to_datetime(value or "")
-            # '-0000' and no zone at all mean UTC, not the zone of this machine.
-            at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-            seconds = at.timestamp() - (time.time() if now is None else now)
-        except (ValueError, TypeError, OverflowError, IndexError):
-            return 0.0
-    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+        at, sent = (_timestamp(each) for each in (value, headers.get("Date", "")))
+        if sent is None:
+            sent = time.time() if now is None else now
+        seconds = 0.0 if at is None else at - sent
+    return min(max(0.0, seconds), _LONGEST_WAIT_S) if math.isfinite(seconds) else 0.0
+
+
+def _timestamp(date: str) -> float | None:
+    """An HTTP date; None where it is none."""
+    try:
+        at = parsedate_to_datetime(date)
+        # '-0000' and no zone at all mean UTC, not the zone of this machine.
+        return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
 
 
 def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
@@ -403,12 +419,12 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     answered = "200 with an error" if body.misfit else status
     what = f"{where.base_url} answered {answered}{quoted}"
     kind: type[LMError] = RequestRefused
-    empty, low = providers()["no_credit"], body.message.lower()
-    told = any(phrase in low for phrase in empty["phrases"]) and status in (400, 403, 429)
-    if status == 402 or told or {body.code, body.kind} & {*empty["codes"]}:
+    empty = "|".join(providers()["described"]["402"])
+    told = status in (400, 403, 429) and re.search(empty, body.message, re.I) is not None
+    if status == 402 or told or {body.code, body.kind} & {*providers()["no_credit"]["codes"]}:
         kind, what = errors.NoCredit, f"the account at {where.base_url} has no credit left{quoted}"
         other = f", or put another key into {where.key.name}" if where.key is not None else ""
-        hint = f"top up the account{other}; then continue from here"
+        hint = f"top up the account{other}"
     elif status in (429, 503, 529):
         kind, hint = errors.RateLimited, "lower concurrency in pco.toml, or wait"
     elif status >= 500 or status in _PASSING:

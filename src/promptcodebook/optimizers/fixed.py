@@ -23,7 +23,6 @@ from promptcodebook.types import Example, Prompt, Rollout, Route
 
 UNTRAINED = "untrained"  # name of the row that a result is set beside to see what training did
 ORACLE = "oracle"  # name of the row with the right instructions for each input
-DEMO = "Answer like this. To:\n{}\nanswer:\n{}"  # an instinct that is a demonstration
 # Instincts, and prompts, that are measured on validation to find the best one; and training
 # examples by which instincts are ranked before.
 SHORTLIST, _RANKED = 3, 1000
@@ -149,14 +148,11 @@ def reference_rows(problem: Problem) -> Sequence[Result]:
 
 
 def rows_without(learned: Deployed) -> Sequence[Result]:
-    """The learned policy without its tool descriptions, and without its demonstrations."""
-    texts, rows = learned.parameters.codebook.texts, list[Result]()
-    kinds = ("tools", "tool descriptions", "tool:"), ("demos", "demonstrations", DEMO[:20])
-    for name, words, opening in kinds:
-        if silent := {k for k, text in enumerate(texts) if text.startswith(opening)}:
-            title = f"the learned policy without its {words}"
-            rows.append(Result(f"without_{name}", title, replace(learned, silent=silent)))
-    return rows
+    """The learned policy without its tool descriptions, where it has some."""
+    texts = learned.parameters.codebook.texts
+    silent = {k for k, text in enumerate(texts) if text.startswith("tool:")}
+    title = "the learned policy without its tool descriptions"
+    return [Result("without_tools", title, replace(learned, silent=silent))] if silent else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from promptcodebook.base.randomness import Draws
 from promptcodebook.base.text import shell
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
-from promptcodebook.errors import ConfigError, import_part
+from promptcodebook.errors import ConfigError
 from promptcodebook.method import update as updates
 from promptcodebook.method.acceptance import Rescore
 from promptcodebook.method.critic import Attribution, Critic
@@ -25,7 +25,7 @@ from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import Composer, Deployed, FixedPrompt, join_prompts
 from promptcodebook.method.safety import SafetyClause
 from promptcodebook.method.state import Schedule, State
-from promptcodebook.method.train import BatchHooks, Credit, Learner, train
+from promptcodebook.method.train import Credit, Learner, train
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import (
     best_fixed_row,
@@ -115,10 +115,6 @@ def build_learner(assembled: Assembled) -> Learner:
     composer = assembled.composer(assembled.plan.prompt_stages)
     router = make_router(config, train, composer, models.lm)
     credit, updater = make_rewriting(assembled, config, [updates.NoLeakCheck(train)])
-    upkeep: BatchHooks = Upkeep(updater, router, min(config.update.batch_size, len(train)))
-    if config.update.pool or config.instinct.kind == "demo":
-        made = import_part("promptcodebook.hooks", "pool", "a pool of instincts", "router")
-        upkeep = made(upkeep, updater, router, assembled)
     return Learner(
         config=config,
         composer=composer,
@@ -127,7 +123,7 @@ def build_learner(assembled: Assembled) -> Learner:
         credit=credit,
         updater=updater,
         rescore=Rescore(config, composer, trial, router, train, credit.judge),
-        upkeep=upkeep,
+        upkeep=Upkeep(updater, router, min(config.update.batch_size, len(train))),
     )
 
 
@@ -222,8 +218,8 @@ async def _train(
                     cap=cap,
                 )
                 if not message and len(set(earned)) == 1:
-                    message = f"each of the first {len(earned)} answers earned {earned[0]:g}, "
-                    message += "which teaches nothing: look whether the reward reads them right"
+                    message = f"the first {len(earned)} answers all earned {earned[0]:g}, so "
+                    message += "nothing can be learned; check that the reward reads them correctly"
                 if message:
                     problem.tell(Note(message))
             if not selection.validates:

@@ -501,9 +501,14 @@ def _joined(pieces: Sequence[Span]) -> Iterator[Span]:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The answer to one input. `prompt` is what the executor was prompted with, `route` the
-    instincts in it and who chose them, `usage` what all calls took. `truncated`: it was cut at its
-    length cap. `stages` and `fields` are those of a program of several steps."""
+    """The answer to one input.
+
+    - `text`: the answer.
+    - `prompt`: what the executor was prompted with.
+    - `route`: the instincts in it, and who chose them.
+    - `usage`: what all calls took.
+    - `truncated`: whether the answer was cut at its length cap (False).
+    - `stages`, `fields`: those of a program of several steps (none)."""
 
     text: str
     prompt: str
@@ -525,7 +530,14 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why this input got this prompt; `expected` is what each instinct promises, if learned."""
+    """Why this input got this prompt.
+
+    - `input`: the input as the encoder read it.
+    - `route`: the instincts that were picked, and why.
+    - `instincts`: index and wording of each that is in the prompt.
+    - `prompt`: the composed prompt.
+    - `expected`: the predicted reward with each instinct, if routes are learned (None).
+    - `spans`: which pieces of the prompt come from which instinct (none)."""
 
     input: str
     route: Route

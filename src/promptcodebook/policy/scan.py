@@ -18,7 +18,8 @@ from promptcodebook.types import Variable
 
 # high = not to be promoted; medium = a person should check it; low = worth knowing.
 Severity = Literal["high", "medium", "low"]
-# Who found it: a rule, a comparison with the training data, Presidio, or the role judge.
+# Who found it: a rule, a comparison with the training data, the role judge, or, in audits that a
+# registry keeps from before 0.2.0, Presidio.
 FindingSource = Literal["rules", "data", "presidio", "judge"]
 
 

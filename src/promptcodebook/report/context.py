@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any, cast
 
 from markupsafe import Markup
@@ -29,7 +26,6 @@ from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Codebook, Example
 
-NOTES, _MOST_NOTES = "notes.jsonl", 10_000_000  # In a run's folder; bytes of it that are read.
 _TITLE = 120  # characters of an input that call an example
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
 _ENDED = {
@@ -58,7 +54,6 @@ class Context:
     tallies: Mapping[str, int]
     elapsed_s: float
     examples: Mapping[str, Example]
-    notes: Mapping[str, tuple[str, str]]
     defaults: Mapping[str, Any]
     lost: Usage
     running: bool = False
@@ -80,7 +75,6 @@ class Context:
             tallies=store.tallies(),
             elapsed_s=store.elapsed_s,
             examples=examples,
-            notes={} if private else read_notes(store.path),  # a note may quote what is private
             defaults=default_tree(store.header.settings),
             lost=sum(store.lost().values(), Usage()),
             running=holder(store.path) is not None,
@@ -171,17 +165,6 @@ class Context:
 
     def draw(self, chart: Chart) -> Picture | None:
         return draw(chart, "simulated" if self.simulated else "")
-
-
-def read_notes(run: Path) -> dict[str, tuple[str, str]]:
-    """What the user noted of examples, by id: of JSON lines the last that can be read counts."""
-    found = dict[str, tuple[str, str]]()
-    with suppress(OSError), open(run / NOTES, "rb") as file:
-        for line in file.read(_MOST_NOTES).splitlines():
-            with suppress(ValueError, TypeError, KeyError):
-                each = json.loads(line)
-                found[str(each["example"])] = str(each["label"]), str(each["note"])
-    return found
 
 
 def without_credentials(text: str) -> str:

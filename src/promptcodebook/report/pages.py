@@ -103,8 +103,8 @@ def read_asset(name: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Picture:
     """A drawing with its words and its numbers (`rows`, one of `every` points); `size` is its view
-    box, in pixels where `fixed`. `legend` has names and looks. `range`, the ends of x and then of
-    y, is there where a script can read values off the drawing."""
+    box. `legend` has names and looks. `range`, the ends of x and then of y, is there where a script
+    can read values off the drawing."""
 
     title: str
     description: str
@@ -113,7 +113,6 @@ class Picture:
     columns: Sequence[str]
     rows: Sequence[Sequence[str | float]]
     every: int = 1
-    fixed: bool = False
     legend: Sequence[tuple[str, str]] = ()
     x_label: str = ""
     range: tuple[float, float, float, float] | None = None

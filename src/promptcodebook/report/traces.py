@@ -1,13 +1,11 @@
-"""How one rollout is shown: a list of its parts. What a run has on record of one example; and a
-seeded handful of training rollouts, one of each kind, for the report."""
+"""How one rollout is shown: a list of its parts; and a seeded handful of training rollouts, one of
+each kind, for the report."""
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from promptcodebook.base.randomness import keyed_int
@@ -15,14 +13,11 @@ from promptcodebook.base.text import shorten
 from promptcodebook.base.units import number, plural
 from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.policy.policy import prompt_spans
-from promptcodebook.policy.references import kept_state
 from promptcodebook.report.context import Context, ReportSection
-from promptcodebook.report.private import withhold
 from promptcodebook.store.events import Event, Started, Stepped
-from promptcodebook.store.run import RunStore
-from promptcodebook.types import Codebook, Failure, Rewrite, Rollout, Step, Trace, Turn, Variable
+from promptcodebook.types import Codebook, Failure, Rewrite, Rollout, Step, Trace, Variable
 
-_LONG, _SHORT, _TURN = 4000, 1500, 600  # characters shown of a text, and of a turn in a terminal
+_LONG, _SHORT = 4000, 1500  # characters shown of a text
 _MOST_STAGES = 8
 _COLOURS = 6  # of spans; the number beside each tells instincts apart where there are more
 _MOST = 5  # training rollouts shown
@@ -95,19 +90,6 @@ def parts_of_trace(
     return [(name, body) for name, body in parts if body]
 
 
-def plain_texts(parts: NamedTexts) -> Iterator[tuple[str, str]]:
-    """The parts for a terminal: of turns their texts, of an image its name. The prompt and its
-    instincts are left out, since `pco explain` shows those of now above."""
-    for name, body in parts:
-        if name not in ("instincts", "prompt"):
-            yield name, body if isinstance(body, str) else "\n".join(map(_turn_text, body))
-
-
-def _turn_text(turn: Turn) -> str:
-    text = "" if turn.kind == "image" and turn.name else shorten(turn.text, _TURN)
-    return f"{turn.kind} {turn.name}".rstrip() + f": {text}" * bool(text)
-
-
 def judged_parts(
     context: Context, row: str, rollout: Rollout, first: Codebook
 ) -> tuple[str, NamedTexts]:
@@ -159,43 +141,6 @@ class Training:
         rewrites = tuple(r for r in step.rewrites if r.variable in blamed)
         instincts = routed_over(trace.rollout, codebook)
         return cls(step.index, trace, instincts, rewrites, step.reverted)
-
-
-@dataclass(frozen=True, slots=True)
-class ExampleRecord:
-    """`validated` is what the kept policy made of it, `judged` has the verdict's rows."""
-
-    example_id: str
-    trainings: tuple[Training, ...]
-    validated: Rollout | None
-    judged: tuple[tuple[str, Rollout], ...]
-
-
-def read_record(run: Path, example_id: str) -> ExampleRecord | None:
-    """What the run in that folder has of the example; None where it has nothing. Of private data
-    the texts are withheld. Raises RunNotFound, StoreError."""
-
-    def own(rollouts: Sequence[Rollout]) -> tuple[Rollout, ...]:
-        return tuple(r for r in rollouts if r.example_id == example_id)
-
-    with closing(RunStore.open(run)) as store:
-        trained = store.outline().parameters is not None
-        found = store.validation_at(kept_state(store)[1].step) if trained else None
-        validated = own(found.evaluation.rollouts) if found else ()
-        judged = tuple((e.name, r) for e in store.test_evaluations() for r in own(e.rollouts))
-        if store.header.private:
-            validated, judged = withhold(validated), withhold(judged)
-        trainings = list[Training]()
-        codebook = store.started().parameters.codebook if trained else Codebook(())
-        for step in store.steps(traces=True):
-            for trace in (t for t in step.traces if t.rollout.example_id == example_id):
-                alone = replace(step, traces=(trace,))
-                shown = withhold(alone) if store.header.private else alone
-                trainings.append(Training.of(shown, shown.traces[0], codebook))
-            codebook = step.parameters.codebook
-    if not (trainings or validated or judged):
-        return None
-    return ExampleRecord(example_id, tuple(trainings), next(iter(validated), None), judged)
 
 
 def _ranks(trace: Trace, router: str) -> dict[str, float | None]:

@@ -15,14 +15,11 @@ from promptcodebook.calls import Usage
 from promptcodebook.method import state
 from promptcodebook.method.state import entropy, selected_since, utilisation
 from promptcodebook.report.context import Context, ReportSection, state_name
-from promptcodebook.report.pages import Area, Chart, ChartLine, ChartPoint, Picture, render
+from promptcodebook.report.pages import Area, Chart, ChartLine, ChartPoint
 from promptcodebook.store.events import Compared, Event, Started, Stepped, Validated
 from promptcodebook.types import Step, Variable
 
 WINDOW = 10  # Steps that moving figures look back over.
-MOST_COLUMNS = 60  # Columns of the heat map; a longer run has several steps in each.
-_LEFT, _TOP, _CELL_H, _BOTTOM = 34, 6, 18, 40
-_INNER, _NARROW, _WIDE = 900, 15, 36  # Width of all columns, and of each at least and at most.
 
 
 class Earned:
@@ -241,87 +238,3 @@ def codebook_values(context: Context, earned: Earned) -> dict[str, Any]:
         ],
         "usage": context.draw(usage),
     }
-
-
-class RoutingSection(ReportSection):
-    """Which instincts were selected when: a row for each."""
-
-    title, anchor = "Routing over time", "routing"
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._size = len(context.codebook)
-        steps = context.state.step + 1
-        self._steps = max(1, -(-steps // MOST_COLUMNS))
-        self._counts = [[0] * self._size for _ in range(-(-steps // self._steps))]
-        self._rewrites = [[0] * self._size for _ in self._counts]
-        self._cell = max(_NARROW, min(_WIDE, _INNER // max(1, len(self._counts))))
-        self._before = [0] * self._size
-
-    def add(self, event: Event) -> None:
-        if isinstance(event, Started) and event.statistics is not None:
-            self._before = list(event.statistics.selected)
-        if not isinstance(event, Stepped):
-            return
-        step = event.step
-        place = step.index // self._steps
-        while place >= len(self._counts):  # the run continued while it was being read
-            self._counts.append([0] * self._size)
-            self._rewrites.append([0] * self._size)
-        for k, times in enumerate(selected_since(self._before, step.selected)):
-            self._counts[place][k] += times
-        self._before = list(step.selected)
-        for rewrite in step.rewrites:
-            if rewrite.kept and isinstance(rewrite.variable, int):
-                self._rewrites[place][rewrite.variable] += 1
-
-    def values(self) -> Mapping[str, Any]:
-        each = "one step" if self._steps == 1 else f"{self._steps} steps"
-        if not self._counts or not self._size:
-            return {"each": each, "picture": None, "highest": 0.0}
-        # Of a column's routes, the share that held instinct k.
-        select = max(1, int(self.context.setting("select")))
-        shares = [
-            [min(1.0, times / (sum(counts) / select)) if any(counts) else 0.0 for times in counts]
-            for counts in self._counts
-        ]
-        highest = max(max(column) for column in shares) or 1.0
-        return {"each": each, "picture": self._picture(shares, highest), "highest": highest}
-
-    def _picture(self, shares: list[list[float]], highest: float) -> Picture:
-        def step_range(column: int) -> str:
-            first = column * self._steps + 1
-            last = min(first + self._steps - 1, max(first, self.context.state.step + 1))
-            return f"step {first}" if first == last else f"steps {first} to {last}"
-
-        columns = len(shares)
-        width, height = columns * self._cell, self._size * _CELL_H
-        shapes = render(
-            "report/templates/heatmap.svg.jinja",
-            counts=self._counts,
-            rewrites=self._rewrites,
-            shares=shares,
-            top_share=highest,
-            step_range=step_range,
-            steps=self._steps,
-            cell=(self._cell, _CELL_H),
-            size=(width, height),
-            left=_LEFT,
-            top=_TOP,
-            every=max(1, -(-columns // 10)),
-        )
-        rows = [
-            (k, column * self._steps + 1, times, round(shares[column][k], 4))
-            for column, counts in enumerate(self._counts)
-            for k, times in enumerate(counts)
-        ]
-        most = max(range(self._size), key=lambda k: self._before[k])
-        return Picture(
-            "Routing heatmap",
-            f"{self._size} instincts over {columns} columns; the most used is {most}.",
-            (_LEFT + width + 6, _TOP + height + _BOTTOM),
-            shapes,
-            ("instinct", "from step", "selected", "share of routes"),
-            rows,
-            fixed=True,
-        )

@@ -98,16 +98,15 @@ def result_of(context: Context, rows: Sequence[Evaluation]) -> Evaluation | None
 
 class JudgedSection(ReportSection):
     """Every test input, the failures that remain first. Keeps the row that gains are measured from,
-    and the result. With the `key` of a run, inputs link to their pages; `noting` = the user may
-    label them."""
+    and the result. With the `key` of a run, inputs link to their pages."""
 
     title, anchor = "What is still wrong", "test"
 
-    def __init__(self, context: Context, key: str = "", *, noting: bool = False) -> None:
+    def __init__(self, context: Context, key: str = "") -> None:
         super().__init__(context)
         self._rows: list[Evaluation] = []
         self._first = Codebook(())
-        self._key, self._noting = key, noting
+        self._key = key
 
     def add(self, event: Event) -> None:
         match event:
@@ -130,7 +129,7 @@ class JudgedSection(ReportSection):
         pairs = pairs_of(base, result, self.context.reward_range)
         better = [pair for pair in pairs[_CLOSELY:] if pair.change == "better"][:_BETTER]
         return {
-            **{"empty": "", "key": self._key, "noting": self._noting, "tally": tally(pairs)},
+            **{"empty": "", "key": self._key, "tally": tally(pairs)},
             **{"base": base.name, "result": result.name, "pairs": pairs, "most": _MOST_ROWS},
             **{"first": self._first, "closely": (*pairs[:_CLOSELY], *better)},
             **{"failure_text": failure_text, "judged_parts": judged_parts},

@@ -24,7 +24,6 @@ from itertools import chain
 from operator import add, itemgetter, mul
 from typing import Any
 
-from promptcodebook.base.intervals import Interval, mean_interval
 from promptcodebook.calls import LM, Message, Request, Tree, Usage
 from promptcodebook.errors import LMError, PolicyError, import_extra
 from promptcodebook.types import Codebook, Example, Expected, Ranking, Route
@@ -274,7 +273,7 @@ def whole_numbers(np: Any, weights: Any, digits: int) -> tuple[float, tuple[tupl
 # The distilled router.
 
 # Weight of a route that the encoder gave when θ or the codebook had other texts.
-OLDER, FOLDS = 0.25, 5
+OLDER = 0.25
 # Prior variance of an instinct's own constant, beside φ·φ = 1; weights are whole thousandths.
 _CONSTANT, _DIGITS, _RIDGES = 1.0, 1000, (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
@@ -289,28 +288,14 @@ class Imitated:
     weight: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """The share of inputs with the same set, and the mean share of instincts that are in both."""
-
-    exact: Interval
-    overlap: Interval
-
-
-def agreement(routes: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> Agreement:
-    """Of two routers on the same inputs, in the same order."""
-    pairs = [(set(a), set(b)) for a, b in zip(routes, others, strict=True)]
-    exact = [float(a == b) for a, b in pairs]
-    overlap = [len(a & b) / len(a | b) if a | b else 1.0 for a, b in pairs]
-    return Agreement(mean_interval(exact), mean_interval(overlap))
-
-
 def distil(routes: Sequence[Imitated], size: int, select: int) -> Ranking:
     """The ranking that imitates the routes best, for a codebook of `size`. Raises MissingExtra
     without numpy."""
     np = import_extra("numpy", "a distilled router", "router")
     pools = import_extra("threadpoolctl", "a distilled router", "router")
-    by_example = _by_example(routes)
+    by_example: defaultdict[str, list[Imitated]] = defaultdict(list)
+    for route in routes:
+        by_example[route.example_id].append(route)
     vocabulary = Vocabulary.of([own[0].input for own in by_example.values()])
     x, y = np.zeros((len(by_example), BUCKETS)), np.zeros((len(by_example), size))
     weights = np.zeros(len(by_example))
@@ -343,32 +328,3 @@ def distil(routes: Sequence[Imitated], size: int, select: int) -> Ranking:
         outcomes=len(by_example),
         kind="distilled",
     )
-
-
-def cross_agreement(
-    routes: Sequence[Imitated], texts: Sequence[str], select: int
-) -> Agreement | None:
-    """With the encoder on examples held out of the fit, in five folds; None below ten examples."""
-    by_example = _by_example(routes)
-    names = sorted(by_example)
-    if len(names) < 2 * FOLDS:
-        return None
-    ours: list[tuple[int, ...]] = []
-    theirs: list[tuple[int, ...]] = []
-    for fold in range(FOLDS):
-        inside = set(names[fold::FOLDS])
-        others = [route for route in routes if route.example_id not in inside]
-        ranker = Ranker(distil(others, len(texts), select), texts)
-        for name in sorted(inside):
-            most = max(route.weight for route in by_example[name])
-            last = [route for route in by_example[name] if route.weight == most][-1]
-            ours.append(ranker.choose(last.input, select))
-            theirs.append(last.indices)
-    return agreement(ours, theirs)
-
-
-def _by_example(routes: Sequence[Imitated]) -> Mapping[str, Sequence[Imitated]]:
-    found: defaultdict[str, list[Imitated]] = defaultdict(list)
-    for route in routes:
-        found[route.example_id].append(route)
-    return found

@@ -20,7 +20,7 @@ from promptcodebook.config.schema import RoleSettings, RouterSettings
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.policy import Composer, OffPolicy, RoutedCall, Router
 from promptcodebook.method.state import State
-from promptcodebook.routing.outcomes import OutcomeModel, Posterior, Priors, RouteLimits, off_policy
+from promptcodebook.routing.outcomes import OutcomeModel, Posterior, RouteLimits, off_policy
 from promptcodebook.routing.ranking import Embedder, Features, chosen, dot
 from promptcodebook.types import Codebook, Example, Expected, Outcome, Route, Step, Trace
 
@@ -39,15 +39,9 @@ def make_router(config: Config, examples: Sequence[Example], composer: Composer,
     repeats = not steady if config.router.repeats == "auto" else config.router.repeats == "yes"
     embedder = None if config.router.features == "words" else Embedder(lm)
     inputs = {example.id: example.input for example in examples}
-    model = OutcomeModel(inputs, priors=priors_of(config))
+    model = OutcomeModel(inputs)
     media = {example.id: example.media for example in examples if config.router.images}
     return OutcomeRouter(config.router, config.select, model, repeats, embedder, media)
-
-
-def priors_of(config: Config) -> Priors:
-    # What takes an instinct's place from a pool has nothing of it.
-    swapped = config.update.pool and not config.update.text_updates
-    return Priors(kept=0.0) if swapped else Priors()
 
 
 def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> list[Outcome]:

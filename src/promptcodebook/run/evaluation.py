@@ -69,8 +69,18 @@ class Sample:
 
 @dataclass(frozen=True)
 class Assessment:
-    """Figures, and the reward of every example by its id; `kind` is the row that was evaluated,
-    `scored_by` the reward in words ('' = unknown), `replies` where its replies are from."""
+    """What an evaluation came to.
+
+    - `name`: that of the policy or run.
+    - `evaluation`: every rollout, and so the reward of every example by its id.
+    - `row`: the figures: mean reward with its 95 % interval, calls and tokens per query.
+    - `models`: the model's spec of each role that was asked.
+    - `simulated`: whether a simulated model answered.
+    - `runs`: sampled runs per example (1 = one, greedy).
+    - `reward_range`: the least and the greatest reward (0 to 1).
+    - `kind`: the row that was evaluated ("learned").
+    - `scored_by`: the reward in words ('' = unknown).
+    - `replies`: where replies that were not asked for again are from ('')."""
 
     name: str
     evaluation: Evaluation
@@ -209,7 +219,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`gain` is the mean of a - b over the examples of both, with its 95 % interval."""
+    """Two policies on the same examples.
+
+    - `a`, `b`: the name and the rewards by example id of each.
+    - `gain`: the mean of a - b over the examples of both, with its 95 % interval."""
 
     a: Side
     b: Side
@@ -217,7 +230,8 @@ class Comparison:
 
     @classmethod
     def of(cls, a: Side, b: Side) -> Comparison:
-        """Raises DataError where they cannot be compared, or there is no example."""
+        """The comparison of two sides. Raises DataError where they cannot be compared, or there is
+        no example."""
         require_comparable(a, b)
         if not a.rewards:
             raise DataError("there is no example to compare on", hint="pco eval REF --json")

@@ -1,25 +1,14 @@
-"""A run as data frames: what each update came to, and every rollout on record."""
+"""A run as a data frame: every rollout on record."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from statistics import fmean
 from typing import Any
 
-from promptcodebook.method.state import entropy, utilisation
-from promptcodebook.policy.references import kept_state
 from promptcodebook.store.events import Broke, Stepped, Validated
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Step, Trace
 
-# Columns of the history. `update` 0 is the untrained policy; `reward` and `penalty` are means over
-# the update's examples, `entropy` (bits) and `utilisation` of all selections so far; `validation`
-# is the score of the policy as the update left it, `kept` whether it is deployed.
-HISTORY = (
-    "update", "epoch", "epsilon", "reward", "penalty", "failed", "rewritten", "refused", "entropy",
-    "utilisation", "validation", "scope", "kept",
-)  # fmt: skip
 # Columns of the rollouts. `row` is the verdict's row on the test split, '' elsewhere; `update` is
 # the one that a rollout of training was made for, or after which the policy was validated.
 ROLLOUTS = (
@@ -27,38 +16,6 @@ ROLLOUTS = (
     "feedback", "critic", "critique", "penalty", "failure", "truncated", "calls", "tokens", "cost",
 )  # fmt: skip
 _TEXTS = ("prompt", "output", "feedback", "critique", "failure")  # what may quote private data
-
-
-def history_rows(store: RunStore) -> Iterator[dict[str, Any]]:
-    """A row for each update, and one for the untrained policy before them."""
-    state = store.outline()
-    if state.parameters is None:
-        return
-    kept = kept_state(store)[1].step
-    marks = {mark.step: mark for mark in state.validations}  # the last of a step counts
-
-    def validated(step: int) -> dict[str, Any]:
-        mark = marks.get(step)
-        known = {} if mark is None else {"validation": mark.score, "scope": mark.scope}
-        return {"update": step + 1, **known, "kept": step == kept}
-
-    yield validated(-1)
-    for step in store.steps(traces=True):
-        rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
-        penalties = [t.penalty for t in step.traces if t.verdict is not None]
-        fates = Counter(r.kept and r.variable not in step.reverted for r in step.rewrites)
-        yield {
-            "epoch": step.epoch + 1,
-            "epsilon": step.epsilon,
-            "reward": fmean(rewards) if rewards else None,
-            "penalty": fmean(penalties) if penalties else None,
-            "failed": sum(t.rollout.failure is not None for t in step.traces),
-            "rewritten": fates[True],
-            "refused": fates[False],
-            "entropy": entropy(step.selected),
-            "utilisation": utilisation(step.selected),
-            **validated(step.index),
-        }
 
 
 def rollout_rows(store: RunStore) -> Iterator[dict[str, Any]]:

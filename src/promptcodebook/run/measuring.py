@@ -36,10 +36,7 @@ from promptcodebook.policy.references import NO_VERDICT, deployed_of
 from promptcodebook.progress import Listener, ProgressLine, counter, silent
 from promptcodebook.routing.ranking import (
     OLDER,
-    Agreement,
     Imitated,
-    agreement,
-    cross_agreement,
     distil,
 )
 from promptcodebook.run.evaluation import Sample
@@ -273,15 +270,13 @@ class Needs:
 @dataclass(frozen=True, slots=True)
 class Distillation:
     """The distilled policy, the training inputs it learned from (`fresh` of them asked for now),
-    how it agrees with the encoder on inputs held out of the fit (`cross`) and on validation, and
-    the `difference` in reward there (distilled - encoder). `per_query` are their calls."""
+    and the `difference` in reward on validation (distilled - encoder). `per_query` are their
+    calls."""
 
     file: PolicyFile
     inputs: int
     fresh: int
     margin: float
-    cross: Agreement | None
-    validation: Agreement | None = None
     difference: Interval | None = None
     per_query: tuple[float, float] = (0.0, 0.0)
 
@@ -295,8 +290,6 @@ class Distillation:
         return {
             "inputs": self.inputs,
             "fresh": self.fresh,
-            "cross_validated": self.cross and asdict(self.cross),
-            "validation": self.validation and asdict(self.validation),
             "difference": self.difference and asdict(self.difference),
             "calls_per_query": {"distilled": self.per_query[0], "encoder": self.per_query[1]},
             "margin": self.margin,
@@ -405,31 +398,28 @@ class Distiller:
             for example, route in zip(self.fresh, found, strict=True)
             if not route.fallback
         ]
-        routes, texts = [*self._logged, *fresh], file.parameters.codebook.texts
-        ranking, (low, high) = distil(routes, len(texts), file.select), config.reward_range
+        ranking = distil([*self._logged, *fresh], len(file.codebook), file.select)
+        low, high = config.reward_range
         return Distillation(
             file=file.with_router(ranking),
             inputs=ranking.outcomes,
             fresh=len(fresh),
             margin=self._needs.margin * (high - low),
-            cross=cross_agreement(routes, texts, file.select),
         )
 
     async def _judged(self, made: Distillation) -> Distillation:
-        """With agreement and difference on validation. Policies without answers are an error."""
+        """With the difference on validation. Policies without answers are an error."""
         subject, config, n = self.subject, self.subject.assembled.config, len(self.validation)
-        evaluations, routes = list[Evaluation](), list[list[tuple[int, ...]]]()
+        evaluations = list[Evaluation]()
         for name, file in (("encoder", subject.file), ("distilled", made.file)):
             deployed = deployed_of(file, subject.assembled)
             evaluator = subject.assembled.evaluator()
             found = await evaluator.evaluate(name, deployed, self.validation, "val")
             require_answers(found.rollouts, n // 2, f"{name}: ")
             evaluations.append(found)
-            routes.append([() if r.route is None else r.route.indices for r in found.rollouts])
         encoder, ours = evaluations
         return replace(
             made,
-            validation=agreement(routes[1], routes[0]),
             difference=paired_interval(ours.rewards, encoder.rewards, config.reward_range),
             per_query=(ours.usage.calls / n, encoder.usage.calls / n),
         )

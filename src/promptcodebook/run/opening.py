@@ -436,10 +436,10 @@ def _require_unfinished(
 
 
 def code_files(plan: Plan) -> dict[str, str]:
-    """SHA-256 of the pool and of each file of code that the settings name, by its name in them, and
+    """SHA-256 of each file of code that the settings name, by its name in them, and
     of those beside it that it imports."""
     config, base = plan.config, plan.sources.base
-    found = {pool: file_digest(base / pool)} if (pool := config.update.pool) else dict[str, str]()
+    found = dict[str, str]()
     if config.task:
         return found
     for text in texts_in([config.reward, config.executor, plan.sources.executor]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,7 +25,7 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Best, kept_state, require_trust, resolve
 from promptcodebook.progress import Listener, watch
-from promptcodebook.run.frames import HISTORY, ROLLOUTS, history_rows, rollout_rows
+from promptcodebook.run.frames import ROLLOUTS, rollout_rows
 from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run
 from promptcodebook.run.verdict import Conclusion, VerdictRow
 from promptcodebook.store.events import PromptCandidate
@@ -46,13 +46,20 @@ _ROLES = "a mapping such as {'critic': 'openai/x'}"
 class Run:
     """A finished (or resumable) run: its policy, its best score, what it cost.
 
-    `ended` is 'finished', 'early_stop', 'target', 'budget', 'interrupted' or, where the error that
-    ended it has the run, 'failed'; while another process writes it, 'running'. `verdict` is the
-    plain sentence on the test split, or what is missing when the run stopped before it. `settings`
-    are those of an optimizer of others, its own defaults included; `candidates` the prompts that it
-    tried, in order, with their scores on validation. `sources` are the objects that the run was
-    made with, `file` is the policy file (None = there is none). `simulated` = figures must say so.
-    """
+    - `id`, `path`, `name`: its id, its folder, and the name that it was given ('').
+    - `ended`: 'finished', 'early_stop', 'target', 'budget', 'interrupted' or, where the error that
+      ended it has the run, 'failed'; while another process writes it, 'running'.
+    - `verdict`: the sentence on the test split, or what is missing when the run stopped before it.
+    - `worth`: whether the learned policy is worth deploying (None = not known).
+    - `best`: the step whose state is deployed, and its score on validation.
+    - `usage`, `lost`: what answered calls took by role; what calls without an answer may have cost.
+    - `tallies`: how often each incident happened, by name.
+    - `learned`, `file`: the policy, opened when asked for, and its file (None = there is none).
+    - `conclusion`, `stop`: the figures behind the verdict; what ended the run early, if anything.
+    - `budget`, `settings`: its limits; the settings of an optimizer of others, defaults included.
+    - `candidates`: the prompts that such an optimizer tried, in order, with validation scores.
+    - `sources`: the objects that the run was made with.
+    - `simulated`: whether a simulated model answered: figures must say so."""
 
     id: str
     path: Path
@@ -140,24 +147,13 @@ class Run:
         return self.spent.cost
 
     @property
-    def history(self) -> Any:
-        """What each update came to, as a pandas DataFrame: the columns of `HISTORY` in
-        `run/frames.py`. Raises MissingExtra when pandas is not installed."""
-        return self._frame("history", history_rows, HISTORY)
-
-    @property
     def rollouts(self) -> Any:
         """Every rollout on record, of training, validation and the verdict's rows, as a pandas
         DataFrame: the columns of `ROLLOUTS` in `run/frames.py`; without texts where the data are
         private. Raises MissingExtra when pandas is not installed."""
-        return self._frame("rollouts", rollout_rows, ROLLOUTS)
-
-    def _frame(
-        self, name: str, rows: Callable[[RunStore], Iterator[Any]], columns: Sequence[str]
-    ) -> Any:
-        pandas = errors.import_extra("pandas", f"run.{name}", "pandas")
+        pandas = errors.import_extra("pandas", "run.rollouts", "pandas")
         with closing(RunStore.open(self.path)) as store:
-            return pandas.DataFrame(list(rows(store)), columns=columns)
+            return pandas.DataFrame(list(rollout_rows(store)), columns=ROLLOUTS)
 
     def explain(self, x: str | Mapping[str, object]) -> Explanation:
         """Route, instincts, prompt and reasons for one input; known replies are not asked again."""

@@ -129,7 +129,7 @@ class Conclusion:
             typed = f"pco prompt {run} --row {shell(use.name)}{asked}"
             typed = f"pco serve {run}" if use is learned and use.prompt is None else typed
         if self.worth:
-            advice = f"Put {title} to use."
+            advice = f"Deploy {title}."
         elif remark := answers_remark(learned.score.n, cut=learned.truncated, empty=learned.empty):
             advice = remark
         elif use is not None:
@@ -543,7 +543,7 @@ def _would_tell(gain: Interval | None) -> str:
     if gain is None or gain.n < ENOUGH:
         return f"Add test inputs: a verdict takes at least {ENOUGH}."
     if gain.mean <= 0:
-        return "Read the answers that are still wrong, then train longer or mend the reward."
+        return "Read the answers that are still wrong, then train longer or fix the reward."
     if gain.low > 0:
         return "A row that takes no more calls may do as well. More test inputs would tell."
     needed = gain.n * (1 - gain.low / gain.mean) ** 2  # its width shrinks as the root of n grows

@@ -44,12 +44,18 @@ _LAYOUT = Layout(
 @dataclass(frozen=True, slots=True)
 class Effect:
     """What instinct k adds to the reward of the inputs that are routed to it: the mean difference
-    between their route and the same route without k, paired, with its 95 % interval. `rewards` are
-    those two by example id (None = the rollout failed, and the mean leaves its pair out);
-    `examples` is how many inputs were routed, `unrouted` how many could not be. `difference` and
-    `means` (with, without) are None where no pair is whole. `usage` is what all these rollouts
-    took; `policy` the digest of the policy file; `at` is ISO 8601; `data` the split's
-    fingerprint."""
+    between their route and the same route without k, paired, with its 95 % interval.
+
+    - `instinct`, `text`: k and its wording.
+    - `split`: where the inputs are from.
+    - `examples`, `unrouted`: how many inputs were routed, and how many could not be.
+    - `rewards`: with and without k by example id (None = the rollout failed, and the mean leaves
+      its pair out).
+    - `difference`, `means`: with - without, and (with, without); None where no pair is whole.
+    - `models`, `simulated`, `scored_by`: who was asked, whether simulated, and the reward in words.
+    - `usage`: what all these rollouts took.
+    - `policy`, `at`, `data`: the digest of the policy file, the time (ISO 8601), the split's
+      fingerprint."""
 
     instinct: int
     text: str
@@ -113,7 +119,7 @@ def signed(interval: Interval) -> str:
 
 
 class EffectStore:
-    """One run's effects, to write; `again` = what to type after a full disk. RunBusy."""
+    """One run's effects, to write; `again` = what to type after a full disk. Raises RunBusy."""
 
     def __init__(self, run: Path, again: str) -> None:
         folder = run / EFFECTS
@@ -133,7 +139,8 @@ class EffectStore:
         return replace(StackResources.of_one_budget(), log=log, recorded_replies=run, ledger=ledger)
 
     def add(self, effect: Effect) -> None:
-        """Keeps it; an earlier answer to the same question makes room. DiskFull, StoreError."""
+        """Keeps it; an earlier answer to the same question makes room. Raises DiskFull or
+        StoreError."""
         # Which instinct of which policy, on which inputs, asking and scoring whom.
         question = (
             *(effect.instinct, effect.policy, effect.split, effect.data, effect.examples),
@@ -150,7 +157,7 @@ class EffectStore:
 
 
 def read_effects(run: Path) -> list[Effect]:
-    """All that are kept of a run, in the order in which they were measured. StoreError."""
+    """All that are kept of a run, in the order in which they were measured. Raises StoreError."""
     refuse_links(run)
     refuse_links(run / EFFECTS)
     path = run / EFFECTS / _EFFECTS

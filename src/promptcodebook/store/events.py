@@ -192,7 +192,8 @@ def unpack_event(
     kind: str, light: bytes, bulk: bytes | None = None, *, texts: bool = True
 ) -> Event:
     """The event of a row: without traces and with slim rollouts where `bulk` was not fetched.
-    Without `texts` traces keep their figures alone. StoreError: damaged, or of an unknown kind."""
+    Without `texts` traces keep their figures alone. Raises StoreError for one that is damaged or of
+    an unknown kind."""
     if kind not in _KINDS:
         raise StoreError(
             f"the run holds an event of unknown kind {kind!r}",

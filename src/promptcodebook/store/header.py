@@ -141,7 +141,7 @@ def run_id(task: str, now: datetime) -> str:
 
 
 def check_run_name(name: str) -> str:
-    """The name. ConfigError for one that could not be typed where a run is asked for."""
+    """The name. Raises ConfigError for one that could not be typed where a run is asked for."""
     if name and (not _NAME.fullmatch(name) or name == "last" or name.endswith(".json")):
         raise ConfigError(
             f"a run cannot be called {name!r}",

@@ -145,7 +145,8 @@ class AttemptFile:
         self._free = list(reversed(range(self._count)))
 
     def begin(self, role: Role, most: Usage) -> int:
-        """Returns its slot once it would survive kill -9. DiskFull: no reply could be kept."""
+        """Returns its slot once it would survive kill -9. Raises DiskFull when no reply could be
+        kept."""
         self._writer.require_room()
         cost = math.nan if most.cost is None else most.cost
         with self._door:
@@ -251,7 +252,7 @@ class AttemptFile:
 class Journal:
     """A file whose layout holds `BOOKS`, open for writing, and the attempts in flight beside it, in
     a folder of its own; made with `first` in it. It takes over the folder's `lock`. `again` is what
-    to type after a full disk. DiskFull, StoreError."""
+    to type after a full disk. Raises DiskFull or StoreError."""
 
     def __init__(
         self,

@@ -42,8 +42,9 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 def refuse_links(folder: Path) -> None:
-    """StoreError where something in a run's folder is neither a plain file nor a folder. A folder
-    may be anybody's: what is read or written through a link in it is another file of the user's."""
+    """Raises StoreError where something in a run's folder is neither a plain file nor a folder. A
+    folder may be anybody's: what is read or written through a link in it is another file of the
+    user's."""
     plain = (stat.S_IFREG, stat.S_IFDIR)
     try:
         with os.scandir(folder) as all_of_it:
@@ -86,7 +87,8 @@ class RunLock:
 
 
 def lock_effects(run: Path) -> RunLock:
-    """Held while instincts of the run are measured, in the folder for that. RunBusy, StoreError."""
+    """Held while instincts of the run are measured, in the folder for that. Raises RunBusy or
+    StoreError."""
     refuse_links(run)
     return RunLock(run / EFFECTS, f"an instinct of the run {run.name} is being measured")
 

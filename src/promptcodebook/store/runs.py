@@ -222,7 +222,7 @@ def run_folders(runs_dir: Path) -> list[Path]:
 
 
 def find_run(runs_dir: Path, ref: str) -> Path:
-    """By id or its unique beginning, path, 'last', or name (the latest). RunNotFound."""
+    """By id or its unique beginning, path, 'last', or name (the latest). Raises RunNotFound."""
     if "/" in ref or ref in (".", ".."):
         if (Path(ref) / locks.FILE).is_file():
             return Path(ref)
@@ -255,7 +255,8 @@ def find_run(runs_dir: Path, ref: str) -> Path:
 
 
 def remove_run(path: Path) -> None:
-    """Deletes a run's folder. RunBusy while it is written or measured, RunNotFound for no run's."""
+    """Deletes a run's folder. Raises RunBusy while it is written or measured, and RunNotFound for a
+    folder that is no run's."""
     if not (path / locks.FILE).is_file():
         raise RunNotFound(f"there is no run at {path}", hint=_LIST)
     if path.is_symlink():  # what lies at its other end may be another run

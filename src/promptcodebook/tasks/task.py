@@ -73,8 +73,8 @@ def task_names() -> tuple[str, ...]:
 
 def load_task(name: str, data_dir: Path | None = None) -> Task:
     """A ready-made task with its data, from `data_dir`, else from $PCO_DATA, else as it ships.
-    TaskError for an unknown name, for a package that cannot be loaded or that offers no Task, and
-    for data that is not there (it says which file)."""
+    Raises TaskError for an unknown name, for a package that cannot be loaded or that offers no
+    Task, and for data that is not there (it says which file)."""
     entry = entry_point(GROUP, name, TaskError, "a task ")
     if entry is None:
         known = task_names()

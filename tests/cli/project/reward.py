@@ -5,8 +5,6 @@ Return a number in reward_range (0 to 1 unless pco.toml says otherwise), or a Sc
 tells the critic what was wrong: the more precise the feedback, the better the codebook learns.
 """
 
-from __future__ import annotations
-
 import promptcodebook as pco
 
 

@@ -59,7 +59,7 @@ if mode == "lines":
             warn()
         if row["input"] == "crash":
             sys.exit(3)
-        said = ask(row["input"], url=asked["base_url"], key=asked["api_key"])
+        reply = ask(row["input"], url=asked["base_url"], key=asked["api_key"])
         if "before" in how and (alone or number == 1):
             warn()
         if "slow" in how:  # the answer comes much later than the line before it
@@ -67,8 +67,8 @@ if mode == "lines":
         named = {"id": asked["id"]} if "echo" in how else {}
         if "dies" in how:
             sys.exit(4)
-        answer = {**named, "output": said, "fields": {"pid": os.getpid()}}
-        sys.stdout.write((said if "plain" in how else json.dumps(answer)) + "\n")
+        answer = {**named, "output": reply, "fields": {"pid": os.getpid()}}
+        sys.stdout.write((reply if "plain" in how else json.dumps(answer)) + "\n")
         if "after" in how and (alone or number == 1):
             warn()
         sys.stdout.flush()
@@ -117,10 +117,10 @@ if mode == "crashes":
 if mode == "floods":
     for _ in range(4000):
         sys.stdout.write("x" * 1000 + "\n")
-said = "" if mode == "silent" else ask(row["input"])
+reply = "" if mode == "silent" else ask(row["input"])
 if mode == "twice":
-    said = ask(f"Say again: {said}")
+    reply = ask(f"Say again: {reply}")
 if mode == "nothing":
     sys.exit(0)
-result = {"output": said, "fields": {"row": row, "env": sorted(os.environ)}}
+result = {"output": reply, "fields": {"row": row, "env": sorted(os.environ)}}
 sys.stdout.write(f"on the way\n{json.dumps(result)}\n")

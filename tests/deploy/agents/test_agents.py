@@ -1,7 +1,5 @@
 """Agents that are trained as they are: what they are asked, what they see, and how they end."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import io
@@ -23,7 +21,8 @@ from promptcodebook.errors import ConfigError, ExecutorError, LMError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.types import Prompt, Turn
-from tests.build.agents import EXAMPLE, SCRIPT, SYSTEM, act, answer, in_process, said, turns
+from tests.build.agents import EXAMPLE, SCRIPT, SYSTEM, act, answer, in_process, texts, turns
+from tests.build.cases import table
 from tests.build.clock import Clock, is_alive, until
 
 LARGE = f"data:image/jpeg;base64,{'/9j/' * 50_000}"
@@ -57,7 +56,7 @@ async def test_the_composed_prompt_stands_where_the_agent_has_its_own(
 ) -> None:
     lm = ScriptedLM().enqueue("P")
     output = await answer(agent, lm)
-    assert output.text == "P" and said(lm) == [system, "Where is my parcel?"]
+    assert output.text == "P" and texts(lm) == [system, "Where is my parcel?"]
     assert [(s.input, s.output) for s in output.trace] == [("user: Where is my parcel?", "P")]
 
 
@@ -70,7 +69,7 @@ async def test_each_stage_gets_its_own_prompt_and_what_a_user_says_is_data() -> 
     agent = in_process(both, present={"plan": "Plan it.", "solve": "Solve it by the plan."})
     prompts = Prompt.of_stages({"plan": "Think.", "solve": "Do."})
     output = await answer(agent, lm, prompts)
-    assert said(lm, 0) == ["Think.", "{{pco}} and {{pco:plan}}"] and said(lm) == ["Do.", "a plan"]
+    assert texts(lm, 0) == ["Think.", "{{pco}} and {{pco:plan}}"] and texts(lm) == ["Do.", "a plan"]
     assert [stage.name for stage in output.trace] == ["plan", "solve"]
     assert agent.stages == ("plan", "solve")
 
@@ -80,13 +79,13 @@ async def test_two_stages_in_one_request_are_both_recorded() -> None:
     prompts = Prompt.of_stages({"plan": "Think of {{pco:solve}}.", "solve": "Do."})
     output = await answer(in_process(act("{{pco:plan}} {{pco:solve}}")), lm, prompts)
     assert [stage.name for stage in output.trace] == ["plan + solve"]
-    assert said(lm)[0] == "Think of {{pco:solve}}. Do."
+    assert texts(lm)[0] == "Think of {{pco:solve}}. Do."
     both = in_process(
         act("Plan it. Solve it. Plan it."), present={"plan": "Plan it.", "solve": "Solve it."}
     )
     output = await answer(both, lm, Prompt.of_stages({"plan": "Solve it.", "solve": "Do."}))
     assert [stage.name for stage in output.trace] == ["plan + solve"]
-    assert said(lm)[0] == "Solve it. Do. Plan it."
+    assert texts(lm)[0] == "Solve it. Do. Plan it."
 
 
 async def test_a_trajectory_keeps_tool_calls_and_their_results() -> None:
@@ -162,7 +161,7 @@ async def test_a_stream_and_openai_s_newer_wire_say_the_same(wire: str) -> None:
 
     lm = ScriptedLM().reply_with(lambda request: f"P{len(lm.history)}")
     output = await answer(in_process(stream), lm)
-    assert output.text == ("P1" if wire == "responses" else "P1|P2") and said(lm)[0] == "Say P."
+    assert output.text == ("P1" if wire == "responses" else "P1|P2") and texts(lm)[0] == "Say P."
 
 
 async def twice(client: openai.AsyncOpenAI, example: pco.Example) -> str:
@@ -281,14 +280,7 @@ async def rollouts(agent: pco.Agent, count: int = 6) -> list[pco.Output | Execut
 
 @pytest.mark.parametrize(
     "when",
-    [
-        "never",
-        "banner",
-        "before",
-        "before slow",
-        "next slow",
-        "after",
-    ],
+    table(__file__, "an_agent_that_leaves_out_the_id_answers_one_rollout_with_its_last_line"),
 )
 async def test_an_agent_that_leaves_out_the_id_answers_one_rollout_with_its_last_line(
     when: str, tmp_path: Path
@@ -481,8 +473,8 @@ async def test_an_agent_that_reads_no_row_is_found_or_its_question_is_replaced()
     await in_process(asks).check(EXAMPLE, EXAMPLE)
     lm = ScriptedLM().enqueue("a", "P")
     await answer(in_process(asks, question=" Why?\n"), lm)
-    assert said(lm, 0) == ["Say P. Why?", f"Tell me: {EXAMPLE.input}"]
-    assert said(lm, 1) == ["Say P.", EXAMPLE.input]
+    assert texts(lm, 0) == ["Say P. Why?", f"Tell me: {EXAMPLE.input}"]
+    assert texts(lm, 1) == ["Say P.", EXAMPLE.input]
     assert not lm.history[1].sampling.extra, "how replies are drawn is the run's"
 
 

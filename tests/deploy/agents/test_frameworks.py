@@ -1,7 +1,5 @@
 """The agents of examples/agents, by their real packages, against a model that calls their tool."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -47,8 +45,8 @@ class Clerk:
         return self._call("stock", {"item": "lamp"})
 
     def _is_answer(self, message: Message) -> bool:
-        said = message.content.lower()
-        return message.role in ("tool", "user") and "none" in said
+        text = message.content.lower()
+        return message.role in ("tool", "user") and "none" in text
 
     def _call(self, name: str, arguments: dict[str, str]) -> Reply:
         function = {"name": name, "arguments": json.dumps(arguments)}
@@ -91,5 +89,5 @@ async def test_an_agent_of_a_framework_is_trained_as_it_is(
     assert first.role == "system" and "Say it in Greek." in first.content
     assert PRESENT not in first.content and "{{pco}}" not in first.content
     called = [stage.output for stage in output.trace]
-    assert any(said.startswith("stock(") and "lamp" in said for said in called)
+    assert any(call.startswith("stock(") and "lamp" in call for call in called)
     assert os.environ.get("OPENAI_BASE_URL") is None

@@ -1,27 +1,38 @@
-"""`pco batch`: what comes out, what is refused, and how it goes on where it stopped."""
+"""Batches over files of every format: rows in, rows out, and what is done again."""
 
-from __future__ import annotations
-
+import csv
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as arrow
+import pyarrow.parquet as parquet
 import pytest
 
+from promptcodebook.deploy.batch.rows import (
+    RowResult,
+    added_names,
+    survey,
+    write_output,
+)
 from promptcodebook.deploy.batch.rows import RowResult as Answered
 from promptcodebook.deploy.batch.session import BatchJob, BatchSession
-from promptcodebook.errors import RunBusy
+from promptcodebook.errors import DataError, RunBusy
 from promptcodebook.policy.file import read_policy_file
 from tests.build.batch import answering, read_lines, write_rows
 from tests.build.cli import Result, pco, served
 from tests.build.server import Server, fails
 
 
-def batch(folder: Path, server: Server, *more: str, out: str = "out.jsonl") -> Result:
+def batch(
+    folder: Path, server: Server, *more: str, out: str = "out.jsonl", cache: str = "false"
+) -> Result:
     source = more[:1] if more and not more[0].startswith("-") else ()
     where, rest = ("p.json", *(source or ("in.jsonl",)), out), more[len(source) :]
-    return pco("batch", *where, "--lm", server.spec, "--set", "cache=false", *rest, cwd=folder)
+    return pco("batch", *where, "--lm", server.spec, "--set", f"cache={cache}", *rest, cwd=folder)
 
 
 def test_every_row_comes_out_in_its_order_with_answer_route_and_error(
@@ -41,18 +52,18 @@ def test_every_row_comes_out_in_its_order_with_answer_route_and_error(
     assert sorted(file.name for file in work.iterdir()) == ["in.jsonl", "out.jsonl", "p.json"]
 
 
-def test_a_row_that_fails_is_recorded_and_asked_again_by_retry(work: Path) -> None:
+def test_a_row_that_fails_is_recorded_and_asked_again_by_restart_alone(work: Path) -> None:
     write_rows(work / "in.jsonl", 30)
     server, answers = answering(fails_on=("is 4?", "is 19?"))
     with served(server):
-        first = batch(work, server)
-        assert first.code == 1 and "2 of 30 rows failed" in first.out and "--retry" in first.out
+        first = batch(work, server, cache="true")
+        assert first.code == 1 and "2 of 30 rows failed" in first.out and "--restart" in first.out
         failed = {row["n"]: row for row in read_lines(work / "out.jsonl") if row["error"]}
         assert sorted(failed) == [4, 19]
         assert failed[4]["answer"] is None and "RequestRefused at execute" in failed[4]["error"]
         answers.fails_on = ()
         before = len(answers.asked)
-        second = batch(work, server, "--retry", "--json")
+        second = batch(work, server, "--restart", "--json", cache="true")
     assert second.code == 0, second.err
     asked = [question for question in answers.asked[before:] if question]
     assert sorted(asked) == ["How far is 19?", "How far is 4?"]
@@ -149,7 +160,6 @@ def test_what_is_under_way_is_not_mixed_with_another_job(work: Path, server: Ser
     changed = batch(work, server, "--set", "roles.executor.temperature=0.5")
     changed.error(2, "roles.executor.temperature is different", "--restart")
     batch(work, server, "--prefix", "x_").error(2, "prefix is different")
-    batch(work, server, "--retry").error(2, "no failed rows to ask again")
     text = (work / "p.json").read_text()
     (work / "p.json").write_text(text.replace('"seed": 0', '"seed": 1'))
     batch(work, server).error(2, "REF is another policy")
@@ -204,14 +214,12 @@ def test_a_finished_output_is_not_made_again_by_accident(work: Path, server: Ser
     for name in ("lock", ".job.json.k3x"):  # left by a process that died before it began
         (part / name).touch()
     assert batch(work, server).code == 0
-    batch(work, server).error(2, "out.jsonl is there already", "--retry", "--restart")
-    write_rows(work / "other.jsonl", 4)
-    batch(work, server, "other.jsonl", "--retry").error(2, "was not made of")
+    batch(work, server).error(2, "out.jsonl is there already", "--restart")
     assert not (work / "out.jsonl.part").exists()
     assert server.calls == 6
 
 
-@pytest.mark.parametrize("more", [(), ("--restart",), ("--retry",)])
+@pytest.mark.parametrize("more", [(), ("--restart",)])
 def test_the_rows_are_not_overwritten_with_their_answers(
     work: Path, server: Server, more: tuple[str, ...]
 ) -> None:
@@ -277,3 +285,121 @@ def test_equal_rows_are_paid_for_once_and_written_as_they_can_be_read(
     rows = read_lines(work / "out.jsonl")
     assert [row["question"] for row in rows] == ["How far is \ud83d?"] * 200
     assert '"é"' in (work / "out.jsonl").read_text("utf-8"), "as in IN, not escaped"
+
+
+# IN and OUT in every form: what a column is on the way in is what it is on the way out.
+
+RESULTS = (
+    RowResult("a,\nb \U0001f6b2", (0, 3)),
+    RowResult(None, None, "LMError at execute: no"),
+    RowResult("", ()),
+)
+PREFIX = "pco_"
+ROWS: list[dict[str, Any]] = [
+    {"n": 1, "text": 'he said "no";\n', "tags": ["x", "y"]},
+    {"n": 2, "text": None, "tags": []},
+    {"n": 3, "text": "plain", "tags": ["z"], "late": 0.5},
+]
+
+
+def made(folder: Path, kind: str) -> Path:
+    path = folder / f"in.{kind}"
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS), "utf-8")
+    elif kind == "parquet":
+        parquet.write_table(arrow.Table.from_pylist(ROWS), path)
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file, delimiter="\t" if kind == "tsv" else ",")
+            writer.writerows([("n", "text"), *((r["n"], r["text"]) for r in ROWS)])
+    return path
+
+
+def through(folder: Path, kind: str, out: str, results: Sequence[RowResult] = RESULTS) -> Path:
+    target = folder / f"out.{out}"
+    write_output(target, survey(made(folder, kind)), iter(results), PREFIX)
+    return target
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "parquet"])
+@pytest.mark.parametrize("out", ["jsonl", "csv", "tsv", "parquet"])
+def test_every_form_becomes_every_form(kind: str, out: str, tmp_path: Path) -> None:
+    target = through(tmp_path, kind, out)
+    source = survey(tmp_path / f"in.{kind}")
+    back = survey(target)
+    assert back.count == 3 and {*back.columns} == {*source.columns, *added_names(PREFIX)}
+    texts = [row.values["text"] for row in back.rows()]
+    assert texts == ['he said "no";\n', None, "plain"]
+    answers = [row.values["pco_answer"] for row in back.rows()]
+    assert answers == ["a,\nb \U0001f6b2", None, "" if out in ("jsonl", "parquet") else None]
+
+
+@pytest.mark.parametrize("out", ["csv", "tsv"])
+def test_a_line_break_is_quoted(out: str, tmp_path: Path) -> None:
+    results = (RowResult("one\rtwo", (0,)), RowResult("\r", ()), RowResult(None, None, "torn\r"))
+    target = through(tmp_path, "jsonl", out, results)
+    assert target.read_bytes().count(b"\r") == 3, "lines still end in LF alone"
+    with target.open(newline="") as file:
+        rows = list(csv.reader(file, delimiter="\t" if out == "tsv" else ",", strict=True))
+    assert len(rows) == 4 and "one\rtwo" in rows[1]
+
+
+def test_json_lines_keep_their_values(tmp_path: Path) -> None:
+    lines = through(tmp_path, "jsonl", "jsonl").read_text("utf-8").splitlines()
+    assert json.loads(lines[2]) == {
+        "n": 3, "text": "plain", "tags": ["z"], "late": 0.5,
+        "pco_answer": "", "pco_route": [], "pco_error": None,
+    }  # fmt: skip
+    assert "late" not in json.loads(lines[0])
+
+
+def test_parquet_keeps_its_types(tmp_path: Path) -> None:
+    table = arrow.table(
+        {
+            "day": [date(2026, 1, 2), None, date(2026, 1, 3)],
+            "n": arrow.array([1, 2, 3], arrow.int8()),
+            "text": ["a", "b", "c"],
+        }
+    )
+    parquet.write_table(table, tmp_path / "in.parquet")
+    target = tmp_path / "out.parquet"
+    write_output(target, survey(tmp_path / "in.parquet"), iter(RESULTS), PREFIX)
+    schema = parquet.read_schema(target)
+    assert [schema.field(name).type for name in ("day", "n")] == [arrow.date32(), arrow.int8()]
+    assert schema.field("pco_route").type == arrow.list_(arrow.int64())
+    assert parquet.read_table(target).column("pco_answer").to_pylist() == [
+        "a,\nb \U0001f6b2", None, "",
+    ]  # fmt: skip
+
+
+def test_types_that_a_later_piece_widens_fit_the_whole(tmp_path: Path) -> None:
+    rows = [{"text": "x", "n": None if n < 1030 else n + 0.5} for n in range(1100)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    target = tmp_path / "out.parquet"
+    write_output(target, survey(tmp_path / "in.jsonl"), iter([RESULTS[0]] * 1100), PREFIX)
+    column = parquet.read_table(target).column("n").to_pylist()
+    assert column[:1030] == [None] * 1030 and column[1030] == 1030.5
+
+
+def test_values_of_several_kinds_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "a", "n": 1}\n{"text": "b", "n": "one"}\n')
+    with pytest.raises(DataError, match="values of several kinds"):
+        write_output(
+            tmp_path / "o.parquet", survey(tmp_path / "in.jsonl"), iter(RESULTS[:2]), PREFIX
+        )
+    assert [f.name for f in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+@pytest.mark.parametrize(("data", "message"), [
+    (b'{"a": 1}\n\xff\xfe{}\n', r"in.jsonl:2: byte 1 of the line \(0xff\) is not UTF-8"),
+    (b'{"a": 1}\n[1]\n', r"in.jsonl:2: expected a JSON object"),
+    (b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"a": 2}', ""),
+])  # fmt: skip
+def test_lines_are_read_as_training_data_are(data: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(data)
+    if message:
+        with pytest.raises(DataError, match=message):
+            survey(tmp_path / "in.jsonl")
+    else:
+        source = survey(tmp_path / "in.jsonl")
+        assert (source.count, source.columns) == (2, ("a",))

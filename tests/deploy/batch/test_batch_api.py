@@ -1,31 +1,162 @@
 """`--batch-api`: the executor's calls at half price, each paid for once, whatever happens."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from openai.types.batch import Batch as TheirBatch
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from promptcodebook.deploy.batch.provider import BatchPending, read_results
 from promptcodebook.deploy.batch.provider import BatchReply as Landed
 from promptcodebook.deploy.batch.provider import Provider as Batches
-from promptcodebook.deploy.batch.provider import read_results
 from promptcodebook.errors import RunBusy
 from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
-from tests.build.batch import read_lines, write_rows
-from tests.build.batch_provider import Provider, completion, refused
+from tests.build.batch import ROUTE, read_lines, write_rows
 from tests.build.cli import Result, pco, running, served
 from tests.build.clock import until
+from tests.build.server import Server, says
+
+Answer = Callable[[dict[str, Any]], dict[str, Any] | tuple[int, dict[str, Any]]]
+USAGE = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+
+
+def completion(text: str) -> dict[str, Any]:
+    """The body of a good answer."""
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return {"id": "c", "object": "chat.completion", "choices": [choice], "usage": USAGE}
+
+
+def echo(body: dict[str, Any]) -> dict[str, Any]:
+    return completion(f"As far as that: {body['messages'][-1]['content']}")
+
+
+def refused(message: str, status: int = 400) -> tuple[int, dict[str, Any]]:
+    return status, {"error": {"message": message}}
+
+
+class Provider:
+    """Routes live, answers rows of batches by `answer`. `states` are what each batch is shown as
+    before it is over; `ends` what it ends as, with all rows answered but the last `open`. At
+    `stops_at` it does its work and never says so: 'files', 'batches', 'poll' or 'content'."""
+
+    def __init__(self) -> None:
+        self.server = Server()
+        self.server.default = says(ROUTE)
+        self.answer: Answer = echo
+        self.states: list[str] = []
+        self.ends, self.open = "completed", 0
+        self.stops_at = ""
+        self.reached = threading.Event()
+        self.paid = Counter[str]()
+        self.uploads: list[bytes] = []
+        self.batches: list[dict[str, Any]] = []
+        self.busy, self.retry_after = Counter[str](), 2
+        self.seen: list[str] = []
+        self._files: dict[str, bytes] = {}
+        for path, handler in (
+            ("/v1/files", self._upload),
+            ("/v1/batches", self._all),
+            ("/v1/batches/{id}", self._one),
+            ("/v1/files/{id}/content", self._content),
+        ):
+            self.server.extra_routes.append((path, handler))
+
+    @property
+    def spec(self) -> str:
+        return self.server.spec
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        """Every row of every file that was uploaded."""
+        return [json.loads(line) for data in self.uploads for line in data.splitlines()]
+
+    async def _answer(self, name: str, body: Any) -> web.StreamResponse:
+        self.seen.append(name)
+        while self.stops_at == name:
+            self.reached.set()
+            await asyncio.sleep(0.02)
+        if self.busy[name]:
+            self.busy[name] -= 1
+            headers = {"Retry-After": str(self.retry_after)}
+            return web.json_response({"error": {"message": "busy"}}, status=429, headers=headers)
+        return web.json_response(body)
+
+    async def _upload(self, request: web.Request) -> web.StreamResponse:
+        parts = {part.name: await part.read() async for part in await request.multipart()}
+        assert parts.keys() == {"purpose", "file"} and parts["purpose"] == b"batch"
+        assert request.headers["Authorization"] == "Bearer sk-test"
+        name = f"file-{len(self._files)}"
+        self._files[name] = bytes(parts["file"])
+        self.uploads.append(self._files[name])
+        return await self._answer("files", {"id": name, "object": "file", "purpose": "batch"})
+
+    async def _all(self, request: web.Request) -> web.StreamResponse:
+        if request.method == "GET":
+            return web.json_response({"data": self.batches[::-1], "has_more": False})
+        order = await request.json()
+        assert order["endpoint"] == "/v1/chat/completions" and order["completion_window"] == "24h"
+        assert all(isinstance(value, str) for value in order["metadata"].values())
+        rows = [json.loads(line) for line in self._files[order["input_file_id"]].splitlines()]
+        number, good, bad = len(self.batches), list[Any](), list[Any]()
+        for row in rows if self.ends != "failed" else ():
+            if len(rows) - len(good) - len(bad) <= self.open:
+                error = {"code": f"batch_{self.ends}", "message": "too late"}
+                bad.append({"custom_id": row["custom_id"], "response": None, "error": error})
+                continue
+            made = self.answer(row["body"])
+            status, body = made if isinstance(made, tuple) else (200, made)
+            self.paid[row["custom_id"]] += status == 200
+            response = {"status_code": status, "request_id": "r", "body": body}
+            line = {"id": "x", "custom_id": row["custom_id"], "response": response, "error": None}
+            (good if status == 200 else bad).append(line)
+        for kind, lines in (("out", good), ("err", bad)):
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            self._files[f"{kind}-{number}"] = text.encode()
+        now = int(time.time())
+        batch = {
+            "id": f"batch_{number}",
+            "metadata": order["metadata"],
+            "created_at": now - 600,
+            f"{self.ends}_at": now,
+            "output_file_id": f"out-{number}" if good else None,
+            "error_file_id": f"err-{number}" if bad else None,
+            "errors": {"data": [{"line": 2, "message": "no such model"}]},
+            "_states": [*self.states, self.ends],
+            "_total": len(rows),
+        }
+        self.batches.append(batch)
+        return await self._answer("batches", {**batch, "status": "validating"})
+
+    async def _one(self, request: web.Request) -> web.StreamResponse:
+        batch = next(each for each in self.batches if each["id"] == request.match_info["id"])
+        states: list[str] = batch["_states"]
+        status = states.pop(0) if len(states) > 1 else states[0]
+        done = batch["_total"] if len(states) == 1 and status == self.ends else 1
+        counts = {"total": batch["_total"], "completed": done, "failed": 0}
+        return await self._answer("poll", {**batch, "status": status, "request_counts": counts})
+
+    async def _content(self, request: web.Request) -> web.StreamResponse:
+        data = self._files[request.match_info["id"]]
+        if self.stops_at == "content":
+            await self._answer("content", None)
+        self.seen.append("content")
+        return web.Response(body=data)
+
+
+# `--batch-api`: the executor's calls at half price, each paid for once, whatever happens.
 
 ROWS = 12
 TOML = """
@@ -127,8 +258,8 @@ def test_a_row_that_fails_is_a_failed_rollout_and_never_cached(
     folder: Path, provider: Provider
 ) -> None:
     def answer(body: dict[str, Any]) -> Any:
-        said = body["messages"][-1]["content"]
-        return refused("no") if said in ("How far is 3?", "How far is 5?") else completion(said)
+        text = body["messages"][-1]["content"]
+        return refused("no") if text in ("How far is 3?", "How far is 5?") else completion(text)
 
     provider.answer = answer
     made = evaluate(folder, provider, "--batch-api")
@@ -152,12 +283,12 @@ def broken(text: str, reason: str = "error") -> dict[str, Any]:
 def test_a_row_that_was_broken_off_is_asked_by_the_next_batch(
     folder: Path, provider: Provider, batches: int | None
 ) -> None:
-    """With None every batch breaks it off: then the row fails, and `--retry` asks for it again."""
+    """With None every batch breaks it off: then the row fails, and `--restart` asks it again."""
 
     def answer(body: dict[str, Any]) -> Any:
-        said = body["messages"][-1]["content"]
+        text = body["messages"][-1]["content"]
         mends = batches is not None and len(provider.batches) >= batches - 1
-        return completion(said) if mends or said != "How far is 3?" else broken("How")
+        return completion(text) if mends or text != "How far is 3?" else broken("How")
 
     provider.answer = answer
     args = ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm", provider.spec, "--json")
@@ -167,7 +298,7 @@ def test_a_row_that_was_broken_off_is_asked_by_the_next_batch(
     assert made.json["calls"] == 2 * ROWS + asked - 1, "what is broken off is paid for"
     if batches is None:
         provider.answer = lambda body: completion(body["messages"][-1]["content"])
-        asked, made = 4, pco(*args, "--batch-api", "--retry", cwd=folder)
+        asked, made = 4, pco(*args, "--batch-api", "--restart", cwd=folder)
     assert (made.json["failed"], len(provider.batches)) == (0, asked) and leftovers(folder) == []
     answers = [row["answer"] for row in read_lines(folder / "out.jsonl")]
     assert answers == [f"How far is {n}?" for n in range(ROWS)]
@@ -260,25 +391,64 @@ def test_rows_and_batches_have_the_shapes_of_the_sdk(folder: Path, provider: Pro
     TheirBatch.model_validate({**provider.batches[0], **shown, "completion_window": "24h"})
 
 
+ROW = {"a": {"model": "m", "messages": [{"role": "user", "content": "hi"}]}}
+
+
+def batches(home: Path, provider: Provider, count: int) -> list[Batches]:
+    """As that many processes have them."""
+    key, spec = Credentials(ApiKey("PCO_API_KEY", "sk-test")), parse_spec(provider.spec, {})
+    options: Any = {"stop": StopSignal(), "tell": print, "timeout": 10.0, "private": False}
+    return [Batches(spec, key, home, **options) for _ in range(count)]
+
+
 async def test_of_two_that_find_nothing_one_submits(tmp_path: Path, provider: Provider) -> None:
-    landed = list[str]()
+    landed, home = list[str](), tmp_path / "kept" / "batches"
 
     async def land(key: str, result: Landed) -> None:
         landed.append(key)
 
-    key = ApiKey("PCO_API_KEY", "sk-test")
-    spec, home = parse_spec(provider.spec, {}), tmp_path / "kept" / "batches"
-    options: Any = {"stop": StopSignal(), "tell": print, "timeout": 10.0, "private": False}
-    made = [Batches(spec, Credentials(key), home, **options) for _ in range(2)]
+    made = batches(home, provider, 2)
     for each in made:
         await each.open()
-    rows = {"a": {"model": "m", "messages": [{"role": "user", "content": "hi"}]}}
-    asking = (each.answer(rows, land) for each in made)
+    asking = (each.answer(ROW, land) for each in made)
     first, second = await asyncio.gather(*asking, return_exceptions=True)
     for each in made:
         await each.close()
     assert first is None and isinstance(second, RunBusy)
     assert landed == ["a"] and len(provider.uploads) == 1 and not [*home.glob("*/batch.json")]
+
+
+@pytest.mark.parametrize("killed_at", ["files", "batches", "poll"])
+async def test_what_a_killed_process_did_not_note_is_looked_for_by_one_that_waited(
+    tmp_path: Path, provider: Provider, killed_at: str
+) -> None:
+    """It read the notes while the other one submitted: what that came to, it asks the provider."""
+    landed, home = list[str](), tmp_path / "kept" / "batches"
+
+    async def land(key: str, result: Landed) -> None:
+        landed.append(key)
+
+    first, second, third = batches(home, provider, 3)
+    provider.stops_at = "files"
+    await first.open()
+    submitting = asyncio.ensure_future(first.answer(ROW, land))
+    await until(provider.reached.is_set)
+    await second.open()
+    provider.reached.clear()
+    provider.stops_at = killed_at
+    await until(provider.reached.is_set)
+    await first.close()  # as a kill: the folder stays, and nobody holds its lock
+    submitting.cancel()
+    provider.stops_at = ""
+    if killed_at == "files":
+        with pytest.raises(BatchPending, match="never left"):
+            await second.answer(ROW, land)
+        await second.close()
+        second = third
+        await second.open()
+    await second.answer(ROW, land)
+    await second.close()
+    assert landed == ["a"] and len(provider.batches) == 1 and not [*home.glob("*/batch.json")]
 
 
 SLOW = """

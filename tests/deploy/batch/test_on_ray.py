@@ -1,7 +1,5 @@
 """A batch in tasks of a cluster: how rows are cut, what a task brings back, and a real Ray here."""
 
-from __future__ import annotations
-
 import _thread
 import asyncio
 import json

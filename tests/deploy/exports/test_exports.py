@@ -1,7 +1,5 @@
 """Exports of a live policy in a fresh process, on replies that were recorded: the same prompts."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tomllib
@@ -83,7 +81,8 @@ def test_an_export_makes_the_prompts_of_the_policy(kind: str, tmp_path: Path) ->
 
 
 def test_an_export_carries_what_was_measured_or_says_that_it_does_not() -> None:
-    executor = {"temperature": 0.0, "max_tokens": 12, "extra": {"stop": ["{{ env }}", "{%", "#}"]}}
+    stops = {"stop": ["{{ env }}", "{%", "#}"], "response_format": "none"}  # no word of a server
+    executor = {"temperature": 0.0, "max_tokens": 12, "extra": stops}
     file = file_of(roles={"executor": executor})
     fields = {"temperature": 0.0, "max_tokens": 12, "stop": ["{{ env }}", "{%", "#}"]}
     assert file.answer_fields == fields

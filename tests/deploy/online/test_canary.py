@@ -1,7 +1,5 @@
 """A canary over HTTP: who gets it, what ends it, and what is said of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sqlite3
@@ -28,8 +26,8 @@ from promptcodebook.deploy.online.log import (
     Feedback,
     Logged,
     SqliteLog,
+    feedback_row,
     row_of,
-    said,
 )
 from promptcodebook.deploy.online.status import (
     DriftFinding,
@@ -151,8 +149,8 @@ async def test_a_caller_a_header_and_a_conversation_keep_their_version(tmp_path:
             more = [*first, {"role": "assistant", "content": "Yes."}, *first]
             headers = {"Authorization": f"Bearer {KEYS[0]}"}
             for turns in (first, more):
-                _, _, said = await trial.served.ask(json={"messages": turns}, headers=headers)
-                got.setdefault(f"conversation {n}", set()).add(said["x-pco-version"])
+                _, _, body = await trial.served.ask(json={"messages": turns}, headers=headers)
+                got.setdefault(f"conversation {n}", set()).add(body["x-pco-version"])
         assert set(map(len, got.values())) == {1}
         by_hash = {(await trial.prompted(KEYS[0], f"pco/{trial.new}"))[1] for _ in range(8)}
         by_hash |= {(await trial.prompted(KEYS[0], f"pco/{trial.today}"))[1] for _ in range(8)}
@@ -196,7 +194,7 @@ async def test_two_servers_that_judge_at_once_end_a_canary_once(tmp_path: Path) 
         looking = [asyncio.ensure_future(judge(each)) for each in judges]
         await trial.rewarded(lambda version, n: float(version == trial.new))
         stop.set()
-        became = [said for each in looking for said in await each]
+        became = [decision for each in looking for decision in await each]
         moves = [e for e in trial.registry.history(PRODUCTION) if e.after == trial.new]
         assert [e.action for e in moves] == ["attest", "promote"] and len(became) <= 1
         assert canary and not trial.registry.end_canary(canary, False, "late", {})
@@ -225,6 +223,17 @@ async def test_a_canary_whose_requests_fail_is_rolled_back_without_feedback(
         assert last.canary["figures"]["harm"]["failed"] > 0.02
 
 
+def ask(log: SqliteLog, sent: count[int], at: float, statuses: dict[str, int]) -> None:
+    """100 more requests of each version, with its status."""
+    packer = Packer()
+    rows = [
+        row_of(replace(served(next(sent), at, ""), version=version, status=status), packer)
+        for version, status in statuses.items()
+        for _ in range(100)
+    ]
+    log.writer.write_now(lambda db: db.executemany(INSERT, rows))
+
+
 def test_a_guard_sees_what_fails_after_the_clock_went_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,21 +245,40 @@ def test_a_guard_sees_what_fails_after_the_clock_went_back(
     judge, sent = CanaryJudge(registry, PRODUCTION, log), count()
 
     def answer(at: float, status: int, ahead: float = 0.0) -> str:
-        """What the judge says after 100 more requests of each version."""
         monkeypatch.setattr(time, "time", lambda: at)
-        rows = [
-            replace(served(next(sent), at + ahead, ""), version=version, status=code)
-            for version, code in ((today, 200), (new, status))
-            for _ in range(100)
-        ]
-        packer = Packer()
-        log.writer.write_now(lambda db: db.executemany(INSERT, [row_of(r, packer) for r in rows]))
+        ask(log, sent, at + ahead, {today: 200, new: status})
         return judge.look()
 
     assert answer(began + 7200, 200) == answer(began + 7201, 200, ahead=600) == ""
     assert answer(began + 3600, 200) == ""
     assert judge.decision and judge.decision.harm["failed"] < 0
     assert "is rolled back" in answer(began + 3601, 500)
+    log.close()
+
+
+def test_a_canary_that_began_a_day_ahead_counts_once_the_clock_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what was asked before, nor less when the clock has passed its beginning."""
+    registry, today, new = registry_in(tmp_path)
+    now, day = time.time(), 86_400.0
+    ahead = Registry(registry.storage, "ada", lambda: datetime.fromtimestamp(now + day, UTC))
+    try_canary(ahead, new)
+    log = SqliteLog(tmp_path / "requests.sqlite")
+    judge, sent = CanaryJudge(registry, PRODUCTION, log), count()
+
+    def figures(looked_at: float, asked_at: float, status: int = 200) -> tuple[str, float]:
+        """What the judge says then, and its guard."""
+        monkeypatch.setattr(time, "time", lambda: looked_at)
+        ask(log, sent, asked_at, {today: 200, new: status})
+        became = judge.look()
+        return became, judge.decision.harm["failed"] if judge.decision else 1.0
+
+    assert figures(now + day + 5, now - day, 500) == ("", -1.0)
+    assert figures(now, now - 60, 500) == ("", -1.0), "before it began"
+    assert -1 < figures(now + 5, now + 4)[1] < 0
+    assert figures(now + day + 10, now + 6)[1] > -0.1
+    assert "is rolled back" in figures(now + day + 11, now + 7, 500)[0]
     log.close()
 
 
@@ -380,7 +408,7 @@ def logging_of(tmp_path: Path) -> Iterator[Logging]:
 
         def write(db: sqlite3.Connection) -> None:
             db.executemany(INSERT, [row_of(each.served, packer) for each in rows])
-            db.executemany(ADD, map(said, given))
+            db.executemany(ADD, map(feedback_row, given))
 
         log.writer.write_now(write)
         return log

@@ -1,7 +1,5 @@
 """A served policy whose router reads embeddings: they are kept, and it learns from them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace
@@ -71,8 +69,8 @@ async def test_a_router_that_reads_embeddings_learns_by_those_that_were_served(
         async with up(file, setup) as proxy:
 
             async def one(n: int) -> None:
-                said: Any = [{"role": "user", "content": f"message {n}"}]
-                _, _, got = await proxy.ask(json={"model": "pco/tickets", "messages": said})
+                chat: Any = [{"role": "user", "content": f"message {n}"}]
+                _, _, got = await proxy.ask(json={"model": "pco/tickets", "messages": chat})
                 route = tuple(map(int, filter(None, got["x-pco-route"].split(","))))
                 reward = float(route == wanted[n % 4])
                 given = {"request_id": got["x-request-id"], "reward": reward}

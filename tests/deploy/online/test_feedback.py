@@ -1,7 +1,5 @@
 """Feedback to a served policy: what is kept of it, what is refused, and what outlives a kill."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -46,10 +44,10 @@ KEYS = ("key-of-one-caller", "key-of-another-caller")
 
 
 async def answered(served: Up, text: str = "My refund is late.", key: str = "none") -> str:
-    said: Any = [{"role": "user", "content": text}]
+    chat: Any = [{"role": "user", "content": text}]
     async with served.client(key) as client:
         asking = client.chat.completions.with_raw_response
-        raw = await asking.create(model="pco/tickets", messages=said)
+        raw = await asking.create(model="pco/tickets", messages=chat)
     return raw.headers["x-request-id"]
 
 
@@ -92,13 +90,13 @@ async def test_the_last_feedback_counts_and_a_repeated_one_is_the_first_again(
         assert measured['pco_feedback_total{became="kept"}'] == 3
         assert measured['pco_feedback_total{became="again"}'] == 2
         assert measured["pco_feedback_reward_total"] == 1.75, "each is counted once"
-        said = {"request_id": asked, "reward": 0, "key": "click"}
-        status, answer = await say(served, **said)
+        feedback = {"request_id": asked, "reward": 0, "key": "click"}
+        status, answer = await say(served, **feedback)
         assert (status, answer["error"]["code"]) == (409, "conflict")
         odd = {"request_id": other, "reward": 0.5, "feedback": "odd \ud800\0", "key": "\ud800"}
         assert (await say(served, **odd))[0] == 200
     first, second = logged(path)
-    assert (first.served.id, first.reward, first.said) == (asked, 0.25, "No form was named.")
+    assert (first.served.id, first.reward, first.text) == (asked, 0.25, "No form was named.")
     assert second.reward == 0.5
     assert first.served.features == buckets_of("My refund is late.")
     assert (first.served.input, first.served.propensity, first.served.arm) == ("", 1.0, "")
@@ -106,7 +104,7 @@ async def test_the_last_feedback_counts_and_a_repeated_one_is_the_first_again(
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "said"),
+    ("body", "status", "message"),
     [
         ({"request_id": "req-" + "0" * 24, "reward": 1}, 404, "of this key"),
         ({"request_id": "req-12", "reward": 1}, 400, "whole id"),
@@ -126,7 +124,7 @@ async def test_the_last_feedback_counts_and_a_repeated_one_is_the_first_again(
     ],
 )
 async def test_feedback_that_cannot_be_kept(
-    tmp_path: Path, body: dict[str, Any], status: int, said: str
+    tmp_path: Path, body: dict[str, Any], status: int, message: str
 ) -> None:
     path = tmp_path / "requests.sqlite"
     async with serving(path) as served:
@@ -134,7 +132,7 @@ async def test_feedback_that_cannot_be_kept(
         whole = {"request_id": asked} | body
         headers = {"Content-Type": "application/json"}
         code, answer, _ = await served.ask("/v1/feedback", data=json.dumps(whole), headers=headers)
-        assert code == status and said in answer["error"]["message"]
+        assert code == status and message in answer["error"]["message"]
     assert [each.reward for each in logged(path)] == [None]
 
 
@@ -160,8 +158,8 @@ async def test_a_key_speaks_of_its_own_requests_and_an_erased_one_is_gone(tmp_pa
 async def test_answers_are_kept_with_their_inputs_where_texts_are(tmp_path: Path) -> None:
     """Whole and in pieces; not of a later turn of a conversation, whose own input is not kept."""
     path = tmp_path / "requests.sqlite"
-    said: Any = [{"role": "user", "content": "My refund is late."}]
-    later = [*said, {"role": "assistant", "content": "ok"}, {"role": "user", "content": "And?"}]
+    chat: Any = [{"role": "user", "content": "My refund is late."}]
+    later = [*chat, {"role": "assistant", "content": "ok"}, {"role": "user", "content": "And?"}]
     texts = ("It ", "is ", "due.")
     lines = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in texts]
     pieces = [f"data: {json.dumps(line)}\n\n".encode() for line in lines]
@@ -169,10 +167,10 @@ async def test_answers_are_kept_with_their_inputs_where_texts_are(tmp_path: Path
         online = Online("tickets@live", SqliteLog(path), texts=kept)
         setup = Setup(options={"online": online, "sticky": "conversation"})
         async with up(three_call(), setup) as served:
-            for messages in (said, later):
+            for messages in (chat, later):
                 await served.ask(json={"messages": messages})
             served.upstream.script(streams(*pieces))
-            await served.ask(json={"messages": said, "stream": True})
+            await served.ask(json={"messages": chat, "stream": True})
             await served.ask("/v1/responses", json={"model": "pco/tickets", "input": "Where?"})
     found = [each.served for each in logged(path)]
     assert [each.output for each in found] == ["ok", "", "It is due.", "ok", *[""] * 4]
@@ -493,7 +491,7 @@ async def test_late_feedback_comes_from_a_file_and_is_added_once(
     for _ in range(2):
         done = await asyncio.to_thread(pco, "feedback", "late.csv", "--json", cwd=tmp_path)
         assert done.json == {"kept": 1, "unknown": 1, "erased": 0, "conflict": 0, "full": 0}
-    assert [(each.reward, each.said) for each in logged(path)] == [(0.5, "Late.")]
+    assert [(each.reward, each.text) for each in logged(path)] == [(0.5, "Late.")]
     (tmp_path / "late.csv").write_text(f"{head}{asked},5,\n")
     pco("feedback", "late.csv", cwd=tmp_path).error(2, "late.csv:2: reward must be from 0 to 1")
     assert "erased 1 of 1 request" in pco("feedback", "erase", asked, cwd=tmp_path).out

@@ -1,7 +1,5 @@
 """Feedback that was acknowledged outlives a kill of the server, in the middle of a group commit."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -21,12 +19,12 @@ from promptcodebook.deploy.online.log import Feedback, SqliteLog
 from tests.build.clock import until
 from tests.build.cluster import served
 from tests.build.online import registry_in, try_canary
-from tests.build.proxied import SAID
+from tests.build.proxied import CHAT
 from tests.build.registry import PRODUCTION
 
 pytestmark = pytest.mark.slow
+# PCO_TEST_MOMENTS=100 for the long proof.
 KILLS = int(os.environ.get("PCO_TEST_MOMENTS", "5"))
-"""PCO_TEST_MOMENTS=100 for the long proof."""
 REQUESTS = 64
 
 
@@ -112,7 +110,7 @@ async def test_a_canary_ends_once_though_its_server_is_killed(tmp_path: Path) ->
     async def user(http: aiohttp.ClientSession, tried: str, good: bool, nth: int) -> None:
         """Asks once, and says of the canary's answers that they are good, or the others'."""
         with suppress(aiohttp.ClientError):
-            sent: Any = {"json": {"messages": SAID}, "headers": {"X-Split": str(nth)}}
+            sent: Any = {"json": {"messages": CHAT}, "headers": {"X-Split": str(nth)}}
             async with http.post(f"{url}/v1/chat/completions", **sent) as answer:
                 asked, version = (answer.headers[f"x-{x}"] for x in ("request-id", "pco-version"))
             body = {"request_id": asked, "reward": float((version == tried) == good), "key": "k"}

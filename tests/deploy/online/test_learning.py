@@ -3,8 +3,6 @@
 Four topics, each with a rule of its own. Training saw three of them; the fourth drifts in.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

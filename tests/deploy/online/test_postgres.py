@@ -1,7 +1,5 @@
 """The log of requests in Postgres, against a real one: skipped where Debian's package is absent."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -76,7 +74,7 @@ async def test_it_keeps_what_a_file_keeps(postgres: Cluster, tmp_path: Path) -> 
             answers.append(
                 (
                     became,
-                    [(each.reward, each.said) for each in all_of],
+                    [(each.reward, each.text) for each in all_of],
                     [each.served.time for each in log.newest("tickets@live", 101.5)],
                     [each.served.time for each in log.newest("tickets@live", 0, 101.5)],
                     [each.reward for each in log.newest("tickets@live", rewarded=True)],
@@ -280,7 +278,7 @@ async def test_who_waits_for_a_migration_holds_nothing_that_it_needs(postgres: C
 
 
 @pytest.mark.parametrize(
-    ("url", "error", "said"),
+    ("url", "error", "message"),
     [
         ("postgresql://pco:{}@127.0.0.1:1/x", StoreError, "database x at 127.0.0.1 cannot be used"),
         ("postgresql://pco:wrong{}@127.0.0.1:{port}/postgres", StoreError, "authentication failed"),
@@ -294,12 +292,12 @@ def test_a_key_in_the_address_is_never_said(
     postgres: Cluster,
     url: str,
     error: type[Exception],
-    said: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     place = url.format(SECRET, port=postgres.port)
-    with pytest.raises(error, match=said) as caught:
+    with pytest.raises(error, match=message) as caught:
         open_log(place)
     whole = repr(caught.value) + str(getattr(caught.value, "hint", ""))
     assert SECRET not in whole and caught.value.__cause__ is None

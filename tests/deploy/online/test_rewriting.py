@@ -1,7 +1,5 @@
 """`pco learn --rewrite`: new texts from logged requests that were kept with their answers."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Awaitable, Callable, Iterator
@@ -38,10 +36,10 @@ def logs(world: World, count: int = 40, *, texts: bool = True) -> list[Logged]:
         request = Served(f"req-{n:024x}", float(n), "tickets", "v", "", "", *rest)
         if texts:
             request = replace(request, input=text, output=letter)
-        said = "It should say D." if letter == "C" else ""
+        feedback = "It should say D." if letter == "C" else ""
         if n == 7:
-            said += " Wiltrud, 4711."
-        found.append(Logged(request, float(letter != "C"), said))
+            feedback += " Wiltrud, 4711."
+        found.append(Logged(request, float(letter != "C"), feedback))
     return found
 
 

@@ -1,7 +1,5 @@
 """What one key can do to another, to a canary and to what is learned, over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -20,7 +18,7 @@ from promptcodebook.deploy.serve.spending import Spending
 from promptcodebook.lm.budget import PriceTable
 from tests.build.clock import until
 from tests.build.online import judging, registry_in, try_canary
-from tests.build.proxied import SAID, Setup, Up, up
+from tests.build.proxied import CHAT, Setup, Up, up
 from tests.build.registry import PRODUCTION
 
 HOSTILE, *HONEST = tuple(f"key-of-caller-{n:02}" for n in range(13))
@@ -41,8 +39,8 @@ async def asked(served: Up, key: str, nth: int, path: str = "") -> tuple[str, st
     """A request's id, its version and its status."""
     headers = {"Authorization": f"Bearer {key}", "X-Split": f"{nth}"}
     path = path or "/v1/chat/completions"
-    status, _, said = await served.ask(path, json={"messages": SAID}, headers=headers)
-    return said["x-request-id"], said["x-pco-version"], status
+    status, _, body = await served.ask(path, json={"messages": CHAT}, headers=headers)
+    return body["x-request-id"], body["x-pco-version"], status
 
 
 async def rewarded(served: Up, key: str, request: str, reward: float) -> None:
@@ -78,11 +76,11 @@ async def test_no_key_learns_what_another_sent() -> None:
 
         async def cached(key: str, path: str, body: Any) -> str:
             headers = {"Authorization": f"Bearer {key}"}
-            _, _, said = await served.ask(path, json=body, headers=headers)
-            return said["x-pco-cache"]
+            _, _, answer = await served.ask(path, json=body, headers=headers)
+            return answer["x-pco-cache"]
 
         for path, body in (
-            ("/v1/chat/completions", {"messages": SAID}),
+            ("/v1/chat/completions", {"messages": CHAT}),
             ("/v1/prompt", {"input": "x"}),
         ):
             first = await cached(HONEST[0], path, body)
@@ -101,7 +99,7 @@ async def test_a_number_that_decides_the_cost_is_read_strictly(
     tmp_path: Path, field: dict[str, Any], path: str
 ) -> None:
     async with budgeted(tmp_path) as (served, spending):
-        body = {"messages": SAID, **field} if "chat" in path else {"input": "Hi.", **field}
+        body = {"messages": CHAT, **field} if "chat" in path else {"input": "Hi.", **field}
         status, answer, _ = await served.ask(path, json=body, headers=AUTH)
         assert (status, answer["error"]["param"]) == (400, *field)
         assert not served.upstream.bodies and not spending._spent
@@ -114,7 +112,7 @@ async def test_choices_that_are_made_and_thrown_away_are_reserved(tmp_path: Path
             ({"best_of": 40}, 429),
             ({"n": 40}, 429),
         ):
-            body = {"messages": SAID, "max_tokens": 50, **more}
+            body = {"messages": CHAT, "max_tokens": 50, **more}
             assert (await served.ask(json=body, headers=AUTH))[0] == status, more
 
 

@@ -5,8 +5,6 @@ two versions of its own. One that is to be killed has no end of its own. FILE ha
 promotion that came back; one that was killed resumes after its last line.
 """
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The way into a server: pages of other sites, bodies that are not JSON, too much at once."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -14,13 +12,7 @@ import aiohttp
 import pytest
 
 from promptcodebook.config import Budget
-from promptcodebook.deploy.http.admission import (
-    LogThrottle,
-    RateLimit,
-    RequestLimits,
-    read_keys,
-    require_keys,
-)
+from promptcodebook.deploy.http import admission
 from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.deploy.serve.spending import Spending
 from promptcodebook.errors import ConfigError
@@ -28,7 +20,7 @@ from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.scripted import ScriptedLM
 from tests.build.clock import Clock, until
 from tests.build.method import talkative
-from tests.build.proxied import SAID, Setup, Up, limited, one_call, streams, three_call, up
+from tests.build.proxied import CHAT, Setup, Up, limited, one_call, streams, three_call, up
 from tests.build.server import drops, fails, raw, says
 
 CASES = json.loads(Path(__file__).with_name("cases.json").read_text("utf-8"))
@@ -39,19 +31,19 @@ async def test_without_a_key_no_page_of_another_site_may_ask_and_with_one_any(
     headers: dict[str, str], expected: int
 ) -> None:
     async with up() as served:
-        status, body, _ = await served.ask(json={"messages": SAID}, headers=headers)
+        status, body, _ = await served.ask(json={"messages": CHAT}, headers=headers)
         assert (status, served.upstream.calls) == (expected, int(expected == 200))
         assert status == 200 or "Host" in headers or "PCO_SERVE_KEY" in body["error"]["message"]
     async with up(setup=Setup(keys=("right-key-4711",))) as served:
         known = {**headers, "Authorization": "Bearer right-key-4711"}
-        assert (await served.ask(json={"messages": SAID}, headers=known))[0] == 200
+        assert (await served.ask(json={"messages": CHAT}, headers=known))[0] == 200
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "x", ""])
 async def test_a_body_that_is_not_said_to_be_json_is_refused(kind: str) -> None:
     async with up() as served:
         for path in ("/v1/chat/completions", "/v1/prompt"):
-            sent = {"json": {"messages": SAID}, "headers": {"Content-Type": kind}}
+            sent = {"json": {"messages": CHAT}, "headers": {"Content-Type": kind}}
             status, body, _ = await served.ask(path, **sent)
             assert status == 415
             assert "Content-Type: application/json" in body["error"]["message"]
@@ -60,7 +52,7 @@ async def test_a_body_that_is_not_said_to_be_json_is_refused(kind: str) -> None:
 
 
 async def test_bodies_that_are_not_all_there_have_room_for_so_many_bytes() -> None:
-    limits = RequestLimits(in_flight=1, body_mb=1.0, body_s=20.0)
+    limits = admission.RequestLimits(in_flight=1, body_mb=1.0, body_s=20.0)
     head = (
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
         b"Content-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
@@ -78,7 +70,7 @@ async def test_bodies_that_are_not_all_there_have_room_for_so_many_bytes() -> No
         await until(lambda: sum(first.done() for first in firsts) == 3)
         refused = [first.result() for first in firsts if first.done()]
         assert len(refused) == 3 and all(b" 429 " in line for line in refused)
-        small, _, _ = await served.ask(json={"messages": SAID})
+        small, _, _ = await served.ask(json={"messages": CHAT})
         assert small == 200, "a short one needs no room"
         [last] = [number for number, first in enumerate(firsts) if not first.done()]
         opened[last][1].write(b"{}".rjust(100_000))
@@ -91,13 +83,15 @@ async def test_bodies_that_are_not_all_there_have_room_for_so_many_bytes() -> No
 
 
 async def test_who_does_not_take_a_long_answer_is_hung_up_on() -> None:
-    async with up(setup=Setup(limits=RequestLimits(write_s=100.0), most_bytes=2**25)) as served:
+    async with up(
+        setup=Setup(limits=admission.RequestLimits(write_s=100.0), most_bytes=2**25)
+    ) as served:
         long = b'{"choices": [{"message": {"content": "' + b"x" * 30_000_000 + b'"}}]}'
         served.upstream.default = raw(long)
-        assert (await served.ask(json={"messages": SAID}))[1] == long.decode()
+        assert (await served.ask(json={"messages": CHAT}))[1] == long.decode()
         url = served.url + "/v1/chat/completions"
         async with aiohttp.ClientSession(read_bufsize=1024) as http:
-            answer = await http.post(url, json={"messages": SAID})
+            answer = await http.post(url, json={"messages": CHAT})
             assert (await served.metrics())["pco_in_flight"] == 1, "it has its place so long"
 
             Clock().skip(101.0)
@@ -132,7 +126,7 @@ def test_of_a_kind_of_warning_one_line_a_second_is_written(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now, log = 0.0, logging.getLogger("tests.seldom")
-    caplog.handler.addFilter(seldom := LogThrottle(lambda: now))
+    caplog.handler.addFilter(seldom := admission.LogThrottle(lambda: now))
     try:
         for number in range(1000):
             log.warning("call %d failed", number)
@@ -150,10 +144,10 @@ def test_of_a_kind_of_warning_one_line_a_second_is_written(
 
 
 async def test_a_body_may_be_as_long_as_the_limit_and_no_byte_longer() -> None:
-    most, bare = 2**20 + 9, len(json.dumps({"messages": SAID, "user": ""}))
-    async with up(setup=Setup(limits=RequestLimits(body_mb=most / 2**20))) as served:
+    most, bare = 2**20 + 9, len(json.dumps({"messages": CHAT, "user": ""}))
+    async with up(setup=Setup(limits=admission.RequestLimits(body_mb=most / 2**20))) as served:
         for length, expected in ((most, 200), (most, 200), (most + 1, 413)):  # in turn, by a thread
-            body = json.dumps({"messages": SAID, "user": "u" * (length - bare)}).encode()
+            body = json.dumps({"messages": CHAT, "user": "u" * (length - bare)}).encode()
             answer = await asyncio.wait_for(served.ask(data=BytesIO(body)), 20)
             assert answer[0] == expected
 
@@ -161,15 +155,15 @@ async def test_a_body_may_be_as_long_as_the_limit_and_no_byte_longer() -> None:
 def test_keys_come_from_both_places_but_no_file_that_anybody_may_write_to(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("# the desk\ndesk-4711-key  # Anna\n\nshop-4711-key\n")
-    found = read_keys(" one-4711-key, shop-4711-key,", path)
+    found = admission.read_keys(" one-4711-key, shop-4711-key,", path)
     assert list(found) == ["one-4711-key", "shop-4711-key", "desk-4711-key"]
-    assert set(found.values()) == {None} and read_keys("", None) == {}
+    assert set(found.values()) == {None} and admission.read_keys("", None) == {}
     path.chmod(0o666)
     with pytest.raises(ConfigError, match="other users may write") as caught:
-        read_keys("", path)
+        admission.read_keys("", path)
     assert caught.value.hint == f"chmod 600 {path}"
     path.chmod(0o664)
-    assert list(read_keys("", path)) == ["desk-4711-key", "shop-4711-key"]
+    assert list(admission.read_keys("", path)) == ["desk-4711-key", "shop-4711-key"]
 
 
 @pytest.mark.parametrize("text", [
@@ -180,33 +174,33 @@ def test_a_file_without_keys_is_refused_and_not_quoted(tmp_path: Path, text: str
     path = tmp_path / "keys"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        read_keys("", path)
+        admission.read_keys("", path)
     assert str(path) in str(caught.value)
     assert not text.strip("# \n") or text.strip() not in str(caught.value)
     with pytest.raises(ConfigError, match="cannot read"):
-        read_keys("", tmp_path / "other")
+        admission.read_keys("", tmp_path / "other")
 
 
 @pytest.mark.parametrize("given", ["x", "good-key-4711,short", "two words-4711", "schlüssel-12"])
 def test_a_key_of_the_environment_that_anybody_could_guess_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match="PCO_SERVE_KEY") as caught:
-        require_keys(read_keys(given, None), "127.0.0.1", "pco serve last")
+        admission.require_keys(admission.read_keys(given, None), "127.0.0.1", "pco serve last")
     assert given not in str(caught.value) and "openssl rand" in caught.value.hint
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org", ""])
 def test_another_address_than_loopback_needs_a_key(host: str) -> None:
     with pytest.raises(ConfigError, match="no key") as caught:
-        require_keys((), host, "pco serve last")
+        admission.require_keys((), host, "pco serve last")
     assert "pco serve last" in caught.value.hint
-    require_keys(("some-key",), host, "pco serve last")
+    admission.require_keys(("some-key",), host, "pco serve last")
     for own in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
-        require_keys((), own, "pco serve last")
+        admission.require_keys((), own, "pco serve last")
 
 
 def test_a_caller_has_so_many_requests_a_second() -> None:
     now = 0.0
-    limit = RateLimit(2.0, lambda: now)
+    limit = admission.RateLimit(2.0, lambda: now)
 
     def takes(caller: str) -> bool:
         try:
@@ -222,7 +216,7 @@ def test_a_caller_has_so_many_requests_a_second() -> None:
     assert [takes("a"), takes("a")] == [True, False]
     now = 60.0
     assert [takes("a") for _ in range(3)] == [True, True, False], "a burst is a second's worth"
-    assert all(RateLimit(0.0).take("a") is None for _ in range(100))
+    assert all(admission.RateLimit(0.0).take("a") is None for _ in range(100))
 
 
 TOLD = {"prompt_tokens": 100, "completion_tokens": 50}
@@ -230,7 +224,7 @@ TOLD = {"prompt_tokens": 100, "completion_tokens": 50}
 
 async def asks(served: Up, key: str, **fields: Any) -> tuple[int, str, str]:
     """Status, message and Retry-After of a request for ten tokens."""
-    sent = {"messages": SAID, "max_tokens": 10, **fields}
+    sent = {"messages": CHAT, "max_tokens": 10, **fields}
     headers = {"Authorization": f"Bearer {key}"}
     status, body, headers = await served.ask(json=sent, headers=headers)
     text = body["error"]["message"] if status != 200 and isinstance(body, dict) else ""
@@ -301,12 +295,12 @@ async def test_a_stream_is_booked_by_its_usage_which_only_who_asked_for_it_gets(
 ) -> None:
     told = b'data: {"choices": [], "usage": {"prompt_tokens": 1300, "completion_tokens": 9}}\n\n'
     choice = b'{"index": 0, "delta": {"content": "ok"}, "finish_reason": "stop"}'
-    said = b'data: {"choices": [' + choice + b'], "usage": null}\n\n'
+    event = b'data: {"choices": [' + choice + b'], "usage": null}\n\n'
     async with up(setup=limited(tmp_path / "r.sqlite", anna="4100tok")) as served:
         head = {"Authorization": "Bearer anna-key-4711"}
-        for options, shown in ((None, said), ({"include_usage": True}, said + told)):
-            served.upstream.script(streams(said + told))
-            sent = {"messages": SAID, "stream": True, "max_tokens": 9, "stream_options": options}
+        for options, shown in ((None, event), ({"include_usage": True}, event + told)):
+            served.upstream.script(streams(event + told))
+            sent = {"messages": CHAT, "stream": True, "max_tokens": 9, "stream_options": options}
             status, text, _ = await served.ask(json=sent, headers=head)
             assert (status, text) == (200, shown.decode())
             assert served.upstream.bodies[-1]["stream_options"] == {"include_usage": True}

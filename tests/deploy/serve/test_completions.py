@@ -1,7 +1,5 @@
 """Bodies of the chat-completions wire: what is read from them, and what is written."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path
@@ -12,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema, Usage
-from promptcodebook.deploy.http.completions import (
-    ChatCall,
-    Completion,
-    Refusal,
-    call_of,
-    error_body,
-    parse_body,
-    read_fields,
-)
+from promptcodebook.deploy.http import completions
 from promptcodebook.deploy.serve.description import RoutedChatRequest
 from promptcodebook.lm.quirks import Quirks, request_body
 from promptcodebook.lm.wire import read_tree
@@ -33,8 +23,8 @@ _NAMES = (
 )
 
 
-def read(body: object) -> ChatCall:
-    return call_of(parse_body(json.dumps(body).encode()))
+def read(body: object) -> completions.ChatCall:
+    return completions.call_of(completions.parse_body(json.dumps(body).encode()))
 
 
 @pytest.mark.parametrize("schema", [None, Schema("Answer", {"type": "object"})])
@@ -56,7 +46,7 @@ def test_what_the_server_writes_is_what_our_client_reads() -> None:
     request = Request("executor", (Message("user", "Hello."),))
     for finish in ("stop", "length", "content_filter"):
         reply = Reply("Good day.", finish, Usage(1, 7, 3, 2, None, 0.5))
-        assert read_tree(Completion("x-1", "m").body(reply), request, 0.5) == reply
+        assert read_tree(completions.Completion("x-1", "m").body(reply), request, 0.5) == reply
 
 
 def test_messages_come_in_every_form_that_clients_write() -> None:
@@ -69,7 +59,7 @@ def test_messages_come_in_every_form_that_clients_write() -> None:
         ({"content": "Go on."}, ("user", "Go on.")),
     )
     messages = read({"messages": [written for written, _ in forms]}).request.messages
-    assert [(m.role, m.content) for m in messages] == [said for _, said in forms]
+    assert [(m.role, m.content) for m in messages] == [turn for _, turn in forms]
 
 
 def test_fields_that_are_null_are_not_set() -> None:
@@ -81,10 +71,10 @@ def test_fields_that_are_null_are_not_set() -> None:
 
 @pytest.mark.parametrize(("field", "value"), CASES["chat"])
 def test_a_refusal_names_the_field_at_fault(field: str, value: object) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(completions.Refusal) as caught:
         read({"messages": HELLO, field: value})
     assert caught.value.status == 400
-    assert error_body(caught.value)["error"]["param"] == caught.value.param == field
+    assert completions.error_body(caught.value)["error"]["param"] == caught.value.param == field
 
 
 @pytest.mark.parametrize("data", [
@@ -92,8 +82,8 @@ def test_a_refusal_names_the_field_at_fault(field: str, value: object) -> None:
     b'{"n": 1e999}',
 ])  # fmt: skip
 def test_what_is_no_json_object_is_refused(data: bytes) -> None:
-    with pytest.raises(Refusal, match="the body is not"):
-        parse_body(data)
+    with pytest.raises(completions.Refusal, match="the body is not"):
+        completions.parse_body(data)
 
 
 _JSON = st.recursive(
@@ -106,10 +96,10 @@ _JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from(_NAMES), _JSON, max_size=5))
 def test_any_body_is_read_or_refused(body: dict[str, Any]) -> None:
     for tried in (body, {"messages": HELLO, **body}):
-        for reads in (read, partial(read_fields, RoutedChatRequest)):
+        for reads in (read, partial(completions.read_fields, RoutedChatRequest)):
             try:
                 assert reads(tried)
-            except Refusal as refusal:
+            except completions.Refusal as refusal:
                 assert refusal.status == 400 and str(refusal)
 
 
@@ -123,19 +113,19 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_read(
     data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json, "loads", None)
-    with pytest.raises(Refusal, match="200,000 values") as caught:
-        parse_body(data)
+    with pytest.raises(completions.Refusal, match="200,000 values") as caught:
+        completions.parse_body(data)
     assert caught.value.status == 413
 
 
 def test_a_long_text_may_have_any_number_of_brackets_and_quotes() -> None:
     text = '[{"a": "b\\"}, ' * 150_000 + "\\"
     tree = {"messages": [{"role": "user", "content": text}]}
-    assert parse_body(json.dumps(tree).encode()) == tree
+    assert completions.parse_body(json.dumps(tree).encode()) == tree
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
 def test_a_body_is_utf_8(encoding: str) -> None:
-    with pytest.raises(Refusal, match="not JSON"):
-        parse_body('{"messages": []}'.encode(encoding))
-    assert parse_body('{"a": "é"}'.encode("utf-8-sig")) == {"a": "é"}
+    with pytest.raises(completions.Refusal, match="not JSON"):
+        completions.parse_body('{"messages": []}'.encode(encoding))
+    assert completions.parse_body('{"a": "é"}'.encode("utf-8-sig")) == {"a": "é"}

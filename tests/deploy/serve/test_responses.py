@@ -1,7 +1,5 @@
 """/v1/responses before any chat model: what goes up, and what the real clients read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from promptcodebook.deploy.serve.spending import find_record
-from tests.build.proxied import LATE, SAID, Setup, Up, limited, one_call, streams, up
+from tests.build.proxied import CHAT, LATE, Setup, Up, limited, one_call, streams, up
 from tests.build.server import Step, drops, fails, raw, says
 
 CASES = json.loads(Path(__file__).with_name("cases.json").read_text("utf-8"))
@@ -77,7 +75,7 @@ async def test_a_text_and_its_settings_are_asked_of_the_chat_model_as_it_knows_t
     assert passed == {
         **asked,
         "model": "m",
-        "messages": [*system, *SAID],
+        "messages": [*system, *CHAT],
         "max_tokens": 9,
         "top_k": 5,
         "reasoning_effort": "low",
@@ -98,8 +96,8 @@ async def test_a_conversation_of_items_is_one_of_messages() -> None:
         [passed] = served.upstream.bodies
     assert status == 200 and Response.model_validate(body).output_text == "ok"
     assert passed["max_completion_tokens"] == 9 and "max_tokens" not in passed
-    own, *said = CASES["messages"]
-    assert passed["messages"] == [own, {"role": "system", "content": prompt}, *said]
+    own, *turns = CASES["messages"]
+    assert passed["messages"] == [own, {"role": "system", "content": prompt}, *turns]
 
 
 async def test_a_stream_has_openais_events_and_ends_in_what_is_answered_whole() -> None:
@@ -133,15 +131,15 @@ async def test_a_stream_has_openais_events_and_ends_in_what_is_answered_whole() 
     ]
     assert [item.type for item in final.output] == ["message", *["function_call"] * 2]
 
-    def told(output: Any) -> Any:
+    def facts(output: Any) -> Any:
         """Without the ids, which each response has of its own."""
         names = ("type", "status", "call_id", "name", "arguments", "content")
         trees = [item if isinstance(item, dict) else item.to_dict() for item in output]
         return [{name: tree.get(name) for name in names} for tree in trees]
 
-    same = told(whole.output)
-    assert told(events[-1]["response"]["output"]) == same
-    assert told(events_of(other)[-1]["response"]["output"]) == same
+    same = facts(whole.output)
+    assert facts(events[-1]["response"]["output"]) == same
+    assert facts(events_of(other)[-1]["response"]["output"]) == same
     assert [item.call_id for item in final.output if item.type == "function_call"] == ["c1", "c2"]
     assert final.output_text == whole.output_text == "I look."
     assert final.usage == whole.usage and events[-1]["response"]["model"] == "m-1"
@@ -178,9 +176,9 @@ async def test_refusals_and_log_probabilities_are_told_too() -> None:
         for stream in (False, True):
             _, body = await respond(served, stream=stream, **more)
             body = events_of(body)[-1]["response"] if stream else body
-            said, refused = body["output"][0]["content"]
+            text, refused = body["output"][0]["content"]
             Response.model_validate(body)
-            assert said["logprobs"] == [token] and refused == {"type": "refusal", "refusal": "No."}
+            assert text["logprobs"] == [token] and refused == {"type": "refusal", "refusal": "No."}
         assert served.upstream.bodies[0]["logprobs"] is True
 
 
@@ -234,10 +232,10 @@ async def test_budgets_counts_and_records_are_those_of_chat_completions(tmp_path
     setup.records, path = tmp_path / "records.sqlite", "/v1/responses"
     head = {"Authorization": "Bearer anna-key-4711"}
     told = b'data: {"choices": [], "usage": {"prompt_tokens": 1300, "completion_tokens": 9}}\n\n'
-    said = b'data: {"choices": [{"delta": {"content": "ok"}, "finish_reason": "stop"}]}\n\n'
+    event = b'data: {"choices": [{"delta": {"content": "ok"}, "finish_reason": "stop"}]}\n\n'
     async with up(one_call(roles={"executor": {"max_tokens": 20}}), setup) as served:
         for _ in range(3):
-            served.upstream.script(streams(said + told))
+            served.upstream.script(streams(event + told))
             sent = {"input": LATE, "stream": True}
             _, body, headers = await served.ask(path, json=sent, headers=head)
             assert events_of(body)[-1]["response"]["usage"]["total_tokens"] == 1309

@@ -1,7 +1,5 @@
 """The model behind a policy: what of its replies is taken for a key, and replies given up."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
@@ -14,7 +12,7 @@ from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.deploy.serve.upstream import Upstream
 from promptcodebook.lm.endpoint import HttpTransport
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
-from tests.build.proxied import SAID, streams, up
+from tests.build.proxied import CHAT, streams, up
 from tests.build.server import Server, fails, raw, says
 
 OVER = b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
@@ -33,7 +31,7 @@ async def passed_on(
     transport = HttpTransport(server.url, Credentials(given), 10.0)
     upstream = Upstream(parse_spec(f"{server.url}#m", {}), given, transport, secrets)
     try:
-        answer = await upstream.ask(upstream.body({"messages": SAID}))
+        answer = await upstream.ask(upstream.body({"messages": CHAT}))
         try:
             if answer.pieces is not None:
                 async for piece in answer.pieces:
@@ -86,9 +84,9 @@ async def test_a_key_that_a_stream_says_in_pieces_ends_it() -> None:
             with pytest.raises(Refusal) as caught:
                 await passed_on(streams(*sent), key, passed := list[bytes]())
             assert "own key" in str(caught.value) and caught.value.status == 502
-            said = b"".join(passed)
-            assert key[:5].encode() not in said and said.count(b"delta") <= 5
-        assert said.startswith(events("The key is "))
+            text = b"".join(passed)
+            assert key[:5].encode() not in text and text.count(b"delta") <= 5
+        assert text.startswith(events("The key is "))
     other = events("The key", index=1) + b"".join(
         events(a, index=0) + events(b, index=1) for a, b in ((key[:9], "x"), (key[9:], "y"))
     )
@@ -111,25 +109,25 @@ async def test_a_stream_that_only_begins_like_a_key_comes_whole() -> None:
 
 async def test_the_openai_client_works_unmodified() -> None:
     async with up() as served, served.client() as client:
-        reply = await client.chat.completions.create(model="pco/tickets", messages=SAID)
+        reply = await client.chat.completions.create(model="pco/tickets", messages=CHAT)
         assert reply.choices[0].message.content == "ok"
         assert served.upstream.bodies[-1]["messages"][0]["role"] == "system"
         assert (await client.models.list()).data[0].id == "pco/tickets"
         served.upstream.script(streams(events("Hel", "lo"), OVER + b"data: [DONE]\n\n"))
         stream = await client.chat.completions.create(
-            model="pco/tickets", messages=SAID, stream=True
+            model="pco/tickets", messages=CHAT, stream=True
         )
         texts = [chunk.choices[0].delta.content async for chunk in stream]
         assert texts == ["Hel", "lo", None]
         with pytest.raises(openai.NotFoundError, match="no such model"):
-            await client.chat.completions.create(model="gpt-4o", messages=SAID)
+            await client.chat.completions.create(model="gpt-4o", messages=CHAT)
 
 
 async def by_litellm(url: str) -> Any:
     import litellm
 
     reply: Any = await litellm.acompletion(
-        model="openai/pco/tickets", messages=SAID, api_base=url, api_key="none"
+        model="openai/pco/tickets", messages=CHAT, api_base=url, api_key="none"
     )
     return reply.choices[0].message.content
 
@@ -138,8 +136,8 @@ async def by_dspy(url: str) -> Any:
     import dspy
 
     lm = dspy.LM("openai/pco/tickets", api_base=url, api_key="none", cache=False)
-    [said] = await asyncio.to_thread(lm, "My refund is late.")
-    return said
+    [text] = await asyncio.to_thread(lm, "My refund is late.")
+    return text
 
 
 @pytest.mark.slow

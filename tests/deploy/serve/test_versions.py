@@ -1,7 +1,5 @@
 """The version of now: what fails passes, and what was there to be served is served in the end."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from promptcodebook.policy.file import PolicyFile
 from tests.build.clock import Clock, until
 from tests.build.method import talkative
 from tests.build.policy import RANKING, file_of
-from tests.build.proxied import SAID, Setup, deployed, one_call, three_call, up
+from tests.build.proxied import CHAT, Setup, deployed, one_call, three_call, up
 from tests.build.registry import PRODUCTION, open_gate, sqlite
 
 
@@ -131,7 +129,7 @@ async def test_a_replaced_file_is_taken_up_and_no_request_fails(tmp_path: Path) 
 
         async def asks() -> None:
             while seen[-1:] != names[1:]:
-                status, _, headers = await served.ask(json={"messages": SAID})
+                status, _, headers = await served.ask(json={"messages": CHAT})
                 assert status == 200
                 seen.append(headers["x-pco-version"])
                 begun.set()
@@ -145,7 +143,7 @@ async def test_a_replaced_file_is_taken_up_and_no_request_fails(tmp_path: Path) 
         served.upstream.bodies.clear()
         path.write_text("{ half of a policy")
         await until(lambda: served.proxy.live.failures > 0)
-        kept, _, headers = await served.ask(json={"messages": SAID})
+        kept, _, headers = await served.ask(json={"messages": CHAT})
         counts = await served.metrics()
     assert set(seen) == set(names) and seen == sorted(seen, key=names.index)
     changed = [prompt.startswith(starts[names[1]]) for prompt in prompts]
@@ -166,7 +164,7 @@ async def test_a_version_from_before_is_served_by_its_hash_until_it_is_withdrawn
         async with up(setup=Setup(source=RegistrySource(registry, PRODUCTION))) as served:
 
             async def ask(version: str) -> tuple[int, str]:
-                sent = {"messages": SAID, "model": f"pco/{version}"}
+                sent = {"messages": CHAT, "model": f"pco/{version}"}
                 status, _, headers = await served.ask(json=sent)
                 return status, headers.get("x-pco-version", "")
 
@@ -233,9 +231,9 @@ class FailingModel:
     async def __call__(self, request: Request) -> Reply:
         self.history.append(request)
         if self._role not in (request.role, "any"):
-            said = talkative(request)
-            assert isinstance(said, str)
-            return Reply(said)
+            reply = talkative(request)
+            assert isinstance(reply, str)
+            return Reply(reply)
         if self._how == "error":
             raise EndpointDown("nothing answers")
         if self._how == "timeout":

@@ -1,7 +1,5 @@
 """Runs on disk that every test of the viewer looks at, and a browserless reader of its pages."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path

@@ -6,8 +6,6 @@ difference: what moves or vanishes is seen, another machine's font is not. `APPR
 tests/deploy/viewer/test_browser.py -m slow` approves what is drawn now.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -17,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.report.context import read_notes
 from promptcodebook.report.page import write_report
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
@@ -126,22 +123,14 @@ def test_test_inputs_are_filtered_sorted_searched_and_labelled(
             page.get_by_role("button", name="input").click()
             page.get_by_role("button", name="input").click()
             assert "test-49" in rows.first.inner_text()
-        rows.first.locator(".noting summary").click()
-        rows.first.get_by_label("label").fill("data")
-        rows.first.get_by_label("note").fill("no <b>such</b> order")
-        rows.first.get_by_role("button", name="Keep").click()
-        page.get_by_text("no <b>such</b> order").first.wait_for()
-        assert rows.count() == 8 and seek.input_value() == "test-4"  # as the reader left it
-        assert len(read_notes(store.path)) == 1
+        assert seek.input_value() == "test-4"
         with page.expect_download() as saving:
             page.get_by_label("These test inputs as CSV").click()
-        assert "no <b>such</b> order" in Path(saving.value.path()).read_text("utf-8")
+        assert "test-49" in Path(saving.value.path()).read_text("utf-8")
         assert heard.complaints == []
 
 
-def test_without_a_script_the_list_is_complete_filtered_and_takes_notes(
-    browser: Any, tmp_path: Path
-) -> None:
+def test_without_a_script_the_list_is_complete_and_filtered(browser: Any, tmp_path: Path) -> None:
     store = write_run(tmp_path, ScriptedRun(steps=1, hostile=""))
     store.close()
     with view(tmp_path) as base:
@@ -155,11 +144,6 @@ def test_without_a_script_the_list_is_complete_filtered_and_takes_notes(
         page.get_by_text("worse than before").click()
         assert [row.is_visible() for row in rows.all()[:3]] == [False] * 3
         page.get_by_text("all 60").click()
-        rows.first.locator("summary").click()
-        rows.first.get_by_label("label").fill("data")
-        rows.first.get_by_role("button", name="Keep").click()
-        page.wait_for_url("**#test")
-        assert [label for label, _ in read_notes(store.path).values()] == ["data"]
         context.close()
 
 
@@ -227,7 +211,7 @@ def test_the_report_is_readable_and_silent_without_a_network(
     target.write_text(tampered, "utf-8")
     with opened(browser, width, "light") as (page, _):
         refusal = "Content Security Policy"
-        with page.expect_console_message(lambda said: refusal in said.text):
+        with page.expect_console_message(lambda message: refusal in message.text):
             page.goto(target.as_uri())
 
 
@@ -266,8 +250,8 @@ def test_a_page_follows_its_run_over_a_restart_and_an_end_until_it_is_gone(
             remove_run(store.path)
             page.get_by_text("This run is gone.").wait_for()
             page.get_by_text(f"There is no run {store.header.id}").wait_for()
-        said = [each for each in heard.complaints if "ERR_CONNECTION" not in each]
-        assert [each for each in said if "ERR_INCOMPLETE" not in each and "404" not in each] == []
+        lines = [each for each in heard.complaints if "ERR_CONNECTION" not in each]
+        assert [each for each in lines if "ERR_INCOMPLETE" not in each and "404" not in each] == []
 
 
 def test_a_page_that_nobody_sees_lets_go_of_its_connection_and_catches_up(

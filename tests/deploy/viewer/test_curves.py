@@ -1,7 +1,5 @@
 """Curves that answer, in a real browser: what they say is what their files hold."""
 
-from __future__ import annotations
-
 import base64
 import csv
 from collections.abc import Callable, Iterator
@@ -39,7 +37,7 @@ class Shown:
             series.setdefault(name, {})[float(x)] = values
         return series
 
-    def told(self) -> tuple[float, dict[str, str]]:
+    def legend(self) -> tuple[float, dict[str, str]]:
         """The step in its legend, and the value of each series."""
         step = self.figure.locator(".at").inner_text().rpartition(" ")[2]
         entries = self.figure.locator(".entry").all()
@@ -64,17 +62,17 @@ class Shown:
         ends: list[float] = []
         for share in (0.001, 0.999):
             self.hover(share)
-            ends.append(self.told()[0])
+            ends.append(self.legend()[0])
         return ends[0], ends[1]
 
     def agrees(self) -> None:
         """What it tells is what the file has at that step."""
-        step, values = self.told()
+        step, values = self.legend()
         filed = self.filed()
         for name, value in values.items():
             row = [float(each) for each in filed[name].get(step, []) if each]
-            said = [float(each.replace(",", "")) for each in value.split(" to ") if each != "—"]
-            assert said == pytest.approx(row, rel=1e-3, abs=1e-4), (name, step)
+            numbers = [float(each.replace(",", "")) for each in value.split(" to ") if each != "—"]
+            assert numbers == pytest.approx(row, rel=1e-3, abs=1e-4), (name, step)
 
 
 @pytest.fixture(params=["viewer", "report"])
@@ -118,16 +116,16 @@ def test_a_pointer_is_told_what_the_file_has_and_a_drag_zooms_all_charts_at_once
     for share in (0.05, 0.5, 0.95):
         reward.hover(share)
         reward.agrees()
-        step, values = reward.told()
+        step, values = reward.legend()
         assert set(values) == {"batch mean", "mean of 10 steps", "± 1 sd"}
-        assert entropy.told()[0] == step
+        assert entropy.legend()[0] == step
         entropy.agrees()
         seen.add(step)
     assert len(seen) == 3
     validation = chart("Validation reward")
     validation.hover(0.99)
     validation.agrees()
-    _, values = validation.told()
+    _, values = validation.legend()
     low, _, high = values["95 %, subset"].partition(" to ")
     assert float(low) < float(values["subset"]) < float(high)
 
@@ -139,22 +137,22 @@ def test_the_keyboard_moves_zooms_and_is_told(chart: Callable[[str], Shown]) -> 
     for key, step in (("Home", 1), ("ArrowRight", 2), ("ArrowRight", 3), ("End", 12)):
         press(key)
         assert told.inner_text().startswith(f"step {step}: batch mean ")
-        assert reward.told()[0] == other.told()[0] == step
+        assert reward.legend()[0] == other.legend()[0] == step
         reward.agrees()
     assert told.get_attribute("aria-live") == "polite"
     assert other.figure.locator(".told").inner_text() == ""
     press("+")
     press("Home")
-    assert reward.told()[0] > 5
+    assert reward.legend()[0] > 5
     assert reward.range() == other.range()
     press("0")
     press("Home")
-    assert reward.told()[0] == 1
+    assert reward.legend()[0] == 1
     press("ArrowRight")
     press("ArrowRight")
     press("+")
     press("ArrowRight")
-    assert reward.told()[0] == 4  # it zoomed where it stood, at 3
+    assert reward.legend()[0] == 4  # it zoomed where it stood, at 3
 
 
 def test_paper_and_a_page_without_scripts_have_the_whole_drawing(
@@ -212,22 +210,22 @@ def test_news_of_a_run_leave_zoom_cursor_focus_and_what_was_put_away(
             chart.plot.focus()
             for key in ("End", "ArrowLeft", "+"):
                 page.keyboard.press(key)
-            before = chart.told()
+            before = chart.legend()
             assert before[0] == 4
             for event in long[7:]:
                 store.append(event)
             page.wait_for_function(
                 "() => document.querySelector('.chart .plot').ariaLabel.includes('at 9')"
             )
-            assert chart.told() == before
+            assert chart.legend() == before
             away = chart.figure.get_by_role("button", name="batch mean")
             assert away.get_attribute("aria-pressed") == "false"
             assert page.evaluate("document.activeElement.className") == "plot"
             page.keyboard.press("End")
-            assert chart.told()[0] < 9
+            assert chart.legend()[0] < 9
             page.keyboard.press("0")
             page.keyboard.press("End")
-            assert chart.told()[0] == 9
+            assert chart.legend()[0] == 9
             chart.agrees()
             assert page.locator(".over").count() == _CHARTS
             assert heard.complaints == []

@@ -1,7 +1,5 @@
 """A run of 50 epochs of 150 examples with full traces: opened at once, and mailed as one file."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable
@@ -10,14 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.deploy.viewer import screens
 from promptcodebook.deploy.viewer.following import FollowedRun
-from promptcodebook.deploy.viewer.screens import (
-    Screen,
-    codebook_screen,
-    examples_screen,
-    page_of,
-    run_screen,
-)
 from promptcodebook.report.page import render_report
 from promptcodebook.store.events import Stepped
 from promptcodebook.store.run import RunStore
@@ -39,15 +31,15 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_screen_of_a_large_run_opens_within_two_seconds(large: Path) -> None:
-    def seconds(screen: Callable[[FollowedRun], Screen], followed: FollowedRun) -> float:
+    def seconds(screen: Callable[[FollowedRun], screens.Screen], followed: FollowedRun) -> float:
         began = time.process_time()
-        page_of(screen(followed), "/")
+        screens.page_of(screen(followed), "/")
         return time.process_time() - began
 
-    for first in (run_screen, codebook_screen, examples_screen):
+    for first in (screens.run_screen, screens.codebook_screen, screens.examples_screen):
         followed = FollowedRun(large, large.name)
         assert seconds(first, followed) <= 2.0
-        for again in (run_screen, codebook_screen):
+        for again in (screens.run_screen, screens.codebook_screen):
             assert seconds(again, followed) <= 1.0
         followed.close()
 

@@ -1,28 +1,28 @@
-"""What the screens show, read as a browser without eyes would."""
-
-from __future__ import annotations
+"""The viewer's screens and the page of a codebook."""
 
 import re
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from promptcodebook.base.intervals import Interval
+from promptcodebook.calls import Usage
+from promptcodebook.deploy.viewer import screens
 from promptcodebook.deploy.viewer.following import FollowedRun
 from promptcodebook.deploy.viewer.lists import RunsList
-from promptcodebook.deploy.viewer.screens import (
-    codebook_screen,
-    example_screen,
-    examples_screen,
-    page_of,
-    run_screen,
-    with_tests,
-)
+from promptcodebook.policy.file import read_policy_file
+from promptcodebook.policy.references import POLICY
 from promptcodebook.report.context import render_sections
 from promptcodebook.report.verdict import JudgedSection
+from promptcodebook.store.effects import Effect, EffectStore
 from promptcodebook.store.events import Compared, Event, Stepped
 from promptcodebook.types import Failure
+from tests.build.cli import pco
+from tests.build.project import PROJECT
 from tests.build.scripted_run import ScriptedRun, events_of
 from tests.build.strict import flat, read_page, require_approved
 from tests.build.viewer import ATTACK, Get, shown
@@ -58,8 +58,8 @@ def test_a_run_is_called_by_its_name_where_it_has_one(
     follow: Callable[..., FollowedRun], name: str
 ) -> None:
     followed = follow(ScriptedRun(steps=1, verdict=False, hostile=""), name=name)
-    screen = codebook_screen(followed)
-    assert run_screen(followed).title == screen.above[1][0] == (name or followed.key)
+    screen = screens.codebook_screen(followed)
+    assert screens.run_screen(followed).title == screen.above[1][0] == (name or followed.key)
     assert screen.above[1][1] == f"/run/{followed.key}"
 
 
@@ -73,10 +73,10 @@ def text_of(get: Get, path: str) -> str:
 def test_every_screen_of_a_run_is_marked_escaped_and_withholds_what_is_private(
     get: Get, keys: dict[str, str], path: str
 ) -> None:
-    said = "Every number here comes from a simulated model"
+    message = "Every number here comes from a simulated model"
     plain = read_page(get(f"/run/{keys['simulated']}{path}").text)
-    assert said in plain.text and all(each.startswith("simulated") for each in plain.captions)
-    assert said not in text_of(get, f"/run/{keys['real']}{path}")
+    assert message in plain.text and all(each.startswith("simulated") for each in plain.captions)
+    assert message not in text_of(get, f"/run/{keys['real']}{path}")
     source = get(f"/run/{keys['hostile']}{path}").text
     page = read_page(source)
     assert page.faults == plain.faults  # the page's own script, style sheet and icon
@@ -127,10 +127,10 @@ def test_what_was_judged_last_is_no_result_until_there_is_a_verdict(follow: Foll
     whole = list(events_of(_RUN))
     third = [i for i, event in enumerate(whole) if isinstance(event, Compared)][2]
     ended, judging = follow(_RUN, whole), follow(_RUN, whole[: third + 1])
-    for followed, said in ((judging, "not judged to its end yet"), (ended, "Against present:")):
+    for followed, message in ((judging, "not judged to its end yet"), (ended, "Against present:")):
         look = followed.look()
-        section = render_sections([JudgedSection(look.context)], with_tests(followed, look))
-        assert said in flat(section)
+        section = render_sections([JudgedSection(look.context)], screens.with_tests(followed, look))
+        assert message in flat(section)
 
 
 def test_an_example_that_failed_last_is_said_to_have_failed(follow: Follow) -> None:
@@ -148,12 +148,87 @@ def test_an_example_that_failed_last_is_said_to_have_failed(follow: Follow) -> N
             event = Stepped(replace(event.step, traces=tuple(same)))
         events.append(event)
     followed = follow(_RUN, events)
-    markup = page_of(examples_screen(followed), "/").decode()
+    markup = screens.page_of(screens.examples_screen(followed), "/").decode()
     row = next(r for r in markup.split("<tr>") if ">ex</a>" in r)
     assert flat(row).split()[:5] == ["ex", "6", "0.25", "failed", "3"]
-    markup = page_of(run_screen(followed), "/").decode()
+    markup = screens.page_of(screens.run_screen(followed), "/").decode()
     test = next(r for r in markup.split("<tr ") if ">test-59</a>" in r)  # always fails
     assert "wrong test-59 execute: CallTimeout: no reply in 120 s fine 0.00 0.00" in flat(test)
-    page = example_screen(followed, "ex", "9")
+    page = screens.example_screen(followed, "ex", "9")
     assert page.status == 404 and "it was in step 1 and 2 more" in shown(page)
     assert "pco runs show" in shown(page)
+
+
+# What an instinct is said to have earned, by its versions and as it was measured.
+
+_EFFECT = Effect(
+    instinct=0,
+    text="a text",
+    split="val",
+    examples=3,
+    unrouted=0,
+    rewards={"a": (1.0, 0.8), "b": (0.5, 0.5)},
+    difference=Interval(0.1, 0.0, 0.2, 2),
+    means=(0.75, 0.65),
+    models={"executor": "m"},
+    simulated=False,
+    scored_by="exact",
+    usage=Usage(),
+    policy="digest",
+    at=datetime(2026, 1, 1, tzinfo=UTC).isoformat(),
+)
+_QUICK = ("--preset", "quick", "--set", "update.epochs=2", "--set", "validation.every=1")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the small project."""
+    folder = Path(shutil.copytree(PROJECT, tmp_path_factory.mktemp("measured") / "mytask"))
+    result = pco("train", *_QUICK, cwd=folder)
+    assert result.code == 0, result.err
+    [run] = (folder / "runs").iterdir()
+    return run
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(trained, tmp_path / "runs" / trained.name))
+
+
+@pytest.fixture
+def followed(run: Path) -> Iterator[FollowedRun]:
+    followed = FollowedRun(run, run.name)
+    yield followed
+    followed.close()
+
+
+def keep(run: Path, effect: Effect) -> None:
+    store = EffectStore(run, "pco")
+    try:
+        store.add(effect)
+    finally:
+        store.close()
+
+
+def test_a_card_shows_what_was_measured_of_its_own_instinct_or_what_measures_it(
+    run: Path, followed: FollowedRun
+) -> None:
+    context = followed.look().context
+    texts, data = context.codebook.texts, context.header.fingerprints["val"]
+    policy = read_policy_file(run / POLICY).digest
+    own = replace(_EFFECT, text=texts[0], policy=policy, data=data, simulated=True)
+    other = replace(own, difference=Interval(0.3, 0.0, 0.9, 2))
+    for each in (
+        own,
+        replace(own, instinct=1),
+        replace(other, policy="of another"),
+        replace(other, data="another"),
+    ):
+        keep(run, each)
+    cards = shown(screens.codebook_screen(followed))
+    assert cards.count("+0.100 (95 % +0.000 to +0.200)") == 1 and "+0.300 (95" not in cards
+    assert re.search(r"\+0.200\), n = 2, val, simulated", cards)
+    assert "0.750 with it, 0.650 without: +0.100 (95" in cards
+    unmeasured = re.findall(rf"not measured: pco codebook effect {run.name} (\d+)", cards)
+    assert unmeasured == [str(k) for k in range(1, len(texts))]

@@ -1,7 +1,5 @@
 """The engine over a pipeline that a test steps through: what it is asked, and what it is told."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
@@ -15,8 +13,7 @@ from promptcodebook.calls import Message
 from promptcodebook.errors import LMError, RequestRefused, ServerFault
 from promptcodebook.models.local import openvino
 from promptcodebook.models.local.engine import Generation, Job, Load
-from promptcodebook.models.local.gguf import GgufHeader
-from promptcodebook.models.local.openvino import HiddenStates, OpenVinoEngine
+from promptcodebook.models.local.openvino import GgufHeader, HiddenStates, OpenVinoEngine
 from tests.build.openvino import _END, _HEADER, RUNTIME, Pipeline, Tokenizer
 
 _LONG = GgufHeader(5000, (), 0)
@@ -140,15 +137,15 @@ async def test_a_mark_in_a_message_is_text_and_no_mark() -> None:
     assert "".join(map(chr, tokens[:-1])) == "u:a<|end|>\ue000b"
 
 
-@pytest.mark.parametrize(("fields", "said"), [
+@pytest.mark.parametrize(("fields", "message"), [
     ({"text": "x" * 100}, "the prompt has 103 tokens, and tiny reads 64"),
     ({"logprobs": 3}, "no alternatives"),
     ({"top_p": 1.5}, "top_p must be at most 1"),
     ({"schema": {"type": "string", "pattern": "x"}}, "'pattern'"),
 ])  # fmt: skip
-async def test_what_cannot_be_done_is_refused(fields: dict[str, Any], said: str) -> None:
+async def test_what_cannot_be_done_is_refused(fields: dict[str, Any], message: str) -> None:
     async with running(Pipeline()) as engine:
-        with pytest.raises(RequestRefused, match=said):
+        with pytest.raises(RequestRefused, match=message):
             await engine.generate(ask(**fields))
 
 

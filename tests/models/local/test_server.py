@@ -1,7 +1,5 @@
 """The server of a local model over an engine without one: what callers get, whoever generates."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
@@ -18,7 +16,7 @@ from promptcodebook.errors import ConfigError, RequestRefused
 from promptcodebook.models.local.engine import Embedding, Engine, Job
 from promptcodebook.models.local.server import LocalServer, ServerOptions
 from tests.build.clock import until
-from tests.build.local_http import SAID, ScriptedEngine, up
+from tests.build.local_http import CHAT, ScriptedEngine, up
 from tests.build.proxied import ask
 
 
@@ -31,7 +29,7 @@ REFUSED = json.loads(Path(__file__).with_name("refused.json").read_text("utf-8")
 
 
 async def error(url: str, **body: Any) -> tuple[int, dict[str, Any]]:
-    status, answer, _ = await ask(url, json={"messages": SAID, **body})
+    status, answer, _ = await ask(url, json={"messages": CHAT, **body})
     return status, answer["error"]
 
 
@@ -43,7 +41,7 @@ async def test_a_call_becomes_a_job_and_its_generation_a_completion() -> None:
     engine = ScriptedEngine()
     same: Any = {"temperature": 0.3, "top_p": 0.8, "seed": 7}
     same |= {"presence_penalty": 0.5, "frequency_penalty": -0.5}
-    sent: Any = [{"role": "developer", "content": "Be brief."}, *SAID]
+    sent: Any = [{"role": "developer", "content": "Be brief."}, *CHAT]
     more: Any = {"max_completion_tokens": 4, "stop": ["END", "\n"], "user": "somebody"}
     async with up(engine) as url, client(url) as openai_client:
         asking = openai_client.chat.completions.create
@@ -62,7 +60,7 @@ async def test_choices_are_different_draws_that_a_seed_decides() -> None:
     async with up() as url, client(url) as openai_client:
 
         async def drawn(seed: int | None, n: int = 3) -> list[str | None]:
-            asked: Any = {"messages": SAID, "n": n, "seed": seed}
+            asked: Any = {"messages": CHAT, "n": n, "seed": seed}
             reply = await openai_client.chat.completions.create(model="", **asked)
             assert [choice.index for choice in reply.choices] == list(range(n))
             assert reply.usage is not None
@@ -78,7 +76,7 @@ async def test_choices_are_different_draws_that_a_seed_decides() -> None:
 
 
 async def test_a_stream_has_the_pieces_of_every_choice_and_the_usage_of_all() -> None:
-    asked: Any = {"model": "Scripted-1", "messages": SAID, "n": 2, "seed": 1}
+    asked: Any = {"model": "Scripted-1", "messages": CHAT, "n": 2, "seed": 1}
     streamed: Any = {**asked, "stream": True, "stream_options": {"include_usage": True}}
     async with up() as url, client(url) as openai_client:
         texts, ends, usage = ["", ""], {}, []
@@ -96,7 +94,7 @@ async def test_a_stream_has_the_pieces_of_every_choice_and_the_usage_of_all() ->
 
 async def test_logprobs_are_told_whole_and_in_a_stream() -> None:
     async with up() as url, client(url) as openai_client:
-        asked: dict[str, Any] = {"model": "", "messages": SAID, "logprobs": True, "seed": 2}
+        asked: dict[str, Any] = {"model": "", "messages": CHAT, "logprobs": True, "seed": 2}
         reply = await openai_client.chat.completions.create(**asked, top_logprobs=2)
         told = reply.choices[0].logprobs
         assert told is not None and told.content is not None
@@ -130,7 +128,7 @@ async def test_what_leaves_the_text_as_it_is_may_be_said() -> None:
     engine = ScriptedEngine()
     async with up(engine) as url:
         for kind in ("text", "json_object"):
-            body = {"messages": SAID, "response_format": {"type": kind}, **harmless}
+            body = {"messages": CHAT, "response_format": {"type": kind}, **harmless}
             assert (await ask(url, json=body))[0] == 200
     assert [job.schema for job in engine.jobs] == [None, {"type": "object"}], "any object"
 
@@ -161,7 +159,7 @@ async def test_a_stream_that_breaks_says_so_in_its_last_event() -> None:
             yield "one"
             raise ValueError
 
-    asked: Any = {"model": "", "messages": SAID, "stream": True}
+    asked: Any = {"model": "", "messages": CHAT, "stream": True}
     async with up(Breaking()) as url, client(url) as openai_client:
         got = ""
         with pytest.raises(openai.APIError, match="the model failed"):
@@ -175,7 +173,7 @@ async def test_models_are_listed_and_others_unknown() -> None:
         assert [model.id async for model in await openai_client.models.list()] == ["Scripted-1"]
         assert (await openai_client.models.retrieve("Scripted-1")).id == "Scripted-1"
         for name in ("", "short", "Scripted-1"):
-            _, body, _ = await ask(url, json={"messages": SAID, "model": name})
+            _, body, _ = await ask(url, json={"messages": CHAT, "model": name})
             assert body["model"] == "Scripted-1"
         status, refused = await error(url, model="gpt-4o")
         assert (status, refused["param"], refused["code"]) == (404, "model", "model_not_found")
@@ -214,7 +212,7 @@ async def test_while_the_model_is_loading_callers_are_asked_to_wait() -> None:
 
     async with LocalServer(ServerOptions()).serving(load) as (address, loading):
         url = address.base_url.removesuffix("/v1")
-        status, body, headers = await ask(url, json={"messages": SAID})
+        status, body, headers = await ask(url, json={"messages": CHAT})
         assert (status, headers["retry-after"]) == (503, "1")
         assert body["error"]["message"] == "the model is being loaded"
         assert (await ask(url, "/healthz"))[:2] == (503, {"status": "loading"})
@@ -222,7 +220,7 @@ async def test_while_the_model_is_loading_callers_are_asked_to_wait() -> None:
         ready.set()
         assert isinstance(await loading, ScriptedEngine)
         assert (await ask(url, "/healthz"))[:2] == (200, {"status": "ok"})
-        assert (await ask(url, json={"messages": SAID}))[0] == 200
+        assert (await ask(url, json={"messages": CHAT}))[0] == 200
     async with LocalServer(ServerOptions()).serving(fails) as (address, loading):
         with pytest.raises(ConfigError, match="no such file"):
             await loading
@@ -233,15 +231,15 @@ async def test_while_the_model_is_loading_callers_are_asked_to_wait() -> None:
 async def test_beyond_the_queue_callers_are_sent_away_and_places_come_back() -> None:
     engine = ScriptedEngine(held=True)
     async with up(engine, ServerOptions(queue=2)) as url:
-        first = [asyncio.create_task(ask(url, json={"messages": SAID})) for _ in range(2)]
+        first = [asyncio.create_task(ask(url, json={"messages": CHAT})) for _ in range(2)]
         await until(lambda: len(engine.jobs) == 2)
-        status, body, headers = await ask(url, json={"messages": SAID})
+        status, body, headers = await ask(url, json={"messages": CHAT})
         assert (status, body["error"]["type"]) == (429, "rate_limit_exceeded")
         assert int(headers["retry-after"]) >= 1
         assert "pco_in_flight 2.0" in (await ask(url, "/metrics"))[1]
         engine.release()
         assert [status for status, _, _ in await asyncio.gather(*first)] == [200, 200]
-        assert (await ask(url, json={"messages": SAID, "n": 2}))[0] == 200
+        assert (await ask(url, json={"messages": CHAT, "n": 2}))[0] == 200
         assert (await error(url, n=3))[0] == 400
 
 
@@ -251,10 +249,10 @@ async def test_a_caller_that_hangs_up_frees_its_place(stream: bool) -> None:
     async with up(engine, ServerOptions(queue=1)) as url:
         with suppress(asyncio.TimeoutError):
             limit = aiohttp.ClientTimeout(total=0.2)
-            await ask(url, json={"messages": SAID, "stream": stream}, timeout=limit)
+            await ask(url, json={"messages": CHAT, "stream": stream}, timeout=limit)
         await until(lambda: engine.cancelled == 1)
         engine.release()
-        assert (await ask(url, json={"messages": SAID}))[0] == 200
+        assert (await ask(url, json={"messages": CHAT}))[0] == 200
         page = (await ask(url, "/metrics"))[1]
     assert 'pco_requests_total{path="/v1/chat/completions",status="499"} 1.0' in page
     assert engine.running == 0
@@ -263,7 +261,7 @@ async def test_a_caller_that_hangs_up_frees_its_place(stream: bool) -> None:
 async def test_metrics_count_requests_and_tokens_and_never_text() -> None:
     async with up() as url:
         for _ in range(2):
-            await ask(url, json={"messages": SAID, "seed": 1, "n": 2})
+            await ask(url, json={"messages": CHAT, "seed": 1, "n": 2})
         await error(url, temperature=9)
         status, page, headers = await ask(url, "/metrics")
     assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -284,7 +282,7 @@ async def test_metrics_count_requests_and_tokens_and_never_text() -> None:
 
 async def test_a_key_is_asked_for_where_one_is_set() -> None:
     async with up(terms=ServerOptions(key="abc")) as url:
-        status, body, _ = await ask(url, json={"messages": SAID})
+        status, body, _ = await ask(url, json={"messages": CHAT})
         assert (status, body["error"]["type"]) == (401, "invalid_api_key")
         assert (await ask(url, "/v1/models"))[0] == (await ask(url, "/metrics"))[0] == 401
         assert (await ask(url, "/healthz"))[0] == 200
@@ -309,7 +307,7 @@ async def test_the_description_is_made_of_the_bodies_and_needs_no_key() -> None:
 
 
 async def test_a_body_is_bounded_in_form_length_and_time() -> None:
-    asked, plain = {"messages": SAID}, {"Content-Type": "text/plain"}
+    asked, plain = {"messages": CHAT}, {"Content-Type": "text/plain"}
     zipped = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
 
     async def slow() -> AsyncGenerator[bytes]:
@@ -344,8 +342,8 @@ async def test_another_method_is_told_which_one_a_path_takes() -> None:
 
 async def test_a_text_with_half_a_surrogate_pair_comes_back() -> None:
     async with up() as url:
-        said = [{"role": "user", "content": "half \ud83d"}]
-        status, body, _ = await ask(url, json={"messages": said, "seed": 1})
+        chat = [{"role": "user", "content": "half \ud83d"}]
+        status, body, _ = await ask(url, json={"messages": chat, "seed": 1})
     assert (status, body["choices"][0]["message"]["content"]) == (200, "half \ud83d (1)")
 
 
@@ -353,7 +351,7 @@ async def test_a_page_of_another_site_is_refused_without_a_key() -> None:
     engine = ScriptedEngine()
     async with up(engine) as url:
         for headers in ({"Origin": "https://elsewhere.example"}, {"Host": "rebound.example"}):
-            assert (await ask(url, json={"messages": SAID}, headers=headers))[0] == 403
+            assert (await ask(url, json={"messages": CHAT}, headers=headers))[0] == 403
     assert engine.jobs == []
 
 
@@ -361,7 +359,7 @@ async def test_the_end_waits_for_calls_in_flight_and_not_for_ever() -> None:
     for terms, status in ((ServerOptions(), 200), (ServerOptions(drain_s=0), 503)):
         engine = ScriptedEngine(held=True)
         async with up(engine, terms) as url:
-            under_way = asyncio.create_task(ask(url, json={"messages": SAID}))
+            under_way = asyncio.create_task(ask(url, json={"messages": CHAT}))
             await until(lambda engine=engine: len(engine.jobs) == 1)
             if status == 200:
                 asyncio.get_running_loop().call_later(0.1, engine.release)

@@ -1,7 +1,5 @@
 """Claude through Anthropic's own library: what is sent, what is read, what each failure becomes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -77,13 +75,13 @@ async def test_each_turn_of_a_conversation_begins_as_the_last_one_ended(
     site: Site, claude: Provider
 ) -> None:
     """Else the cache would hold nothing that the next turn can read."""
-    said: list[dict[str, Any]] = [{"role": "system", "content": "You serve a shop."}]
+    chat: list[dict[str, Any]] = [{"role": "system", "content": "You serve a shop."}]
     seen: list[list[Any]] = []
     for turn in range(4):
-        said.append({"role": "user", "content": f"question {turn}"})
+        chat.append({"role": "user", "content": f"question {turn}"})
         site.script(says(f"answer {turn}"))
-        await claude.complete(messages=said)
-        said.append({"role": "assistant", "content": f"answer {turn}"})
+        await claude.complete(messages=chat)
+        chat.append({"role": "assistant", "content": f"answer {turn}"})
         blocks = [b for message in site.body["messages"] for b in message["content"]]
         assert ("cache_control" in blocks[-1]) is (turn > 0)
         seen.append([{k: v for k, v in b.items() if k != "cache_control"} for b in blocks])
@@ -92,7 +90,7 @@ async def test_each_turn_of_a_conversation_begins_as_the_last_one_ended(
     own = [{"type": "text", "text": "x", **MARK}]
     site.script(says("ok"))
     system = [*own, {"type": "text", "text": "y"}]
-    await claude.complete(messages=[{"role": "system", "content": system}, *said[1:]])
+    await claude.complete(messages=[{"role": "system", "content": system}, *chat[1:]])
     assert site.body["system"] == system, "marks of the caller's own stay as they are"
 
 
@@ -185,7 +183,7 @@ def ends_in(reason: str) -> Answer:
     return Answer(lambda: {**body(), "stop_reason": reason})
 
 
-@pytest.mark.parametrize(("answer", "kind", "said", "wait"), [
+@pytest.mark.parametrize(("answer", "kind", "text", "wait"), [
     (refuses(529, "overloaded_error", "Overloaded"), errors.RateLimited, "Overloaded", 0.0),
     (refuses(429, "rate_limit_error", "hm", **{"retry-after": "7"}), errors.RateLimited, "hm", 7),
     (refuses(401, "authentication_error", "invalid x-api-key"), errors.AuthRefused, "invalid", 0.0),
@@ -206,16 +204,16 @@ def ends_in(reason: str) -> Answer:
     (says(stop="refusal"), errors.ReplyWithheld, "withheld the reply (refusal)", 0.0),
 ])  # fmt: skip
 async def test_each_failure_becomes_ours_and_none_shows_the_key(
-    site: Site, claude: Provider, answer: Answer, kind: type[errors.LMError], said: str, wait: float
+    site: Site, claude: Provider, answer: Answer, kind: type[errors.LMError], text: str, wait: float
 ) -> None:
     site.script(
-        *[answer] * (5 if said == "odd" else 1),
+        *[answer] * (5 if text == "odd" else 1),
         Answer({"data": [{"id": "claude-y", "type": "model"}], "has_more": False}),
     )
     with pytest.raises(kind) as caught:
         await claude.ask(request(), timeout=0.3)
     error = caught.value
-    assert said in str(error) and error.retry_after == wait and error.hint
+    assert text in str(error) and error.retry_after == wait and error.hint
     assert KEYS["ANTHROPIC_API_KEY"] not in str(error) + error.hint
     assert error.__context__ is None, "the library's own error knows the headers"
     if answer.status == 529:

@@ -1,7 +1,5 @@
 """The experiment with a scripted model: it can be stopped anywhere, and pays for nothing twice."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace

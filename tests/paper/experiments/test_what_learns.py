@@ -1,7 +1,4 @@
-"""The scripted teacher, and the worlds of `what-learns`: with an executor that obeys one order, and
-of the simulated model."""
-
-from __future__ import annotations
+"""What each part of the method adds: parts left out, the lean preset, the operators."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -12,24 +9,44 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.assemble import simulated_model
-from promptcodebook.calls import Message, Request
+from promptcodebook.assemble import Sources, simulated_model
+from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, RequestRefused
 from promptcodebook.lm.spec import any_simulated, parse_spec
 from promptcodebook.paper.experiments import what_learns
 from promptcodebook.paper.experiments.experiment import ExperimentRequest, Results
-from promptcodebook.paper.experiments.lab import CellResult, Lab, open_lab
-from promptcodebook.paper.experiments.operators import OPERATORS
-from promptcodebook.paper.experiments.page import Page, markdown, read_table
-from promptcodebook.paper.experiments.reproduce import measure
+from promptcodebook.paper.experiments.lab import CellResult, Lab, open_lab, run_once
+from promptcodebook.paper.experiments.operators import OPERATORS, run_broken
+from promptcodebook.paper.experiments.page import Page, PageTable, markdown, read_table
+from promptcodebook.paper.experiments.reproduce import experiment_named, measure
 from promptcodebook.paper.experiments.teacher import HouseRule, Teacher, rules_in
 from promptcodebook.paper.experiments.what_learns import EXPERIMENT, one_topic, over_seeds, worlds
 from promptcodebook.paper.simulated.executor import chance_of, obey
 from promptcodebook.paper.simulated.world import SimulatedSettings, World
 from promptcodebook.paper.tasks.constraints import task as constraints
-from promptcodebook.types import Output
-from tests.build.experiments import Obedient
+from promptcodebook.run.opening import Where
+from promptcodebook.store.run import RunStore
+from promptcodebook.types import Output, Rewrite, Trace
+
+ANSWERS = {
+    "in Spanish": "Hola, gracias por su mensaje. La factura está en el correo de la tienda.",
+    "in Chinese": "您好，我们已经取消了您的订单，谢谢您的来信。",
+    "with a Python program": "import os",
+}
+
+
+class Obedient:
+    """Does what the last order of the prompt says, if it is able to."""
+
+    async def __call__(self, request: Request) -> Reply:
+        assert request.role == "executor", "the other roles are the teacher's"
+        orders = [rule.order for rule in rules_in(request.messages[-1].content)]
+        return Reply(ANSWERS.get(orders[-1], "?") if orders else "Thank you.", usage=Usage(1, 9, 9))
+
+
+# The scripted teacher, and the worlds of `what-learns`: with an executor that obeys one order, and
+# of the simulated model.
 
 SPEC = "http://127.0.0.1:9/v1#scripted"
 
@@ -194,3 +211,162 @@ def test_a_world_is_measured_with_all_arms_and_shown(tmp_path: Path) -> None:
     page = markdown(Page("x", what_learns.simulated_blocks(Results(order, lab, results, {}))))
     assert "**Simulated.** 1 worlds" in page
     assert page.count("| late-8 |") == 3
+
+
+# `lean`: what decides whether fewer calls are worth it, on figures made up for it.
+
+LEAN = experiment_named("lean")
+
+
+def run(reward: float, calls: int, row: str = "learned", tried: int = 0) -> dict[str, Any]:
+    return {
+        "rows": {row: {"rewards": [reward] * 600}, "untrained": {"rewards": [0.0] * 600}},
+        "training": {"calls": calls},
+        "by_role": {"critic": [10, 0]},
+        "search": {"tried": tried},
+        "stopped": "",
+    }
+
+
+def page(tmp_path: Path, **arms: list[dict[str, Any]]) -> tuple[str, list[PageTable]]:
+    """The page of runs by arm: what was decided, and the tables."""
+    named = ((f"simulated/{n}", made) for n, made in arms.items())
+    results = {f"{n}/{k}": each for n, made in named for k, each in enumerate(made)}
+    with closing(open_lab(tmp_path, "simulated")) as lab:
+        made = LEAN.page(Results(ExperimentRequest(LEAN, "default", 1), lab, results, {}))
+    texts = [block for block in made.blocks if isinstance(block, str)]
+    [decided] = [text for text in texts if "Set before" in text]
+    return decided, made.tables
+
+
+@pytest.mark.parametrize(
+    ("rewards", "calls", "met"),
+    [
+        ((0.5, 0.5), (490, 1000), True),
+        ((0.5, 0.5), (510, 1000), False),
+        ((0.7, 0.7), (510, 1000), False),
+        ((0.5, 0.9), (490, 1000), False),
+    ],
+    ids=["as good at half the calls", "too many calls", "better, too many calls", "uncertain"],
+)
+def test_both_the_margin_and_the_share_of_calls_must_be_met(
+    tmp_path: Path, rewards: tuple[float, ...], calls: tuple[int, int], met: bool
+) -> None:
+    lean, default = calls
+    own = [run(reward, lean) for reward in rewards]
+    decided, _ = page(tmp_path, lean=own, default=[run(0.5, default)] * 2)
+    assert f"**{'met' if met else 'not met'}**" in decided
+
+
+def test_gains_are_over_the_same_untrained_codebook_and_by_calls(tmp_path: Path) -> None:
+    """A search with a single prompt is no row; one world that is missing is missing for both."""
+    lean = [run(0.5, 500), run(0.5, 500), run(0.5, 500)]
+    gepa, mipro = run(0.5, 250, "gepa", 2), run(0.5, 250, "mipro", 1)
+    arms = {"lean": lean, "default": [run(0.5, 1000)] * 2, "gepa": [gepa], "mipro": [mipro]}
+    _, (table, calls) = page(tmp_path, **arms)
+    rows = {row[0]: row for row in table.rows}
+    assert list(rows) == ["preset `lean`", "preset `default`", "GEPA (tried 2 to 2 prompts a run)"]
+    assert [row[-1] for row in rows.values()] == ["2", "2", "1"]
+    assert [row[6].split(" ")[0] for row in rows.values()] == ["+1.000", "+0.500", "+2.000"]
+    assert calls.rows[0] == ["preset `lean`", "490", "10", "0", "0", "500"]
+
+
+def test_a_reader_s_model_is_measured_alone_and_every_setting_is_one() -> None:
+    """SmolLM2 and the simulated worlds are one page; a model over HTTP needs neither."""
+    order = ExperimentRequest(LEAN, "default", 1)
+    small, other = (LEAN.cells(order, spec) for spec in ("smollm2", "http://127.0.0.1:1/v1#m"))
+    halves = [{cell.name.partition("/")[0] for cell in cells} for cells in (small, other)]
+    assert halves == [{"model", "simulated"}, {"model"}]
+    worlds = {cell.settings["lm"] for cell in small if cell.name.startswith("simulated/lean/")}
+    assert worlds == {"simulated?world=101", "simulated?world=102"}
+    settings = [{**cell.settings} for cell in (*small, *other)]
+    configs = [load_config(own) for own in settings if own.pop("form")]
+    assert {config.preset for config in configs} == {"default", "lean", "small"}
+    capped = [c for c in configs if c.optimizer != "pco" or c.preset == "small"]
+    assert {config.budget.calls for config in capped} == {3050, 2150}
+
+
+def test_on_this_machine_rules_teach_whoever_asks(tmp_path: Path) -> None:
+    """Both our loop and GEPA learn rules from the same teacher, and pay for each call."""
+    pytest.importorskip("gepa")
+    with closing(open_lab(tmp_path, "smollm2", lm=Obedient())) as lab:
+        listed = LEAN.cells(ExperimentRequest(LEAN, "quick", 1), "smollm2")
+        cells = {cell.name: cell for cell in listed}
+        lean, gepa = (cells[f"model/{name}/0"].measure(lab) for name in ("lean", "gepa"))
+    assert any(text.startswith("Answer in ") for text in lean["instincts"])
+    assert "routes" not in lean
+    assert lean["by_role"].keys() == {"encoder", "executor", "critic", "updater"}
+    assert gepa["search"]["tried"] >= 2 and gepa["training"]["calls"] <= 60
+
+
+# Broken operators: each breaks what it says, in a short training on the simulated model.
+
+CONFIG = load_config(
+    {
+        **{"task": "constraints", "lm": "simulated?attribution_error=0.5", "keep": "last"},
+        "update": {"epochs": 2, "batch_size": 12, "shared_by": 1},
+        "explore": {"epsilon": 0.5},
+        "validation": {"every": 0, "subset": 2},
+        "verdict_examples": 2,
+    }
+)
+
+
+def made(folder: Path, operator: str = "") -> tuple[list[Trace], list[Rewrite]]:
+    where = Where(folder)
+    if operator:
+        path = run_broken(operator, CONFIG, Sources(), where)
+    else:
+        path, _ = run_once(CONFIG, Sources(), where)
+    with closing(RunStore.open(path)) as store:
+        steps = list(store.steps(traces=True))
+    return [t for s in steps for t in s.traces], [r for s in steps for r in s.rewrites]
+
+
+def as_told(operator: str, traces: list[Trace], rewrites: list[Rewrite]) -> bool:
+    """Whether a training looks as one with this operator must."""
+    blamed = [(t.rollout.route.indices, t.gradients) for t in traces if t.rollout.route]
+    fixed = {"codebook": "0123456789", "theta": "e", "phi": "g", "psi": "c"}
+    part = fixed.get(operator.partition("-")[0], "")
+    if part and operator.endswith("-fixed"):
+        return not any(str(r.variable)[0] in part for r in rewrites)
+    match operator:
+        case "updater-identity":
+            return not rewrites
+        case "updater-blind":
+            return all(r.gradient == "- Something in this text can be better." for r in rewrites)
+        case "critic-silent":
+            return not any(t.verdict and t.verdict.feedback for t in traces)
+        case "scores-random":
+            scores = [t.verdict.score for t in traces if t.verdict]
+            return len(set(scores)) == len(scores) > 9
+        case "blame-constant":
+            return all(
+                not (g.encoder or g.generator) and {*g.codebook} <= {z[0]} for z, g in blamed
+            )
+        case "blame-all":
+            return all({*g.codebook} in (set(), {*z}) for z, g in blamed)
+        case "channels-rotated":
+            return all({*g.codebook} <= {z[0]} for z, g in blamed)
+        case "no-exploration":
+            return not any(t.rollout.route and t.rollout.route.explored for t in traces)
+        case _:  # by what feedback says of it alone: it differs from what is sound
+            return True
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Trace], list[Rewrite]]:
+    return made(tmp_path_factory.mktemp("sound"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_an_operator_breaks_what_it_says(
+    operator: str, sound: tuple[list[Trace], list[Rewrite]], tmp_path: Path
+) -> None:
+    told = ["blame-random", "blame-lowest", "feedback-swapped", "gradients-swapped"]
+    told += ["ema-frozen", "success-frozen"]
+    assert (operator in told) == as_told(operator, *sound), "only a broken loop looks like that"
+    broken = made(tmp_path, operator)
+    assert as_told(operator, *broken)
+    assert broken != sound

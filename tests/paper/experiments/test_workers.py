@@ -1,19 +1,10 @@
 """Cells at work side by side: one limit for all, one order where it matters, one Ctrl-C."""
 
-from __future__ import annotations
-
 import asyncio
-import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +15,6 @@ from promptcodebook.paper.experiments import experiment as shared
 from promptcodebook.paper.experiments import reproduce as reproducing
 from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, open_lab
 from promptcodebook.paper.experiments.page import Page
-from tests.build.clock import until
 from tests.build.server import Server, says
 
 SPEC = "http://127.0.0.1:9/v1#scripted"
@@ -71,7 +61,7 @@ def made(
     cells: Sequence[Cell], lab: Lab, width: int, told: list[str] | None = None
 ) -> shared.Results:
     tell = (told if told is not None else []).append
-    return reproducing.measure(order(cells), lab, tell, reproducing.Threads(lab, width).measure)
+    return reproducing.measure(order(cells), lab, tell, width)
 
 
 @pytest.fixture
@@ -187,98 +177,3 @@ async def test_the_limit_of_a_labs_model_is_that_of_all_its_cells(tmp_path: Path
         await server.stop()
     assert not measured.missing and not any(r["stopped"] for r in measured.results.values())
     assert server.peak == 3
-
-
-# Cells as tasks of a cluster: what is handed over, what comes back, and a real Ray here.
-
-
-SWEEP = reproducing.experiment_named("sweep-s")
-
-
-def job(folder: Path, **changes: Any) -> str:
-    """The first cell, as the lab hands it over."""
-    lab = open_lab(folder, "simulated")
-    order = shared.ExperimentRequest(SWEEP, "quick", 1)
-    try:
-        text = reproducing.OnRay(order, lab, "local", 2, 64)._job(
-            SWEEP.cells(order, "simulated")[0]
-        )  # pyright: ignore[reportPrivateUsage]
-    finally:
-        lab.close()
-    return json.dumps({**json.loads(text), **changes})
-
-
-def test_a_task_on_another_machine_sends_its_run_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "there"))
-    home = tmp_path / "lab"
-    answer = reproducing.measure_job(job(home, machine="another"))
-    assert not list(home.glob("2*"))
-    result = reproducing._unpacked(answer, home)  # pyright: ignore[reportPrivateUsage]
-    assert isinstance(result, dict) and result["rows"]["learned"]["rewards"]
-    [run] = home.glob("2*")
-    assert run.name == result["run"] and (run / "run.sqlite").is_file()
-
-
-def test_a_task_on_this_machine_works_in_the_labs_folder(tmp_path: Path) -> None:
-    answer = reproducing.measure_job(job(tmp_path))
-    line, _, runs = answer.partition(b"\n")
-    assert runs == b"" and json.loads(line)["result"]["run"] == next(tmp_path.glob("2*")).name
-
-
-def test_a_machine_with_another_version_measures_nothing(tmp_path: Path) -> None:
-    outcome = reproducing._unpacked(
-        reproducing.measure_job(job(tmp_path, version="0.0.1")), tmp_path
-    )  # pyright: ignore[reportPrivateUsage]
-    assert f"has promptcodebook {version('promptcodebook')}, and 0.0.1" in str(outcome)
-    assert not list(tmp_path.glob("2*"))
-
-
-def reproduce(folder: Path, *more: str) -> subprocess.Popen[str]:
-    typed = ("reproduce", "sweep-s", "--preset", "quick", "--lm", "simulated", "--json", *more)
-    return subprocess.Popen(
-        [sys.executable, "-m", "promptcodebook.cli", *typed],
-        cwd=folder,
-        env={**os.environ, "HOME": str(folder)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def rewards(told: dict[str, Any]) -> dict[str, Any]:
-    return {
-        cell: {name: row["rewards"] for name, row in result["rows"].items()}
-        for cell, result in told["results"].items()
-    }
-
-
-@pytest.mark.slow
-def test_ctrl_c_on_a_cluster_keeps_what_is_finished_and_the_end_is_that_of_one_machine(
-    tmp_path: Path,
-) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir()
-    there.mkdir()
-    alone, _ = reproduce(here, "--cells", "1", "--seeds", "2").communicate(timeout=120)
-    first = reproduce(there, "--ray", "local", "--cells", "2", "--seeds", "2")
-    asyncio.run(until(lambda: any(there.rglob("cells/*/0.json"))))
-    first.send_signal(signal.SIGINT)
-    out, err = first.communicate(timeout=120)
-    assert first.returncode == 130 and "the same command resumes it" in err
-    kept = json.loads(out)["finished"]
-    assert 1 <= len(kept) < 6
-    second = reproduce(there, "--ray", "local", "--cells", "2", "--seeds", "2")
-    out, err = second.communicate(timeout=120)
-    assert second.returncode == 0, err
-    assert all(f"{name} (" not in err for name in kept)
-    assert rewards(json.loads(out)) == rewards(json.loads(alone))
-
-
-@pytest.mark.slow
-def test_an_address_where_no_cluster_is_says_what_to_type(tmp_path: Path) -> None:
-    tried = reproduce(tmp_path, "--ray", "127.0.0.1:9")
-    _, err = tried.communicate(timeout=120)
-    assert tried.returncode == 2 and "no Ray cluster could be joined at 127.0.0.1:9" in err
-    assert "ray start --head" in err

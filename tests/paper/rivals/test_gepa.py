@@ -1,7 +1,5 @@
 """GEPA as an optimizer of ours: the package itself, on our program, models, budget and store."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -188,9 +186,9 @@ def test_each_stage_has_a_predictor_of_its_own(tmp_path: Path) -> None:
     asked = [r.messages[0].content for r in lm.history if r.role == "executor"]
     shown = [text for text in asked if "Examples:" in text]
     planned = [text for text in shown if "Input: Plan" in text or "Input: In " in text]
-    said = [text for text in shown if "Input: use " in text]
-    assert planned and said, "what a stage is shown is what that stage read and wrote"
-    assert not set(planned) & set(said)
+    texts = [text for text in shown if "Input: use " in text]
+    assert planned and texts, "what a stage is shown is what that stage read and wrote"
+    assert not set(planned) & set(texts)
 
 
 @pytest.mark.slow

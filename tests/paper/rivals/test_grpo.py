@@ -2,8 +2,6 @@
 needs torch and has its tests in tests/models/local/test_grpo.py; here a stand-in writes
 the replies."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -166,8 +164,8 @@ async def two_steps(prompt: pco.Prompt, example: pco.Example, lm: pco.Chat) -> s
 two_steps.stages = ("plan", "say")  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("more", "said", "next_"), [
-    ({"lm": "http://127.0.0.1:1/v1#some"}, "weights that lie on this machine", "--lm hf:"),
+@pytest.mark.parametrize(("more", "message", "next_"), [
+    ({"lm": "http://127.0.0.1:1/v1#some"}, "weights of Hugging Face on this", "--lm hf:"),
     ({"roles": {"executor": {"temperature": 0.0}}}, "temperature 0", "roles.executor.temp"),
     ({"roles": {"executor": {"max_tokens": None}}}, "length cap", "roles.executor.max_tok"),
     ({"roles": {"executor": {"extra": {"stop": "x"}}}}, "without stop", "roles.executor.ext"),
@@ -175,12 +173,12 @@ two_steps.stages = ("plan", "say")  # type: ignore[attr-defined]
     ({"executor": two_steps}, "programs of a single call", 'optimizer = "gepa"'),
 ])  # fmt: skip
 def test_what_cannot_be_trained_is_refused_before_anything_is_paid(
-    tmp_path: Path, more: dict[str, Any], said: str, next_: str
+    tmp_path: Path, more: dict[str, Any], message: str, next_: str
 ) -> None:
     roles = {"executor": {**SETTINGS["roles"]["executor"]}}
     for role, settings in more.pop("roles", {}).items():
         roles[role] |= settings
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         learn(tmp_path, "grpo", more.pop("lm", "hf:none/such"), roles=roles, **more)
     assert next_ in caught.value.hint
     assert not [*(tmp_path / "runs").iterdir()], "a run of nothing"

@@ -1,7 +1,5 @@
 """A library's run that was killed goes the same way in a new process, whatever its hash seed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a library in a thread of its own gets of the run, and what it cannot do to it."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -224,8 +222,8 @@ def test_a_library_that_fails_is_a_row_that_says_how(tmp_path: Path, install: An
     run = learn(tmp_path, "theirs", config={"init": {"prompt": "Be brief."}})
     assert run.ended == "finished"
     assert run.rows["theirs"].prompt == run.rows["present"].prompt == "Be brief."
-    said = "theirs 1.0 failed with ValueError: no field `answer` in the reply"
-    assert f"{said} The prompt that it began with is used instead." in run.verdict
+    message = "theirs 1.0 failed with ValueError: no field `answer` in the reply"
+    assert f"{message} The prompt that it began with is used instead." in run.verdict
 
 
 async def test_of_private_data_no_error_is_quoted(tmp_path: Path, install: Any) -> None:
@@ -362,7 +360,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(folder)
 
 
-@pytest.mark.parametrize(("name", "source", "said"), [
+@pytest.mark.parametrize(("name", "source", "message"), [
     ("unmet", f"{MODULE}\nimport not_there\n", "ModuleNotFoundError: .*'not_there'"),
     (
         "untitled",
@@ -371,19 +369,19 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ),
 ])  # fmt: skip
 def test_one_that_cannot_be_loaded_says_which_package_to_mend(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str, message: str
 ) -> None:
     """Also where its own table is set, which is unknown without it."""
     entry = f"[promptcodebook.optimizers]\n{name} = {name}_optimizer:Asks\n"
     install_package(tmp_path, name, entry)
     (tmp_path / f"{name}_optimizer.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    said = f"optimizer {name!r}: {name}_optimizer:Asks cannot be loaded: .*{said}"
-    with pytest.raises(ConfigError, match=said):
+    message = f"optimizer {name!r}: {name}_optimizer:Asks cannot be loaded: .*{message}"
+    with pytest.raises(ConfigError, match=message):
         make_optimizer(name)
-    with pytest.raises(ConfigError, match=said) as error:
+    with pytest.raises(ConfigError, match=message) as error:
         load_config({"optimizer": name, "asking": {"tries": 2}})
-    assert error.value.hint == f"mend or reinstall the package {name}"
+    assert error.value.hint == f"fix or reinstall the package {name}"
 
 
 @pytest.mark.usefixtures("installed")

@@ -1,7 +1,5 @@
 """The simulated model over HTTP: what clients get, as it is and in bad weather."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -28,12 +26,12 @@ BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Count."}]}
 async def test_a_call_goes_to_the_model_it_names_else_to_the_simulated_one() -> None:
     async with SimulatedServer(SimulatedLM()).serving() as address:
         for more in ({}, {"model": "delay"}):
-            status, said = await fetch(address, "/v1/chat/completions", json={**BODY, **more})
-            assert (status, said["model"]) == (200, more.get("model", "simulated"))
-        status, said = await fetch(address, "/v1/chat/completions", json={**BODY, "model": "third"})
-        assert status == 404 and "'simulated' and 'delay'" in said["error"]["message"]
-        status, said = await fetch(address, "/v1/chat/completions", json={**BODY, "n": 2})
-        assert (status, said["error"]["param"]) == (400, "n")
+            status, body = await fetch(address, "/v1/chat/completions", json={**BODY, **more})
+            assert (status, body["model"]) == (200, more.get("model", "simulated"))
+        status, body = await fetch(address, "/v1/chat/completions", json={**BODY, "model": "third"})
+        assert status == 404 and "'simulated' and 'delay'" in body["error"]["message"]
+        status, body = await fetch(address, "/v1/chat/completions", json={**BODY, "n": 2})
+        assert (status, body["error"]["param"]) == (400, "n")
         _, stats = await fetch(address, "/stats")
     assert stats["requests"] == 2
 

@@ -74,21 +74,21 @@ def test_a_right_answer_with_all_pages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "retrieved", "said"), cases("hotpotqa-feedback-says-what-is-wrong")
+    ("answer", "retrieved", "feedback"), cases("hotpotqa-feedback-says-what-is-wrong")
 )
 def test_feedback_on_what_is_wrong(
-    answer: str, retrieved: list[tuple[str, ...]], said: str
+    answer: str, retrieved: list[tuple[str, ...]], feedback: str
 ) -> None:
     score = reward(EXAMPLE, answered(answer, *retrieved))
-    assert said in score.feedback and score.value == (answer == "barge")
+    assert feedback in score.feedback and score.value == (answer == "barge")
 
 
 def test_feedback_is_bounded_and_tells_a_near_miss() -> None:
     long = ["x" * 5000] * 50
     example = Example("q", "x", "y" * 5000, fields={"gold_titles": ["t" * 90] * 50, "facts": long})
-    said = reward(example, answered("z" * 5000, ("a",), ("b",)))
-    assert len(said.feedback) < 6000
-    assert "…" in said.feedback
+    score = reward(example, answered("z" * 5000, ("a",), ("b",)))
+    assert len(score.feedback) < 6000
+    assert "…" in score.feedback
     near = reward(Example("q", "x", "the long red barge"), Output("red"))
     assert "F1 0.50" in near.feedback
     assert reward(Example("q", "x", "Caf\u00e9"), Output("Cafe\u0301")).value == 1.0

@@ -73,16 +73,16 @@ def test_no_two_messages_share_half_of_their_words(dataset: Dataset) -> None:
 
 
 def test_the_present_prompt_has_a_sentence_for_each_rule(dataset: Dataset) -> None:
-    said = {topic: right_rules(Example("x", "", fields={"topics": [topic]})) for topic in RULES}
-    assert all(len(rule) == 1 for rule in said.values())
-    rules = [rule for (rule,) in said.values()]
+    texts = {topic: right_rules(Example("x", "", fields={"topics": [topic]})) for topic in RULES}
+    assert all(len(rule) == 1 for rule in texts.values())
+    rules = [rule for (rule,) in texts.values()]
     assert len(set(rules)) == len(rules) == 14
     parts = sentences(present_prompt())
     assert list(parts[-14:]) == rules, "a rule is one sentence, so that a split keeps it whole"
     assert len(parts) >= 16
     assert load_task("houserules").seeds == parts
     for example in everything(dataset):
-        assert right_rules(example) == tuple(said[topic][0] for topic in topics_of(example))
+        assert right_rules(example) == tuple(texts[topic][0] for topic in topics_of(example))
 
 
 def with_topics(*topics: str) -> Example:
@@ -104,9 +104,9 @@ def test_the_reward_is_the_share_kept_and_names_what_was_broken() -> None:
 
 
 def test_a_message_without_a_rule_wants_a_plain_reply() -> None:
-    said = "Thank you for your kind words, we will pass them on to the team."
-    assert reward(with_topics(), said).value == 1.0
-    for text in ("", "Gracias por su mensaje, es para nosotros un placer.", f"{said} 🙂"):
+    reply = "Thank you for your kind words, we will pass them on to the team."
+    assert reward(with_topics(), reply).value == 1.0
+    for text in ("", "Gracias por su mensaje, es para nosotros un placer.", f"{reply} 🙂"):
         score = reward(with_topics(), text)
         assert score.value == 0.0
         assert "must be plain English" in score.feedback
@@ -132,9 +132,9 @@ def test_the_six_topics_are_a_part_with_a_prompt_of_their_own(
         assert {topic for e in part for topic in topics_of(e)} == set(SIX)
     assert six.oracle is not None
     for e in six.dataset.test:
-        said = six.oracle(e)
-        assert all(rule in present_prompt(SIX) for rule in said.splitlines())
-        assert bool(said) == bool(topics_of(e))
+        prompt = six.oracle(e)
+        assert all(rule in present_prompt(SIX) for rule in prompt.splitlines())
+        assert bool(prompt) == bool(topics_of(e))
     assert len(six.seeds) == 8 and all(seed in present_prompt(SIX) for seed in six.seeds)
 
 

@@ -88,19 +88,19 @@ def test_pages_and_label_beside_pages_alone(output: Output, both: float, pages: 
 
 def test_feedback_names_what_each_hop_found_and_what_is_missing() -> None:
     output = found("NOT SUPPORTED", ("Mill", "Barn"), ("Lake",), ("River",))
-    said = score.reward(CLAIM, output).feedback
-    assert "Hop 1 (search with the claim) found 'Mill'; still missing: 'The River', 'Hill'." in said
-    assert "Hop 2 (query2) found none of the pages still needed; still missing: 'The R" in said
-    assert "Hop 3 (query3) found 'The River'; still missing: 'Hill'. Never retr" in said
-    assert "Never retrieved: 'Hill'" in said
-    assert said.endswith("The label NOT_SUPPORTED is wrong; the right label is SUPPORTED.")
-    assert "Barn" not in said
+    text = score.reward(CLAIM, output).feedback
+    assert "Hop 1 (search with the claim) found 'Mill'; still missing: 'The River', 'Hill'." in text
+    assert "Hop 2 (query2) found none of the pages still needed; still missing: 'The R" in text
+    assert "Hop 3 (query3) found 'The River'; still missing: 'Hill'. Never retr" in text
+    assert "Never retrieved: 'Hill'" in text
+    assert text.endswith("The label NOT_SUPPORTED is wrong; the right label is SUPPORTED.")
+    assert "Barn" not in text
 
 
 def test_a_label_that_cannot_be_read_is_quoted() -> None:
-    said = score.reward(CLAIM, Output("perhaps")).feedback
-    assert "could not be read from 'perhaps': it must be SUPPORTED or NOT_SUPPORTED" in said
-    assert "Nothing was retrieved; needed: 'Mill', 'The" in said
+    text = score.reward(CLAIM, Output("perhaps")).feedback
+    assert "could not be read from 'perhaps': it must be SUPPORTED or NOT_SUPPORTED" in text
+    assert "Nothing was retrieved; needed: 'Mill', 'The" in text
 
 
 def test_an_example_without_gold_pages_cannot_be_judged() -> None:

@@ -1,7 +1,5 @@
 """Verdicts of the constraint checks, each on texts of our own and on the shared vectors."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -58,15 +56,15 @@ def test_own_examples(case: str) -> None:
 @pytest.mark.parametrize("instruction_id", [*scores.IFBENCH, *scores.IFEVAL])
 def test_a_blank_response_follows_nothing_and_arguments_are_named(instruction_id: str) -> None:
     kwargs = fitting(instruction_id)
-    said = scores.describe(instruction_id, {**kwargs, "unused": None})
+    text = scores.describe(instruction_id, {**kwargs, "unused": None})
     assert not any(scores.check(instruction_id, kwargs, "", blank) for blank in (" \n", ""))
-    assert said.endswith((".", "P.S.")) and "{" not in said
+    assert text.endswith((".", "P.S.")) and "{" not in text
     whole = {"min_words": 5.0, "max_words": 7.0}
     assert "at least 5 and at most 7 words" in scores.describe("count:word_count_range", whole)
     hidden = ("prompt_to_repeat", "reference_text")
     for name, value in kwargs.items():
         if name not in hidden and not isinstance(value, list):
-            assert str(value) in said
+            assert str(value) in text
 
 
 def test_loose_forgives_a_first_line_a_last_line_and_stars() -> None:
@@ -93,13 +91,13 @@ def test_an_unknown_id_names_the_nearest() -> None:
         scores.check("count:numbr", {"N": 1}, "", "1")
 
 
-@pytest.mark.parametrize(("kwargs", "said"), [
+@pytest.mark.parametrize(("kwargs", "message"), [
     ({"N": None}, "the kwargs of count:numbers: the field 'N': Field required"),
     *(({"N": n}, "'N': Input should be a valid integer") for n in ("2", True, 2.5, math.nan)),
     ({"N": 2, "word": "salt"}, "the field 'word': Extra inputs are not permitted"),
 ])  # fmt: skip
-def test_kwargs_that_do_not_fit(kwargs: dict[str, object], said: str) -> None:
-    with pytest.raises(DataError, match=said) as caught:
+def test_kwargs_that_do_not_fit(kwargs: dict[str, object], message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
         scores.check("count:numbers", kwargs, "", "1")
     assert caught.value.hint
 

@@ -33,8 +33,8 @@ async def test_own_examples_cover_the_four_scorers_and_their_gold_is_right() -> 
             kind = kind_of(str(one.fields["subtask"]))
             kinds[kind] += 1
             gold = one.target or ""
-            said = FORMS[kind].format(gold * 5 if kind == "choice" else gold)
-            assert (await reward(one, said)).value == 1.0
+            answer = FORMS[kind].format(gold * 5 if kind == "choice" else gold)
+            assert (await reward(one, answer)).value == 1.0
             assert (await reward(one, "I do not know.")).value == 0.0
             if kind == "choice":
                 assert option_value(one.input, gold) != "FAILURE"
@@ -44,10 +44,10 @@ async def test_own_examples_cover_the_four_scorers_and_their_gold_is_right() -> 
 CUBE = r"How many corners? $\textbf{(A)}~6 \qquad \textbf{(B)}~8 \qquad \textbf{(C)}~10$"
 
 
-@pytest.mark.parametrize(("subtask", "gold", "answer", "said"), cases("livebench-math-feedback"))
-async def test_feedback(subtask: str, gold: str, answer: str, said: list[str]) -> None:
+@pytest.mark.parametrize(("subtask", "gold", "answer", "pieces"), cases("livebench-math-feedback"))
+async def test_feedback(subtask: str, gold: str, answer: str, pieces: list[str]) -> None:
     given = await reward(example(subtask, gold, CUBE), answer)
-    for piece in said:
+    for piece in pieces:
         assert piece in given.feedback
 
 

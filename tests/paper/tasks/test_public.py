@@ -252,13 +252,13 @@ def test_what_is_or_unpacks_to_more_than_its_source_may_have_is_refused(
     }
     hub |= {f"/raw/o/r/main/{name}": body for name, body in bodies.items()}
     packed = replace(ROWS, path="packed.jsonl", most_bytes=1_000_000)
-    for files, said in (
+    for files, message in (
         ([replace(ROWS, most_bytes=1000)], r"rows\.jsonl: it is larger than 1\.0 kB"),
         ([ROWS, replace(ARCHIVE, most_bytes=10_000)], r"for more holds more than 10\.0 kB"),
         ([replace(packed, path="rows.parquet")], r"rows\.parquet unpacks to more than 1\.0 MB"),
         ([packed], r"packed\.jsonl: it is larger than 1\.0 MB"),
     ):
-        with pytest.raises(TaskError, match=said):
+        with pytest.raises(TaskError, match=message):
             tiny(*files).fetch(tmp_path)
     with monkeypatch.context() as slow, pytest.raises(TaskError, match="was not here after"):
         slow.setattr("promptcodebook.paper.tasks.public_sources._DOWNLOAD_S", -1.0)

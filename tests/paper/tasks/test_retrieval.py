@@ -110,17 +110,17 @@ def test_a_read_only_folder_has_its_index_in_the_cache_or_nowhere(
     assert ("could not be saved" in caplog.text) is blocked
 
 
-@pytest.mark.parametrize(("row", "said"), cases("retrieval-a-faulty-line-is-named"))
-def test_a_faulty_line_is_named(corpus: Path, row: str, said: str) -> None:
+@pytest.mark.parametrize(("row", "message"), cases("retrieval-a-faulty-line-is-named"))
+def test_a_faulty_line_is_named(corpus: Path, row: str, message: str) -> None:
     with corpus.open("a") as file:
         file.write(f"\n{row}\n")
-    with pytest.raises(DataError, match=said) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         retrieval.open_retriever(corpus)
     assert f"{corpus}:7:" in str(caught.value)
     assert caught.value.hint
 
 
-@pytest.mark.parametrize(("path", "text", "said"), [
+@pytest.mark.parametrize(("path", "text", "message"), [
     ("corpus.jsonl", "", "no page"),
     ("corpus.jsonl", "\n \n", "no page"),
     ("corpus.jsonl", '{"title": "!", "sentences": ["?"]}', "no word"),
@@ -128,11 +128,11 @@ def test_a_faulty_line_is_named(corpus: Path, row: str, said: str) -> None:
     ("nowhere/corpus.jsonl", None, "corpus"),
 ])  # fmt: skip
 def test_a_corpus_that_is_empty_or_missing_is_refused(
-    tmp_path: Path, path: str, text: str | None, said: str
+    tmp_path: Path, path: str, text: str | None, message: str
 ) -> None:
     if text is not None:
         (tmp_path / path).write_text(text)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         retrieval.open_retriever(tmp_path / path)
 
 
@@ -204,8 +204,8 @@ async def test_a_fault_reaches_every_asker_and_is_not_remembered(search: retriev
 
     faulty = Faulty()
     search = retrieval.Search(faulty)  # type: ignore[arg-type]
-    said = await asyncio.gather(search("a", 1), search("b", 1), return_exceptions=True)
-    assert [str(error) for error in said] == ["the disk is gone"] * 2
+    errors = await asyncio.gather(search("a", 1), search("b", 1), return_exceptions=True)
+    assert [str(error) for error in errors] == ["the disk is gone"] * 2
     faulty.broken = False
     assert await search("a", 1) == ["1"]
 

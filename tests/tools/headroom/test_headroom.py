@@ -1,7 +1,5 @@
 """`pco headroom` where the answer is known: in worlds of pure numbers, and on tasks."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """`pco judge`: how far a judge agrees with people, and a verdict that allows for its error."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -19,12 +17,13 @@ import pytest
 
 from promptcodebook.base.intervals import SIDE, paired_interval
 from promptcodebook.base.randomness import keyed_random
+from promptcodebook.paper.tasks.houserules.task import load_houserules, present_prompt, reward
 from promptcodebook.tools.judging.figures import (
-    best_threshold,
     cohen_kappa,
     partial_correlation,
     rectified,
 )
+from promptcodebook.types import Example
 from tests.build.cli import Result, pco, served
 from tests.build.server import Server, fails, says
 
@@ -68,15 +67,6 @@ def test_the_interval_of_an_ordered_kappa_allows_for_the_widest_error() -> None:
 
 
 CHANCE = (20 * 21 + 20 * 20 + 0.25 * (20 + 21)) / 41**2
-
-
-@pytest.mark.parametrize(("scores", "bounds", "value"), [
-    ([0.2, 0.9], (0.0, 1.0), 0.5), ([-0.4, 0.9], (-1.0, 1.0), 0.0), ([0.6, 0.8], (0.0, 1.0), 0.7),
-])  # fmt: skip
-def test_of_equal_thresholds_the_one_nearest_the_middle_is_taken(
-    scores: list[float], bounds: tuple[float, float], value: float
-) -> None:
-    assert best_threshold(scores * 20, [False, True] * 20, bounds).value == pytest.approx(value)
 
 
 def test_a_partial_correlation_holds_the_label_fixed() -> None:
@@ -147,10 +137,10 @@ def judging() -> Iterator[Callable[[Judges], Server]]:
     def by(judges: Judges) -> Server:
         async def step(request: Any, body: dict[str, Any]) -> Any:
             last = body["messages"][-1]["content"]
-            said = judges(json.loads(last) if last.startswith("{") else {"text": last, **body})
-            if said is None:
+            reply = judges(json.loads(last) if last.startswith("{") else {"text": last, **body})
+            if reply is None:
                 return await fails(413, "too large")(request, body)
-            text = said if isinstance(said, str) else json.dumps({"feedback": "so", **said})
+            text = reply if isinstance(reply, str) else json.dumps({"feedback": "so", **reply})
             return await says(text)(request, body)
 
         server.default = step
@@ -264,7 +254,7 @@ def test_repeats_show_the_noise_of_a_judge(
     assert alone["turned"] is None and alone["noise"] is None
 
 
-def test_raters_and_scales_and_pairs(judging: Callable[[Judges], Server], tmp_path: Path) -> None:
+def test_raters_and_scales(judging: Callable[[Judges], Server], tmp_path: Path) -> None:
     rows = [{**row, "label": 5 if row["label"] == "yes" else 2} for row in answers()]
     other = [{**row, "rater": "b", "label": 4 if row["label"] == 5 else 2} for row in rows]
     write(tmp_path / "labels.csv", [{**r, "rater": "a"} for r in rows] + other)
@@ -274,37 +264,15 @@ def test_raters_and_scales_and_pairs(judging: Callable[[Judges], Server], tmp_pa
     assert found["judged"] == 40 and found["agreement"]["mean"] == 0.75
     assert 0.6 < found["people"]["mean"] < 1 and 0.8 < found["kappa"]["mean"] < 1
 
-    pairs = list[dict[str, object]]()
-    for n, row in enumerate(answers()):
-        both = [row["answer"], f"{2000 + n}"]
-        swapped = n % 4 == 0
-        said = "tie" if n % 2 else "ab"[swapped]
-        places = dict(zip(("answer", "answer_b"), both[:: -1 if swapped else 1], strict=True))
-        pairs.append({**row, **places, "label": said})
-    write(tmp_path / "labels.csv", pairs)
-    single = calibrated(server, tmp_path).json
-    assert single["decision"] == "use it" and single["first_place"] is None
-
-    def first(shown: Mapping[str, str]) -> Any:
-        """Sees what is right; where nothing is, it takes the first answer."""
-        by = [shown[place].split()[0] == shown["reference"] for place in ("first", "second")]
-        return {"better": "second" if by[1] else "First"}
-
-    swayed = calibrated(judging(first), tmp_path, "--compare").json
-    assert swayed["agreement"]["mean"] == 1.0 and swayed["first_place"]["mean"] == 0.75
-    assert swayed["why"] == "it prefers one place"
-
 
 def test_labels_that_cannot_be_read_are_named(
     judging: Callable[[Judges], Server], tmp_path: Path
 ) -> None:
     server = judging(lambda s: None)
     write(tmp_path / "labels.csv", [{"input": "x", "answer": "y"}])
-    calibrated(server, tmp_path).error(2, "no column 'label'", "answer_b")
+    calibrated(server, tmp_path).error(2, "no column 'label'", "target and id")
     write(tmp_path / "labels.csv", answers(3))
     calibrated(server, tmp_path).error(2, "no labelled answer could be judged: RequestRefused")
-    asked = ("labels.csv", "--reward", "exact", "--compare", "--lm", server.spec)
-    pco("judge", "calibrate", *asked, cwd=tmp_path).error(2, "needs the reward 'judge'")
 
 
 SETTINGS = """
@@ -331,8 +299,8 @@ def flattered(shown: Mapping[str, Any]) -> Any:
         words = shown["answer"].split()[1:]
         return {"score": float(words == [["please"], ["now"]]["quick" in shown["input"]])}
     asked, number = shown["messages"][0]["content"], int(shown["text"].split()[2])
-    said = [word for word in ("please", "now") if f"Say {word}" in asked]
-    return " ".join([f"={number + 1 + number % 2}", *said])  # a formula to a spreadsheet
+    orders = [word for word in ("please", "now") if f"Say {word}" in asked]
+    return " ".join([f"={number + 1 + number % 2}", *orders])  # a formula to a spreadsheet
 
 
 @pytest.fixture
@@ -415,3 +383,47 @@ def test_a_run_that_is_resumed_keeps_its_verdict_by_labels(run: Path) -> None:
     assert "by people's labels" in found["sentence"]
     again = pco("train", "--resume", "last", "--budget", "1500calls", "--json", cwd=run)
     assert again.json["verdict"] == found["sentence"] and again.json["rows"] == found["rows"]
+
+
+# A judge of 40 answers to messages of `houserules`, written by hand: half keep the rule of their
+# topic, half are such answers to another topic. Fixed before either was asked: the rules' own
+# checker as the judge is to be used, SmolLM2 is not to be trusted.
+
+LABELS = Path(__file__).with_name("houserules_answers.csv")
+HOUSE_RUBRIC = f"The answer keeps the house rule of the message's topic.\n\n{present_prompt()}"
+
+
+def examples() -> dict[str, Example]:
+    return {example.input: example for example in load_houserules().dataset.train}
+
+
+def test_the_labels_are_the_checker_s_and_the_checker_is_a_judge_to_use(tmp_path: Path) -> None:
+    by_input = examples()
+    with LABELS.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    scores = [reward(by_input[row["input"]], row["answer"]).value for row in rows]
+    assert [row["label"] for row in rows] == ["yes" if value else "no" for value in scores]
+    assert len(rows) == 40 and sum(scores) == 20
+
+    async def checks(request: Any, body: dict[str, Any]) -> Any:
+        shown = json.loads(body["messages"][-1]["content"])
+        score = reward(by_input[shown["input"]], shown["answer"])
+        text = json.dumps({"feedback": score.feedback, "score": score.value})
+        return await says(text)(request, body)
+
+    server = Server()
+    server.default = checks
+    shutil.copy(LABELS, tmp_path / "labels.csv")
+    with served(server):
+        asked = ("labels.csv", "--rubric", HOUSE_RUBRIC, "--lm", server.spec, "--json")
+        found = pco("judge", "calibrate", *asked, cwd=tmp_path).json
+    assert found["decision"] == "use it", found["why"]
+
+
+@pytest.mark.local
+def test_smollm2_is_no_judge(tmp_path: Path) -> None:
+    shutil.copy(LABELS, tmp_path / "labels.csv")
+    asked = ("labels.csv", "--rubric", HOUSE_RUBRIC, "--lm", "smollm2", "--repeats", "1", "--json")
+    found = pco("judge", "calibrate", *asked, cwd=tmp_path)
+    assert found.code == 0, found.err
+    assert found.json["decision"] == "do not trust it", found.json

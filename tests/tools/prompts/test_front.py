@@ -1,6 +1,4 @@
-"""Prompts that were made elsewhere as a codebook: what is read, what is refused, who gets which."""
-
-from __future__ import annotations
+"""Prompts that were made elsewhere: as a codebook, as a pool of instincts, with demonstrations."""
 
 import json
 import os
@@ -21,10 +19,11 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.store.run import RunStore
 from promptcodebook.tools.prompts import Front, read_front, read_prompts
+from tests.build import topics
 from tests.build.cli import pco as typed
 from tests.build.cli import served
 from tests.build.server import Server, says
-from tests.build.topics import PHRASES, data, obey, right
+from tests.build.topics import PHRASES, data, right
 
 PROMPTS = [f"You work for a shop.\n\nWhatever comes, say {letter}." for letter in PHRASES]
 
@@ -174,19 +173,10 @@ def test_a_place_without_prompts_is_refused(tmp_path: Path) -> None:
             read_prompts(place)
 
 
-SMALL: dict[str, Any] = {"preset": "small", "update": {"epochs": 12}, "router": {"least": 1}}
-
-
 def learn(runs: Path, place: Path, size: int, reward: Any = right, **init: str) -> pco.Run:
     whole = {"kind": "prompts", "path": str(place), **init}
-    return pco.optimize(
-        data(),
-        reward,
-        ScriptedLM().reply_with(obey),
-        config={**SMALL, "size": size, "init": whole},
-        runs_dir=runs,
-        progress=False,
-    )
+    config = {"size": size, "router": {"least": 1}, "init": whole}
+    return topics.learn(runs, reward, config=config)
 
 
 def prompts_of(run: pco.Run) -> list[str]:

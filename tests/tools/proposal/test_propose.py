@@ -1,7 +1,5 @@
 """`pco init --from FILE`: what it makes of files as people have them."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

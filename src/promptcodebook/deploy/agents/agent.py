@@ -100,8 +100,8 @@ class Agent:
         return () if isinstance(self.present, str) else tuple(self.present)
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """One rollout. ExecutorError where the agent gives no answer, asks no model, or has no
-        place for the prompt; what the run's models raise passes through."""
+        """One rollout. Raises ExecutorError where the agent gives no answer, asks no model, or has
+        no place for the prompt; what the run's models raise passes through."""
         for ended in [loop for loop in self._free if loop.is_closed()]:
             del self._free[ended]
         free = self._free.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.workers))
@@ -120,7 +120,11 @@ class Agent:
 
     async def check(self, *examples: Example) -> None:
         """Tries the agent on made-up replies: its prompt needs a place, and what it asks must
-        depend on the example. ConfigError."""
+        depend on the example.
+
+        - `examples`: one, or several of which two differ.
+
+        Raises ConfigError when a rollout would learn nothing."""
         first, *others = examples
         asked = await self._tried(first)
         other = next((e for e in others if e.input != first.input), None)
@@ -282,7 +286,7 @@ class _Child:
     async def answer(
         self, endpoint: TrainingEndpoint, example: Example, echoes: list[bool]
     ) -> Output:
-        """The answer to this request. ExecutorError where there is none, or none for sure.
+        """The answer to this request. Raises ExecutorError where there is none, or none for sure.
         `echoes` is not empty once an answer of this agent has named its request."""
         name = secrets.token_hex(8)
         asked = {"id": name, "example": shown(example)}
@@ -419,7 +423,8 @@ def environment(more: Iterable[str] = ()) -> dict[str, str]:
 
 
 def agent_of(table: Mapping[str, Any], base: Path) -> Agent:
-    """The Agent of a setting `executor = {command = ..., ...}`. ConfigError for an unknown key."""
+    """The Agent of a setting `executor = {command = ..., ...}`. Raises ConfigError for an unknown
+    key."""
     ours = ("function", "folder")
     known = [each.name for each in fields(Agent) if each.name[0] != "_" and each.name not in ours]
     if unknown := sorted(set(table) - {*known}):
@@ -430,7 +435,7 @@ def agent_of(table: Mapping[str, Any], base: Path) -> Agent:
 
 def typed(command: str, files: Sequence[str], question: str) -> dict[str, Any]:
     """The settings of `--agent COMMAND` with `--present FILE`, or STAGE=FILE for each stage, and
-    `--question`. The prompts are also what the run compares with. ConfigError."""
+    `--question`. The prompts are also what the run compares with. Raises ConfigError."""
     texts = dict[str, str]()
     for each in files:
         stage, _, file = each.rpartition("=")

@@ -279,13 +279,13 @@ def turns_of(
     try:
         calls = [call for m in messages for call in m.wire.get("tool_calls") or ()]
         tools = {call.get("id"): call["function"]["name"] for call in calls}
-        turns = [turn for m in (*news, answer) for turn in _said(m.role, m.wire, tools)]
+        turns = [turn for m in (*news, answer) for turn in _turns(m.role, m.wire, tools)]
     except (TypeError, KeyError, AttributeError):
         return ()
     return tuple(turn for turn in turns if turn.text or turn.name)
 
 
-def _said(role: str, wire: Mapping[str, Any], tools: Mapping[Any, str]) -> Iterator[Turn]:
+def _turns(role: str, wire: Mapping[str, Any], tools: Mapping[Any, str]) -> Iterator[Turn]:
     content, tool = wire.get("content") or (), tools.get(wire.get("tool_call_id"), "")
     for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
         if part["type"] == "text":

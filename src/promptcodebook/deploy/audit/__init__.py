@@ -1,1 +1,1 @@
-"""The audit of a policy's texts: the judge of hazards, Presidio, and the report."""
+"""The audit of a policy's texts: the judge of hazards, and the report."""

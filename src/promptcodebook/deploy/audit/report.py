@@ -1,15 +1,14 @@
 """The audit of a policy: every text of it that reaches a model, scanned and, if asked for, judged.
 The role `judge` reads each text and names the hazards that it causes. Its prompt (judge.md,
 hazards.toml) belongs to no set of templates: the author of a policy's templates must not write what
-the policy is audited by. A model that fails on plain texts judges no others. Microsoft Presidio
-(extra `[presidio]`) finds names and the numbers of many countries."""
+the policy is audited by. A model that fails on plain texts judges no others."""
 
 from __future__ import annotations
 
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, reduce
 from importlib import resources
@@ -18,7 +17,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 
 from promptcodebook.calls import Request, Schema
-from promptcodebook.errors import ConfigError, LMError, PolicyError, import_extra
+from promptcodebook.errors import ConfigError, LMError, PolicyError
 from promptcodebook.lm.structured import Ask, LenientText, ReplyShape
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.templates import CodebookLines, Template, load_templates, template_sets
@@ -144,45 +143,6 @@ class HazardJudge:
         return findings
 
 
-class PresidioScan:
-    """Presidio with what is installed. Raises MissingExtra."""
-
-    def __init__(self) -> None:
-        what = "Presidio's search for personal data"
-        modules = ("presidio_analyzer", "presidio_analyzer.nlp_engine", "spacy")
-        presidio, engines, spacy = (import_extra(name, what, "presidio") for name in modules)
-        self._terms = terms = _tree()["presidio"]
-        model = next((name for name in terms["models"] if spacy.util.is_package(name)), None)
-        engine: Any = engines.SpacyNlpEngine()
-        engine.nlp = {"en": spacy.load(model) if model is not None else spacy.blank("en")}
-        registry: Any = presidio.RecognizerRegistry(supported_languages=["en"])
-        registry.load_predefined_recognizers(languages=["en"], nlp_engine=engine)
-        for name in terms["left_out"]:
-            registry.remove_recognizer(name)
-        self._analyzer: Any = presidio.AnalyzerEngine(
-            registry=registry, nlp_engine=engine, supported_languages=["en"]
-        )
-        message = "names of persons: Presidio finds them with a model of spaCy, and none is "
-        message += "installed (python -m spacy download en_core_web_sm)"
-        self.left_out = () if model is not None else (message,)
-
-    def find(self, text: str, where: str = "") -> Iterator[Finding]:
-        """The personal data of a text, by its place."""
-        high, medium = self._terms["high"], self._terms["medium"]
-        found = self._analyzer.analyze(
-            text,
-            language="en",
-            entities=[*medium, *high],
-            score_threshold=self._terms["least_score"],
-        )
-        for each in sorted(found, key=lambda one: (one.start, one.end, one.entity_type)):
-            start, end, kind = int(each.start), int(each.end), str(each.entity_type)
-            reason = f"it contains what Presidio takes for {kind} (score {float(each.score):.2f})"
-            severity: Severity = "high" if kind in high else "medium"
-            quote = excerpt(text[start:end])
-            yield Finding(where, "personal", severity, start, end, quote, reason, "presidio")
-
-
 FORMAT = "promptcodebook audit 1"
 NO_DATA = "copies of training data: no data were at hand to compare with"
 _NO_JUDGE = "hazards: no model judged the texts"
@@ -194,7 +154,7 @@ _ORDER: Mapping[Severity, int] = {"high": 0, "medium": 1, "low": 2}
 class AuditReport:
     """What an audit found in a policy of that digest, gravest first. `texts` are the places
     searched, `judge` the model that judged hazards ('' = none), `rows` the training examples
-    compared with, `left_out` what was not searched for and why; `presidio` = it searched, too."""
+    compared with, `left_out` what was not searched for and why."""
 
     policy: str
     texts: tuple[str, ...]
@@ -202,7 +162,6 @@ class AuditReport:
     judge: str = ""
     rows: int | None = None
     left_out: tuple[str, ...] = ()
-    presidio: bool = False
     format: str = FORMAT
 
     @property
@@ -226,7 +185,7 @@ class AuditReport:
             not self.fails
             and failed.judge in ("", self.judge)
             and (failed.rows is None or (self.rows or 0) >= failed.rows)
-            and (self.presidio or not failed.presidio)
+            and not any(finding.source == "presidio" for finding in failed.findings)
         )
 
     def of(self, severity: Severity) -> tuple[Finding, ...]:
@@ -251,20 +210,15 @@ class AuditReport:
         return report
 
 
-def audit(
-    policy: PolicyFile,
-    training: Sequence[Example] | None = None,
-    presidio: PresidioScan | None = None,
-) -> AuditReport:
+def audit(policy: PolicyFile, training: Sequence[Example] | None = None) -> AuditReport:
     """Scan all texts of a policy by rules; no model is asked.
 
     - `policy`: the policy file, such as `run.policy.file`.
     - `training`: examples that the texts are compared with too. None: they are compared with none.
-    - `presidio`: a scan by Presidio, which also finds personal data. None: it is left out.
 
     The report has `.findings`, `.fails`, and in `.left_out` what was not looked for.
 
-    Raises what `presidio` does, and nothing else."""
+    Raises no error of its own."""
     texts = texts_of(policy)
     copies = NoLeakCheck(training) if training is not None else None
     findings = [f for where, text in texts.items() for f in scan(text, where, copies)]
@@ -273,30 +227,24 @@ def audit(
         for where in policy.beyond_sampling
     ]
     left_out = [_NO_JUDGE] if training is not None else [NO_DATA, _NO_JUDGE]
-    if presidio is not None:
-        findings += [f for where, text in texts.items() for f in presidio.find(text, where)]
-        left_out += presidio.left_out
     return AuditReport(
         policy.digest,
         tuple(texts),
         _sorted(findings, texts),
         rows=None if training is None else len(training),
         left_out=tuple(left_out),
-        presidio=presidio is not None,
     )
 
 
 async def audit_with_judge(
-    policy: PolicyFile,
-    judge: HazardJudge,
-    training: Sequence[Example] | None = None,
-    presidio: PresidioScan | None = None,
+    policy: PolicyFile, judge: HazardJudge, training: Sequence[Example] | None = None
 ) -> AuditReport:
-    """The same, with the hazards that `judge` sees. LMError: no verdict; ConfigError: too weak."""
+    """The same, with the hazards that `judge` sees. Raises LMError without a verdict, and
+    ConfigError for a model that is too weak."""
     if weak := await judge.weakness():
         hint = "name a stronger one: --set roles.judge.model=SPEC; or --rules-only asks no model"
         raise ConfigError(f"{judge.model} is too weak to judge hazards: {weak}", hint=hint)
-    report, texts = audit(policy, training, presidio), texts_of(policy)
+    report, texts = audit(policy, training), texts_of(policy)
     findings = _sorted([*report.findings, *await judge.findings(texts)], texts)
     left_out = tuple(line for line in report.left_out if line != _NO_JUDGE)
     return replace(report, findings=findings, judge=judge.model, left_out=left_out)

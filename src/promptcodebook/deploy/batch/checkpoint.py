@@ -63,7 +63,8 @@ def book_shard(
 
 
 def open_journal(folder: Path, again: str) -> Journal:
-    """Of a batch, or of a shard; `again` is the command to type after a full disk. StoreError."""
+    """Of a batch, or of a shard; `again` is the command to type after a full disk. Raises
+    StoreError."""
     return Journal(folder / _JOURNAL, _LAYOUT, again)
 
 
@@ -74,7 +75,8 @@ class Checkpoint:
         self, folder: Path, job: Mapping[str, Any], again: str, *, restart: bool = False
     ) -> None:
         """Continues what is there, or discards it (`restart`). `again` is the command to type.
-        RunBusy while another process writes, RunChanged: another job's, ConfigError: no batch's."""
+        Raises RunBusy while another process writes, RunChanged for another job's folder, and
+        ConfigError for one that is no batch's."""
         self.folder, self.count, self.failed = folder, 0, 0
         _require_ours(folder)
         with on_disk(folder):
@@ -105,7 +107,8 @@ class Checkpoint:
             self._open = opened.pop_all()
 
     def append(self, results: list[RowResult]) -> None:
-        """Adds what comes next; returns when it would survive kill -9. DiskFull, StoreError."""
+        """Adds what comes next; returns when it would survive kill -9. Raises DiskFull or
+        StoreError."""
         with on_disk(self.folder / _ROWS):
             self._file.write(b"".join(result.line() for result in results))
             self._file.flush()
@@ -148,10 +151,10 @@ def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str
     except ValueError:
         hint = f"remove {folder} to start again; that discards paid answers"
         raise StoreError(f"{path} is damaged", hint=hint) from None
-    # Free are `id`, which differs for each batch to the same OUT, `retry`, which `Batch` checks,
-    # and settings that decide no answer of a deployed policy.
+    # Free are `id`, which differs for each batch to the same OUT, and settings that decide no
+    # answer of a deployed policy.
     free = [f"settings.{key}" for key in (*FREE_KEYS, *training_keys())]
-    changed = [each.key for each in differences(known, job, ("id", "retry", *free))]
+    changed = [each.key for each in differences(known, job, ("id", *free))]
     if not changed:
         return known
     means = {

@@ -33,9 +33,6 @@ def batch(
         "", "--input", help="IN's column to answer, or a template; default: as in training."
     ),
     prefix: str = typer.Option("", help="Put before the names answer, route and error."),
-    retry: bool = typer.Option(
-        False, "--retry", help="Ask the failed rows of a finished OUT again."
-    ),
     restart: bool = typer.Option(False, "--restart", help="Discard previous results."),
     anew: bool = typer.Option(False, "--anew", hidden=True),
     ray: str = typer.Option("", help="Answer the rows on a Ray cluster: its address, or local."),
@@ -52,10 +49,10 @@ def batch(
     """Answer every row of IN with a policy; OUT has the rows in their order.
 
     OUT has the rows of IN with three more columns: answer; route, the instincts of its prompt; and
-    error. If a row fails, the others continue and the exit is 1; --retry asks those rows again. OUT
-    appears when it is complete. Until then OUT.part holds the results: after Ctrl-C, a kill, a full
-    disk or a reached budget the same command continues, and pays for no finished reply twice. A
-    budget counts all sessions."""
+    error. If a row fails, the others continue and the exit is 1; --restart asks it again, and the
+    reply cache answers the others. OUT appears when it is complete. Until then OUT.part holds the
+    results: after Ctrl-C, a kill, a full disk or a reached budget the same command continues, and
+    pays for no finished reply twice. A budget counts all sessions."""
     if ray and batch_api:
         message = "a cluster asks its calls one by one, not as batches"
         raise ConfigError(message, hint="leave out --ray, or leave out --batch-api")
@@ -66,7 +63,7 @@ def batch(
         file = reference.file.model_copy(update={"input": input_column})
         reference = replace(reference, file=file)
     settings, base = command.settings_for(reference, typed)
-    order = BatchJob(source, target, _again(), prefix, retry, restart or anew, bool(ray))
+    order = BatchJob(source, target, _again(), prefix, restart or anew, bool(ray))
     with closing(BatchSession(order, reference.file, settings)) as opened:
         total, before = opened.source.count, opened.resumed
         if before:
@@ -113,5 +110,6 @@ def _summary_text(target: Path, summary: Summary) -> str:
     if summary.failed:
         rows = f"{summary.failed} of {plural(summary.rows, 'row')} failed"
         lines.append(command.wrap_text(f"{rows}; the first: {summary.first_error}", ""))
-        lines.append(f"--retry asks {'it' if summary.failed == 1 else 'them'} again")
+        asked = "it" if summary.failed == 1 else "them"
+        lines.append(f"--restart asks {asked} again; replies in the cache cost nothing")
     return "\n".join(lines)

@@ -191,7 +191,7 @@ class Held:
         return again
 
     def _bound(self, requests: Iterable[Request]) -> Usage:
-        """The most that a batch of them can cost. ConfigError where there is no bound."""
+        """The most that a batch of them can cost. Raises ConfigError where there is no bound."""
         total = Usage()
         for request in requests:
             most = self._budget.most(request)

@@ -7,12 +7,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
+import secrets
 import shutil
+import socket
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import aclosing, closing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import groupby, islice
 from pathlib import Path
@@ -28,13 +32,15 @@ from promptcodebook.data.table import SourceRow
 from promptcodebook.deploy.batch.checkpoint import book_shard, open_journal
 from promptcodebook.deploy.batch.rows import RowResult
 from promptcodebook.deploy.batch.session import BatchSession, Summary, answer_rows
-from promptcodebook.deploy.cluster import join_cluster, machine_name, require_version
-from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoError
+from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoError, import_extra
 from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import deploy
 from promptcodebook.store.journal import Journal
 
+LOCAL = "local"  # the address of a Ray that is started here and ends with the command
+_KNOCK_S = 5.0
+_LEAST_RAY = (2, 60)  # the release whose tokens were tested: an earlier one answers any caller
 _SHARD = 256  # Rows of a task. Shards begin at multiples of it, whatever is recorded already.
 _LOOK_UP_S = 0.2
 _FORGET_S = 20.0
@@ -50,12 +56,12 @@ def answer_on_ray(
     done: Callable[[], None],
 ) -> Summary:
     """Answers what is missing, and writes OUT. Raises Interrupted, or what stopped a shard;
-    MissingExtra without ray, ConfigError where no cluster answers, or for a budget."""
+    Raises MissingExtra without ray, and ConfigError where no cluster answers or for a budget."""
     if any(value is not None for _, value in config.budget):
         message = "a budget cannot be kept over the processes of a cluster"
         raise ConfigError(message, hint="leave out --budget, or leave out --ray")
     here = max(2, os.cpu_count() or 1)
-    ray = join_cluster(address, here, "answering rows on a cluster")
+    ray = join_cluster(address, here)
     try:
         width = max(1, int(ray.cluster_resources().get("CPU", 1)))
         share = max(1, config.concurrency // width)
@@ -70,10 +76,9 @@ def answer_on_ray(
 
 @dataclass(slots=True)
 class _Shard:
-    """The known results of rows that belong together, None for each row that is sent."""
+    """Rows that belong together: which part of IN they are, and their task."""
 
     number: int
-    known: list[RowResult | None] = field(default_factory=list[RowResult | None])
     reference: Any = None
 
 
@@ -94,14 +99,10 @@ def shard_jobs(
     }
     rows = enumerate(batch.rows(), start=checkpoint.count)
     for number, numbered in groupby(rows, key=lambda row: row[0] // size):
-        shard, sent = _Shard(number), list[object]()
-        for _, (record, known) in numbered:
-            shard.known.append(known)
-            if known is None:
-                sent.append([record.where, dict(record.values)])
+        sent = [[record.where, dict(record.values)] for _, record in numbered]
         answered = checkpoint.count - checkpoint.failed
         now = {"recorded": checkpoint.count // size, "answered": answered}
-        yield shard, json.dumps({**job, "number": number, "rows": sent, **now})
+        yield _Shard(number), json.dumps({**job, "number": number, "rows": sent, **now})
 
 
 class _Tasks:
@@ -143,10 +144,8 @@ class _Tasks:
             kinds = {kind.__name__: kind for kind in (BudgetReached, ConfigError, Interrupted)}
             kind: type[PcoError] = kinds.get(answer["error"], PcoError)
             raise kind(answer["message"], hint=answer["hint"])
-        results = (RowResult.read(line.encode()) for line in answer["results"])
-        ready = [next(results) if known is None else known for known in shard.known]
-        checkpoint.append(ready)
-        for _ in ready:
+        checkpoint.append([RowResult.read(line.encode()) for line in answer["results"]])
+        for _ in answer["results"]:
             done()
         shutil.rmtree(_home(checkpoint.folder, shard.number), ignore_errors=True)
 
@@ -260,7 +259,7 @@ def _answer(job: Mapping[str, Any], journal: Journal, relay: Relay) -> list[RowR
     config = full_config().model_validate(job["config"])
     file = PolicyFile.model_validate_json(job["policy"])
     policy = deploy(file, config, Sources(Path(job["base"])), journal.supplies())
-    rows = ((SourceRow(where, values), None) for where, values in job["rows"])
+    rows = (SourceRow(where, values) for where, values in job["rows"])
     results, before = list[RowResult](), job["answered"] > 0
 
     async def answered() -> None:
@@ -269,3 +268,53 @@ def _answer(job: Mapping[str, Any], journal: Journal, relay: Relay) -> list[RowR
 
     run_sync(answered(), lambda: policy.stop(Interrupted("interrupted by the user")), relay)
     return results
+
+
+def join_cluster(address: str, width: int) -> Any:
+    """Ray, joined to the cluster at `address`; a LOCAL one has `width` processors. Raises
+    MissingExtra without ray, ConfigError when no cluster answers or this ray is too old."""
+    if address == LOCAL:
+        # Read as ray is imported: it listens on loopback only, to callers with this token.
+        # A token in the environment leaves no file in the user's home folder.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    ray = import_extra("ray", "answering rows on a cluster", "ray")
+    if address == LOCAL and tuple(map(int, ray.__version__.split(".")[:2])) < _LEAST_RAY:
+        message = f"ray {ray.__version__} is older than 2.60, the first whose tokens were tested"
+        raise ConfigError(message, hint="pip install 'ray>=2.60'")
+    with socket.socket() as taken:
+        # Ray's dashboard asks cloud providers' addresses which of them it runs at, whatever its
+        # settings say. So it finds its port taken, and is left out.
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        here = {"num_cpus": width, "include_dashboard": False, "dashboard_port": port}
+        try:
+            host, _, own = address.rpartition("/")[2].rpartition(":")
+            if host and own.isdigit():  # Ray itself waits for minutes where nothing answers
+                socket.create_connection((host, int(own)), _KNOCK_S).close()
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level="critical",
+                **(here if address == LOCAL else {}),
+            )
+        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+            raise ConfigError(
+                f"no Ray cluster could be joined at {address}: {error}",
+                hint=f"ray start --head, then name the address that it prints; or --ray {LOCAL}",
+            ) from error
+    return ray
+
+
+def machine_name() -> str:
+    """A name that no other machine of the cluster has."""
+    return f"{platform.node()}-{uuid.getnode():x}"
+
+
+def require_version(wanted: str) -> None:
+    """ConfigError where this machine has another version than the task was written with."""
+    if (here := version("promptcodebook")) != wanted:
+        message = f"{platform.node()} has promptcodebook {here}, and {wanted} was asked for"
+        raise ConfigError(message, hint=f"there: pip install promptcodebook=={wanted}")

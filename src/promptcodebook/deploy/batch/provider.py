@@ -152,11 +152,14 @@ class Noted:
 
     def __init__(self, folder: Path, data: bytes = b"") -> None:
         self.folder, self.data = folder, data
-        self.facts: dict[str, Any] = json.loads((folder / "batch.json").read_text("utf-8"))
-        self.keys = set(map(str, self.facts["keys"]))
+        self.read()
         self.left = set(self.keys)
         self.over: asyncio.Task[dict[str, BatchReply]] | None = None
         self._lock: RunLock | None = None
+
+    def read(self) -> None:
+        self.facts: dict[str, Any] = json.loads((self.folder / "batch.json").read_text("utf-8"))
+        self.keys = set(map(str, self.facts["keys"]))
 
     @classmethod
     def write(cls, home: Path, base_url: str, lines: Mapping[str, bytes]) -> Noted:
@@ -239,19 +242,27 @@ class Provider:
                 if not noted.facts["id"]:
                     with suppress(RunBusy):  # whose process may be submitting it now
                         noted.lock()
-                        try:
-                            found = await self._find(noted)
-                        except LMError as error:
-                            error.hint = (
-                                f"look for it at the provider, then: rm -r {shell(noted.folder)}"
-                            )
-                            raise
-                        if found is None:
-                            noted.left.clear()
+                        if not await self._has_left(noted):
                             continue
-                        noted.note(id=found)
                 at |= dict.fromkeys(noted.keys, noted)
             self._at, self._is_open = at, True
+
+    async def _has_left(self, noted: Noted) -> bool:
+        """Whether a batch of an ended process, whose lock we hold, has an id, here or at the
+        provider. It is forgotten where it never left."""
+        noted.read()  # its process may have noted the id before it ended
+        if noted.facts["id"]:
+            return True
+        try:
+            found = await self._find(noted)
+        except LMError as error:
+            error.hint = f"look for it at the provider, then: rm -r {shell(noted.folder)}"
+            raise
+        if found is None:
+            noted.left.clear()
+            return False
+        noted.note(id=found)
+        return True
 
     def _left_behind(self) -> Iterator[Noted]:
         for folder in self._home.iterdir() if self._home.is_dir() else ():
@@ -324,18 +335,17 @@ class Provider:
 
     async def _over(self, noted: Noted) -> dict[str, BatchReply]:
         if not noted.facts["id"]:
-            if not noted.data:  # of a process that has ended since: open() looks for it
-                message = (
-                    f"who submitted {plural(len(noted.keys), 'request')} did not note its batch"
-                )
-                raise BatchPending(message, hint="the same command looks for it at the provider")
-            try:
-                noted.note(id=await self._submit(noted))
-                noted.data = b""
-            except (BatchRefused, LMError) as error:
-                if not error.retryable:  # it was not taken, for sure
-                    noted.left.clear()
-                raise
+            if noted.data:
+                try:
+                    noted.note(id=await self._submit(noted))
+                    noted.data = b""
+                except (BatchRefused, LMError) as error:
+                    if not error.retryable:  # it was not taken, for sure
+                        noted.left.clear()
+                    raise
+            elif not await self._has_left(noted):  # of a process that has ended since
+                what = f"a batch of {plural(len(noted.keys), 'request')}"
+                raise BatchPending(f"{what} never left: its process ended", hint=_AGAIN)
         batch = await self._end_of(noted)
         if batch.status == "failed":
             noted.left.clear()
@@ -429,7 +439,7 @@ class Provider:
             try:
                 sending = (transport or self._transport).send(method, url, self.where, data)
                 status, body, headers = await sending
-                wait = wire.read_retry_after(headers.get("Retry-After"))
+                wait = wire.read_retry_after(headers)
                 if status in (200, 201):
                     self._wait_s = wait
                     return body

@@ -15,7 +15,6 @@ from typing import Any, Literal, cast, get_args
 
 from promptcodebook.base.paths import sha256_of, whole_file
 from promptcodebook.base.sqlite import store_os_error
-from promptcodebook.base.text import parse_json
 from promptcodebook.data import table as tabular
 from promptcodebook.errors import DataError, PcoError
 from promptcodebook.types import Rollout
@@ -36,20 +35,20 @@ class RowFile:
     count: int
     mark: str
 
-    def rows(self, after: int = 0, *, exact: bool = False) -> Iterator[tabular.SourceRow]:
-        """The rows behind the first `after`. Cells have CRLF as LF unless `exact`. DataError."""
-        return islice(_records(self.path, self.kind, exact), after, None)
+    def rows(self, after: int = 0) -> Iterator[tabular.SourceRow]:
+        """The rows behind the first `after`. Raises DataError when one cannot be read."""
+        return islice(_records(self.path, self.kind), after, None)
 
 
-def _records(path: Path, kind: FileKind, exact: bool = False) -> Iterator[tabular.SourceRow]:
+def _records(path: Path, kind: FileKind) -> Iterator[tabular.SourceRow]:
     if kind in ("jsonl", "parquet"):
         return tabular.jsonl_records(path) if kind == "jsonl" else tabular.parquet_records(path)
-    cells = tabular.csv_records(path, "\t" if kind == "tsv" else "", exact=exact)
+    cells = tabular.csv_records(path, "\t" if kind == "tsv" else "")
     return islice(cells, 1, None)  # behind the header
 
 
 def kind_of(path: Path) -> FileKind:
-    """By the file's ending. DataError for one that cannot be read row by row."""
+    """By the file's ending. Raises DataError for one that cannot be read row by row."""
     kind = _KINDS.get(path.suffix.lower())
     if kind is None:
         message = f"{path}: rows are read from and written to .jsonl, .csv, .tsv or .parquet"
@@ -60,7 +59,8 @@ def kind_of(path: Path) -> FileKind:
 
 
 def survey(path: Path) -> RowFile:
-    """Reads the file once. DataError where it cannot be read or is empty; MissingExtra."""
+    """Reads the file once. Raises DataError where it cannot be read or is empty, and
+    MissingExtra for parquet without its reader."""
     kind = kind_of(path)
     if kind == "parquet":
         columns = tabular.parquet_columns(path)
@@ -106,7 +106,7 @@ class RowResult:
 
     @classmethod
     def read(cls, line: bytes) -> RowResult:
-        """What `line` wrote. ValueError, KeyError or TypeError for anything else."""
+        """What `line` wrote. Raises ValueError, KeyError or TypeError for anything else."""
         tree = json.loads(line)
         route = tree["route"]
         return cls(tree["answer"], None if route is None else tuple(route), tree["error"])
@@ -217,30 +217,3 @@ def _tables(arrow: Any, source: RowFile) -> Iterator[Any]:
             f"{error}",
             hint="name an OUT that ends in .jsonl; the same command finds what is answered",
         ) from None
-
-
-def read_results(target: Path, source: RowFile, prefix: str) -> Iterator[RowResult]:
-    """The results in a finished OUT, which must have been made of this IN. DataError."""
-    made = survey(target)
-    missing = [name for name in added_names(prefix) if name not in made.columns]
-    if missing or made.count != source.count:
-        what = f"has no column {missing[0]!r}" if missing else f"has {made.count} rows"
-        difference = f"was not made of {source.path}, which has {source.count} rows: it {what}"
-        hint = "name the IN and the --prefix that it was made with"
-        raise DataError(f"{target} {difference}", hint=hint)
-    for record, own in zip(made.rows(exact=True), source.rows(), strict=True):
-        changed = (record.values.get(name) != value for name, value in own.values.items())
-        if made.kind == source.kind and any(changed):
-            message = f"{record.where} is another row than {own.where}"
-            raise DataError(message, hint="name the IN of that OUT")
-        answer, route, error = (record.values.get(name) for name in added_names(prefix))
-        if answer is None and error is None:
-            answer = ""  # an empty cell
-        try:
-            read = parse_json(route) if isinstance(route, str) else route
-            known = None if read is None else tuple(int(k) for k in cast("list[int]", read))
-        except (ValueError, TypeError, OverflowError):
-            message = f"{record.where}: {route!r} is not a route"
-            raise DataError(message, hint="name an OUT that pco batch wrote") from None
-        texts = (None if each is None else str(each) for each in (answer, error))
-        yield RowResult(next(texts), known, next(texts))

@@ -9,7 +9,6 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from promptcodebook.deploy.batch.rows import (
     added_names,
     file_mark,
     kind_of,
-    read_results,
     survey,
     write_output,
 )
@@ -40,20 +38,16 @@ _ROWS_OF_A_BATCH = 10_000  # Rows that wait in memory for a batch at a provider.
 _WINDOW = 4  # Rows read and not yet recorded, for each that is being answered.
 _MOST_HELD = 1024  # Results that are held back at most, those of rows that were not asked included.
 
-# A row, and its result where an earlier batch has brought it.
-RowWithResult = tuple[SourceRow, RowResult | None]
-
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """IN through a policy to OUT. `again` is the command as it was typed; `retry` asks the failed
-    rows of a finished OUT; `restart` discards previous results; `ray` = on a cluster."""
+    """IN through a policy to OUT. `again` is the command as it was typed; `restart` discards
+    previous results; `ray` = on a cluster."""
 
     source: Path
     target: Path
     again: str
     prefix: str = ""
-    retry: bool = False
     restart: bool = False
     ray: bool = False
 
@@ -84,7 +78,8 @@ class BatchSession:
     """A batch whose IN is checked and whose checkpoint is open."""
 
     def __init__(self, order: BatchJob, file: PolicyFile, config: Config) -> None:
-        """Reads IN once, opens OUT's checkpoint. DataError, ConfigError, RunBusy, StoreError."""
+        """Reads IN once, opens OUT's checkpoint. Raises DataError, ConfigError, RunBusy or
+        StoreError."""
         self._policy: Policy | None = None
         kind_of(order.target)
         if order.target.exists() and order.source.exists() and order.target.samefile(order.source):
@@ -99,34 +94,24 @@ class BatchSession:
             raise errors.ConfigError(message, hint=hint)
         _require_columns(source, file)
         folder = checkpoint_of(order.target)
-        old = _old_output(order, source, folder)
+        if order.target.exists() and not folder.exists() and not order.restart:
+            hint = f"{order.again} --restart makes it again; replies in the cache cost nothing"
+            raise errors.ConfigError(f"{order.target} is there already", hint=hint)
         job = {
             "input": source.mark,
             "rows": source.count,
             "policy": hashlib.sha256(file.text().encode("utf-8", "surrogatepass")).hexdigest(),
             "prefix": order.prefix,
-            "retry": old,
             "ray": order.ray,
             "settings": config.model_dump(mode="json"),
         }
         checkpoint = Checkpoint(folder, job, order.again, restart=order.restart)
-        if checkpoint.job["retry"] != old and (checkpoint.count < source.count or not old):
-            checkpoint.close()
-            begun = "to ask the failed rows of another OUT again" if old else "with --retry"
-            hint = f"repeat the first command; or {order.again} --restart discards the paid answers"
-            raise errors.RunChanged(f"{folder} holds a batch that was begun {begun}", hint=hint)
         self.order, self.source, self.checkpoint = order, source, checkpoint
         self.resumed = checkpoint.count
 
-    def rows(self) -> Iterator[RowWithResult]:
-        """What is not recorded yet, with what an earlier batch has brought of it."""
-        rows = self.source.rows(self.checkpoint.count)
-        if not self.order.retry:
-            return ((record, None) for record in rows)
-        earlier = read_results(self.order.target, self.source, self.order.prefix)
-        rest = islice(earlier, self.checkpoint.count, None)
-        pairs = zip(rows, rest, strict=True)
-        return ((record, None if old.error is not None else old) for record, old in pairs)
+    def rows(self) -> Iterator[SourceRow]:
+        """What is not recorded yet."""
+        return self.source.rows(self.checkpoint.count)
 
     async def run(
         self,
@@ -168,7 +153,7 @@ class BatchSession:
             self._policy.stop(errors.Interrupted("interrupted by the user"))
 
     def conclude(self, *, simulated: bool) -> Summary:
-        """Writes OUT and removes the checkpoint. DataError: IN is another file now."""
+        """Writes OUT and removes the checkpoint. Raises DataError when IN is another file now."""
         if file_mark(self.source.path) != self.source.mark:
             message, again = "was changed while its batch was running", self.order.again
             hint = f"restore it, then {again}; or {again} --restart"
@@ -205,23 +190,6 @@ def _require_columns(source: RowFile, file: PolicyFile) -> None:
         raise errors.DataError(f"{source.path} has {lack}", hint=hint)
 
 
-def _old_output(order: BatchJob, source: RowFile, folder: Path) -> str:
-    """The mark of the OUT whose failed rows are asked again, '' without --retry."""
-    there, resumed = order.target.exists(), folder.exists()
-    if not order.retry:
-        if there and not resumed and not order.restart:
-            hint = f"{order.again} --retry asks its failed rows again; --restart discards it"
-            raise errors.ConfigError(f"{order.target} is there already", hint=hint)
-        return ""
-    if not there:
-        message = f"{order.target} is not there, so it has no failed rows to ask again"
-        raise errors.ConfigError(message, hint=order.again.replace(" --retry", ""))
-    if not resumed:  # its rows are checked before anything is paid for
-        for _ in read_results(order.target, source, order.prefix):
-            pass
-    return file_mark(order.target)
-
-
 @dataclass(frozen=True, slots=True)
 class _Landed:
     """A result; `failure` is that of a model. Only a row that was `asked` says anything of them."""
@@ -233,7 +201,7 @@ class _Landed:
 
 async def answer_rows(
     policy: Policy,
-    rows: Iterator[RowWithResult],
+    rows: Iterator[SourceRow],
     keep: Callable[[list[RowResult]], None],
     at_once: int,
     *,
@@ -252,15 +220,12 @@ async def answer_rows(
                 await room.acquire()
                 if ended.is_set() or (taken := next(numbered, None)) is None:
                     return
-                number, (record, known) = taken
-                if known is not None:
-                    landed = _Landed(known)
-                else:
-                    try:
-                        rollout = await policy.arun(record.values)
-                        landed = _Landed(RowResult.of(rollout), asked=True, failure=rollout.failure)
-                    except errors.DataError as error:  # the row's own fault: no model was asked
-                        landed = _Landed(RowResult(error=f"{type(error).__name__}: {error}"))
+                number, record = taken
+                try:
+                    rollout = await policy.arun(record.values)
+                    landed = _Landed(RowResult.of(rollout), asked=True, failure=rollout.failure)
+                except errors.DataError as error:  # the row's own fault: no model was asked
+                    landed = _Landed(RowResult(error=f"{type(error).__name__}: {error}"))
                 for _ in range(order.land(number, landed)):
                     room.release()
         except errors.PcoError as error:
@@ -285,7 +250,7 @@ class _Order:
         self._answered_before, self._answered_now = answered, False
 
     def land(self, number: int, landed: _Landed) -> int:
-        """How many rows left the window by this. TooManyFailures."""
+        """How many rows left the window by this. Raises TooManyFailures."""
         self._landed[number] = landed
         before, ready = self._next, list[_Landed]()
         while (each := self._landed.pop(self._next, None)) is not None:
@@ -301,7 +266,8 @@ class _Order:
         return self._next - before
 
     def finish(self) -> None:
-        """All rows have landed. TooManyFailures where no model could be reached for any of them."""
+        """All rows have landed. Raises TooManyFailures where no model could be reached for any of
+        them."""
         failures = self._failures()
         if failures and not self._answered_now and all(each.unreachable for each in failures):
             raise self._hopeless()

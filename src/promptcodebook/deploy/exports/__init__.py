@@ -29,8 +29,8 @@ class Export:
 
 
 def export_policy(file: PolicyFile, kind: str, name: str, *, trusted: bool = False) -> Export:
-    """The policy as one of KINDS; `name` is its name in the files. ConfigError: another kind, or
-    code of a policy with prompts by stage; RunNotTrusted unless `trusted`."""
+    """The policy as one of KINDS; `name` is its name in the files. Raises ConfigError for another
+    kind, and for code of a policy with prompts by stage. Raises RunNotTrusted unless `trusted`."""
     if kind not in KINDS:
         message = f"cannot export to {kind!r}{did_you_mean(kind, KINDS)}"
         raise ConfigError(message, hint=f"--to {' | '.join(KINDS)}")

@@ -14,12 +14,7 @@ from promptcodebook.errors import ConfigError
 
 
 def export(
-    refs: list[str] | None = typer.Argument(
-        None,
-        metavar="REF",
-        help="Versions in the registry (NAME@REF, sha256:DIGITS); none = the whole registry. "
-        "With --to one REF of any kind.",
-    ),
+    ref: str = typer.Argument("", help="With --to: the policy. Without both: the whole registry."),
     to: str = typer.Option(
         "",
         metavar="FORM",
@@ -33,24 +28,22 @@ def export(
 ) -> None:
     """The registry as JSON lines for `import`; with --to, a policy for other tools.
 
-    Single versions go without the log. Of --to: json is the policy file, and openai-system-prompt
-    is one prompt for every input, which says what that leaves out. The other forms are code with
-    the policy beside it: each input gets the very prompt that the policy composes, through the
-    package."""
-    if not to:
-        export_registry(refs or (), output, as_json)
+    Of --to: json is the policy file, and openai-system-prompt is one prompt for every input, which
+    says what that leaves out. The other forms are code with the policy beside it: each input gets
+    the very prompt that the policy composes, through the package."""
+    if not (to or ref):
+        export_registry(output, as_json)
         return
-    if refs is None or len(refs) != 1:
-        message = f"--to takes one REF, not {len(refs or ())}"
-        raise ConfigError(message, hint=f"pco codebook export REF --to {shell(to)}")
-    reference = resolved(refs[0], trust=trust, use=True)
+    if not (to and ref):
+        message = "a policy and its form go together: REF and --to"
+        named = shell(ref) if ref else "REF"
+        raise ConfigError(message, hint=f"pco codebook export {named} --to {shell(to or 'json')}")
+    reference = resolved(ref, trust=trust, use=True)
     made = export_policy(reference.file, to, reference.name, trusted=reference.trusted)
     if output is None:
         if made.folder:
             message = f"{to} is a folder of {', '.join(made.files)}"
-            raise ConfigError(
-                message, hint=f"pco codebook export {shell(refs[0])} --to {to} -o {to}"
-            )
+            raise ConfigError(message, hint=f"pco codebook export {shell(ref)} --to {to} -o {to}")
         print(*made.files.values(), end="")
         return
     texts = {output / name if made.folder else output: text for name, text in made.files.items()}

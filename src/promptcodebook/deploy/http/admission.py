@@ -436,7 +436,8 @@ class Admission:
     async def listening(
         self, paths: Paths, metrics: Metrics | None, host: str, port: int
     ) -> AsyncGenerator[Address]:
-        """The address while the block runs; requests in flight may finish. OSError: taken port."""
+        """The address while the block runs; requests in flight may finish. Raises OSError for a
+        port that is taken."""
 
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
             path = request.path

@@ -1,11 +1,14 @@
 """A canary is judged from the log that all servers of its ref share, and ended by what is seen.
 
 A request counts for the version that answered it, from the canary's beginning on, unless its caller
-asked for a version by hash or no user saw an answer. Of several pieces of feedback for one request
+asked for a version by hash or no user saw an answer. Where it began by a clock that was ahead, a
+judge counts from its first look by the right one. Of several pieces of feedback for one request
 the last counts. No key ends a canary alone (`decisions.py`)."""
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import asdict
 
 from promptcodebook.base.units import number
@@ -20,11 +23,15 @@ from promptcodebook.deploy.online.log import ServedLog
 from promptcodebook.deploy.registry.registry import Canary, Registry
 
 
-def judge(log: ServedLog, canary: Canary, key_share: float = KEY_SHARE) -> Decision:
-    """What the figures say now. StoreError where the log cannot be read."""
+def judge(
+    log: ServedLog, canary: Canary, key_share: float = KEY_SHARE, since: float = math.inf
+) -> Decision:
+    """What the figures say now, from `since` or its beginning on, whichever is earlier. Raises
+    StoreError where the log cannot be read."""
+    since = min(since, canary.began.timestamp())
 
     def arms(name: str) -> tuple[ByKey, ByKey]:
-        found = log.spread(name, canary.ref, canary.began.timestamp(), full=FULL.get(name, 1.0))
+        found = log.spread(name, canary.ref, since, full=FULL.get(name, 1.0))
         ours, theirs = (
             {caller: tally for (of, caller), tally in found.items() if of == version}
             for version in (canary.version, canary.control)
@@ -43,15 +50,21 @@ class CanaryJudge:
     ) -> None:
         self._registry, self._ref, self._log, self._key_share = registry, ref, log, key_share
         self.decision: Decision | None = None
+        self._ahead: Canary | None = None
+        self._since = math.inf
 
     def look(self) -> str:
         """Judges the canary under way. What became of it where it ended just now, else ''. Of
-        several servers that end it the first one writes to the registry. StoreError."""
+        several servers that end it the first one writes to the registry. Raises StoreError."""
         canary = self._registry.canary(self._ref)
         if canary is None:
             self.decision = None
             return ""
-        self.decision = made = judge(self._log, canary, self._key_share)
+        now = time.time()
+        if canary != self._ahead and canary.began.timestamp() > now:
+            self._ahead, self._since = canary, now
+        since = self._since if canary == self._ahead else math.inf
+        self.decision = made = judge(self._log, canary, self._key_share, since)
         if made.action == "wait":
             return ""
         promoted, figures = made.action == "promote", asdict(made)

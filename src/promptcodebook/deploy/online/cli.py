@@ -72,8 +72,8 @@ def feedback(
         if records_path().is_file():  # `pco explain REQUEST_ID` reads it, whatever keeps feedback
             with closing(SqliteLog(records_path())) as explained:
                 explained.erase(words[1:])
-        said = f"erased {erased} of {plural(len(words) - 1, 'request')}"
-        command.show(lambda: {"erased": erased}, lambda: said, as_json=as_json)
+        text = f"erased {erased} of {plural(len(words) - 1, 'request')}"
+        command.show(lambda: {"erased": erased}, lambda: text, as_json=as_json)
         return
     if len(words) > 1:
         raise ConfigError("one file at a time", hint=f"pco feedback {shell(words[0])}")
@@ -93,10 +93,10 @@ def feedback(
     run_sync(add())
     kept = {name: became[name] for name in ("unknown", "erased", "conflict", "full")}
     kept = {"kept": became["kept"] + became["again"], **kept}
-    said = f"kept {plural(kept['kept'], 'row')}; {kept['unknown']} of unknown requests, "
-    said += f"{kept['erased']} of erased ones, {kept['conflict']} under a key that was sent with "
-    said += f"other content, {kept['full']} of requests with no room for more"
-    command.show(lambda: kept, lambda: said, as_json=as_json)
+    text = f"kept {plural(kept['kept'], 'row')}; {kept['unknown']} of unknown requests, "
+    text += f"{kept['erased']} of erased ones, {kept['conflict']} under a key that was sent with "
+    text += f"other content, {kept['full']} of requests with no room for more"
+    command.show(lambda: kept, lambda: text, as_json=as_json)
 
 
 def _row(record: SourceRow) -> Feedback:
@@ -149,8 +149,8 @@ def learn(
     reference = command.resolved(ref, trust=trust, use=True)
     named = REF.fullmatch(ref)
     if output is None and not (named and reference.version):
-        said = f"{ref} is no NAME@REF of the registry: it is not said where to write"
-        raise ConfigError(said, hint=f"pco learn {shell(ref)} -o learned.pco.json")
+        message = f"{ref} is no NAME@REF of the registry: it is not said where to write"
+        raise ConfigError(message, hint=f"pco learn {shell(ref)} -o learned.pco.json")
     old = reference.file
     asks = bool(learning.require_router(old).center) or rewrite
     data = None if config is None else plan_data(*command.gather_settings(config, {}))
@@ -168,8 +168,8 @@ def learn(
     }
     if not logged:
         reasons = ", ".join(f"{count} {why}" for why, count in unread.items() if count)
-        said = f"no logged request can be learned from ({reasons or 'none is logged'})"
-        raise DataError(said, hint="pco serve REF --feedback, and POST /v1/feedback")
+        message = f"no logged request can be learned from ({reasons or 'none is logged'})"
+        raise DataError(message, hint="pco serve REF --feedback, and POST /v1/feedback")
     versions = learning.versions_of(reference, {each.version for each in traffic})
     given = command.Typed(None, None, None, lm, budget, sets, trust).given("pco learn")
     with until_done("pco learn", ref, given.overrides) as supplies:
@@ -200,15 +200,15 @@ def learn(
                 facts = registry.version(reference.version).facts
                 facts = {**facts, "parent": reference.version, "score": None, "learned": found}
                 facts["verdict"] = NO_VERDICT
-                registry.store(text, place, "freeze", facts, f"pco learn {shell(ref)}")
+                registry.store(text, place, facts, f"pco learn {shell(ref)}")
             then = f"pco codebook audit {shell(place)} --lm MODEL, then promote it"
     version = version_of(text.encode("utf-8", "surrogatepass"))
-    said = [made.text(), f"{version[:19]} is in {place}\nnext: {then}"]
+    paragraphs = [made.text(), f"{version[:19]} is in {place}\nnext: {then}"]
     if written is not None:
-        said[1:1] = [*map(_rewrite_text, written.rewrites), written.text()]
+        paragraphs[1:1] = [*map(_rewrite_text, written.rewrites), written.text()]
         found |= written.as_json()
     tree = {"version": version, "place": place, **found}
-    command.show(lambda: tree, lambda: "\n\n".join(said), as_json=as_json)
+    command.show(lambda: tree, lambda: "\n\n".join(paragraphs), as_json=as_json)
 
 
 def _models(

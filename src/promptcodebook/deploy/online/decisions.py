@@ -101,8 +101,8 @@ def decide(
     """On the rewards of both arms and, by guard, a tally of the canary and one of the control.
     Promotes where the gain is above `margin`; rolls back where it is below 0 and below `margin`, or
     where a guard shows harm. Over a canary's whole life, at any number of looks, that is wrong in
-    at most 5 % of cases. A failed request has no reward. ConfigError for a margin outside -1 to
-    1."""
+    at most 5 % of cases. A failed request has no reward. Raises ConfigError for a margin outside -1
+    to 1."""
     if not -1 < margin < 1:
         raise ConfigError(
             f"a margin of {margin:g} is no difference of two rewards",

@@ -25,8 +25,8 @@ _DRAWS, _FLOOR = 64, 0.5
 
 
 class Explorer:
-    """Draws routes for one version. ConfigError where the policy has no learned router, or an
-    instinct of `never` is none of its."""
+    """Draws routes for one version. Raises ConfigError where the policy has no learned router, or
+    an instinct of `never` is none of its."""
 
     def __init__(
         self, file: PolicyFile, share: float, seed: int = 0, never: Collection[int] = ()
@@ -36,10 +36,10 @@ class Explorer:
             hint += "--explore"
             raise ConfigError("this policy has no router to explore with", hint=hint)
         if wrong := [k for k in never if not 0 <= k < len(file.codebook)]:
-            said = (
+            message = (
                 f"serve.never {wrong[0]}: the codebook has instincts 0 to {len(file.codebook) - 1}"
             )
-            raise ConfigError(said, hint="pco codebook REF lists them")
+            raise ConfigError(message, hint="pco codebook REF lists them")
         self.share, self._random = share, Randomness(seed)
         self._np: Any = import_extra("numpy", "exploration", "serve")
         self._least = file.router.least
@@ -60,7 +60,8 @@ class Explorer:
     def routes(self, expected: Expected) -> Any:
         """The best route under each of the draws, of the instincts that are not barred: a row for
         each, whose numbers are places among the open instincts, sorted; -1 fills it up."""
-        np, drawn = self._np, self._drawn(expected)
+        np = self._np
+        drawn = np.array([expected.marginal[k] for k in self._open]) + self._noise
         order = (-drawn).argsort(axis=1, kind="stable")[:, : self._most]
         gains = np.take_along_axis(drawn, order, axis=1)
         gains[:, 1:] += expected.more
@@ -71,45 +72,22 @@ class Explorer:
         order.sort(axis=1)
         return order
 
-    def _drawn(self, expected: Expected) -> Any:
-        return self._np.array([expected.marginal[k] for k in self._open]) + self._noise
-
-    def _draws_of(self, places: list[int], expected: Expected) -> int:
-        """How many draws make this route the best one: its least instinct gains more than any other
-        does, one more would gain nothing, and one less would lose. `routes` takes three times as
-        long as these sums."""
-        more, length = expected.more, len(places)
-        others = [at for at in range(len(self._open)) if at not in places]
-        if not places or not others:
-            row = [-1] * (self._most - length) + places
-            return int((self.routes(expected) == row).all(axis=1).sum())
-        drawn = self._drawn(expected)
-        own, next_ = drawn[:, places], drawn[:, others].max(axis=1)
-        last = own.min(axis=1)
-        same = last > next_
-        if length < self._most:
-            same &= next_ <= -more
-        if length > max(1, self._least):
-            same &= last > -more
-        if not self._least:
-            same &= own.sum(axis=1) > (1 - length) * more
-        return int(same.sum())
-
     def choose(self, best: Route, expected: Expected, key: str) -> tuple[Route, float]:
         """The route of one request, the same for the same key, and its chance."""
-        draw = self._random.generator("explore", key)
+        draw, routes = self._random.generator("explore", key), self.routes(expected)
         indices = best.indices
         if draw.random() < self.share:
             if draw.random() < _FLOOR:
                 places = self._sizes.draw(draw)
             else:
-                row = self.routes(expected)[draw.randrange(_DRAWS)]
+                row = routes[draw.randrange(_DRAWS)]
                 places = [at for at in row.tolist() if at >= 0]
             indices = tuple(self._open[at] for at in places)
         chance = 0.0
         if all(k in self._open for k in indices):
             places = [self._open.index(k) for k in indices]
-            same = self._draws_of(places, expected)
+            row = [-1] * (self._most - len(places)) + places
+            same = int((routes == row).all(axis=1).sum())
             chance = (1 - _FLOOR) * same / _DRAWS + _FLOOR * self._wide[len(places)]
         if indices == best.indices:
             return best, self.share * chance + 1 - self.share
@@ -117,7 +95,7 @@ class Explorer:
 
 
 def barred(version: str) -> frozenset[int]:
-    """The instincts that an audit of a stored version found a high fault in. StoreError."""
+    """The instincts that an audit of a stored version found a high fault in. Raises StoreError."""
     with open_registry() as registry:
         reports = registry.attestations(version, AUDIT)
     found = [each for report in reports for each in report.get("findings", ())]

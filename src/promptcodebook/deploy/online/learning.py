@@ -38,7 +38,7 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import Reference, state_at, stored_dataset
 from promptcodebook.routing.outcomes import MOST, MOST_WEIGHT, OutcomeModel, Priors
 from promptcodebook.routing.ranking import Ranker, Vocabulary, chosen, packed, unpacked
-from promptcodebook.routing.router import OutcomeRouter, likeness, priors_of
+from promptcodebook.routing.router import OutcomeRouter, likeness
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example, Expected, Outcome, Ranking
 
@@ -135,7 +135,7 @@ class Learned:
 
 
 def require_router(file: PolicyFile) -> Ranking:
-    """The router of today. ConfigError where it is not one that learns from the log."""
+    """The router of today. Raises ConfigError where it is not one that learns from the log."""
     if file.router is None or file.router.kind != "outcomes":
         hint = "train with router.kind = 'outcomes' (presets small and lean do)"
         raise ConfigError("this policy has no router that learns from outcomes", hint=hint)
@@ -170,31 +170,31 @@ def read_training(
     trust: bool = False,
 ) -> TrainedRouter:
     """Reads the training of a run back, with its `data` or those that it names; `embed` reads them
-    where the router does. RunNotTrusted where they may not be read, ConfigError where it names
-    none, DataError where they are not as they were, PolicyError where it did not make the policy.
-    """
+    where the router does. Raises RunNotTrusted where they may not be read, ConfigError where it
+    names none, DataError where they are not as they were, and PolicyError where it did not make the
+    policy."""
     today = require_router(file)
     with closing(RunStore.open(path)) as store:
         header = store.header
         if data is None and not (store.ours or trust):
-            said = f"the run {header.id} does not bear your mark, and its data would be read"
-            raise RunNotTrusted(said, hint="if you trust it, add --trust")
+            text = f"the run {header.id} does not bear your mark, and its data would be read"
+            raise RunNotTrusted(text, hint="if you trust it, add --trust")
         config = header.configuration
         examples, vectors = (data or stored_dataset(header)).train, None
         inputs = {each.id: each.input for each in examples}
         if Vocabulary.of(list(inputs.values())).rarity != today.rarity:
-            said = f"the training data of the run {header.id} are not those of this policy's router"
-            raise DataError(said, hint="restore them, or name the run that made it: --run RUN")
+            text = f"the training data of the run {header.id} are not those of this policy's router"
+            raise DataError(text, hint="restore them, or name the run that made it: --run RUN")
         if today.center:
             assert embed is not None, "who embeds must be given"
             vectors = dict(zip(inputs, embed(examples), strict=True))
-        model = OutcomeModel(inputs, vectors, today.words, priors_of(config))
+        model = OutcomeModel(inputs, vectors, today.words)
         center = model.vocabulary.center
         rows = zip(center, today.center, today.spread, strict=False)
         apart = any(abs(own - mean) > 0.1 * spread + 1e-6 for own, mean, spread in rows)
         if apart or len(center) != len(today.center):
-            said = "the model that embeds is not the one that this policy's router was trained on"
-            raise ConfigError(said, hint="name that one: --set roles.encoder.model=URL#MODEL")
+            text = "the model that embeds is not the one that this policy's router was trained on"
+            raise ConfigError(text, hint="name that one: --set roles.encoder.model=URL#MODEL")
         router, texts = OutcomeRouter(config.router, config.select, model), texts_at(file, 0)[0]
         state = router.begin(state_at(store, -1))
         found = state if list(state.parameters.codebook.texts) == texts else None
@@ -203,8 +203,8 @@ def read_training(
             if list(state.parameters.codebook.texts) == texts:
                 found = state
     if found is None:
-        said = f"the run {header.id} never had the codebook of this policy"
-        raise PolicyError(said, hint="name the run that made it: --run RUN")
+        text = f"the run {header.id} never had the codebook of this policy"
+        raise PolicyError(text, hint="name the run that made it: --run RUN")
     return TrainedRouter(
         examples,
         outcomes=found.outcomes,
@@ -255,7 +255,7 @@ def sort_out(
     file: PolicyFile, logged: Iterable[Logged], versions: Collection[str]
 ) -> tuple[list[Logged], dict[str, int]]:
     """The requests that can be learned from, the oldest first; how many cannot, by reason.
-    DataError where none can."""
+    Raises DataError where none can."""
     size = len(packed(require_router(file).center).rstrip("="))
     left, kept = Counter[str](), list[Logged]()
     for each in sorted(logged, key=lambda each: each.served.time):
@@ -295,7 +295,8 @@ def learn(
 ) -> Learned:
     """The policy, or the one that it was `rewritten` to, with a router fitted to training and to
     the requests of these versions (`versions_of`). What it is worth is said of the routes alone, by
-    the texts before. `half_life` is in seconds. DataError where no request can be learned from."""
+    the texts before. `half_life` is in seconds. Raises DataError where no request can be learned
+    from."""
     kept, left = sort_out(file, logged, versions)
     split = len(kept) - max(1, int(len(kept) * HELD_OUT))
     early = refit(file, trained, kept[:split], half_life, versions)[0]

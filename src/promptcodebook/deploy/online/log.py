@@ -112,7 +112,7 @@ class BackgroundFile(Recorder):
     """A file that is written to in the background: requests do not wait for it, nor fail for it.
     What the disk refuses is written again until it is there. Of more than twice `WAITING` items
     `fewer` makes few; without it the oldest are lost, and the log says so. Several processes may
-    write to one file; `what` begins the line that says it failed. StoreError."""
+    write to one file; `what` begins the line that says it failed. Raises StoreError."""
 
     def __init__(
         self,
@@ -257,15 +257,15 @@ class Feedback:
 
     request_id: str
     reward: float
-    said: str = ""
+    text: str = ""
     key: str = ""
     time: float = field(default_factory=time.time)
 
     @property
     def name(self) -> str:
         """The key that it is known by: its own, or one of what it says."""
-        said = json.dumps([self.reward, self.said])
-        return self.key or hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        content = json.dumps([self.reward, self.text])
+        return self.key or hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 _MOST_WORDS, _MOST_KEY = 10_000, 200
@@ -292,12 +292,12 @@ class BadFeedback(DataError):
 
 def feedback_of(body: Mapping[str, Any], reward_range: tuple[float, float] = (0, 1)) -> Feedback:
     """What a body or a row says. A `score` is in the task's range of rewards. BadFeedback."""
-    asked, said, key = body.get("request_id"), body.get("feedback", ""), body.get("key", "")
+    asked, words, key = body.get("request_id"), body.get("feedback", ""), body.get("key", "")
     if not isinstance(asked, str) or not is_request_id(asked):
         what = "the whole id of a request, as in the answer's x-request-id"
         raise BadFeedback("request_id", what)
-    if not isinstance(said, str) or len(said) > _MOST_WORDS:
-        status = 413 if isinstance(said, str) else 400
+    if not isinstance(words, str) or len(words) > _MOST_WORDS:
+        status = 413 if isinstance(words, str) else 400
         raise BadFeedback("feedback", f"a text of at most {_MOST_WORDS} characters", status)
     if not isinstance(key, str) or len(key) > _MOST_KEY:
         raise BadFeedback("key", f"a text of at most {_MOST_KEY} characters")
@@ -309,7 +309,7 @@ def feedback_of(body: Mapping[str, Any], reward_range: tuple[float, float] = (0,
         raise BadFeedback(name, f"a number from {low:g} to {high:g}")
     if not low <= value <= high:  # nor is NaN; a number of 400 digits is no float
         raise BadFeedback(name, f"from {low:g} to {high:g}", 422)
-    return Feedback(asked, (value - low) / (high - low), said, key)
+    return Feedback(asked, (value - low) / (high - low), words, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +318,7 @@ class Logged:
 
     served: Served
     reward: float | None = None
-    said: str = ""
+    text: str = ""
 
 
 class Traffic(NamedTuple):
@@ -339,11 +339,11 @@ def row_of(served: Served, packer: Packer) -> tuple[object, ...]:
 
 
 def _logged_of(row: Sequence[Any]) -> Logged:
-    *columns, value, reward, said = row
+    *columns, value, reward, words = row
     tree: dict[str, Any] = dict(zip(_COLUMNS, columns, strict=True)) | unpack(bytes(value))
     for name in ("route", "features"):
         tree[name] = tuple(tree[name])
-    return Logged(Served(**tree), reward, said or "")
+    return Logged(Served(**tree), reward, words or "")
 
 
 INSERT = (
@@ -494,7 +494,7 @@ class SqliteLog(BackgroundFile, ServedLog):
             known = db.execute(KNOWN, (feedback.request_id,)).fetchall()
             found[:] = [judged(row, known, feedback, caller, room)]
             if found[0] == "kept":
-                db.execute(ADD, said(feedback))
+                db.execute(ADD, feedback_row(feedback))
 
         await self.writer.write(work)
         return found[0]
@@ -537,7 +537,7 @@ def judged(
         return "unknown"
     if row[1]:
         return "erased"
-    _, key, _, reward, words = said(feedback)
+    _, key, _, reward, words = feedback_row(feedback)
     for name, *content in known:
         if name == key:
             return "again" if content == [reward, words] else "conflict"
@@ -545,11 +545,11 @@ def judged(
     return "full" if len(known) >= room.pieces or held > room.most_bytes else "kept"
 
 
-def said(feedback: Feedback) -> tuple[str, str, float, float, str]:
+def feedback_row(feedback: Feedback) -> tuple[str, str, float, float, str]:
     """What ADD adds. No database keeps lone surrogates, nor Postgres a zero byte."""
     key, words = (
         text.encode("utf-8", "replace").decode().replace("\0", "?")
-        for text in (feedback.name, feedback.said)
+        for text in (feedback.name, feedback.text)
     )
     return feedback.request_id, key, feedback.time, feedback.reward, words
 
@@ -599,7 +599,7 @@ def feedback(request_id: str, reward: float, feedback: str = "", *, key: str = "
 
 
 def seconds_of(text: str) -> float:
-    """A duration such as 30d, 12h or 90m, in seconds. ConfigError."""
+    """A duration such as 30d, 12h or 90m, in seconds. Raises ConfigError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
     if match is None:
         raise ConfigError(f"{text!r} is no duration", hint="write e.g. 30d, 12h or 90m")

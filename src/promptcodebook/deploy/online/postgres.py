@@ -50,8 +50,8 @@ def _sql(statement: str) -> str:
 
 
 class PostgresLog(ServedLog):
-    """Its tables are made where they are missing. ConfigError, and
-    StoreTooNew for tables of a later version."""
+    """Its tables are made where they are missing. Raises ConfigError, and StoreTooNew for tables of
+    a later version."""
 
     def __init__(self, url: str, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> None:
         try:
@@ -79,7 +79,7 @@ class PostgresLog(ServedLog):
 
     @contextmanager
     def _connected(self) -> Generator[Any]:
-        """A connection for one transaction. StoreError."""
+        """A connection for one transaction. Raises StoreError."""
         try:
             with _pg.connect(**self._opening) as db:
                 yield db
@@ -88,9 +88,9 @@ class PostgresLog(ServedLog):
 
     def _fault(self, error: Any) -> StoreError:
         # Of an error in a row the text may quote what a caller said.
-        said = str(error).split("\n")[0] if self._passes(error) else type(error).__name__
+        cause = str(error).split("\n")[0] if self._passes(error) else type(error).__name__
         kind = DiskFull if getattr(error, "sqlstate", "") == _DISK_FULL else StoreError
-        return kind(f"{self._where} cannot be used: {said}", hint="is it up? psql $PCO_FEEDBACK")
+        return kind(f"{self._where} cannot be used: {cause}", hint="is it up? psql $PCO_FEEDBACK")
 
     def _passes(self, error: Any) -> bool:
         """Whether the same write may succeed later: it is no row's fault."""
@@ -106,8 +106,8 @@ class PostgresLog(ServedLog):
             db.execute("CREATE TABLE layout AS SELECT 0 AS version")
         [version] = db.execute("SELECT version FROM layout").fetchone()
         if version > (own := len(migrations)):
-            said = f"{self._where} has tables of format {version}; this version knows up to {own}"
-            raise StoreTooNew(said, hint="pip install -U promptcodebook")
+            text = f"{self._where} has tables of format {version}; this version knows up to {own}"
+            raise StoreTooNew(text, hint="pip install -U promptcodebook")
         for statement in (each for step in migrations[version:] for each in step):
             db.execute(statement)
         if version < own:
@@ -206,7 +206,7 @@ class PostgresLog(ServedLog):
                 there, row = known[feedback.request_id], rows.get(feedback.request_id)
                 became.append(log.judged(row, there, feedback, caller, room))
                 if became[-1] == "kept":
-                    added = log.said(feedback)
+                    added = log.feedback_row(feedback)
                     there.append([added[1], *added[3:]])
                     cursor.execute(_sql(log.ADD), added)
         return became

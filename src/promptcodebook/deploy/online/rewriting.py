@@ -80,7 +80,7 @@ class OnceOnly:
     def __init__(self, logged: Iterable[Logged], known: Iterable[str]) -> None:
         count, telling = Counter[str](), set[str]()
         for each in logged:
-            text = " ".join((each.served.input, each.served.output, each.said))
+            text = " ".join((each.served.input, each.served.output, each.text))
             words = set(re.findall(r"[^\W_]+", text))
             count.update({word.casefold() for word in words})
             telling |= {word.casefold() for word in words if word != word.lower() or _number(word)}
@@ -117,12 +117,10 @@ async def rewrite(
     most: int,
     half_life: float,
 ) -> Rewritten:
-    """Rewrites by at most that many of the requests. ConfigError where none has its texts,
-    TooManyFailures, Stop."""
+    """Rewrites by at most that many of the requests. Raises ConfigError where none has its texts,
+    TooManyFailures, or Stop."""
     assembled, file = policy.assembled, policy.file
     config, number = assembled.config, len(rewritings(file))
-    if config.instinct.kind == "demo":
-        raise ConfigError("instincts that are worked examples are not rewritten", hint="pco learn")
     parts = {
         "update": config.update.model_copy(update={"text_updates": True}),
         "critic": config.critic.model_copy(update={"trainable": False}),
@@ -138,7 +136,7 @@ async def rewrite(
     users = [
         Example(each.served.id, text)
         for each in logged
-        for text in (each.served.input, each.served.output, each.said)
+        for text in (each.served.input, each.served.output, each.text)
     ]
     known = chain(file.parameters.codebook.texts, trained.inputs.values())
     copies = (
@@ -155,7 +153,7 @@ async def rewrite(
         route = Route(served.route, served.arm == "explored", propensity=served.propensity)
         prompt = served.prompt or file.verbatim(route)
         score = low + reward * (high - low)
-        rollout = Rollout(served.id, route, prompt, served.output, reward=score, feedback=each.said)
+        rollout = Rollout(served.id, route, prompt, served.output, reward=score, feedback=each.text)
         if credit.asks_about(Trace(rollout, reward)):
             age = read[-1].served.time - served.time
             drawn = config.randomness.generator("rewrite", served.id).random()

@@ -52,7 +52,7 @@ class ValueCounts:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> ValueCounts:
-        """DataError for NaN and values outside 0 to 1."""
+        """Raises DataError for NaN and values outside 0 to 1."""
         np = _numpy()
         given = np.asarray(list(values), dtype=float)
         wrong = given[~((given >= 0) & (given <= 1))]

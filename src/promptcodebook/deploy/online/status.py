@@ -55,7 +55,7 @@ class Status:
 def status_of(
     log: ServedLog, registry: Registry, ref: str, seconds: float, key_share: float = KEY_SHARE
 ) -> Status:
-    """What a ref did. StoreError where the log or the registry cannot be read."""
+    """What a ref did. Raises StoreError where the log or the registry cannot be read."""
     now, canary = time.time(), registry.canary(ref)
     found = log.traffic(ref, now - seconds)
     requests = sum(each.requests for each in found)

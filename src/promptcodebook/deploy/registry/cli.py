@@ -26,7 +26,6 @@ from promptcodebook.deploy.audit import report as auditing
 from promptcodebook.deploy.audit.report import (
     AuditReport,
     HazardJudge,
-    PresidioScan,
     kind_in_words,
     part_in_words,
 )
@@ -203,13 +202,10 @@ def rollback(
 
 def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What pco codebook export wrote.")],
-    name: str = typer.Option("", help="Take the versions alone, as those of this codebook."),
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Take in what was exported, every line verified first.
-
-    `--name` is for single versions, and where the registry has a log of its own."""
+    """Take in what was exported, every line verified first."""
     try:
         data = read_text(file).encode()
     except UnicodeDecodeError:
@@ -218,7 +214,7 @@ def import_file(
         message = f"cannot read {file}: {error.strerror}"
         raise ConfigError(message, hint="pco codebook export -o FILE") from error
     with registering.open_registry(who=who) as registry:
-        taken = registering.import_lines(registry, io.BytesIO(data), name)
+        taken = registering.import_lines(registry, io.BytesIO(data))
     if as_json:
         emit(asdict(taken))
     else:
@@ -248,10 +244,10 @@ def verify(
         raise typer.Exit(1)
 
 
-def export_registry(refs: Sequence[str], output: Path | None, as_json: bool) -> None:
-    """Writes the whole registry, or single versions of it without the log, as JSON lines."""
+def export_registry(output: Path | None, as_json: bool) -> None:
+    """Writes the whole registry as JSON lines."""
     with registering.open_registry() as registry:
-        lines = list(registering.export_lines(registry, refs))
+        lines = list(registering.export_lines(registry))
     if output is None:
         sys.stdout.writelines(lines)
         return
@@ -263,7 +259,8 @@ def export_registry(refs: Sequence[str], output: Path | None, as_json: bool) -> 
 
 
 def write_files(texts: Mapping[Path, str], folder: Path | None = None) -> None:
-    """Writes each file whole; makes the `folder` of them first. ConfigError where it cannot."""
+    """Writes each file whole; makes the `folder` of them first. Raises ConfigError where it
+    cannot."""
     try:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -327,9 +324,6 @@ def _entry_cells(entry: LogEntry) -> dict[str, Any]:
 def audit(
     ref: command.Ref,
     rules_only: bool = typer.Option(False, "--rules-only", help="Ask no model about hazards."),
-    presidio: bool = typer.Option(
-        False, "--presidio", help="Look for personal data with Presidio too."
-    ),
     *,
     typed: Unpaid,
     who: Who = "",
@@ -343,14 +337,13 @@ def audit(
     The report lists what was left out. For a version in the registry it goes into the log, and
     decides whether `promote` accepts the version."""
     reference = command.resolved(ref, trust=typed.trust)
-    names = PresidioScan() if presidio else None
     training, why = _training(reference, typed)
     judging = None if rules_only else _judging(reference, typed)
     if judging is None:
-        report = auditing.audit(reference.file, training, names)
+        report = auditing.audit(reference.file, training)
     else:
         note(f"asking {judging.lm} about hazards")
-        report = run_sync(_judged(judging, reference, training, names))
+        report = run_sync(_judged(judging, reference, training))
     left_out = (why if why and line == auditing.NO_DATA else line for line in report.left_out)
     report = replace(report, left_out=tuple(left_out))
     if as_json:
@@ -373,10 +366,7 @@ def audit(
 
 
 async def _judged(
-    config: Config,
-    reference: Reference,
-    training: Sequence[Example] | None,
-    presidio: PresidioScan | None,
+    config: Config, reference: Reference, training: Sequence[Example] | None
 ) -> AuditReport:
     def nothing(example: Example, output: str) -> float:
         raise AssertionError(f"an audit has no reward: {example.id}")
@@ -386,7 +376,7 @@ async def _judged(
     models = assemble(config, sources).models
     try:
         judge = HazardJudge(models.ask, config.lm)
-        return await auditing.audit_with_judge(reference.file, judge, training, presidio)
+        return await auditing.audit_with_judge(reference.file, judge, training)
     finally:
         await models.close()
 

@@ -241,7 +241,7 @@ class LogFault:
 
 class Storage(Protocol):
     """A place for one log and its policy files, shared by processes. An entry is there whole or not
-    at all. Raises StoreError; RegistryDamaged for rows that are not as written.
+    at all. Raises StoreError, and RegistryDamaged for rows that are not as written.
 
     place    what messages call it
     read     the log with all that is committed by now, to be read only

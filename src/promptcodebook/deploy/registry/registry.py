@@ -176,7 +176,10 @@ class Verification:
 
 
 class Registry:
-    """Stores versions, moves refs; safe for threads and processes. The log has `who` and when."""
+    """Stores versions, moves refs; safe for threads and processes. The log has `who` and when.
+
+    `source` is NAME@REF or sha256:DIGITS, `ref` is NAME@REF, and `why` a reason for the log ('').
+    """
 
     def __init__(
         self, storage: Storage, who: str = "", clock: Callable[[], datetime] | None = None
@@ -187,25 +190,30 @@ class Registry:
 
     def freeze(self, policy: str, name: str, facts: Facts | None = None, why: str = "") -> Version:
         """Stores the text of a policy file for good and moves NAME@latest to it. The same bytes are
-        stored once. The parent is the version that NAME@latest pointed to, unless the facts name
-        one. Raises PolicyError for a text that is no policy file."""
+        stored once.
+
+        - `policy`: the file's text.
+        - `name`: NAME.
+        - `facts`: what is known of it; without a parent, the one that NAME@latest pointed to.
+
+        Raises PolicyError for a text that is no policy file."""
         known = asdict(facts or Facts())
-        self.store(policy, f"{check_name(name)}@{LATEST}", "freeze", known, why)
+        self.store(policy, f"{check_name(name)}@{LATEST}", known, why)
         return self.version(version_of(policy.encode()))
 
     def store(
-        self, policy: str, ref: str, action: str, facts: Mapping[str, Any], why: str = ""
+        self, policy: str, ref: str, facts: Mapping[str, Any], why: str = ""
     ) -> LogEntry | None:
-        """Freezes or imports; the entry, None where the ref points to these bytes already."""
+        """Freezes; the entry, None where the ref points to these bytes already."""
         digest = parse_policy_file(policy, f"the policy for {ref}").digest
         version = version_of(policy.encode())
 
         def propose(log: Log) -> list[LogEntry]:
             if log.at(ref) == version:
                 return []
-            parent = facts.get("parent") or (log.at(ref) if action == "freeze" else None) or ""
+            parent = facts.get("parent") or log.at(ref) or ""
             known: dict[str, Any] = {**facts, "parent": parent, "digest": digest}
-            return [self._entry(log, action, ref, version, why, known)]
+            return [self._entry(log, "freeze", ref, version, why, known)]
 
         return next(iter(self.storage.append(propose, {version: policy})), None)
 
@@ -219,12 +227,16 @@ class Registry:
         canary: Mapping[str, JsonValue] | None = None,
         despite_verdict: bool = False,
     ) -> LogEntry | None:
-        """Moves NAME@REF to the version that `source` (NAME@REF or sha256:DIGITS) means; the log's
-        entry, None where the ref did not move. The version must pass `gate`: by default an audit
-        with a judge. A reason to `override` it moves the ref all the same, and the entry keeps the
-        reason and what the gate said. `canary` ('share', 'margin', 'split') tries the version in
-        place of a move. A version whose verdict is not Deploy takes `despite_verdict`; one that has
-        none may be tried as a canary, which judges it. Raises RefNotFound and PromotionRefused."""
+        """Moves `ref` to the version that `source` means.
+
+        - `override`: a reason to move it although the gate refuses; the log keeps it ('' = none).
+        - `gate`: what the version must pass (None = an audit with a judge).
+        - `canary`: 'share', 'margin' and 'split': it is tried in place of a move (None).
+        - `despite_verdict`: for a version whose verdict is not Deploy (False). One without any may
+          be tried as a canary, which judges it.
+
+        Returns the log's entry, None where the ref did not move. Raises RefNotFound, and
+        PromotionRefused when the gate or the verdict is against it."""
         check_ref(ref)
         version = self.version(source)
         known = version.facts.get("verdict") or self.policy(version.version).verdict
@@ -292,7 +304,12 @@ class Registry:
         self, source: str, topic: str, facts: Mapping[str, JsonValue], why: str = ""
     ) -> LogEntry:
         """Logs what was found about a version, such as an audit's report. One with a high finding
-        ends the version's canaries. The last entry that this made."""
+        ends the version's canaries.
+
+        - `topic`: what it is about, such as "audit".
+        - `facts`: what was found, as JSON.
+
+        Returns the last entry that this made."""
         high: Sequence[Finding] = ()
         if topic == AUDIT:
             with suppress(errors.PolicyError):
@@ -319,7 +336,12 @@ class Registry:
     def end_canary(
         self, canary: Canary, promoted: bool, why: str, figures: Mapping[str, JsonValue]
     ) -> LogEntry | None:
-        """Promotes a canary, or rolls it back: the ref stays. None where it ended before."""
+        """Promotes a canary, or rolls it back: the ref stays.
+
+        - `canary`: the one that ends; `promoted`: whether it takes the ref.
+        - `figures`: why, in numbers.
+
+        Returns the log's entry, None where it ended before."""
 
         def propose(log: Log) -> list[LogEntry]:
             if Canary.of(log, canary.ref) != canary:
@@ -358,9 +380,11 @@ class Registry:
         return policy.decode()
 
     def policy(self, source: str) -> PolicyFile:
+        """A version's policy. Raises RefNotFound, and RegistryDamaged where its hash is wrong."""
         return parse_policy_file(self.text(source), source)
 
     def refs(self) -> dict[str, str]:
+        """The version of every ref, by NAME@REF."""
         return self.storage.read().refs
 
     def history(self, ref: str = "") -> tuple[LogEntry, ...]:
@@ -465,6 +489,8 @@ def stored_version(ref: str) -> StoredVersion:
 
 
 FORMAT = "promptcodebook registry 1"
+# What to type in the place of an import, where a log is missing or is another one.
+_SINGLE = "one version: pco codebook export REF --to json -o FILE; pco codebook freeze FILE NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,9 +502,8 @@ class Taken:
     head: str
 
 
-def export_lines(registry: Registry, sources: Iterable[str] = ()) -> Iterator[str]:
-    """A registry as JSON lines; `sources` (NAME@REF, sha256:DIGITS) = these versions without the
-    log, none = everything. Raises RefNotFound, RegistryDamaged.
+def export_lines(registry: Registry) -> Iterator[str]:
+    """A registry as JSON lines. Raises RegistryDamaged.
 
         {"kind":"registry","format":"promptcodebook registry 1",...}
         {"kind":"version","version":"sha256:...","policy":"...","facts":{...}}     each version
@@ -487,14 +512,12 @@ def export_lines(registry: Registry, sources: Iterable[str] = ()) -> Iterator[st
 
     Every line carries the hash of all lines up to it (`sum`), so an import names a line with a
     changed byte before it takes anything in."""
-    wanted = [registry.version(source) for source in sources]
-    log = () if wanted else registry.history()
     trees: list[dict[str, Any]] = [{"kind": "registry", "format": FORMAT}]
-    for version in wanted or registry.versions():
+    for version in registry.versions():
         text = registry.text(version.version)
         stored = {"version": version.version, "policy": text, "facts": dict(version.facts)}
         trees.append({"kind": "version", **stored})
-    trees += [{"kind": "entry", "entry": asdict(entry)} for entry in log]
+    trees += [{"kind": "entry", "entry": asdict(entry)} for entry in registry.history()]
     trees.append({"kind": "end", "lines": len(trees) + 1})
     summed: dict[str, Any] = {"sum": ""}
     for tree in trees:
@@ -507,41 +530,34 @@ def _summed(tree: Mapping[str, object], before: str) -> dict[str, Any]:
     return {**tree, "sum": digest}
 
 
-def import_lines(registry: Registry, lines: Iterable[bytes], name: str = "") -> Taken:
-    """Takes in what was exported, once all of it is verified: a whole registry into an empty one,
-    or into one whose log it continues. `name` takes the versions alone, as new entries of this
-    codebook. Raises RegistryDamaged naming the first bad line, StoreError where the logs differ."""
-    versions, theirs = _read_lines(lines)
+def import_lines(registry: Registry, lines: Iterable[bytes]) -> Taken:
+    """Takes in what was exported, once all of it is verified, into an empty registry, or into one
+    whose log it continues. Raises RegistryDamaged naming the first bad line, StoreError where the
+    logs differ."""
+    policies, theirs = _read_lines(lines)
     before = len(registry.versions())
-    if name:
-        ref = f"{check_name(name)}@{LATEST}"
-        stored = (registry.store(t["policy"], ref, "import", t["facts"]) for t in versions.values())
-        entries = sum(entry is not None for entry in stored)
-    elif not theirs.entries:
-        hint = "name the codebook that they belong to: pco codebook import FILE --name NAME"
-        raise errors.StoreError("the file holds single versions and no log", hint=hint)
-    else:
-        policies = {version: tree["policy"] for version, tree in versions.items()}
-        for version, text in policies.items():
-            parse_policy_file(text, version)
+    if not theirs.entries:
+        raise errors.StoreError("the file holds no log", hint=_SINGLE)
+    for version, text in policies.items():
+        parse_policy_file(text, version)
 
-        def propose(log: Log) -> list[LogEntry]:
-            shared = min(len(log.entries), len(theirs.entries))
-            if log.entries[:shared] != theirs.entries[:shared]:
-                raise errors.StoreError(
-                    f"the registry {registry.storage.place} has a log of its own, which this one "
-                    "does not continue",
-                    hint="take the versions alone: pco codebook import FILE --name NAME",
-                )
-            return theirs.entries[shared:]
+    def propose(log: Log) -> list[LogEntry]:
+        shared = min(len(log.entries), len(theirs.entries))
+        if log.entries[:shared] != theirs.entries[:shared]:
+            raise errors.StoreError(
+                f"the registry {registry.storage.place} has a log of its own, which this one "
+                "does not continue",
+                hint=_SINGLE,
+            )
+        return theirs.entries[shared:]
 
-        entries = len(registry.storage.append(propose, policies))
+    entries = len(registry.storage.append(propose, policies))
     return Taken(len(registry.versions()) - before, entries, registry.storage.read().head)
 
 
-def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, dict[str, Any]], Log]:
-    """The version lines by version, and the log: each line is verified, and none is missing."""
-    versions, log = dict[str, dict[str, Any]](), Log()
+def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, str], Log]:
+    """The policies by version, and the log: each line is verified, and none is missing."""
+    versions, log = dict[str, str](), Log()
     number, sum_, ended = 0, "", False
     try:
         for number, line in enumerate(lines, 1):
@@ -563,9 +579,7 @@ def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, dict[str, Any]], Log]
     return versions, log
 
 
-def _take_line(
-    tree: dict[str, Any], versions: dict[str, dict[str, Any]], log: Log, number: int
-) -> None:
+def _take_line(tree: dict[str, Any], versions: dict[str, str], log: Log, number: int) -> None:
     first = tree["kind"] == "registry"
     if first != (number == 1) or (first and tree["format"] != FORMAT):
         raise Broken(f"a file of the format {FORMAT!r} does not have it there")
@@ -573,7 +587,7 @@ def _take_line(
         version, text = tree["version"], str(tree["policy"])
         if version_of(text.encode("utf-8", "surrogatepass")) != version:
             raise Broken(f"its policy is not {version}")
-        versions[version] = {"policy": text, "facts": dict(tree["facts"])}
+        versions[version] = text
     elif tree["kind"] == "entry":
         entry = LogEntry.of(tree["entry"])
         log.add(entry)

@@ -183,7 +183,7 @@ def _content(gives: type[BaseModel] | str) -> dict[str, Any]:
     return {"application/json": {"schema": {"type": "object"}}, "text/event-stream": text}
 
 
-def _described(path: str, operation: Operation, said: Mapping[str, Any]) -> dict[str, Any]:
+def _described(path: str, operation: Operation, texts: Mapping[str, Any]) -> dict[str, Any]:
     gives, takes, closed = operation.gives, operation.takes, path not in OPEN
     kinds = {
         "reads": takes is not None,
@@ -191,16 +191,16 @@ def _described(path: str, operation: Operation, said: Mapping[str, Any]) -> dict
         "admits": closed,
         "asks": gives == "completion",
     }
-    own, statuses = dict[str, str](said[path]), dict[str, str]()
+    own, statuses = dict[str, str](texts[path]), dict[str, str]()
     summary = own.pop("summary")
     for kind in (kind for kind, holds in kinds.items() if holds):
-        statuses |= said[kind]
+        statuses |= texts[kind]
     refused = _content(Error if closed else gives)
     responses = {
         status: {"description": text} | ({} if status == "default" else {"content": refused})
         for status, text in {**statuses, **own}.items()
     }
-    named = list(said["headers"].items())[: None if operation.composes else 1]
+    named = list(texts["headers"].items())[: None if operation.composes else 1]
     headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in named}
     about = summary if isinstance(gives, str) else gives.__doc__ or summary
     responses["200"] = {"description": about, "headers": headers, "content": _content(gives)}
@@ -217,7 +217,7 @@ def _described(path: str, operation: Operation, said: Mapping[str, Any]) -> dict
 def description(paths: Collection[str]) -> dict[str, Any]:
     """OpenAPI 3.1 of a server that answers these `paths`."""
     text = resources.files("promptcodebook.deploy.serve").joinpath("openapi.toml")
-    said = tomllib.loads(text.read_text("utf-8"))
+    texts = tomllib.loads(text.read_text("utf-8"))
     read = [each.takes for each in OPERATIONS.values() if each.takes is not None]
     written = [each.gives for each in OPERATIONS.values() if not isinstance(each.gives, str)]
     _, schemas = models_json_schema(
@@ -230,10 +230,10 @@ def description(paths: Collection[str]) -> dict[str, Any]:
     )
     return {
         "openapi": "3.1.0",
-        "info": said["info"],
+        "info": texts["info"],
         "security": [{"key": []}, {}],
         "paths": {
-            path: {method(path).lower(): _described(path, operation, said)}
+            path: {method(path).lower(): _described(path, operation, texts)}
             for path, operation in OPERATIONS.items()
             if path in paths
         },

@@ -186,7 +186,7 @@ class Proxy:
                 self._record(visit, composing, composed, given.text, status)
 
     def _key(self, request: web.BaseRequest, visit: RequestContext, given: RoutedInput) -> str:
-        """What decides whether a request gets the canary."""
+        """Key that assigns a request to the canary or to the current version."""
         split = self.live.canary.split if self.live.canary is not None else ""
         if header := split.partition(":")[2]:
             return request.headers.get(header, visit.id)
@@ -269,7 +269,7 @@ class Proxy:
 
     async def _version(self, model: object, visit: RequestContext, key: str = "") -> Composing:
         """The version of now by the ref's name, or the canary where there is a `key` that tries it;
-        one of both or also one from before by its hash. Refusal."""
+        one of both or also one from before by its hash. Raises Refusal."""
         live, name = self.live, str(model or "").removeprefix(_PREFIX)
         hashed = _HASH.fullmatch(name)
         if name in ("", self.name) or model in self.names:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -29,6 +30,7 @@ from promptcodebook.lm.wire import (
     broken_off,
     read_error_body,
     read_misfit,
+    read_retry_after,
 )
 
 _log = logging.getLogger(__name__)
@@ -42,6 +44,7 @@ _BROKE_OFF = "the model broke off its reply"
 # An end that deserves a look. Within a text of JSON the quotes would be escaped.
 _ENDS = "|".join(filter(None, ENDINGS)).encode()
 _ENDING = re.compile(rb'"(?:finish_reason|error)"\s*+:\s*+(?!null\b|"(?:%s)")' % _ENDS)
+_WHOLE = re.compile(rb'"choices"\s*+:\s*+\[\s*+\{')
 # What says that a stream is over, well or not; and what ends one whether it is over or not.
 _OVER = re.compile(rb'"finish_reason"\s*+:\s*+"|"error"\s*+:\s*+["{]')
 _DONE = re.compile(rb"^data:\s*\[DONE\]", re.MULTILINE)
@@ -127,7 +130,7 @@ def _is_broken_off(data: bytes) -> bool:
 def _status(body: bytes) -> int:
     """The status of what came with a 200: that of the error that it is, if it is one. Raises
     Refusal for what is no completion, or half of one."""
-    if b'"choices"' in body and not _ENDING.search(body):
+    if _WHOLE.search(body) and body.rstrip().endswith(b"}") and not _ENDING.search(body):
         return 200
     if _is_broken_off(body):
         raise Refusal(_BROKE_OFF, status=502, kind="upstream_error")
@@ -314,9 +317,10 @@ class Upstream:
             raise _refusal(error) from None
         watch = _Watch(self._telling, usage)
         kind = reply.headers.get("Content-Type", "application/json")
-        wait = reply.headers.get("Retry-After", "")
-        headers = {"Retry-After": wait} if wait.isascii() and wait.isprintable() and wait else {}
-        if reply.status == 200 and kind.startswith("text/event-stream"):
+        # In seconds: a date would be by the clock of another server than ours.
+        wait = read_retry_after(reply.headers)
+        headers = {"Retry-After": str(math.ceil(wait))} if wait else {}
+        if reply.status == 200 and kind.lower().startswith("text/event-stream"):
             pieces = self._lines(reply, watch)
             return UpstreamAnswer(200, kind, headers, b"", pieces, reply.close, watch)
         try:
@@ -361,7 +365,7 @@ class Upstream:
                     if broken:
                         raise Refusal(_BROKE_OFF, status=502, kind="upstream_error")
             over = over or _OVER.search(rest) is not None
-            rest = b"" if not over and _DONE.match(rest) else rest
+            rest = rest if over else b""  # half an event, or a spurious end
             if ready := watch.passes(self._scrub(rest)) + watch.held:
                 yield ready
             if not over:

@@ -17,18 +17,15 @@ def view(
         "", metavar="[RUN]", help="A run: its id or name, a path, or 'last'."
     ),
     port: int = typer.Option(8642, min=0, max=65535, help="0 = any free one."),
-    read_only: bool = typer.Option(
-        False, "--read-only", help="No notes are taken, and no run is stopped."
-    ),
     browse: bool = typer.Option(False, "--open", help="Open it in the browser."),
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
-    """Runs as pages that follow them while they train: verdicts, what is still wrong, curves.
+    """Browse runs in the browser, updated live: verdicts, what is still wrong, curves.
 
     The first line on stdout is the address. It is reached from this machine only (from another
-    one: ssh -L 8642:localhost:8642). It asks no model. It keeps your notes on test inputs with
-    the run, and its stop button does what Ctrl-C does. Ctrl-C here ends the viewer alone."""
+    one: ssh -L 8642:localhost:8642). It asks no model, writes nothing and stops no run.
+    Ctrl-C here ends the viewer alone."""
     import webbrowser
 
     from promptcodebook.deploy.serve.cli import listen
@@ -42,7 +39,7 @@ def view(
     path = "/" if folder is None else address("run", find_key(home, folder))
 
     async def serve() -> None:
-        site = Viewer(home, trust=trust, read_only=read_only)
+        site = Viewer(home, trust=trust)
         async with viewing(site, port) as base:
             if as_json:
                 emit({"url": base + path})

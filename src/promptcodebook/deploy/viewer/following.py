@@ -3,8 +3,6 @@ rollouts are read when a screen needs them; the rest is kept, and only new event
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
@@ -13,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promptcodebook.base.paths import BENCH
-from promptcodebook.base.sqlite import store_os_error
 from promptcodebook.policy.references import stored_examples
-from promptcodebook.report.context import NOTES, Context
+from promptcodebook.report.context import Context
 from promptcodebook.report.private import withhold
 from promptcodebook.store.events import Event, Stepped
-from promptcodebook.store.lock import FILE, NO_LINK, holder, refuse_links
+from promptcodebook.store.lock import FILE, holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import run_folders
 from promptcodebook.types import Evaluation, Example, Step
@@ -46,16 +43,12 @@ class Look:
 class FollowedRun:
     """One run, open for reading; `look` from any thread."""
 
-    def __init__(
-        self, path: Path, key: str, *, trust: bool = False, read_only: bool = False
-    ) -> None:
+    def __init__(self, path: Path, key: str, *, trust: bool = False) -> None:
         self.key = key
         self._store = RunStore.open(path)
         self.path, self.header = self._store.path, self._store.header
         self.place = _place(path) or (0, 0)
         self.usable = self._store.ours or trust  # the code and the addresses that it names
-        self.notable = not (read_only or self.header.private)  # a note may quote what is private
-        self.stoppable = self.usable and not read_only and os.name != "nt"
         self._events: list[Event] = []
         self._last = 0
         self._tests: tuple[int, tuple[Evaluation, ...]] = (-1, ())
@@ -110,15 +103,16 @@ class FollowedRun:
 class OpenRuns:
     """The runs below one folder, opened as they are viewed."""
 
-    def __init__(self, runs_dir: Path, *, trust: bool = False, read_only: bool = False) -> None:
-        self.runs_dir, self._trust, self._read_only = runs_dir, trust, read_only
+    def __init__(self, runs_dir: Path, *, trust: bool = False) -> None:
+        self.runs_dir, self._trust = runs_dir, trust
         self._open: dict[str, FollowedRun] = {}
         self._readers: Counter[FollowedRun] = Counter()
         self._lock = threading.Lock()
 
     @contextmanager
     def reading(self, key: str) -> Generator[FollowedRun | None]:
-        """The run of this address, open while the block runs; None = there is none. StoreError."""
+        """The run of this address, open while the block runs; None = there is none. Raises
+        StoreError."""
         with self._lock:
             followed = self._find(key)
             if followed is not None:
@@ -143,7 +137,7 @@ class OpenRuns:
         if folder is None or place is None:
             return None
         if known is None:
-            known = FollowedRun(folder, key, trust=self._trust, read_only=self._read_only)
+            known = FollowedRun(folder, key, trust=self._trust)
         self._open[key] = known
         while len(self._open) > _MOST_OPEN:  # the latest is last
             self._put_away(self._open.pop(next(iter(self._open))))
@@ -197,15 +191,3 @@ def _place(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_dev, stat.st_ino
-
-
-def add_note(run: Path, example: str, label: str, note: str) -> None:
-    """Keeps what the user says of a test input (`read_notes`). StoreError, DiskFull."""
-    refuse_links(run)
-    line = json.dumps({"example": example, "label": label, "note": note})
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINK
-    try:
-        with open(os.open(run / NOTES, flags, 0o600), "ab") as file:
-            file.write(f"{line}\n".encode())
-    except OSError as error:
-        raise store_os_error(error, run / NOTES) from error

@@ -68,8 +68,8 @@ class RunFilter(NamedTuple):
     @property
     def query(self) -> dict[str, str]:
         """What an address says of it, the page left out."""
-        said = {"words": self.words, "only": self.only, "by": self.by}
-        return {name: text for name, text in said.items() if text}
+        fields = {"words": self.words, "only": self.only, "by": self.by}
+        return {name: text for name, text in fields.items() if text}
 
     def of_all(self, listed: Sequence[_Listed]) -> list[_Listed]:
         """Those wanted, in order; what has no such figure comes last."""
@@ -157,8 +157,8 @@ class RunsList:
             pages=pages,
             count=len(runs),
         )
-        said = (ALL_SIMULATED if all(marks) else SOME_SIMULATED) if any(marks) else ""
-        return Screen("Runs", body, live="/live/runs", mark=mark, simulated=said)
+        remark = (ALL_SIMULATED if all(marks) else SOME_SIMULATED) if any(marks) else ""
+        return Screen("Runs", body, live="/live/runs", mark=mark, simulated=remark)
 
     def _line(self, run: RunSummary) -> _ScoreLine:
         files, kept = _files(run.path), self._lines.get(run.path)

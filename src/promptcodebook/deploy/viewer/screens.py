@@ -22,7 +22,6 @@ from promptcodebook.report.pages import address, render
 from promptcodebook.report.traces import Training, judged_parts, parts_of_trace, reward_text
 from promptcodebook.store.effects import read_effects, signed
 from promptcodebook.store.events import Compared, Event, Started
-from promptcodebook.store.lock import holder
 from promptcodebook.types import Codebook, Step
 
 _TABS = ("Codebook", "Examples")
@@ -69,7 +68,7 @@ def run_screen(followed: FollowedRun) -> Screen:
     context = look.context
     sections = (
         verdict.VerdictSection(context),
-        verdict.JudgedSection(context, look.key, noting=followed.notable),
+        verdict.JudgedSection(context, look.key),
         training.CurvesSection(context),
         *training.router_sections(context),
         *history.candidate_sections(context),
@@ -84,7 +83,6 @@ def run_screen(followed: FollowedRun) -> Screen:
         key=look.key,
         facts=facts(context),
         left=time_left(context),
-        stoppable=followed.stoppable and bool(holder(followed.path)),
         sections=render_sections(sections, with_tests(followed, look)),
     )
     return screen_of(look, context.header.name or context.header.id, body)
@@ -139,7 +137,6 @@ def codebook_screen(followed: FollowedRun) -> Screen:
             "measured": _measured(followed, texts),
             "measure": f"pco codebook effect {shell(context.header.id)}",
             "later": latest.codebook if latest is not None else context.codebook,
-            "routing": render_sections([training.RoutingSection(context)], look.events),
         }
     body = render(
         "deploy/viewer/templates/codebook.html.jinja", context=context, key=look.key, **values
@@ -237,7 +234,6 @@ def example_screen(followed: FollowedRun, name: str, at: str = "") -> Screen:
         name=name,
         known=look.context.input_of(own),
         known_reference=getattr(look.context.examples.get(own), "target", None),
-        note=look.context.notes.get(own),
         places=[*places, *([("test", TEST)] if tests else [])],
         at=at or str(max(steps, default=-1) + 1),
         **values,

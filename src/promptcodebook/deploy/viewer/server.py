@@ -1,15 +1,11 @@
 """The viewer over HTTP: screens, their style and script, and the news that a run continued. It
 listens on loopback and answers to no other name, since a page of another site could point its own
-name here. Scripts and styles within a page do not run. It writes two things, on a POST that one of
-its own pages sent, and neither where it is read-only: what the user notes of a test input, and the
-signal that stops a run in order."""
+name here. Scripts and styles within a page do not run. It writes nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -21,7 +17,6 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from promptcodebook.base.text import printable
 from promptcodebook.deploy.viewer import following
 from promptcodebook.deploy.viewer.lists import RunFilter, RunsList
 from promptcodebook.deploy.viewer.screens import (
@@ -34,8 +29,7 @@ from promptcodebook.deploy.viewer.screens import (
     run_screen,
 )
 from promptcodebook.errors import PcoError
-from promptcodebook.report.pages import address, read_script, read_style
-from promptcodebook.store.lock import holder
+from promptcodebook.report.pages import read_script, read_style
 
 HOST = "127.0.0.1"
 _POLL_S, _POLL_ALL_S = 0.25, 0.8  # How often a page asks whether its run continued, or any run.
@@ -62,7 +56,6 @@ _FILES = {
 }
 _UNFORESEEN = "The viewer failed; its error is printed where pco view runs"
 _CHECK = "pco doctor"
-_NOTED = {"label": 60, "note": 4000}  # What a form may say of a test input, and how long.
 _log = logging.getLogger(__name__)
 
 _Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -72,9 +65,9 @@ _OfRun = Callable[[following.FollowedRun, web.Request], Screen]
 class Viewer:
     """What is shown: the runs below one folder."""
 
-    def __init__(self, runs_dir: Path, *, trust: bool = False, read_only: bool = False) -> None:
-        self.open_runs = following.OpenRuns(runs_dir, trust=trust, read_only=read_only)
-        self._runs, self._read_only = RunsList(runs_dir), read_only
+    def __init__(self, runs_dir: Path, *, trust: bool = False) -> None:
+        self.open_runs = following.OpenRuns(runs_dir, trust=trust)
+        self._runs = RunsList(runs_dir)
 
     def application(self) -> web.Application:
         """The screens by their addresses; below /live a page hears that it is out of date."""
@@ -86,43 +79,8 @@ class Viewer:
         add("/static/{name}", _static)
         add("/live/runs", _news(lambda _: self._runs.mark(), _POLL_ALL_S))
         add("/live/run/{run}", _news(self._run_mark))
-        if not self._read_only:
-            application.router.add_post("/run/{run}/note/{name}", self._noted)
-            application.router.add_post("/run/{run}/stop", self._stopped)
         add("/{rest:.*}", _shown(lambda _: missing("There is nothing at this address.")))
         return application
-
-    async def _noted(self, request: web.Request) -> web.StreamResponse:
-        """Keeps the label and the note that the page's form sent, and leads back to it."""
-        key, name = request.match_info["run"], request.match_info["name"]
-        sent = await request.post()
-        note = {part: str(sent.get(part, "")).strip()[:most] for part, most in _NOTED.items()}
-
-        def keep() -> None:
-            with self.open_runs.reading(key) as followed:
-                judged = followed.tests() if followed is not None and followed.notable else ()
-                ids = (r.example_id for row in judged for r in row.rollouts)
-                known = next((own for own in ids if printable(own) == name), None)
-                if followed is None or known is None:
-                    raise web.HTTPNotFound
-                following.add_note(followed.path, known, **note)
-
-        await asyncio.to_thread(keep)
-        return _seen_at(address("run", key) + "#test")
-
-    async def _stopped(self, request: web.Request) -> web.StreamResponse:
-        """Stops the process that writes the run, as Ctrl-C does: all that was paid is kept."""
-        key = request.match_info["run"]
-
-        def stop() -> None:
-            with self.open_runs.reading(key) as followed:
-                pid = holder(followed.path) if followed is not None and followed.stoppable else None
-            if not pid or pid == os.getpid():
-                raise web.HTTPConflict(reason="No process of this machine writes the run")
-            os.kill(pid, signal.SIGINT)
-
-        await asyncio.to_thread(stop)
-        return _seen_at(address("run", key))
 
     def _of_run(self, make: _OfRun, request: web.Request) -> Screen:
         key = request.match_info["run"]
@@ -188,11 +146,6 @@ def _news(mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer
     return answer
 
 
-def _seen_at(place: str) -> web.Response:
-    """After a form was taken: its page again."""
-    return web.Response(status=303, headers={"Location": place})
-
-
 _RUN_SCREENS: Mapping[str, _OfRun] = {
     "/run/{run}": lambda run, _: run_screen(run),
     "/run/{run}/codebook": lambda run, _: codebook_screen(run),
@@ -223,12 +176,9 @@ async def _guard(request: web.Request, handler: _Answer) -> web.StreamResponse:
         name = urlsplit(f"//{request.host}").hostname if "@" not in request.host else ""
     except ValueError:
         name = ""
-    own = request.headers.get("Origin") == f"http://{request.host}"
     if name not in _NAMES:
         text = "this server answers on localhost only\n"
         response: web.StreamResponse = web.Response(status=421, text=text)
-    elif request.method == "POST" and not own:  # browsers name the page that sends a form
-        response = web.Response(status=403, text="this server takes forms of its own pages only\n")
     else:
         try:
             response = await handler(request)

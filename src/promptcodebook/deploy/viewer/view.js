@@ -49,7 +49,7 @@ function filter() {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const typing = event.target.closest("input:not([type=checkbox], [type=radio]), textarea, select");
+  const typing = event.target.closest("input:not([type=checkbox], [type=radio]), select");
   if (typing) {
     if (event.key === "Escape") {
       if (typing.matches("#filter, .seek")) {
@@ -71,21 +71,6 @@ document.addEventListener("keydown", (event) => {
 
 document.addEventListener("input", (event) => {
   if (event.target.id === "filter") filter();
-});
-
-// A note is kept without leaving the page: filter, search and order stay as they are.
-document.addEventListener("submit", async (event) => {
-  if (!event.target.matches(".noting form")) return;
-  event.preventDefault();
-  const form = event.target;
-  try {
-    const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
-    if (!answer.ok) throw new Error(answer.statusText);
-    form.closest("details").open = false;
-    renew();
-  } catch (error) {
-    say(`The note was not kept (${error.message}). Try again.`);
-  }
 });
 
 function say(words) {
@@ -152,7 +137,7 @@ async function renew() {
 }
 
 const RESTING = "Not running now.";
-const SILENT = "The server does not answer. This page goes on when it does.";
+const SILENT = "Connection lost; retrying.";
 let news = null;
 let resting = false; // nothing is being written: the server ends its answer and is asked again later
 let ended = false; // it said so just now

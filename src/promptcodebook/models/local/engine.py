@@ -190,7 +190,8 @@ def find_weights(text: str, installed: Callable[[str], Distribution] = distribut
 
 
 def require_model(text: str, needs: Sequence[str] = GGUF_NEEDS) -> Weights:
-    """As `find_weights`; MissingExtra also for a GGUF file without the modules it `needs`."""
+    """As `find_weights`. Raises MissingExtra also for a GGUF file without the modules it
+    `needs`."""
     weights = find_weights(text)
     if weights.format == "gguf":
         require_modules(needs, f"the model {text}", SMOLLM2)
@@ -199,7 +200,7 @@ def require_model(text: str, needs: Sequence[str] = GGUF_NEEDS) -> Weights:
 
 def identify(weights: Weights) -> str:
     """Tells weights of one name apart: the digest of a GGUF file, or of the names, sizes and times
-    of a folder's files; '' for a model of the hub. ConfigError."""
+    of a folder's files; '' for a model of the hub. Raises ConfigError."""
     path = Path(weights.source)
     try:
         if weights.format == "gguf":

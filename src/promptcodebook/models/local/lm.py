@@ -54,7 +54,8 @@ class LocalModels:
         self._models: dict[str, LocalLM] = {}
 
     def connect(self, spec: Spec) -> LM:
-        """The model behind a spec, not loaded yet. MissingExtra or ConfigError where it cannot be.
+        """The model behind a spec, not loaded yet. Raises MissingExtra or ConfigError where that
+        is impossible.
 
         Equal specs get one engine."""
         if spec.text not in self._models:
@@ -148,7 +149,8 @@ def job_of(request: Request) -> Job:
             model=request.model,
         )
     try:
-        form: Any = given.pop("response_format", None) or {}
+        form: Any = given.pop("response_format", None)
+        form = {} if form in (None, "none") else form
         asked, any_object = read_response_format(form)
         schema = schema or (asked.body if asked else {"type": "object"} if any_object else None)
         extra = _Extra.model_validate(given)

@@ -16,19 +16,19 @@ import asyncio
 import os
 import re
 import shutil
+import struct
 import tempfile
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
 from promptcodebook.calls import Message
-from promptcodebook.errors import PcoError, RequestRefused, ServerFault, import_extra
+from promptcodebook.errors import ConfigError, PcoError, RequestRefused, ServerFault, import_extra
 from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.models.local import engine as engines
-from promptcodebook.models.local.gguf import GgufHeader, read_gguf
 from promptcodebook.models.local.schema import Grammar, schema_ebnf
 
 AT_ONCE = 64  # jobs that share a step; further ones wait for a place
@@ -499,3 +499,93 @@ def _tensor(tokens: list[int]) -> Any:
     numpy = import_extra("numpy", "a local model", SMOLLM2)
     openvino = import_extra("openvino", "a local model", SMOLLM2)
     return openvino.Tensor(numpy.array([tokens], dtype=numpy.int64))
+
+
+# What the header of a GGUF file says of its model: the GGUF specification, version 3 (ggml,
+# docs/gguf.md).
+
+_SCALARS: Mapping[int, str] = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_CONTROL = 3  # the type of tokens that are marks, and never cut into parts
+_WORDS, _KINDS = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
+_LONGEST_FIELD = 1 << 27  # bytes of a field
+_MOST = 1 << 24  # values of an array
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """`control_tokens` as written; `cache_bytes` of one token at 16 bits, 0 = unknown."""
+
+    context_length: int
+    control_tokens: tuple[str, ...]
+    cache_bytes: int
+
+
+def read_gguf(path: str | Path) -> GgufHeader:
+    """Raises ConfigError for what is not a GGUF file or breaks off."""
+    fields = _read(path)
+    kind = str(fields.get("general.architecture", ""))
+
+    def count(name: str) -> int:
+        value = fields.get(f"{kind}.{name}")
+        return value if isinstance(value, int) and value > 0 else 0
+
+    tokens, kinds = (cast("list[Any]", fields.get(key, [])) for key in (_WORDS, _KINDS))
+    heads = count("attention.head_count") or 1
+    width = count("attention.key_length") or count("embedding_length") // heads
+    return GgufHeader(
+        count("context_length") or 2048,
+        tuple(word for word, of in zip(tokens, kinds, strict=False) if of == _CONTROL and word),
+        4 * count("block_count") * (count("attention.head_count_kv") or heads) * width,
+    )
+
+
+def _read(path: str | Path) -> dict[str, object]:
+    """Fields by their keys; of the arrays those of the vocabulary alone."""
+    try:
+        with open(path, "rb") as file:
+            if file.read(4) != b"GGUF":
+                raise ValueError("it does not begin with GGUF")
+            version, _, count = _unpack(file, "IQQ")
+            if version not in (2, 3):
+                raise ValueError(f"version {version} is not known here")
+            fields: dict[str, object] = {}
+            for _ in range(count):
+                key = _string(file)
+                fields[key] = _value(file, _unpack(file, "I")[0], key in (_WORDS, _KINDS))
+    except (OSError, struct.error, ValueError, KeyError) as error:
+        message = f"{path} cannot be read as a GGUF file: {error}"
+        raise ConfigError(message, hint="download it again") from None
+    return fields
+
+
+def _value(file: BinaryIO, kind: int, kept: bool) -> object:
+    if kind == _STRING:
+        return _string(file)
+    if kind != _ARRAY:
+        return _unpack(file, _SCALARS[kind])[0]
+    inner, count = _unpack(file, "IQ")
+    if count > _MOST:
+        raise ValueError(f"an array of {count} values is longer than any model needs")
+    if inner in _SCALARS:
+        values = list(_unpack(file, f"{count}{_SCALARS[inner]}"))
+    else:
+        values = [_value(file, inner, kept) for _ in range(count)]
+    return values if kept else None
+
+
+def _string(file: BinaryIO) -> str:
+    return _take(file, _unpack(file, "Q")[0]).decode("utf-8", "replace")
+
+
+def _unpack(file: BinaryIO, form: str) -> tuple[Any, ...]:
+    return struct.unpack(f"<{form}", _take(file, struct.calcsize(f"<{form}")))
+
+
+def _take(file: BinaryIO, size: int) -> bytes:
+    if size > _LONGEST_FIELD:
+        raise ValueError(f"a field of {size} bytes is longer than any model needs")
+    data = file.read(size)
+    if len(data) < size:
+        raise ValueError("it breaks off")
+    return data

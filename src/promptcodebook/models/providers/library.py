@@ -201,6 +201,10 @@ class ProviderLibrary(ABC):
             return error.status, fault(str(error), kind="invalid_request_error"), {}
         if (answer := self.refusal(error)) is not None:
             return answer
+        lacking = error.__cause__ or error.__context__
+        if isinstance(lacking, ModuleNotFoundError):  # litellm calls it a broken connection
+            what = f"{self.extra} lacks a package for this request: pip install {lacking.name}"
+            return 400, fault(what, kind="invalid_request_error"), {}
         raise _fault(error, where, self.timeout)
 
 

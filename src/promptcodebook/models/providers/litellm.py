@@ -17,7 +17,7 @@ from promptcodebook.models.providers import library
 # Releases of litellm that carried somebody else's code.
 _MALICIOUS = ("1.82.7", "1.82.8")
 # How the library introduces what a provider said.
-_PROVIDERS = re.compile(r"litellm\.\w+: \w*Exception(?: \w+)? - (.*)", re.DOTALL)
+_PROVIDERS = re.compile(r"litellm\.(?:[\w.]+: )+\w*Exception(?: \w+)? - (.*)", re.DOTALL)
 _SECRETS = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 _BEARER = re.compile(r"(?i)\bbearer\W+\S+")
 _SHORTEST = 6  # characters of a value that differs from a word
@@ -75,9 +75,9 @@ class LiteLLM(library.ProviderLibrary):
         if name in ("Timeout", "APIConnectionError") or not isinstance(status, int):
             return None
         # The library's own message may hold request headers: only the provider's words are passed.
-        said = _PROVIDERS.match(str(getattr(error, "message", "")))
+        match = _PROVIDERS.match(str(getattr(error, "message", "")))
         body = getattr(error, "body", None)
-        words = name if said is None else json.dumps(body) if body else said[1]
+        words = name if match is None else json.dumps(body) if body else match[1]
         told = read_error_body(self._scrub(words).encode())
         code = "insufficient_quota" if "insufficient_quota" in str(error) else told.code
         tree = library.fault(told.message, kind=told.kind, code=code)

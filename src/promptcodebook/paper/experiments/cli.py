@@ -40,7 +40,6 @@ def reproduce(
     concurrency: int = typer.Option(
         64, min=1, help="Calls in flight at once, of all cells together."
     ),
-    ray: str = typer.Option("", help="Run the cells on a Ray cluster: its address, or local."),
     out: Path = typer.Option(Path("docs/results"), help="Folder of the page, NAME.md."),
     plain: Plain = False,
     as_json: Json = False,
@@ -54,8 +53,6 @@ def reproduce(
     from promptcodebook.paper.experiments.experiment import ExperimentRequest
     from promptcodebook.paper.experiments.lab import Lab, open_lab
     from promptcodebook.paper.experiments.reproduce import (
-        OnRay,
-        Threads,
         experiment_named,
         experiment_names,
         measure,
@@ -72,8 +69,7 @@ def reproduce(
         count = seeds or (1 if preset == "quick" else experiment.seeds)
         orders.append(ExperimentRequest(experiment, preset, count, task, data, independent, weak))
     # Steps of several runs at once would be shown as those of one.
-    alone = cells == 1 and not ray
-    view = watch_run(plain=plain) if alone else nullcontext(silent)
+    view = watch_run(plain=plain) if cells == 1 else nullcontext(silent)
     typed, labs, worst = shell("pco", *sys.argv[1:]), dict[Path, Lab](), 0
     with view as listener, ExitStack() as closing:
         for order in orders:
@@ -86,8 +82,7 @@ def reproduce(
                 labs[folder] = open_lab(folder, spec, typed, listener, concurrency=concurrency)
                 closing.callback(labs[folder].close)
             lab = labs[folder]
-            workers = OnRay(order, lab, ray, cells, concurrency) if ray else Threads(lab, cells)
-            measured = measure(order, lab, note, workers.measure)
+            measured = measure(order, lab, note, cells)
             show(measured, out, as_json=as_json)
             if measured.stop is not None:
                 note(f"pco: stopped: {measured.stop}\n  next: the same command resumes it")

@@ -19,8 +19,7 @@ from promptcodebook.config import Config, load_config
 from promptcodebook.data import sample
 from promptcodebook.errors import MissingExtra, require_modules
 from promptcodebook.models.local.engine import require_model
-from promptcodebook.paper.experiments.cells import fitting_runs
-from promptcodebook.paper.experiments.lab import read_training
+from promptcodebook.paper.experiments.lab import fitting_runs, read_training
 from promptcodebook.paper.experiments.page import read_table
 from promptcodebook.paper.tasks.houserules.task import SIX, present_prompt
 from promptcodebook.progress import watch_run

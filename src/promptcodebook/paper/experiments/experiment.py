@@ -283,7 +283,7 @@ def variants(
     ]
 
 
-def said(page: str, name: str, **values: object) -> str:
+def text(page: str, name: str, **values: object) -> str:
     return read_table("pages")[page][name].format(**values)
 
 
@@ -301,10 +301,14 @@ def lab_words(measured: Results, test: int | None, kind: str) -> dict[str, str]:
     }
 
 
-def framed(measured: Results, paper: str, blocks: Sequence[Block]) -> Page:
-    """The experiment's page; `paper` is the benchmark that the paper used."""
-    title = said("title", measured.order.experiment.name)
-    return Page(title, [*about(measured, paper), *blocks, *missing(measured)])
+def framed(
+    measured: Results, paper: str, blocks: Sequence[Block], head: Sequence[Block] = ()
+) -> Page:
+    """The experiment's page; `paper` is the benchmark that the paper used, where the page has no
+    `head` of its own."""
+    title = text("title", measured.order.experiment.name)
+    above = [*made_by(measured), *head] if head else about(measured, paper)
+    return Page(title, [*above, *blocks, *missing(measured)])
 
 
 def made_by(measured: Results) -> list[Block]:
@@ -318,27 +322,27 @@ def made_by(measured: Results) -> list[Block]:
 
 def about(measured: Results, paper: str) -> list[Block]:
     order, lab = measured.order, measured.lab
-    what = said("what", order.experiment.name)
+    what = text("what", order.experiment.name)
     task = task_of(order, lab.spec, paper)
     test = scale_of(order.preset)["verdict_examples"]
     words = lab_words(measured, test, "examples" + " at the most" * (test is not None))
     after = f" {order.experiment.paper} of the paper." if order.experiment.paper else ""
     blocks = made_by(measured)
-    blocks.append(said("shared", "about", what=what, paper=after, task=task, **words))
+    blocks.append(text("shared", "about", what=what, paper=after, task=task, **words))
     if lab.simulated:
-        blocks.insert(0, said("shared", "simulated"))
+        blocks.insert(0, text("shared", "simulated"))
     elif is_local(lab.spec):
-        blocks += [said("shared", "small"), *judged_by_words((task,), lab.spec)]
+        blocks += [text("shared", "small"), *judged_by_words((task,), lab.spec)]
     # Attempts without an answer, which no other figure of the page holds.
     found = [run["lost"] for run in measured.results.values() if run.get("lost")]
     calls, tokens = (sum(each[what] for each in found) for what in ("calls", "tokens"))
-    lost = said("shared", "lost", attempts=plural(calls, "attempt"), tokens=tokens)
+    lost = text("shared", "lost", attempts=plural(calls, "attempt"), tokens=tokens)
     return [*blocks, lost] if calls else blocks
 
 
 def judged_by_words(tasks: Sequence[str], spec: str) -> list[Block]:
     """That a task among them has another reward on a small model."""
-    return [said("shared", "stand_in")] if is_local(spec) and "pupa" in tasks else []
+    return [text("shared", "stand_in")] if is_local(spec) and "pupa" in tasks else []
 
 
 def missing(measured: Results) -> list[Block]:

@@ -14,25 +14,27 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from promptcodebook.assemble import Assembled, Sources, plan_run
+from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
 from promptcodebook.base.paths import sha256_of, write_whole
 from promptcodebook.base.sync import LoopThread, Relay, run_sync
 from promptcodebook.calls import LM, Reply, Request, Usage, request_key
-from promptcodebook.config import load_config
-from promptcodebook.errors import TooManyFailures
+from promptcodebook.config import Budget, Config, load_config
+from promptcodebook.errors import BudgetReached, ConfigError, TooManyFailures
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.lm.stack import AT_ONCE, Endpoints
 from promptcodebook.method.policy import Deployed, Prompter
 from promptcodebook.models.local.engine import find_weights
 from promptcodebook.models.local.lm import LocalModels
-from promptcodebook.paper.experiments.cells import run_once
 from promptcodebook.policy.references import state_at
-from promptcodebook.progress import Listener, Phase, silent
-from promptcodebook.run.opening import Where
+from promptcodebook.progress import Listener, Note, Phase, silent
+from promptcodebook.run.opening import Where, open_run, settings_then_and_now
+from promptcodebook.run.optimize import finish
+from promptcodebook.store.header import differences
 from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import RunSummary, list_runs
 from promptcodebook.types import Evaluation, Example
 
 
@@ -301,3 +303,53 @@ def row_json(evaluation: Evaluation) -> dict[str, Any]:
         "longest_prompt": length.longest if length is not None else 0,
         "total_prompt": length.total if length is not None else 0,
     }
+
+
+CellState = Literal["ran", "resumed", "skipped"]
+
+
+def run_once(
+    config: Config,
+    sources: Sources,
+    where: Where,
+    listener: Listener = silent,
+    relay: Relay | None = None,
+    *,
+    at_budget: bool = False,
+) -> tuple[Path, CellState]:
+    """The run of these settings on these data in the folder of `where`: found finished, resumed if
+    it stopped, else made now. With `at_budget` another budget is another run, and one that reached
+    its own is finished. Raises what a run raises, RunBusy, and the Stop that ended it early."""
+    plan = plan_run(config, sources).require_training()
+    runs = fitting_runs(where.runs_dir, plan, config.budget if at_budget else None, listener)
+    ended = [run for run in runs if not run.running]
+    done = [r for r in ended if not r.resumable or (at_budget and r.ended == "budget")]
+    if done:
+        return done[-1].path, "skipped"
+    begun = max(runs, key=lambda run: run.step, default=None)
+    where = replace(where, resume=None if begun is None else begun.path)
+    session = open_run(config, sources, where, listener)
+    run = run_sync(finish(session), session.interrupt, relay)
+    if run.stop is not None and not (at_budget and isinstance(run.stop, BudgetReached)):
+        raise run.stop
+    return run.path, "ran" if begun is None else "resumed"
+
+
+def fitting_runs(
+    folder: Path, plan: Plan, budget: Budget | None = None, tell: Listener = silent
+) -> list[RunSummary]:
+    """The folder's runs of these settings and data, oldest first; `tell` hears of lost ones."""
+    fitting = list[RunSummary]()
+    for run in list_runs(folder) if folder.is_dir() else ():
+        with closing(RunStore.open(run.path)) as store:
+            header = store.header
+        if not header.resumable or header.fingerprints != plan.dataset.fingerprint():
+            continue
+        try:
+            own = header.configuration.budget
+        except ConfigError as error:
+            tell(Note(f"the run {header.id} is left out: {error}"))
+            continue
+        if budget in (None, own) and not differences(*settings_then_and_now(header, plan)):
+            fitting.append(run)
+    return fitting

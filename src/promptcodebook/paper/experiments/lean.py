@@ -154,7 +154,7 @@ def _arms(measured: shared.Results, half: str) -> tuple[dict[str, _Arm], list[st
         if listed.get("searches") and pairs:
             search = f"tried {tried[0]} to {tried[-1]} prompts a run"
             if tried[0] < 2:
-                dropped.append(shared.said("main", "left_out", title=title, search=search))
+                dropped.append(shared.text("main", "left_out", title=title, search=search))
                 continue
             title = f"{title} ({search})"
         if pairs:
@@ -165,7 +165,7 @@ def _arms(measured: shared.Results, half: str) -> tuple[dict[str, _Arm], list[st
 
 def _half(measured: shared.Results, half: str) -> list[Block]:
     arms, dropped = _arms(measured, half)
-    blocks: list[Block] = [shared.said("lean", half)]
+    blocks: list[Block] = [shared.text("lean", half)]
     head = ["method", "reward (95 %)", "gain over untrained", "least gain", "minus `default`"]
     head += ["training calls", "gain per 1,000 calls", "runs"]
     blocks.append(PageTable(f"{half}-gain", head, [arm.line() for arm in arms.values()]))
@@ -187,7 +187,7 @@ def _decided(lean: _Arm) -> str:
     share = sum(lean.calls) / sum(run["training"]["calls"] for run in lean.default)
     met = "met" if over.low > -margin and share <= most else "not met"
     words = {"over": shown(over, signed=True), "share": share, "most": most, "margin": margin}
-    return shared.said("lean", "decided", met=met, **words)
+    return shared.text("lean", "decided", met=met, **words)
 
 
 def _calls(arm: _Arm) -> list[str]:
@@ -198,12 +198,13 @@ def _calls(arm: _Arm) -> list[str]:
 
 def _page(measured: shared.Results) -> Page:
     words = shared.lab_words(measured, None, "examples")
-    blocks = [*shared.made_by(measured), shared.said("lean", "head", **words)]
+    head = [shared.text("lean", "head", **words)]
     if measured.lab.simulated:
-        blocks.insert(0, shared.said("shared", "simulated"))
+        head.insert(0, shared.text("shared", "simulated"))
+    blocks: list[Block] = []
     for half in _halves(measured.lab.spec):
-        blocks += [f"## {shared.said('lean', f'{half}_title')}", *_half(measured, half)]
-    return Page(shared.said("title", "lean"), [*blocks, *shared.missing(measured)])
+        blocks += [f"## {shared.text('lean', f'{half}_title')}", *_half(measured, half)]
+    return shared.framed(measured, "", blocks, head)
 
 
 LEAN = shared.Experiment(

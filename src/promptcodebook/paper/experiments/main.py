@@ -15,8 +15,9 @@ from promptcodebook.assemble import Assembled
 from promptcodebook.base.units import plural
 from promptcodebook.config import merge
 from promptcodebook.errors import DataError
-from promptcodebook.lm.spec import is_local, parse_spec
+from promptcodebook.lm.spec import parse_spec
 from promptcodebook.method.policy import FixedPrompt
+from promptcodebook.models.local.engine import HF
 from promptcodebook.paper.experiments import experiment as common
 from promptcodebook.paper.experiments import page as pages
 from promptcodebook.paper.experiments.lab import (
@@ -47,7 +48,7 @@ class Method:
 
 def methods(spec: str = "") -> Mapping[str, Method]:
     """In the order of the table; those that the model of a spec can run."""
-    trains = not spec or (is_local(spec) and all(map(find_spec, ("trl", "peft"))))
+    trains = not spec or (spec.startswith(HF) and all(map(find_spec, ("trl", "peft"))))
     made: dict[str, Method] = {}
     for name, each in pages.read_table("methods")["methods"].items():
         if name == "grpo" and not trains:
@@ -174,8 +175,6 @@ def _lines(measured: common.Results, kind: str) -> _Lines:
 
     fixed = pages.read_table("methods")["fixed"]
     lines = [_MethodRow(title, row, of("pco"), paid=False) for row, title in fixed.items()]
-    unpacked = "zero-shot on the weights that GRPO begins with"
-    lines.append(_MethodRow(unpacked, "converted", of("grpo"), paid=False))
     dropped: list[str] = []
     for name, method in methods().items():
         runs, title = of(name), method.title
@@ -190,7 +189,7 @@ def _lines(measured: common.Results, kind: str) -> _Lines:
             search = f"tried {each} {prompts} a run, "
             search += f"{cut} of {plural(replies, 'reply', 'replies')} cut"
             if tried[0] < 2:
-                dropped.append(common.said("main", "left_out", title=title, search=search))
+                dropped.append(common.text("main", "left_out", title=title, search=search))
                 continue
             title = f"{title} ({search})"
         lines.append(_MethodRow(title, method.row, runs))
@@ -218,9 +217,9 @@ def _main_page(measured: common.Results) -> pages.Page:
         if found.lines:
             blocks.append(f"## At equal {kind}: at most {training:,} for training")
             blocks += [_rewards_table(found, kind), *found.left_out, *_failed(measured, kind)]
-    grpo = common.said("main", "engines" if "grpo" in methods(spec) else "no_grpo")
+    grpo = [] if "grpo" in methods(spec) else [common.text("main", "no_grpo")]
     # The paper's own Table 1, apart from ours, beside figures of the same benchmarks.
-    blocks += [common.said("main", "note"), grpo]
+    blocks += [common.text("main", "note"), *grpo]
     executors = ("Qwen3-8B", "LLaMA-3.1-8B") if set(tasks) & set(BENCHMARKS) else ()
     blocks += ["## The paper's own figures"] * bool(executors)
     for executor in executors:
@@ -284,7 +283,7 @@ def _failed(measured: common.Results, kind: str) -> list[pages.Block]:
         if unjudged:
             ended = ", ".join(sorted({run["ended"] for run in unjudged}))
             counts = {"unjudged": len(unjudged), "runs": plural(len(made), "run")}
-            lines.append(common.said("main", "unjudged", title=method.title, ended=ended, **counts))
+            lines.append(common.text("main", "unjudged", title=method.title, ended=ended, **counts))
     return [*(["\n".join(lines)] if lines else []), *common.stopped(runs)]
 
 
@@ -349,7 +348,7 @@ def _cost_page(measured: common.Results) -> pages.Page:
         blocks.append(pages.PageTable(f"cost-{task}", head, rows))
     printed = "; ".join(f"{v.row} {v.column}: {v.printed}" for v in pages.published("Table 5"))
     paper = f"The paper, HotpotQA, one A100: {printed}."
-    blocks += [*found.left_out, common.said("main", "seconds"), paper]
+    blocks += [*found.left_out, common.text("main", "seconds"), paper]
     return common.framed(measured, tasks[0], blocks)
 
 

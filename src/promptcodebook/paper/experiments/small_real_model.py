@@ -142,19 +142,9 @@ def _page(measured: shared.Results) -> Page:
     scale = scale_of(order.preset)
     words = shared.lab_words(measured, scale.get("test"), "messages")
     update = scale["run"]["update"]
-    parts = [
-        "A generated page: every figure and every judgement on it comes from",
-        "```\n"
-        f"pco reproduce small-real-model --preset {order.preset} --seeds {order.seeds} "
-        f"--lm {measured.lab.spec}\n```",
-        shared.said("small", "head", steps=update["epochs"], batch=update["batch_size"], **words),
-        *_headline(results),
-        *_lengths(results),
-        *_curves(results),
-        *_sweeps(results),
-        *shared.missing(measured),
-    ]
-    return Page("What routing does on a small real model", parts)
+    head = shared.text("small", "head", steps=update["epochs"], batch=update["batch_size"], **words)
+    blocks = [*_headline(results), *_lengths(results), *_curves(results), *_sweeps(results)]
+    return shared.framed(measured, "", blocks, [head])
 
 
 def _headline(results: Results) -> list[Block]:
@@ -168,7 +158,7 @@ def _headline(results: Results) -> list[Block]:
     if runs:
         parts += [*_judged_blocks("routed", runs), verdicts(runs)]
     if read:
-        parts += ["### With embeddings", shared.said("small", "embeddings")]
+        parts += ["### With embeddings", shared.text("small", "embeddings")]
         parts += _judged_blocks("embeddings", read, beside=runs)
         both = min(len(runs), len(read))  # the seeds that have both
         if both:
@@ -200,7 +190,7 @@ def _judged_blocks(title: str, runs: Runs, beside: Runs = ()) -> list[Block]:
     ]
     n, seeds = len(runs[0]["rows"][names[0]]["rewards"]), plural(len(runs), "seed")
     head = ["prompt", "reward (95 %)", "calls", "tokens"]
-    words = shared.said("small", "judged", n=n, seeds=seeds, rollouts=runs[0]["rollouts"])
+    words = shared.text("small", "judged", n=n, seeds=seeds, rollouts=runs[0]["rollouts"])
     table = PageTable(title, head, rows)
     return [*([] if beside else [words]), table, *_gains(title, runs, set(names))]
 
@@ -223,8 +213,8 @@ def _gains(title: str, runs: Runs, names: set[str]) -> list[Block]:
         for name in ("best_single", "present")
     )
     goal = {"goal": percent(_GOAL), "met": met[part.mean >= _GOAL]}
-    goals = shared.said("small", "goals", above=above, **goal)
-    return [*parts, shared.said("small", "share", mean=mean, low=low, high=high), goals]
+    goals = shared.text("small", "goals", above=above, **goal)
+    return [*parts, shared.text("small", "share", mean=mean, low=low, high=high), goals]
 
 
 def _against(row: CellResult, first: CellResult) -> list[str]:
@@ -242,7 +232,7 @@ def _lengths(results: Results) -> list[Block]:
     first = rows[min(rows)]
     table = [[str(n), *_against(r, first), f"{r['prompt_tokens']:.0f}"] for n, r in rows.items()]
     head = ["rules", "reward (95 %)", f"against {min(rows)}", "prompt tokens"]
-    words = shared.said("small", "lengths", n=len(first["rewards"]))
+    words = shared.text("small", "lengths", n=len(first["rewards"]))
     return ["## 2. What a long prompt costs", words, PageTable("lengths", head, table)]
 
 
@@ -262,12 +252,12 @@ def _curves(results: Results) -> list[Block]:
         over = at[0] and len(single) == len(at[0])
         minus = shown(shared.difference(at[0], single), signed=True) if over else ""
         rows.append([str(point), ours, minus, theirs])
-    text = shared.said("small", "curve", seeds=plural(len(learned), "seed"))
-    text += shared.said("small", "encoder", seeds=plural(len(asked), "seed")) if asked else "."
+    text = shared.text("small", "curve", seeds=plural(len(learned), "seed"))
+    text += shared.text("small", "encoder", seeds=plural(len(asked), "seed")) if asked else "."
     shares = [row["fallbacks"] for run in asked for row in run["points"].values()]
     known = [share for share in shares if share is not None]
     if known:
-        text += shared.said("small", "fallen", share=percent(sum(known) / len(known)))
+        text += shared.text("small", "fallen", share=percent(sum(known) / len(known)))
     return ["## 3. Learning curve", text, PageTable("curve", head, rows)]
 
 
@@ -276,16 +266,16 @@ def _sweeps(results: Results) -> list[Block]:
     for letter, axis in (("S", "select"), ("K", "size")):
         found = {n.rpartition("-")[2]: r for n, r in results.items() if n.startswith(f"{axis}-")}
         if found:
-            parts += [shared.said("small", axis), _compared(letter, found)]
+            parts += [shared.text("small", axis), _compared(letter, found)]
     parts = ["## 4. S, K, and text updates", *parts] if parts else []
     names = read_table("variants")["texts"]
     rows = {name: results[f"texts-{name}"] for name in names if f"texts-{name}" in results}
     if rows:
-        parts += [shared.said("small", "texts"), _compared("text updates", rows)]
+        parts += [shared.text("small", "texts"), _compared("text updates", rows)]
     updating = [result for name, result in rows.items() if name != "off"]
     # Where no variant kept a rewrite, the rules of acceptance cannot be compared.
     if updating and not any(result["rewrites"] for result in updating):
-        parts.append(shared.said("small", "no_rewrite"))
+        parts.append(shared.text("small", "no_rewrite"))
     stopped = [f"- {name}: {r['stopped']}" for name, r in rows.items() if r["stopped"]]
     return [*parts, "Stopped before that:\n\n" + "\n".join(stopped)] if stopped else parts
 

@@ -213,7 +213,7 @@ def _attribution_page(measured: shared.Results) -> pages.Page:
         rows.append([fault, *(f"{value:.2f}" for value in values), *theirs])
     head = ["broken", "precision", "recall", "F1", *(f"paper: {column}" for column in columns)]
     table = pages.PageTable("attribution", head, rows)
-    chance = shared.said("attribution", "chance")
+    chance = shared.text("attribution", "chance")
     return shared.framed(measured, "hotpotqa", [confusion, table, chance])
 
 
@@ -307,16 +307,16 @@ def _reach(measured: shared.Results) -> list[pages.Block]:
         pages.PageTable(
             "expressivity", ["K", "S", "routes of exactly S", "routes of 1 to S"], rows
         ),
-        shared.said("theory", "expressivity"),
+        shared.text("theory", "expressivity"),
         "## Theorem 2: the reward gap",
     ]
     result = measured.results.get("reward-gap")
     if result is not None:
         rewards = {name: row["rewards"] for name, row in result["rows"].items()}
         rows = [[name, pages.shown(shared.score([each]))] for name, each in rewards.items()]
-        blocks.append(shared.said("theory", "gap", task=GAP, n=len(next(iter(rewards.values())))))
+        blocks.append(shared.text("theory", "gap", task=GAP, n=len(next(iter(rewards.values())))))
         blocks.append(pages.PageTable("reward-gap", ["prompt", "reward (95 %)"], rows))
-    return [*blocks, shared.said("theory", "fixed")]
+    return [*blocks, shared.text("theory", "fixed")]
 
 
 def _steps(size: int, explore: Explore) -> list[float]:
@@ -347,12 +347,12 @@ def _exploring() -> list[pages.Block]:
         fallen.append([str(size), str(select), f"{fmean(without):.1f}", f"{fmean(with_):.1f}"])
     return [
         "## Theorem 3: exploration reaches every entry",
-        shared.said("theory", "utilisation", worlds=WORLDS),
+        shared.text("theory", "utilisation", worlds=WORLDS),
         pages.PageTable("utilisation", head, rows),
-        shared.said("theory", "ranges"),
+        shared.text("theory", "ranges"),
         "## Proposition 4: collapse without exploration",
         pages.PageTable("collapse", ["K", "S", "ever selected, ε = 0", "with ε-greedy"], fallen),
-        shared.said("theory", "collapse"),
+        shared.text("theory", "collapse"),
     ]
 
 
@@ -378,10 +378,10 @@ def _additivity(measured: shared.Results) -> list[pages.Block]:
         *shared.stopped({"pco": runs}),
     ]
     if not rows:
-        return [*blocks, shared.said("theory", "no_residual")]
+        return [*blocks, shared.text("theory", "no_residual")]
     head = ["Σ over", "traces", "mean δ", "mean size", "largest size"]
-    blocks += [shared.said("theory", "residual"), pages.PageTable("additivity", head, rows)]
-    return [*blocks, shared.said("theory", "few", few=_FEW), shared.said("theory", "rho")]
+    blocks += [shared.text("theory", "residual"), pages.PageTable("additivity", head, rows)]
+    return [*blocks, shared.text("theory", "few", few=_FEW), shared.text("theory", "rho")]
 
 
 THEORY = shared.Experiment(
@@ -488,8 +488,8 @@ def _pays_page(measured: shared.Results) -> pages.Page:
             seen = str(len(own["rewards"]))
             rows.append([value, seen, *found, pages.shown(gain, signed=True), *tokens, pays])
         if rows:
-            blocks.append(pages.PageTable(axis, [axis, *head], rows, shared.said("pays", axis)))
-    return shared.framed(measured, TASK, [*blocks, shared.said("pays", "verdict", little=LITTLE)])
+            blocks.append(pages.PageTable(axis, [axis, *head], rows, shared.text("pays", axis)))
+    return shared.framed(measured, TASK, [*blocks, shared.text("pays", "verdict", little=LITTLE)])
 
 
 WHEN_IT_PAYS = shared.Experiment("when-it-pays", "", _pays_cells, _pays_page, seeds=1)

@@ -89,7 +89,7 @@ class Teacher:
 
     def __init__(self, manner: TeacherBehaviour = TeacherBehaviour()) -> None:
         self._manner = manner
-        self._said = read_table("teacher")
+        self._texts = read_table("teacher")
         # What marks a request, in this order.
         self._answers: Mapping[str, Callable[[str], str]] = {
             "Choose exactly ": self._route,
@@ -122,7 +122,7 @@ class Teacher:
         return frozenset(w[:5] for w in words_of(text) if len(w) > 2 and w not in common)
 
     def _condition(self, rule: HouseRule) -> frozenset[str]:
-        known = self._said["words"].get(rule.when, "") if self._manner.reads == "words" else ""
+        known = self._texts["words"].get(rule.when, "") if self._manner.reads == "words" else ""
         return self._stems(f"{rule.when} {known}")
 
     # The encoder.
@@ -219,9 +219,9 @@ class Teacher:
         told = {"rendering": rendering, "instinct": list(blamed), "routing": routing}
         return {
             "rendering_errors": " ".join(dict.fromkeys(rendering)),
-            "instinct_errors": {k: " ".join(said) for k, said in blamed.items()},
+            "instinct_errors": {k: " ".join(texts) for k, texts in blamed.items()},
             "routing_errors": " ".join(routing),
-            "severity": {part: float(bool(said)) for part, said in told.items()},
+            "severity": {part: float(bool(texts)) for part, texts in told.items()},
         }
 
     # The adversary.
@@ -231,8 +231,8 @@ class Teacher:
         verdict = _between(text, "Critic's verdict:\n", "")
         missed = [r for r in broken_rules(text) if str(r) not in verdict]
         unread = any(r.order.startswith("in ") for r in missed) and "language" not in psi
-        said = "Look for the language that the reply must have." if unread else ""
-        return json.dumps({"feedback": said, "severity": float(bool(said))})
+        feedback = "Look for the language that the reply must have." if unread else ""
+        return json.dumps({"feedback": feedback, "severity": float(bool(feedback))})
 
     # The updater.
 
@@ -269,10 +269,10 @@ class Teacher:
         if advice:
             rule = advice.most_common(1)[0][0]
             if self._manner.updater == "blind":
-                order = keyed_random("guess", text).choice(self._said["guesses"])
+                order = keyed_random("guess", text).choice(self._texts["guesses"])
                 rule = HouseRule(order, rule.when)
             return str(rule)
-        return next((g for g in self._said["general"] if unwanted and g not in text), now)
+        return next((g for g in self._texts["general"] if unwanted and g not in text), now)
 
 
 def _order(asked: str) -> str:

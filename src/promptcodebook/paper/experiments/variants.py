@@ -122,7 +122,7 @@ def _ablation(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
     present = _VariantRow("present prompt", runs["pco"], "present", "Baseline")
     columns = {**_ACC, "Ent.": "routing_entropy", "Δ": "loose_share_gain"}
     rows = [*_titled("ablation", runs), present]
-    return [_compared("ablation", rows, "Table 3", columns), shared.said("variants", "ablation")]
+    return [_compared("ablation", rows, "Table 3", columns), shared.text("variants", "ablation")]
 
 
 def _other_critics(order: shared.ExperimentRequest, spec: str) -> dict[str, str]:
@@ -145,7 +145,7 @@ def _critic(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
     listed = pages.read_table("variants")["critic"]
     lines = [f"{listed[name]['title']}: `{model}`." for name, model in models.items()]
     if absent := [variant["title"] for name, variant in listed.items() if name not in runs]:
-        lines.append(shared.said("variants", "no_critic", critics=" and ".join(absent)))
+        lines.append(shared.text("variants", "no_critic", critics=" and ".join(absent)))
     rows = _titled("critic", runs)
     return [_compared("critic", rows, "Table 4", {"IFBench": "loose_share"}), " ".join(lines)]
 
@@ -292,7 +292,7 @@ def _specialised(measured: shared.Results, runs: VariantRuns) -> list[pages.Bloc
     paper = _spearman([(v.value, rates[row].value) for row, v in theirs("selections").items()])
     head = ["seed", "rank correlation of usage and success"]
     table = pages.PageTable("rank-correlation", head, correlations)
-    return [*blocks, table, shared.said("variants", "rank", rank=paper)]
+    return [*blocks, table, shared.text("variants", "rank", rank=paper)]
 
 
 def _spearman(pairs: Sequence[tuple[float, float]]) -> float:
@@ -328,7 +328,7 @@ def _routing(measured: shared.Results, runs: VariantRuns) -> list[pages.Block]:
     head = ["encoder", "seed", "entropy (bits)", "used", "unique", "mean success"]
     printed = [v for v in pages.published("Table 13") if v.row == "Average"]
     theirs = ", ".join(f"{v.column} {v.printed}" for v in printed)
-    average = shared.said("variants", "diversity", averages=theirs)
+    average = shared.text("variants", "diversity", averages=theirs)
     return [*blocks, pages.PageTable("diversity", head, rows), average]
 
 

@@ -412,7 +412,7 @@ def simulated_blocks(measured: shared.Results) -> list[Block]:
         return {str(k): run[arm] for k, run in enumerate(runs[world.name])}
 
     n, update = max(map(len, runs.values())), table["settings"]["update"]
-    head = ["## The simulated model", shared.said("what-learns", "simulated", n=n, **update)]
+    head = ["## The simulated model", shared.text("what-learns", "simulated", n=n, **update)]
     listed = [setup for setup in setups() if runs[setup.name]]
     return [*head, *_parts("simulated", listed, of, table["findings"])]
 
@@ -469,12 +469,10 @@ def judged(expected: str, lost: Interval) -> str:
 
 def _page(measured: shared.Results) -> Page:
     lab, order, listed = measured.lab, measured.order, _listed()
-    typed = f"pco reproduce what-learns --preset {order.preset} --seeds {order.seeds}"
     sizes = {"seeds": order.seeds, "train": listed["train"], "test": listed["test"]}
-    head = shared.said("what-learns", "head", spec=lab.spec, weights=lab.weights, **sizes)
-    blocks = ["A generated page. Made by", f"```\n{typed}\n```", head, "## The real executor"]
-    halves = [*real_blocks(measured), *simulated_blocks(measured)]
-    return Page("What learns", [*blocks, *halves, *shared.missing(measured)])
+    head = shared.text("what-learns", "head", spec=lab.spec, weights=lab.weights, **sizes)
+    blocks = ["## The real executor", *real_blocks(measured), *simulated_blocks(measured)]
+    return shared.framed(measured, "", blocks, [head])
 
 
 EXPERIMENT = shared.Experiment(

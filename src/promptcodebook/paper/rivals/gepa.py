@@ -140,10 +140,10 @@ class _Adapter:
         low, high = self._outside.problem.assembled.config.reward_range
         earned = self._outside.reward(rollout)
         reward = f"Reward {earned:g} ({low:g} is the least, {high:g} the best)."
-        said = reference(example, rollout.feedback)
+        feedback = reference(example, rollout.feedback)
         if rollout.failure is not None:
-            said = f"It failed: {rollout.failure.kind}: {rollout.failure.message}"
+            feedback = f"It failed: {rollout.failure.kind}: {rollout.failure.message}"
         return [
-            {"Inputs": inputs, "Generated Outputs": output, "Feedback": f"{reward} {said}"}
+            {"Inputs": inputs, "Generated Outputs": output, "Feedback": f"{reward} {feedback}"}
             for inputs, output in taken
         ]

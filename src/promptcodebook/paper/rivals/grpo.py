@@ -1,8 +1,7 @@
 """GRPO (Shao et al. 2024) through `trl` and `peft`: the executor's weights are trained, no prompt.
-The row `grpo` is the present prompt on the last weights; of a GGUF base, which is unpacked, the row
-`converted` shows it before training. trl writes the replies itself. They are metered all the same:
-the budget admits a step at its largest possible use, and every reply is booked as a call of the
-executor. They are in no journal: a killed run loses the step it was in."""
+The row `grpo` is the present prompt on the last weights. trl writes the replies itself. They are
+metered all the same: the budget admits a step at its largest possible use, and every reply is
+booked as a call of the executor. They are in no journal: a killed run loses the step it was in."""
 
 from __future__ import annotations
 
@@ -23,11 +22,9 @@ from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import OptimizerSettings
 from promptcodebook.errors import ConfigError, PcoError, require_modules
 from promptcodebook.lm.budget import Attempt
-from promptcodebook.lm.spec import is_local
 from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.policy import FixedPrompt
-from promptcodebook.models.local.engine import HF, Weights, find_weights
-from promptcodebook.models.local.gguf import convert_gguf
+from promptcodebook.models.local.engine import HF, find_weights
 from promptcodebook.models.local.lora import (
     LoraHooks,
     LoraTraining,
@@ -44,7 +41,6 @@ from promptcodebook.progress import Note, Phase
 from promptcodebook.store.events import EndReason
 from promptcodebook.types import Prompt, Rollout, Trace
 
-CONVERTED = "converted"  # the row of a GGUF file's weights, unpacked and not trained
 _MODULES = ("torch", "transformers", "accelerate", "llguidance", "trl", "peft", "datasets")
 _FOLDER = "grpo"  # in the run's folder: the checkpoints
 _ALPHA = 2  # times the rank: the weight that the adapter has
@@ -86,20 +82,15 @@ class GRPO:
 
     async def optimize(self, problem: Problem) -> Result:
         assembled = problem.assembled
-        weights = _trainable(assembled)
+        source = _trainable(assembled)
         conversations = await _conversations(assembled)
-        packed = weights.format == "gguf"
-        require_modules((*_MODULES, "gguf") if packed else _MODULES, "GRPO", "grpo")
+        require_modules(_MODULES, "GRPO", "grpo")
         begin_again(problem)
-        base = weights.source
-        if packed:
-            problem.tell(Note(f"unpacking {weights.name} for training, once on this machine"))
-            base = str(await LibraryThread("grpo").run(lambda: convert_gguf(weights)))
-        return await self._run(problem, weights, _training(problem, base, conversations))
+        return await self._run(problem, _training(problem, source, conversations))
 
-    async def _run(self, problem: Problem, weights: Weights, training: LoraTraining) -> Result:
+    async def _run(self, problem: Problem, training: LoraTraining) -> Result:
         """The training until only what the verdict takes is left, and what came of it."""
-        thread, meter = LibraryThread("grpo"), _Meter(problem, converted=weights.format == "gguf")
+        thread, meter = LibraryThread("grpo"), _Meter(problem)
         watch = LoraHooks(
             lambda longest: thread.wait_for(meter.begin(longest)),
             lambda step, written: thread.wait_for(meter.score(step, written)),
@@ -121,30 +112,26 @@ class GRPO:
 
         ended, stop = await train_to_reserve(problem, until_the_end())
         assembled, checkpoint = problem.assembled, last_checkpoint(training.folder)
-        packed, remark = weights.format == "gguf", _in_words(training, checkpoint, weights)
+        remark = _in_words(training, checkpoint)
         if failure is not None:
             remark = f"{remark} It {failed_with(failure, problem)}"
             problem.tell(Note(remark))
 
-        def row(name: str, title: str, folder: Path | str | None) -> Result:
-            """The present prompt on the weights of a folder; of none, as they were."""
-            spec = "" if folder is None else f"{HF}{folder}"
-            if spec:
-                assembled.models.connect(spec)
-            return Result(name, title, FixedPrompt(assembled.plan.present_prompt), model=spec)
-
-        title = f"the present prompt on {weights.name} unpacked, before training"
+        spec = "" if checkpoint is None else f"{HF}{checkpoint}"
+        if spec:
+            assembled.models.connect(spec)
         shown = ("trl", "peft", "transformers", "torch")
-        return replace(
-            row("grpo", "the model that GRPO trained", checkpoint),
-            references=[row(CONVERTED, title, training.source)] if packed else [],
+        return Result(
+            "grpo",
+            "the model that GRPO trained",
+            FixedPrompt(assembled.plan.present_prompt),
+            model=spec,
             ended=ended,
             stop=stop,
             remark=remark,
             settings={
                 "library": ", ".join(f"{name} {version(name)}" for name in shown),
                 "base": assembled.models.lm.model_of("executor"),
-                "unpacked": packed,
                 **chosen,
                 **training.arguments,
                 **training.lora,
@@ -153,14 +140,15 @@ class GRPO:
         )
 
 
-def _trainable(assembled: Assembled) -> Weights:
+def _trainable(assembled: Assembled) -> str:
+    """The folder or hub name of the executor. Raises ConfigError for what GRPO cannot train."""
     spec = assembled.models.lm.model_of("executor")
     sampling, program = assembled.models.lm.sampling_of("executor"), assembled.task.program
     extra = ", ".join(sampling.extra)
     refused = {
-        f"GRPO trains weights that lie on this machine, and the executor is {spec}": (
-            not is_local(spec),
-            "name a local model: --lm hf:DIR-or-NAME or --lm smollm2",
+        f"GRPO trains weights of Hugging Face on this machine, and the executor is {spec}": (
+            not spec.startswith(HF),
+            "name the model, or the one that a GGUF file was made of: --lm hf:DIR-or-NAME",
         ),
         "GRPO compares replies to the same example, and at temperature 0 they are all the same": (
             sampling.temperature == 0,
@@ -179,7 +167,7 @@ def _trainable(assembled: Assembled) -> Weights:
     for why, (holds, hint) in refused.items():
         if holds:
             raise ConfigError(why, hint=hint)
-    return find_weights(spec)
+    return find_weights(spec).source
 
 
 async def _conversations(assembled: Assembled) -> Sequence[Sequence[Message]]:
@@ -244,30 +232,27 @@ def _training(
     return LoraTraining(base, folder, conversations, order, arguments, lora, given.four_bit)
 
 
-def _in_words(training: LoraTraining, checkpoint: Path | None, weights: Weights) -> str:
+def _in_words(training: LoraTraining, checkpoint: Path | None) -> str:
     rewards = checkpoint_rewards(checkpoint)
     if checkpoint is None:
         return "GRPO made no step: its row is the model as it was."
-    said = (
+    return (
         f"GRPO trained {training.arguments['num_generations']} replies to each of "
         f"{training.arguments['gradient_accumulation_steps']} examples a step for "
         f"{plural(len(rewards), 'step')}; their mean reward was {rewards[0]:.3f} in the first step "
         f"and {rewards[-1]:.3f} in the last."
     )
-    if weights.format == "gguf":
-        said += f" Its base is {weights.name} unpacked, which the row `{CONVERTED}` shows."
-    return said
 
 
 class _Meter:
     """Admits and books what trl writes, and gives it the task's reward. Used in the run's loop."""
 
-    def __init__(self, problem: Problem, *, converted: bool) -> None:
+    def __init__(self, problem: Problem) -> None:
         assembled = problem.assembled
         self._problem, self._models, self._trial = problem, assembled.models, assembled.trial()
         self._given = GrpoSettings.of(assembled.config)
         self._count = self._given.group * min(self._given.batch, len(assembled.dataset.train))
-        rows = len(baselines()) + 1 + converted
+        rows = len(baselines()) + 1
         self._reserve = VerdictReserve(problem, rows * len(assembled.plan.judged))
         self._recent: deque[Rollout] = deque(maxlen=RECENT)
         self._watch = FailureWatch(self._count)
@@ -320,8 +305,8 @@ class _Meter:
     async def _judge(self, step: int, written: Written, usage: Usage) -> Rollout:
         assembled = self._problem.assembled
         example = assembled.dataset.train[written.row]
-        said = _Says(Reply(written.text, "length" if written.cut else "stop", usage))
-        trial = replace(self._trial, lm=said)
+        answer = _Says(Reply(written.text, "length" if written.cut else "stop", usage))
+        trial = replace(self._trial, lm=answer)
         prompt = Prompt(assembled.plan.present_prompt)
         draws = assembled.config.randomness.at(step, example.id)
         return await trial.run(example, prompt, draws, Rollout(example.id, prompt=prompt.text))

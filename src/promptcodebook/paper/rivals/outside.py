@@ -277,13 +277,13 @@ class Outside(LibraryThread):
 
     def in_words(self, texts: Mapping[str, str]) -> str:
         prompts, rollouts = plural(len(self._candidates), "prompt"), plural(self._made, "rollout")
-        said = f"{self._library.settings['library']} tried {prompts} in {rollouts}"
-        said += f", {self.failed} of which failed" if self.failed else ""
+        text = f"{self._library.settings['library']} tried {prompts} in {rollouts}"
+        text += f", {self.failed} of which failed" if self.failed else ""
         kept = self._candidates.get(self._key(texts))
         split = "validation" if self.val else "training"
         if kept is not None and kept.rewards:
-            said += f"; what it kept earned {kept.mean:.3f} on {len(kept.rewards)} {split} examples"
-        return f"{said}. {self.cut_in_words}"
+            text += f"; what it kept earned {kept.mean:.3f} on {len(kept.rewards)} {split} examples"
+        return f"{text}. {self.cut_in_words}"
 
     @property
     def cut_in_words(self) -> str:
@@ -334,11 +334,11 @@ async def optimize_outside(problem: Problem, library: RivalLibrary) -> Result:
 
 def failed_with(failure: Exception, problem: Problem) -> str:
     """How a library failed. What it said is withheld where data are private: it may quote them."""
-    said = " ".join(message_of(failure).split())
-    said = said if len(said) <= 300 else f"{said[:300]}..."
+    message = " ".join(message_of(failure).split())
+    message = message if len(message) <= 300 else f"{message[:300]}..."
     if problem.assembled.task.private:
-        said = "what it said is withheld, since the data are private."
-    return f"failed with {type(failure).__name__}: {said}"
+        message = "what it said is withheld, since the data are private."
+    return f"failed with {type(failure).__name__}: {message}"
 
 
 def begin_again(problem: Problem) -> None:

@@ -40,8 +40,8 @@ def improve(mind: Mind) -> str:
     blocks, quoted = fenced(user), matches("quoted_text", user)
     text = mind.section("text") or "".join(blocks[:1]) or mind.section("prompt")
     text = text or "".join(quoted[:1])
-    said = (mind.section(name) for name in ("feedback", "verdict", "reward"))
-    feedback = "\n".join(filter(None, said)) or "\n".join(blocks[1:]) or user.replace(text, " ")
+    sections = (mind.section(name) for name in ("feedback", "verdict", "reward"))
+    feedback = "\n".join(filter(None, sections)) or "\n".join(blocks[1:]) or user.replace(text, " ")
     cap = asked_number(user.lower() + mind.asked.reading.system_frame, "cap")
     new = _rewritten(mind, text.strip(), feedback, cap)
     if says("fences_asked", user + system):
@@ -63,7 +63,7 @@ def _rewritten(mind: Mind, text: str, feedback: str, cap: int | None) -> str:
         units.append(_Unit(0, next(general), frozenset()))
     last = max(u.line for u in units)
     bulleted = text.rsplit("\n", 1)[-1].lstrip().startswith("- ") and "\n" in text
-    advice = [(k, said) for k, said in _advice(mind, text, feedback) if k not in bad]
+    advice = [(k, wanted) for k, wanted in _advice(mind, text, feedback) if k not in bad]
     for skill, sentence in advice[: mind.settings.updater_uptake]:
         if sentence in text:
             continue
@@ -72,8 +72,8 @@ def _rewritten(mind: Mind, text: str, feedback: str, cap: int | None) -> str:
             u for u in units if not (skill in u.skills or (obedient and u.skills and not u.new))
         ]
         last += bulleted
-        said = f"- {sentence}" if bulleted else sentence
-        units.append(_Unit(last, said, frozenset((skill,)), new=True))
+        wanted = f"- {sentence}" if bulleted else sentence
+        units.append(_Unit(last, wanted, frozenset((skill,)), new=True))
     # At temperature, now and then a sentence goes missing; never the only one.
     old = [u for u in units if not u.new and u.text.strip()]
     chance = mind.settings.updater_loss * mind.asked.request.temperature
@@ -96,11 +96,11 @@ def _rewritten(mind: Mind, text: str, feedback: str, cap: int | None) -> str:
 def _advice(mind: Mind, text: str, feedback: str) -> list[tuple[int, str]]:
     """What the feedback wants said, the most often named first: skills and their sentences."""
     named: Counter[int] = Counter()
-    said: dict[int, str] = {}
+    lines: dict[int, str] = {}
     for sentence in sentences(feedback):
         if mind.settings.bare and says("keeps_conditions", sentence):
             named[_NO_SKILL] += 1
-            said[_NO_SKILL] = f"{sentence.rstrip('.')}."
+            lines[_NO_SKILL] = f"{sentence.rstrip('.')}."
         for order in mind.orders(sentence) if not says("harmful", sentence) else ():
             named[order.skill] += 1
             if says("of_part", sentence):
@@ -108,7 +108,7 @@ def _advice(mind: Mind, text: str, feedback: str) -> list[tuple[int, str]]:
             else:  # as it goes into the text: under its own condition, else under the text's
                 scopes = [o.about for o in (order, *mind.orders(text)) if o.when is not None]
                 worded = mind.say(order.skill, scopes[0] if scopes else None, order.skill)
-            said.setdefault(order.skill, worded)
+            lines.setdefault(order.skill, worded)
     # Raw reports of what failed: advice must be found here, as a critic does, and may be wrong in
     # the same way.
     for claim in dict.fromkeys(wrong_claims(feedback)) if not named else ():
@@ -121,8 +121,8 @@ def _advice(mind: Mind, text: str, feedback: str) -> list[tuple[int, str]]:
             advice = mind.say(skill, skill, claim)
         for order in mind.orders(advice):
             named[order.skill] += 1
-            said.setdefault(order.skill, advice)
-    return [(k, said[k]) for k in sorted(named, key=lambda k: (-named[k], mind.unit("order", k)))]
+            lines.setdefault(order.skill, advice)
+    return [(k, lines[k]) for k in sorted(named, key=lambda k: (-named[k], mind.unit("order", k)))]
 
 
 def split(mind: Mind) -> str:
@@ -161,12 +161,12 @@ _SELECTED = _SENTENCES = 4
 
 
 def route(mind: Mind) -> str:
-    reading, said = mind.asked.reading, mind.asked.input
+    reading, text = mind.asked.reading, mind.asked.input
     wanted = asked_number(reading.frame, "select")
     ranked = _ranked(mind, reading.codebook())
     chosen = sorted(e.index for e in ranked[: _SELECTED if wanted is None else wanted])
     values: dict[str, object] = {
-        "constraints": [s for s in sentences(said) if mind.world.skills.shown(s)][:4],
+        "constraints": [s for s in sentences(text) if mind.world.skills.shown(s)][:4],
         "indices": chosen,
         "prose": "These come closest to what the input asks for.",
     }
@@ -224,13 +224,13 @@ def compose(mind: Mind) -> str:
         lines = [line for line in listed.split("\n") if line.strip()]
         texts = matches("bullet", listed) or lines
     words = _seen_words(mind)
-    said = [clause for text in texts for clause in _rendered(mind, text, words)]
+    clauses = [clause for text in texts for clause in _rendered(mind, text, words)]
     notes = mind.noted(mind.asked.request.system, "keep this in the prompt")
-    said += [mind.world.skills.say(skill, None) for skill in notes]
+    clauses += [mind.world.skills.say(skill, None) for skill in notes]
     asked = asked_number(reading.frame, "sentences")
     most = max(1, _SENTENCES if asked is None else asked)
     # Clauses as at most `most` sentences, later ones joined to earlier ones.
-    bare = [c.rstrip(" .;,") for c in dict.fromkeys(said)]
+    bare = [c.rstrip(" .;,") for c in dict.fromkeys(clauses)]
     packed: list[str] = []
     for head, tail in zip_longest(bare[:most], bare[most : 2 * most], fillvalue=""):
         joined = f", and {tail[:1].lower()}{tail[1:]}" if tail else ""
@@ -247,7 +247,7 @@ def _rendered(mind: Mind, text: str, words: frozenset[str]) -> list[str]:
         """Whether something irrelevant is kept all the same."""
         return mind.happens(mind.settings.generator_idle, "idle", text)
 
-    def said(order: Instruction) -> str:
+    def sentence_of(order: Instruction) -> str:
         if order.when is None:
             return order.text
         if order.applies(mind.problem.shown, words):
@@ -262,7 +262,7 @@ def _rendered(mind: Mind, text: str, words: frozenset[str]) -> list[str]:
             continue
         orders = mind.world.skills.orders_of_sentence(sentence)
         if orders:
-            found += filter(None, map(said, orders))
+            found += filter(None, map(sentence_of, orders))
         elif words & content_stems(sentence) or stays(sentence):
             found.append(sentence)
     return found

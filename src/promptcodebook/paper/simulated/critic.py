@@ -50,11 +50,11 @@ def adversary(mind: Mind) -> str:
     silent = mind.world.unsaid & mind.problem.shown - mind.given(mind.section("prompt"))
     silent -= {*mind.noted(mind.section("rubric"), _RUBRIC)}
     missed += [(len(missed) + k, frozenset({k})) for k in sorted(silent)]
-    said = ""
+    remark = ""
     if missed:
         advice = mind.advise(missed[0][1], "adversary", missed[0][0])
-        said = f"Look whether the prompt says this: {_lower(advice)}"
-    return mind.asked.shape.fill({"prose": said, "severity": 0.2 if missed else 0.0}, said)
+        remark = f"Look whether the prompt says this: {_lower(advice)}"
+    return mind.asked.shape.fill({"prose": remark, "severity": 0.2 if missed else 0.0}, remark)
 
 
 def wrong_claims(report: str) -> list[str]:
@@ -79,8 +79,8 @@ def _judged(mind: Mind) -> tuple[float, str]:
     if mind.happens(mind.settings.verdict_noise, "noise"):  # what it says has to do with no run
         anything = frozenset((mind.pick(range(len(mind.world.skills)), "any"),))
         advice = mind.mislead(anything, frozenset(), "any")
-        said = f"The answer is at fault; the prompt should have said: {_lower(advice)}"
-        return round(mind.unit("score"), 2), said
+        remark = f"The answer is at fault; the prompt should have said: {_lower(advice)}"
+        return round(mind.unit("score"), 2), remark
     reward = _reward(mind)
     claims = _claims(mind, reward)
     if not claims and reward is not None and reward >= 1.0:
@@ -150,10 +150,10 @@ def _maker(mind: Mind) -> str:
     if not any(place_in(e.text) for e in mind.asked.reading.active()):
         return ""
     _, *pieces = re.split(r"^- ([\w.-]+): ", mind.section("stages"), flags=re.MULTILINE)
-    for name, said in reversed([*zip(pieces[::2], pieces[1::2], strict=True)]):
-        if call := re.search(r"-> ([\w.-]+)\(\{.*\}\)$", said.rstrip(), re.DOTALL):
+    for name, text in reversed([*zip(pieces[::2], pieces[1::2], strict=True)]):
+        if call := re.search(r"-> ([\w.-]+)\(\{.*\}\)$", text.rstrip(), re.DOTALL):
             return f"tool:{call[1]}"
-        if said.rstrip().endswith(mind.section("response").strip()):
+        if text.rstrip().endswith(mind.section("response").strip()):
             return f"stage:{name}"
     return ""
 
@@ -167,19 +167,19 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
         if orders.says("harm", sentence):
             # An active instinct orders it to the harm of an input, else the prompt does.
             does = sentence.rsplit(": ", 1)[-1].rstrip(".")
-            said, skills = f"It works against such inputs by: {does}.", mind.ordered(does)
+            remark, skills = f"It works against such inputs by: {does}.", mind.ordered(does)
             named = {str(e.index) for e in active}.intersection(orders.matches("index", sentence))
             if not named:  # the one that orders it here, as far as attribution can read
                 holds = (str(e.index) for e in active if skills & mind.given(e.text))
                 named = set(islice(holds, 1))
             if not named and any(skills & mind.ordered(e.text) for e in active):
-                said = f"{_OPENINGS['rendering']}: {_WHOLE}"
+                remark = f"{_OPENINGS['rendering']}: {_WHOLE}"
             places = [("instinct", index) for index in sorted(named)] or [("rendering", "")]
             for place in places:
-                laid.setdefault(place, []).append(said)
+                laid.setdefault(place, []).append(remark)
         elif orders.says("crowded", sentence):
-            said = "Leave out of the prompt what does not bear on the input."
-            laid.setdefault(("rendering", ""), []).append(said)
+            remark = "Leave out of the prompt what does not bear on the input."
+            laid.setdefault(("rendering", ""), []).append(remark)
         else:
             place = re.search(r"\b(?:tool|stage):[\w.-]*\w", sentence)
             own = [e for e in active if place and place_in(e.text) == f"{place[0]}: "]
@@ -189,7 +189,7 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
                 channel, index, advice = _placed(mind, order, active, tuple(own or rest))
                 laid.setdefault((channel, index), []).append(f"{_OPENINGS[channel]}: {advice}")
     shape, part = mind.asked.shape, round(0.6 / max(1, len({c for c, _ in laid})), 2)
-    texts = {index: " ".join(said) for (c, index), said in laid.items() if c == "instinct"}
+    texts = {index: " ".join(remark) for (c, index), remark in laid.items() if c == "instinct"}
     instinct: object = " ".join(texts.values())
     wanted = shape.keys.get(shape.meant("instinct"))
     if wanted == "object":
@@ -259,7 +259,7 @@ def compare(mind: Mind) -> str:
     shown = _object(user)
     texts = {k.lower()[-1:]: str(v) for k, v in shown.items() if re.search(r"[_ ][abAB]$", k)}
     if not texts:
-        found = orders.patterns("said")["texts"].finditer(user)
+        found = orders.patterns("marks")["texts"].finditer(user)
         texts = {(m[1] or m[3]).lower(): m[2] or m[4] or "" for m in found}
     asked = (str(v) for k, v in shown.items() if re.search(r"query|question|input", k))
     wanted = mind.world.problem(mind.asked.input or next(asked, "")).gold or ""
@@ -302,9 +302,9 @@ def _filled(mind: Mind, reason: str, verdict: bool, count: int, plain: str) -> s
     schemed = mind.asked.request.schema is not None
     guess = "boolean" if mind.asked.kind == "compare" else "integer"
     types: Mapping[str, object] = {"boolean": verdict, "integer": count, "number": count}
-    said: dict[str, object] = {}
+    values: dict[str, object] = {}
     for key, kind in shape.keys.items():
         prose = re.search(r"reason|why|explan|comment|thought|analysis", key.lower())
         kind = (kind if schemed else "") or ("string" if prose else guess)
-        said[key] = [] if kind == "array" else types.get(kind, reason)
-    return json.dumps(said, ensure_ascii=False)
+        values[key] = [] if kind == "array" else types.get(kind, reason)
+    return json.dumps(values, ensure_ascii=False)

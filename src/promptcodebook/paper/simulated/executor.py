@@ -124,12 +124,12 @@ def write_answer(problem: KnownInput, right: bool, variant: int) -> str:
     if gold is None:
         words = " ".join(text.split()[:12])
         return f"On the matter of {words}: settled as asked." if right else f"It depends: {words}."
-    said = gold if right else wrong_answer(gold, text, variant)
+    answer = gold if right else wrong_answer(gold, text, variant)
     if re.fullmatch(r"[A-Ea-e]", gold) and "five times" in text:
-        return f"{_OPENING}\n\n{said.upper() * 5}"
+        return f"{_OPENING}\n\n{answer.upper() * 5}"
     if "boxed" in text or re.fullmatch(r"\d{1,3}", gold):
-        return f"{_OPENING}\n\nThe answer is \\boxed{{{said}}}."
-    return f"Answer: {said}" if gold.count(",") > 1 else said
+        return f"{_OPENING}\n\nThe answer is \\boxed{{{answer}}}."
+    return f"Answer: {answer}" if gold.count(",") > 1 else answer
 
 
 def wrong_answer(gold: str, text: str, variant: int) -> str:
@@ -203,12 +203,12 @@ class _Draft:
         for k in range(count):
             filler = islice(words, _LEAST + more // count + (k < more % count))
             body.append(" ".join((*filler, *extras[k::count])))
-        said = [f"{b[:1].upper()}{b[1:]}." for b in body]
+        sentences = [f"{b[:1].upper()}{b[1:]}." for b in body]
         if keys is not None:
-            return json.dumps(dict(zip(keys or ["answer"], said, strict=False)))
+            return json.dumps(dict(zip(keys or ["answer"], sentences, strict=False)))
         if "start_with" in self.kept:
-            said[0] = f"{self.kept['start_with']['text']} {body[0]}."
-        blocks = self._blocks(said)
+            sentences[0] = f"{self.kept['start_with']['text']} {body[0]}."
+        blocks = self._blocks(sentences)
         if "title" in self.kept:
             blocks[0] = f"<<A note>>\n{blocks[0]}"
         if "end_with" in self.kept:
@@ -219,15 +219,15 @@ class _Draft:
         text = "\n\n".join(blocks)
         return f'"{text}"' if "quoted" in self.kept else text
 
-    def _blocks(self, said: list[str]) -> list[str]:
+    def _blocks(self, sentences: list[str]) -> list[str]:
         if "two_versions" in self.kept:
-            half = len(said) // 2
-            return ["\n".join((" ".join(said[:half]), "******", " ".join(said[half:])))]
+            half = len(sentences) // 2
+            return ["\n".join((" ".join(sentences[:half]), "******", " ".join(sentences[half:])))]
         headings, paragraphs = self._asked("headings"), self._paragraphs()
-        count = headings or max(1, min(len(said), paragraphs))
-        size, rest = divmod(len(said), count)
+        count = headings or max(1, min(len(sentences), paragraphs))
+        size, rest = divmod(len(sentences), count)
         ends = [k * size + min(k, rest) for k in range(count + 1)]
-        blocks = [" ".join(said[start:end]) for start, end in pairwise(ends)]
+        blocks = [" ".join(sentences[start:end]) for start, end in pairwise(ends)]
         if headings:
             blocks = [f"## {h}\n{p}" for h, p in zip(cycle(listed("heads")), blocks, strict=False)]
         else:

@@ -96,8 +96,8 @@ class Shape:
         """A reply of this shape; `values` by meaning. `plain` when no JSON is asked for."""
         if not self.json:
             return plain
-        said = {key: values[_key_meaning(key)] for key in self.keys if _key_meaning(key) in values}
-        return json.dumps(said or dict(values), ensure_ascii=False)
+        tree = {key: values[_key_meaning(key)] for key in self.keys if _key_meaning(key) in values}
+        return json.dumps(tree or dict(values), ensure_ascii=False)
 
 
 def _key_meaning(key: str) -> str:
@@ -185,7 +185,7 @@ def _lists(text: str) -> tuple[str, list[NumberedList]]:
     kept: list[str] = []
     blocks: list[NumberedList] = []
     entries: dict[ListedItem, str] = {}
-    for line in [*patterns("said")["fence"].sub(" ", text).split("\n"), ""]:
+    for line in [*patterns("marks")["fence"].sub(" ", text).split("\n"), ""]:
         match = says("item", line)
         entry = _entry(match) if match is not None else None
         if entries and (entry is None or entry.index <= max(e.index for e in entries)):
@@ -211,9 +211,9 @@ def _entry(match: re.Match[str]) -> ListedItem:
     tail = says("rate", text) if text[-1] in ")]}%" else None
     if tail is None or tail.start() == 0:
         return ListedItem(index, text)
-    said, text = tail[1].replace(" ", ""), text[: tail.start()].rstrip()
-    percent = 100 if said.endswith("%") else 1
-    return ListedItem(index, text, float(said.rstrip("%")) / percent if said else None)
+    number, text = tail[1].replace(" ", ""), text[: tail.start()].rstrip()
+    percent = 100 if number.endswith("%") else 1
+    return ListedItem(index, text, float(number.rstrip("%")) / percent if number else None)
 
 
 def _sections(text: str) -> tuple[dict[str, str], str]:
@@ -401,11 +401,11 @@ class Staged:
         """What a model outside answered, where that is shown."""
         return next((v for k, v in self.fields.items() if says("outside", k)), None)
 
-    def reply(self, said: str) -> str:
+    def reply(self, answer: str) -> str:
         """The reply in the form asked for."""
         if not self.outputs:
-            return said
-        values = dict.fromkeys(self.outputs, _THOUGHTS) | {self.outputs[-1]: said}
+            return answer
+        values = dict.fromkeys(self.outputs, _THOUGHTS) | {self.outputs[-1]: answer}
         if self.json:
             return json.dumps(values, ensure_ascii=False)
         return "\n\n".join(f"{name}: {value}" for name, value in values.items())
@@ -444,7 +444,7 @@ def _labelled(user: str) -> Mapping[str, str]:
 
     if found := {name(tag): text.strip() for tag, text in matches("tagged", user)}:
         return found
-    hashed, labelled = (list(patterns("said")[n].finditer(user)) for n in ("hashed", "labelled"))
+    hashed, labelled = (list(patterns("marks")[n].finditer(user)) for n in ("hashed", "labelled"))
     marks = hashed or labelled
     ends = [mark.start() for mark in marks[1:]] + [len(user)]
     return {name(m[1]): user[m.end() : end].strip() for m, end in zip(marks, ends, strict=False)}

@@ -173,17 +173,17 @@ class SimulatedLM:
         if request.model == DELAY:
             await asyncio.sleep(self.settings.latency.seconds(asked.digest))
             length = sum(len(m.content) for m in asked.messages)
-            said = Reply(_FIXED, usage=Usage(1, length // 4, len(_FIXED) // 4, cost=None))
-            self.stats.finished(asked.digest, DELAY, said)
+            answer = Reply(_FIXED, usage=Usage(1, length // 4, len(_FIXED) // 4, cost=None))
+            self.stats.finished(asked.digest, DELAY, answer)
         else:
-            said = await self._said(asked)
+            answer = await self._reply(asked)
         if tool:
-            call = {"name": tool, "arguments": json.dumps({"text": said.text})}
+            call = {"name": tool, "arguments": json.dumps({"text": answer.text})}
             made = {"id": "call_0", "type": "function", "function": call}
-            said = replace(said, text="", tool_calls=(made,))
-        return replace(said, usage=replace(said.usage, latency_s=time.perf_counter() - started))
+            answer = replace(answer, text="", tool_calls=(made,))
+        return replace(answer, usage=replace(answer.usage, latency_s=time.perf_counter() - started))
 
-    async def _said(self, request: minds.RecognisedRequest) -> Reply:
+    async def _reply(self, request: minds.RecognisedRequest) -> Reply:
         """The reply, ready `latency` after the request came: thinking counts as part of it."""
         arrived = time.perf_counter()
         # What tells two requests apart: messages, sampling, seed, and the schema's keys.
@@ -216,8 +216,8 @@ class SimulatedLM:
             limited = RateLimited("the simulated model refused: 429", hint=hint, model=NAME)
             limited.retry_after = self.settings.retry_after
             return limited
-        said = "broke the connection" if fault == "drop" else "failed: 500"
-        error = ServerFault(f"the simulated model {said}", hint=hint, model=NAME)
+        outcome = "broke the connection" if fault == "drop" else "failed: 500"
+        error = ServerFault(f"the simulated model {outcome}", hint=hint, model=NAME)
         error.incident = Incident.DROPPED if fault == "drop" else Incident.SERVER_ERROR
         return error
 

@@ -36,13 +36,13 @@ def patterns(table: str) -> Mapping[str, re.Pattern[str]]:
 
 @lru_cache(maxsize=16384)
 def says(name: str, text: str) -> re.Match[str] | None:
-    """Where a text says, for the first time, what the pattern among `said` looks for."""
-    return patterns("said")[name].search(text)
+    """Where a text says, for the first time, what the pattern among `marks` looks for."""
+    return patterns("marks")[name].search(text)
 
 
 def matches(name: str, text: str) -> list[Any]:
-    """All that the pattern among `said` finds in a text: strings, or tuples of its groups."""
-    return patterns("said")[name].findall(text)
+    """All that the pattern among `marks` finds in a text: strings, or tuples of its groups."""
+    return patterns("marks")[name].findall(text)
 
 
 @lru_cache(maxsize=4096)
@@ -69,8 +69,8 @@ def asked_number(text: str, name: str) -> int | None:
         number = rf"(\d{{1,4}}|{'|'.join(words)})"
         match = re.search(wanted.replace("#", number), text, re.IGNORECASE)
         if match is not None:
-            said = match[1].lower()
-            return words.index(said) if said in words else int(said)
+            word = match[1].lower()
+            return words.index(word) if word in words else int(word)
     return None
 
 
@@ -232,11 +232,11 @@ class Skills:
         texts = (": ".join(parts[start:]).strip(' "') for start in range(len(parts)))
         return next(filter(None, (self._read(text, sentence) for text in texts)), ())
 
-    def _read(self, said: str, sentence: str) -> tuple[Instruction, ...]:
-        condition, body = "", said
-        if ahead := says("ahead", said):
+    def _read(self, text: str, sentence: str) -> tuple[Instruction, ...]:
+        condition, body = "", text
+        if ahead := says("ahead", text):
             condition, body = ahead[1], ahead[2]
-        elif behind := says("behind", said):
+        elif behind := says("behind", text):
             condition, body = behind[2], behind[1]
         found: list[Instruction] = []
         for clause in _CLAUSE.split(body):
@@ -252,8 +252,8 @@ class Skills:
 
     def _meant(self, condition: str) -> frozenset[int]:
         """Skills that a condition speaks of: by its words, else by the signs in it."""
-        said = content_stems(condition)
-        scores = [math.fsum(w for s, w in own.items() if s in said) for own in self._conditions]
+        stems = content_stems(condition)
+        scores = [math.fsum(w for s, w in own.items() if s in stems) for own in self._conditions]
         best = max(scores, default=0.0)
         if best >= 1.0:
             return frozenset(k for k, score in enumerate(scores) if score == best)

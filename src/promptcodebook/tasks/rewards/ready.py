@@ -345,7 +345,8 @@ def best_of(
 
 
 def target_of(example: Example) -> str:
-    """y*; RewardError when the example has none, since such a reward cannot judge without it."""
+    """y*. Raises RewardError when the example has none, since such a reward cannot judge without
+    it."""
     if example.target is None:
         raise RewardError(
             f"example {example.id} has no target to compare with",

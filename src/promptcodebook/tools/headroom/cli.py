@@ -124,8 +124,8 @@ def headroom(
     Inputs are answered under each prompt: today's, and each instinct of the first codebook alone.
     The rewards' variance is split into input, prompt, input x prompt and noise. Two gains are
     measured on inputs held out: of one better prompt, and of a router. --budget limits all calls;
-    without it the rollouts limit them, where an answer takes a known number. After a kill the same
-    command finds what it paid for."""
+    without it the rollouts limit them, where an answer takes a known number. If interrupted, rerun
+    the command; finished calls are not repeated."""
     settings, base = wanted.gather()
     plan = plan_run(settings, Sources(base))
     plan.task.require()
@@ -152,7 +152,7 @@ def headroom(
 
 async def measure(assembled: Assembled, design: Design) -> HeadroomResult:
     """Answers, and splits the rewards. Closes the connections. Raises TooManyFailures, where fewer
-    than half of the inputs have all answers; BudgetReached, Interrupted, MissingExtra."""
+    than half of the inputs have all answers. Raises BudgetReached, Interrupted or MissingExtra."""
     config, twice = assembled.config, design.twice
     trial, models = assembled.trial(greedy=not twice), assembled.models
     seeds = config.randomness.runs(2 if twice else 1)

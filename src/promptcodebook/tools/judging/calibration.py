@@ -1,31 +1,26 @@
 """A judge beside people: the labels, the judge's scores of the same answers, and what comes of it.
 The rule was fixed before any figure was seen (`figures.py` has its numbers). "Do not trust it": too
 few rows were judged, too many could not be, or κ is low or not clear of chance. "Use it": κ is
-high, also at its lower end, and neither repeats, length nor order sway it. Else: with its error."""
+high, also at its lower end, and neither repeats nor length sway it. Else: with its error."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from statistics import fmean, variance
-from typing import Annotated, Literal
-
-from pydantic import BeforeValidator
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.base.intervals import Bounds, Interval, mean_interval
 from promptcodebook.base.text import printable
-from promptcodebook.calls import Message, Reply, Request
+from promptcodebook.calls import Reply, Request
 from promptcodebook.data.load import read_source
 from promptcodebook.data.table import SourceRow, cell_text
 from promptcodebook.errors import DataError
-from promptcodebook.lm.structured import Ask, LenientText, ReplyShape
+from promptcodebook.lm.structured import Ask
 from promptcodebook.method.failures import attempt, gather_all
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.tools.judging import figures
@@ -37,19 +32,16 @@ _WORDS = {
     **dict.fromkeys(("yes", "true", "right", "good", "pass"), 1.0),
     **dict.fromkeys(("no", "false", "wrong", "bad", "fail"), 0.0),
 }
-_SIDES = {"a": 1.0, "b": 0.0, "tie": 0.5}
 # What keeps a spreadsheet from taking a text for a formula.
 _ESCAPED = re.compile(r"'(?=\s*[=+\-@＝＋－＠]|[\t\r\n])")
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An answer, or a pair of them (`other`), with the labels that people gave it, on the scale of
-    the reward. A label of a pair is the range's top where the first answer is the better one."""
+    """An answer with the labels that people gave it, on the scale of the reward."""
 
     example: Example
     answer: str
-    other: str | None
     labels: tuple[float, ...]
 
     @property
@@ -58,9 +50,8 @@ class Item:
 
     @property
     def length(self) -> float:
-        """The logarithm of the words; of a pair the difference."""
-        size = [math.log1p(len(text.split())) for text in (self.answer, self.other or "")]
-        return size[0] if self.other is None else size[0] - size[1]
+        """The logarithm of the words."""
+        return math.log1p(len(self.answer.split()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,44 +63,44 @@ class Labels:
 
     @classmethod
     def read(cls, path: Path, bounds: Bounds, scale: Bounds | None = None) -> Labels:
-        """Rows with the columns input, answer and label, answer_b for pairs; id and target if there
-        are any. `scale` is that of the labels (None = the reward's). The same answer to the same
-        input once more is another person's label. Raises DataError when a column or a label is
-        wrong."""
+        """Rows with the columns input, answer and label; id and target if there are any.
+
+        `scale` is that of the labels (None = the reward's). The same answer to the same input once
+        more is another person's label. Raises DataError when a column or a label is wrong."""
         table = read_source(path)
         if isinstance(table, Mapping):
             raise DataError(f"{path} is a folder", hint="name one file of labels")
         for column in ("input", "answer", "label"):
             if column not in table.columns:
-                hint = "the columns are input, answer and label; answer_b, target and id too"
+                hint = "the columns are input, answer and label; target and id too"
                 raise DataError(f"{path} has no column {column!r}", hint=hint)
-        blank, kept, pair = 0, dict[tuple[str, ...], Item](), "answer_b" in table.columns
+        blank, kept = 0, dict[tuple[str, ...], Item]()
         for row in table.rows:
             text = {name: cell_text(v) for name, v in row.values.items() if v is not None}
             if not text.get("label", "").strip():
                 blank += 1
                 continue
-            label = _label(row, text["label"], bounds, scale or bounds, pair=pair)
-            first, other = (_ESCAPED.sub("", text.get(c, ""), 1) for c in ("answer", "answer_b"))
+            label = _label(row, text["label"], bounds, scale or bounds)
+            answer = _ESCAPED.sub("", text.get("answer", ""), 1)
             input = text.get("input", "")
             name = text.get("id") or answer_key(input)
-            key = (name, answer_key(first), answer_key(other))
+            key = (name, answer_key(answer))
             example = Example(name, input, text.get("target"), fields=row.values)
-            item = kept.get(key, Item(example, first, other if pair else None, ()))
+            item = kept.get(key, Item(example, answer, ()))
             kept[key] = replace(item, labels=(*item.labels, label))
         return cls(tuple(kept.values()), blank)
 
 
-def _label(row: SourceRow, text: str, bounds: Bounds, scale: Bounds, *, pair: bool) -> float:
+def _label(row: SourceRow, text: str, bounds: Bounds, scale: Bounds) -> float:
     word, (low, high) = text.strip().lower(), bounds
-    share = (_SIDES if pair else _WORDS).get(word)
+    share = _WORDS.get(word)
     if share is None:
         try:
             share = (float(word) - scale[0]) / (scale[1] - scale[0])
         except ValueError:
             share = math.nan
     if not 0.0 <= share <= 1.0:
-        known = "a, b or tie" if pair else f"yes, no or a number from {scale[0]:g} to {scale[1]:g}"
+        known = f"yes, no or a number from {scale[0]:g} to {scale[1]:g}"
         hint = f"write {known}; labels from 1 to 5 need --scale 1 5"
         raise DataError(f"{row.where}: the label {text!r} is not on the scale", hint=hint)
     return low + share * (high - low)
@@ -120,19 +111,11 @@ def answer_key(text: str) -> str:
     return hashlib.sha256(" ".join(printable(text).split()).encode()).hexdigest()[:32]
 
 
-class _Choice(ReplyShape):
-    feedback: LenientText
-    better: Annotated[
-        Literal["first", "second", "tie"], BeforeValidator(lambda v: str(v).strip().lower())
-    ]
-
-
 @dataclass(frozen=True)
 class JudgeTrial:
-    """Asks the judge about labelled answers. `rubric` is set where it compares pairs."""
+    """Asks the judge about labelled answers."""
 
     assembled: Assembled
-    rubric: str = ""
 
     def _ask(self, repeat: int) -> Ask:
         """A repeat caps the reply a token lower: to cache and journal it is another question."""
@@ -147,57 +130,34 @@ class JudgeTrial:
 
     async def judge(
         self, items: Sequence[Item], repeats: int, count: Callable[[object], None]
-    ) -> list[tuple[Values, Values] | Failure]:
-        """Of each item a value and how often the first place won, by repeat; or why not."""
+    ) -> list[Values | Failure]:
+        """Of each item a value by repeat; or why not."""
 
-        async def one(item: Item) -> tuple[Values, Values] | Failure:
-            asked = gather_all(self._value(item, repeat) for repeat in range(repeats))
+        async def one(item: Item) -> Values | Failure:
+            asked = gather_all(self._score(item, repeat) for repeat in range(repeats))
             found, failure = await attempt("reward", asked)
             count(found)
             if found is None:
                 assert failure is not None
                 return failure
-            return tuple(value for value, _ in found), tuple(place for _, place in found)
+            return tuple(found)
 
         return await gather_all(map(one, items))
 
-    async def _value(self, item: Item, repeat: int) -> tuple[float, float]:
-        ask, (low, high) = self._ask(repeat), self.assembled.config.reward_range
-        if item.other is None:
-            return await self._score(ask, item, item.answer), 0.0
-        if self.rubric:
-            ahead = await self._prefers(ask, item, item.answer, item.other)
-            behind = await self._prefers(ask, item, item.other, item.answer)
-            return low + (high - low) * (ahead + 1 - behind) / 2, (ahead + behind) / 2
-        by = [await self._score(ask, item, text) for text in (item.answer, item.other)]
-        return low + (high - low) * (1 + (by[0] > by[1]) - (by[0] < by[1])) / 2, 0.0
-
-    async def _score(self, ask: Ask, item: Item, answer: str) -> float:
+    async def _score(self, item: Item, repeat: int) -> float:
         assembled = self.assembled
-        reward, bounds = assembled.task.reward(ask), assembled.config.reward_range
-        score = await apply_reward(
-            reward, item.example, Output(answer), bounds, assembled.plan.calls
-        )
+        reward, bounds = assembled.task.reward(self._ask(repeat)), assembled.config.reward_range
+        output = Output(item.answer)
+        score = await apply_reward(reward, item.example, output, bounds, assembled.plan.calls)
         return score.value
-
-    async def _prefers(self, ask: Ask, item: Item, first: str, second: str) -> float:
-        material = {"input": item.example.input, "first": first, "second": second}
-        if item.example.target is not None:
-            material["reference"] = item.example.target
-        template = (resources.files(__package__ or "") / "compare.md").read_text("utf-8")
-        system = Message("system", template.replace("{rubric}", self.rubric))
-        asked = Message("user", json.dumps(material, ensure_ascii=False))
-        request = Request(role="judge", messages=(system, asked), greedy=True)
-        choice = (await ask.typed(request, _Choice)).value.better
-        return {"first": 1.0, "second": 0.0}.get(choice, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """What labelled answers say of a judge. `kappa` is None where all say the same, `people` is κ
     of two raters, `noise` the deviation of one value around its repeats and `turned` how often a
-    repeat lands on another level. `first_place` is how often a compared answer wins by standing
-    first, `length` how the judge's error follows the answer's length, the label held fixed."""
+    repeat lands on another level. `length` is how the judge's error follows the answer's length,
+    the label held fixed."""
 
     decision: str
     why: str
@@ -213,14 +173,12 @@ class Calibration:
     people: Interval | None
     noise: float | None
     turned: Interval | None
-    first_place: Interval | None
     length: Interval | None
-    threshold: figures.Threshold
     format: str = FORMAT
 
 
 def calibrate(
-    judging: JudgeTrial, labels: Labels, found: Sequence[tuple[Values, Values] | Failure]
+    judging: JudgeTrial, labels: Labels, found: Sequence[Values | Failure]
 ) -> Calibration:
     """The figures, and the decision by the rule. Raises DataError when nothing was judged."""
     failed = tuple(f"{f.kind}: {f.message}" for f in found if isinstance(f, Failure))
@@ -228,15 +186,13 @@ def calibrate(
     if not known:
         message = f"no labelled answer could be judged: {(*failed, 'no row has a label')[0]}"
         raise DataError(message, hint="pco doctor; or write what people say into the column label")
-    bounds, pairs = judging.assembled.config.reward_range, known[0][0].other is not None
-    middle = sum(bounds) / 2
-    message = {label for item, _ in known for label in item.labels}
-    levels = sorted({*bounds, middle} if pairs else message)
+    bounds = judging.assembled.config.reward_range
+    levels = sorted({label for item, _ in known for label in item.labels})
 
     def level(value: float) -> int:
         return min(range(len(levels)), key=lambda k: (abs(levels[k] - value), -k))
 
-    values = [made[0] for _, made in known]
+    values = [made for _, made in known]
     rated = [
         ([*map(level, i.labels)], level(v[0])) for (i, _), v in zip(known, values, strict=True)
     ]
@@ -262,11 +218,7 @@ def calibrate(
         people=figures.cohen_kappa(both, len(levels)) if both else None,
         noise=noise,
         turned=turned,
-        first_place=mean_interval([fmean(m[1]) for _, m in known]) if judging.rubric else None,
         length=figures.partial_correlation(errors, [item.length for item, _ in known], people),
-        threshold=figures.best_threshold(
-            [v[0] for v in values], [p >= middle for p in people], bounds
-        ),
     )
     decision, why = decide(made)
     return replace(made, decision=decision, why=why)
@@ -287,14 +239,13 @@ def decide(made: Calibration) -> tuple[str, str]:
     if why or kappa is None:
         return "do not trust it", why
     sure = kappa.mean >= figures.ALMOST_PERFECT and kappa.low >= figures.CLEARLY_GOOD
-    length, place = made.length, made.first_place
+    length = made.length
     limits = figures.ALMOST_PERFECT, figures.CLEARLY_GOOD
     doubts = {
         "κ is below {:g}, or its lower end below {:g}".format(*limits): not sure,
         unjudged: lost > figures.FEW,
         "repeats turn its decisions": made.turned is not None and made.turned.mean > figures.FEW,
         "its error follows the answer's length": length and not length.low <= 0 <= length.high,
-        "it prefers one place": place and not place.low <= 0.5 <= place.high,
     }
     why = "; ".join(doubt for doubt, holds in doubts.items() if holds)
     if why:

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import typer
 
@@ -23,7 +23,6 @@ from promptcodebook.base.text import shell
 from promptcodebook.base.units import percent, plural
 from promptcodebook.cli import command
 from promptcodebook.cli.command import BETWEEN, Json, RunRef, note, show, wrap_text
-from promptcodebook.config import Config
 from promptcodebook.data import sample
 from promptcodebook.errors import BudgetReached, ConfigError, DataError, Interrupted, StoreError
 from promptcodebook.method.templates import load_templates
@@ -64,7 +63,6 @@ def calibrate_judge(
     rubric: str = typer.Option("", help="What the judge goes by; default: that of pco.toml."),
     scale: ScaleOption = None,
     repeats: int = typer.Option(2, min=1, help="How often each row is judged."),
-    compare: bool = typer.Option(False, "--compare", help="Compare pairs, in both orders."),
     out: Path | None = typer.Option(None, help="Default: LABELS with .judge.json at the end."),
     config: command.ConfigOption = None,
     lm: command.ModelOption = None,
@@ -74,9 +72,8 @@ def calibrate_judge(
 ) -> None:
     """Ask the judge about answers that people labelled, and say whether to trust it.
 
-    LABELS has the columns input, answer and label, and target and id if you have them. Pairs have a
-    second answer in answer_b, and a, b or tie as label. What was paid for is kept: type the same
-    again after an interruption."""
+    LABELS has the columns input, answer and label, and target and id if you have them. What was
+    paid for is kept: type the same again after an interruption."""
     named = {"kind": "judge", "rubric": rubric} if rubric else reward
     settled, base = command.gather_settings(
         config, command.flag_layer(lm=lm, budget=budget, reward=named or None), sets
@@ -86,10 +83,8 @@ def calibrate_judge(
     alone = {"lm": settled.model_of("judge"), "roles": role, "executor": ""}
     settled = settled.model_copy(update={**alone, "compose_per_stage": False})
     sources = Sources(base=base, data=NO_DATA, templates=load_templates("default"))
-    with until_done("judge calibrate", str(labels), repeats, compare, named) as supplies:
-        judging = JudgeTrial(
-            assemble(settled, sources, supplies), _rubric(settled) if compare else ""
-        )
+    with until_done("judge calibrate", str(labels), repeats, named) as supplies:
+        judging = JudgeTrial(assemble(settled, sources, supplies))
         read = Labels.read(labels, judging.assembled.config.reward_range, scale)
         models = judging.assembled.models
 
@@ -103,14 +98,6 @@ def calibrate_judge(
     _write(target, json.dumps(tree, ensure_ascii=False, indent=2) + "\n")
     show(lambda: tree, lambda: _calibration_text(made), as_json=as_json)
     note(f"wrote {target}")
-
-
-def _rubric(config: Config) -> str:
-    reward = cast("Mapping[str, Any]", config.reward if isinstance(config.reward, Mapping) else {})
-    if "rubric" not in reward:
-        hint = '--rubric "What a good answer does ..."'
-        raise ConfigError("--compare needs the reward 'judge' and its rubric", hint=hint)
-    return str(reward["rubric"])
 
 
 async def _calibrate(judging: JudgeTrial, labels: Labels, repeats: int) -> Calibration:
@@ -132,14 +119,11 @@ def _calibration_text(made: Calibration) -> str:
     def figure(of: Interval | None, more: str = "") -> str:
         return f"{of.text(between=BETWEEN)}{more}" if of is not None else "unknown"
 
-    cut, length = made.threshold, made.length
+    length = made.length
     rows = f"{made.judged} judged, {len(made.failures)} could not be, {made.blank} without a label"
     noise = "not measured (--repeats 2)"
     if made.noise is not None and made.turned is not None:
         noise = f"{made.noise:.3f}; a repeat turns {percent(made.turned.mean)} of the decisions"
-    place = "each answer is judged by itself"
-    if made.first_place is not None:
-        place = figure(made.first_place, " of wins go to the first answer")
     facts = {
         "judge": f"{made.judge}{' (simulated)' if made.simulated else ''}",
         "rows": rows + "".join(f"; the first: {failure}" for failure in made.failures[:1]),
@@ -147,9 +131,7 @@ def _calibration_text(made: Calibration) -> str:
         "kappa": figure(made.kappa),
         "people": figure(made.people, " is κ of two raters") if made.people else "one rater",
         "noise": noise,
-        "order": place,
         "length": figure(length, " with its error") if length else "its error does not vary",
-        "cut": f"{cut.value:.3g} and above is right: {figure(cut.accuracy)} on other answers",
     }
     lines = (wrap_text(value, f"{name:<8}") for name, value in facts.items())
     return "\n".join([*lines, "", wrap_text(f"{made.decision}: {made.why}", "")])
@@ -163,7 +145,7 @@ def sheet(
     trust: command.Trust = False,
     as_json: Json = False,
 ) -> None:
-    """Write a run's test answers down for people to label, without saying which row gave them."""
+    """Export a run's test answers for blind labelling."""
     with closing(RunStore.open(find_run(runs_dir(), run))) as store:
         if store.header.private or not (store.ours or trust):
             message = "its data are private, or not yours: no sheet shows them"

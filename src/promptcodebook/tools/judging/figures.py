@@ -10,12 +10,9 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from statistics import NormalDist, StatisticsError, correlation, fmean, linear_regression
 
 from promptcodebook.base.intervals import DIGITS, SIDE, Bounds, Interval, mean_interval
-from promptcodebook.base.randomness import keyed_random
 
 ENOUGH = 20  # labelled answers (or pairs of rollouts) below which nothing is said about the judge
 # κ that "use it" needs, what its lower end must reach, and below what it is not trusted.
@@ -23,7 +20,6 @@ ALMOST_PERFECT, CLEARLY_GOOD, FAIR = 0.8, 0.6, 0.4
 # The share of rows without a judgement, or whose decision a repeat turns, that "use it" allows.
 FEW = 0.05
 MANY = 0.2  # the share of rows without a judgement above which a judge is not trusted
-_FOLDS = 10
 
 
 def cohen_kappa(
@@ -71,36 +67,6 @@ def partial_correlation(
     z = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, r)))
     reach = NormalDist().inv_cdf(1 - SIDE) / math.sqrt(n - 4)
     return Interval(r, math.tanh(z - reach), math.tanh(z + reach), n)
-
-
-@dataclass(frozen=True, slots=True)
-class Threshold:
-    """The score from which an answer is right, and its agreement with people, cross-validated."""
-
-    value: float
-    accuracy: Interval
-
-
-def best_threshold(scores: Sequence[float], right: Sequence[bool], bounds: Bounds) -> Threshold:
-    """The one that agrees with people most often; of equals the nearest to the range's middle."""
-    middle = sum(bounds) / 2
-
-    def best(places: Sequence[int]) -> float:
-        known = sorted({scores[i] for i in places})
-        between = [(a + b) / 2 for a, b in pairwise(known)]
-        cuts = [middle, *between, math.nextafter(bounds[1], math.inf), bounds[0]]
-        return max(
-            cuts,
-            key=lambda c: (sum((scores[i] >= c) == right[i] for i in places), -abs(c - middle)),
-        )
-
-    everyone = list(range(len(scores)))
-    keyed_random(0, "folds", len(scores)).shuffle(everyone)
-    agreed = list[float]()
-    for fold in range(min(_FOLDS, len(everyone))):
-        cut = best([i for at, i in enumerate(everyone) if at % _FOLDS != fold])
-        agreed += [float((scores[i] >= cut) == right[i]) for i in everyone[fold::_FOLDS]]
-    return Threshold(best(everyone), mean_interval(agreed))
 
 
 def rectified(

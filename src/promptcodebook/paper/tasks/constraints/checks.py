@@ -67,8 +67,8 @@ def _counted(count: Callable[[str], int], noun: str) -> _Check:
 def _at_least(count: Callable[[str], int], noun: str, where: str = "") -> _Check:
     def holds(constraint: Constraint, text: str) -> Found:
         found, n = count(text), _number(constraint)
-        said = f"The answer has {_many(found, noun)}{where}; at least {n} were needed."
-        return found >= n, said
+        message = f"The answer has {_many(found, noun)}{where}; at least {n} were needed."
+        return found >= n, message
 
     return holds
 
@@ -141,8 +141,8 @@ def _start_with(constraint: Constraint, text: str) -> Found:
 
 def _end_with(constraint: Constraint, text: str) -> Found:
     end, bare = str(constraint["text"]), text.strip()
-    said = f"The answer ends with {bare[-len(end) :]!r}; it must end with {end!r}."
-    return bare.endswith(end), said
+    message = f"The answer ends with {bare[-len(end) :]!r}; it must end with {end!r}."
+    return bare.endswith(end), message
 
 
 def _quoted(_constraint: Constraint, text: str) -> Found:
@@ -162,8 +162,8 @@ def _postscript(_constraint: Constraint, text: str) -> Found:
 def _letter_count(constraint: Constraint, text: str) -> Found:
     letter, n = str(constraint["letter"]), _number(constraint)
     count = text.lower().count(letter.lower())
-    said = f"The letter {letter!r} occurs {_many(count, 'time')}; at least {n} were needed."
-    return count >= n, said
+    message = f"The letter {letter!r} occurs {_many(count, 'time')}; at least {n} were needed."
+    return count >= n, message
 
 
 def _two_versions(_constraint: Constraint, text: str) -> Found:

@@ -223,8 +223,8 @@ def present_prompt(topics: Collection[str] = tuple(RULES)) -> str:
 def right_rules(example: Example) -> tuple[str, ...]:
     """The sentences of the present prompt that apply to this message: none, one or two."""
     lines = present_prompt().partition("\n\n")[2].splitlines()
-    said = dict(zip(RULES, lines, strict=True))
-    return tuple(said[topic] for topic in topics_of(example))
+    rules = dict(zip(RULES, lines, strict=True))
+    return tuple(rules[topic] for topic in topics_of(example))
 
 
 def topics_of(example: Example) -> tuple[str, ...]:

@@ -70,7 +70,8 @@ def parse_label(text: str) -> Label | None:
 
 
 def reward(example: Example, output: Output) -> Score:
-    """1 iff all gold pages were retrieved and the label is right, else 0. RewardError: no gold."""
+    """1 iff all gold pages were retrieved and the label is right, else 0. Raises RewardError
+    without gold."""
     complete = retrieval_reward(example, output)
     wanted = parse_label(example.target or "")
     right = wanted is not None and parse_label(output.text) == wanted
@@ -78,14 +79,14 @@ def reward(example: Example, output: Output) -> Score:
 
 
 def retrieval_reward(example: Example, output: Output) -> Score:
-    """1 iff all gold pages were retrieved, whatever the label. RewardError: no gold."""
+    """1 iff all gold pages were retrieved, whatever the label. Raises RewardError without gold."""
     titles = [*chain.from_iterable(retrieval.retrieved_titles(output))]
     complete = titles_subset(titles, gold_titles(example))
     return Score(float(complete), feedback(example, output))
 
 
 def gold_titles(example: Example) -> tuple[str, ...]:
-    """The example's distinct gold titles in their order; RewardError when there are none."""
+    """The example's distinct gold titles in their order. Raises RewardError when there are none."""
     held = example.fields.get("gold_titles")
     titles = cast("Sequence[object]", held) if isinstance(held, list | tuple) else ()
     if not titles:
@@ -105,12 +106,12 @@ def feedback(example: Example, output: Output) -> str:
     else:
         sentences.append(f"Never retrieved: {retrieval.name_titles(missing)}.")
     label, right = parse_label(output.text), parse_label(example.target or "")
-    said = f"The label {label} is right."
+    message = f"The label {label} is right."
     if label is None:
-        said = (
+        message = (
             f"The label could not be read from {quote(output.text)}: it must be SUPPORTED or "
             f"NOT_SUPPORTED. The right label is {right}."
         )
     elif label != right:
-        said = f"The label {label} is wrong; the right label is {right}."
-    return " ".join((*sentences, said))
+        message = f"The label {label} is wrong; the right label is {right}."
+    return " ".join((*sentences, message))

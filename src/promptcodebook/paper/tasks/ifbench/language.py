@@ -84,12 +84,12 @@ class Arguments(BenchmarkRow):
 
     def as_texts(self) -> dict[str, str]:
         """Each argument as it reads in a sentence."""
-        said = dict[str, str]()
+        texts = dict[str, str]()
         for name, value in self.model_dump().items():
-            said[name] = f"{value:g}" if isinstance(value, float) else str(value)
+            texts[name] = f"{value:g}" if isinstance(value, float) else str(value)
             if isinstance(value, list):
-                said[name] = ", ".join(f'"{item}"' for item in cast("list[object]", value))
-        return said
+                texts[name] = ", ".join(f'"{item}"' for item in cast("list[object]", value))
+        return texts
 
 
 @cache

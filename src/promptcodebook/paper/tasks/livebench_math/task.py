@@ -98,32 +98,32 @@ def _choice(question: str, gold: str, answer: str, scored: scoring.MathScore) ->
     named = f"{gold}, which is {_short(value)}" if value != "FAILURE" else gold
     letter = scoring.read_letter(answer)
     if not letter or letter == gold:
-        return _said("no_choice", right=named, repeated=gold * 5)
+        return _text("no_choice", right=named, repeated=gold * 5)
     other = scoring.option_value(question, letter)
     meant = "" if other == "FAILURE" else f" ({_short(other)})"
-    return _said("other_choice", letter=letter, meant=meant, right=named)
+    return _text("other_choice", letter=letter, meant=meant, right=named)
 
 
 def _aime(question: str, gold: str, answer: str, scored: scoring.MathScore) -> str:
     plain = str(int(gold))
     if gold in answer:
-        return _said("not_at_end", right=gold)
+        return _text("not_at_end", right=gold)
     if plain != gold and re.search(rf"(?<!\d){plain}(?!\d)", answer[-50:]):
-        return _said("too_few_digits", plain=plain, right=gold)
-    return _said("other_digits", right=gold)
+        return _text("too_few_digits", plain=plain, right=gold)
+    return _text("other_digits", right=gold)
 
 
 def _rearrangement(question: str, gold: str, answer: str, scored: scoring.MathScore) -> str:
     order = [int(piece) for piece in gold.split(",")]
     right = ", ".join(map(str, order))
     if not scored.path:
-        return _said("no_list", right=right)
-    parts = [_said("distance", score=scored.score, right=right)]
+        return _text("no_list", right=right)
+    parts = [_text("distance", score=scored.score, right=right)]
     if len(scored.ids) != len(order):
-        parts.append(_said("other_count", given=len(scored.ids), gaps=len(order)))
+        parts.append(_text("other_count", given=len(scored.ids), gaps=len(order)))
     pairs = enumerate(zip(scored.ids, order, strict=False), 1)
     wrong = [
-        _said("gap", gap=gap, wanted=wanted, given="no number" if given is None else given)
+        _text("gap", gap=gap, wanted=wanted, given="no number" if given is None else given)
         for gap, (given, wanted) in pairs
         if given != wanted
     ]
@@ -140,10 +140,10 @@ def _amps(question: str, gold: str, answer: str, scored: scoring.MathScore) -> s
         case = "late"
     elif scored.path.endswith("not readable"):
         case = "no_formula"
-    return _said(case, read=_short(scored.read), right=_short(gold))
+    return _text(case, read=_short(scored.read), right=_short(gold))
 
 
-def _said(case: str, **values: object) -> str:
+def _text(case: str, **values: object) -> str:
     return _FEEDBACK[case].format(**values)
 
 
