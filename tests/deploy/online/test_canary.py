@@ -1,5 +1,7 @@
 """A canary over HTTP: who gets it, what ends it, and what is said of it."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import sqlite3
