@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from promptcodebook.tools.prompts.pool import read_pool
 
 import promptcodebook as pco
 from promptcodebook.cli.policies import _columns
@@ -39,7 +38,6 @@ def of_file(read: Callable[[Path], object]) -> Callable[[str, Path], object]:
 READERS: list[tuple[str, Callable[[str, Path], object], type[Exception] | object]] = [
     ("a request", lambda text, _: parse_body(text.encode()), Refusal),
     ("a tool call", lambda text, _: arguments_of({"function": {"arguments": text}}), Declined),
-    ("a pool", lambda text, folder: of_file(read_pool)("[" + text, folder), ConfigError),
     ("a codebook", of_file(lambda p: Earlier.read(Init(kind="file", path=str(p)), p)), ConfigError),
     ("a schema", of_file(lambda p: make_reward({"kind": "schema", "schema": str(p)}, p.parent)),
      ConfigError),

@@ -209,6 +209,7 @@ BROKEN: dict[str, tuple[Attack, tuple[str, ...]]] = {
     **{name: (attack, ("dropped", "malformed_body")) for name, attack in EITHER.items()},
     **{name: (attack, ("timeout",)) for name, attack in LATE.items()},
     **{name: (attack, ("server_error",)) for name, attack in FAULTS.items()},
+    "an error with 200": (MALFORMED["an error with 200"], ("server_error",)),
     **{name: (attack, ()) for name, attack in REFUSED.items()},
     "endless interim answers": (INTERIM, ("timeout", "dropped")),
 }

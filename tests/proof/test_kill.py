@@ -291,9 +291,14 @@ async def faulty(request: web.Request, body: dict[str, Any]) -> web.StreamRespon
         return web.json_response({"choices": [{"message": {"content": text}}]})
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
-    for piece in (text, "[DONE]"):
-        await response.write(f"data: {piece}\n\n".encode())
+    await response.write(streamed(text))
     return response
+
+
+def streamed(text: str) -> bytes:
+    """The whole stream of an answer."""
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": "stop"}
+    return f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n".encode()
 
 
 async def asks(served: Up, http: aiohttp.ClientSession, number: int) -> int:
@@ -304,7 +309,7 @@ async def asks(served: Up, http: aiohttp.ClientSession, number: int) -> int:
     async with http.post(f"{served.url}/v1/chat/completions", json=sent) as answer:
         data = await answer.read()
         if answer.status == 200:
-            whole = f"data: {text}\n\ndata: [DONE]\n\n".encode()
+            whole = streamed(text)
             reply = json.loads(data)["choices"][0]["message"]["content"] if not stream else text
             assert (reply, data if stream else whole) == (text, whole)
         else:

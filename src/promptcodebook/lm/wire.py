@@ -295,7 +295,10 @@ class ErrorBody:
 def read_error_body(data: bytes) -> ErrorBody:
     """The error in a body, in any of the shapes that servers use; else the body as text."""
     text = data[:20_000].decode("utf-8", "replace")
-    about = _error_fields(_error_tree(text))
+    tree: Any = _error_tree(text)
+    if isinstance(tree, list):  # as Google sends it
+        tree = next(iter(cast("list[Any]", tree)), None)
+    about = _error_fields(cast("object", tree)) if isinstance(tree, dict | str) else {}
     detail, pointers = about.get("detail") or "", list[str]()
     if isinstance(detail, list):
         faults = [
@@ -368,7 +371,10 @@ def _error_fields(tree: object, about: Mapping[str, Any] = MappingProxyType({}))
     fields = cast("dict[str, Any]", tree)
     about = {**about, **{name: value for name, value in fields.items() if value}}
     holders = (about.pop(name) for name in providers()["error_body"]["holders"] if fields.get(name))
-    inner = next(holders, None)
+    failed: Any = None
+    with suppress(LookupError, TypeError):  # a gateway's, in place of a message
+        failed = fields["choices"][0]["error"]
+    inner = next(holders, failed)
     return about if inner is None else _error_fields(inner, about)
 
 

@@ -308,6 +308,8 @@ def framed(
     `head` of its own."""
     title = text("title", measured.order.experiment.name)
     above = [*made_by(measured), *head] if head else about(measured, paper)
+    if head and measured.lab.simulated:
+        above.insert(0, text("shared", "simulated"))
     return Page(title, [*above, *blocks, *missing(measured)])
 
 

@@ -199,8 +199,6 @@ def _calls(arm: _Arm) -> list[str]:
 def _page(measured: shared.Results) -> Page:
     words = shared.lab_words(measured, None, "examples")
     head = [shared.text("lean", "head", **words)]
-    if measured.lab.simulated:
-        head.insert(0, shared.text("shared", "simulated"))
     blocks: list[Block] = []
     for half in _halves(measured.lab.spec):
         blocks += [f"## {shared.text('lean', f'{half}_title')}", *_half(measured, half)]
