@@ -433,3 +433,24 @@ async def test_a_kill_between_journal_and_cache_leaves_no_reply_to_be_paid_for_a
     assert await later(ask()) == replace(FIRST, source="cache") and not model.asked
     await later(ask("cut"))
     assert len(model.asked) == 1, "a reply that was cut at its cap is kept by no cache"
+
+
+async def test_what_a_journal_holds_is_kept_for_the_weights_and_the_address_of_now(
+    model: Model, log: Log, tally: Counts, path: Path
+) -> None:
+    def cached(weights: str) -> Cache:
+        async def identity(_: str) -> str:
+            return weights
+
+        return Cache(model, path, tally, identity)
+
+    old, new = ask(model="http://a:1/v1#m"), ask(model="http://b:2/v1#m")
+    log.rows[request_key(old)] = FIRST
+    first = cached("w1")
+    moved = {("executor", new.model): old.model}
+    await Journaled(first, log, tally, models_then=moved, cache=first)(new)  # type: ignore[arg-type]
+    first.close()
+    with closing(cached("w1")) as same, closing(cached("w2")) as other:
+        assert (await same(new)).source == "cache" and not model.asked
+        await other(new)
+    assert len(model.asked) == 1, "other weights are another model"
