@@ -220,10 +220,6 @@ def _says(pattern: str, words: str) -> bool:
     return re.search(pattern, words, re.ASCII) is not None
 
 
-def _instructs(body: Mapping[str, Any]) -> bool:
-    return any(m["role"] in INSTRUCTS for m in body.get("messages", ()))
-
-
 def _tokens(body: Mapping[str, Any]) -> int:
     """Of a prompt, rather too many."""
     sizes = [byte_size(_text(m.get("content"))) for m in body["messages"]]
@@ -360,7 +356,8 @@ class FormSearch:
             moved = next((each for each in forms if each is not None), moved)
         if moved is self.quirks and blind and not self.named:
             if self._left is None:
-                free = [name for name in _optional() if self._is_free(name)]
+                given = [n for n, its in _optional().items() if "needed" not in its]
+                free = [name for name in given if _field(name, self.theirs) is None]
                 sent = [name for name in free if _is_sent(name, self.sent)]
                 self._left = [moved.without(name) for name in sent[: _BLIND_TRIES - 1]]
                 self._left += [moved.without(*free)] * (len(sent) > 1)
@@ -396,9 +393,6 @@ class FormSearch:
     def _after(self, quirks: Quirks, name: str) -> Quirks | None:
         theirs = _field(name, self.theirs) is not None
         return None if theirs else quirks.after(name, self.sent, self.words)
-
-    def _is_free(self, name: str) -> bool:
-        return "needed" not in _optional()[name] and _field(name, self.theirs) is None
 
 
 class KnownForms:
@@ -444,7 +438,9 @@ def _field(name: str, fields: Collection[str]) -> str | None:
 
 
 def _is_sent(name: str, sent: Mapping[str, Any]) -> bool:
-    return _instructs(sent) if name == "system" else _field(name, sent) is not None
+    if name == "system":
+        return any(m["role"] in INSTRUCTS for m in sent.get("messages", ()))
+    return _field(name, sent) is not None
 
 
 def _named(words: str, sent: Mapping[str, Any]) -> list[str]:
