@@ -43,7 +43,7 @@ READING: Mapping[str, tuple[str, ...]] = {
 LOOP = {"method.train": ("train", "Learner", "Credit")}
 BUILDS_MODELS = "Models.build("
 SMALL = 80
-# Lines of code. Blank lines, comments and docstrings are free, so that nobody drops a reason or
+# Lines of code. Blank lines, comments and docstrings are free, so that no reason is dropped or
 # packs lines to stay below a limit.
 LIMITS = {"src": 41_500, "tests": 37_000, "bench": 2_500}
 # Of all pages and the README.

@@ -85,7 +85,7 @@ def test_a_run_against_a_hostile_server_ends_in_words_and_without_the_key(
     assert not any(KEY in text for text in everything_in(run.path))
 
 
-# kill -9 while runs are being made: whatever is left is in nobody's way.
+# kill -9 while runs are being made: what is left blocks no later run.
 
 HEADER = Header(id="", created="2026-01-31T15:45:02+00:00", version="0", task="attack")
 MAKE = """

@@ -90,7 +90,7 @@ SECRETS = {name: f"hush-{name.lower()}" for name in HEADERS.values()}
 
 
 async def echoes(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-    """Refuses, and tells whoever asked with which headers."""
+    """Refuses, and repeats the headers of the request in its answer."""
     told = "; ".join(f"{name}: {value}" for name, value in request.headers.items())
     return web.json_response({"error": {"message": f"you sent {told}"[:290]}}, status=400)
 

@@ -141,6 +141,8 @@ UNREADABLE = {
     "null": b"null",
     "a number": b"1e400",
     "a list": b"[1, 2]",
+    "a list of lists": b"[[1]]",
+    "choices of texts": b'{"choices": ["x"]}',
     "a string": b'"choices"',
     "an error with 200": b'{"error": {"message": "no"}}',
     "deep lists": b"[" * 1_000_000,

@@ -372,7 +372,7 @@ def test_what_the_plain_plan_takes_lies_within_the_estimate_and_the_forward_pass
 ) -> None:
     estimate, used = estimated(tmp_path, *SHORT), usage(tmp_path, *SHORT)
     holds(estimate, used)
-    # The encoder also routes a batch anew whenever its directive was rewritten, which not every
+    # The encoder also routes a batch again whenever its directive was rewritten, which not every
     # step does: expected are 285 calls, and draws of the simulated model take 253 to 265.
     for role, near in (("encoder", 0.15), ("generator", 0.1), ("executor", 0.1)):
         [found] = [r for r in estimate["roles"] if r["role"] == role]

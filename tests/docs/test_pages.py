@@ -1,4 +1,4 @@
-"""Generated pages are current, every page stands in the site, and every block of a guide runs."""
+"""Generated pages are current, every page is in the site, and every block of a guide runs."""
 
 import contextlib
 import importlib

@@ -525,7 +525,7 @@ def test_the_user_s_own_code_and_model_are_not_called() -> None:
 
 @pytest.mark.slow
 def test_rounds_of_maintenance_are_counted() -> None:
-    """So many calls of the updater a round, also where the plan is shortened below a round."""
+    """The updater makes the same calls in a round, even where the plan is shorter than one."""
     updates = {"epochs": 12, "steps_per_epoch": 1}
     off, on = (
         {"update": {**updates, "maintain_every": every}, "validation": {"every": 0}}

@@ -387,7 +387,7 @@ async def test_a_200_without_a_completion_is_the_refusal_that_it_describes(
     text = body if isinstance(body, str) else json.dumps(body)
     error = await failure(server, raw(text.encode()))
     assert type(error) is kind and message in str(error) and server.url in str(error)
-    assert not error.lost, "nobody bills it"
+    assert not error.lost, "no server bills an error"
     assert error.retry_after == (4.0 if "retry_after" in text else 0.0)
 
 

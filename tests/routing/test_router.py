@@ -529,7 +529,7 @@ def fitted(kernel: Any, y: Any, weights: Any, ridge: float) -> Any:
 
 def score(own: Sequence[Imitated], text: str) -> Any:
     """What a ridge regression with the penalty that errs least on left out examples gives: each
-    left out in turn, and all the rest fitted anew."""
+    left out in turn, and the rest is fitted again."""
     vocabulary = Vocabulary.of([r.input for r in own])
     features = [vocabulary.features(r.input) for r in own]
     kernel = np.array([[1.0 + dot(a, b) for b in features] for a in features])

@@ -350,7 +350,7 @@ async def test_a_run_sends_messages_as_they_are_written_and_pays_each_once(
     assert len(sent) == len(set(sent)), "a resumed run asks for nothing twice"
 
     def apart(messages: Any) -> tuple[str, str]:
-        """The last system message, and all that is none."""
+        """The last system message, and all other messages."""
         systems = [m["content"] for m in messages if m["role"] in ("system", "developer")]
         others = [m for m in messages if m["role"] not in ("system", "developer")]
         return systems[-1] if systems else "", json.dumps(others)

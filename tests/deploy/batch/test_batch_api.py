@@ -437,7 +437,7 @@ async def test_what_a_killed_process_did_not_note_is_looked_for_by_one_that_wait
     provider.reached.clear()
     provider.stops_at = killed_at
     await until(provider.reached.is_set)
-    await first.close()  # as a kill: the folder stays, and nobody holds its lock
+    await first.close()  # as a kill: the folder stays, and its lock is free
     submitting.cancel()
     provider.stops_at = ""
     if killed_at == "files":

@@ -142,7 +142,7 @@ async def test_what_grammars_take_is_given_back(monkeypatch: pytest.MonkeyPatch)
     assert max(sizes[8:]) - max(sizes[:8]) < 40, sizes
 
 
-# SmolLM2 behind `pco lm serve smollm2`, asked by clients that nobody changed.
+# SmolLM2 behind `pco lm serve smollm2`, asked by unmodified clients.
 
 TURNS: Any = [{"role": "user", "content": clients.QUESTION}]
 PARIS = "The capital of France is Paris."

@@ -314,7 +314,7 @@ def test_another_optimizers_reflection_is_the_same_function() -> None:
 
 
 def test_what_every_role_says_stays_as_it_is() -> None:
-    """To requests in words of nobody's: each role takes up, lays and loses advice as before."""
+    """Requests may be worded in any way: each role uses, places and loses advice as before."""
     wild = SimulatedSettings(capacity=0.5, attribution_error=0.5, generator_drop=0.5, judge_noise=1)
     found: dict[str, str] = {}
     for settings in (simulated.EXACT, SimulatedSettings(), wild):
