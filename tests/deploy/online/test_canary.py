@@ -40,6 +40,7 @@ from promptcodebook.deploy.online.status import (
     tree_of,
 )
 from promptcodebook.deploy.registry.registry import Canary, Registry
+from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.versions import RegistrySource
 from promptcodebook.errors import ConfigError
 from tests.build.cli import pco
@@ -59,6 +60,24 @@ async def serving(folder: Path, feedback: bool = True, **setup: Any) -> AsyncGen
     server = judging(folder, registry, **setup) if feedback else up(setup=Setup(source=source))
     async with server as served:
         yield Trial(served, registry, today, new)
+
+
+async def test_a_judge_rests_by_what_a_look_costs_and_not_by_what_it_waits(tmp_path: Path) -> None:
+    looks = list[float]()
+
+    class SlowRegistry(CanaryJudge):
+        def look(self) -> str:
+            time.sleep(0.5)
+            looks.append(time.monotonic())
+            return super().look()
+
+    registry, _, _ = registry_in(tmp_path)
+    log = SqliteLog(tmp_path / "requests.sqlite")
+    judge = SlowRegistry(registry, PRODUCTION, log)
+    watching = asyncio.create_task(Online(PRODUCTION, log, judge=judge, judge_s=0.0).judging())
+    await until(lambda: len(looks) == 3)
+    watching.cancel()
+    assert looks[2] - looks[0] < 8  # 21 s, if it rested twenty times as long as it waited
 
 
 async def test_a_better_canary_is_promoted_and_the_log_says_by_how_much(tmp_path: Path) -> None:

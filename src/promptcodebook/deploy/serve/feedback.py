@@ -44,7 +44,7 @@ _AT_ONCE = 2000  # Pieces of feedback that wait for their commit.
 _EXPIRE_S, _DAY_S, _DRIFT_S = 3600.0, 86400.0, 300.0
 _KINDS = {"unknown": "not_found", "erased": "gone", "conflict": "conflict", "full": "feedback_full"}
 _STEP_S = 7200.0  # A clock that steps back by less is waited for: no stamp goes back.
-_REST = 20  # How many times as long as a look at the log took is waited until the next.
+_REST = 20  # How many times a look's processor time is waited until the next look.
 
 
 @dataclass
@@ -188,23 +188,27 @@ class Online:
             await asyncio.sleep(_EXPIRE_S)
 
     async def judging(self) -> None:
-        """Judges a canary every few seconds, and every few minutes looks for drift."""
-
-        def drifting() -> int:
-            return len(drift_of(self.log, self.ref, _DAY_S, time.time(), self.key_share))
-
+        """Judges a canary every few seconds, and every few minutes looks for drift. The rest in
+        between follows the processor's time: a registry that is slow to answer costs none."""
         drift_at = 0.0
-        while True:
-            began = time.monotonic()
+
+        def look() -> float:
+            nonlocal drift_at
+            began = time.thread_time()
             try:
-                if self.judge and (became := await asyncio.to_thread(self.judge.look)):
-                    _log.warning("%s", became)
-                if began >= drift_at:
-                    drift_at = began + _DRIFT_S
-                    self._drifting = await asyncio.to_thread(drifting)
+                if self.judge and (outcome := self.judge.look()):
+                    _log.warning("%s", outcome)
+                if time.monotonic() >= drift_at:
+                    drift_at = time.monotonic() + _DRIFT_S
+                    drifting = drift_of(self.log, self.ref, _DAY_S, time.time(), self.key_share)
+                    self._drifting = len(drifting)
             except Exception as error:  # the next look may go well, whatever this is
                 _log.error("canary and drift are not judged: %s", without_quotes(error))
-            await asyncio.sleep(max(self.judge_s, _REST * (time.monotonic() - began)))
+            return time.thread_time() - began
+
+        while True:
+            spent = await asyncio.to_thread(look)
+            await asyncio.sleep(max(self.judge_s, _REST * spent))
 
     def close(self) -> None:
         self.log.close()
