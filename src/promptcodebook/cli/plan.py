@@ -56,6 +56,9 @@ def init(
     input: str | None = typer.Option(None, help="With --from: the input's column or template."),
     target: str | None = typer.Option(None, help="With --from: the reference column; '' = none."),
     reward: str | None = typer.Option(None, help="With --from: such as contains, f1 or judge."),
+    header: bool | None = typer.Option(
+        None, help="With --from: whether the first line names columns."
+    ),
     agent: command.AgentCommand = None,
     present: command.PresentFiles = None,
     question: command.Question = "",
@@ -80,7 +83,7 @@ def init(
     else:
         propose = import_part(COMMAND_GROUP, "init.from", "pco init --from", "start")
         given = {"input": input, "target": target, "reward": reward, "lm": lm}
-        text, tree, message = propose(file, folder, given, own, yes=yes)
+        text, tree, message = propose(file, folder, given, own, header=header, yes=yes)
         texts = {SETTINGS: text}
     texts[SETTINGS] = written(texts[SETTINGS], tree)
     files = [str(folder / name) for name in texts]
@@ -174,12 +177,16 @@ def copy(
 
 @data.command()
 def check(
-    path: Annotated[Path, typer.Argument(help="jsonl, json, csv, tsv, parquet, or a folder.")],
+    path: Annotated[
+        Path, typer.Argument(help="jsonl, csv, xlsx, parquet, ..., or a folder.")
+    ],
     input: str = typer.Option("input", help="A column, or '{title}\\n{body}'."),
     target: str = typer.Option("target", help="The reference column; '' = none."),
     messages: str = typer.Option("", help="A column of chat messages."),
     id: str = typer.Option("", help="A column of ids."),
     split: str = typer.Option("", help="A column that names each row's split."),
+    form: str = typer.Option("auto", help="A published form, such as squad; '' = none."),
+    header: bool = typer.Option(True, help="Whether the first line names the columns."),
     as_json: Json = False,
 ) -> int:
     """Columns, sizes, repeats, conflicting targets, and inputs in two splits (exit 1)."""
@@ -188,7 +195,8 @@ def check(
     # Rows hold no circles; looking for some among millions of values took a tenth of the time.
     gc.disable()
     try:
-        checked = examine(load(path, input=input, allow_overlap=True, **given))
+        settings = {"form": form, "header": header, **given}
+        checked = examine(load(path, input=input, allow_overlap=True, **settings))
     finally:
         gc.enable()
     few = verdict_remark(checked.counts["test"])

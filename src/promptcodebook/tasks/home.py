@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, Val
 
 from promptcodebook.base.paths import cache_folder, read_text, sha256_of
 from promptcodebook.data import SPLITS, Dataset, Split
-from promptcodebook.data.table import read_jsonl
+from promptcodebook.data.files import read_jsonl
 from promptcodebook.errors import DataError, TaskError
 from promptcodebook.types import Example
 

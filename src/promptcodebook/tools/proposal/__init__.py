@@ -115,13 +115,15 @@ def propose(
     given: Mapping[str, str | None],
     agent: Mapping[str, Any],
     *,
+    header: bool | None,
     yes: bool,
 ) -> tuple[str, dict[str, Any], str]:
     """Looks at `source` for a pco.toml in `folder`: its text, the settings in it, and what was
     seen, in words. `given` holds input, target, reward and lm, None = our guess, confirmed unless
     `yes`; `agent` the settings of an agent, if there is one. Raises ConfigError when a setting is
     wrong, DataError when the file is."""
-    tables = read_source(source)
+    tables = read_source(source, form="auto", header=header)
+    first = next(iter(tables.values())) if isinstance(tables, Mapping) else tables
     separate = isinstance(tables, Mapping)
     rows = [row for table in (tables.values() if separate else [tables]) for row in table.rows]
     heads = dict.fromkeys(name for row in rows for name in row.values)
@@ -130,6 +132,8 @@ def propose(
         for name in heads
     }
     found = _find(columns, len(rows), separate=separate)
+    if first.form:
+        found |= {"messages": "", "target": "", "id": "", "split": "", **first.settings}
     ask = partial(_ask, yes=yes)
     messages, asked = ("", given["input"]) if given["input"] else (found["messages"], "")
     if not messages:
@@ -146,11 +150,13 @@ def propose(
         "target": target,
         **{name: found[name] for name in ("id", "split") if found[name]},
         **({"fractions": drawn} if drawn else {}),
+        **({"form": first.form} if first.form else {}),
+        **({"header": False} if first.header is False else {}),
     }
     looked = data | {"path": str(source.resolve())}
     dataset = load_settings(load_config({"data": looked}).data, folder)
     guess, refused = _reward_for(of, dataset.train)
-    reward = given["reward"] or ask("the reward", guess)
+    reward = given["reward"] or ask("the reward", found.get("reward", guess))
     if reward != "judge":
         reward_factory(_scored(reward, of), folder)  # or a ConfigError
     lm = given["lm"] or os.environ.get("PCO_LM", "")
@@ -175,7 +181,8 @@ def propose(
     named = ", ".join(labels[:_SHOWN]) + " …" * (len(labels) > _SHOWN)
     kinds = f"{len(labels)} labels: {named}" if labels else f"{of.words:g} words"
     summary = [
-        f"{source.name}: {shown}",
+        f"{source.name}: {shown}" + (f", of the form {first.form}" if first.form else ""),
+        *(f"read    {note}" for note in first.notes),
         f"input   {messages or asked}",
         f"target  {target}, {kinds}" if target else "target  none",
         f"reward  {reward}: {why}",
