@@ -19,7 +19,7 @@ from promptcodebook.calls import Message
 from promptcodebook.config.schema import DataSettings
 from promptcodebook.data import Dataset, examine, load, load_settings
 from promptcodebook.data.dataset import NEAR, SHINGLE, Leak, draw_splits, leaks
-from promptcodebook.data.files import read_csv
+from promptcodebook.data.files import read_csv, text_file
 from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import DataError, MissingExtra
 from promptcodebook.types import Example
@@ -105,7 +105,7 @@ def test_marks_inside_names_and_cells_are_text(
 ) -> None:
     path = tmp_path / "t.csv"
     path.write_text("\n".join(lines))
-    table = read_csv(path)
+    table = read_csv(text_file(path))
     assert table.columns == columns
     assert tuple(table.rows[0].values.values()) == first
 

@@ -177,9 +177,7 @@ def copy(
 
 @data.command()
 def check(
-    path: Annotated[
-        Path, typer.Argument(help="jsonl, csv, xlsx, parquet, ..., or a folder.")
-    ],
+    path: Annotated[Path, typer.Argument(help="jsonl, csv, xlsx, parquet, ..., or a folder.")],
     input: str = typer.Option("input", help="A column, or '{title}\\n{body}'."),
     target: str = typer.Option("target", help="The reference column; '' = none."),
     messages: str = typer.Option("", help="A column of chat messages."),

@@ -89,6 +89,9 @@ class TextFile:
             what = f"not {error.encoding} text: {error.reason}"
             raise row_fault(f"{self.path}:{number + 1}", what, _by_hand(self.path)) from None
 
+    def text(self) -> str:
+        return "".join(line for _, line in self.lines())
+
     @property
     def notes(self) -> tuple[str, ...]:
         known = {"utf-8-sig": "", "utf-16": "UTF-16", **terms()["encodings"]}
@@ -155,10 +158,9 @@ def ending_of(path: Path) -> str:
 
 def read_texts(folder: Path) -> Table:
     """Texts (.txt) in folders that are named by their labels."""
-    rows = list[SourceRow]()
-    for path in sorted(folder.glob("*/*.txt")):
-        text = "".join(line for _, line in text_file(path).lines())
-        rows.append(SourceRow(str(path), {"text": text.strip(), "label": path.parent.name}))
+    paths = sorted(folder.glob("*/*.txt"))
+    texts = ((path, text_file(path).text().strip()) for path in paths)
+    rows = [SourceRow(str(p), {"text": text, "label": p.parent.name}) for p, text in texts]
     return table_of(folder.name, rows)
 
 
@@ -174,63 +176,56 @@ def _objects(file: TextFile) -> Iterator[SourceRow]:
     for number, line in file.lines():
         if line.strip():
             where = f"{file.path}:{number}"
-            yield SourceRow(where, _require_object(_parse_json(line.rstrip("\n"), where), where))
-
-
-def read_jsonl(path: Path) -> Table:
-    file = text_file(path)
-    return replace(table_of(path.name, list(_objects(file)), str(path)), notes=file.notes)
+            yield SourceRow(where, _require(_parse_json(line.rstrip("\n"), where), dict, where))
 
 
 Tables = Table | dict[str, Table]
 """One table, or several by the names of their splits."""
 
 
-def read_json(path: Path, header: bool | None = True) -> Tables:
-    """An array of objects or of rows, one object that holds it, or one object a line."""
-    file = text_file(path)
-    text = "".join(line for _, line in file.lines()).strip()
-    first, several, _ = text.partition("\n")
-    try:
-        lines = bool(several) and isinstance(parse_json(first, _JSON), dict)
-    except ValueError:
-        lines = False
+def read_json(file: TextFile, header: bool | None, *, lines: bool = False) -> Tables:
+    """An array of objects or of rows, one object that holds it, or one object a line, which
+    `lines` expects."""
+    where = str(file.path)
+    first, second = islice(chain((t for _, t in file.lines() if t.strip()), ("", "")), 2)
+    if not lines or first.startswith("["):
+        try:
+            lines = bool(second) and isinstance(parse_json(first, _JSON), dict)
+        except ValueError:
+            lines = False
     if lines:
-        return replace(table_of(path.name, list(_objects(file)), str(path)), notes=file.notes)
-    return _tables_of(_parse_json(text or "[]", str(path)), str(path), path.name, header)
+        return table_of(file.path.name, list(_objects(file)), where)
+    return _tables_of(_parse_json(file.text().strip() or "[]", where), where, header)
 
 
-def read_yaml(path: Path, header: bool | None = True) -> Tables:
+def read_yaml(file: TextFile, header: bool | None) -> Tables:
     """As JSON, with each scalar as it is written: "no" is no false, nor 1.10 the number 1.1."""
     yaml = import_extra("yaml", "reading YAML", "files")
-    text = "".join(line for _, line in text_file(path).lines())
     try:
-        tree = yaml.load(text, Loader=yaml.BaseLoader)
+        tree = yaml.load(file.text(), Loader=yaml.BaseLoader)
     except yaml.YAMLError as error:
-        what = f"cannot read {path} as YAML: {' '.join(str(error).split())}"
+        what = f"cannot read {file.path} as YAML: {' '.join(str(error).split())}"
         raise DataError(what, hint="correct that line") from None
-    return _tables_of(tree, str(path), path.name, header)
+    return _tables_of(tree, str(file.path), header)
 
 
-def _tables_of(tree: object, where: str, name: str, header: bool | None) -> Tables:
+def _tables_of(tree: object, where: str, header: bool | None) -> Tables:
+    name = Path(where).name
     if isinstance(tree, dict):
         held = cast("dict[str, object]", tree)
         splits = {k: v for k, v in held.items() if k.lower() in terms()["splits"]}
         if splits and all(isinstance(rows, list) for rows in splits.values()):
-            tables = {k: _tables_of(rows, f"{where} {k}", k, header) for k, rows in splits.items()}
+            tables = {k: _tables_of(rows, f"{where} {k}", header) for k, rows in splits.items()}
             return cast("dict[str, Table]", tables)
         tree = _rows_in(held, where)
-    rows = cast("list[object]", tree if isinstance(tree, list) else _require_array(tree, where))
-    places = [(f"{where} record {number}", row) for number, row in enumerate(rows, 1)]
+    places = [(f"{where} record {n}", row) for n, row in enumerate(_require(tree, list, where), 1)]
     if places and all(isinstance(row, list) for _, row in places):
-        return grid(name, where, cast("list[tuple[str, list[object]]]", places), header=header)
-    objects = [(at, _require_object(row, at)) for at, row in places]
-    if objects and all({"row_idx", "row"} <= row.keys() for _, row in objects):
-        objects = [
-            (at, _require_object(row["row"], at)) for at, row in objects
-        ]  # of a dataset viewer
-    records = [SourceRow(at, row) for at, row in objects]
-    return table_of(name, records, where)
+        return grid(name, where, places, header=header)
+    rows = [SourceRow(at, _require(row, dict, at)) for at, row in places]
+    if rows and all({"row_idx", "row"} <= row.values.keys() for row in rows):
+        # As the viewer of Hugging Face returns them.
+        rows = [SourceRow(row.where, _require(row.values["row"], dict, row.where)) for row in rows]
+    return table_of(name, rows, where)
 
 
 def _rows_in(held: dict[str, Any], where: str) -> object:
@@ -258,11 +253,6 @@ def _rows_in(held: dict[str, Any], where: str) -> object:
     return list(held.values()) if all(key.isdecimal() for key in held) else held
 
 
-def _require_array(tree: object, where: str) -> list[object]:
-    what = f"expected a JSON array of objects, found {_kind(tree)}"
-    raise row_fault(where, what, "for one object per line use a .jsonl file")
-
-
 def _parse_json(text: str, where: str) -> object:
     try:
         return parse_json(text, _JSON)
@@ -286,11 +276,13 @@ def _unique_columns(pairs: list[tuple[str, object]]) -> dict[str, object]:
 _JSON = json_decoder(_unique_columns)
 
 
-def _require_object(value: object, where: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        hint = 'write e.g. {"input": "...", "target": "..."}'
-        raise row_fault(where, f"expected a JSON object, found {_kind(value)}", hint)
-    return cast("dict[str, object]", value)
+def _require(value: object, kind: type, where: str) -> Any:
+    if not isinstance(value, kind):
+        wanted, hint = "object", 'write e.g. {"input": "...", "target": "..."}'
+        if kind is list:
+            wanted, hint = "array of objects", "for one object per line use a .jsonl file"
+        raise row_fault(where, f"expected a JSON {wanted}, found {_kind(value)}", hint)
+    return value
 
 
 def _kind(value: object) -> str:
@@ -303,13 +295,12 @@ def _kind(value: object) -> str:
 _Line = tuple[str, Sequence[object]]  # a row's place and its cells
 
 
-def read_csv(path: Path, delimiter: str = "", header: bool | None = True) -> Table:
+def read_csv(file: TextFile, header: bool | None = True, *, delimiter: str = "") -> Table:
     """`header`: whether the first line names the columns; None = by its looks."""
-    file = text_file(path)
     form = _csv_form(file, delimiter)
-    table = grid(path.name, str(path), _csv_lines(file, *form), header=header)
+    table = grid(file.path.name, str(file.path), _csv_lines(file, *form), header=header)
     bare = ("its quotation marks are text",) if form[1] == csv.QUOTE_NONE else ()
-    return replace(table, notes=(*file.notes, *bare, *table.notes))
+    return replace(table, notes=(*bare, *table.notes))
 
 
 def csv_records(path: Path, delimiter: str = "") -> Iterator[SourceRow]:
@@ -437,7 +428,7 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"[-+]?[\d.,]*\d", text) is not None
 
 
-def read_sheets(path: Path, header: bool | None = True) -> Tables:
+def read_sheets(path: Path, header: bool | None) -> Tables:
     """The first sheet of a workbook that holds anything, or those that are named as splits."""
     calamine = import_extra("python_calamine", "reading a workbook", "files")
     with _reading(path):

@@ -10,11 +10,14 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from fnmatch import fnmatchcase
+from functools import cache, partial
 from importlib import resources
+from itertools import islice
 from typing import Any, cast
 
 from promptcodebook.base.text import parse_json
+from promptcodebook.calls import read_message
 from promptcodebook.data.table import SourceRow, Table, cell_text, row_fault
 from promptcodebook.errors import DataError, did_you_mean
 
@@ -67,13 +70,17 @@ def in_form(tables: Mapping[str, Table], name: str) -> dict[str, Table]:
     if form is None:
         hint = f"the forms are {', '.join(forms())}"
         raise DataError(f"unknown form {name!r}{did_you_mean(name, forms())}", hint=hint)
-    parts = dict[str, list[SourceRow]]()
-    for split, table in tables.items():
-        inner = (row for outer in table.rows for row in _unnested(outer, form.unnest))
-        parts[split] = [SourceRow(r.where, {**r.values, **_columns(r, form)}) for r in inner]
+    parts = {
+        split: [row for outer in table.rows for row in _unnested(outer, form.unnest)]
+        for split, table in tables.items()
+    }
     rows = [row for part in parts.values() for row in part]
+    added = [_columns(row, form) for row in rows]
     if "choices" in form.columns:
-        _letter([row for row in rows if row.values["choices"]])
+        added = _lettered([SourceRow(row.where, new) for row, new in zip(rows, added, strict=True)])
+    rows = [
+        SourceRow(row.where, {**row.values, **new}) for row, new in zip(rows, added, strict=True)
+    ]
     names = tuple(dict.fromkeys(column for row in rows for column in row.values))
     settings = dict(form.settings)
     for key in ("target", "id", "split"):
@@ -81,11 +88,12 @@ def in_form(tables: Mapping[str, Table], name: str) -> dict[str, Table]:
         kinds = len({str(cell) for cell in cells if cell is not None})
         if kinds < {"target": 1, "id": len(rows), "split": 2}[key]:
             settings.pop(key, None)
+    remaining = iter(rows)
     return {
         split: replace(
             table,
             columns=names,
-            rows=tuple(parts[split]),
+            rows=tuple(islice(remaining, len(parts[split]))),
             notes=(*table.notes, *filter(None, [form.note])),
             form=name,
             settings=settings,
@@ -117,7 +125,7 @@ def _tree(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _unpacked(value: object) -> object:
-    if isinstance(value, str) and value[:1] in ("{", "["):
+    if isinstance(value, str) and value[:1] in ("{", "[", '"'):
         for parse in (parse_json, ast.literal_eval):
             with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
                 return parse(value)
@@ -134,57 +142,77 @@ def _search(expression: str, tree: object) -> Any:
 
     try:
         return jmespath.compile(expression).search(tree, options=_options())
-    except JMESPathError:
+    except (JMESPathError, TypeError, AttributeError, ValueError):
         return None
 
 
 @cache
 def _options() -> Any:
+    """The functions that forms.toml lists, as the library wants them."""
     import jmespath
     from jmespath import functions
 
-    def takes(*kinds: str) -> Callable[[Any], Any]:
-        types = ({"types": [] if kind == "any" else [kind]} for kind in kinds)
-        return cast("Any", functions.signature)(*types)
+    class Functions(functions.Functions):
+        pass
 
-    class Functions(functions.Functions):  # its methods' names are what expressions call
-        @takes("object", "array")
-        def _func_pick(self, tree: dict[str, object], names: list[str]) -> object:
-            return {name: value for name, value in tree.items() if name in names}
-
-        @takes("object", "array")
-        def _func_omit(self, tree: dict[str, object], heads: list[str]) -> object:
-            return {k: v for k, v in tree.items() if not k.startswith(tuple(heads))}
-
-        @takes("any")
-        def _func_only(self, value: object) -> object:
-            return _only(value)
-
-        @takes("any")
-        def _func_prose(self, value: object) -> object:
-            """As an input: a text, chat messages, or a line for each of several values."""
-            tree = _only(value)
-            if not isinstance(tree, dict):
-                return tree
-            parts = cast("dict[str, object]", tree).items()
-            return "\n".join(f"{name}: {cell_text(part)}" for name, part in parts)
-
-        @takes("string", "string")
-        def _func_cut(self, text: str, pattern: str) -> object:
-            match = re.search(pattern, text, re.DOTALL)
-            return match and match[1]
-
+    own = {
+        name: {"function": function, "signature": [{"types": list[str]()}] * count}
+        for name, (function, count) in _FUNCTIONS.items()
+    }
+    Functions.FUNCTION_TABLE = {**functions.Functions.FUNCTION_TABLE, **own}
     return jmespath.Options(custom_functions=Functions())
 
 
-def _only(value: object) -> Any:
-    """What an object is about: its messages, the content of a message, or its only value."""
+def _picked(_: object, tree: Mapping[str, object], names: Sequence[str], wanted: bool) -> object:
+    return {k: v for k, v in tree.items() if any(fnmatchcase(k, n) for n in names) is wanted}
+
+
+def _under(_: object, tree: Mapping[str, object], heads: Sequence[str]) -> object:
+    return {k.removeprefix(h): v for h in heads for k, v in tree.items() if k.startswith(h)}
+
+
+def _only(_: object, value: object) -> Any:
     tree = cast("dict[str, object]", value := _unpacked(value))
     if isinstance(value, dict):
         for key in ("messages", "content", *(tree if len(tree) == 1 else ())):
             if tree.get(key) is not None:
-                return _only(tree[key])
+                return _only(_, tree[key])
     return tree
+
+
+def _prose(_: object, value: object) -> object:
+    if not isinstance(tree := _only(_, value), dict):
+        return tree
+    parts = cast("dict[str, object]", tree).items()
+    return "\n".join(f"{name}: {cell_text(part)}" for name, part in parts)
+
+
+def _chat(_: object, messages: Sequence[Mapping[str, Any]]) -> object:
+    roles: Mapping[str, str] = terms()["roles"]
+    known = (m if "role" in m else {"role": m["from"], "content": m["value"]} for m in messages)
+    return [{**each, "role": roles.get(each["role"], each["role"])} for each in known]
+
+
+def _words(_: object, message: object) -> object:
+    return read_message(message).content
+
+
+def _cut(_: object, text: str, pattern: str) -> object:
+    match = re.search(pattern, text, re.DOTALL)
+    return match and match[1]
+
+
+# By name, with the number of their arguments; the first is the library's.
+_FUNCTIONS: Mapping[str, tuple[Callable[..., object], int]] = {
+    "pick": (partial(_picked, wanted=True), 2),
+    "omit": (partial(_picked, wanted=False), 2),
+    "under": (_under, 2),
+    "only": (_only, 1),
+    "prose": (_prose, 1),
+    "chat": (_chat, 1),
+    "words": (_words, 1),
+    "cut": (_cut, 2),
+}
 
 
 # --- choices
@@ -198,36 +226,36 @@ _READINGS: Mapping[str, Callable[[str, Sequence[str], Sequence[str]], int]] = {
 }
 
 
-def _letter(rows: Sequence[SourceRow]) -> None:
-    """Adds `options`, a line for each choice, and `letter`, that of the right one. `key` names it
-    by its letter (or mark), text or number; all rows together show which. Raises DataError where
-    none of these fits, or several that differ."""
+def _lettered(rows: Sequence[SourceRow]) -> list[dict[str, object]]:
+    """The rows' other columns, with `choices_text`, a line for each choice, and `letter`, that of
+    the right one. `key` names it by its letter (or mark), text or number; all rows together show
+    which. Raises DataError where none of these fits, or several that differ."""
     faults = {reading: list[str]() for reading in _READINGS}
     found = {reading: list[str | None]() for reading in _READINGS}
+    texts = list[str]()
     for row in rows:
-        choices = [str(each).strip() for each in cast("list[object]", row.values["choices"])]
-        marks = [str(each).upper() for each in cast("Any", row.values.get("marks") or _LETTERS)]
-        key = str("" if (cell := row.values.get("key")) is None else cell).strip()
+        choices = [str(each).strip() for each in cast("Any", row.values["choices"]) or ()]
+        marks = [str(each).upper() for each in cast("Any", row.values.get("marks")) or _LETTERS]
+        key = str("" if (cell := row.values["key"]) is None else cell).strip()
         for reading, place_of in _READINGS.items():
             place = -1
             with suppress(ValueError):
                 place = place_of(key, choices, marks)
-            if key in ("", "-1"):  # as test splits without answers have it
-                found[reading].append(None)
-            elif 0 <= place < len(choices):
-                found[reading].append(_LETTERS[place])
-            else:
+            unknown = key in ("", "-1")  # as test splits have it
+            if not (unknown or 0 <= place < len(choices)):
                 faults[reading].append(f"{row.where}: the answer {key!r}")
-        bare = [_OWN_MARK.sub("", choice) for choice in choices]
-        lines = (f"{mark}) {choice}" for mark, choice in zip(_LETTERS, bare, strict=False))
-        cast("dict[str, object]", row.values)["options"] = "\n".join(lines)
+            found[reading].append(None if unknown else _LETTERS[place])
+        lines = zip(_LETTERS, (_OWN_MARK.sub("", choice) for choice in choices), strict=False)
+        texts.append("\n".join(f"{letter}) {choice}" for letter, choice in lines))
     fitting = {tuple(found[reading]): reading for reading in _READINGS if not faults[reading]}
     if not fitting:
-        first = min(faults.values(), key=len)[0]
-        what = "is none of its choices by letter, text or number"
-        raise DataError(f"{first} {what}", hint="correct it, or name your own columns")
+        what = f"{min(faults.values(), key=len)[0]} is no choice by its letter, text or number"
+        raise DataError(what, hint="correct it, or read the rows as they are: --form ''")
     if len(fitting) > 1:
         what = f"the answers can be read as {' and as '.join(fitting.values())}"
         raise row_fault(rows[0].where, what, "write the letter of the right choice instead")
-    for row, letter in zip(rows, next(iter(fitting)), strict=True):
-        cast("dict[str, object]", row.values)["letter"] = letter
+    return [
+        {k: v for k, v in row.values.items() if k not in ("choices", "marks", "key")}
+        | {"choices_text": text, "letter": letter}
+        for row, text, letter in zip(rows, texts, next(iter(fitting)), strict=True)
+    ]

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,16 +27,19 @@ from promptcodebook.types import Example
 if TYPE_CHECKING:
     from promptcodebook.config.schema import DataSettings
 
-_READERS: dict[str, Callable[[Path, bool | None], files.Tables]] = {
-    **dict.fromkeys((".jsonl", ".ndjson"), lambda path, _: files.read_jsonl(path)),
+_TEXTS: dict[str, Callable[[files.TextFile, bool | None], files.Tables]] = {
+    **dict.fromkeys((".jsonl", ".ndjson"), partial(files.read_json, lines=True)),
     ".json": files.read_json,
+    ".csv": files.read_csv,
+    ".tsv": partial(files.read_csv, delimiter="\t"),
     **dict.fromkeys((".yaml", ".yml"), files.read_yaml),
-    ".csv": lambda path, header: files.read_csv(path, header=header),
-    ".tsv": lambda path, header: files.read_csv(path, "\t", header),
-    **dict.fromkeys((".xlsx", ".xls", ".ods"), files.read_sheets),
+}
+_BINARIES: dict[str, Callable[[Path, bool | None], files.Tables]] = {
     ".parquet": lambda path, _: files.read_parquet(path),
     **dict.fromkeys((".arrow", ".feather"), lambda path, _: files.read_arrow(path)),
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), files.read_sheets),
 }
+_ENDINGS = (*_TEXTS, *_BINARIES)
 
 
 def load(
@@ -194,10 +198,16 @@ def _read_file(path: Path, header: bool | None) -> files.Tables:
     suffix = _bare(path.name).suffix.lower()
     if suffix in ("", ".txt", ".data"):
         suffix = files.ending_of(path)
-    if (reader := _READERS.get(suffix)) is None:
+    if suffix in _BINARIES:
+        return _BINARIES[suffix](path, header)
+    if suffix not in _TEXTS:
         what = f"cannot tell the format of {path} from its name"
-        raise DataError(what, hint=f"use {', '.join(_READERS)}")
-    return reader(path, header)
+        raise DataError(what, hint=f"use {', '.join(_ENDINGS)}")
+    file = files.text_file(path)
+    tables = _TEXTS[suffix](file, header)
+    if isinstance(tables, tabular.Table):
+        return replace(tables, notes=(*file.notes, *tables.notes))
+    return {k: replace(t, notes=(*file.notes, *t.notes)) for k, t in tables.items()}
 
 
 def _read_folder(path: Path, header: bool | None) -> files.Tables:
@@ -209,7 +219,7 @@ def _read_folder(path: Path, header: bool | None) -> files.Tables:
     for file in sorted(path.iterdir()):
         bare = _bare(file.name)
         word = re.split("[-_.]", bare.stem.lower())[0]
-        if word in known and (bare.suffix.lower() in _READERS or file.is_dir()):
+        if word in known and (bare.suffix.lower() in _ENDINGS or file.is_dir()):
             found.setdefault(split_name(word), []).append(file)
     tables = dict[str, tabular.Table]()
     for split, parts in found.items():

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, Val
 
 from promptcodebook.base.paths import cache_folder, read_text, sha256_of
 from promptcodebook.data import SPLITS, Dataset, Split
-from promptcodebook.data.files import read_jsonl
+from promptcodebook.data.files import jsonl_records
 from promptcodebook.errors import DataError, TaskError
 from promptcodebook.types import Example
 
@@ -141,7 +141,7 @@ def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tupl
     for a line that is not a JSON object, and as `check_row` raises it. With `private` no error
     quotes a column's name or a value that the file holds."""
     try:
-        table = read_jsonl(path)
+        rows = list(jsonl_records(path))
     except DataError as error:
         if not private:
             raise
@@ -151,7 +151,7 @@ def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tupl
         at = f"{path}:{line}" if line.isdigit() else str(path)
         what = "cannot be read as JSON lines of objects (its content is private: not shown)"
         raise DataError(f"{at}: {what}", hint=_CORRECT) from None
-    return [(row.where, check_row(row.values, row.where, model)) for row in table.rows]
+    return [(row.where, check_row(row.values, row.where, model)) for row in rows]
 
 
 def check_row(values: Mapping[str, object], where: str, model: type[R]) -> R:

@@ -1,0 +1,143 @@
+"""Each file of the gallery, from `pco init --from` to what training reads."""
+
+import gzip
+import json
+import shutil
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+import pyarrow
+import pytest
+import zstandard
+from pyarrow import parquet
+
+from promptcodebook.config import load_config
+from promptcodebook.data import load_settings
+from promptcodebook.data.files import read_csv, text_file
+from tests.build.cases import table
+from tests.build.cli import pco
+
+DATA = Path(__file__).with_name("data")
+FILES: list[dict[str, Any]] = table(__file__, "file")
+PACKED = {"gz": gzip.compress, "zst": zstandard.compress}
+
+
+def name_of(case: dict[str, Any]) -> str:
+    extra = [case.get(key, "") for key in ("encode", "pack", "called")]
+    return " ".join([case["file"], *filter(None, extra), *case.get("sheets", ())])
+
+
+def make(case: dict[str, Any], folder: Path) -> Path:
+    """The file as the case wants it, in `folder`."""
+    source, pack = DATA / case["file"], case.get("pack", "")
+    path = folder / case.get("called", source.name)
+    if source.is_dir():
+        shutil.copytree(source, path)
+    elif pack == "xlsx":
+        path = path.with_suffix(".xlsx")
+        write_book(path, source, case.get("sheets", ["Sheet1"]))
+    elif pack in ("parquet", "arrow"):
+        rows = pyarrow.Table.from_pylist(list(map(json.loads, source.open(encoding="utf-8"))))
+        path = path.with_suffix(f".{pack}")
+        if pack == "parquet":
+            parquet.write_table(rows, path)
+        else:
+            with pyarrow.ipc.new_stream(path, rows.schema) as stream:
+                stream.write_table(rows)
+    else:
+        text = source.read_bytes()
+        if case.get("encode"):
+            text = text.decode().encode(case["encode"])
+        path = path.with_name(path.name + f".{pack}" * bool(pack))
+        path.write_bytes(PACKED.get(pack, bytes)(text))
+    return path
+
+
+def write_book(path: Path, source: Path, sheets: list[str]) -> None:
+    """A workbook as other programs write it. Its rows go to the first sheet, or are dealt out to
+    several that are named as splits."""
+    read = read_csv(text_file(source))
+    first, *_ = source.read_text("utf-8").splitlines()
+    cells = [first.split(","), *([*row.values.values()] for row in read.rows)]
+    if first.startswith(","):
+        cells = [cells[0], *([n, *row] for n, row in enumerate(cells[1:]))]
+    parts = {name: cells if name == sheets[0] else [["see the other"]] for name in sheets if name}
+    if "train" in sheets:
+        parts = {"train": [cells[0], *cells[1:13]], "test": [cells[0], *cells[13:]]}
+    if "" in sheets:
+        parts = {name: [] for name in parts}
+    kind, rel = (
+        "application/vnd.openxmlformats-officedocument.spreadsheetml",
+        "http://schemas.openxmlformats.org",
+    )
+    main, office = f"{rel}/spreadsheetml/2006/main", f"{rel}/officeDocument/2006/relationships"
+    with zipfile.ZipFile(path, "w") as book:
+        types = "".join(
+            f'<Override PartName="/xl/worksheets/s{n}.xml" ContentType="{kind}.worksheet+xml"/>'
+            for n in range(len(parts))
+        )
+        book.writestr(
+            "[Content_Types].xml",
+            f'<Types xmlns="{rel}/package/2006/content-types"><Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/><Override PartName="/xl/workbook.xml" ContentType="{kind}.sheet.main+xml"/>{types}</Types>',
+        )
+        book.writestr(
+            "_rels/.rels",
+            f'<Relationships xmlns="{rel}/package/2006/relationships"><Relationship Id="r" Type="{office}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+        )
+        sheets_xml = "".join(
+            f'<sheet name="{name}" sheetId="{n + 1}" r:id="r{n}"/>' for n, name in enumerate(parts)
+        )
+        book.writestr(
+            "xl/workbook.xml",
+            f'<workbook xmlns="{main}" xmlns:r="{office}"><sheets>{sheets_xml}</sheets></workbook>',
+        )
+        links = "".join(
+            f'<Relationship Id="r{n}" Type="{office}/worksheet" Target="worksheets/s{n}.xml"/>'
+            for n in range(len(parts))
+        )
+        book.writestr(
+            "xl/_rels/workbook.xml.rels",
+            f'<Relationships xmlns="{rel}/package/2006/relationships">{links}</Relationships>',
+        )
+        for number, rows in enumerate(parts.values()):
+            lines = "".join(f"<row>{''.join(map(cell, row))}</row>" for row in rows)
+            book.writestr(
+                f"xl/worksheets/s{number}.xml",
+                f'<worksheet xmlns="{main}"><sheetData>{lines}</sheetData></worksheet>',
+            )
+
+
+def cell(value: object) -> str:
+    if isinstance(value, int):
+        return f"<c><v>{value}</v></c>"
+    return f'<c t="inlineStr"><is><t>{escape(str(value or ""))}</t></is></c>'
+
+
+@pytest.mark.parametrize("case", FILES, ids=name_of)
+def test_a_file_becomes_the_task_that_a_practitioner_wants(
+    tmp_path: Path, case: dict[str, Any]
+) -> None:
+    path = make(case, tmp_path)
+    result = pco("init", "mine", "--from", path.name, "--yes", cwd=tmp_path)
+    if "refuse" in case:
+        result.error(2)
+        assert any(part in result.err for part in case["refuse"].split("|"))
+        assert not (tmp_path / "mine").exists()
+        return
+    assert result.code == 0, result.err
+    tree = tomllib.loads((tmp_path / "mine/pco.toml").read_text("utf-8"))
+    dataset = load_settings(load_config(tree).data, tmp_path / "mine")
+    targets = {e.input: e.target for _, part in dataset.items() for e in part}
+    assert targets.get(case["input"], list(targets)[:2]) == case["target"]
+    assert len(dataset) <= case["rows"] and tree["data"].get("form", "") == case.get("form", "")
+    reward = tree["reward"] if isinstance(tree["reward"], str) else tree["reward"]["kind"]
+    assert reward == case.get("reward", reward)
+    assert tree["data"].get("header", True) is case.get("header", True)
+    assert case.get("note", "") in result.out
+    if "splits" in case:
+        assert [len(part) for _, part in dataset.items()] == case["splits"]
+    if "id" in case:
+        assert case["id"] in {e.id for _, part in dataset.items() for e in part}
