@@ -366,7 +366,7 @@ def test_a_text_in_two_encodings_is_placed(tmp_path: Path) -> None:
 def test_paths(tmp_path: Path) -> None:
     (tmp_path / "tickets.jsonl").write_text(GOOD)
     refused(tmp_path / "tikets.jsonl", "no file at .*did you mean 'tickets.jsonl'")
-    (tmp_path / "data.xlsx").write_text("")
+    (tmp_path / "data.docx").write_text("")
     refused(tmp_path / "data.docx", "cannot tell the format")
     refused(tmp_path, "no train, val or test file")
     (tmp_path / "train.jsonl").write_text(GOOD)

@@ -22,6 +22,7 @@ from tests.build.cli import pco
 
 DATA = Path(__file__).with_name("data")
 FILES: list[dict[str, Any]] = table(__file__, "file")
+BOOK: Any = table(__file__, "book")
 PACKED = {"gz": gzip.compress, "zst": zstandard.compress}
 
 
@@ -40,7 +41,9 @@ def make(case: dict[str, Any], folder: Path) -> Path:
         path = path.with_suffix(".xlsx")
         write_book(path, source, case.get("sheets", ["Sheet1"]))
     elif pack in ("parquet", "arrow"):
-        rows = pyarrow.Table.from_pylist(list(map(json.loads, source.open(encoding="utf-8"))))
+        rows = pyarrow.Table.from_pylist(
+            list(map(json.loads, source.read_text("utf-8").splitlines()))
+        )
         path = path.with_suffix(f".{pack}")
         if pack == "parquet":
             parquet.write_table(rows, path)
@@ -69,45 +72,18 @@ def write_book(path: Path, source: Path, sheets: list[str]) -> None:
         parts = {"train": [cells[0], *cells[1:13]], "test": [cells[0], *cells[13:]]}
     if "" in sheets:
         parts = {name: [] for name in parts}
-    kind, rel = (
-        "application/vnd.openxmlformats-officedocument.spreadsheetml",
-        "http://schemas.openxmlformats.org",
-    )
-    main, office = f"{rel}/spreadsheetml/2006/main", f"{rel}/officeDocument/2006/relationships"
+    names, numbers = list(parts), range(len(parts))
+    texts: dict[str, str] = {
+        "types": "".join(BOOK["type"].format(n=n) for n in numbers),
+        "sheets": "".join(BOOK["sheet"].format(n=n, id=n + 1, name=names[n]) for n in numbers),
+        "links": "".join(BOOK["link"].format(n=n) for n in numbers),
+    }
     with zipfile.ZipFile(path, "w") as book:
-        types = "".join(
-            f'<Override PartName="/xl/worksheets/s{n}.xml" ContentType="{kind}.worksheet+xml"/>'
-            for n in range(len(parts))
-        )
-        book.writestr(
-            "[Content_Types].xml",
-            f'<Types xmlns="{rel}/package/2006/content-types"><Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/><Override PartName="/xl/workbook.xml" ContentType="{kind}.sheet.main+xml"/>{types}</Types>',
-        )
-        book.writestr(
-            "_rels/.rels",
-            f'<Relationships xmlns="{rel}/package/2006/relationships"><Relationship Id="r" Type="{office}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
-        )
-        sheets_xml = "".join(
-            f'<sheet name="{name}" sheetId="{n + 1}" r:id="r{n}"/>' for n, name in enumerate(parts)
-        )
-        book.writestr(
-            "xl/workbook.xml",
-            f'<workbook xmlns="{main}" xmlns:r="{office}"><sheets>{sheets_xml}</sheets></workbook>',
-        )
-        links = "".join(
-            f'<Relationship Id="r{n}" Type="{office}/worksheet" Target="worksheets/s{n}.xml"/>'
-            for n in range(len(parts))
-        )
-        book.writestr(
-            "xl/_rels/workbook.xml.rels",
-            f'<Relationships xmlns="{rel}/package/2006/relationships">{links}</Relationships>',
-        )
-        for number, rows in enumerate(parts.values()):
+        for name, text in BOOK["files"].items():
+            book.writestr(name, text.format(**texts))
+        for n, rows in enumerate(parts.values()):
             lines = "".join(f"<row>{''.join(map(cell, row))}</row>" for row in rows)
-            book.writestr(
-                f"xl/worksheets/s{number}.xml",
-                f'<worksheet xmlns="{main}"><sheetData>{lines}</sheetData></worksheet>',
-            )
+            book.writestr(f"xl/worksheets/s{n}.xml", BOOK["rows"].format(rows=lines))
 
 
 def cell(value: object) -> str:

@@ -21,15 +21,7 @@ import zstandard
 
 from promptcodebook.base.text import json_decoder, parse_json
 from promptcodebook.data.forms import terms
-from promptcodebook.data.table import (
-    SourceRow,
-    Table,
-    check_header,
-    numbered,
-    plain,
-    row_fault,
-    table_of,
-)
+from promptcodebook.data.table import SourceRow, Table, check_header, plain, row_fault, table_of
 from promptcodebook.errors import DataError, import_extra
 
 _HEAD = 1 << 20  # characters of a CSV file by which its delimiter and quotation marks are found
@@ -47,12 +39,9 @@ _SAMPLE = 1 << 16  # bytes of lines that are not ASCII by which an encoding is f
 def _reading(path: Path) -> Generator[None]:
     try:
         yield
-    except OSError as error:
-        reason = error.strerror or error
-        raise DataError(f"cannot read {path}: {reason}", hint="check the path") from None
-    except (EOFError, zlib.error, zstandard.ZstdError) as error:
-        hint = "check that the file is complete"
-        raise DataError(f"cannot decompress {path}: {error}", hint=hint) from None
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"cannot read {path}: {reason}", hint="check the file") from None
 
 
 def _open_bytes(path: Path) -> IO[bytes]:
@@ -150,10 +139,11 @@ def _encoding_of(odd: bytes, path: Path) -> str:
 
 
 def ending_of(path: Path) -> str:
-    """The ending that a file without a usual one should have, by its first line: .json, .tsv or ''
-    for neither."""
-    first = next((line for _, line in text_file(path).lines()), "")
-    return ".json" if first.lstrip()[:1] in ("{", "[") else ".tsv" if "\t" in first else ""
+    """The ending that a file without a usual one should have, by its first lines; '' = no idea."""
+    first = "".join(line for _, line in islice(text_file(path).lines(), 2))
+    if first.lstrip()[:1] in ("{", "["):
+        return ".json"
+    return ".tsv" if "\t" in first else ".csv" if _delimiter_of(first) else ""
 
 
 def read_texts(folder: Path) -> Table:
@@ -323,7 +313,7 @@ def _csv_form(file: TextFile, delimiter: str) -> tuple[str, Literal[0, 3]]:
         head.append(line)
         if (length := length + len(line)) > _HEAD:
             break
-    delimiter = delimiter or _delimiter_of("".join(head))
+    delimiter = delimiter or _delimiter_of("".join(head)) or ","
     if delimiter == "\t" and len({line.count("\t") for line in head if line.strip()}) == 1:
         try:
             rows = list(csv.reader(head, delimiter="\t", strict=True))
@@ -336,9 +326,9 @@ def _csv_form(file: TextFile, delimiter: str) -> tuple[str, Literal[0, 3]]:
 
 
 def _delimiter_of(text: str) -> str:
-    """The mark that splits the header into the most columns, the first record likewise; a comma
-    where none does, so that errors name the usual form."""
-    best, most = ",", 1
+    """The mark that splits the header into the most columns, the first record likewise; '' = none
+    does."""
+    best, most = "", 1
     for mark in ",;\t|":
         lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
         try:
@@ -515,4 +505,7 @@ def read_arrow(path: Path) -> Table:
     except (OSError, arrow.ArrowException) as error:
         what = f"cannot read {path} as Arrow: {error}"
         raise DataError(what, hint="check that the file is complete") from None
-    return numbered(path.name, check_header(table.column_names, str(path)), table.to_pylist())
+    columns = check_header(table.column_names, str(path))
+    places = ((f"{path} row {number}", row) for number, row in enumerate(table.to_pylist(), 1))
+    rows = (SourceRow(at, {name: plain(row[name]) for name in columns}) for at, row in places)
+    return Table(path.name, columns, tuple(rows))

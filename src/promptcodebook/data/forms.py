@@ -9,9 +9,8 @@ import string
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cache, partial
+from functools import cache
 from importlib import resources
 from itertools import islice
 from typing import Any, cast
@@ -35,71 +34,49 @@ def terms() -> Mapping[str, Any]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """One form, as forms.toml explains it."""
-
-    when: str
-    unnest: Sequence[str] = ()
-    columns: Mapping[str, str] = field(default_factory=dict[str, str])
-    settings: Mapping[str, str] = field(default_factory=dict[str, str])
-    note: str = ""
-
-
-@cache
-def forms() -> Mapping[str, Form]:
-    """All forms by name, those that are recognised first at the front."""
-    return {name: Form(**tree) for name, tree in terms()["form"].items()}
-
-
 def recognise(rows: Sequence[SourceRow]) -> str:
     """The name of the form that the rows have; '' = none that we know."""
-    trees = [_tree(row.values) for row in rows[:_LOOKED_AT]]
-    fits = (name for name, f in forms().items() if all(_search(f.when, tree) for tree in trees))
-    return next(fits, "") if trees else ""
+    trees = [_tree(row) for row in rows[:_LOOKED_AT]]
+    known: Mapping[str, Any] = terms()["form"] if trees else {}
+    fits = (name for name, f in known.items() if all(_search(f["when"], tree) for tree in trees))
+    return next(fits, "")
 
 
 def in_form(tables: Mapping[str, Table], name: str) -> dict[str, Table]:
     """The tables, by their splits, with the columns and settings of a form; AUTO = of the one that
-    their rows show. Raises DataError when the form is unknown, and when choices and answers do not
+    their rows show, if it finds references. Raises DataError when the form is unknown, and when choices and answers do not
     fit together."""
-    name = recognise(next(iter(tables.values())).rows) if name == AUTO else name
+    auto = name == AUTO
+    name = recognise(next(iter(tables.values())).rows) if auto else name
+    known: Mapping[str, Any] = terms()["form"]
     if not name:
         return dict(tables)
-    form = forms().get(name)
-    if form is None:
-        hint = f"the forms are {', '.join(forms())}"
-        raise DataError(f"unknown form {name!r}{did_you_mean(name, forms())}", hint=hint)
+    if name not in known:
+        hint = f"the forms are {', '.join(known)}"
+        raise DataError(f"unknown form {name!r}{did_you_mean(name, known)}", hint=hint)
+    form: Mapping[str, Any] = {"unnest": (), "columns": {}, "settings": {}} | known[name]
     parts = {
-        split: [row for outer in table.rows for row in _unnested(outer, form.unnest)]
+        split: [inner for row in table.rows for inner in _unnested(row, form["unnest"])]
         for split, table in tables.items()
     }
     rows = [row for part in parts.values() for row in part]
-    added = [_columns(row, form) for row in rows]
-    if "choices" in form.columns:
-        added = _lettered([SourceRow(row.where, new) for row, new in zip(rows, added, strict=True)])
-    rows = [
-        SourceRow(row.where, {**row.values, **new}) for row, new in zip(rows, added, strict=True)
-    ]
-    names = tuple(dict.fromkeys(column for row in rows for column in row.values))
-    settings = dict(form.settings)
-    for key in ("target", "id", "split"):
-        cells = [row.values.get(settings.get(key, "")) for row in rows]
-        kinds = len({str(cell) for cell in cells if cell is not None})
-        if kinds < {"target": 1, "id": len(rows), "split": 2}[key]:
+    added = [_columns(row, form["columns"]) for row in rows]
+    if "choices" in form["columns"]:
+        added = _lettered(rows, added)
+    rows = [SourceRow(r.where, {**r.values, **new}) for r, new in zip(rows, added, strict=True)]
+    settings: dict[str, str] = dict(form["settings"])
+    for key, least in {"target": 1, "id": len(rows), "split": 2}.items():
+        cells = {str(row.values.get(settings.get(key, ""))) for row in rows} - {"None"}
+        if len(cells) < least:  # an id must be each row's own, and splits several
             settings.pop(key, None)
-    remaining = iter(rows)
-    return {
-        split: replace(
-            table,
-            columns=names,
-            rows=tuple(islice(remaining, len(parts[split]))),
-            notes=(*table.notes, *filter(None, [form.note])),
-            form=name,
-            settings=settings,
-        )
-        for split, table in tables.items()
-    }
+    if auto and "target" not in settings:
+        return dict(tables)
+    columns, rest = tuple(dict.fromkeys(c for row in rows for c in row.values)), iter(rows)
+    out = dict[str, Table]()
+    for split, table in tables.items():
+        part, notes = tuple(islice(rest, len(parts[split]))), (*table.notes, *form.get("notes", ()))
+        out[split] = Table(table.name, columns, part, notes, table.header, name, settings)
+    return out
 
 
 def _unnested(row: SourceRow, path: Sequence[str]) -> Iterator[SourceRow]:
@@ -113,15 +90,15 @@ def _unnested(row: SourceRow, path: Sequence[str]) -> Iterator[SourceRow]:
         yield from _unnested(deeper, path[1:])
 
 
-def _columns(row: SourceRow, form: Form) -> dict[str, object]:
-    tree = _tree(row.values)
-    found = {name: _search(expression, tree) for name, expression in form.columns.items()}
+def _columns(row: SourceRow, columns: Mapping[str, str]) -> dict[str, object]:
+    tree = _tree(row)
+    found = {name: _search(expression, tree) for name, expression in columns.items()}
     return {name: None if value is False else value for name, value in found.items()}
 
 
-def _tree(values: Mapping[str, object]) -> dict[str, object]:
-    """A row with the cells that hold JSON, or a Python list, unpacked."""
-    return {name: _unpacked(value) for name, value in values.items()}
+def _tree(row: SourceRow) -> dict[str, object]:
+    """A row's values, with the cells that hold JSON or a Python list unpacked."""
+    return {name: _unpacked(value) for name, value in row.values.items()}
 
 
 def _unpacked(value: object) -> object:
@@ -152,19 +129,20 @@ def _options() -> Any:
     import jmespath
     from jmespath import functions
 
-    class Functions(functions.Functions):
-        pass
-
-    own = {
-        name: {"function": function, "signature": [{"types": list[str]()}] * count}
-        for name, (function, count) in _FUNCTIONS.items()
-    }
-    Functions.FUNCTION_TABLE = {**functions.Functions.FUNCTION_TABLE, **own}
-    return jmespath.Options(custom_functions=Functions())
+    known = dict[str, Any]()
+    for function in (_pick, _omit, _under, _only, _prose, _chat, _words, _cut):
+        anything = [{"types": list[str]()}] * (function.__code__.co_argcount - 1)
+        known[f"_func{function.__name__}"] = cast("Any", functions.signature)(*anything)(function)
+    own = type("Functions", (functions.Functions,), known)
+    return jmespath.Options(custom_functions=own())
 
 
-def _picked(_: object, tree: Mapping[str, object], names: Sequence[str], wanted: bool) -> object:
-    return {k: v for k, v in tree.items() if any(fnmatchcase(k, n) for n in names) is wanted}
+def _pick(_: object, tree: Mapping[str, object], names: Sequence[str]) -> object:
+    return {k: v for k, v in tree.items() if any(fnmatchcase(k, name) for name in names)}
+
+
+def _omit(_: object, tree: Mapping[str, object], names: Sequence[str]) -> object:
+    return {k: v for k, v in tree.items() if not any(fnmatchcase(k, name) for name in names)}
 
 
 def _under(_: object, tree: Mapping[str, object], heads: Sequence[str]) -> object:
@@ -202,19 +180,6 @@ def _cut(_: object, text: str, pattern: str) -> object:
     return match and match[1]
 
 
-# By name, with the number of their arguments; the first is the library's.
-_FUNCTIONS: Mapping[str, tuple[Callable[..., object], int]] = {
-    "pick": (partial(_picked, wanted=True), 2),
-    "omit": (partial(_picked, wanted=False), 2),
-    "under": (_under, 2),
-    "only": (_only, 1),
-    "prose": (_prose, 1),
-    "chat": (_chat, 1),
-    "words": (_words, 1),
-    "cut": (_cut, 2),
-}
-
-
 # --- choices
 
 
@@ -226,25 +191,26 @@ _READINGS: Mapping[str, Callable[[str, Sequence[str], Sequence[str]], int]] = {
 }
 
 
-def _lettered(rows: Sequence[SourceRow]) -> list[dict[str, object]]:
-    """The rows' other columns, with `choices_text`, a line for each choice, and `letter`, that of
-    the right one. `key` names it by its letter (or mark), text or number; all rows together show
-    which. Raises DataError where none of these fits, or several that differ."""
-    faults = {reading: list[str]() for reading in _READINGS}
+def _lettered(
+    rows: Sequence[SourceRow], added: Sequence[Mapping[str, Any]]
+) -> list[dict[str, object]]:
+    """The added columns with `choices_text`, a line for each choice, and `letter`, that of the
+    right one. `key` names it by its letter (or mark), text or number; all rows together show which.
+    Raises DataError where none of these fits, or several that differ."""
+    faults, texts = {reading: list[str]() for reading in _READINGS}, list[str]()
     found = {reading: list[str | None]() for reading in _READINGS}
-    texts = list[str]()
-    for row in rows:
-        choices = [str(each).strip() for each in cast("Any", row.values["choices"]) or ()]
-        marks = [str(each).upper() for each in cast("Any", row.values.get("marks")) or _LETTERS]
-        key = str("" if (cell := row.values["key"]) is None else cell).strip()
+    for row, new in zip(rows, added, strict=True):
+        choices = [str(each).strip() for each in new["choices"] or ()]
+        marks = [str(each).upper() for each in new.get("marks") or _LETTERS]
+        key = "" if new["key"] is None else str(new["key"]).strip()
         for reading, place_of in _READINGS.items():
             place = -1
             with suppress(ValueError):
                 place = place_of(key, choices, marks)
-            unknown = key in ("", "-1")  # as test splits have it
-            if not (unknown or 0 <= place < len(choices)):
+            known = key not in ("", "-1")  # as test splits have it
+            if known and not 0 <= place < len(choices):
                 faults[reading].append(f"{row.where}: the answer {key!r}")
-            found[reading].append(None if unknown else _LETTERS[place])
+            found[reading].append(_LETTERS[place] if known else None)
         lines = zip(_LETTERS, (_OWN_MARK.sub("", choice) for choice in choices), strict=False)
         texts.append("\n".join(f"{letter}) {choice}" for letter, choice in lines))
     fitting = {tuple(found[reading]): reading for reading in _READINGS if not faults[reading]}
@@ -254,8 +220,6 @@ def _lettered(rows: Sequence[SourceRow]) -> list[dict[str, object]]:
     if len(fitting) > 1:
         what = f"the answers can be read as {' and as '.join(fitting.values())}"
         raise row_fault(rows[0].where, what, "write the letter of the right choice instead")
-    return [
-        {k: v for k, v in row.values.items() if k not in ("choices", "marks", "key")}
-        | {"choices_text": text, "letter": letter}
-        for row, text, letter in zip(rows, texts, next(iter(fitting)), strict=True)
-    ]
+    kept = [{k: v for k, v in new.items() if k not in ("choices", "marks", "key")} for new in added]
+    letters = zip(kept, texts, next(iter(fitting)), strict=True)
+    return [{**new, "choices_text": text, "letter": letter} for new, text, letter in letters]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -83,16 +84,19 @@ def load(
         raise DataError(what, hint="of train, val and test, such as fractions = [0.5, 0.25, 0.25]")
     shares: dict[Split, float] = dict(zip(SPLITS, parts, strict=True))
     tables = read_source(source, form=form, header=header)
-    first = tables if isinstance(tables, tabular.Table) else next(iter(tables.values()))
-    columns = tabular.Columns(input, target, messages or None, id or None, split or None)
-    columns = _columns_of(first, columns)
-    if isinstance(tables, tabular.Table):
-        given, title = _from_one(tables, columns), tables.name
-        name = name or _bare(title).stem
-    else:
-        given = _from_splits(tables, columns)
-        is_path = isinstance(source, str | os.PathLike)
-        name = title = name or (Path(cast("str", source)).name if is_path else "data")
+    named = tabular.Columns(input, target, messages or None, id or None, split or None)
+    columns = _columns_of(_first(tables), named)
+    try:
+        if isinstance(tables, tabular.Table):
+            given, title = _from_one(tables, columns), tables.name
+            name = name or _bare(title).stem
+        else:
+            given = _from_splits(tables, columns)
+            is_path = isinstance(source, str | os.PathLike)
+            name = title = name or (Path(cast("str", source)).name if is_path else "data")
+    except tabular.MissingColumn as error:
+        error.hint += _advice(cast("object", source), form)
+        raise
     if isinstance(given, tuple):
         splits = draw_splits(given, shares, seed, title)
     else:
@@ -123,14 +127,26 @@ def load_settings(settings: DataSettings, base: Path, *, allow_overlap: bool = F
     return load(source, **same, target=target, seed=seed, allow_overlap=allow_overlap)
 
 
+def _first(tables: tabular.Table | Mapping[Split, tabular.Table]) -> tabular.Table:
+    return tables if isinstance(tables, tabular.Table) else next(iter(tables.values()))
+
+
+def _advice(source: object, form: str) -> str:
+    """What to set where a named column is missing because of the form of the rows."""
+    with suppress(DataError):
+        table = _first(read_source(source, form=form or forms.AUTO, header=None))
+        known = f'; its rows look like {table.form}: form = "{table.form}"' if table.form else ""
+        return known + "; its first line looks like a row: header = false" * (table.header is False)
+    return ""
+
+
 def _columns_of(table: tabular.Table, columns: tabular.Columns) -> tabular.Columns:
     """The columns that are named, those left at their defaults by the form of the rows."""
-    default, changes = tabular.Columns(), dict[str, Any]()
-    if table.form:
-        changes = {n: table.settings.get(n) for n in ("input", "target", "id", "split")}
-        changes["input"] = changes["input"] or default.input
-    kept = {n: v for n, v in changes.items() if getattr(columns, n) == getattr(default, n)}
-    return replace(columns, **kept)
+    default = tabular.Columns()
+    known: Mapping[str, str | None] = {"target": None, **table.settings} if table.form else {}
+    names = ("input", "target", "id", "split")
+    kept = {n: known[n] for n in names if n in known and getattr(columns, n) == getattr(default, n)}
+    return replace(columns, **cast("dict[str, Any]", kept))
 
 
 def _from_one(

@@ -50,6 +50,10 @@ class Table:
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+class MissingColumn(DataError):
+    """A column that is named is not there."""
+
+
 def row_fault(where: str, what: str, hint: str) -> DataError:
     return DataError(f"{where}: {what}", hint=hint)
 
@@ -133,7 +137,7 @@ def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple
     for option, name in wanted:
         if name is not None and name not in table.columns:
             there = ", ".join(map(repr, table.columns)) or "none"
-            raise DataError(
+            raise MissingColumn(
                 f"{table.name} has no column {name!r}{did_you_mean(name, table.columns)}",
                 hint=f"its columns are {there}: set data.{option} ({option}= in Python) to one"
                 + (" or, without references, to none (None)" if option == "target" else ""),

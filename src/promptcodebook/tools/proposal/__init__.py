@@ -122,7 +122,7 @@ def propose(
     seen, in words. `given` holds input, target, reward and lm, None = our guess, confirmed unless
     `yes`; `agent` the settings of an agent, if there is one. Raises ConfigError when a setting is
     wrong, DataError when the file is."""
-    tables = read_source(source, form="auto", header=header)
+    tables = read_source(source, form=given["form"] or "", header=header)
     first = next(iter(tables.values())) if isinstance(tables, Mapping) else tables
     separate = isinstance(tables, Mapping)
     rows = [row for table in (tables.values() if separate else [tables]) for row in table.rows]
