@@ -1,6 +1,7 @@
 """Each file of the gallery, from `pco init --from` to what training reads."""
 
 import gzip
+import io
 import json
 import shutil
 import tomllib
@@ -15,8 +16,9 @@ import zstandard
 from pyarrow import parquet
 
 from promptcodebook.config import load_config
-from promptcodebook.data import load_settings
+from promptcodebook.data import load, load_settings
 from promptcodebook.data.files import read_csv, text_file
+from promptcodebook.errors import DataError
 from tests.build.cases import table
 from tests.build.cli import pco
 
@@ -117,3 +119,45 @@ def test_a_file_becomes_the_task_that_a_practitioner_wants(
         assert [len(part) for _, part in dataset.items()] == case["splits"]
     if "id" in case:
         assert case["id"] in {e.id for _, part in dataset.items() for e in part}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [c for c in FILES if "refuse" not in c], ids=name_of)
+def test_a_file_leads_to_a_report(tmp_path: Path, case: dict[str, Any]) -> None:
+    path, folder = make(case, tmp_path), tmp_path / "mine"
+    words = ("init", "mine", "--from", path.name, "--yes", "--lm", "simulated")
+    assert pco(*words, cwd=tmp_path).code == 0
+    for words, codes in (
+        (("doctor",), {0}),
+        (("train", "--budget", "120calls"), {0, 3}),  # 3: the budget is reached
+        (("report", "last", "-o", "report.html"), {0}),
+    ):
+        result = pco(*words, cwd=folder)
+        assert result.code in codes, (words, result.out, result.err)
+    assert "simulated" in (folder / "report.html").read_text("utf-8")
+
+
+def test_standard_input_is_kept_beside_the_configuration(tmp_path: Path) -> None:
+    text = io.TextIOWrapper(io.BytesIO((DATA / "umlauts.tsv").read_text("utf-8").encode("utf-16")))
+    result = pco("init", "mine", "--from", "-", "--yes", cwd=tmp_path, stdin=text)
+    assert result.code == 0, result.err
+    tree = tomllib.loads((tmp_path / "mine/pco.toml").read_text("utf-8"))
+    assert tree["data"]["path"] == "data.txt"
+    assert len(load_settings(load_config(tree).data, tmp_path / "mine")) == 24
+    empty = io.TextIOWrapper(io.BytesIO())
+    pco("init", "none", "--from", "-", "--yes", cwd=tmp_path, stdin=empty).error(2, "is empty")
+
+
+def test_a_missing_column_names_what_the_rows_look_like(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        load(DATA / "alpaca.json")
+    assert caught.value.hint.endswith('its rows look like alpaca: form = "alpaca"')
+    with pytest.raises(DataError) as caught:
+        load(DATA / "no_header.csv", input="text")
+    assert caught.value.hint.endswith("its first line looks like a row: header = false")
+    with pytest.raises(DataError, match="unknown form 'sqad'.*did you mean 'squad'"):
+        load(DATA / "squad.json", form="sqad")
+    checked = pco("data", "check", str(DATA / "squad2.json"), cwd=tmp_path)
+    assert "read  form squad" in checked.out and "'unanswerable'" in checked.out, checked.out
+    named = load(DATA / "squad.json", form="squad", input="question")
+    assert named.train[0].input.endswith("?") and named.train[0].id.startswith("q")

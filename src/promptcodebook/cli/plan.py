@@ -241,6 +241,7 @@ def _check_text(checked: DataCheck, warnings: Sequence[str]) -> str:
     ]
     lines = [f"{checked.name}: {sum(checked.counts.values())} examples", ""]
     lines += [columns(splits), "", columns(found), ""]
+    lines += [f"read  {printable(note)}" for note in checked.notes]
     lines += [f"warn  {printable(warning)}" for warning in warnings]
     lines += [f"fail  {leak} have the same input" for leak in checked.overlaps[:_SHOWN]]
     if (more := len(checked.overlaps) - _SHOWN) > 0:

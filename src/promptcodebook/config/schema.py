@@ -248,7 +248,7 @@ class DataSettings(Group):
     form: str = ""
     """A published form of the rows, such as squad; it names the columns left at their defaults."""
     header: bool = True
-    """Whether the first line of a CSV file or a sheet names the columns; else `column 1`, ..."""
+    """Whether the first line of a CSV file or a sheet names the columns."""
 
 
 class UserCode(Group):

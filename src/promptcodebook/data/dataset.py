@@ -33,13 +33,15 @@ class Dataset:
 
     - `train`, `val`, `test`: the examples of each split, in order.
     - `name`: what messages and reports call the data ("data").
-    - `input`: the column or template that inputs were read from; a policy reads columns by it."""
+    - `input`: the column or template that inputs were read from; a policy reads columns by it.
+    - `notes`: what was done to read them, in words."""
 
     train: tuple[Example, ...]
     val: tuple[Example, ...]
     test: tuple[Example, ...]
     name: str = "data"
     input: str = "input"
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{len(examples)} {name}" for name, examples in self.items())
@@ -200,6 +202,7 @@ class DataCheck:
     missing_targets: Mapping[str, int]
     lengths: Mapping[str, InputLengths]
     conflicts: tuple[Conflict, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -258,6 +261,7 @@ def examine(dataset: Dataset) -> DataCheck:
         missing_targets={s: sum(e.target is None for e in es) for s, es in splits.items()},
         lengths=lengths,
         conflicts=tuple(_conflicts(again)),
+        notes=dataset.notes,
     )
 
 

@@ -91,32 +91,33 @@ def _by_hand(path: Path, encoding: str = "WINDOWS-1252") -> str:
     return f"iconv -f {encoding} -t UTF-8 {path}"
 
 
-def text_file(path: Path) -> TextFile:
-    """Finds the encoding: UTF-8, UTF-16 with its mark, or by what is not ASCII. Raises DataError
-    when the file cannot be read, is no text, or mixes encodings."""
-    ascii_only, odd = True, bytearray()
+def text_file(path: Path, *, utf8: bool = False) -> TextFile:
+    """Finds the encoding: UTF-8, UTF-16 with its mark, or (unless it must be `utf8`) by the lines
+    that are neither. Raises DataError when the file cannot be read, is no text, or is UTF-8 for the
+    most part."""
+    fault, odd, lines, valid = None, bytearray(), 0, 0
     with _reading(path), _open_bytes(path) as file:
         for number, raw in enumerate(file, start=1):
-            if number == 1 and raw[:2] in _UTF16:
+            if number == 1 and raw[:2] in _UTF16 and not utf8:
                 return TextFile(path, "utf-16")
             if b"\0" in raw[:_SAMPLE]:
-                big = raw.find(b"\0") % 2 == 0
-                encoding = f"UTF-16{'BE' if big else 'LE'}"
+                encoding = "UTF-16LE" if raw.find(b"\0") % 2 else "UTF-16BE"
                 what = f"zero bytes: {encoding} text without a byte order mark, or no text at all"
                 raise row_fault(f"{path}:{number}", what, _by_hand(path, encoding))
             if raw.isascii():
                 continue
             try:
                 raw.decode("utf-8-sig")
-                ascii_only &= bool(odd)
+                valid += 1
             except UnicodeDecodeError as error:
-                if not ascii_only:  # most of it is UTF-8, so no other encoding is right
-                    at, byte = error.start + 1, error.object[error.start]
-                    what = f"byte {at} of the line (0x{byte:02x}) is not UTF-8"
-                    raise row_fault(f"{path}:{number}", what, _by_hand(path)) from None
-                odd += raw
+                at, byte = error.start + 1, error.object[error.start]
+                what = f"byte {at} of the line (0x{byte:02x}) is not UTF-8"
+                fault = fault or row_fault(f"{path}:{number}", what, _by_hand(path))
+                odd, lines = odd + raw, lines + 1
             if len(odd) > _SAMPLE:
                 break
+    if fault and (utf8 or valid >= lines):
+        raise fault
     return TextFile(path, _encoding_of(bytes(odd), path) if odd else "utf-8-sig")
 
 
@@ -157,9 +158,9 @@ def read_texts(folder: Path) -> Table:
 # --- JSON and YAML
 
 
-def jsonl_records(path: Path) -> Iterator[SourceRow]:
+def jsonl_records(path: Path, *, utf8: bool = False) -> Iterator[SourceRow]:
     """One JSON object a line; blank lines are skipped."""
-    return _objects(text_file(path))
+    return _objects(text_file(path, utf8=utf8))
 
 
 def _objects(file: TextFile) -> Iterator[SourceRow]:

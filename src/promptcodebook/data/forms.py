@@ -44,8 +44,8 @@ def recognise(rows: Sequence[SourceRow]) -> str:
 
 def in_form(tables: Mapping[str, Table], name: str) -> dict[str, Table]:
     """The tables, by their splits, with the columns and settings of a form; AUTO = of the one that
-    their rows show, if it finds references. Raises DataError when the form is unknown, and when choices and answers do not
-    fit together."""
+    their rows show, if it finds references. Raises DataError when the form is unknown, and when
+    choices and answers do not fit together."""
     auto = name == AUTO
     name = recognise(next(iter(tables.values())).rows) if auto else name
     known: Mapping[str, Any] = terms()["form"]
@@ -54,7 +54,9 @@ def in_form(tables: Mapping[str, Table], name: str) -> dict[str, Table]:
     if name not in known:
         hint = f"the forms are {', '.join(known)}"
         raise DataError(f"unknown form {name!r}{did_you_mean(name, known)}", hint=hint)
-    form: Mapping[str, Any] = {"unnest": (), "columns": {}, "settings": {}} | known[name]
+    form: Mapping[str, Any] = {"unnest": (), "columns": {}, "settings": {}, "notes": ()} | known[
+        name
+    ]
     parts = {
         split: [inner for row in table.rows for inner in _unnested(row, form["unnest"])]
         for split, table in tables.items()
@@ -74,7 +76,10 @@ def in_form(tables: Mapping[str, Table], name: str) -> dict[str, Table]:
     columns, rest = tuple(dict.fromkeys(c for row in rows for c in row.values)), iter(rows)
     out = dict[str, Table]()
     for split, table in tables.items():
-        part, notes = tuple(islice(rest, len(parts[split]))), (*table.notes, *form.get("notes", ()))
+        part, notes = (
+            tuple(islice(rest, len(parts[split]))),
+            (*table.notes, f"form {name}", *form["notes"]),
+        )
         out[split] = Table(table.name, columns, part, notes, table.header, name, settings)
     return out
 

@@ -85,7 +85,8 @@ def load(
     shares: dict[Split, float] = dict(zip(SPLITS, parts, strict=True))
     tables = read_source(source, form=form, header=header)
     named = tabular.Columns(input, target, messages or None, id or None, split or None)
-    columns = _columns_of(_first(tables), named)
+    first = _first(tables)
+    columns = _columns_of(first, named)
     try:
         if isinstance(tables, tabular.Table):
             given, title = _from_one(tables, columns), tables.name
@@ -101,7 +102,9 @@ def load(
         splits = draw_splits(given, shares, seed, title)
     else:
         splits = complete_splits(given, shares, seed, title)
-    dataset = Dataset(splits["train"], splits["val"], splits["test"], name, columns.input)
+    dataset = Dataset(
+        splits["train"], splits["val"], splits["test"], name, columns.input, first.notes
+    )
     if not allow_overlap and (overlaps := leaks(dataset)):
         shown = "; ".join(map(str, overlaps[:5]))
         more = f"; and {len(overlaps) - 5} more" if len(overlaps) > 5 else ""

@@ -141,7 +141,7 @@ def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tupl
     for a line that is not a JSON object, and as `check_row` raises it. With `private` no error
     quotes a column's name or a value that the file holds."""
     try:
-        rows = list(jsonl_records(path))
+        rows = list(jsonl_records(path, utf8=True))
     except DataError as error:
         if not private:
             raise

@@ -181,7 +181,7 @@ def propose(
     named = ", ".join(labels[:_SHOWN]) + " …" * (len(labels) > _SHOWN)
     kinds = f"{len(labels)} labels: {named}" if labels else f"{of.words:g} words"
     summary = [
-        f"{source.name}: {shown}" + (f", of the form {first.form}" if first.form else ""),
+        f"{source.name}: {shown}",
         *(f"read    {note}" for note in first.notes),
         f"input   {messages or asked}",
         f"target  {target}, {kinds}" if target else "target  none",
