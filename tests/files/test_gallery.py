@@ -155,7 +155,7 @@ def test_a_missing_column_names_what_the_rows_look_like(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         load(DATA / "no_header.csv", input="text")
     assert caught.value.hint.endswith("its first line looks like a row: header = false")
-    with pytest.raises(DataError, match="unknown form 'sqad'.*did you mean 'squad'"):
+    with pytest.raises(DataError, match=r"unknown form 'sqad'.*did you mean 'squad'"):
         load(DATA / "squad.json", form="sqad")
     checked = pco("data", "check", str(DATA / "squad2.json"), cwd=tmp_path)
     assert "read  form squad" in checked.out and "'unanswerable'" in checked.out, checked.out

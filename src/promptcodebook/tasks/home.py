@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, Val
 from promptcodebook.base.paths import cache_folder, read_text, sha256_of
 from promptcodebook.data import SPLITS, Dataset, Split
 from promptcodebook.data.files import jsonl_records
+from promptcodebook.data.table import table_of
 from promptcodebook.errors import DataError, TaskError
 from promptcodebook.types import Example
 
@@ -141,7 +142,7 @@ def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tupl
     for a line that is not a JSON object, and as `check_row` raises it. With `private` no error
     quotes a column's name or a value that the file holds."""
     try:
-        rows = list(jsonl_records(path, utf8=True))
+        table = table_of(path.name, list(jsonl_records(path, utf8=True)), str(path))
     except DataError as error:
         if not private:
             raise
@@ -151,7 +152,7 @@ def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tupl
         at = f"{path}:{line}" if line.isdigit() else str(path)
         what = "cannot be read as JSON lines of objects (its content is private: not shown)"
         raise DataError(f"{at}: {what}", hint=_CORRECT) from None
-    return [(row.where, check_row(row.values, row.where, model)) for row in rows]
+    return [(row.where, check_row(row.values, row.where, model)) for row in table.rows]
 
 
 def check_row(values: Mapping[str, object], where: str, model: type[R]) -> R:
