@@ -27,6 +27,10 @@ KINDS = ("billing", "delivery", "account")
 WORDS = re.findall(r"\w+", "the parcel of last week has come in the end and all is well with it")
 
 
+def one_of_three(n: int) -> str:
+    return KINDS[n % 3]
+
+
 def rows(count: int, **columns: Any) -> list[dict[str, Any]]:
     """Makes `count` rows; a column is a function of a row's number, or the same in all."""
     made = [
@@ -98,8 +102,13 @@ def test_a_large_file_is_validated_and_judged_on_a_sample(
     result = propose(tmp_path, "--yes", name="mine.jsonl")
     assert result.code == 0, result.err
     made = settings(tmp_path)
-    assert (made["verdict_examples"], made["validation"]["examples"]) == (300, 150)
-    assert "judged  on 300 of the test rows; the best states on 150 of val" in result.out
+    dataset = load_settings(load_config(made).data, tmp_path)
+    if folds:
+        assert (made["verdict_examples"], made["validation"]["examples"]) == (300, 150)
+        assert "judged  on 300 of the test rows; the best states on 150 of val" in result.out
+    else:
+        assert (len(dataset.test), len(dataset.val)) == (300, 150) and made["data"]["stratify"]
+    assert "300 test rows find a gain of 8 points in four of five cases" in result.out
     write(tmp_path / "few.csv", rows(90, label=lambda n: KINDS[n % 3]))
     result = propose(tmp_path, "few", "--yes", name="few.csv")
     made = settings(tmp_path / "few")
@@ -272,16 +281,16 @@ def test_the_name_of_a_column_is_a_name_and_no_setting(
 ) -> None:
     if kind == "csv":
         name = name.replace("\r\n", "\n")  # as the reader of a spreadsheet's file has it
-    for number, columns in enumerate(({name: lambda n: KINDS[n % 3]}, {"label": 1, name: "x"})):
+    for number, columns in enumerate(({name: one_of_three}, {"label": one_of_three, name: "x"})):
         file, folder = tmp_path / f"{number}.{kind}", str(number)
         write(file, rows(60, **columns))
         made = propose(tmp_path, folder, "--yes", name=file.name)
         assert made.code == 0, made.err
         written = settings(tmp_path / folder)
-        asked = {"preset", "reward", "data", "init", "budget", *(["base_prompt"] * (not number))}
+        asked = {"preset", "reward", "data", "init", "budget", "base_prompt"}
         assert written.keys() == asked
         assert written["data"]["target"] == (name if not number else "label")
-        assert written["data"].keys() == {"path", "input", "target", "fractions"}
+        assert written["data"].keys() == {"path", "input", "target", "fractions", "stratify"}
         for shown in (made.out, made.err):
             assert name not in shown or "\n" not in name
             assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u2028]", shown)
