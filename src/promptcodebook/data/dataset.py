@@ -66,10 +66,13 @@ class Dataset:
         return what if self.left_out else ""
 
     def with_references(self) -> Dataset:
-        """Without the rows that have no reference, which `left_out` counts."""
+        """Without the rows that have no reference, which `left_out` counts. Raises DataError where
+        none has one."""
         parts = {split: with_references(examples) for split, examples in self.items()}
-        left_out = self.left_out + len(self) - sum(map(len, parts.values()))
-        return replace(self, **parts, left_out=left_out)
+        kept = sum(map(len, parts.values()))
+        if len(self) and not kept:
+            raise lacks_references(self.name)
+        return replace(self, **parts, left_out=self.left_out + len(self) - kept)
 
     def fingerprint(self) -> dict[str, str]:
         """Split name -> SHA-256 (hex) over its ids, whole inputs and targets, in their order."""
@@ -99,6 +102,11 @@ def split_name(word: object, where: str = "") -> Split:
 def with_references(examples: Iterable[Example]) -> tuple[Example, ...]:
     """Those whose reference is not missing, null or blank."""
     return tuple(each for each in examples if each.target and not each.target.isspace())
+
+
+def lacks_references(name: str) -> DataError:
+    hint = "name their column (data.target), or take a reward that needs none, such as judge"
+    return DataError(f"no row of {name} has a reference, and the reward needs one", hint=hint)
 
 
 def complete_splits(

@@ -14,6 +14,7 @@ from promptcodebook.data.dataset import (
     Split,
     complete_splits,
     draw_splits,
+    lacks_references,
     leaks,
     split_name,
     with_references,
@@ -92,8 +93,7 @@ def load(
                     kept[part] = known
             given = kept
     if found and not _count(given):
-        hint = "name another column, or none with a reward that needs no reference, such as judge"
-        raise DataError(f"no row of {title} has a reference", hint=hint)
+        raise lacks_references(title)
     left_out = found - _count(given)
     if isinstance(given, tuple):
         splits = draw_splits(given, shares, seed, title, stratify=stratify)

@@ -426,8 +426,8 @@ def verdict_remark(test_examples: int) -> str:
 
 
 def verdict_power(test_examples: int) -> str:
-    """The gain that so many test examples show in four of five cases; '' = none. Assumes rewards of
-    0 or 1 that differ from the present prompt's on a fifth of the rows, or on those that gain."""
+    """The gain that a test split of this size shows in four of five cases; '' = none. Rewards are
+    taken to be 0 or 1, and to differ from the present prompt's on a fifth of the rows or more."""
     unlucky = NormalDist().inv_cdf(0.2)  # standard errors that four of five runs are above
     for points in range(1, 101):
         gain = points / 100

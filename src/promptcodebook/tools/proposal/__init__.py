@@ -58,9 +58,9 @@ _TRIED = 12  # rows that a proposed reward is tried on
 _SHOWN, _EXAMPLES, _QUOTED = 20, 3, 160  # labels, rows and characters that the summary shows
 # Rows that a verdict needs, and the choice between states: more cost more than they tell.
 _TEST, _VALIDATION = 300, 150
-# Tokens of an answer: at least, by its reward, and as many times those of the longest reference. A
-# model that thinks aloud has the preset's room.
-_LEAST, _TIMES, _ROOM = {"label": 12, "numeric": 256}, 2, 4096
+# Tokens of an answer: twice those of the longest reference, and at least these, by the reward and
+# for a small model; else what the preset has.
+_LEAST, _ROOM = {"label": 12, "numeric": 256}, 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,8 @@ def propose(
         **_draw(seen, columns, parts),
     }
     rows = sum(map(len, parts.values()))
+    if len({str(row.values.get(seen.id)) for part in parts.values() for row in part}) < rows:
+        data.pop("id", None)  # beyond the sample it repeats
     del tables, parts  # the file is read once more, as a run reads it
     looked = load_config({"data": data | {"path": str(source.resolve())}}).data
     dataset = load_settings(looked, folder, require_target=bool(target))
@@ -153,26 +155,21 @@ def _parts(tables: Table | Mapping[Split, Table]) -> dict[str, Sequence[SourceRo
 
 
 def _decide(
-    columns: Mapping[str, Column],
-    given: Mapping[str, str | None],
-    ask: Ask,
-    *,
-    separate: bool,
+    columns: Mapping[str, Column], given: Mapping[str, str | None], ask: Ask, *, separate: bool
 ) -> Reading:
     """What the columns are, once flags and answers have settled the input and the reference."""
-
-    def bare(name: str | None) -> str | None:
-        return "" if name == "none" and name not in columns else name
-
-    input, target = given["input"] or None, bare(given["target"])
-    guess = read_columns(columns, input=input, target=target, separate=separate)
-    if not (input or guess.messages):
-        input = ask("the input, a column or a template", guess.input, "--input")
-    if target is None:
-        target = bare(ask("the reference, a column or none", guess.target, "--target"))
+    none = "none" if "none" in columns else ""
+    input, target = given["input"] or None, given["target"]
+    target = none if target == "none" else target
     seen = read_columns(columns, input=input, target=target, separate=separate)
-    runners = replace(seen.input, runner_up=guess.input.runner_up), guess.target.runner_up
-    return replace(seen, input=runners[0], target=replace(seen.target, runner_up=runners[1]))
+    if not (input or seen.messages):
+        input = ask("the input, a column or a template", seen.input, "--input")
+    if target is None:
+        target = ask("the reference, a column or none", seen.target, "--target")
+        target = none if target == "none" else target
+    if (input or "", target) == (seen.input.name, seen.target.name):
+        return seen
+    return read_columns(columns, input=input, target=target, separate=separate)
 
 
 def _draw(
@@ -213,11 +210,9 @@ def _settings(
         each = f"Answer with {many} and nothing else: {', '.join(labels)}."
         each = each if len(each) <= _NAMED else "Answer with a label and nothing else."
         executor: dict[str, Any] = {"temperature": 0.0} if small else {}
-        tokens = 8 * ceil(_TIMES * longest / 8)
-        if small:
-            executor["max_tokens"] = max(_LEAST.get(scoring.kind, 64), tokens)
-        elif tokens + _ROOM // 2 > _ROOM:
-            executor["max_tokens"] = tokens + _ROOM // 2
+        tokens, room = 8 * ceil(longest / 4), _LEAST.get(scoring.kind, 64) if small else _ROOM
+        if small or tokens > room // 2:  # half of it is for a model that thinks aloud
+            executor["max_tokens"] = max(room, tokens) if small else tokens + room // 2
         if labels and small:
             init |= {"prompt": each}
             init |= {"instincts": [f"Say only: {label}" for label in said]} if said else {}
@@ -246,11 +241,11 @@ def _scoring(
     """The reward that a person chose; else the first for such references that tells right answers
     from wrong ones on the user's own rows."""
     answer = columns.get(seen.target.name)
-    wanted = [accepted_answers(e.target or "") for _, part in dataset.items() for e in part]
-    if answer and answer.form[0] in ("label", "answers"):  # all of its labels, not of a sample
-        answer = Column(answer.name, [accepted[0] for accepted in wanted])
-    elif answer and answer.form[0] == "labels":
-        answer = Column(answer.name, [e.target for _, part in dataset.items() for e in part])
+    if answer and answer.form[0] in ("label", "labels", "answers"):  # all of them, not a sample
+        wanted = [e.target or "" for _, part in dataset.items() for e in part]
+        if answer.form[0] == "answers":
+            wanted = [accepted_answers(each)[0] for each in wanted]
+        answer = Column(answer.name, wanted)
     reasons, rubrics = rules()["rewards"], rules()["rubrics"]
     several = bool(answer and answer.form[0] == "labels")
     labels = (answer.members if several else answer.labels) if answer else []
@@ -264,7 +259,8 @@ def _scoring(
             "fields": {"fenced": True},
         }
         setting = {"kind": kind, **settings[kind]} if kind in settings else kind
-        why = reasons.get(name, "the one that you chose")
+        coded = name == "label" and answer is not None and answer.numbers
+        why = reasons.get("codes" if coded else name, "the one that you chose")
         return Scoring(kind, setting, why, labels if name in reasons else (), several)
 
     names, refused = _rewards(answer, seen), list[str]()

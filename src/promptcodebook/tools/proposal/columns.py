@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
+from itertools import chain
 from statistics import fmean, median
 from typing import Any, cast
 
@@ -28,12 +29,12 @@ from promptcodebook.tasks.rewards.reading import accepted_answers, boxed_answer
 
 SHORT = 4  # words of a short reference at most
 _LABELS = 500  # different references at most that count as labels
-_HEAD, _LOOKED_AT = 200, 2000  # rows that are looked at: the first ones, and with a sample
+_HEAD, _LOOKED_AT = 200, 2000  # rows that are read: the first ones, and with a sample
 _RATINGS = 10  # a whole number at most that is a label, unless the numbers are codes without a gap
 _MISSING = 1 / 3  # of all rows: a column that lacks more is no reference
 _NEARLY_ALL, _MOST = 0.95, 0.9  # of the values
 _TABULAR = 20  # columns at most that make one input together, where there is no text
-_TWICE = 2  # of two texts the longer one is the input if it has so many times the words
+_TWICE = 2  # of two texts the longer one is the input if it has twice the words or more
 _UNRANKED = 99.0
 _TEXTS = ("text", "SQL", "code")
 # What a guess takes for the reference; and where the name says that it is.
@@ -67,7 +68,7 @@ def _names(*path: str) -> Mapping[str, int]:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its cells in the rows that are looked at (None = missing), and how many are missing
+    """A column: its cells in the rows that are sampled (None = missing), and how many are missing
     in all `rows`."""
 
     name: str
@@ -137,12 +138,6 @@ class Column:
             return []
         return [key for key in objects[0] if all(key in other for other in objects)]
 
-    @property
-    def is_split(self) -> bool:
-        with suppress(DataError):
-            return len({split_name(text) for text in self.texts}) > 1
-        return False
-
     def rank(self, purpose: str) -> float:
         """How likely its name makes it the "target" or the "input": 0 is the likeliest. A name
         counts as a whole, then by its last word that says something."""
@@ -153,6 +148,9 @@ class Column:
             return 0.5
         kept = [w for w in words if w not in _names("target", "general") and not w.isdecimal()]
         return ranks[kept[-1]] + 0.5 if kept and kept[-1] in ranks else _UNRANKED
+
+    def reason(self, purpose: str) -> str:
+        return "its name; " * (self.rank(purpose) < _UNRANKED) + self.kind[1]
 
     @cached_property
     def kind(self) -> tuple[str, str]:
@@ -165,8 +163,10 @@ class Column:
             return "constant", "all its values are the same"
         if _is_chat(self.cells):
             return "messages", "lists of chat messages"
-        if self.is_split and (names & {*_names("columns", "split")} or "test" in self.texts):
-            return "split", "its values are names of splits"
+        if names & {*_names("columns", "split")} or "test" in self.texts:
+            with suppress(DataError):
+                if len({split_name(text) for text in self.texts}) > 1:
+                    return "split", "its values are names of splits"
         if self.missing > _MISSING * self.rows:
             return "mostly missing", f"{self.missing} of {self.rows} rows have none"
         if kind := self._identity(names):
@@ -175,9 +175,7 @@ class Column:
             return "date", "dates or times"
         if last in _names("columns", "noted") and self.words <= SHORT:
             return "metadata", "its name is of what is noted beside a row"
-        rest = Column(" ".join(words[1:]), ())
-        said = bool(words) and words[0] in _names("columns", "predicted")
-        if said and (not rest.name or rest.rank("target") < _UNRANKED):
+        if words[:1] and words[0] in _names("columns", "predicted"):
             return "prediction", "its name is of what a model answered"
         if names & {*_names("columns", "rejected")}:
             return "worse answer", "its name"
@@ -195,11 +193,10 @@ class Column:
             return "link", "addresses"
         if self.rank("target") < 2:
             return None
-        counted = [int(text) for text in self.texts if text.isdecimal()]
-        if unique and SHORT < len(self.texts) == len(counted) and counted == sorted(counted):
-            step = (counted[-1] - counted[0]) / (len(counted) - 1)
-            if step == 1 or len(self.texts) < self.rows:
-                return "id", "it numbers the rows"
+        head = self.texts[:_HEAD]
+        counted = [str(int(head[0]) + n) for n in range(len(head))] if head[0].isdecimal() else []
+        if len(head) > SHORT and head == counted:
+            return "id", "it numbers the rows"
         return ("id", "codes") if self._reads("code") else None
 
     @cached_property
@@ -305,32 +302,28 @@ def read_columns(
     def of(*kinds: str) -> dict[str, Column]:
         return {name: columns[name] for name, (kind, _) in roles.items() if kind in kinds}
 
-    together, named = _together(of(*_TEXTS, "label")), set[str]()
+    prose, texts = of("text", "label"), of(*_TEXTS)
     messages = next(iter(of("messages")), "") if input is None else ""
-    if input is None:
-        named = {n for n, c in of(*_TEXTS, "label").items() if c.rank("input") < c.rank("target")}
-    else:
+    together = _together(prose)
+    named = {n for n, c in prose.items() if c.rank("input") < c.rank("target")}
+    if input is not None:
         together = (input,) if input in columns else parse_input_template(input).columns
-    taken, likely = {*named, *together, messages}, {n: _likelihood(c) for n, c in columns.items()}
-    if not any(taken) and min(likely.values(), default=0) >= len(rules()["target"]["ranks"]):
-        taken = {
-            _longest(of(*_TEXTS).values()).name
-        }  # no name and no label tells: the rest may be answers
-    likely = {n: rank for n, rank in likely.items() if n not in taken and rank < _UNRANKED}
+        named = set(together)
+    taken, longest = {*named, *together, *filter(None, [messages])}, Choice()
+    likely = {n: rank for n, c in columns.items() if (rank := _likelihood(c)) < _UNRANKED}
+    if not taken and min(likely.values(), default=0) >= len(rules()["target"]["ranks"]):
+        longest = _longest(texts.values())  # neither a name nor labels tell which is the answer
+    likely = {n: rank for n, rank in likely.items() if n not in {*taken, longest.name}}
     reference = _reference(likely, columns) if target is None else Choice(target)
     if answer := columns.get(reference.name):
-        why = "its name; " * (answer.rank("target") < _UNRANKED) + answer.kind[1]
         others = of(*_ANSWERS, "metadata")
         roles |= {n: ("leak", leak) for n, c in others.items() if (leak := _leak(c, answer))}
-        roles[answer.name] = ("reference", why)
-    entry = Choice(input or "")
-    if input is None and not messages:
+        roles[answer.name] = ("reference", answer.reason("target"))
+    entry = longest if longest.doubt and target is None else Choice(input or "")
+    if not (input or messages or entry.name):
         entry = _entry(named, together, of(*_TEXTS, "label", "leak", "number"), roles)
-    used = [entry.name] if entry.name in columns else parse_input_template(entry.name).columns
-    for name in used if entry.name else ():
-        if name in columns:
-            by_name = name in {*named, *together}
-            roles[name] = ("input", "its name; " * by_name + columns[name].kind[1])
+    used = (entry.name,) if entry.name in columns else parse_input_template(entry.name).columns
+    roles |= {n: ("input", columns[n].reason("input")) for n in used if n in columns}
     spare = tuple(name for name in of(*_TEXTS) if name in taken)
     if target is None and not reference.name and spare:
         reference = Choice("", spare, "no column is clearly the reference")
@@ -339,18 +332,15 @@ def read_columns(
     return Reading(roles, entry, reference, messages, next(ids, ""), split)
 
 
-def _together(columns: Mapping[str, Column]) -> tuple[str, ...]:
+def _together(columns: Iterable[str]) -> tuple[str, ...]:
     """Columns that make one input together, such as a title and a body."""
-    known = {" ".join(_words(name)): name for name in columns}
+    known = {_words(name): name for name in columns}
     for slots in rules()["input"]["together"]:
-        found = [next((known[n] for n in _folded(slot) if n in known), "") for slot in slots]
-        if all(found) and len(set(found)) == len(found):
-            return tuple(found)
+        found = [[known[_words(n)] for n in slot if _words(n) in known][:1] for slot in slots]
+        names = dict.fromkeys(chain(*found))
+        if len(names) == len(slots):
+            return tuple(names)
     return ()
-
-
-def _folded(names: Iterable[str]) -> Iterable[str]:
-    return (" ".join(_words(name)) for name in names)
 
 
 def _longest(columns: Iterable[Column]) -> Choice:
@@ -408,13 +398,16 @@ def _entry(
         return Choice("\n".join(f"{{{name}}}" for name in together))
     if ranked := {n: c.rank("input") for n, c in pool.items() if n in named}:
         return Choice.of(ranked, "equally likely the input")
-    texts = [c for n, c in pool.items() if roles[n][0] in _TEXTS]
+    texts = {n: c for n, c in pool.items() if roles[n][0] in _TEXTS}
+    for name in columns:
+        if (
+            roles[name][0] == "leak"
+            and (name in named or not texts)
+            and columns[name].words > SHORT
+        ):
+            return Choice(name, tuple(texts), f"it gives the answer away: {roles[name][1]}")
     if texts:
-        return _longest(texts)
-    if leaks := [n for n in columns if roles[n][0] == "leak" and columns[n].words > SHORT]:
-        return Choice(
-            leaks[0], tuple(leaks[1:]), f"the input gives the answer away: {roles[leaks[0]][1]}"
-        )
+        return _longest(texts.values())
     cells = [n for n, c in pool.items() if not c.missing and re.fullmatch(r"\w[\w -]*\w|\w", n)]
     doubt = "" if cells else "no column is clearly the input"
     return Choice("\n".join(f"{n}: {{{n}}}" for n in cells[:_TABULAR]), (), doubt)
@@ -446,7 +439,7 @@ def _leak(column: Column, answer: Column) -> str:
             rests.setdefault(wanted, []).append(parts[at] if parts[1] else "-")
         usual = Counter(rest for each in rests.values() for rest in each).most_common(1)[0][0]
         shares = [each.count(usual) / len(each) for each in rests.values()]
-        if usual != "-" and fmean(shares) >= _MOST:
+        if count_words(usual) < _TWICE and usual != "-" and fmean(shares) >= _MOST:
             return f"it {what} with the reference"
     return ""
 
