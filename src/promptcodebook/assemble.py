@@ -363,14 +363,14 @@ def _user_task(config: Config, sources: Sources, calls: UserCalls) -> Task:
 
 def _data(config: Config, sources: Sources) -> Dataset:
     """The user's data. A ready-made reward that compares leaves out rows without a reference."""
-    compares = sources.reward is None and needs_reference(config.reward)
-    if sources.data is not None:
-        return sources.data.with_references() if compares else sources.data
-    if not (config.data.path or config.data.train):
+    data = sources.data
+    if data is None and not (config.data.path or config.data.train):
         typed = "--task constraints, or data.path in pco.toml (pco init writes one)"
         hint = f"name a task or data: {typed}; in Python data=pco.load('rows.jsonl')"
         raise ConfigError("no data: neither a task nor data.path is set", hint=hint)
-    return load_settings(config.data, sources.base, require_target=compares)
+    data = load_settings(config.data, sources.base) if data is None else data
+    compares = sources.reward is None and needs_reference(config.reward)
+    return data.with_references() if compares else data
 
 
 # The reward, tried on one example before anything is paid for. The executor is not tried: an agent

@@ -324,20 +324,17 @@ def test_each_label_has_its_share_in_every_split(
     assert sizes(twins) == [2 * n for n in sizes(dataset)] and not leaks(twins)
 
 
-def test_rows_without_a_reference_are_left_out_before_the_draw() -> None:
+def test_rows_without_a_reference_are_left_out_and_counted() -> None:
     kinds = (None, "", " ", "N/A", "yes", "no", "[]")
     rows = [{"input": f"x{n}", "target": kinds[n % 7]} for n in range(70)]
-    dataset = load(rows, require_target=True)
-    assert len(dataset) == 40 and dataset.left_out == 30 and sizes(dataset) == [20, 10, 10]
-    assert dataset.remark == "30 rows without a reference are left out"
-    assert load(rows).with_references().left_out == 30 and not load(rows).left_out
-    given = {"train": rows, "val": rows[4:5], "test": [{"input": "t", "target": None}]}
-    drawn = load(given, require_target=True, allow_overlap=True)
-    assert (len(drawn.val), drawn.left_out) == (1, 31) and drawn.test, "a test split is drawn"
-    blank = [{"input": f"x{n}", "target": ""} for n in range(9)]
-    for refused in (lambda: load(blank, require_target=True), load(blank).with_references):
-        with pytest.raises(DataError, match="no row of data has a reference"):
-            refused()
+    dataset = load(rows, stratify=True)
+    known = dataset.with_references()
+    assert (len(dataset), len(known), known.left_out) == (70, 40, 30)
+    assert all(10 <= len(part) <= 20 for _, part in known.items())
+    assert known.remark == "30 rows without a reference are left out" and not dataset.remark
+    given = {"train": rows, "val": rows, "test": [{"input": "t", "target": None}]}
+    with pytest.raises(DataError, match="no test row of data has a reference"):
+        load(given, allow_overlap=True).with_references()
 
 
 def test_a_seed_draws_a_split_whose_fingerprint_notices_every_change(from_list: Dataset) -> None:

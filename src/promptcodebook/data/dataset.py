@@ -66,13 +66,15 @@ class Dataset:
         return what if self.left_out else ""
 
     def with_references(self) -> Dataset:
-        """Without the rows that have no reference, which `left_out` counts. Raises DataError where
-        none has one."""
-        parts = {split: with_references(examples) for split, examples in self.items()}
-        kept = sum(map(len, parts.values()))
-        if len(self) and not kept:
-            raise lacks_references(self.name)
-        return replace(self, **parts, left_out=self.left_out + len(self) - kept)
+        """Without the rows whose reference is missing or blank; `left_out` counts them. Raises
+        DataError where a split has no other rows."""
+        parts = dict[str, tuple[Example, ...]]()
+        for split, examples in self.items():
+            parts[split] = tuple(filter(has_reference, examples))
+            if examples and not parts[split]:
+                hint = "name their column, or take a reward that needs none, such as judge"
+                raise DataError(f"no {split} row of {self.name} has a reference", hint=hint)
+        return replace(self, **parts, left_out=len(self) - sum(map(len, parts.values())))
 
     def fingerprint(self) -> dict[str, str]:
         """Split name -> SHA-256 (hex) over its ids, whole inputs and targets, in their order."""
@@ -99,14 +101,8 @@ def split_name(word: object, where: str = "") -> Split:
     return _ALIASES[text]
 
 
-def with_references(examples: Iterable[Example]) -> tuple[Example, ...]:
-    """Those whose reference is not missing, null or blank."""
-    return tuple(each for each in examples if each.target and not each.target.isspace())
-
-
-def lacks_references(name: str) -> DataError:
-    hint = "name their column (data.target), or take a reward that needs none, such as judge"
-    return DataError(f"no row of {name} has a reference, and the reward needs one", hint=hint)
+def has_reference(example: Example) -> bool:
+    return bool(example.target) and not str(example.target).isspace()
 
 
 def complete_splits(
@@ -320,7 +316,7 @@ def examine(dataset: Dataset) -> DataCheck:
         duplicates=tuple(_duplicates(again)),
         overlaps=tuple(_leaks(again)),
         near=tuple(_near_leaks(rows)),
-        missing_targets={s: len(es) - len(with_references(es)) for s, es in splits.items()},
+        missing_targets={s: sum(not has_reference(e) for e in es) for s, es in splits.items()},
         lengths=lengths,
         conflicts=tuple(_conflicts(again)),
     )

@@ -14,10 +14,8 @@ from promptcodebook.data.dataset import (
     Split,
     complete_splits,
     draw_splits,
-    lacks_references,
     leaks,
     split_name,
-    with_references,
 )
 from promptcodebook.errors import DataError, did_you_mean, import_extra
 from promptcodebook.types import Example
@@ -48,7 +46,6 @@ def load(
     name: str | None = None,
     allow_overlap: bool = False,
     stratify: bool = False,
-    require_target: bool = False,
 ) -> Dataset:
     """Read data into train, val and test.
 
@@ -65,7 +62,6 @@ def load(
     - `name`: what to call the data. None: the name of the file, or 'data'.
     - `allow_overlap`: whether an input may be in two splits (False).
     - `stratify`: whether each target has its share in every split that is drawn (False).
-    - `require_target`: whether rows without a reference are left out (False).
 
     Raises DataError, with what is wrong, where, and what to do, when the data cannot be used."""
     columns = tabular.Columns(input, target, messages or None, id or None, split or None)
@@ -82,24 +78,11 @@ def load(
         given = _from_splits(tables, columns)
         is_path = isinstance(source, str | os.PathLike)
         name = title = name or (Path(cast("str", source)).name if is_path else "data")
-    found = _count(given)
-    if require_target:
-        if isinstance(given, tuple):
-            given = with_references(given)
-        else:  # a split without any is drawn
-            kept: dict[Split, tuple[Example, ...]] = {}
-            for part, examples in given.items():
-                if (known := with_references(examples)) or not examples:
-                    kept[part] = known
-            given = kept
-    if found and not _count(given):
-        raise lacks_references(title)
-    left_out = found - _count(given)
     if isinstance(given, tuple):
         splits = draw_splits(given, shares, seed, title, stratify=stratify)
     else:
         splits = complete_splits(given, shares, seed, title, stratify=stratify)
-    dataset = Dataset(splits["train"], splits["val"], splits["test"], name, columns.input, left_out)
+    dataset = Dataset(splits["train"], splits["val"], splits["test"], name, columns.input)
     if not allow_overlap and (overlaps := leaks(dataset)):
         shown = "; ".join(map(str, overlaps[:5]))
         more = f"; and {len(overlaps) - 5} more" if len(overlaps) > 5 else ""
@@ -109,11 +92,7 @@ def load(
     return dataset
 
 
-def _count(given: tuple[Example, ...] | Mapping[Split, tuple[Example, ...]]) -> int:
-    return len(given) if isinstance(given, tuple) else sum(map(len, given.values()))
-
-
-def load_settings(settings: DataSettings, base: Path, *, require_target: bool = False) -> Dataset:
+def load_settings(settings: DataSettings, base: Path) -> Dataset:
     """The user's data as the configuration names it; relative paths start at `base`."""
     given = {split: getattr(settings, split) for split in SPLITS if getattr(settings, split)}
     if settings.path and given:
@@ -125,10 +104,8 @@ def load_settings(settings: DataSettings, base: Path, *, require_target: bool = 
     if given:
         source = {split: base / str(path) for split, path in given.items()}
     names = {"input", "messages", "id", "split", "fractions", "stratify"}
-    same, target = settings.model_dump(include=names), settings.target or None
-    return load(
-        source, **same, target=target, seed=settings.split_seed, require_target=require_target
-    )
+    same = settings.model_dump(include=names)
+    return load(source, **same, target=settings.target or None, seed=settings.split_seed)
 
 
 def _from_one(

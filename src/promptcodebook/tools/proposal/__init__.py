@@ -65,14 +65,25 @@ _LEAST, _ROOM = {"label": 12, "numeric": 256}, 4096
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """A proposed reward: its kind, the setting, why, and the labels that it knows."""
+    """A proposed reward: its setting, why, its labels, and why others are of no use."""
 
-    kind: str
-    setting: Any
+    setting: Mapping[str, Any]
     why: str
-    labels: Sequence[str] = ()
-    several: bool = False
-    refused: Sequence[str] = ()
+    labels: Sequence[str]
+    refused: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return self.setting["kind"]
+
+    @property
+    def several(self) -> bool:
+        return "several" in self.setting
+
+    @property
+    def written(self) -> Any:
+        """As pco.toml has it."""
+        return self.setting if len(self.setting) > 1 else self.kind
 
 
 def propose(
@@ -104,12 +115,12 @@ def propose(
         data.pop("id", None)  # beyond the sample it repeats
     del tables, parts  # the file is read once more, as a run reads it
     looked = load_config({"data": data | {"path": str(source.resolve())}}).data
-    dataset = load_settings(looked, folder, require_target=bool(target))
-    scoring = _scoring(seen, columns, dataset, given["reward"], ask)
+    dataset = load_settings(looked, folder)
+    known = dataset.with_references() if target else dataset
+    scoring = _scoring(seen, columns, known, given["reward"], ask)
     if scoring.kind != "judge":
-        reward_factory(scoring.setting, folder)  # or a ConfigError
-    if dataset.left_out and not needs_reference(scoring.setting):
-        dataset = load_settings(looked, folder)
+        reward_factory(scoring.written, folder)  # or a ConfigError
+    dataset = known if needs_reference(scoring.written) else dataset
     lm = given["lm"] or os.environ.get("PCO_LM", "")
     if not (lm or yes) and sys.stdin.isatty():
         lm = ask("the model, such as openai/MODEL, URL#MODEL or smollm2", Choice("none yet"))
@@ -129,11 +140,12 @@ def propose(
         "seen": f"{shown} of {plural(len(columns), 'column')}",
         "counts": counts,
         "why": scoring.why,
-        "longest": f"the longest of {plural(len(tokens), 'reference')} has about {max(tokens)}",
+        "longest": f"the longest of {plural(len(tokens), 'reference')} has about {plural(max(tokens), 'token')}",
     }
     text = _render({**about, "tree": tree, "small": lm == SMOLLM2})
     drawn = "drawn" if "fractions" in data else "as given"
     summary = [f"{source.name}: {shown}", "", *_table(seen), ""]
+    summary += _examples(dataset, str(tree.get("base_prompt", "")))
     summary += _choices(seen, scoring, columns)
     summary += [f"splits  {counts}, {drawn}", f"model   {lm or 'none yet'}"]
     judged, validated = min(_TEST, len(dataset.test)), min(_VALIDATION, len(dataset.val))
@@ -143,7 +155,6 @@ def propose(
     remarks = [verdict_remark(judged), dataset.remark, *scoring.refused]
     summary += filter(None, [f"shows   {power}" if (power := verdict_power(judged)) else ""])
     summary += [f"warn    {remark}" for remark in filter(None, remarks)]
-    summary += _examples(dataset, str(tree.get("base_prompt", "")))
     return text, tree, "\n".join(map(one_line, summary))
 
 
@@ -226,7 +237,7 @@ def _settings(
     return {
         "preset": "small" if small else "default",
         **({"lm": lm} if lm else {}),
-        "reward": scoring.setting,
+        "reward": scoring.written,
         **{name: agent[name] for name in ("executor", "compose_per_stage") if name in agent},
         **more,
         "data": data,
@@ -246,48 +257,33 @@ def _scoring(
         if answer.form[0] == "answers":
             wanted = [accepted_answers(each)[0] for each in wanted]
         answer = Column(answer.name, wanted)
-    reasons, rubrics = rules()["rewards"], rules()["rubrics"]
-    several = bool(answer and answer.form[0] == "labels")
-    labels = (answer.members if several else answer.labels) if answer else []
+    form = "none" if answer is None or not answer.texts else answer.form[0]
+    if form == "text" and answer:
+        form = "short text" if answer.words <= SHORT else "long text"
+    if any(kind == "worse answer" for kind, _ in seen.roles.values()):
+        form = "preference"
+    labels = (answer.members if form == "labels" else answer.labels) if answer else []
 
     def scoring(name: str) -> Scoring:
-        kind = "judge" if name in rubrics else "label" if name == "labels" else name
-        settings: Mapping[str, Any] = {
-            "judge": {"rubric": rubrics.get(name)},
-            "label": {"labels": labels, **({"several": True} if several else {})},
-            "json": {"fenced": True, "keys": answer.keys if answer else []},
-            "fields": {"fenced": True},
-        }
-        setting = {"kind": kind, **settings[kind]} if kind in settings else kind
-        coded = name == "label" and answer is not None and answer.numbers
-        why = reasons.get("codes" if coded else name, "the one that you chose")
-        return Scoring(kind, setting, why, labels if name in reasons else (), several)
+        entry = rules()["rewards"].get(name, {"why": "the one that you chose"})
+        coded = "; its numbers mean nothing to a model: say in init.prompt what they stand for"
+        why = entry["why"] + coded * (name == "label" and answer is not None and answer.numbers)
+        setting = {"kind": name, **entry.get("setting", {})}
+        if setting["kind"] == "label" and labels:
+            setting["labels"] = labels
+        elif name == "json" and answer and answer.keys:
+            setting["keys"] = answer.keys
+        return Scoring(setting, why, labels if name in rules()["rewards"] else [])
 
-    names, refused = _rewards(answer, seen), list[str]()
-    for name in names:
-        proposal = scoring(name)
-        fault = "" if proposal.kind == "judge" else fault_on_rows(proposal.setting, dataset.train)
+    refused = list[str]()
+    for proposal in map(scoring, [*rules()["forms"][form], "any"]):
+        fault = fault_on_rows(proposal.setting, dataset.train) if proposal.kind != "judge" else ""
         if not fault:
             break
         refused.append(f"the reward {proposal.kind} is of no use here: {fault}")
-    else:
-        proposal = scoring("any")
     if chosen is None:
         chosen = ask("the reward", Choice(proposal.kind), "--reward")
-    if chosen == proposal.kind:
-        return replace(proposal, refused=refused)
-    return scoring("any" if chosen == "judge" else chosen)
-
-
-def _rewards(answer: Column | None, seen: Reading) -> Sequence[str]:
-    """The rewards to try, by names.toml, the likeliest first."""
-    if answer is None or not answer.texts:
-        return ["judge"]
-    if any(kind == "worse answer" for kind, _ in seen.roles.values()):
-        return ["chosen"]
-    texts = ["contains", "exact"] if answer.words <= SHORT else ["f1"]
-    rewards: Mapping[str, list[str]] = rules()["forms"]
-    return rewards.get(answer.form[0], texts)
+    return replace(proposal, refused=tuple(refused)) if chosen == proposal.kind else scoring(chosen)
 
 
 def fault_on_rows(reward: str | Mapping[str, object], examples: Sequence[Example]) -> str:
@@ -336,11 +332,11 @@ def _choices(seen: Reading, scoring: Scoring, columns: Mapping[str, Column]) -> 
 
 def _examples(dataset: Dataset, base_prompt: str) -> list[str]:
     """Rows as the model sees them, with their references."""
-    lines = [""] + ([f"before each input: {quote(base_prompt, _QUOTED)}"] if base_prompt else [])
+    lines = [f"before each input: {quote(base_prompt, _QUOTED)}"] if base_prompt else []
     for number, example in enumerate(dataset.train[:_EXAMPLES], 1):
         reference = "" if example.target is None else f" -> {quote(example.target, _QUOTED // 2)}"
         lines.append(f"example {number}: {quote(example.input, _QUOTED)}{reference}")
-    return lines
+    return [*lines, ""]
 
 
 def _read(name: str, parse: Callable[[str], Any]) -> Any:

@@ -11,7 +11,7 @@ import re
 import tomllib
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -155,72 +155,69 @@ class Column:
     @cached_property
     def kind(self) -> tuple[str, str]:
         """What it is, and why, whatever the other columns are."""
-        words = _words(self.name)
-        names, last = {" ".join(words), *words[-1:]}, " ".join(words[-1:])
-        if not self.texts:
-            return "empty", "no row has a value"
-        if len(self.different) == 1 and len(self.texts) > 1:
-            return "constant", "all its values are the same"
-        if _is_chat(self.cells):
-            return "messages", "lists of chat messages"
-        if names & {*_names("columns", "split")} or "test" in self.texts:
-            with suppress(DataError):
-                if len({split_name(text) for text in self.texts}) > 1:
-                    return "split", "its values are names of splits"
-        if self.missing > _MISSING * self.rows:
-            return "mostly missing", f"{self.missing} of {self.rows} rows have none"
-        if kind := self._identity(names):
-            return kind
-        if self._reads("date") or (self.numbers and last in _names("columns", "times")):
-            return "date", "dates or times"
-        if last in _names("columns", "noted") and self.words <= SHORT:
-            return "metadata", "its name is of what is noted beside a row"
-        if words[:1] and words[0] in _names("columns", "predicted"):
-            return "prediction", "its name is of what a model answered"
-        if names & {*_names("columns", "rejected")}:
-            return "worse answer", "its name"
-        return self.form
-
-    def _identity(self, names: set[str]) -> tuple[str, str] | None:
-        """Whether it only tells rows, or groups of rows, apart."""
-        unique = len(self.different) == len(self.texts) > 1 and not self.missing
-        if names & {*_names("columns", "id"), *_names("columns", "ids")}:
-            if unique or self._reads("code"):
-                return "id", "its name, and no value repeats" if unique else "its name, and codes"
-            coded = self.rank("target") == _UNRANKED and re.search(r"\d", "".join(self.labels))
-            return ("group", "its name, and values repeat") if coded or not self.labels else None
-        if self._reads("link"):
-            return "link", "addresses"
-        if self.rank("target") < 2:
-            return None
-        head = self.texts[:_HEAD]
-        counted = [str(int(head[0]) + n) for n in range(len(head))] if head[0].isdecimal() else []
-        if len(head) > SHORT and head == counted:
-            return "id", "it numbers the rows"
-        return ("id", "codes") if self._reads("code") else None
+        return self._first(rules()["kinds"]["by_name"]) or self.form
 
     @cached_property
     def form(self) -> tuple[str, str]:
         """What it is by its values alone."""
-        if all(_as_object(cell) for cell in self.cells if cell is not None):
-            return "JSON object", f"with the keys {', '.join(self.keys[:5])}"
-        if self.members:
-            return "labels", f"sets of {len(self.members)} labels"
-        if self.lists:
-            return "answers", "lists of answers"
-        if self.labels:
-            return "label", f"{len(self.labels)} short values that repeat"
-        if self.numbers:
-            return "number", "numbers" if not any(self.finals) else "solutions that end in a number"
-        if all(self.finals):
-            return "worked solution", "solutions that end in an answer"
-        kinds = (("SQL", "sql"), ("code", "program"))
-        found = [kind for kind, pattern in kinds if self._reads(pattern)]
-        return found[0] if found else "text", f"{self.words:g} words, {len(self.different)} texts"
+        return self._first(rules()["kinds"]["by_values"]) or ("text", f"{self.words:g} words")
+
+    def _first(self, kinds: Iterable[Mapping[str, Any]]) -> tuple[str, str] | None:
+        """The first of the kinds that fits."""
+        words = _words(self.name) or ("",)
+        for kind in kinds:
+            named = _names("columns", kind["name"]) if "name" in kind else ()
+            if (
+                ("name" not in kind or words[-1] in named or " ".join(words) in named)
+                and ("first" not in kind or words[0] in _names("columns", kind["first"]))
+                and all(_TRAITS[trait](self) for trait in kind.get("has", ()))
+                and not any(_TRAITS[trait](self) for trait in kind.get("lacks", ()))
+                and ("reads" not in kind or self._reads(kind["reads"]))
+            ):
+                counts = {"missing": self.missing, "rows": self.rows, "keys": ", ".join(self.keys)}
+                many = len(self.members or self.labels)
+                return kind["kind"], kind["why"].format(**counts, many=many)
+        return None
 
     def _reads(self, pattern: str) -> bool:
         read = sum(_reads(pattern, text) for text in self.texts)
         return read >= _NEARLY_ALL * len(self.texts)
+
+
+def _counts(column: Column) -> bool:
+    head = column.texts[:_HEAD]
+    first = int(head[0]) if head[0].isdecimal() else -1
+    return len(head) > SHORT and head == [str(first + n) for n in range(len(head))]
+
+
+def _names_splits(column: Column) -> bool:
+    with suppress(DataError):
+        return len({split_name(text) for text in column.texts}) > 1
+    return False
+
+
+# What names.toml says of kinds of columns.
+_TRAITS: Mapping[str, Callable[[Column], object]] = {
+    "values": lambda c: c.texts,
+    "variety": lambda c: len(c.different) > 1 or len(c.texts) < 2,
+    "chats": lambda c: _is_chat(c.cells),
+    "splits": _names_splits,
+    "test": lambda c: "test" in c.different,
+    "gaps": lambda c: c.missing > _MISSING * c.rows,
+    "unique": lambda c: len(c.different) == len(c.texts) > 1 and not c.missing,
+    "words": lambda c: (
+        c.labels and (c.rank("target") < _UNRANKED or not re.search(r"\d", "".join(c.labels)))
+    ),
+    "answer's name": lambda c: c.rank("target") < 2,
+    "row numbers": _counts,
+    "numbers": lambda c: c.numbers,
+    "short": lambda c: c.words <= SHORT,
+    "objects": lambda c: all(_as_object(cell) for cell in c.cells if cell is not None),
+    "members": lambda c: c.members,
+    "lists": lambda c: c.lists,
+    "labels": lambda c: c.labels,
+    "results": lambda c: all(c.finals),
+}
 
 
 def _reads(pattern: str, text: str) -> bool:
