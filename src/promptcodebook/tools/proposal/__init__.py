@@ -43,7 +43,7 @@ from promptcodebook.tools.proposal.columns import (
     SHORT,
     Choice,
     Column,
-    Reading,
+    ColumnRoles,
     is_missing,
     look_at,
     read_columns,
@@ -136,11 +136,12 @@ def propose(
         tree["validation"] = {"examples": _VALIDATION}
     counts = ", ".join(f"{len(examples)} {name}" for name, examples in dataset.items())
     shown = plural(rows, "row")
+    longest = plural(max(tokens), "token")
     about = {
         "seen": f"{shown} of {plural(len(columns), 'column')}",
         "counts": counts,
         "why": scoring.why,
-        "longest": f"the longest of {plural(len(tokens), 'reference')} has about {plural(max(tokens), 'token')}",
+        "longest": f"the longest of {plural(len(tokens), 'reference')} has about {longest}",
     }
     text = _render({**about, "tree": tree, "small": lm == SMOLLM2})
     drawn = "drawn" if "fractions" in data else "as given"
@@ -167,7 +168,7 @@ def _parts(tables: Table | Mapping[Split, Table]) -> dict[str, Sequence[SourceRo
 
 def _decide(
     columns: Mapping[str, Column], given: Mapping[str, str | None], ask: Ask, *, separate: bool
-) -> Reading:
+) -> ColumnRoles:
     """What the columns are, once flags and answers have settled the input and the reference."""
     none = "none" if "none" in columns else ""
     input, target = given["input"] or None, given["target"]
@@ -184,7 +185,7 @@ def _decide(
 
 
 def _draw(
-    seen: Reading, columns: Mapping[str, Column], parts: Mapping[str, Sequence[SourceRow]]
+    seen: ColumnRoles, columns: Mapping[str, Column], parts: Mapping[str, Sequence[SourceRow]]
 ) -> dict[str, Any]:
     """How the splits are drawn that the data do not name, by the rows that have a reference: for
     test a quarter, or what a verdict needs, at most half; of many rows no more than count."""
@@ -247,7 +248,7 @@ def _settings(
 
 
 def _scoring(
-    seen: Reading, columns: Mapping[str, Column], dataset: Dataset, chosen: str | None, ask: Ask
+    seen: ColumnRoles, columns: Mapping[str, Column], dataset: Dataset, chosen: str | None, ask: Ask
 ) -> Scoring:
     """The reward that a person chose; else the first for such references that tells right answers
     from wrong ones on the user's own rows."""
@@ -304,7 +305,7 @@ def fault_on_rows(reward: str | Mapping[str, object], examples: Sequence[Example
         return str(error)
 
 
-def _table(seen: Reading) -> list[str]:
+def _table(seen: ColumnRoles) -> list[str]:
     """What each column is taken for, and why."""
     rows = [
         {"column": one_line(name)[: _SHOWN * 2], "taken for": kind, "why": one_line(why)}
@@ -313,7 +314,7 @@ def _table(seen: Reading) -> list[str]:
     return table_text(rows).splitlines()
 
 
-def _choices(seen: Reading, scoring: Scoring, columns: Mapping[str, Column]) -> list[str]:
+def _choices(seen: ColumnRoles, scoring: Scoring, columns: Mapping[str, Column]) -> list[str]:
     """Input, reference and reward, each with the next likely."""
     labels, target = scoring.labels, seen.target.name
     named = ", ".join(labels[:_SHOWN]) + " …" * (len(labels) > _SHOWN)

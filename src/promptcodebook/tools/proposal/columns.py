@@ -274,7 +274,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ColumnRoles:
     """What the columns are taken for: each one's role and the reason, and the choices."""
 
     roles: Mapping[str, tuple[str, str]]
@@ -291,7 +291,7 @@ def read_columns(
     input: str | None = None,
     target: str | None = None,
     separate: bool = False,
-) -> Reading:
+) -> ColumnRoles:
     """What each column is. A person's `input` and `target` are kept (None = guess, '' = none);
     `separate` = the splits are files of their own."""
     roles = {name: column.kind for name, column in columns.items()}
@@ -326,7 +326,7 @@ def read_columns(
         reference = Choice("", spare, "no column is clearly the reference")
     split = "" if separate else next(iter(of("split")), "")
     ids = (n for n in of("id") if " ".join(_words(n)) in _names("columns", "id"))
-    return Reading(roles, entry, reference, messages, next(ids, ""), split)
+    return ColumnRoles(roles, entry, reference, messages, next(ids, ""), split)
 
 
 def _together(columns: Iterable[str]) -> tuple[str, ...]:
