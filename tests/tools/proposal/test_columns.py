@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.build.cases import table
-from tests.build.cli import pco
+from tests.build.cli import Terminal, pco
 
 CASES = table(__file__, "case")
 WORDS = ("oak", "elm", "ash", "fir", "yew", "pine", "lime", "palm", "plum", "pear", "rose", "fern")
@@ -43,7 +43,18 @@ def test_each_column_is_taken_for_what_it_is(tmp_path: Path, case: dict[str, Any
     found = {"id": "", "split": "", **tree["data"], "reward": reward["kind"]}
     found["several"] = reward.get("several", False)
     assert {key: found[key] for key in case["expect"]} == case["expect"], made.out
+    assert case.get("shown", "") in made.out
     shown = made.out.split("\n\n")[2]
     for name, role in case.get("roles", {}).items():
         (line,) = (line for line in shown.splitlines() if line.startswith(f"{name}  "))
         assert line.removeprefix(name).strip().startswith(role), made.out
+
+
+def test_of_columns_that_are_equally_likely_a_person_chooses(tmp_path: Path) -> None:
+    (case,) = (each for each in CASES if each["name"] == "two labels that are equally likely")
+    write(tmp_path / "mine.jsonl", case["columns"])
+    asked = pco("init", "--from", "mine.jsonl", cwd=tmp_path, stdin=Terminal("\nsentiment\n\n\n"))
+    assert asked.code == 0 and "none [category]" in asked.err, asked.err
+    tree = tomllib.loads((tmp_path / "pco.toml").read_text("utf-8"))
+    assert tree["data"]["target"] == "sentiment"
+    assert tree["reward"]["labels"] == ["bad", "good", "so so"]

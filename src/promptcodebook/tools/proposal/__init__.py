@@ -276,12 +276,13 @@ def _scoring(
             setting["keys"] = answer.keys
         return Scoring(setting, why, labels if name in rules()["rewards"] else [])
 
-    refused = list[str]()
-    for proposal in map(scoring, [*rules()["forms"][form], "any"]):
-        fault = fault_on_rows(proposal.setting, dataset.train) if proposal.kind != "judge" else ""
+    proposal, refused = scoring("any"), list[str]()
+    for tried in map(scoring, rules()["forms"][form]):
+        fault = fault_on_rows(tried.setting, dataset.train) if tried.kind != "judge" else ""
         if not fault:
+            proposal = tried
             break
-        refused.append(f"the reward {proposal.kind} is of no use here: {fault}")
+        refused.append(f"the reward {tried.kind} is of no use here: {fault}")
     if chosen is None:
         chosen = ask("the reward", Choice(proposal.kind), "--reward")
     return replace(proposal, refused=tuple(refused)) if chosen == proposal.kind else scoring(chosen)
