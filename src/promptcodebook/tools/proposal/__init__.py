@@ -27,7 +27,7 @@ from promptcodebook.data import SPLITS, Dataset, Split, load_settings
 from promptcodebook.data.dataset import split_name
 from promptcodebook.data.load import read_source
 from promptcodebook.data.table import SourceRow, Table
-from promptcodebook.errors import ConfigError
+from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.lm.spec import SMOLLM2, parse_spec
 from promptcodebook.lm.wire import estimate_tokens
 from promptcodebook.run.verdict import ENOUGH, verdict_power, verdict_remark
@@ -100,6 +100,8 @@ def propose(
     wrong or two guesses are equally likely, DataError when the file is wrong."""
     tables = read_source(source)
     parts, ask = _parts(tables), partial(_ask, yes=yes)
+    if not (rows := sum(map(len, parts.values()))):
+        raise DataError(f"{source} is empty", hint="give it at least three examples")
     columns = look_at([row.values for rows in parts.values() for row in rows])
     seen = _decide(columns, given, ask, separate=isinstance(tables, Mapping))
     input, target = seen.input.name, seen.target.name
@@ -110,7 +112,6 @@ def propose(
         **{name: value for name in ("id", "split") if (value := getattr(seen, name))},
         **_draw(seen, columns, parts),
     }
-    rows = sum(map(len, parts.values()))
     if len({str(row.values.get(seen.id)) for part in parts.values() for row in part}) < rows:
         data.pop("id", None)  # beyond the sample it repeats
     del tables, parts  # the file is read once more, as a run reads it
@@ -258,11 +259,7 @@ def _scoring(
         if answer.form[0] == "answers":
             wanted = [accepted_answers(each)[0] for each in wanted]
         answer = Column(answer.name, wanted)
-    form = "none" if answer is None or not answer.texts else answer.form[0]
-    if form == "text" and answer:
-        form = "short text" if answer.words <= SHORT else "long text"
-    if any(kind == "worse answer" for kind, _ in seen.roles.values()):
-        form = "preference"
+    form = _form_of(answer, seen)
     labels = (answer.members if form == "labels" else answer.labels) if answer else []
 
     def scoring(name: str) -> Scoring:
@@ -286,6 +283,16 @@ def _scoring(
     if chosen is None:
         chosen = ask("the reward", Choice(proposal.kind), "--reward")
     return replace(proposal, refused=tuple(refused)) if chosen == proposal.kind else scoring(chosen)
+
+
+def _form_of(answer: Column | None, seen: ColumnRoles) -> str:
+    """What the references are, as [forms] of names.toml calls it."""
+    if answer is None or not answer.texts:
+        return "none"
+    if any(kind == "worse answer" for kind, _ in seen.roles.values()):
+        return "preference"
+    short = "short text" if answer.words <= SHORT else "long text"
+    return short if answer.form[0] == "text" else answer.form[0]
 
 
 def fault_on_rows(reward: str | Mapping[str, object], examples: Sequence[Example]) -> str:
