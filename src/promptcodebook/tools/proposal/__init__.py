@@ -65,25 +65,15 @@ _LEAST, _ROOM = {"label": 12, "numeric": 256}, 4096
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """A proposed reward: its setting, why, its labels, and why others are of no use."""
+    """A proposed reward: its kind, `setting` as pco.toml has it, why, its labels, whether a row may
+    have `several` of them, and why other rewards are of no use."""
 
-    setting: Mapping[str, Any]
+    kind: str
+    setting: Any
     why: str
     labels: Sequence[str]
+    several: bool
     refused: tuple[str, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        return self.setting["kind"]
-
-    @property
-    def several(self) -> bool:
-        return "several" in self.setting
-
-    @property
-    def written(self) -> Any:
-        """As pco.toml has it."""
-        return self.setting if len(self.setting) > 1 else self.kind
 
 
 def propose(
@@ -120,8 +110,8 @@ def propose(
     known = dataset.with_references() if target else dataset
     scoring = _scoring(seen, columns, known, given["reward"], ask)
     if scoring.kind != "judge":
-        reward_factory(scoring.written, folder)  # or a ConfigError
-    dataset = known if needs_reference(scoring.written) else dataset
+        reward_factory(scoring.setting, folder)  # or a ConfigError
+    dataset = known if needs_reference(scoring.setting) else dataset
     lm = given["lm"] or os.environ.get("PCO_LM", "")
     if not (lm or yes) and sys.stdin.isatty():
         lm = ask("the model, such as openai/MODEL, URL#MODEL or smollm2", Choice("none yet"))
@@ -239,7 +229,7 @@ def _settings(
     return {
         "preset": "small" if small else "default",
         **({"lm": lm} if lm else {}),
-        "reward": scoring.written,
+        "reward": scoring.setting,
         **{name: agent[name] for name in ("executor", "compose_per_stage") if name in agent},
         **more,
         "data": data,
@@ -271,7 +261,9 @@ def _scoring(
             setting["labels"] = labels
         elif name == "json" and answer and answer.keys:
             setting["keys"] = answer.keys
-        return Scoring(setting, why, labels if name in rules()["rewards"] else [])
+        kind, listed = setting["kind"], labels if name in rules()["rewards"] else []
+        written = setting if len(setting) > 1 else kind
+        return Scoring(kind, written, why, listed, form == "labels")
 
     proposal, refused = scoring("any"), list[str]()
     for tried in map(scoring, rules()["forms"][form]):
@@ -282,7 +274,9 @@ def _scoring(
         refused.append(f"the reward {tried.kind} is of no use here: {fault}")
     if chosen is None:
         chosen = ask("the reward", Choice(proposal.kind), "--reward")
-    return replace(proposal, refused=tuple(refused)) if chosen == proposal.kind else scoring(chosen)
+    if chosen == proposal.kind:
+        return replace(proposal, refused=tuple(refused))
+    return scoring("any" if chosen == "judge" and form != "none" else chosen)
 
 
 def _form_of(answer: Column | None, seen: ColumnRoles) -> str:

@@ -38,7 +38,7 @@ _TWICE = 2  # of two texts the longer one is the input if it has twice the words
 _UNRANKED = 99.0
 _TEXTS = ("text", "SQL", "code")
 # What a guess takes for the reference; and where the name says that it is.
-_ANSWERS = (*_TEXTS, "label", "labels", "answers", "number", "JSON object", "worked solution")
+_ANSWERS = (*_TEXTS, "label", "labels", "answers", "number", "JSON", "worked solution")
 _NAMED_ANSWERS = (*_ANSWERS, "date", "link", "id")
 
 
@@ -133,7 +133,7 @@ class Column:
     @cached_property
     def keys(self) -> list[str]:
         """The keys that all its values have, where each is a JSON object."""
-        objects = [_as_object(cell) for cell in self.cells if cell is not None]
+        objects = [_as_object(cell) for cell in self.cells if cell not in (None, [], "[]")]
         if not objects or not all(objects):
             return []
         return [key for key in objects[0] if all(key in other for other in objects)]
@@ -212,7 +212,7 @@ _TRAITS: Mapping[str, Callable[[Column], object]] = {
     "row numbers": _counts,
     "numbers": lambda c: c.numbers,
     "short": lambda c: c.words <= SHORT,
-    "objects": lambda c: all(_as_object(cell) for cell in c.cells if cell is not None),
+    "objects": lambda c: all(_as_object(x) for x in c.cells if x not in (None, [], "[]")),
     "members": lambda c: c.members,
     "lists": lambda c: c.lists,
     "labels": lambda c: c.labels,
@@ -243,10 +243,12 @@ def look_at(rows: Sequence[Mapping[str, object]]) -> dict[str, Column]:
 
 
 def _as_object(value: object) -> dict[str, object]:
+    """A JSON object, or the first of a list of them."""
     if isinstance(value, str):
         with suppress(ValueError):
             value = parse_json(value)
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    first = cast("list[object]", value)[0] if isinstance(value, list) and value else value
+    return cast("dict[str, object]", first) if isinstance(first, dict) else {}
 
 
 def _is_chat(cells: Iterable[object]) -> bool:
