@@ -33,7 +33,13 @@ from promptcodebook.method.policy import Composer, join_prompts
 from promptcodebook.method.templates import TemplateSet, load_templates
 from promptcodebook.routing.ranking import Embedder, RankedRoutes
 from promptcodebook.tasks.program import AgentProgram, SingleCall, make_program
-from promptcodebook.tasks.rewards import STAND_IN, apply_reward, describe_reward, reward_factory
+from promptcodebook.tasks.rewards import (
+    STAND_IN,
+    apply_reward,
+    describe_reward,
+    needs_reference,
+    reward_factory,
+)
 from promptcodebook.tasks.rewards.trial import RewardTable, try_on_rows
 from promptcodebook.tasks.task import Task, asks_nobody, load_task
 from promptcodebook.tasks.user_code import UserCalls, annotated_as, is_ours
@@ -356,13 +362,15 @@ def _user_task(config: Config, sources: Sources, calls: UserCalls) -> Task:
 
 
 def _data(config: Config, sources: Sources) -> Dataset:
-    if sources.data is not None:
-        return sources.data
-    if not (config.data.path or config.data.train):
+    """The user's data. A ready-made reward that compares leaves out rows without a reference."""
+    data = sources.data
+    if data is None and not (config.data.path or config.data.train):
         typed = "--task constraints, or data.path in pco.toml (pco init writes one)"
         hint = f"name a task or data: {typed}; in Python data=pco.load('rows.jsonl')"
         raise ConfigError("no data: neither a task nor data.path is set", hint=hint)
-    return load_settings(config.data, sources.base)
+    data = load_settings(config.data, sources.base) if data is None else data
+    compares = sources.reward is None and needs_reference(config.reward)
+    return data.with_references() if compares else data
 
 
 # The reward, tried on one example before anything is paid for. The executor is not tried: an agent

@@ -5,6 +5,7 @@ import json
 import random
 import re
 import sys
+from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 
@@ -301,6 +302,40 @@ def test_sizes(rows: int, fractions: tuple[float, ...], wanted: tuple[int, ...])
     dataset = load([{"input": f"x{n}"} for n in range(rows)], target=None, fractions=fractions)
     assert sorted(sizes(dataset)) == sorted(wanted)
     assert len(dataset) == rows
+
+
+@pytest.mark.parametrize(("counts", "fractions", "seen"), [
+    ({"a": 60, "b": 36, "c": 4}, (0.5, 0.25, 0.25), {"a": (15, 15), "b": (9, 9), "c": (1, 1)}),
+    ({"a": 94, "b": 3, "c": 3}, (0.8, 0.1, 0.1), {"a": (8, 8), "b": (1, 1), "c": (1, 1)}),
+    ({"a": 97, "b": 2, "c": 1}, (0.8, 0.1, 0.1), {"a": (10, 9), "b": (0, 1), "c": (0, 0)}),
+    ({"a": 50, "b": 30, "c": 20}, (0.97, 0.02, 0.01), {"a": (1, 1), "b": (1, 0), "c": (0, 0)}),
+])  # fmt: skip
+def test_each_label_has_its_share_in_every_split(
+    counts: Mapping[str, int], fractions: tuple[float, ...], seen: Mapping[str, tuple[int, int]]
+) -> None:
+    rows = [{"input": f"{t}{n}", "target": t} for t, count in counts.items() for n in range(count)]
+    dataset = load(rows, fractions=fractions, stratify=True)
+    assert sizes(dataset) == [round(100 * share) for share in fractions]
+    for label, wanted in seen.items():
+        found = [sum(e.target == label for e in part) for part in (dataset.val, dataset.test)]
+        assert tuple(found) == wanted, (label, found)
+        assert any(e.target == label for e in dataset.train)
+    assert load(rows[::-1], fractions=fractions, stratify=True) == dataset
+    twins = load([*rows, *rows], fractions=fractions, stratify=True)
+    assert sizes(twins) == [2 * n for n in sizes(dataset)] and not leaks(twins)
+
+
+def test_rows_without_a_reference_are_left_out_and_counted() -> None:
+    kinds = (None, "", " ", "N/A", "yes", "no", "[]")
+    rows = [{"input": f"x{n}", "target": kinds[n % 7]} for n in range(70)]
+    dataset = load(rows, stratify=True)
+    known = dataset.with_references()
+    assert (len(dataset), len(known), known.left_out) == (70, 40, 30)
+    assert all(10 <= len(part) <= 20 for _, part in known.items())
+    assert known.remark == "30 rows without a reference are left out" and not dataset.remark
+    given = {"train": rows, "val": rows, "test": [{"input": "t", "target": None}]}
+    with pytest.raises(DataError, match="no test row of data has a reference"):
+        load(given, allow_overlap=True).with_references()
 
 
 def test_a_seed_draws_a_split_whose_fingerprint_notices_every_change(from_list: Dataset) -> None:

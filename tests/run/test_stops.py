@@ -19,7 +19,13 @@ from promptcodebook.base.sqlite import Packer, unpack
 from promptcodebook.base.units import plural
 from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.config import load_config
-from promptcodebook.errors import BudgetReached, CallTimeout, ConfigError, TooManyFailures
+from promptcodebook.errors import (
+    BudgetReached,
+    CallTimeout,
+    ConfigError,
+    DataError,
+    TooManyFailures,
+)
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.progress import Listener, Note, ProgressEvent, StepDone
 from promptcodebook.run.opening import Where, open_run
@@ -458,7 +464,7 @@ async def test_an_agent_s_answers_may_have_a_form_that_the_trial_cannot_guess() 
 
 
 async def test_ready_made_rewards_are_tried_without_a_model() -> None:
-    with pytest.raises(ConfigError, match="no target to compare with"):
+    with pytest.raises(DataError, match="has a reference"):
         await trial("exact", NO_REFERENCE)
     assert (await trial("exact")).warnings == ()
     assert (await trial("json")).warnings == ()  # neither is JSON, and that says nothing

@@ -243,6 +243,8 @@ class DataSettings(Group):
     """A column that names each row's split."""
     fractions: tuple[float, ...] = (0.5, 0.25, 0.25)
     """Shares of train, val and test where splits are drawn; they sum to 1."""
+    stratify: bool = False
+    """Whether each reference has its share in every split that is drawn, as labels should."""
     split_seed: int = 0
     """Seed of that draw, apart from the run's `seed`."""
     form: str = ""

@@ -7,7 +7,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, islice
 from statistics import median
@@ -34,7 +34,8 @@ class Dataset:
     - `train`, `val`, `test`: the examples of each split, in order.
     - `name`: what messages and reports call the data ("data").
     - `input`: the column or template that inputs were read from; a policy reads columns by it.
-    - `notes`: what was done to read them, in words."""
+    - `notes`: what was done to read them, in words.
+    - `left_out`: rows that are in no split, as they have no reference (0)."""
 
     train: tuple[Example, ...]
     val: tuple[Example, ...]
@@ -42,6 +43,7 @@ class Dataset:
     name: str = "data"
     input: str = "input"
     notes: tuple[str, ...] = ()
+    left_out: int = 0
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{len(examples)} {name}" for name, examples in self.items())
@@ -57,6 +59,24 @@ class Dataset:
     def items(self) -> Iterator[tuple[Split, tuple[Example, ...]]]:
         """Split names with their examples, in the order train, val, test."""
         yield from zip(SPLITS, (self.train, self.val, self.test), strict=True)
+
+    @property
+    def remark(self) -> str:
+        """How many rows are left out, in words; '' = none."""
+        verb = "is" if self.left_out == 1 else "are"
+        what = f"{plural(self.left_out, 'row')} without a reference {verb} left out"
+        return what if self.left_out else ""
+
+    def with_references(self) -> Dataset:
+        """Without the rows whose reference is missing or blank; `left_out` counts them. Raises
+        DataError where a split has no other rows."""
+        parts = dict[str, tuple[Example, ...]]()
+        for split, examples in self.items():
+            parts[split] = tuple(filter(has_reference, examples))
+            if examples and not parts[split]:
+                hint = "name their column, or take a reward that needs none, such as judge"
+                raise DataError(f"no {split} row of {self.name} has a reference", hint=hint)
+        return replace(self, **parts, left_out=len(self) - sum(map(len, parts.values())))
 
     def fingerprint(self) -> dict[str, str]:
         """Split name -> SHA-256 (hex) over its ids, whole inputs and targets, in their order."""
@@ -83,8 +103,17 @@ def split_name(word: object, where: str = "") -> Split:
     return _ALIASES[text]
 
 
+def has_reference(example: Example) -> bool:
+    return bool(example.target) and not str(example.target).isspace()
+
+
 def complete_splits(
-    given: Mapping[Split, tuple[Example, ...]], shares: Mapping[Split, float], seed: int, name: str
+    given: Mapping[Split, tuple[Example, ...]],
+    shares: Mapping[Split, float],
+    seed: int,
+    name: str,
+    *,
+    stratify: bool = False,
 ) -> dict[Split, tuple[Example, ...]]:
     """The given splits; those not given are drawn from train by their shares."""
     for split, examples in given.items():
@@ -96,14 +125,21 @@ def complete_splits(
     if "train" in missing:
         raise DataError(f"{name} has no train split", hint="give at least 'train'")
     parts: dict[Split, float] = {s: shares[s] for s in SPLITS if s == "train" or s in missing}
-    return {**given, **draw_splits(given["train"], parts, seed, f"the train split of {name}")}
+    title = f"the train split of {name}"
+    return {**given, **draw_splits(given["train"], parts, seed, title, stratify=stratify)}
 
 
 def draw_splits(
-    examples: Iterable[Example], shares: Mapping[Split, float], seed: int, name: str
+    examples: Iterable[Example],
+    shares: Mapping[Split, float],
+    seed: int,
+    name: str,
+    *,
+    stratify: bool = False,
 ) -> dict[Split, tuple[Example, ...]]:
     """A seeded draw of the splits named in `shares`, which need not sum to 1. Each gets at least
-    one example; shares count distinct inputs. Raises DataError when there are too few."""
+    one example; shares count distinct inputs. With `stratify` each target has its share in every
+    split. Raises DataError when there are too few."""
     groups = dict[str, list[Example]]()
     for example in examples:
         groups.setdefault(fold_text(example.cache_text), []).append(example)
@@ -119,11 +155,35 @@ def draw_splits(
         counts[max(counts, key=lambda split: counts[split])] -= 1
     counts = {first: total - sum(counts.values()), **counts}
     order = sorted(groups.values(), key=lambda g: keyed_int(seed, "split", min(e.id for e in g)))
+    if stratify:
+        order = _by_target(order, [counts[split] for split in others])
     out, waiting = dict[Split, tuple[Example, ...]](), iter(order)
     for split, count in counts.items():
         drawn = islice(waiting, count)
         out[split] = tuple(e for group in drawn for e in sorted(group, key=lambda e: e.id))
     return out
+
+
+def _by_target(
+    groups: Sequence[Sequence[Example]], counts: Sequence[int]
+) -> list[Sequence[Example]]:
+    """The groups with those of the later splits behind, as many as `counts` says. A target has its
+    share in each, rounded as Sainte-Laguë does; one in each split, if it has as many groups."""
+    rest, drawn = list(groups), list[Sequence[Example]]()
+    for later, count in zip(range(len(counts), 0, -1), counts, strict=True):
+        places, seats = dict[str, list[int]](), list[tuple[int, float, int]]()
+        for at, group in enumerate(rest):
+            target = min(group, key=lambda example: example.id).target or ""
+            places.setdefault(fold_text(target), []).append(at)
+        for of_target in places.values():
+            for k, at in enumerate(of_target):
+                # First one of each; last those that the splits still to come need.
+                turn = min(k, 1) if k < len(of_target) - later else 2
+                seats.append((turn, (k + 0.5) / len(of_target), at))
+        chosen = {at for *_, at in sorted(seats)[:count]}
+        drawn += [group for at, group in enumerate(rest) if at in chosen]
+        rest = [group for at, group in enumerate(rest) if at not in chosen]
+    return [*rest, *drawn]
 
 
 def sample(examples: Sequence[Example], count: int | None) -> tuple[Example, ...]:
@@ -212,7 +272,8 @@ class DataCheck:
     def warnings(self) -> tuple[str, ...]:
         """What deserves a look, a sentence for each kind and split: how many, and the first few."""
         lines = [
-            f"{missing} of {self.counts[split]} examples in {split} lack a target."
+            f"{missing} of {self.counts[split]} examples in {split} lack a target; a reward that "
+            "compares leaves them out."
             for split, missing in self.missing_targets.items()
             if 0 < missing < self.counts[split]
         ]
@@ -258,7 +319,7 @@ def examine(dataset: Dataset) -> DataCheck:
         duplicates=tuple(_duplicates(again)),
         overlaps=tuple(_leaks(again)),
         near=tuple(_near_leaks(rows)),
-        missing_targets={s: sum(e.target is None for e in es) for s, es in splits.items()},
+        missing_targets={s: sum(not has_reference(e) for e in es) for s, es in splits.items()},
         lengths=lengths,
         conflicts=tuple(_conflicts(again)),
         notes=dataset.notes,

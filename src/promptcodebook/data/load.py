@@ -55,6 +55,7 @@ def load(
     seed: int = 0,
     name: str | None = None,
     allow_overlap: bool = False,
+    stratify: bool = False,
     form: str = "",
     header: bool = True,
 ) -> Dataset:
@@ -73,6 +74,7 @@ def load(
     - `seed`: the key of that draw (0).
     - `name`: what to call the data. None: the name of the file, or 'data'.
     - `allow_overlap`: whether an input may be in two splits (False).
+    - `stratify`: whether each target has its share in every split that is drawn (False).
     - `form`: a published form of the rows, such as 'squad'; it names the columns that are left at
       their defaults. 'auto': the one that the rows show. '': they are read as they are.
     - `header`: whether the first line of a CSV file or a sheet names the columns (True).
@@ -99,9 +101,9 @@ def load(
         error.hint += _advice(cast("object", source), form)
         raise
     if isinstance(given, tuple):
-        splits = draw_splits(given, shares, seed, title)
+        splits = draw_splits(given, shares, seed, title, stratify=stratify)
     else:
-        splits = complete_splits(given, shares, seed, title)
+        splits = complete_splits(given, shares, seed, title, stratify=stratify)
     dataset = Dataset(
         splits["train"], splits["val"], splits["test"], name, columns.input, first.notes
     )
@@ -114,7 +116,7 @@ def load(
     return dataset
 
 
-def load_settings(settings: DataSettings, base: Path, *, allow_overlap: bool = False) -> Dataset:
+def load_settings(settings: DataSettings, base: Path) -> Dataset:
     """The user's data as the configuration names it; relative paths start at `base`."""
     given = {split: getattr(settings, split) for split in SPLITS if getattr(settings, split)}
     if settings.path and given:
@@ -126,8 +128,7 @@ def load_settings(settings: DataSettings, base: Path, *, allow_overlap: bool = F
     if given:
         source = {split: base / str(path) for split, path in given.items()}
     same = settings.model_dump(exclude={"path", *SPLITS, "target", "split_seed"})
-    target, seed = settings.target or None, settings.split_seed
-    return load(source, **same, target=target, seed=seed, allow_overlap=allow_overlap)
+    return load(source, **same, target=settings.target or None, seed=settings.split_seed)
 
 
 def _first(tables: tabular.Table | Mapping[Split, tabular.Table]) -> tabular.Table:

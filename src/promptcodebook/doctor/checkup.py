@@ -114,6 +114,7 @@ def _settled(plan: assembly.Plan) -> list[Diagnosis]:
 def _data(plan: assembly.Plan) -> Diagnosis:
     report = examine(plan.dataset)
     counts = ", ".join(f"{n} {split}" for split, n in report.counts.items())
+    counts = "; ".join(filter(None, (counts, plan.dataset.remark)))
     warnings = report.warnings()
     if not warnings:
         return Diagnosis("data", "ok", f"{counts}; no input appears in two splits")

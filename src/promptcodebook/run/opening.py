@@ -119,7 +119,8 @@ def open_run(
                 simulated=models.simulated,
             )
         )
-        if where.resume is None and (remark := select_remark(plan.config)):
+        remarks = (select_remark(plan.config), plan.dataset.remark) if where.resume is None else ()
+        for remark in filter(None, remarks):
             tell(Note(remark))
         return Session(Problem(assembled, store, tell), optimizer)
     except BaseException:

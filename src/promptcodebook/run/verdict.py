@@ -14,10 +14,12 @@ longer is judged again: look k is decided by intervals each end of which errs in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
+from statistics import NormalDist
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -39,6 +41,7 @@ ENOUGH = 20  # test examples that a verdict needs
 JUDGED = "A model judged the answers, and its error is in no interval: `pco judge sheet` tells how."
 _ON_SIMULATED = "On the simulated model: "
 _MANY_FALLBACKS = 0.2
+_DIFFER = 1 / 5  # of the rows: those on which two ways of prompting earn different rewards
 _SAVED = 0.5  # calls per query that make a row cheaper or dearer: less is a re-ask now and then
 
 
@@ -354,7 +357,8 @@ async def judge(problem: Problem, result: Result) -> Conclusion:
     made = conclude(entries, terms)
     tried = (trace.rollout.reward for step in store.steps(traces=True) for trace in step.traces)
     judged = (reward for each in entries for reward in each.evaluation.rewards)
-    remarks = [made.sentence, JUDGED * asks_judge(assembled.reward), result.remark]
+    left_out = f"{remark}." if (remark := assembled.dataset.remark) else ""
+    remarks = [made.sentence, JUDGED * asks_judge(assembled.reward), left_out, result.remark]
     if config.samples > 1:
         remarks.insert(1, f"Each test example counts with the mean of {config.samples} answers.")
     beware = answers_remark(
@@ -419,6 +423,23 @@ def verdict_remark(test_examples: int) -> str:
     counted = plural(test_examples, "test example")
     few = f"no verdict will come of {counted}: it takes at least {ENOUGH}"
     return few if test_examples < ENOUGH else ""
+
+
+def verdict_power(test_examples: int) -> str:
+    """The gain that a test split of this size shows in four of five cases; '' = none. Rewards are
+    taken to be 0 or 1, and to differ from the present prompt's on a fifth of the rows or more."""
+    unlucky = NormalDist().inv_cdf(0.2)  # standard errors that four of five runs are above
+    for points in range(1, 101):
+        gain = points / 100
+        differ = max(_DIFFER, gain)
+        seen = gain + unlucky * math.sqrt((differ - gain**2) / test_examples)
+        worse = round((differ - gain) / 2 * test_examples)
+        better = worse + int(seen * test_examples)
+        values = [1.0] * better + [-1.0] * worse + [0.0] * (test_examples - better - worse)
+        if better > worse and mean_interval(values, (-1.0, 1.0)).low > 0:
+            found = f"find a gain of {plural(points, 'point')} in four of five cases"
+            return f"{plural(test_examples, 'test row')} {found}"
+    return ""
 
 
 def decide(rows: Sequence[VerdictRow], look: int = 1) -> tuple[str, bool | None, str]:

@@ -27,6 +27,10 @@ KINDS = ("billing", "delivery", "account")
 WORDS = re.findall(r"\w+", "the parcel of last week has come in the end and all is well with it")
 
 
+def one_of_three(n: int) -> str:
+    return KINDS[n % 3]
+
+
 def rows(count: int, **columns: Any) -> list[dict[str, Any]]:
     """Makes `count` rows; a column is a function of a row's number, or the same in all."""
     made = [
@@ -98,8 +102,13 @@ def test_a_large_file_is_validated_and_judged_on_a_sample(
     result = propose(tmp_path, "--yes", name="mine.jsonl")
     assert result.code == 0, result.err
     made = settings(tmp_path)
-    assert (made["verdict_examples"], made["validation"]["examples"]) == (300, 150)
-    assert "judged  on 300 of the test rows; the best states on 150 of val" in result.out
+    dataset = load_settings(load_config(made).data, tmp_path)
+    if folds:
+        assert (made["verdict_examples"], made["validation"]["examples"]) == (300, 150)
+        assert "judged  on 300 of the test rows; the best states on 150 of val" in result.out
+    else:
+        assert (len(dataset.test), len(dataset.val)) == (300, 150) and made["data"]["stratify"]
+    assert "300 test rows find a gain of 8 points in four of five cases" in result.out
     write(tmp_path / "few.csv", rows(90, label=lambda n: KINDS[n % 3]))
     result = propose(tmp_path, "few", "--yes", name="few.csv")
     made = settings(tmp_path / "few")
@@ -199,14 +208,51 @@ def test_what_is_unclear_is_asked_on_a_terminal_and_given_by_flags_elsewhere(
     assert (made["reward"], made["data"]["target"]) == ("reward.py:reward", "")
 
 
-def test_it_ends_in_a_verdict_as_it_is(tmp_path: Path) -> None:
-    write(tmp_path / "mine.csv", rows(60, label=lambda n: KINDS[n % 3]))
-    assert propose(tmp_path, "--yes").code == 0
+def test_it_ends_in_a_verdict_that_counts_the_rows_without_a_reference(tmp_path: Path) -> None:
+    write(tmp_path / "mine.csv", rows(75, label=lambda n: KINDS[n % 3] if n % 5 else ""))
+    left_out = "15 rows without a reference are left out"
+    made = propose(tmp_path, "--yes")
+    assert made.code == 0 and f"warn    {left_out}" in made.out, made.err
+    assert left_out in " ".join(pco("doctor", cwd=tmp_path).out.split())
     pco("train", cwd=tmp_path).error(2, "the run has no model", "--lm smollm2", "--lm simulated")
     typed = ("--lm", "simulated", "--preset", "quick", "--set", "update.epochs=1")
     done = pco("train", *typed, cwd=tmp_path)
-    assert done.code == 0, done.err
-    assert "test split, n = 20" in done.out and "\nOn the simulated model: " in done.out
+    out = " ".join(done.out.split())
+    assert done.code == 0 and left_out in done.err, done.err
+    dataset = load_settings(load_config(settings(tmp_path)).data, tmp_path).with_references()
+    assert f"test split, n = {len(dataset.test)}" in done.out and len(dataset.test) >= 20
+    assert "\nOn the simulated model: " in done.out and f"{left_out}." in out
+
+
+def test_of_a_large_file_a_sample_is_read_and_all_labels_are_known(tmp_path: Path) -> None:
+    data = rows(6000, id=lambda n: f"t{n}", label=lambda n: KINDS[n % 3] if n < 5950 else "late")
+    write(tmp_path / "mine.jsonl", [*data, {"message": "Twice", "id": "t300", "label": "late"}])
+    made = propose(tmp_path, "--yes", name="mine.jsonl")
+    assert made.code == 0, made.err
+    tree = settings(tmp_path)
+    assert tree["reward"]["labels"] == sorted([*KINDS, "late"]) and "id" not in tree["data"]
+    dataset = load_settings(load_config(tree).data, tmp_path)
+    assert (len(dataset.test), len(dataset.val)) == (300, 150)
+    assert all("late" in {e.target for e in part} for _, part in dataset.items())
+
+
+@pytest.mark.parametrize(("lm", "words", "tokens"), [
+    ("smollm2", 2, 64), ("smollm2", 200, 800), ("openai/gpt-x", 200, None),
+    ("openai/gpt-x", 2000, 9000),
+])  # fmt: skip
+def test_an_answer_has_room_for_the_longest_reference(
+    tmp_path: Path, lm: str, words: int, tokens: int | None
+) -> None:
+    data = rows(60, answer=lambda n: " ".join(["word", str(n), "and more ", *["alpine"] * words]))
+    write(tmp_path / "mine.jsonl", data)
+    assert propose(tmp_path, "--yes", "--lm", lm, name="mine.jsonl").code == 0
+    executor = settings(tmp_path).get("roles", {}).get("executor", {})
+    found = executor.get("max_tokens")
+    assert (found is None) == (tokens is None)
+    assert tokens is None or 0.7 * tokens <= found <= 1.5 * tokens
+    longest = max(-(-len(row["answer"]) // 4) for row in data)
+    text = f"# the longest of 60 references has about {longest} tokens"
+    assert (text in (tmp_path / "pco.toml").read_text()) == (tokens is not None)
 
 
 def test_what_init_wrote_is_used_without_trust_on_the_machine_that_wrote_it(
@@ -272,16 +318,16 @@ def test_the_name_of_a_column_is_a_name_and_no_setting(
 ) -> None:
     if kind == "csv":
         name = name.replace("\r\n", "\n")  # as the reader of a spreadsheet's file has it
-    for number, columns in enumerate(({name: lambda n: KINDS[n % 3]}, {"label": 1, name: "x"})):
+    for number, columns in enumerate(({name: one_of_three}, {"label": one_of_three, name: "x"})):
         file, folder = tmp_path / f"{number}.{kind}", str(number)
         write(file, rows(60, **columns))
         made = propose(tmp_path, folder, "--yes", name=file.name)
         assert made.code == 0, made.err
         written = settings(tmp_path / folder)
-        asked = {"preset", "reward", "data", "init", "budget", *(["base_prompt"] * (not number))}
+        asked = {"preset", "reward", "data", "init", "budget", "base_prompt"}
         assert written.keys() == asked
         assert written["data"]["target"] == (name if not number else "label")
-        assert written["data"].keys() == {"path", "input", "target", "fractions"}
+        assert written["data"].keys() == {"path", "input", "target", "fractions", "stratify"}
         for shown in (made.out, made.err):
             assert name not in shown or "\n" not in name
             assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u2028]", shown)

@@ -28,7 +28,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask, LenientNumber, LenientText, ReplyShape
-from promptcodebook.tasks.rewards.ready import READY
+from promptcodebook.tasks.rewards.ready import COMPARING, READY
 from promptcodebook.tasks.task import RewardFactory
 from promptcodebook.tasks.user_code import (
     Escape,
@@ -156,6 +156,14 @@ def asks_judge(reward: Reward) -> bool:
     """Whether a model judges: such a reward has an `ask`, and a sum has such a part."""
     parts = reward.parts if isinstance(reward, WeightedSum) else ()
     return hasattr(reward, "ask") or any(asks_judge(part.reward) for part in parts)
+
+
+def needs_reference(spec: str | Mapping[str, object]) -> bool:
+    """Whether a ready-made reward compares answers with references, or a part of a sum does."""
+    tree = {"kind": spec} if isinstance(spec, str) else spec
+    parts = cast("Sequence[str | Mapping[str, object]]", tree.get("parts") or ())
+    compares = tree.get("kind") in COMPARING and tree.get("text") is None
+    return compares or any(map(needs_reference, parts))
 
 
 def make_reward(

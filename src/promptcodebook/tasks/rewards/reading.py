@@ -38,6 +38,14 @@ def accepted_answers(target: str) -> tuple[str, ...]:
     return tuple(e if isinstance(e, str) else json.dumps(e) for e in listed) if plain else (target,)
 
 
+def members_of(target: str) -> tuple[str, ...]:
+    """The labels that a cell holds: a list of them, or a text with , ; or | between them."""
+    if (listed := accepted_answers(target)) != (target,):
+        return listed
+    parts = (part.strip() for part in re.split(r"[,;|]", target.strip().removesuffix("[]")))
+    return tuple(part for part in parts if part)
+
+
 # --- whole words
 
 _SIGNS = {
@@ -112,13 +120,13 @@ class Names:
     finder: re.Pattern[str]
     owners: Sequence[int]
 
-    def named(self, answer: str) -> list[tuple[int, str]]:
-        """The different labels that an answer names, each with its words: none, one or the first
-        two. One that is negated is not named."""
+    def named(self, answer: str, most: int | None = 2) -> list[tuple[int, str]]:
+        """The different labels that an answer names, each with its words: the first `most`. One
+        that is negated is not named."""
         texts = [_TAGGED.sub(r" \2 ", text) for text in _texts_in(answer)]
         whole = [self.owner(text) for text in texts]
         if known := {owner: text for owner, text in zip(whole, texts, strict=True) if owner >= 0}:
-            return list(known.items())[:2]
+            return list(known.items())[:most]
         negation, denial = (
             re.compile(pattern, re.IGNORECASE)
             for pattern in (pattern_of("negation") + r"\Z", pattern_of("denial"))
@@ -132,7 +140,7 @@ class Names:
             if not (before or denial.match(text, match.end())):
                 found.setdefault(self.owners[group - 1], match[group])
             behind = match.end()
-            if len(found) > 1:
+            if len(found) == most:
                 break
         return list(found.items())
 

@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any, cast
 
 from promptcodebook.base.text import answer_tokens, fold_text, parse_json, quote, strip_fence
+from promptcodebook.base.units import plural
 from promptcodebook.base.worker import shared_worker
 from promptcodebook.errors import ConfigError, RewardError, import_extra
 from promptcodebook.tasks.rewards import reading
@@ -81,14 +82,19 @@ class Label:
     """Exactly one label is named, and it is the reference's: as whole words, by its own text or by
     the letter or number beside it. Two named labels are wrong, and a negated one is not named.
 
-    `labels` are all that there are. Where the input lists options ("A) ..."), those are labels."""
+    `labels` are all that there are. Where the input lists options ("A) ..."), those are labels.
+    With `several` the reference is a list of labels, or a text with , ; or | between them: the
+    score is the F1 of those that are named."""
 
     labels: tuple[str, ...] = ()
+    several: bool = False
 
     def __post_init__(self) -> None:
         reading.names_of(self.labels)  # or a ConfigError
 
     def __call__(self, example: Example, output: str) -> Score:
+        if self.several:
+            return self._score_set(reading.members_of(target_of(example)), output)
         accepted = reading.accepted_answers(target_of(example))
         names = self._names(example, accepted)
         wanted, named = {names.owner(text) for text in accepted}, names.named(output)
@@ -98,6 +104,19 @@ class Label:
         fault = f"names {len(named)} labels, {words}" if len(named) > 1 else f"names {words}"
         fault = fault if named else f"names none of the labels: {quote(output, 60)}"
         return Score(0.0, f"The answer {fault}; {quote(accepted[0])} alone was expected.")
+
+    def _score_set(self, wanted: tuple[str, ...], output: str) -> Score:
+        names = reading.names_of(tuple(dict.fromkeys((*self.labels, *wanted))))
+        asked = {names.owner(text): text for text in wanted}
+        named = dict(names.named(output, most=None))
+        right, most = len(asked.keys() & named.keys()), len(asked) + len(named)
+        value = 2 * right / most if most else 1.0
+        missing = [text for owner, text in asked.items() if owner not in named]
+        wrong = [text for owner, text in named.items() if owner not in asked]
+        feedback = f"{right} of {plural(len(asked), 'label')} named."
+        for title, texts in (("Missing", missing), ("Not in the reference", wrong)):
+            feedback += f" {title}: {', '.join(map(quote, texts[:_SHOWN]))}." if texts else ""
+        return Score(value, feedback)
 
     def _names(self, example: Example, accepted: tuple[str, ...]) -> reading.Names:
         options = reading.options_of(example.input)
@@ -355,6 +374,8 @@ def target_of(example: Example) -> str:
     return example.target
 
 
+# Those that compare the answer with a reference, unless a fixed text replaces it.
+COMPARING = frozenset({"exact", "normalised", "contains", "label", "numeric", "f1", "fields"})
 # The rewards by their kind.
 READY: Mapping[str, type[Any]] = {
     "exact": Exact,

@@ -53,6 +53,13 @@ async def try_on_rows(
     low: float = 0.0,
 ) -> RewardTable:
     """What the reward gives on `rows` of the examples that have a reference, spread over all."""
+
+    async def tried(example: Example, answer: str) -> float | None:
+        try:
+            return (await score(example, Output(answer))).value
+        except RewardError:
+            return None
+
     known = [each for each in examples if each.target is not None]
     texts = {each.id: accepted_answers(each.target or "")[0] for each in known}
     different = list(dict.fromkeys(texts.values()))
@@ -66,10 +73,10 @@ async def try_on_rows(
         answers = [(OWN, own), *((OTHERS, text) for text in others), (EMPTY, "")]
         answers += [(EVERYTHING, ", ".join(different))] if labels and others else []
         for kind, answer in answers:
-            try:
-                value = (await score(example, Output(answer))).value
-            except RewardError:
-                value = None
+            value = await tried(example, answer)
+            if kind == OWN and example.target not in (own, None) and value is not None:
+                # A list holds answers of which any is right, or labels that all are asked for.
+                value = max(value, await tried(example, example.target) or low)
             given.setdefault(kind, []).append(value)
     means = {
         kind: None if None in values else fmean(value for value in values if value is not None)

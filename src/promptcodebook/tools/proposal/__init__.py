@@ -4,109 +4,76 @@ are input and reference, the reward and the split, and says what it saw."""
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
-import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 from math import ceil
 from pathlib import Path
-from statistics import median
 from typing import Any, cast
 
 import jinja2
 import typer
 
 from promptcodebook.base.sync import run_sync
-from promptcodebook.base.text import one_line, parse_json, toml
+from promptcodebook.base.text import one_line, quote, shell, toml
 from promptcodebook.base.units import plural
+from promptcodebook.cli.command import columns as table_text
 from promptcodebook.config import load_config
-from promptcodebook.data import load_settings
+from promptcodebook.data import SPLITS, Dataset, Split, load_settings
 from promptcodebook.data.dataset import split_name
 from promptcodebook.data.load import read_source
-from promptcodebook.data.table import parse_input_template
+from promptcodebook.data.table import SourceRow, Table
 from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.lm.spec import SMOLLM2, parse_spec
-from promptcodebook.run.verdict import ENOUGH, verdict_remark
-from promptcodebook.tasks.rewards import apply_reward, make_reward, reward_factory
-from promptcodebook.tasks.rewards.reading import boxed_answer
+from promptcodebook.lm.wire import estimate_tokens
+from promptcodebook.run.verdict import ENOUGH, verdict_power, verdict_remark
+from promptcodebook.tasks.rewards import (
+    apply_reward,
+    make_reward,
+    needs_reference,
+    reward_factory,
+)
+from promptcodebook.tasks.rewards.reading import accepted_answers
 from promptcodebook.tasks.rewards.trial import RewardTable, try_on_rows
+from promptcodebook.tools.proposal.columns import (
+    SHORT,
+    Choice,
+    Column,
+    ColumnRoles,
+    is_missing,
+    look_at,
+    read_columns,
+    rules,
+)
 from promptcodebook.types import Example, Output, Score
 
-_LABELS = 500  # different references at most that count as labels
+Ask = Callable[..., str]  # a question, our guess, and the flag that answers it
 _NAMED = 8000  # characters of labels that a prompt names
 _SAID = 50  # labels that a small model gets an instinct each for
 _TRIED = 12  # rows that a proposed reward is tried on
-_SHOWN = 20  # labels that the summary names
-_SHORT = 4  # words of a short reference at most
+_SHOWN, _EXAMPLES, _QUOTED = 20, 3, 160  # labels, rows and characters that the summary shows
 # Rows that a verdict needs, and the choice between states: more cost more than they tell.
 _TEST, _VALIDATION = 300, 150
+# Tokens of an answer: twice those of the longest reference, and at least these, by the reward and
+# for a small model; else what the preset has.
+_LEAST, _ROOM = {"label": 12, "numeric": 256}, 4096
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column by its values, those that are missing left out."""
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """A proposed reward: its kind, `setting` as pco.toml has it, why, its labels, whether a row may
+    have `several` of them, and why other rewards are of no use."""
 
-    name: str
-    values: Sequence[object]
-
-    @cached_property
-    def texts(self) -> list[str]:
-        return [v if isinstance(v, str) else json.dumps(v) for v in self.values]
-
-    @cached_property
-    def words(self) -> float:
-        return median([len(text.split()) for text in self.texts] or [0])
-
-    @cached_property
-    def labels(self) -> list[str]:
-        """Its different values, where they are few and short; else none."""
-        found = sorted({text.strip() for text in self.texts})
-        few = 2 <= len(found) <= min(_LABELS, len(self.texts) // 3)
-        return found if few and self.words <= _SHORT else []
-
-    @cached_property
-    def numbers(self) -> bool:
-        return bool(self.texts) and all(map(_is_number, self.texts))
-
-    @cached_property
-    def keys(self) -> list[str]:
-        """The keys that all its values have, where each is a JSON object."""
-        objects = [_as_object(value) for value in self.values]
-        if not objects or not all(objects):
-            return []
-        return [key for key in objects[0] if all(key in other for other in objects)]
-
-    @property
-    def is_split(self) -> bool:
-        with contextlib.suppress(DataError):
-            return len({split_name(value) for value in self.values}) > 1
-        return False
-
-    @property
-    def is_chat(self) -> bool:
-        first = next(iter(self.values), None)
-        return isinstance(first, list) and "role" in str(cast("list[object]", first)[:1])
-
-
-def _is_number(text: str) -> bool:
-    """Also at the end of a worked solution: in a LaTeX box, or behind ####."""
-    final = boxed_answer(text) or text.rpartition("####")[2]
-    try:
-        float(final.replace(",", ""))
-    except ValueError:
-        return False
-    return True
-
-
-def _as_object(value: object) -> dict[str, object]:
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            value = parse_json(value)
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    kind: str
+    setting: Any
+    why: str
+    labels: Sequence[str]
+    several: bool
+    refused: tuple[str, ...] = ()
 
 
 def propose(
@@ -121,115 +88,160 @@ def propose(
     """Looks at `source` for a pco.toml in `folder`: its text, the settings in it, and what was
     seen, in words. `given` holds input, target, reward and lm, None = our guess, confirmed unless
     `yes`; `agent` the settings of an agent, if there is one. Raises ConfigError when a setting is
-    wrong, DataError when the file is."""
+    wrong or two guesses are equally likely, DataError when the file is wrong. `header` is whether
+    the first line names the columns (None = as it seems)."""
     tables = read_source(source, form=given["form"] or "", header=header)
     first = next(iter(tables.values())) if isinstance(tables, Mapping) else tables
-    separate = isinstance(tables, Mapping)
-    rows = [row for table in (tables.values() if separate else [tables]) for row in table.rows]
-    heads = dict.fromkeys(name for row in rows for name in row.values)
-    columns = {
-        name: Column(name, [v for r in rows if (v := r.values.get(name)) is not None])
-        for name in heads
-    }
-    found = _find(columns, len(rows), separate=separate)
+    parts, ask = _parts(tables), partial(_ask, yes=yes)
+    if not (rows := sum(map(len, parts.values()))):
+        raise DataError(f"{source} is empty", hint="give it at least three examples")
+    columns = look_at([row.values for rows in parts.values() for row in rows])
+    if first.form:  # it says what the columns are
+        settled = {"target": "none", **first.settings}
+        given = {name: settled.get(name) if of is None else of for name, of in given.items()}
+    seen = _decide(columns, given, ask, separate=isinstance(tables, Mapping))
     if first.form:
-        found |= {"messages": "", "target": "", "id": "", "split": "", **first.settings}
-    ask = partial(_ask, yes=yes)
-    messages, asked = ("", given["input"]) if given["input"] else (found["messages"], "")
-    if not messages:
-        asked = asked or ask("the input, a column or a template", found["input"])
-    target = given["target"]
-    if target is None:
-        target = ask("the reference, a column or none", found["target"] or "none")
-    target = "" if target == "none" and target not in columns else target
-    of = columns.get(target) or Column(target, [])
-    drawn = _fractions(len(rows)) if not (found["split"] or separate) else None
-    data = {
+        seen = replace(seen, **{name: first.settings.get(name, "") for name in ("id", "split")})
+    input, target = seen.input.name, seen.target.name
+    data: dict[str, Any] = {
         "path": os.path.relpath(source, folder),
-        **({"messages": messages} if messages else {"input": asked}),
+        **({"messages": seen.messages} if seen.messages else {"input": input}),
         "target": target,
-        **{name: found[name] for name in ("id", "split") if found[name]},
-        **({"fractions": drawn} if drawn else {}),
-        **({"form": first.form} if first.form else {}),
-        **({"header": False} if first.header is False else {}),
+        **{name: value for name in ("id", "split") if (value := getattr(seen, name))},
+        **_draw(seen, columns, parts),
     }
-    looked = data | {"path": str(source.resolve())}
-    dataset = load_settings(load_config({"data": looked}).data, folder)
-    guess, refused = _reward_for(of, dataset.train)
-    reward = given["reward"] or ask("the reward", found.get("reward", guess))
-    if reward != "judge":
-        reward_factory(_scored(reward, of), folder)  # or a ConfigError
+    if len({str(row.values.get(seen.id)) for part in parts.values() for row in part}) < rows:
+        data.pop("id", None)  # beyond the sample it repeats
+    data |= {"form": first.form} if first.form else {}
+    data |= {"header": False} if first.header is False else {}
+    notes = first.notes
+    del tables, parts, first  # the file is read once more, as a run reads it
+    looked = load_config({"data": data | {"path": str(source.resolve())}}).data
+    dataset = load_settings(looked, folder)
+    known = dataset.with_references() if target else dataset
+    scoring = _scoring(seen, columns, known, given["reward"], ask)
+    if scoring.kind != "judge":
+        reward_factory(scoring.setting, folder)  # or a ConfigError
+    dataset = known if needs_reference(scoring.setting) else dataset
     lm = given["lm"] or os.environ.get("PCO_LM", "")
     if not (lm or yes) and sys.stdin.isatty():
-        lm = ask("the model, such as openai/MODEL, URL#MODEL or smollm2", "none yet")
+        lm = ask("the model, such as openai/MODEL, URL#MODEL or smollm2", Choice("none yet"))
         lm = "" if lm == "none yet" else lm
     if lm:
         parse_spec(lm)  # or a ConfigError
-    reasons: dict[str, str] = _read("names.toml", tomllib.loads)["rewards"]
-    labels = of.labels if reward in reasons else []
-    tree = _settings(lm, reward, of, labels, data, agent)
-    counts = ", ".join(f"{len(examples)} {name}" for name, examples in dataset.items())
-    judged, validated = len(dataset.test) > _TEST, len(dataset.val) > _VALIDATION
-    if judged:
+    references = [e.target or "" for _, part in dataset.items() for e in part]
+    tokens = [max(map(estimate_tokens, accepted_answers(each))) for each in references]
+    tree = _settings(lm, scoring, max(tokens), data, agent)
+    if len(dataset.test) > _TEST:
         tree["verdict_examples"] = _TEST
-    if validated:
+    if len(dataset.val) > _VALIDATION:
         tree["validation"] = {"examples": _VALIDATION}
-    why = reasons.get(reward, "the one that you chose")
-    shown = plural(len(rows), "row")
-    about = {"seen": f"{shown} of {plural(len(columns), 'column')}", "counts": counts, "why": why}
+    counts = ", ".join(f"{len(examples)} {name}" for name, examples in dataset.items())
+    shown = plural(rows, "row")
+    longest = plural(max(tokens), "token")
+    about = {
+        "seen": f"{shown} of {plural(len(columns), 'column')}",
+        "counts": counts,
+        "why": scoring.why,
+        "longest": f"the longest of {plural(len(tokens), 'reference')} has about {longest}",
+    }
     text = _render({**about, "tree": tree, "small": lm == SMOLLM2})
-    named = ", ".join(labels[:_SHOWN]) + " …" * (len(labels) > _SHOWN)
-    kinds = f"{len(labels)} labels: {named}" if labels else f"{of.words:g} words"
-    summary = [
-        f"{source.name}: {shown}",
-        *(f"read    {note}" for note in first.notes),
-        f"input   {messages or asked}",
-        f"target  {target}, {kinds}" if target else "target  none",
-        f"reward  {reward}: {why}",
-        f"splits  {counts}, {'drawn' if drawn else 'as given'}",
-        f"model   {lm or 'none yet'}",
-    ]
-    if judged or validated:
-        test, val = min(_TEST, len(dataset.test)), min(_VALIDATION, len(dataset.val))
-        summary.append(f"judged  on {test} of the test rows; the best states on {val} of val")
-    remarks = [verdict_remark(len(dataset.test)), *(() if given["reward"] else refused)]
+    drawn = "drawn" if "fractions" in data else "as given"
+    summary = [f"{source.name}: {shown}", *(f"read    {note}" for note in notes)]
+    summary += ["", *_table(seen), ""]
+    summary += _examples(dataset, str(tree.get("base_prompt", "")))
+    summary += _choices(seen, scoring, columns)
+    summary += [f"splits  {counts}, {drawn}", f"model   {lm or 'none yet'}"]
+    judged, validated = min(_TEST, len(dataset.test)), min(_VALIDATION, len(dataset.val))
+    if "verdict_examples" in tree or "validation" in tree:
+        what = f"on {judged} of the test rows; the best states on {validated} of val"
+        summary.append(f"judged  {what}")
+    remarks = [verdict_remark(judged), dataset.remark, *scoring.refused]
+    summary += filter(None, [f"shows   {power}" if (power := verdict_power(judged)) else ""])
     summary += [f"warn    {remark}" for remark in filter(None, remarks)]
     return text, tree, "\n".join(map(one_line, summary))
 
 
+def _parts(tables: Table | Mapping[Split, Table]) -> dict[str, Sequence[SourceRow]]:
+    """The rows by their split, '' = of one file for all."""
+    if isinstance(tables, Mapping):
+        return {split: table.rows for split, table in tables.items()}
+    return {"": tables.rows}
+
+
+def _decide(
+    columns: Mapping[str, Column], given: Mapping[str, str | None], ask: Ask, *, separate: bool
+) -> ColumnRoles:
+    """What the columns are, once flags and answers have settled the input and the reference."""
+    none = "none" if "none" in columns else ""
+    input, target = given["input"] or None, given["target"]
+    target = none if target == "none" else target
+    seen = read_columns(columns, input=input, target=target, separate=separate)
+    if not (input or seen.messages):
+        input = ask("the input, a column or a template", seen.input, "--input")
+    if target is None:
+        target = ask("the reference, a column or none", seen.target, "--target")
+        target = none if target == "none" else target
+    if (input or "", target) == (seen.input.name, seen.target.name):
+        return seen
+    return read_columns(columns, input=input, target=target, separate=separate)
+
+
+def _draw(
+    seen: ColumnRoles, columns: Mapping[str, Column], parts: Mapping[str, Sequence[SourceRow]]
+) -> dict[str, Any]:
+    """How the splits are drawn that the data do not name, by the rows that have a reference: for
+    test a quarter, or what a verdict needs, at most half; of many rows no more than count."""
+    counted = Counter[str]()
+    for part, rows in parts.items():
+        for row in rows:
+            if not seen.target.name or not is_missing(row.values.get(seen.target.name)):
+                split = part or (seen.split and split_name(row.values.get(seen.split), row.where))
+                counted[split] += 1
+    if len(counted) == len(SPLITS):
+        return {}
+    rows = max(1, counted["train"] + counted[""])
+    test = max(0.25, min(0.5, ceil(100 * ENOUGH / rows) / 100))
+    shares = [
+        float(f"{min(s, most / rows):.4g}") for s, most in ((0.2, _VALIDATION), (test, _TEST))
+    ]
+    labels = seen.target.name in columns and columns[seen.target.name].labels
+    fractions = [round(1 - sum(shares), 9), *shares]
+    return {"fractions": fractions, **({"stratify": True} if labels else {})}
+
+
 def _settings(
-    lm: str,
-    reward: str,
-    target: Column,
-    labels: Sequence[str],
-    data: Mapping[str, Any],
-    agent: Mapping[str, Any],
+    lm: str, scoring: Scoring, longest: int, data: Mapping[str, Any], agent: Mapping[str, Any]
 ) -> dict[str, Any]:
     """All that the pco.toml sets. A model as small as SmolLM2 learns which label to say."""
-    small, scored, more = lm == SMOLLM2, _scored(reward, target), dict[str, Any]()
+    small, more, labels = lm == SMOLLM2, dict[str, Any](), list(scoring.labels)
     init: dict[str, Any] = {"kind": "expert", **agent.get("init", {})}
-    said = labels if len(labels) <= _SAID else ()
+    said = labels if len(labels) <= _SAID and not scoring.several else []
     if small:
         more["size"] = len(said) or 6
         more["update"] = {"batch_size": 32, "epochs": 10}
     if not agent:  # how that answers is its own affair
-        each = f"Answer with one of these and nothing else: {', '.join(labels)}."
+        many = "one or more of these, with commas between" if scoring.several else "one of these"
+        each = f"Answer with {many} and nothing else: {', '.join(labels)}."
         each = each if len(each) <= _NAMED else "Answer with a label and nothing else."
-        executor: dict[str, Any] = {"temperature": 0.0}
-        executor["max_tokens"] = 12 if target.words <= _SHORT else 96
+        executor: dict[str, Any] = {"temperature": 0.0} if small else {}
+        tokens, room = 8 * ceil(longest / 4), _LEAST.get(scoring.kind, 64) if small else _ROOM
+        if small or tokens > room // 2:  # half of it is for a model that thinks aloud
+            executor["max_tokens"] = max(room, tokens) if small else tokens + room // 2
         if labels and small:
             init |= {"prompt": each}
             init |= {"instincts": [f"Say only: {label}" for label in said]} if said else {}
             form = {"name": "label", "schema": {"enum": labels}}
-            executor["extra"] = {"response_format": {"type": "json_schema", "json_schema": form}}
+            answers = {"type": "json_schema", "json_schema": form}
+            executor |= {} if scoring.several else {"extra": {"response_format": answers}}
         elif labels:
             more["base_prompt"] = each
-        if small:
+        if executor:
             more["roles"] = {"executor": executor}
     return {
         "preset": "small" if small else "default",
         **({"lm": lm} if lm else {}),
-        "reward": scored,
+        "reward": scoring.setting,
         **{name: agent[name] for name in ("executor", "compose_per_stage") if name in agent},
         **more,
         "data": data,
@@ -238,47 +250,55 @@ def _settings(
     }
 
 
-def _find(columns: Mapping[str, Column], rows: int, *, separate: bool) -> dict[str, str]:
-    """The likeliest column for each purpose, '' = none, by names first and values second."""
-    names: dict[str, list[str]] = _read("names.toml", tomllib.loads)["columns"]
-    lower = {name.lower(): name for name in columns}
+def _scoring(
+    seen: ColumnRoles, columns: Mapping[str, Column], dataset: Dataset, chosen: str | None, ask: Ask
+) -> Scoring:
+    """The reward that a person chose; else the first for such references that tells right answers
+    from wrong ones on the user's own rows."""
+    answer = columns.get(seen.target.name)
+    if answer and answer.form[0] in ("label", "labels", "answers"):  # all of them, not a sample
+        wanted = [e.target or "" for _, part in dataset.items() for e in part]
+        if answer.form[0] == "answers":
+            wanted = [accepted_answers(each)[0] for each in wanted]
+        answer = Column(answer.name, wanted)
+    form = _form_of(answer, seen)
+    labels = (answer.members if form == "labels" else answer.labels) if answer else []
 
-    def called(kind: str, fits: Callable[[Column], bool] = lambda _: True) -> str:
-        known = (lower[name] for name in names[kind] if name in lower)
-        return next((name for name in known if fits(columns[name])), "")
+    def scoring(name: str) -> Scoring:
+        entry = rules()["rewards"].get(name, {"why": "the one that you chose"})
+        coded = "; its numbers mean nothing to a model: say in init.prompt what they stand for"
+        why = entry["why"] + coded * (name == "label" and answer is not None and answer.numbers)
+        setting = {"kind": name, **entry.get("setting", {})}
+        if setting["kind"] == "label" and labels:
+            setting["labels"] = labels
+        elif name == "json" and answer and answer.keys:
+            setting["keys"] = answer.keys
+        kind, listed = setting["kind"], labels if name in rules()["rewards"] else []
+        written = setting if len(setting) > 1 else kind
+        return Scoring(kind, written, why, listed, form == "labels")
 
-    split = "" if separate else called("split", lambda c: c.is_split)
-    id = called("id", lambda c: len(set(c.texts)) == rows)
-    messages = called("messages", lambda c: c.is_chat)
-    free = [c for name, c in columns.items() if name not in (split, id, messages)]
-    target = called("target") or next((c.name for c in reversed(free) if c.labels), "")
-    title, body = called("title"), called("body")
-    input = f"{{{title}}}\n{{{body}}}" if title and body else called("input")
-    texts = [c for c in free if c.name != target and not c.numbers] or free
-    if not input and texts:
-        input = max(texts, key=lambda c: c.words).name
-    used = [input] if input in columns else parse_input_template(input).columns
-    target = target or next((c.name for c in reversed(free) if c.name not in used), "")
-    return {"split": split, "id": id, "messages": messages, "input": input, "target": target}
+    proposal, refused = scoring("any"), list[str]()
+    for tried in map(scoring, rules()["forms"][form]):
+        fault = fault_on_rows(tried.setting, dataset.train) if tried.kind != "judge" else ""
+        if not fault:
+            proposal = tried
+            break
+        refused.append(f"the reward {tried.kind} is of no use here: {fault}")
+    if chosen is None:
+        chosen = ask("the reward", Choice(proposal.kind), "--reward")
+    if chosen == proposal.kind:
+        return replace(proposal, refused=tuple(refused))
+    return scoring("any" if chosen == "judge" and form != "none" else chosen)
 
 
-def _reward_for(target: Column, examples: Sequence[Example]) -> tuple[str, list[str]]:
-    """The first reward for such references that tells right answers from wrong ones on the user's
-    own rows, and why others do not."""
-    refused, kinds = list[str](), ["contains", "exact"] if target.words <= _SHORT else ["f1"]
-    if not target.values:
-        return "judge", []
-    if target.labels:
-        kinds = ["label", "exact"]
-    elif target.numbers:
-        kinds = ["numeric", "exact"]
-    elif target.keys:
-        kinds = ["fields"]
-    for kind in kinds:
-        if not (fault := fault_on_rows(_scored(kind, target), examples)):
-            return kind, refused
-        refused.append(f"the reward {kind} is of no use here: {fault}")
-    return "judge", refused
+def _form_of(answer: Column | None, seen: ColumnRoles) -> str:
+    """What the references are, as [forms] of names.toml calls it."""
+    if answer is None or not answer.texts:
+        return "none"
+    if any(kind == "worse answer" for kind, _ in seen.roles.values()):
+        return "preference"
+    short = "short text" if answer.words <= SHORT else "long text"
+    return short if answer.form[0] == "text" else answer.form[0]
 
 
 def fault_on_rows(reward: str | Mapping[str, object], examples: Sequence[Example]) -> str:
@@ -299,25 +319,39 @@ def fault_on_rows(reward: str | Mapping[str, object], examples: Sequence[Example
         return str(error)
 
 
-def _scored(reward: str, target: Column) -> Any:
-    """The reward as the pco.toml has it."""
-    match reward:
-        case "judge":
-            return {"kind": "judge", "rubric": "Say here what a good answer does."}
-        case "label" if target.labels:
-            return {"kind": "label", "labels": target.labels}
-        case "json" if target.keys:
-            return {"kind": "json", "fenced": True, "keys": target.keys}
-        case "fields":
-            return {"kind": "fields", "fenced": True}
-        case _:
-            return reward
+def _table(seen: ColumnRoles) -> list[str]:
+    """What each column is taken for, and why."""
+    rows = [
+        {"column": one_line(name)[: _SHOWN * 2], "taken for": kind, "why": one_line(why)}
+        for name, (kind, why) in seen.roles.items()
+    ]
+    return table_text(rows).splitlines()
 
 
-def _fractions(rows: int) -> list[float]:
-    """Shares of train, val, test: for test a quarter, or what a verdict needs, at most half."""
-    test = max(0.25, min(0.5, ceil(100 * ENOUGH / rows) / 100)) if rows else 0.25
-    return [round(0.8 - test, 2), 0.2, test]
+def _choices(seen: ColumnRoles, scoring: Scoring, columns: Mapping[str, Column]) -> list[str]:
+    """Input, reference and reward, each with the next likely."""
+    labels, target = scoring.labels, seen.target.name
+    named = ", ".join(labels[:_SHOWN]) + " …" * (len(labels) > _SHOWN)
+    words = columns[target].words if target in columns else 0
+    kinds = f"{len(labels)} labels: {named}" if labels else f"{words:g} words"
+
+    def or_else(choice: Choice) -> str:
+        return f"; else perhaps {choice.runner_up}" if choice.runner_up else ""
+
+    return [
+        f"input   {seen.messages or seen.input.name}{or_else(seen.input)}",
+        f"target  {target}, {kinds}{or_else(seen.target)}" if target else "target  none",
+        f"reward  {scoring.kind}: {scoring.why}",
+    ]
+
+
+def _examples(dataset: Dataset, base_prompt: str) -> list[str]:
+    """Rows as the model sees them, with their references."""
+    lines = [f"before each input: {quote(base_prompt, _QUOTED)}"] if base_prompt else []
+    for number, example in enumerate(dataset.train[:_EXAMPLES], 1):
+        reference = "" if example.target is None else f" -> {quote(example.target, _QUOTED // 2)}"
+        lines.append(f"example {number}: {quote(example.input, _QUOTED)}{reference}")
+    return [*lines, ""]
 
 
 def _read(name: str, parse: Callable[[str], Any]) -> Any:
@@ -332,12 +366,19 @@ def _render(values: Mapping[str, Any]) -> str:
     return _read("pco.toml.jinja", made.from_string).render(values)
 
 
-def _ask(what: str, guess: str, *, yes: bool) -> str:
-    """A person's answer on a terminal, with our guess to accept; elsewhere the guess, if `yes`."""
+def _ask(what: str, guess: Choice, flag: str = "", *, yes: bool) -> str:
+    """A person's answer on a terminal, with our guess to accept; elsewhere the guess, if `yes`.
+    Raises ConfigError where a person must decide and there is none."""
+    likely = [guess.name, *guess.rivals]
+    if guess.doubt and (yes or not sys.stdin.isatty()):
+        named = ", ".join(repr(name) for name in likely[:_EXAMPLES] if name)
+        flags = (f"{flag} {shell(name)}" for name in likely[:_EXAMPLES])
+        raise ConfigError(f"{what}: {guess.doubt}: {named}", hint=f"add {', or '.join(flags)}")
     if yes:
-        return guess
+        return guess.name
+    name = guess.name or "none"
     if not sys.stdin.isatty():
-        message = f"{what}, is probably {guess!r}, and there is no terminal to ask on"
+        message = f"{what}, is probably {name!r}, and there is no terminal to ask on"
         raise ConfigError(message, hint="add --yes, or --input, --target and --reward")
     with contextlib.redirect_stdout(sys.stderr):  # the question must not end up in a result
-        return typer.prompt(what[:1].upper() + what[1:], default=guess)
+        return typer.prompt(what[:1].upper() + what[1:], default=name)
