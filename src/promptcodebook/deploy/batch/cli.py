@@ -15,10 +15,8 @@ from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import shell
 from promptcodebook.base.units import cost_text, count_text, duration, lost_text, plural
 from promptcodebook.cli import command
-from promptcodebook.deploy.batch.held import batches_in
 from promptcodebook.deploy.batch.on_ray import answer_on_ray
 from promptcodebook.deploy.batch.session import BatchJob, BatchSession, Summary
-from promptcodebook.errors import ConfigError
 from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.progress import counting
 
@@ -36,7 +34,6 @@ def batch(
     restart: bool = typer.Option(False, "--restart", help="Discard previous results."),
     anew: bool = typer.Option(False, "--anew", hidden=True),
     ray: str = typer.Option("", help="Answer the rows on a Ray cluster: its address, or local."),
-    batch_api: command.BatchApi = False,
     config: command.ConfigOption = None,
     task: command.TaskName = None,
     data: command.DataDir = None,
@@ -53,9 +50,6 @@ def batch(
     reply cache answers the others. OUT appears when it is complete. Until then OUT.part holds the
     results: after Ctrl-C, a kill, a full disk or a reached budget the same command continues, and
     pays for no finished reply twice. A budget counts all sessions."""
-    if ray and batch_api:
-        message = "a cluster asks its calls one by one, not as batches"
-        raise ConfigError(message, hint="leave out --ray, or leave out --batch-api")
     typed = command.Typed(config, task, data, lm, budget, sets, trust)
     reference = command.resolved(ref, trust=trust, use=True)
     typed.given("pco batch").require_objects(reference)
@@ -74,9 +68,7 @@ def batch(
             if ray:
                 summary = answer_on_ray(ray, opened, reference.file, settings, base, done)
             else:
-                folder = opened.checkpoint.folder / "batches"
-                batches = [batches_in(folder, command.note)] if batch_api else []
-                working = opened.run(reference.file, settings, Sources(base), done, batches)
+                working = opened.run(reference.file, settings, Sources(base), done)
                 summary = run_sync(working, command.announced(opened.interrupt))
     if as_json:
         named = {"ref": reference.name, "caution": reference.caution}
