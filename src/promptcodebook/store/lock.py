@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from promptcodebook.base.sqlite import restrain, store_os_error
+from promptcodebook.base.sqlite import on_disk, restrain
 from promptcodebook.base.text import shell
 from promptcodebook.errors import RunBusy, StoreError
 
@@ -65,11 +65,9 @@ class RunLock:
     def __init__(self, folder: Path, doing: str = "") -> None:
         refuse_links(folder)
         until = time.monotonic() + _PATIENCE_S
-        try:
+        with on_disk(folder / LOCK):
             while (release := _take(folder)) is None and time.monotonic() < until:
                 time.sleep(_POLL_S)
-        except OSError as error:
-            raise store_os_error(error, folder / LOCK) from error
         if release is None:
             raise _busy(folder, doing or f"the run {folder.name} is being written")
         self._release: Callable[[], object] | None = release

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from promptcodebook.base.paths import data_folder, make_private_folder
-from promptcodebook.base.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error, unpack
+from promptcodebook.base.sqlite import Layout, Packer, Reader, Write, Writer, on_disk, unpack
 from promptcodebook.base.sync import run_sync
 from promptcodebook.deploy.online.sequences import ValueCounts
 from promptcodebook.errors import ConfigError, DataError, StoreError, import_extra
@@ -123,11 +123,9 @@ class BackgroundFile(Recorder):
         fewer: Callable[[list[Any]], list[Any]] | None = None,
     ) -> None:
         if not path.parent.is_dir():
-            try:
+            with on_disk(path.parent):
                 path.parent.parent.mkdir(parents=True, exist_ok=True)
                 make_private_folder(path.parent)
-            except OSError as error:
-                raise store_os_error(error, path.parent) from None
         self.writer = Writer(path, LAYOUT, each_batch=each_batch, recovers=True)
         self._what, self._into, self._fewer = what, write, fewer
         self._waiting: list[Any] = []
