@@ -32,7 +32,6 @@ def batch(
     ),
     prefix: str = typer.Option("", help="Put before the names answer, route and error."),
     restart: bool = typer.Option(False, "--restart", help="Discard previous results."),
-    anew: bool = typer.Option(False, "--anew", hidden=True),
     ray: str = typer.Option("", help="Answer the rows on a Ray cluster: its address, or local."),
     config: command.ConfigOption = None,
     task: command.TaskName = None,
@@ -57,7 +56,7 @@ def batch(
         file = reference.file.model_copy(update={"input": input_column})
         reference = replace(reference, file=file)
     settings, base = command.settings_for(reference, typed)
-    order = BatchJob(source, target, _again(), prefix, restart or anew, bool(ray))
+    order = BatchJob(source, target, _again(), prefix, restart, bool(ray))
     with closing(BatchSession(order, reference.file, settings)) as opened:
         total, before = opened.source.count, opened.resumed
         if before:
@@ -85,7 +84,7 @@ def _again() -> str:
     for word in words:
         if word == "--budget":
             next(words, None)
-        elif word not in ("--restart", "--anew", "--json") and not word.startswith("--budget="):
+        elif word not in ("--restart", "--json") and not word.startswith("--budget="):
             kept.append(word)
     return shell(*kept)
 
