@@ -418,6 +418,7 @@ def test_a_killed_process_keeps_nobody_out_where_the_file_system_cannot_lock(
             other.wait(0.2)
         other.kill()
     assert (tmp_path / "lock.soft").exists()
+    assert holder(tmp_path) is None
     lock = RunLock(tmp_path)
     assert holder(tmp_path) == os.getpid()
     with pytest.raises(RunBusy, match=f"process {os.getpid()}") as caught:

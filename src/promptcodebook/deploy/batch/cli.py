@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,14 @@ from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.progress import counting
 
 
+@dataclass(frozen=True)
+class _Typed(command.Typed):
+    """`Typed` for rows, of which no run recorded an answer."""
+
+    again: bool = False
+
+
+@command.options
 def batch(
     ref: command.Ref,
     source: Path = typer.Argument(..., metavar="IN", help="Rows: .jsonl, .csv, .tsv or .parquet."),
@@ -33,13 +41,8 @@ def batch(
     prefix: str = typer.Option("", help="Put before the names answer, route and error."),
     restart: bool = typer.Option(False, "--restart", help="Discard previous results."),
     ray: str = typer.Option("", help="Answer the rows on a Ray cluster: its address, or local."),
-    config: command.ConfigOption = None,
-    task: command.TaskName = None,
-    data: command.DataDir = None,
-    lm: command.ModelOption = None,
-    budget: command.BudgetOption = None,
-    sets: command.Sets = None,
-    trust: command.Trust = False,
+    *,
+    typed: _Typed,
     as_json: command.Json = False,
 ) -> None:
     """Answer every row of IN with a policy; OUT has the rows in their order.
@@ -49,8 +52,7 @@ def batch(
     reply cache answers the others. OUT appears when it is complete. Until then OUT.part holds the
     results: after Ctrl-C, a kill, a full disk or a reached budget the same command continues, and
     pays for no finished reply twice. A budget counts all sessions."""
-    typed = command.Typed(config, task, data, lm, budget, sets, trust)
-    reference = command.resolved(ref, trust=trust, use=True)
+    reference = command.resolved(ref, trust=typed.trust, use=True)
     typed.given("pco batch").require_objects(reference)
     if input_column:
         file = reference.file.model_copy(update={"input": input_column})
