@@ -467,8 +467,9 @@ async def test_late_feedback_comes_from_a_file_and_is_added_once(
         done = await asyncio.to_thread(pco, "feedback", "late.csv", "--json", cwd=tmp_path)
         assert done.json == {"kept": 1, "unknown": 1, "erased": 0, "conflict": 0, "full": 0}
     assert [(each.reward, each.text) for each in logged(path)] == [(0.5, "Late.")]
-    (tmp_path / "late.csv").write_text(f"{head}{asked},5,\n")
-    pco("feedback", "late.csv", cwd=tmp_path).error(2, "late.csv:2: reward must be from 0 to 1")
+    for wrong in ("5", "nan"):
+        (tmp_path / "late.csv").write_text(f"{head}{asked},{wrong},\n")
+        pco("feedback", "late.csv", cwd=tmp_path).error(2, "late.csv:2: reward must be from 0 to 1")
     assert "erased 1 of 1 request" in pco("feedback", "erase", asked, cwd=tmp_path).out
     with pytest.raises(promptcodebook.PcoError, match="no request"):
         find_record(records, asked)
