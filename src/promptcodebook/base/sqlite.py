@@ -15,7 +15,7 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from urllib.parse import quote
 import zstandard
 
 from promptcodebook.base.paths import make_private_file
-from promptcodebook.errors import DiskFull, StoreError, StoreTooNew
+from promptcodebook.errors import DiskFull, PcoError, StoreError, StoreTooNew
 
 if TYPE_CHECKING:
     import asyncio
@@ -444,6 +444,17 @@ def store_os_error(error: OSError, path: Path) -> StoreError:
         f"{path} cannot be written: {error.strerror}",
         hint=f"free space on the disk of {path}" if full else f"check that you may write to {path}",
     )
+
+
+@contextlib.contextmanager
+def on_disk(path: Path) -> Generator[None]:
+    """What the disk refuses in the block becomes a StoreError or DiskFull about the path."""
+    try:
+        yield
+    except PcoError:
+        raise
+    except OSError as error:
+        raise store_os_error(error, path) from error
 
 
 def _primary(error: sqlite3.Error) -> int:

@@ -57,7 +57,6 @@ SamplesOption = Annotated[
     int | None,
     typer.Option("--samples", help="Sampled runs per example; 1 = greedy; default: as its run."),
 ]
-BatchApi = Annotated[bool, typer.Option("--batch-api", help="Ask the executor by /v1/batches.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of every random draw.")]
 SplitName = Annotated[str, typer.Option("--split", help="train, val or test.")]
 AgentCommand = Annotated[

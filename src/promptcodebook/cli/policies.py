@@ -59,7 +59,6 @@ def evaluate(
         help="Of its verdict: learned, present, none, concat, best_fixed, best_single, oracle.",
     ),
     at_least: float | None = typer.Option(None, help="Exit 1 where the mean reward is below this."),
-    batch_api: command.BatchApi = False,
     as_json: Json = False,
 ) -> None:
     """Reward with its 95 % interval, failures, and what a query costs.
@@ -74,8 +73,6 @@ def evaluate(
     Save the output of --json to compare it later: pco compare A.json B.json"""
     sample = Sample(split, count, samples)
     with typed.given("pco eval").until_done(ref, sample, row) as kept:
-        if batch_api:
-            kept = import_part(COMMAND_GROUP, "batches", "--batch-api", "serve")(kept)
         asked = Evaluating.of(ref, kept, sample, row)
         made = run_sync(asked.answer(), command.announced(asked.subject.interrupt))
     show(made.as_json, lambda: _assessment_text(made), as_json=as_json)

@@ -296,8 +296,6 @@ class Price(Group):
     """For prompt tokens that the server had cached; none = as `prompt`."""
     cache_write: float | None = Field(default=None, ge=0.0)
     """For prompt tokens that the server puts into its cache; none = as `prompt`."""
-    batch: float | None = Field(default=None, ge=0.0)
-    """Share of these prices that a call in a batch costs, such as 0.5; none = unknown."""
 
 
 _OURS = {

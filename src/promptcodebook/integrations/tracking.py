@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from promptcodebook.base.incidents import Tally
 from promptcodebook.calls import LM
@@ -25,6 +25,7 @@ from promptcodebook.policy.references import stored_examples
 from promptcodebook.progress import Began, RunView, Spent, StepDone, ValidationDone, advance
 from promptcodebook.report.page import write_report
 from promptcodebook.run.verdict import Conclusion, VerdictTable
+from promptcodebook.store.header import leaves
 from promptcodebook.store.run import RunStore
 
 _log = logging.getLogger(__name__)
@@ -51,7 +52,11 @@ class Tracker:
 
     def __init__(self, name: str, config: Config, begin: Callable[[str, Settings], Sink]) -> None:
         self._name, self._begin = name, begin
-        self._settings = dict(_flat("", config.model_dump(mode="json")))
+        self._settings = {
+            key: value if isinstance(value, str) else json.dumps(value)
+            for key, value in leaves(config.model_dump(mode="json"))
+            if value not in (None, "", {}, [])
+        }
         self._view, self._run = RunView(), Path()
         self._sink: Sink | None = None
         self._thread: ThreadPoolExecutor | None = None
@@ -121,14 +126,6 @@ class Tracker:
 
         if self._thread is not None:
             self._thread.submit(tried)
-
-
-def _flat(above: str, tree: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(tree, dict) and tree:
-        for key, value in cast("dict[str, Any]", tree).items():
-            yield from _flat(f"{above}.{key}" if above else key, value)
-    elif tree not in (None, "", {}, []):
-        yield above, tree if isinstance(tree, str) else json.dumps(tree)
 
 
 def _figures(view: RunView) -> Iterator[tuple[str, float]]:

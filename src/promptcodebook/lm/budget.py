@@ -290,20 +290,18 @@ class BudgetGate:
         limits, kept, spent = self._limits, self._kept, self.ledger.total
         calls, tokens, usd = kept.calls or 0, kept.tokens or 0, kept.usd or 0.0
         ahead, paid = self._reserved + _priced(most), spent.cost or 0.0
-        what = "call" if most.calls < 2 else f"batch, of {most.calls} requests,"
 
         def back(amount: object, is_kept: float) -> str:
             return f"; {amount} kept for the verdict" if is_kept else ""
 
         if limits.calls is not None and spent.calls + ahead.calls > limits.calls - calls:
-            batch = f"; the next batch has {most.calls}" if most.calls > 1 else ""
-            return f"{limits.calls} calls ({spent.calls} made{batch}{back(calls, calls)})"
+            return f"{limits.calls} calls ({spent.calls} made{back(calls, calls)})"
         if limits.tokens is not None and spent.tokens + ahead.tokens > limits.tokens - tokens:
-            next_call = f"the next {what} may take up to {most.tokens}{back(tokens, tokens)}"
+            next_call = f"the next call may take up to {most.tokens}{back(tokens, tokens)}"
             return f"{limits.tokens} tokens ({spent.tokens} spent; {next_call})"
         if limits.usd is not None and paid + (ahead.cost or 0.0) > limits.usd - usd + _EPSILON:
             rest = back(f"${usd:.4f}", usd)
-            next_call = f"the next {what} may cost up to ${most.cost or 0.0:.4f}{rest}"
+            next_call = f"the next call may cost up to ${most.cost or 0.0:.4f}{rest}"
             return f"${limits.usd:g} (${paid:.4f} spent; {next_call})"
         return ""
 

@@ -40,10 +40,8 @@ class ReplyCache:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
+        with sqlite.on_disk(path.parent):
             path.parent.mkdir(0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise sqlite.store_os_error(error, path.parent) from error
         if path.parent == cache_folder():  # any other folder is not ours to close
             tighten(path.parent, 0o700)
         self._packer = sqlite.Packer()  # used by the writer thread alone

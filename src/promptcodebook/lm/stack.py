@@ -39,8 +39,8 @@ LISTENERS = "promptcodebook.listeners"
 
 
 class Middleware(Protocol):
-    """What another part puts around the models, below the journal and the cache: spans, or batches.
-    It hears a run's events, and is closed once all that it answered is kept."""
+    """What another part puts around the models, below the journal and the cache, such as spans. It
+    hears a run's events, and is closed after the last of them."""
 
     def around(self, inner: LM, budget: BudgetGate, tally: Tally) -> LM: ...
 
@@ -188,8 +188,6 @@ class StackResources:
     log: ReplyLog | None = None
     # Opens a journal for replies that cost something, where no run has one.
     fallback_log: Callable[[], ReplyLog | None] | None = None
-    # Makes what is put around the models beside what the configuration names.
-    outer: Sequence[Callable[[Config, bool], Middleware]] = ()
     recorded_replies: ReplyLog | None = None  # what a run was answered: it is not asked for again
     ledger: Ledger | None = None
     tally: Tally | None = None
@@ -260,9 +258,7 @@ class Models:
         for spec, headers in specs.items() if client is None else ():
             endpoints.connect(spec, headers)
         makers = [import_part(LISTENERS, n, f"telemetry {n!r}", n) for n in config.telemetry]
-        outer: list[Middleware] = [
-            make(config, resources.private) for make in (*makers, *resources.outer)
-        ]
+        outer: list[Middleware] = [make(config, resources.private) for make in makers]
         for each in outer:
             inner = each.around(inner, budget, tally)
         cache, log = None, resources.log

@@ -20,7 +20,7 @@ from promptcodebook.types import Variable
 Severity = Literal["high", "medium", "low"]
 # Who found it: a rule, a comparison with the training data, the role judge, or, in audits that a
 # registry keeps from before 0.2.0, Presidio.
-FindingSource = Literal["rules", "data", "presidio", "judge"]
+FindingSource = Literal["rules", "data", "judge"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from promptcodebook.base.intervals import Interval
 from promptcodebook.base.paths import make_private_folder
-from promptcodebook.base.sqlite import Layout, Reader, pack, store_os_error, unpack
+from promptcodebook.base.sqlite import Layout, Reader, on_disk, pack, unpack
 from promptcodebook.base.text import shown_table
 from promptcodebook.base.units import number, plural
 from promptcodebook.calls import Usage
@@ -124,10 +124,8 @@ class EffectStore:
     def __init__(self, run: Path, again: str) -> None:
         folder = run / EFFECTS
         refuse_links(run)
-        try:
+        with on_disk(folder):
             make_private_folder(folder)
-        except OSError as error:
-            raise store_os_error(error, folder) from error
         self._run = run
         self._journal = Journal(folder / _EFFECTS, _LAYOUT, again, lock=lock_effects(run))
 

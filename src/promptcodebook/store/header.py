@@ -194,7 +194,7 @@ def differences(
     old: Mapping[str, object], new: Mapping[str, object], ignore: Sequence[str] = FREE_KEYS
 ) -> tuple[Difference, ...]:
     """Dotted keys whose values differ, sorted. `ignore` names keys or subtrees ('*' = any)."""
-    before, after = dict(_leaves(_plain(old))), dict(_leaves(_plain(new)))
+    before, after = dict(leaves(_plain(old))), dict(leaves(_plain(new)))
     ignored = [pattern for key in ignore for pattern in (key, f"{key}.*")]
     pairs = ((k, before.get(k), after.get(k)) for k in sorted(before.keys() | after.keys()))
     return tuple(
@@ -215,10 +215,11 @@ def _plain(tree: Mapping[str, object]) -> Any:
     return json.loads(json.dumps(tree, default=str))
 
 
-def _leaves(tree: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+def leaves(tree: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Every value of a tree with its dotted key; an empty table is a value."""
     if isinstance(tree, dict) and tree:
         for key, value in cast("dict[str, object]", tree).items():
-            yield from _leaves(value, f"{prefix}.{key}" if prefix else key)
+            yield from leaves(value, f"{prefix}.{key}" if prefix else key)
     elif prefix:
         yield prefix, tree
 

@@ -26,7 +26,7 @@ from typing import cast
 
 from promptcodebook.base.incidents import Incident
 from promptcodebook.base.paths import make_private_folder, unfinished_folder
-from promptcodebook.base.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error
+from promptcodebook.base.sqlite import Layout, Packer, Reader, Write, Writer, on_disk
 from promptcodebook.base.text import shell
 from promptcodebook.calls import ROLES, Reply, Request, Role, Usage
 from promptcodebook.errors import StoreError
@@ -238,15 +238,12 @@ class AttemptFile:
     def _open(self, slots: int) -> mmap.mmap:
         """Of at least that many slots, written out: a page without room would end the process."""
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | NO_LINK
-        try:
-            with open(os.open(self._path, flags, 0o600), "r+b") as file:
-                size = file.seek(0, os.SEEK_END) // _SIZE * _SIZE
-                file.seek(size)
-                file.write(bytes(max(0, slots * _SIZE - size)))
-                file.flush()
-                return mmap.mmap(file.fileno(), max(size, slots * _SIZE))
-        except OSError as error:
-            raise store_os_error(error, self._path) from error
+        with on_disk(self._path), open(os.open(self._path, flags, 0o600), "r+b") as file:
+            size = file.seek(0, os.SEEK_END) // _SIZE * _SIZE
+            file.seek(size)
+            file.write(bytes(max(0, slots * _SIZE - size)))
+            file.flush()
+            return mmap.mmap(file.fileno(), max(size, slots * _SIZE))
 
 
 class Journal:

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from promptcodebook.base.sqlite import restrain, store_os_error
+from promptcodebook.base.sqlite import on_disk, restrain
 from promptcodebook.base.text import shell
 from promptcodebook.errors import RunBusy, StoreError
 
@@ -65,11 +65,9 @@ class RunLock:
     def __init__(self, folder: Path, doing: str = "") -> None:
         refuse_links(folder)
         until = time.monotonic() + _PATIENCE_S
-        try:
+        with on_disk(folder / LOCK):
             while (release := _take(folder)) is None and time.monotonic() < until:
                 time.sleep(_POLL_S)
-        except OSError as error:
-            raise store_os_error(error, folder / LOCK) from error
         if release is None:
             raise _busy(folder, doing or f"the run {folder.name} is being written")
         self._release: Callable[[], object] | None = release
@@ -150,23 +148,10 @@ def _take_soft(folder: Path) -> Callable[[], object] | None:
     from filelock import SoftFileLock, Timeout
 
     lock = SoftFileLock(folder / _SOFT, blocking=False, thread_local=False)
-    for _ in range(2):
-        try:
+    for _ in range(2):  # the first try removes what a dead process of this machine left
+        with contextlib.suppress(Timeout):
             lock.acquire()
             return lock.release
-        except Timeout:
-            # The library takes over by itself what a process of this machine left, but only where
-            # two names can be swapped, which file systems without locks often cannot do either.
-            pid, place = _read_owner(folder)
-            if os.name == "nt" or not pid or pid != lock.pid or place != _place():
-                return None
-            try:
-                os.kill(pid, 0)
-                return None
-            except ProcessLookupError:
-                lock.break_lock()
-            except OSError:  # it lives, and is somebody else's
-                return None
     return None
 
 

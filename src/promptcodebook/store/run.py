@@ -20,7 +20,7 @@ from promptcodebook.base.paths import (
     run_reference,
     tighten,
 )
-from promptcodebook.base.sqlite import Layout, Reader, Write, store_os_error
+from promptcodebook.base.sqlite import Layout, Reader, Write, on_disk, store_os_error
 from promptcodebook.calls import Reply, Request, Role, Usage
 from promptcodebook.errors import DiskFull, RunNotFound, StoreError
 from promptcodebook.lm.cache import unpack_reply
@@ -342,13 +342,11 @@ def _sealed(header: Header) -> str:
 
 
 def _open_to_write(path: Path, first: Write = lambda db: None) -> RunStore:
-    try:
+    with on_disk(path):
         make_private_folder(path)
         for file in path.iterdir():
             if file.is_file() and not file.is_symlink():
                 tighten(file, 0o600)
-    except OSError as error:
-        raise store_os_error(error, path) from error
     again = f"pco train --resume {run_reference(path)}"
     lock = RunLock(path)
     journal = Journal(path / FILE, LAYOUT, again, lock=lock, first=first)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from promptcodebook.base.intervals import Interval
 from promptcodebook.base.paths import BENCH, cache_folder, write_whole
-from promptcodebook.base.sqlite import store_os_error
+from promptcodebook.base.sqlite import on_disk
 from promptcodebook.base.text import shell
 from promptcodebook.base.units import count_text, duration, money, number
 from promptcodebook.calls import Usage
@@ -266,11 +266,9 @@ def remove_run(path: Path) -> None:
     if (path / locks.EFFECTS).is_dir():
         locks.lock_effects(path).release()
     lock = locks.RunLock(path)
-    try:
+    with on_disk(path):
         with contextlib.ExitStack() as held:
             held.callback(lock.release)
             for file in path.glob(f"{locks.FILE}*"):
                 file.unlink()
         shutil.rmtree(path)  # without the lock: Windows deletes no file that is open
-    except OSError as error:
-        raise store_os_error(error, path) from error

@@ -179,7 +179,7 @@ async def twice(client: openai.AsyncOpenAI, example: pco.Example) -> str:
     (pco.Agent(command="no-such-program"), "does not start"),
     (in_process(act("{{pco}}{{pco}}")), "in one request twice"),
     (in_process(twice), "in one request twice"),
-    (in_process(act("{{pco}}", n=0)), "n a whole number above 0"),
+    (in_process(act("{{pco}}", n=0)), "n must be a whole number of at least 1"),
 ])  # fmt: skip
 async def test_what_is_no_rollout_fails_with_a_sentence(agent: pco.Agent, match: str) -> None:
     lm = ScriptedLM().reply_with(lambda request: "P")

@@ -166,7 +166,7 @@ def test_what_is_under_way_is_not_mixed_with_another_job(work: Path, server: Ser
     (work / "p.json").write_text(text)
     write_rows(work / "in.jsonl", 41)
     batch(work, server).error(2, "IN has other bytes")
-    anew = batch(work, server, "--anew", "--json")  # the old name
+    anew = batch(work, server, "--restart", "--json")
     assert anew.code == 0 and anew.json["resumed"] == 0 and anew.json["calls"] == 82
 
 

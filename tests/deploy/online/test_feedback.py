@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import promptcodebook
-from promptcodebook.base.sqlite import Packer, Reader
+from promptcodebook.base.sqlite import Reader
 from promptcodebook.deploy.audit.report import audit
 from promptcodebook.deploy.http.admission import caller_of
 from promptcodebook.deploy.online.exploring import Explorer, barred
@@ -448,31 +448,6 @@ async def test_a_clock_that_jumps_forward_deletes_nothing_of_today(
         await until(lambda: "the clock jumped forward by 960 h" in caplog.text)
 
 
-async def test_a_record_from_before_there_was_feedback_takes_it(tmp_path: Path) -> None:
-    path, text = tmp_path / "requests.sqlite", "a request of then"
-    with closing(sqlite3.connect(path)) as db:
-        for statement in (  # as it was then
-            "CREATE TABLE requests (number INTEGER PRIMARY KEY, id TEXT NOT NULL, "
-            "value BLOB NOT NULL)",
-            "CREATE INDEX by_id ON requests (id)",
-            "PRAGMA user_version = 1",
-        ):
-            db.execute(statement)
-        names = ("id", "time", "model", "version", "mode", "cached", "prompt", "analysis", "input")
-        old = {**dict.fromkeys(names, text), "status": 200} | dict.fromkeys(
-            ("route", "instincts", "fallbacks", "constraints"), ()
-        )
-        db.execute("INSERT INTO requests VALUES (1, ?, ?)", ("req-1", Packer().pack(old)))
-        db.commit()
-    with closing(Reader(path, LAYOUT)) as reader:
-        assert reader.has("requests") and not reader.has("served")
-    async with serving(path) as served:
-        asked = await answered(served)
-        assert (await say(served, request_id=asked, reward=1))[0] == 200
-    assert [each.reward for each in logged(path)] == [1.0]
-    assert find_record(path, "req-1").prompt == text
-
-
 async def test_late_feedback_comes_from_a_file_and_is_added_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -492,8 +467,9 @@ async def test_late_feedback_comes_from_a_file_and_is_added_once(
         done = await asyncio.to_thread(pco, "feedback", "late.csv", "--json", cwd=tmp_path)
         assert done.json == {"kept": 1, "unknown": 1, "erased": 0, "conflict": 0, "full": 0}
     assert [(each.reward, each.text) for each in logged(path)] == [(0.5, "Late.")]
-    (tmp_path / "late.csv").write_text(f"{head}{asked},5,\n")
-    pco("feedback", "late.csv", cwd=tmp_path).error(2, "late.csv:2: reward must be from 0 to 1")
+    for wrong in ("5", "nan"):
+        (tmp_path / "late.csv").write_text(f"{head}{asked},{wrong},\n")
+        pco("feedback", "late.csv", cwd=tmp_path).error(2, "late.csv:2: reward must be from 0 to 1")
     assert "erased 1 of 1 request" in pco("feedback", "erase", asked, cwd=tmp_path).out
     with pytest.raises(promptcodebook.PcoError, match="no request"):
         find_record(records, asked)

@@ -157,17 +157,6 @@ def test_what_an_audit_found_is_not_undone_by_one_that_looks_at_less(registry: R
     assert registry.promote(version, PRODUCTION) is not None
 
 
-def test_what_presidio_found_in_an_earlier_version_of_ours_stays(registry: Registry) -> None:
-    """No audit of today looks for that; its report is read as it was stored."""
-    version = registry.freeze(policy("a"), "tickets").version
-    kept: dict[str, Any] = report_of(registry, "", "personal") | {"presidio": True}
-    kept["findings"] = [{**finding, "source": "presidio"} for finding in kept["findings"]]
-    registry.attest(version, AUDIT, kept)
-    registry.attest(version, AUDIT, report_of(registry, "judge", rows=40))
-    with pytest.raises(PromotionRefused, match="personal in the generator"):
-        registry.promote(version, PRODUCTION)
-
-
 @pytest.mark.parametrize(
     "gate", [lambda r: None, lambda r: AuditGate(r.attestations, without_judge=True)]
 )

@@ -236,7 +236,7 @@ def test_a_page_follows_its_run_over_a_restart_and_an_end_until_it_is_gone(
             # The machine is busy at times, and not at each of them.
             assert min(shows_the_next(page, store) for _ in range(3)) < 1.0
             assert page.locator(".plot").first.is_visible()
-        page.get_by_text("The server does not answer").wait_for()
+        page.get_by_text("Connection lost").wait_for()
         with view(tmp_path, port):
             shows_the_next(page, store)
             page.get_by_text("Up to date at").wait_for()

@@ -21,6 +21,7 @@ from promptcodebook.base.text import shorten
 from promptcodebook.base.units import bytes_text
 from promptcodebook.calls import Chat, Message, Reply, in_words, read_message, rewritten
 from promptcodebook.deploy.http.completions import (
+    ChatRequest,
     Completion,
     Refusal,
     apart,
@@ -28,6 +29,7 @@ from promptcodebook.deploy.http.completions import (
     descriptions,
     error_body,
     parse_body,
+    read_fields,
 )
 from promptcodebook.deploy.serve.responses import ResponseBuilder, chat_body
 from promptcodebook.deploy.serve.upstream import UpstreamAnswer
@@ -184,15 +186,12 @@ class TrainingEndpoint:
 
     async def _chat(self, body: _Tree) -> UpstreamAnswer:
         """Asks the run's model. Raises Refusal."""
-        choices = 1 if body.get("n") is None else body["n"]
-        options: Any = {} if body.get("stream_options") is None else body["stream_options"]
-        counted = isinstance(choices, int) and choices > 0
-        if not isinstance(body.get("messages"), list) or not counted:
-            raise Refusal("messages must be a list, and n a whole number above 0", param="messages")
-        if not isinstance(options, dict):
-            raise Refusal("stream_options must be an object", param="stream_options")
+        # All else is the run's to decide, or goes to the model as it came.
+        read = {name: body[name] for name in ("messages", "n", "stream_options") if name in body}
+        asked = read_fields(ChatRequest, read)
+        choices, options = asked.n or 1, asked.stream_options or {}
         try:
-            messages = [read_message(each) for each in body["messages"]]
+            messages = [read_message(each) for each in asked.messages]
         except ValueError as error:
             raise Refusal(str(error), param="messages") from None
         self._admit(choices)
@@ -206,12 +205,12 @@ class TrainingEndpoint:
         wire = json.dumps([[m.wire for m in messages], extra], sort_keys=True, default=str)
         digest = hashlib.sha256(wire.encode("utf-8", "surrogatepass")).hexdigest()
         purpose = f"{stage} {digest[:16]}"
-        asked = (self._ask(messages, extra, stage, purpose) for _ in range(choices))
-        replies = await asyncio.gather(*asked)
+        asking = (self._ask(messages, extra, stage, purpose) for _ in range(choices))
+        replies = await asyncio.gather(*asking)
         head = Completion(f"chatcmpl-{self.name}-{self.calls}", str(body.get("model") or MODEL))
         tree = head.body(*replies)
         if body.get("stream"):
-            pieces = _chunks(tree, usage=bool(cast(_Tree, options).get("include_usage")))
+            pieces = _chunks(tree, usage=bool(options.get("include_usage")))
             return UpstreamAnswer(200, "text/event-stream", {}, pieces=pieces)
         return UpstreamAnswer(200, "application/json", {}, body=json.dumps(tree).encode())
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from promptcodebook.base.paths import make_private_folder, write_whole
-from promptcodebook.base.sqlite import Layout
+from promptcodebook.base.sqlite import Layout, on_disk
 from promptcodebook.calls import Role, Usage
 from promptcodebook.config.loading import training_keys
-from promptcodebook.deploy.batch.rows import RowResult, on_disk
+from promptcodebook.deploy.batch.rows import RowResult
 from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.store.header import FREE_KEYS, differences
 from promptcodebook.store.journal import BOOKS, Journal, add_usage

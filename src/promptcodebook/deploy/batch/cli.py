@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,14 +15,20 @@ from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import shell
 from promptcodebook.base.units import cost_text, count_text, duration, lost_text, plural
 from promptcodebook.cli import command
-from promptcodebook.deploy.batch.held import batches_in
 from promptcodebook.deploy.batch.on_ray import answer_on_ray
 from promptcodebook.deploy.batch.session import BatchJob, BatchSession, Summary
-from promptcodebook.errors import ConfigError
 from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.progress import counting
 
 
+@dataclass(frozen=True)
+class _Typed(command.Typed):
+    """`Typed` for rows, of which no run recorded an answer."""
+
+    again: bool = False
+
+
+@command.options
 def batch(
     ref: command.Ref,
     source: Path = typer.Argument(..., metavar="IN", help="Rows: .jsonl, .csv, .tsv or .parquet."),
@@ -34,16 +40,9 @@ def batch(
     ),
     prefix: str = typer.Option("", help="Put before the names answer, route and error."),
     restart: bool = typer.Option(False, "--restart", help="Discard previous results."),
-    anew: bool = typer.Option(False, "--anew", hidden=True),
     ray: str = typer.Option("", help="Answer the rows on a Ray cluster: its address, or local."),
-    batch_api: command.BatchApi = False,
-    config: command.ConfigOption = None,
-    task: command.TaskName = None,
-    data: command.DataDir = None,
-    lm: command.ModelOption = None,
-    budget: command.BudgetOption = None,
-    sets: command.Sets = None,
-    trust: command.Trust = False,
+    *,
+    typed: _Typed,
     as_json: command.Json = False,
 ) -> None:
     """Answer every row of IN with a policy; OUT has the rows in their order.
@@ -53,17 +52,13 @@ def batch(
     reply cache answers the others. OUT appears when it is complete. Until then OUT.part holds the
     results: after Ctrl-C, a kill, a full disk or a reached budget the same command continues, and
     pays for no finished reply twice. A budget counts all sessions."""
-    if ray and batch_api:
-        message = "a cluster asks its calls one by one, not as batches"
-        raise ConfigError(message, hint="leave out --ray, or leave out --batch-api")
-    typed = command.Typed(config, task, data, lm, budget, sets, trust)
-    reference = command.resolved(ref, trust=trust, use=True)
+    reference = command.resolved(ref, trust=typed.trust, use=True)
     typed.given("pco batch").require_objects(reference)
     if input_column:
         file = reference.file.model_copy(update={"input": input_column})
         reference = replace(reference, file=file)
     settings, base = command.settings_for(reference, typed)
-    order = BatchJob(source, target, _again(), prefix, restart or anew, bool(ray))
+    order = BatchJob(source, target, _again(), prefix, restart, bool(ray))
     with closing(BatchSession(order, reference.file, settings)) as opened:
         total, before = opened.source.count, opened.resumed
         if before:
@@ -74,9 +69,7 @@ def batch(
             if ray:
                 summary = answer_on_ray(ray, opened, reference.file, settings, base, done)
             else:
-                folder = opened.checkpoint.folder / "batches"
-                batches = [batches_in(folder, command.note)] if batch_api else []
-                working = opened.run(reference.file, settings, Sources(base), done, batches)
+                working = opened.run(reference.file, settings, Sources(base), done)
                 summary = run_sync(working, command.announced(opened.interrupt))
     if as_json:
         named = {"ref": reference.name, "caution": reference.caution}
@@ -93,7 +86,7 @@ def _again() -> str:
     for word in words:
         if word == "--budget":
             next(words, None)
-        elif word not in ("--restart", "--anew", "--json") and not word.startswith("--budget="):
+        elif word not in ("--restart", "--json") and not word.startswith("--budget="):
             kept.append(word)
     return shell(*kept)
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import aclosing, closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from itertools import groupby, islice
 from pathlib import Path
@@ -74,18 +74,11 @@ def answer_on_ray(
     return batch.conclude(simulated=uses_simulated(config))
 
 
-@dataclass(slots=True)
-class _Shard:
-    """Rows that belong together: which part of IN they are, and their task."""
-
-    number: int
-    reference: Any = None
-
-
 def shard_jobs(
     batch: BatchSession, file: PolicyFile, config: Config, base: Path, size: int
-) -> Iterator[tuple[_Shard, str]]:
-    """The rows not recorded yet, cut at multiples of `size`: each shard with its job, as JSON."""
+) -> Iterator[tuple[int, str]]:
+    """The rows not recorded yet, cut at multiples of `size`: each shard's number and its job, as
+    JSON."""
     checkpoint = batch.checkpoint
     job = {
         "policy": file.text(),
@@ -102,28 +95,29 @@ def shard_jobs(
         sent = [[record.where, dict(record.values)] for _, record in numbered]
         answered = checkpoint.count - checkpoint.failed
         now = {"recorded": checkpoint.count // size, "answered": answered}
-        yield _Shard(number), json.dumps({**job, "number": number, "rows": sent, **now})
+        yield number, json.dumps({**job, "number": number, "rows": sent, **now})
 
 
 class _Tasks:
     """At most `most` shards that were handed to the cluster and are not recorded."""
 
     def __init__(
-        self, ray: Any, batch: BatchSession, jobs: Iterator[tuple[_Shard, str]], most: int
+        self, ray: Any, batch: BatchSession, jobs: Iterator[tuple[int, str]], most: int
     ) -> None:
         self._ray, self._batch, self._jobs, self._most = ray, batch, jobs, most
         # A task that died is begun again by the next command, which finds its journal.
         self._remote = ray.remote(max_retries=0)(answer_shard)
-        self._open: deque[_Shard] = deque()
+        # The number of each shard, and what its task will return.
+        self._open: deque[tuple[int, Any]] = deque()
 
     def run(self, done: Callable[[], None]) -> None:
         """Records shard after shard. Raises Interrupted, or what stopped one."""
         try:
             self._submit()
             while self._open:
-                shard = self._open[0]
-                if self._ray.wait([shard.reference], timeout=_LOOK_UP_S)[0]:
-                    self._record(shard, done)
+                number, reference = self._open[0]
+                if self._ray.wait([reference], timeout=_LOOK_UP_S)[0]:
+                    self._record(number, reference, done)
                     self._open.popleft()
                     self._submit()
         except BaseException as error:
@@ -134,12 +128,11 @@ class _Tasks:
             raise Interrupted("interrupted by the user", hint=hint) from None
 
     def _submit(self) -> None:
-        for shard, job in islice(self._jobs, self._most - len(self._open)):
-            shard.reference = self._remote.remote(job)
-            self._open.append(shard)
+        for number, job in islice(self._jobs, self._most - len(self._open)):
+            self._open.append((number, self._remote.remote(job)))
 
-    def _record(self, shard: _Shard, done: Callable[[], None]) -> None:
-        answer, checkpoint = self._booked(shard), self._batch.checkpoint
+    def _record(self, number: int, reference: Any, done: Callable[[], None]) -> None:
+        answer, checkpoint = self._booked(number, reference), self._batch.checkpoint
         if "error" in answer:
             kinds = {kind.__name__: kind for kind in (BudgetReached, ConfigError, Interrupted)}
             kind: type[PcoError] = kinds.get(answer["error"], PcoError)
@@ -147,34 +140,34 @@ class _Tasks:
         checkpoint.append([RowResult.read(line.encode()) for line in answer["results"]])
         for _ in answer["results"]:
             done()
-        shutil.rmtree(_home(checkpoint.folder, shard.number), ignore_errors=True)
+        shutil.rmtree(_home(checkpoint.folder, number), ignore_errors=True)
 
-    def _booked(self, shard: _Shard) -> dict[str, Any]:
+    def _booked(self, number: int, reference: Any) -> dict[str, Any]:
         try:
-            answer = json.loads(self._ray.get(shard.reference))
+            answer = json.loads(self._ray.get(reference))
         except self._ray.exceptions.RayError as error:
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
             message = f"a task on the cluster was lost: {why}"
             raise PcoError(message, hint=f"{self._batch.order.again} continues from here") from None
         books = (answer["paid"], answer["lost"])
         paid, lost = ({role: Usage(**sums) for role, sums in book.items()} for book in books)
-        place = f"{shard.number} {answer['machine']}"
+        place = f"{number} {answer['machine']}"
         book_shard(self._batch.checkpoint.journal, place, paid, lost)
         return answer
 
     def _cancel(self) -> None:
         """Tasks return what they have asked for; a second Ctrl-C does not wait for that."""
-        references = [shard.reference for shard in self._open]
+        references = [reference for _, reference in self._open]
         for reference in references:
             self._ray.cancel(reference)
         try:
             count, home = len(references), list[Any]()
             if count:
                 home, _ = self._ray.wait(references, num_returns=count, timeout=_PATIENCE_S)
-            for shard in self._open:
-                if shard.reference in home:
+            for number, reference in self._open:
+                if reference in home:
                     with suppress(PcoError):  # the first error is the one to report
-                        self._booked(shard)
+                        self._booked(number, reference)
         except KeyboardInterrupt:
             for reference in references:
                 self._ray.cancel(reference, force=True)

@@ -6,18 +6,17 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from promptcodebook.base.paths import sha256_of, whole_file
-from promptcodebook.base.sqlite import store_os_error
+from promptcodebook.base.sqlite import on_disk
 from promptcodebook.data import files
 from promptcodebook.data.table import SourceRow
-from promptcodebook.errors import DataError, PcoError
+from promptcodebook.errors import DataError
 from promptcodebook.types import Rollout
 
 FileKind = Literal["jsonl", "csv", "tsv", "parquet"]
@@ -125,17 +124,6 @@ def _added(result: RowResult, prefix: str) -> dict[str, object]:
 def _json(value: object) -> bytes:
     # Half a surrogate pair is no UTF-8; its JSON escape is read back as it was.
     return json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace")
-
-
-@contextmanager
-def on_disk(path: Path) -> Generator[None]:
-    """What the disk refuses is a StoreError or DiskFull about the path."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, PcoError):
-            raise
-        raise store_os_error(error, path) from error
 
 
 def write_output(target: Path, source: RowFile, results: Iterable[RowResult], prefix: str) -> None:

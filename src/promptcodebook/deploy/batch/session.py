@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,12 @@ from promptcodebook.deploy.batch.rows import (
     survey,
     write_output,
 )
-from promptcodebook.lm.stack import Middleware
 from promptcodebook.method.failures import gather_all
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.types import Failure
 
 _ENOUGH = 16  # Rows in a row whose failures stop the job.
-_ROWS_OF_A_BATCH = 10_000  # Rows that wait in memory for a batch at a provider.
 _WINDOW = 4  # Rows read and not yet recorded, for each that is being answered.
 _MOST_HELD = 1024  # Results that are held back at most, those of rows that were not asked included.
 
@@ -119,10 +117,9 @@ class BatchSession:
         config: Config,
         sources: Sources,
         done: Callable[[], None],
-        batches: Sequence[Callable[[Config, bool], Middleware]] = (),
     ) -> Summary:
-        """Answers here what is missing, the executor's calls through `batches`, if any, and writes
-        OUT. After Stop, TooManyFailures, StoreError or DiskFull the same order continues."""
+        """Answers here what is missing, and writes OUT. After Stop, TooManyFailures, StoreError or
+        DiskFull the same order continues."""
         checkpoint, again = self.checkpoint, self.order.again
 
         def keep(results: list[RowResult]) -> None:
@@ -130,10 +127,8 @@ class BatchSession:
             for _ in results:
                 done()
 
-        supplies = replace(checkpoint.journal.supplies(), outer=batches)
-        policy = self._policy = deploy(file, config, sources, supplies)
-        most = _ROWS_OF_A_BATCH if batches else config.concurrency
-        at_once = max(1, min(most, self.source.count - checkpoint.count))
+        policy = self._policy = deploy(file, config, sources, checkpoint.journal.supplies())
+        at_once = max(1, min(config.concurrency, self.source.count - checkpoint.count))
         try:
             if checkpoint.count < self.source.count:
                 answered = checkpoint.count > checkpoint.failed

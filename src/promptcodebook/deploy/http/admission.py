@@ -152,12 +152,12 @@ class Callers:
                 return given[:_NAME]
             text = "the key is missing or wrong: Authorization: Bearer KEY"
             raise Refusal(text, status=401, kind="invalid_api_key")
-        if not _names_this_machine(f"//{headers.get('host', '')}"):
+        if not names_this_machine(f"//{headers.get('host', '')}"):
             text = "without a key this server answers to localhost alone"
             raise Refusal(text, status=403, kind="forbidden")
         # A browser sets both itself, whatever a page says; other programs leave them out.
         site, origin = headers.get("sec-fetch-site", ""), headers.get("origin")
-        elsewhere = origin is not None and not _names_this_machine(origin)
+        elsewhere = origin is not None and not names_this_machine(origin)
         if elsewhere or site.casefold() == "cross-site":
             text = "a page of another site needs a key: start the server with PCO_SERVE_KEY set"
             raise Refusal(text, status=403, kind="forbidden")
@@ -165,7 +165,8 @@ class Callers:
 
 
 @lru_cache(maxsize=64)  # callers name the same host again and again
-def _names_this_machine(url: str) -> bool:
+def names_this_machine(url: str) -> bool:
+    """Whether the host of an address, such as //localhost:8080, is loopback."""
     try:
         return is_loopback(urlsplit(url).hostname or "")
     except ValueError:

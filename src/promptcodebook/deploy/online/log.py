@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from promptcodebook.base.paths import data_folder, make_private_folder
-from promptcodebook.base.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error, unpack
+from promptcodebook.base.sqlite import Layout, Packer, Reader, Write, Writer, on_disk, unpack
 from promptcodebook.base.sync import run_sync
 from promptcodebook.deploy.online.sequences import ValueCounts
 from promptcodebook.errors import ConfigError, DataError, StoreError, import_extra
@@ -41,12 +41,12 @@ WAITING, _RETRY_S = 50_000, 1.0
 """How many requests wait for a disk that takes none, and how long until it is tried again."""
 SLOW_S = 5.0  # A write that has no answer for so long counts as failed, though it may succeed yet.
 TABLES = (
-    "CREATE TABLE IF NOT EXISTS served (id TEXT PRIMARY KEY, time DOUBLE PRECISION NOT NULL, "
+    "CREATE TABLE served (id TEXT PRIMARY KEY, time DOUBLE PRECISION NOT NULL, "
     "ref TEXT NOT NULL, version TEXT NOT NULL, caller TEXT NOT NULL, arm TEXT NOT NULL, "
     "status INTEGER NOT NULL, seconds DOUBLE PRECISION NOT NULL, tokens BIGINT, "
     "erased INTEGER NOT NULL, value {bytes} NOT NULL)",
-    "CREATE INDEX IF NOT EXISTS served_by_time ON served (ref, time)",
-    "CREATE TABLE IF NOT EXISTS feedback (number {number}, id TEXT NOT NULL, key TEXT NOT NULL, "
+    "CREATE INDEX served_by_time ON served (ref, time)",
+    "CREATE TABLE feedback (number {number}, id TEXT NOT NULL, key TEXT NOT NULL, "
     "time DOUBLE PRECISION NOT NULL, reward DOUBLE PRECISION NOT NULL, said TEXT NOT NULL, "
     "UNIQUE (id, key))",
 )
@@ -56,9 +56,7 @@ LAYOUT = Layout(
     (
         "CREATE TABLE requests (number INTEGER PRIMARY KEY, id TEXT NOT NULL, value BLOB NOT NULL)",
         "CREATE INDEX by_id ON requests (id)",
-    ),
-    later=(
-        "CREATE TABLE IF NOT EXISTS spent (caller TEXT, day TEXT, calls INTEGER NOT NULL, "
+        "CREATE TABLE spent (caller TEXT, day TEXT, calls INTEGER NOT NULL, "
         "tokens INTEGER NOT NULL, usd REAL NOT NULL, PRIMARY KEY (caller, day))",
         *(each.format(bytes="BLOB", number="INTEGER PRIMARY KEY AUTOINCREMENT") for each in TABLES),
     ),
@@ -123,11 +121,9 @@ class BackgroundFile(Recorder):
         fewer: Callable[[list[Any]], list[Any]] | None = None,
     ) -> None:
         if not path.parent.is_dir():
-            try:
+            with on_disk(path.parent):
                 path.parent.parent.mkdir(parents=True, exist_ok=True)
                 make_private_folder(path.parent)
-            except OSError as error:
-                raise store_os_error(error, path.parent) from None
         self.writer = Writer(path, LAYOUT, each_batch=each_batch, recovers=True)
         self._what, self._into, self._fewer = what, write, fewer
         self._waiting: list[Any] = []
@@ -501,7 +497,7 @@ class SqliteLog(BackgroundFile, ServedLog):
 
     def _rows(self, sql: str, given: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         with closing(Reader(self._path, LAYOUT, _LONG_S)) as reader:
-            return reader.rows(sql, given) if reader.has("served") else []
+            return reader.rows(sql, given)
 
     def erase(self, ids: Sequence[str]) -> int:
         found: list[int] = []

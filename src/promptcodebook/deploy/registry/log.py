@@ -23,7 +23,7 @@ from typing import Any, Protocol, cast
 
 from promptcodebook import errors
 from promptcodebook.base.paths import data_folder, tighten
-from promptcodebook.base.sqlite import Layout, connect, roll_back, store_error, store_os_error
+from promptcodebook.base.sqlite import Layout, connect, on_disk, roll_back, store_error
 from promptcodebook.base.text import parse_json
 from promptcodebook.policy.references import REF, VERSION, WORD
 
@@ -300,10 +300,8 @@ class SqliteStorage:
 
     def append(self, propose: Propose, policies: Policies = NONE) -> list[LogEntry]:
         folder = self._path.parent
-        try:
+        with on_disk(folder):
             folder.mkdir(0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise store_os_error(error, folder) from error
         if folder == data_folder():  # any other is not ours to close
             tighten(folder, 0o700)
         with self._lock, closing(connect(self._path, _LAYOUT, write=True)) as db:

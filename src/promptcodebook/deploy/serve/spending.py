@@ -26,6 +26,7 @@ from promptcodebook.deploy.online.log import LAYOUT, BackgroundFile
 from promptcodebook.deploy.serve.upstream import UpstreamAnswer
 from promptcodebook.errors import StoreError
 from promptcodebook.lm.budget import PriceTable
+from promptcodebook.lm.quirks import CAPS
 from promptcodebook.lm.wire import cache_written, told_usage
 
 _log = logging.getLogger(__name__)
@@ -83,7 +84,6 @@ def find_record(path: Path, request_id: str) -> RequestRecord:
 
 
 _caller: ContextVar[str] = ContextVar("who the calls of a request are for", default="")
-_CAPS = ("max_tokens", "max_completion_tokens")
 _PREAMBLE = 128  # Tokens that a chat template may put around messages, of a byte or more each.
 _EPSILON = 1e-9
 _DAYS = 7  # The last days in use: a clock that was ahead may come back to one of them.
@@ -189,7 +189,7 @@ class Spending(BackgroundFile):
         if budget is None or (budget.tokens is None and budget.usd is None):
             return body
         more: dict[str, object] = {}
-        if all(body.get(name) is None for name in _CAPS):
+        if all(body.get(name) is None for name in CAPS):
             more["max_tokens"] = self._length
         if body.get("stream"):
             given: object = body.get("stream_options")
@@ -203,7 +203,7 @@ class Spending(BackgroundFile):
     ) -> Generator[Callable[[UpstreamAnswer], None]]:
         """What is yielded reads what the call took; else it took the most. Raises Refusal."""
         times = max(body.get(name) or 1 for name in ("n", "best_of"))
-        longest = times * max(body.get(name) or 0 for name in _CAPS)
+        longest = times * max(body.get(name) or 0 for name in CAPS)
         prompt = size + _PREAMBLE
         cost = self._prices.bound(self._model, prompt, longest)
         taken = Usage(1, prompt, longest, cost=cost)

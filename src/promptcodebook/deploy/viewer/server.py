@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from promptcodebook.deploy.http.admission import names_this_machine
 from promptcodebook.deploy.viewer import following
 from promptcodebook.deploy.viewer.lists import RunFilter, RunsList
 from promptcodebook.deploy.viewer.screens import (
@@ -36,7 +37,6 @@ _POLL_S, _POLL_ALL_S = 0.25, 0.8  # How often a page asks whether its run contin
 _BEAT_S = 10.0
 # The page of an idle run asks again: a browser grants a server six answers that are held open.
 _AT_REST = b"retry: 2000\nevent: rest\ndata: \n\n"
-_NAMES = ("localhost", "127.0.0.1", "::1")
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
     "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
@@ -171,12 +171,7 @@ async def _static(request: web.Request) -> web.StreamResponse:
 @web.middleware
 async def _guard(request: web.Request, handler: _Answer) -> web.StreamResponse:
     """Who may ask, and the headers of every answer."""
-    try:
-        # The name without its port; '' for what is no name and port.
-        name = urlsplit(f"//{request.host}").hostname if "@" not in request.host else ""
-    except ValueError:
-        name = ""
-    if name not in _NAMES:
+    if not names_this_machine(f"//{request.host}"):
         text = "this server answers on localhost only\n"
         response: web.StreamResponse = web.Response(status=421, text=text)
     else:

@@ -37,10 +37,7 @@ def listed_price(spec: Spec) -> Price | None:
     found = (
         price for each in names for price in (_litellms(provider, each), _ours(provider, each))
     )
-    price = next((price for price in found if price is not None), None)
-    # What comes in a batch costs half of it there.
-    half = {"batch": 0.5} if provider == "openai" else {}
-    return price and price.model_copy(update=half)
+    return next((price for price in found if price is not None), None)
 
 
 def _ours(provider: str, name: str) -> Price | None:
