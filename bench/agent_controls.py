@@ -44,12 +44,17 @@ from typing import Any, Literal
 import aiohttp
 
 import promptcodebook as pco
-from bench.controls import difference, gain_of, kept_of, kinds_of, shown_interval
+from bench.controls import (
+    difference,
+    gain_of,
+    kept_of,
+    kinds_of,
+    run_broken,
+    shown_interval,
+)
 from bench.figures import Figure, clustered_interval, shown
 from promptcodebook.assemble import Sources
 from promptcodebook.config import load_config
-from promptcodebook.paper.experiments.lab import run_once
-from promptcodebook.paper.experiments.operators import run_broken
 from promptcodebook.paper.tasks.constraints.task import draw_constraints, reward
 from promptcodebook.run.opening import Where
 from promptcodebook.store.run import RunStore
@@ -156,11 +161,7 @@ def run(job: Job) -> Done:
     agent = pco.Agent(function=Writer(job), present=dict.fromkeys(STAGES, "") if staged else "")
     with tempfile.TemporaryDirectory() as folder:
         sources = Sources(data=data, reward=reward, executor=agent)
-        if job.broken:
-            path = run_broken(job.broken, config, sources, Where(Path(folder)))
-        else:
-            path, _ = run_once(config, sources, Where(Path(folder)))
-        store = RunStore.open(path)
+        store = RunStore.open(run_broken(job.broken, config, sources, Where(Path(folder))))
         try:
             rewards = {e.name: tuple(e.rewards) for e in store.test_evaluations()}
             kept = [[r for r in s.rewrites if r.kept] for s in store.steps()]

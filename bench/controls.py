@@ -33,13 +33,18 @@ from bench.figures import Figure, clustered_interval, shown
 from promptcodebook.assemble import Sources
 from promptcodebook.base.intervals import Interval
 from promptcodebook.base.randomness import keyed_int
-from promptcodebook.config import load_config
+from promptcodebook.base.sync import run_sync
+from promptcodebook.config import Config, load_config
 from promptcodebook.data import Dataset
+from promptcodebook.optimizers.base import Problem
+from promptcodebook.optimizers.pco import PCO, build_learner
 from promptcodebook.paper.experiments.lab import run_once
-from promptcodebook.paper.experiments.operators import run_broken
+from promptcodebook.paper.experiments.operators import OPERATORS
 from promptcodebook.paper.tasks.constraints.checks import KINDS
 from promptcodebook.paper.tasks.constraints.task import compatible, draw_constraints, reward
-from promptcodebook.run.opening import Where
+from promptcodebook.progress import silent
+from promptcodebook.run.opening import Session, Where, open_run
+from promptcodebook.run.optimize import finish
 from promptcodebook.store.events import Concluded
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.task import load_task
@@ -113,6 +118,20 @@ def kinds_of(world: int) -> list[str]:
     return found
 
 
+def run_broken(operator: str, config: Config, sources: Sources, where: Where) -> Path:
+    """A run with one broken operator ('' = a sound one). Raises what a run raises, or the Stop that
+    ended it."""
+    if not operator:
+        return run_once(config, sources, where)
+    opened = open_run(config, sources, where)
+    optimizer = PCO(lambda assembled: OPERATORS[operator](build_learner(assembled)))
+    session = Session(Problem(opened.assembled, opened.store, silent), optimizer)
+    run = run_sync(finish(session), session.interrupt)
+    if run.stop is not None:
+        raise run.stop
+    return run.path
+
+
 def run(job: Job) -> Done:
     """One whole run in process, thrown away."""
     task = load_task("constraints")
@@ -130,11 +149,7 @@ def run(job: Job) -> Done:
     )
     with tempfile.TemporaryDirectory() as folder:
         sources = Sources(data=data, reward=graded)
-        if job.ours:
-            path = run_broken(job.ours, config, sources, Where(Path(folder)))
-        else:
-            path, _ = run_once(config, sources, Where(Path(folder)))
-        store = RunStore.open(path)
+        store = RunStore.open(run_broken(job.ours, config, sources, Where(Path(folder))))
         try:
             rewards = {e.name: tuple(e.rewards) for e in store.test_evaluations()}
             worth = any(e.worth for e in store.events() if isinstance(e, Concluded))

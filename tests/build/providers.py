@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -250,34 +251,9 @@ def request(*texts: str, schema: Schema | None = None, **sampling: Any) -> Reque
 TEXT = {"type": "text"}
 
 
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "find",
-        "description": "Finds a parcel.",
-        "parameters": {"type": "object", "properties": {"id": {"type": "string"}}},
-    },
-}
-
-
-CALL = {"id": "t1", "type": "function", "function": {"name": "find", "arguments": '{"id": "7"}'}}
-
-
-PIXEL = "data:image/png;base64,iVBORw0KGgo="
-
-
-CONVERSATION: list[dict[str, Any]] = [
-    {"role": "system", "content": "You serve a shop."},
-    {"role": "system", "content": "Answer in French."},
-    {"role": "user", "content": [
-        {"type": "text", "text": "Where is this?"},
-        {"type": "image_url", "image_url": {"url": PIXEL}},
-        {"type": "image_url", "image_url": {"url": "https://shop.example/a.png"}},
-    ]},
-    {"role": "assistant", "content": None, "tool_calls": [CALL]},
-    {"role": "tool", "tool_call_id": "t1", "content": "at the depot"},
-    {"role": "user", "content": "Thanks."},
-]  # fmt: skip
+_TALK = json.loads(Path(__file__).with_name("conversation.json").read_text("utf-8"))
+TOOL, CALL = _TALK["tool"], _TALK["call"]
+CONVERSATION: list[dict[str, Any]] = _TALK["messages"]
 
 
 USAGE = {"input_tokens": 5, "cache_read_input_tokens": 15, "output_tokens": 1}

@@ -16,26 +16,15 @@ from promptcodebook.paper.simulated.world import SimulatedSettings, World
 from promptcodebook.paper.tasks.constraints.task import constraints_of, load_constraints, reward
 from promptcodebook.types import Codebook, Example, Instinct
 
+_HERE = Path(__file__)
+_TEXTS = tomllib.loads(_HERE.with_name("simulated.toml").read_text("utf-8"))
 examples = [e for _, split in load_constraints(None).dataset.items() for e in split]
 world = World("constraints", examples)
-_ASKED = (
-    ("How many subsets of {1, ..., 8} have an even sum?", "128"),
-    ("Find the remainder when 7^100 is divided by 13.", "9"),
-    ("A circle of radius 5 is tangent to both legs of a right triangle. Find its area.", "75"),
-    ("The probability that two dice show a sum of 8 is m/n in lowest terms. Find m+n.", "41"),
-)
 # Made-up problems in the manner of a competition.
-problems = [Example(f"p{k}", text, gold) for k, (text, gold) in enumerate(_ASKED)]
+problems = [Example(f"p{k}", text, gold) for k, (text, gold) in enumerate(_TEXTS["asked"])]
 
 
-_BOOK = (
-    "Count the words of the draft.",
-    "Use bullets for lists.",
-    "Rewrite the prompt of the user in your head before you choose.",
-    "Keep a friendly tone.",
-    "Give feedback on your own answer and improve it.",
-    "Select the best words.",
-)
+_BOOK = tuple(_TEXTS["book"])
 
 
 _LISTED = "\n".join(f"[{k}] {text} (success 0.{k + 2})" for k, text in enumerate(_BOOK))
@@ -47,9 +36,8 @@ _CHOSEN = "\n".join(f"[{k}] {_BOOK[k]}" for k in (0, 2, 4))
 _BULLETED = "\n".join(f"{k}) {text} - worked {10 * k}%" for k, text in enumerate(_BOOK))
 
 
-CASES = tomllib.loads(
-    (Path(__file__).parents[1] / "paper" / "simulated" / "paraphrases.toml").read_text("utf-8")
-)["case"]
+_PARAPHRASES = _HERE.parents[1] / "paper" / "simulated" / "paraphrases.toml"
+CASES = tomllib.loads(_PARAPHRASES.read_text("utf-8"))["case"]
 
 
 def paraphrased(
@@ -70,44 +58,19 @@ def template_values(example: Example, templates: str) -> dict[str, object]:
     book = Codebook(tuple(Instinct(text) for text in _BOOK))
     rates = (0.0, 0.5, 0.25, 1.0, 0.0, 0.0)
     statistics = RoutingStatistics(rates, rates, (0, 1, 1, 1, 1, 0))
+    directives = {name: texts.text(name) for name in ("theta", "phi", "psi")}
     return {
-        "theta": texts.text("theta"),
-        "phi": texts.text("phi"),
-        "psi": texts.text("psi"),
+        **_TEXTS["values"],
+        **directives,
         "task": example.input,
-        "select": 3,
-        "size": 6,
-        "last": 5,
-        "cap": 60,
         "codebook": texts.lines.show(book, statistics),
         "instincts": instinct_lines(book, [0, 2, 4]),
-        "route": "0, 2, 4",
-        "prompt": "Be brief. Select good words.",
-        "response": "Hello.",
         "reference": reference(example, reward(example, "hello").feedback),
-        "reward": "0.25",
-        "range": "0 to 1",
-        "stages": "",
-        "stage": "",
-        "format": "Only the answer itself.",
-        "score": "0.4",
-        "verdict": "The response fails on bullets: use bullet points on lines of their own.",
-        "variable": "the rubric of the critic, which judges how well a prompt worked",
-        "text": texts.text("psi"),
-        "gradient": "- Look at the score: use bullet points on lines of their own.",
-        "others": "",
+        "text": directives["psi"],
     }
 
 
-EXACT = SimulatedSettings(
-    encoder_noise=0.0,
-    generator_drop=0.0,
-    generator_idle=0.0,
-    capacity=1.0,
-    attribution_error=0.0,
-    updater_loss=0.0,
-    judge_noise=0.0,
-)
+EXACT = SimulatedSettings(**_TEXTS["exact"])
 
 
 BULLETS = "When bullet points are asked for, put each of the bullet points on a line with a dash."

@@ -90,7 +90,7 @@ def effect(
                 line.close()
                 note(text)
 
-            stop = command.announced(asked.subject.interrupt)
+            stop = command.announced(asked.subject.assembled.models.interrupt)
             made = run_sync(asked.measure(line, routed), stop)
         paid = asked.subject.assembled.models.ledger.total.calls
     tree = {"ref": name, "calls_paid": paid}

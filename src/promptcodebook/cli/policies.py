@@ -74,7 +74,7 @@ def evaluate(
     sample = Sample(split, count, samples)
     with typed.given("pco eval").until_done(ref, sample, row) as kept:
         asked = Evaluating.of(ref, kept, sample, row)
-        made = run_sync(asked.answer(), command.announced(asked.subject.interrupt))
+        made = run_sync(asked.answer(), command.announced(asked.subject.assembled.models.interrupt))
     show(made.as_json, lambda: _assessment_text(made), as_json=as_json)
     mean = made.row.score.mean
     if at_least is not None and not mean >= at_least:
@@ -181,7 +181,7 @@ def distill(
         target = output or (subject.run or Path()) / DISTILLED
         distiller = Distiller.of(subject, needs)
         note(distiller.plan)
-        made = run_sync(distiller.distil(note), distiller.subject.interrupt)
+        made = run_sync(distiller.distil(note), distiller.subject.assembled.models.interrupt)
         made.file.save(target)
     facts = {"ref": subject.reference.name, "policy": str(target)}
     show(lambda: facts | made.as_json(), lambda: _distilled_text(made, target), as_json=as_json)

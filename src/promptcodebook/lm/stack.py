@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -18,7 +18,15 @@ from promptcodebook.calls import LM, ROLES, Reply, Request, Role, Sampling
 from promptcodebook.config import Config
 from promptcodebook.config.schema import RoleSettings
 from promptcodebook.config.secrets import fill_secrets, secret_variables
-from promptcodebook.errors import ConfigError, LMError, MissingExtra, ParseError, import_part
+from promptcodebook.errors import (
+    BudgetReached,
+    ConfigError,
+    Interrupted,
+    LMError,
+    MissingExtra,
+    ParseError,
+    import_part,
+)
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, Journaled, ReplyLog
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, PerLoop, Retrying, StopSignal
@@ -275,6 +283,23 @@ class Models:
         roles, keeps = Roles(inner, config.roles, config.lm), bool(cache or log)
         ask, closes = Ask(roles, tally), resources.owned_models
         return cls(roles, ask, tally, ledger, budget, keeps, outer, endpoints, cache, closes)
+
+    @asynccontextmanager
+    async def at_work(self, hint: str, kept: str = "") -> AsyncGenerator[None]:
+        """Close the connections at the end. `hint` is the hint of a reached budget, or `kept` where
+        replies are kept."""
+        try:
+            yield
+        except BudgetReached as error:
+            error.hint = kept if kept and self.keeps else hint
+            raise
+        finally:
+            await self.close()
+
+    def interrupt(self) -> None:
+        """Start no new call; calls in flight finish, and are kept where `keeps`."""
+        hint = f"begin again{'; what was paid for so far is kept' if self.keeps else ''}"
+        self.budget.stop(Interrupted("interrupted by the user", hint=hint))
 
     def by_role(self) -> dict[Role, str]:
         return {role: self.lm.model_of(role) for role in ROLES}

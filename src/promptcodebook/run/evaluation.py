@@ -326,7 +326,7 @@ class Evaluating:
         runs = sample.runs or config.samples
         stream, total = sys.stderr if self.progress else None, len(self.examples) * runs
         more, paid = "give it a greater budget", models.ledger.total.calls
-        async with subject.at_work(more, f"{more}; what was paid for so far is kept"):
+        async with models.at_work(more, f"{more}; what was paid for so far is kept"):
             prompter = self._prompter()
             with counting(f"evaluating {name}", total, stream, simulated=models.simulated) as count:
                 evaluation = await assembled.evaluator(runs).evaluate(
@@ -407,7 +407,7 @@ class Comparing:
     def interrupt(self) -> None:
         for side in self.sides:
             if isinstance(side, Evaluating):
-                side.subject.interrupt()
+                side.subject.assembled.models.interrupt()
 
 
 async def aevaluate(
@@ -462,7 +462,7 @@ def evaluate(
     of = Sample.of(given.verb, asked)
     with given.until_done(policy, of, row) as kept:
         ready = Evaluating.of(policy, kept, of, row)
-        return run_sync(ready.answer(), ready.subject.interrupt)
+        return run_sync(ready.answer(), ready.subject.assembled.models.interrupt)
 
 
 async def acompare(

@@ -102,7 +102,7 @@ class Measurement:
         Closes the connections. Raises TooManyFailures when nothing was routed, or no pair is whole
         though there are some, BudgetReached, Interrupted and StoreError."""
         kept = "ask again with a new budget: what was paid for so far is kept"
-        async with self.subject.at_work("give it a greater budget", kept):
+        async with self.subject.assembled.models.at_work("give it a greater budget", kept):
             routes, unrouted = await self._routes(tell)
             more = plural(2 * len(routes) * self.subject.answering_calls, "more call")
             of = plural(len(self._examples), "input")
@@ -251,7 +251,9 @@ def effect(
     Raises what `evaluate` raises, and RunBusy when another process measures the same run."""
     given = EvaluationOptions.of("effect()", data, reward, lm, asked, Examined)
     with _asked(policy, k, given, Sample.of(given.verb, asked, "val")) as (measurement, listener):
-        return run_sync(measurement.measure(listener), measurement.subject.interrupt)
+        return run_sync(
+            measurement.measure(listener), measurement.subject.assembled.models.interrupt
+        )
 
 
 # --- the encoder, distilled ---
@@ -371,7 +373,9 @@ class Distiller:
     async def distil(self, done: Callable[[str], None] = lambda _: None) -> Distillation:
         """Ask, fit and measure; `done` hears what is next. Raises TooManyFailures and
         BudgetReached."""
-        async with self.subject.at_work("give it a greater budget, or lower fresh or n"):
+        async with self.subject.assembled.models.at_work(
+            "give it a greater budget, or lower fresh or n"
+        ):
             made = await self._fitted(done)
             if self.validation:
                 done(f"answering {len(self.validation)} validation examples under both")
@@ -457,7 +461,7 @@ def distill(
     with given.until_done(ref, needs) as kept:
         distiller = Distiller.of(Subject.resolve(ref, kept), needs)
         _log.info(distiller.plan)
-        made = run_sync(distiller.distil(_log.info), distiller.subject.interrupt)
+        made = run_sync(distiller.distil(_log.info), distiller.subject.assembled.models.interrupt)
     if output is not None:
         made.file.save(Path(output))
     return made

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -16,7 +16,7 @@ from promptcodebook.assemble import OWN_LM, Assembled, Sources, assemble, requir
 from promptcodebook.calls import LM
 from promptcodebook.config import TYPED, Budget, Config, merge, role_layers
 from promptcodebook.data import Dataset
-from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoError
+from promptcodebook.errors import ConfigError, PcoError
 from promptcodebook.lm.stack import StackResources
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy import references
@@ -281,20 +281,3 @@ class Subject:
             remark = f"it is evaluated here with {now!r}"
             remarks.append(f"{name} was judged with the program {before!r}; {remark}")
         return tuple(remarks)
-
-    @asynccontextmanager
-    async def at_work(self, hint: str, kept: str = "") -> AsyncGenerator[None]:
-        """Closes the connections. A reached budget's hint: `hint`, or `kept` if replies are."""
-        try:
-            yield
-        except BudgetReached as error:
-            error.hint = kept if kept and self.assembled.models.keeps else hint
-            raise
-        finally:
-            await self.assembled.models.close()
-
-    def interrupt(self) -> None:
-        """No new call starts; calls in flight finish, and are kept where `models.keeps`."""
-        models = self.assembled.models
-        hint = f"begin again{'; what was paid for so far is kept' if models.keeps else ''}"
-        models.budget.stop(Interrupted("interrupted by the user", hint=hint))

@@ -74,17 +74,7 @@ def _run(folder: Path, arguments: Sequence[str]) -> None:
 
 
 _BRIEF = "def reward(example, output):\n    return max(0.0, 1.0 - len(output) / 200)\n"
-_PROJECT = """
-lm = "{lm}"
-optimizer = "grpo"
-preset = "quick"
-reward = "reward.py:reward"
-cache = false
-init.prompt = "Answer in one short sentence."
-roles.executor = {{ temperature = 1.0, top_p = 1.0, max_tokens = {cap} }}
-data = {{ path = "rows.jsonl", input = "question", target = "", split = "split" }}
-grpo = {{ steps = {steps}, group = {group}, batch = {batch}, learning_rate = {rate}, rank = 4 }}
-"""
+_PROJECT = Path(__file__).with_name("grpo_project.txt").read_text("utf-8")
 _TINY = {"cap": 8, "steps": 4, "group": 4, "batch": 2, "rate": 0.05}
 # Calls of the verdict: the present prompt and the trained model on four test examples.
 _JUDGED = 2 * 4

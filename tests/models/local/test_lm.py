@@ -63,17 +63,7 @@ class EchoEngine:
 @pytest.fixture
 def gguf(tmp_path: Path) -> Path:
     """The header of a small model, and nothing after it."""
-    fields = {
-        "general.architecture": "llama",
-        "llama.context_length": 512,
-        "llama.block_count": 2,
-        "llama.embedding_length": 64,
-        "llama.attention.head_count": 4,
-        "llama.attention.head_count_kv": 1,
-        "tokenizer.ggml.tokens": ["<|end|>", "a"],
-        "tokenizer.ggml.token_type": [3, 1],
-        "not.read": [1.0, 2.0, 3.0],
-    }
+    [fields] = table(__file__, "gguf")
     write_gguf(tmp_path / "small.gguf", fields)
     return tmp_path / "small.gguf"
 

@@ -1,8 +1,10 @@
 """Claude through Anthropic's own library: what is sent, what is read, what each failure becomes."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -32,6 +34,7 @@ from tests.build.providers import (
     streams,
 )
 
+HERE = Path(__file__).parent
 MARK = {"cache_control": {"type": "ephemeral"}}
 
 
@@ -41,33 +44,7 @@ async def test_a_conversation_is_told_in_anthropics_words(site: Site, claude: Pr
     more = {"stop": "END", "user": "u1", "reasoning_effort": "low", "top_k": 5, "n": 1}
     told = await claude.complete(messages=CONVERSATION, max_tokens=50, **body, **more)
     ChatCompletion.model_validate(told)
-    parameters = TOOL["function"]["parameters"]  # type: ignore[index]
-    image = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
-    result = {"type": "tool_result", "tool_use_id": "t1"}
-    assert site.body == {
-        "model": "claude-x", "max_tokens": 50, "stop_sequences": ["END"], "top_k": 5,
-        "metadata": {"user_id": "u1"}, "output_config": {"effort": "low"},
-        "tools": [{"name": "find", "description": "Finds a parcel.", "input_schema": parameters}],
-        "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
-        "system": [
-            {"type": "text", "text": "You serve a shop.", **MARK},
-            {"type": "text", "text": "Answer in French."},
-        ],
-        "messages": [
-            {"role": "user", "content": [
-                {"type": "text", "text": "Where is this?"},
-                {"type": "image", "source": image},
-                {"type": "image", "source": {"type": "url", "url": "https://shop.example/a.png"}},
-            ]},
-            {"role": "assistant", "content": [
-                {"type": "tool_use", "id": "t1", "name": "find", "input": {"id": "7"}},
-            ]},
-            {"role": "user", "content": [
-                {**result, "content": [{"type": "text", "text": "at the depot"}]},
-                {"type": "text", "text": "Thanks.", **MARK},
-            ]},
-        ],
-    }  # fmt: skip
+    assert site.body == json.loads((HERE / "anthropic_body.json").read_text("utf-8"))
     assert site.sent[0].headers["anthropic-version"]
 
 

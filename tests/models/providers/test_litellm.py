@@ -20,68 +20,12 @@ from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import Credentials, parse_spec
 from tests.build import providers
+from tests.build.cases import table
 from tests.build.providers import Answer as Scripted
 
 # The part of litellm that we call, so that these tests need neither it nor a network.
-LIBRARY = """
-import os
-seen = []
-told_before_import = os.environ.get("LITELLM_LOCAL_MODEL_COST_MAP")
-
-class Timeout(Exception):
-    pass
-
-class APIConnectionError(Exception):
-    status_code = 500
-
-class Failure(Exception):
-    def __init__(self, status):
-        super().__init__(f"Authorization: Bearer sk-secret {status}")
-        self.status_code = status
-
-class BadRequestError(Exception):
-    def __init__(self, message, body=None):
-        self.status_code, self.message, self.body = 400, message, body
-
-class Response:
-    def __init__(self, native):
-        # Whatever a provider says, the library makes one of the words of OpenAI of it.
-        own = {"native_finish_reason": native}
-        self.native = {"provider_specific_fields": own} if native else {}
-
-    def model_dump(self):
-        return {
-            "choices": [{"message": {"content": "hello"}, "finish_reason": "stop", **self.native}],
-            "usage": {"prompt_tokens": 4, "completion_tokens": 1},
-        }
-
-async def acompletion(**fields):
-    seen.append(fields)
-    kind = fields["messages"][-1]["content"]
-    if kind.startswith("refuses") and "temperature" in fields:
-        body = {"message": "only 1 is allowed; Bearer sk-hush", "param": "temperature"}
-        if kind == "refuses, and has a body":
-            raise BadRequestError("litellm.BadRequestError: OpenAIException - only 1", body)
-        error = repr({"error": body}).replace("'", '"')
-        raise BadRequestError(f"litellm.BadRequestError: DeepseekException - {error}")
-    if kind.startswith("always refuses"):
-        words = f"no: {kind} {os.environ['X_API_KEY']}"
-        raise BadRequestError(f"{os.environ['X_HEAD']} - {words}")
-    if kind == "lacks":
-        try:
-            import no_such_part
-        except ImportError:
-            raise APIConnectionError()
-    if kind == "timeout":
-        raise Timeout()
-    if kind.isdigit():
-        raise Failure(int(kind))
-    if kind == "broken":
-        raise OSError("Authorization: Bearer sk-secret")
-    if kind == "down":
-        raise APIConnectionError() from ConnectionRefusedError()
-    return Response(kind.removeprefix("ends: ") if kind.startswith("ends: ") else "")
-"""
+HERE = Path(__file__).parent
+LIBRARY = (HERE / "litellm_stub.txt").read_text("utf-8")
 
 
 def install(folder: Path, version: str) -> None:
@@ -295,39 +239,20 @@ def test_without_its_library_the_extra_is_named(
     assert caught.value.hint == f"pip install 'promptcodebook[{extra}]'"
 
 
-LITELLMS = {
-    "claude-haiku-4-5": {"litellm_provider": "anthropic", "input_cost_per_token": 9e-6,
-                         "output_cost_per_token": 1e-5, "cache_read_input_token_cost": 1e-7,
-                         "cache_creation_input_token_cost": 2e-6},
-    "azure/gpt-4o": {"litellm_provider": "azure", "input_cost_per_token": 3e-6,
-                     "output_cost_per_token": 4e-6},
-    "gpt-new": {"litellm_provider": "openai", "input_cost_per_token": 1e-6},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "ours", "theirs"), [
-    ("openai/gpt-4o-mini", (0.15, 0.6, 0.075, 0.5), (0.15, 0.6, 0.075, 0.5)),
-    ("openai/gpt-4o-mini-2024-07-18", (0.15, 0.6, 0.075, 0.5), (0.15, 0.6, 0.075, 0.5)),
-    ("https://api.openai.com/v1#gpt-4o", (2.5, 10.0, 1.25, 0.5), (2.5, 10.0, 1.25, 0.5)),
-    ("https://elsewhere.example/v1#gpt-4o", None, None),
-    ("anthropic/claude-haiku-4-5-20251001", (1.0, 5.0, 0.1, 1.25), (9.0, 10.0, 0.1, 2.0)),
-    ("litellm/anthropic/claude-haiku-4-5", (1.0, 5.0, 0.1, 1.25), (9.0, 10.0, 0.1, 2.0)),
-    ("openai/claude-haiku-4-5", None, None),
-    ("gemini/gemini-2.5-flash", (0.3, 2.5, 0.03), (0.3, 2.5, 0.03)),
-    ("litellm/azure/gpt-4o", None, (3.0, 4.0)),
-    ("openai/gpt-new", None, None),
-])  # fmt: skip
+@pytest.mark.parametrize(("text", "ours", "theirs"), table(__file__, "prices"))
 def test_litellms_list_comes_before_ours_and_what_is_in_neither_is_unknown(
     text: str, ours: Any, theirs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, table, expected in (("none", {}, ours), ("some", LITELLMS, theirs)):
+    """An empty list in the table is an unknown price."""
+    [litellms] = table(__file__, "list")
+    for name, prices, expected in (("none", {}, ours), ("some", litellms, theirs)):
         package = tmp_path / name / "litellm"
         package.mkdir(parents=True)
         (package / "__init__.py").write_text("raise RuntimeError('it is slow to import')")
         listed = package / "model_prices_and_context_window_backup.json"
-        listed.write_text(json.dumps(table))
+        listed.write_text(json.dumps(prices))
         monkeypatch.syspath_prepend(package.parent)
         monkeypatch.delitem(sys.modules, "litellm", raising=False)
         price = PriceTable().price(text)
-        known = price and tuple(v for v in price.model_dump().values() if v is not None)
+        known = [v for v in price.model_dump().values() if v is not None] if price else []
         assert known == expected

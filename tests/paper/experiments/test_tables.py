@@ -16,7 +16,6 @@ import pytest
 from promptcodebook.assemble import Assembled
 from promptcodebook.base.randomness import Draws
 from promptcodebook.config import load_config
-from promptcodebook.config.schema import Explore
 from promptcodebook.errors import ConfigError, MissingExtra
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import History
@@ -111,15 +110,6 @@ def test_a_few_traces_are_no_figure_of_theorem_5() -> None:
     name = "g_θ, g_φ and g_C (no severity of g_ψ)"
     assert few == [[name, "19", "too few", "too few", "too few"]]
     assert enough == [[name, "20", "+0.000", "0.000", "0.000"]]
-
-
-def test_exploration_reaches_what_stands_worst_and_without_it_s_entries_remain() -> None:
-    ema = [0.0] + [1.0] * 15
-    steps = [1.0] * 400
-    assert studies.active_after(Explore(), 4, ema, steps, 0) == set(range(16))
-    assert studies.active_after(Explore(), 4, ema, [0.0] * 400, 0) == set()
-    assert studies.collapse(16, 4, [0.0] * 400, 0) == 4
-    assert studies.collapse(16, 4, [0.3] * 400, 0) == 16
 
 
 def test_rank_correlation_looks_at_ranks_alone_and_at_nothing_that_is_constant() -> None:
@@ -323,15 +313,15 @@ FIGURES: list[pages.Plot] = [
 PAGE = pages.Page("Ablation", ["What is left out.", TABLE, *FIGURES])
 
 
+def _measure(lab: Lab) -> Mapping[str, Any]:
+    return {"rewards": [0.25]}
+
+
 def test_markdown_has_the_tables_cells_and_no_sign_that_it_reads_as_its_own() -> None:
     text = pages.markdown(PAGE, "ablation")
     head = "# Ablation\n\nWhat is left out.\n\n| setting | Acc (%) |\n|---|---|\n"
     assert text.startswith(head) and "| a\\|b & c | 50 % |" in text
     assert [f"](ablation/{figure.name}.svg)" in text for figure in FIGURES] == [True] * 3
-
-
-def _measure(lab: Lab) -> Mapping[str, Any]:
-    return {"rewards": [0.25]}
 
 
 def _written(out: Path) -> str:

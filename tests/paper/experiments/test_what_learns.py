@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bench.controls import run_broken
 from promptcodebook.assemble import Sources, simulated_model
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import load_config
@@ -16,12 +17,12 @@ from promptcodebook.errors import ConfigError, RequestRefused
 from promptcodebook.lm.spec import any_simulated, parse_spec
 from promptcodebook.paper.experiments import what_learns
 from promptcodebook.paper.experiments.experiment import ExperimentRequest, Results
-from promptcodebook.paper.experiments.lab import CellResult, Lab, open_lab, run_once
-from promptcodebook.paper.experiments.operators import OPERATORS, run_broken
+from promptcodebook.paper.experiments.lab import CellResult, Lab, open_lab
+from promptcodebook.paper.experiments.operators import OPERATORS
 from promptcodebook.paper.experiments.page import Page, PageTable, markdown, read_table
 from promptcodebook.paper.experiments.reproduce import experiment_named, measure
 from promptcodebook.paper.experiments.teacher import HouseRule, Teacher, rules_in
-from promptcodebook.paper.experiments.what_learns import EXPERIMENT, one_topic, over_seeds, worlds
+from promptcodebook.paper.experiments.what_learns import EXPERIMENT, one_topic, worlds
 from promptcodebook.paper.simulated.executor import chance_of, obey
 from promptcodebook.paper.simulated.world import SimulatedSettings, World
 from promptcodebook.paper.tasks.constraints import task as constraints
@@ -106,12 +107,6 @@ def test_a_smaller_draw_of_messages_lies_in_a_larger_one() -> None:
     small, large = one_topic(2, 0, 1), one_topic(4, 1, 3)
     assert len(small.train) == 12
     assert {e.id for e in small.train} < {e.id for e in large.train}
-
-
-def test_the_interval_over_seeds_is_students() -> None:
-    found = over_seeds([0.1, 0.2, 0.3])
-    assert found.mean == pytest.approx(0.2)
-    assert found.high - found.mean == pytest.approx(4.3027 * 0.1 / 3**0.5)
 
 
 async def test_the_teacher_refuses_what_it_cannot_read() -> None:
@@ -313,12 +308,7 @@ CONFIG = load_config(
 
 
 def made(folder: Path, operator: str = "") -> tuple[list[Trace], list[Rewrite]]:
-    where = Where(folder)
-    if operator:
-        path = run_broken(operator, CONFIG, Sources(), where)
-    else:
-        path, _ = run_once(CONFIG, Sources(), where)
-    with closing(RunStore.open(path)) as store:
+    with closing(RunStore.open(run_broken(operator, CONFIG, Sources(), Where(folder)))) as store:
         steps = list(store.steps(traces=True))
     return [t for s in steps for t in s.traces], [r for s in steps for r in s.rewrites]
 

@@ -15,21 +15,11 @@ from promptcodebook.paper.experiments import experiment as shared
 from promptcodebook.paper.experiments import reproduce as reproducing
 from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, open_lab
 from promptcodebook.paper.experiments.page import Page
+from tests.build.cases import table
 from tests.build.server import Server, says
 
 SPEC = "http://127.0.0.1:9/v1#scripted"
-SETTINGS = {
-    "task": "constraints",
-    "lm": SPEC,
-    "size": 4,
-    "select": 1,
-    "update": {"epochs": 1, "batch_size": 4, "text_updates": False},
-    "router": {"kind": "outcomes"},
-    "compose": "verbatim",
-    "keep": "last",
-    "validation": {"every": 0, "subset": 2},
-    "verdict_examples": 4,
-}
+[SETTINGS] = table(__file__, "settings")
 
 
 class Counting:

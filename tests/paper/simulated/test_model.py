@@ -101,14 +101,6 @@ def test_prompts_rank_as_the_documentation_says() -> None:
     assert abs(free - best) < 0.05  # conditional orders do no harm where they do not apply
 
 
-def test_an_unconditional_order_is_obeyed_everywhere_and_breaks_what_it_contradicts() -> None:
-    asks = "Say it in exactly 4 sentences."
-    order = "Put each of the bullet points on a line with a dash."
-    assert chance(asks, order, "sentences") == SETTINGS.floor
-    assert chance(asks, f"When bullet points are asked for, {order}", "sentences") > 0.2
-    assert chance("Use 4 bullets in total.", order, "bullets") > 0.9
-
-
 def test_contradictory_orders_both_fail() -> None:
     both = "Keep all of the text in lower case. Set all of the text in capital letters."
     lower, upper = "Use only lower case letters.", "Write everything in capital letters."
@@ -173,17 +165,8 @@ def always(chance: int) -> str:
     return f"able={chance}&unable={chance}&floor={chance}&ceiling={chance}&load=0&judge_noise=0"
 
 
-@pytest.mark.parametrize(("task", "digests"), [
-    ("hotpotqa", ("74bee73295aa", "b87cf6f5c4f3", "0fbfe5b2e980")),
-    ("hover", ("ed1b0927ba31", "a88f058a9ee5", "a88f058a9ee5")),
-    ("pupa", ("c9970883efd2", "616d764e54e0", "a3a3e906a8ce")),
-    ("ifbench", ("cc17e429704a", "cc17e429704a", "cc17e429704a")),
-    ("aime", ("86966df5571e", "6e073aed8474", "438db50ef2bf")),
-    ("livebench_math", ("d07fd376ef39", "53c570626e19", "f48fbb0a5e21")),
-])  # fmt: skip
-async def test_what_a_stage_says_follows_its_outcome(
-    task: str, digests: tuple[str, str, str]
-) -> None:
+@pytest.mark.parametrize(("task", "digests"), cases("stages-digests"))
+async def test_what_a_stage_says_follows_its_outcome(task: str, digests: list[str]) -> None:
     rewards: list[list[float | None]] = []
     found: list[str] = []
     for params in (always(1), always(0), "world=1"):
@@ -201,7 +184,7 @@ async def test_what_a_stage_says_follows_its_outcome(
         found.append(hashlib.sha256("\n".join(outputs).encode()).hexdigest()[:12])
     if task != "ifbench":  # few of its constraints are about a skill
         assert set(rewards[0]) == {1.0} and 1.0 not in rewards[1]
-    assert tuple(found) == digests, "figures depend on these texts"
+    assert found == digests, "figures depend on these texts"
 
 
 @pytest.mark.parametrize("gold", ["no", "Both", "not stated", "unknown"])
@@ -274,9 +257,6 @@ def test_the_role_of_a_request_is_never_seen() -> None:
     seen = {from_request(Request(role, messages)) for role in ROLES}
     assert len(seen) == 1
     assert understand(seen.pop(), world).kind == "execute"
-
-
-# Whole trainings: what each request was taken for, beside the role that sent it.
 
 
 # The learning roles, each through its request and its reply as any caller sees them.

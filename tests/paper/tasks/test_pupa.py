@@ -126,17 +126,6 @@ async def test_three_calls_to_the_judge_the_comparison_in_both_orders() -> None:
     assert all(request.role == "judge" and request.greedy for request in lm.history)
 
 
-@pytest.mark.parametrize(
-    ("forward", "backward", "leaks", "value"),
-    [*((True, True, 0, 1.0), (False, True, 0, 0.0), (False, True, 4, -1.0), (True, False, 9, 0.0))],
-)
-async def test_what_the_judge_says_is_what_counts(
-    forward: bool, backward: bool, leaks: int, value: float
-) -> None:
-    lm = ScriptedLM().enqueue(verdict(forward), verdict(backward), count(leaks))
-    assert (await judged(lm)).value == value
-
-
 async def test_an_empty_request_leaks_nothing_and_is_not_counted() -> None:
     lm = ScriptedLM().enqueue(verdict(False), verdict(True))
     score = await judged(lm, answered("", ""))
@@ -179,17 +168,8 @@ async def test_feedback_names_kinds_and_pieces_that_went_outside() -> None:
 
 
 def test_kinds() -> None:
-    kinds = {
-        "e-mail address or handle": ("ilka@example.org",),
-        "web address": ("www.pellgarden.example", "https://a.example/b"),
-        "date": ("12.03.1971", "4 may", "march 4, 2020"),
-        "number": ("+1 (555) 0142",),
-        "address or code with digits": ("14 fennick lane",),
-        "name, place or organisation": ("port selwick",),
-    }
-    assert {
-        kind: tuple(u for u in us if task.kind_of(u) == kind) for kind, us in kinds.items()
-    } == kinds
+    kinds: dict[str, list[str]] = cases("pupa-kinds")
+    assert {kind: [u for u in us if task.kind_of(u) == kind] for kind, us in kinds.items()} == kinds
 
 
 @pytest.mark.parametrize(("output", "value"), [
@@ -445,20 +425,12 @@ CHECK = NoUnitCheck(
 )
 
 
-@pytest.mark.parametrize(("text", "before", "whose"), [
-    ("Hide names such as Mirelle  Ostvang.", "", "example a"),
-    ("Drop streets (Fennick Lane, 14).", "", "example a"),
-    ("Ask Mari first.", "", "example b"),
-    ("Summarise the text.", "", None),
-    ("Speak to al, and be brief.", "", None),
-    ("Hide the name Mirelle.", "", None),
-    ("Ask Mari, then write.", "Ask Mari first.", None),
-])  # fmt: skip
-def test_a_private_piece_is_refused_by_its_owner(text: str, before: str, whose: str | None) -> None:
+@pytest.mark.parametrize(("text", "before", "whose"), cases("pupa-private-pieces"))
+def test_a_private_piece_is_refused_by_its_owner(text: str, before: str, whose: str) -> None:
     refusal = CHECK("c3", text, before, ())
-    assert (refusal is None) == (whose is None)
+    assert (refusal is None) == (whose == "")
     if refusal is not None:
-        assert whose is not None and whose in refusal
+        assert whose in refusal
         assert not any(word in refusal.lower() for word in ("mirelle", "fennick", "mari"))
 
 

@@ -24,25 +24,16 @@ from promptcodebook.tools.judging.figures import (
     rectified,
 )
 from promptcodebook.types import Example
+from tests.build.cases import table
 from tests.build.cli import Result, pco, served
 from tests.build.server import Server, fails, says
 
 RUBRIC = "The number is right."
-# The levels that two raters gave.
-SKLEARN = [
-    ("1101000011010000110100010000000011000011", "1001000011010000110100010000000011000011"),
-    ("0111000110001001111000110", "0111001111001100111110111"),
-    ("1122112020121121112221112121102111202001", "1122122020120122212001112121102111201021"),
-    ("311413104104030204403410302433", "311413104101030204403400302433"),
-    ("030131003113212223312232011300", "103233310332110203121100212311"),
-]
-BY_SKLEARN = [0.9441340782122905, 0.4479495268138801, 0.5771144278606966, 0.931350114416476]
-BY_SKLEARN += [-0.206581352833638]
 Judges = Callable[[Mapping[str, str]], Any]
 
 
-@pytest.mark.parametrize(("pair", "kappa"), [*zip(SKLEARN, BY_SKLEARN, strict=True)])
-def test_kappa_is_what_scikit_learn_computes(pair: tuple[str, str], kappa: float) -> None:
+@pytest.mark.parametrize(("pair", "kappa"), table(__file__, "kappas"))
+def test_kappa_is_what_scikit_learn_computes(pair: list[str], kappa: float) -> None:
     """`cohen_kappa_score(a, b, weights="quadratic")` of version 1.9.1, which for two levels is the
     one without weights."""
     rated = [([int(a)], int(b)) for a, b in zip(*pair, strict=True)]
@@ -275,23 +266,6 @@ def test_labels_that_cannot_be_read_are_named(
     calibrated(server, tmp_path).error(2, "no labelled answer could be judged: RequestRefused")
 
 
-SETTINGS = """
-preset = "small"
-base_prompt = "Answer."
-init = { kind = "from_prompt", prompt = "Say please. Say now." }
-reward = { kind = "judge", rubric = "The number is right." }
-size = 2
-select = 2
-update = { epochs = 5, batch_size = 12 }
-cache = false
-[data]
-path = "data.jsonl"
-input = "question"
-target = "answer"
-fractions = [0.3, 0.1, 0.6]
-"""
-
-
 def flattered(shown: Mapping[str, Any]) -> Any:
     """A program that is right on even numbers, whatever its prompt, and says the words that its
     prompt asks for; and a judge that likes one word alone: please, or now on quick questions."""
@@ -314,7 +288,7 @@ def run(
         for n in range(120)
     ]
     tmp_path.joinpath("data.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    tmp_path.joinpath("pco.toml").write_text(SETTINGS, "utf-8")
+    shutil.copy(LABELS.with_name("pco.toml"), tmp_path)
     spec = judging(flattered).spec
     tmp_path.joinpath("spec").write_text(spec, "utf-8")
     made = pco("train", "--lm", spec, "--json", cwd=tmp_path)

@@ -226,12 +226,14 @@ def _models(
 
 
 def _asked(models: Subject, work: Coroutine[Any, Any, _T]) -> _T:
+    asked = models.assembled.models
+
     async def closing() -> _T:
         again = "type it again with a greater --budget"
-        async with models.at_work(again, f"{again}: what was paid for so far is kept"):
+        async with asked.at_work(again, f"{again}: what was paid for so far is kept"):
             return await work
 
-    return run_sync(closing(), command.announced(models.interrupt))
+    return run_sync(closing(), command.announced(asked.interrupt))
 
 
 def _embedded(models: Subject, examples: Sequence[Example]) -> Sequence[Sequence[float]]:

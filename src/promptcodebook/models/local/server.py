@@ -327,29 +327,29 @@ def _refuse(refusal: Refusal) -> Response:
     return _json(error_body(refusal), refusal.status, headers)
 
 
-async def _refused(request: Request, refusal: Any) -> Response:
-    return _refuse(refusal)
+_ANSWERED = (Refusal, RequestValidationError, HTTPException, Exception)
 
 
-async def _invalid(request: Request, error: Any) -> Response:
-    """A field's description says what it must be."""
-    known = {**LocalChatRequest.model_fields, **EmbeddingsRequest.model_fields}
-    field = str(error.errors()[0]["loc"][1])
-    return _refuse(Refusal(f"{field} must be {known[field].description}", param=field))
-
-
-async def _elsewhere(request: Request, error: Any) -> Response:
-    if error.status_code == 404:
-        return _refuse(Refusal("nothing is at this address", status=404, kind="not_found"))
-    method = error.headers["Allow"]
-    text = f"{request.url.path} takes {method}"
-    response = _refuse(Refusal(text, status=405, kind="method_not_allowed"))
-    response.headers["Allow"] = method
+async def _answer_error(request: Request, error: Exception) -> Response:
+    headers: Mapping[str, str] = {}
+    match error:
+        case Refusal():
+            refusal = error
+        case RequestValidationError():  # a field's description says what it must be
+            known = {**LocalChatRequest.model_fields, **EmbeddingsRequest.model_fields}
+            field = str(error.errors()[0]["loc"][1])
+            refusal = Refusal(f"{field} must be {known[field].description}", param=field)
+        case HTTPException(status_code=404):
+            refusal = Refusal("nothing is at this address", status=404, kind="not_found")
+        case HTTPException():
+            headers = error.headers or {}
+            text = f"{request.url.path} takes {headers['Allow']}"
+            refusal = Refusal(text, status=405, kind="method_not_allowed")
+        case _:
+            refusal = Refusal("the server failed", status=500, kind="server_error")
+    response = _refuse(refusal)
+    response.headers.update(headers)
     return response
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    return _refuse(Refusal("the server failed", status=500, kind="server_error"))
 
 
 class LocalServer:
@@ -400,12 +400,7 @@ class LocalServer:
             redirect_slashes=False,
             telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
             responses={"default": {"model": Error, "description": "It says what is wrong."}},
-            exception_handlers={
-                Refusal: _refused,
-                RequestValidationError: _invalid,
-                HTTPException: _elsewhere,
-                Exception: _failed,
-            },
+            exception_handlers=dict.fromkeys(_ANSWERED, _answer_error),
         )
         app.router.route_class = BoundedRoute
         app.post("/v1/chat/completions")(self._chat)

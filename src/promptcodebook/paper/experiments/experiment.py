@@ -83,7 +83,7 @@ def crossed_interval(groups: Rewards, bounds: Bounds = (0.0, 1.0)) -> Interval:
     for all there is. Their widths are added as squares."""
     means = [math.fsum(column) / len(groups) for column in zip(*groups, strict=True)]
     examples = mean_interval([round(m, DIGITS) for m in means], bounds)
-    seeds = _reach_of_seeds([math.fsum(group) / len(group) for group in groups])
+    seeds = reach_of_seeds([math.fsum(group) / len(group) for group in groups])
     low = examples.mean - math.hypot(examples.mean - examples.low, seeds)
     high = examples.mean + math.hypot(examples.high - examples.mean, seeds)
     low, high = max(min(bounds[0], *means), low), min(max(bounds[1], *means), high)
@@ -113,12 +113,12 @@ def crossed_ratio(above: Rewards, below: Rewards) -> Interval:
     if math.isinf(whole):
         return Interval(whole, low, high, runs * n)
     by_run = zip(above, below, strict=True)
-    seeds = _reach_of_seeds([(math.fsum(a) - whole * math.fsum(b)) / base for a, b in by_run])
+    seeds = reach_of_seeds([(math.fsum(a) - whole * math.fsum(b)) / base for a, b in by_run])
     below_it, above_it = math.hypot(whole - low, seeds), math.hypot(high - whole, seeds)
     return Interval(whole, whole - below_it, whole + above_it, runs * n)
 
 
-def _reach_of_seeds(means: Sequence[float]) -> float:
+def reach_of_seeds(means: Sequence[float]) -> float:
     """How far the mean over all seeds may be from that of these, by Student; 0 of a single one."""
     n = len(means)
     return student_quantile(n - 1, SIDE) * stdev(means) / math.sqrt(n) if n > 1 else 0.0

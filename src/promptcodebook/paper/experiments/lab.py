@@ -11,10 +11,9 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
 from promptcodebook.base.paths import sha256_of, write_whole
@@ -26,7 +25,7 @@ from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.lm.stack import AT_ONCE, Endpoints
 from promptcodebook.method.policy import Deployed, Prompter
-from promptcodebook.models.local.engine import find_weights
+from promptcodebook.models.local.engine import HF, find_weights
 from promptcodebook.models.local.lm import LocalModels
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Listener, Note, Phase, silent
@@ -99,7 +98,8 @@ class Lab:
 
     Attributes:
         turns: Two cells that need the same run make it one after the other.
-        kept: `weights` and `versions` of a stored page, which is written again without its model.
+        weights: SHA-256 of the model's file; '' where the model is somewhere else.
+        versions: Of what decides a figure, as far as it is installed.
     """
 
     folder: Path
@@ -110,7 +110,8 @@ class Lab:
     close_model: Callable[[], None] = lambda: None
     relay: Relay = field(default_factory=Relay)
     turns: dict[str, threading.Lock] = field(default_factory=lambda: dict[str, threading.Lock]())
-    kept: Mapping[str, Any] | None = None
+    weights: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def close(self) -> None:
         try:
@@ -141,23 +142,6 @@ class Lab:
         tree = [cell.name, cell.settings, self.spec, self.weights]
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
-    @cached_property
-    def weights(self) -> str:
-        """SHA-256 of the model's file; '' where the model is somewhere else."""
-        if self.kept is not None:
-            return self.kept["weights"]
-        if not is_local(self.spec) or self.spec.startswith("hf:"):
-            return ""
-        return sha256_of(Path(find_weights(self.spec).source))
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """Of what decides a figure, as far as it is installed."""
-        if self.kept is not None:
-            return self.kept["versions"]
-        installed = {name: list(metadata.distributions(name=name)) for name in _VERSIONED}
-        return {name: found[0].version for name, found in installed.items() if found}
-
     def train(
         self, settings: Settings, *, counted: bool = False, sources: Sources | None = None
     ) -> Path:
@@ -171,8 +155,7 @@ class Lab:
                 sources = Sources(lm=self.replies.counted)
         with self.turns.setdefault(config.model_dump_json(), threading.Lock()):
             where = Where(self.folder, command=self.command)
-            path, _ = run_once(config, sources, where, self.listener, self.relay, at_budget=True)
-            return path
+            return run_once(config, sources, where, self.listener, self.relay, at_budget=True)
 
     def attempt(
         self, settings: Settings, *, counted: bool = False, sources: Sources | None = None
@@ -247,8 +230,14 @@ def open_lab(
     """Open a lab over the model of `spec`, or over `lm`. Raises ConfigError or MissingExtra when
     there is no such model."""
     folder.mkdir(parents=True, exist_ok=True)
-    if lm is None and parse_spec(spec).kind == "simulated":
-        return Lab(folder, spec, None, command, listener)
+    installed = {name: list(metadata.distributions(name=name)) for name in _VERSIONED}
+    versions = {name: found[0].version for name, found in installed.items() if found}
+    lab = Lab(folder, spec, None, command, listener, versions=versions)
+    if lm is None and lab.simulated:
+        return lab
+    weights = ""
+    if lm is None and is_local(spec) and not spec.startswith(HF):
+        weights = sha256_of(Path(find_weights(spec).source))
     models = LocalModels()
     endpoints = Endpoints(concurrency=concurrency, local=models.connect)
     inner = lm or endpoints.connect(spec)
@@ -265,7 +254,7 @@ def open_lab(
             loop.close()
 
     replies = Replies(inner, loop, folder / "replies.sqlite")
-    return Lab(folder, spec, replies, command, listener, close)
+    return replace(lab, replies=replies, close_model=close, weights=weights)
 
 
 def judged_cell(name: str, settings: Settings, judged: Judging, **known: object) -> Cell:
@@ -305,9 +294,6 @@ def row_json(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-CellState = Literal["ran", "resumed", "skipped"]
-
-
 def run_once(
     config: Config,
     sources: Sources,
@@ -316,7 +302,7 @@ def run_once(
     relay: Relay | None = None,
     *,
     at_budget: bool = False,
-) -> tuple[Path, CellState]:
+) -> Path:
     """The run of these settings on these data in the folder of `where`: found finished, resumed if
     it stopped, else made now. With `at_budget` another budget is another run, and one that reached
     its own is finished. Raises what a run raises, RunBusy, and the Stop that ended it early."""
@@ -325,14 +311,14 @@ def run_once(
     ended = [run for run in runs if not run.running]
     done = [r for r in ended if not r.resumable or (at_budget and r.ended == "budget")]
     if done:
-        return done[-1].path, "skipped"
+        return done[-1].path
     begun = max(runs, key=lambda run: run.step, default=None)
     where = replace(where, resume=None if begun is None else begun.path)
     session = open_run(config, sources, where, listener)
     run = run_sync(finish(session), session.interrupt, relay)
     if run.stop is not None and not (at_budget and isinstance(run.stop, BudgetReached)):
         raise run.stop
-    return run.path, "ran" if begun is None else "resumed"
+    return run.path
 
 
 def fitting_runs(

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from statistics import fmean
 from typing import Any
 
-from promptcodebook.assemble import Assembled
 from promptcodebook.base.units import plural
 from promptcodebook.config import merge
 from promptcodebook.errors import DataError
@@ -23,7 +22,6 @@ from promptcodebook.paper.experiments import page as pages
 from promptcodebook.paper.experiments.lab import (
     Cell,
     CellResult,
-    JudgedPrompters,
     Lab,
     Runs,
     judged_cell,
@@ -81,7 +79,11 @@ def cells_of(order: common.ExperimentRequest, spec: str) -> Sequence[Cell]:
         few = pages.read_table("methods")["validating"][order.preset]
         whole = common.base(replace(order, task=task), spec, task)
         settings = merge(whole, {"validation": {"subset": few, "finalists": 1}})
-        floor = judged_cell(f"{task}/floor", {**settings, "verdict_examples": FLOOR}, _present)
+        floor = judged_cell(
+            f"{task}/floor",
+            {**settings, "verdict_examples": FLOOR},
+            lambda made: ({"row": FixedPrompt(made.plan.present_prompt)}, made.plan.judged),
+        )
         floors.append(floor)
         for kind in _budgets(order):
             for seed in range(order.seeds):
@@ -89,10 +91,6 @@ def cells_of(order: common.ExperimentRequest, spec: str) -> Sequence[Cell]:
                     cell = _run(order, settings, name, kind, seed)
                     cells.append(_above(floor, cell) if task in BENCHMARKS else cell)
     return [*floors, *cells]
-
-
-def _present(assembled: Assembled) -> JudgedPrompters:
-    return {"row": FixedPrompt(assembled.plan.present_prompt)}, assembled.plan.judged
 
 
 def _run(

@@ -1,29 +1,20 @@
-"""Broken operators of our own loop, each in the place of a sound one, and a run with one of them. A
-part earns its calls where a run without it learns less. Those that lay blame elsewhere act on the
-attribution, which is asked with `critic.stages: 2` alone."""
+"""Broken operators of our own loop, each in the place of a sound one. A part earns its calls where
+a run without it learns less. Those that lay blame elsewhere act on the attribution, which is asked
+with `critic.stages: 2` alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from promptcodebook.assemble import Sources
 from promptcodebook.base.randomness import Draws
-from promptcodebook.base.sync import run_sync
-from promptcodebook.config import Config
 from promptcodebook.method.critic import Attribution, Critic, History, penalty
 from promptcodebook.method.policy import RoutedCall, Router
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Credit, Learner
 from promptcodebook.method.update import PendingUpdate, Updater
-from promptcodebook.optimizers.base import Problem
-from promptcodebook.optimizers.pco import PCO, build_learner
-from promptcodebook.progress import silent
 from promptcodebook.routing.upkeep import Upkeep
-from promptcodebook.run.opening import Session, Where, open_run
-from promptcodebook.run.optimize import finish
 from promptcodebook.types import (
     Channel,
     Component,
@@ -210,14 +201,3 @@ OPERATORS: Mapping[str, Operator] = {
     "success-frozen": _routed(FrozenSuccess),
     "no-exploration": _routed(NeverExploring),
 }
-
-
-def run_broken(operator: str, config: Config, sources: Sources, where: Where) -> Path:
-    """A run with one broken operator. Raises what a run raises, or the Stop that ended it."""
-    opened = open_run(config, sources, where)
-    optimizer = PCO(lambda assembled: OPERATORS[operator](build_learner(assembled)))
-    session = Session(Problem(opened.assembled, opened.store, silent), optimizer)
-    run = run_sync(finish(session), session.interrupt)
-    if run.stop is not None:
-        raise run.stop
-    return run.path

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
 
@@ -51,22 +51,17 @@ class Progress:
 
 
 def measure_cells(cells: Sequence[Cell], lab: Lab, width: int, progress: Progress) -> None:
-    """Keeps `width` cells at work, until nothing is any more; a single one in the calling thread,
-    for its progress. The first Stop, or Ctrl-C, is raised, and ends the others in order."""
+    """Keep `width` cells at work, until nothing is left. The first Stop, or Ctrl-C, is raised, and
+    ends the others in order."""
     waiting, at_work = list(cells), dict[Future[CellOutcome], Cell]()
-    if width == 1:
-        while (cell := _ready(waiting, ())) is not None:
-            waiting.remove(cell)
-            progress.begin(cell)
-            progress.end(cell, _attempt(cell, lab))
-        return
     stop: BaseException | None = None
     with ThreadPoolExecutor(width, "cell") as pool, stop_signals():
         while waiting or at_work:
             try:
                 while len(at_work) < width:
-                    cell = _ready(waiting, tuple(at_work.values()))
-                    if cell is None:
+                    unfinished = {each.name for each in (*waiting, *at_work.values())}
+                    ready = (each for each in waiting if not unfinished & set(each.after))
+                    if (cell := next(ready, None)) is None:
                         break
                     waiting.remove(cell)
                     progress.begin(cell)
@@ -97,15 +92,6 @@ def _attempt(cell: Cell, lab: Lab) -> CellOutcome:
         raise
     except errors.PcoError as error:
         return error
-
-
-def _ready(waiting: Sequence[Cell], at_work: Sequence[Cell]) -> Cell | None:
-    unfinished = {cell.name for cell in (*waiting, *at_work)}
-    return next((cell for cell in waiting if not unfinished & set(cell.after)), None)
-
-
-# What an order has beside its experiment.
-_ORDERED = ("preset", "seeds", "task", "data", "independent", "weak")
 
 
 def experiment_names() -> tuple[str, ...]:
@@ -174,7 +160,7 @@ def write_page(out: Path, measured: Results) -> Path:
         undrawn = f"not drawn ({missing.hint})"
     kept = {
         "experiment": name,
-        "order": {key: getattr(measured.order, key) for key in _ORDERED},
+        "order": {f.name: getattr(measured.order, f.name) for f in fields(measured.order)[1:]},
         "model": measured.lab.spec,
         "weights": measured.lab.weights,
         "versions": measured.lab.versions,
@@ -193,5 +179,6 @@ def read_results(file: Path) -> Results:
     """What `write_page` kept in NAME.json.zst: the page can be written again without a model."""
     kept = json.loads(zstandard.decompress(file.read_bytes()))
     order = ExperimentRequest(experiment_named(kept["experiment"]), **kept["order"])
-    lab = Lab(file.parent, kept["model"], None, kept=kept)
+    made_with = {name: kept[name] for name in ("weights", "versions")}
+    lab = Lab(file.parent, kept["model"], None, **made_with)
     return Results(order, lab, kept["results"], kept["missing"])

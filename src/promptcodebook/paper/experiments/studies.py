@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import Any, Literal, get_args
 
@@ -188,10 +189,7 @@ def _attribution_cells(order: shared.ExperimentRequest, spec: str) -> Sequence[C
     wanted = {"quick": 4, "default": 20}.get(order.preset, 50)
 
     def measure(lab: Lab) -> CellResult:
-        async def work(assembled: Assembled) -> list[Blame]:
-            return await measure_blame(assembled, wanted)
-
-        found = lab.work(settings, work)
+        found = lab.work(settings, partial(measure_blame, wanted=wanted))
         return {"blamed": [[fault, channel or ""] for fault, channel in found]}
 
     return [Cell("attribution", {**settings, "traces": wanted}, measure)]

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, Literal
 
 from promptcodebook.assemble import Assembled, Sources
-from promptcodebook.base.intervals import SIDE, Interval, student_quantile
+from promptcodebook.base.intervals import Interval
 from promptcodebook.base.randomness import keyed_int, keyed_random
 from promptcodebook.base.text import sentences_of
 from promptcodebook.calls import LM, Reply, Request, request_key
@@ -170,18 +170,13 @@ class FlippedReward:
 
 def real_cells(order: shared.ExperimentRequest, spec: str) -> list[Cell]:
     """All seeds of a world before the next world, so that a run that is cut off has whole ones."""
-    own = _listed().get(order.preset, {}).get("settings", {})
-    return [
-        real_cell(world, arm, seed, merge(settings_of(world, spec), own))
-        for world in worlds(order.preset)
-        for seed in range(order.seeds)
-        for arm in (SOUND, *world.arms)
-    ]
-
-
-def settings_of(world: RuleWorld, spec: str) -> dict[str, Any]:
-    first = {"init": {"instincts": first_instincts(world)}, "lm": spec}
-    return merge(_listed()["settings"], first, world.settings)
+    cells, own = list[Cell](), _listed().get(order.preset, {}).get("settings", {})
+    for world in worlds(order.preset):
+        first = {"init": {"instincts": first_instincts(world)}, "lm": spec}
+        settings = merge(_listed()["settings"], first, world.settings, own)
+        for seed in range(order.seeds):
+            cells += [real_cell(world, arm, seed, settings) for arm in (SOUND, *world.arms)]
+    return cells
 
 
 def real_cell(world: RuleWorld, arm: str, seed: int, settings: Mapping[str, Any]) -> Cell:
@@ -382,9 +377,9 @@ Figures = Mapping[str, Mapping[str, float]]  # of the runs of one arm, by seed
 
 def over_seeds(values: Sequence[float]) -> Interval:
     """The mean over seeds, by Student's t."""
-    n, mean = len(values), fmean(values)
-    reach = student_quantile(n - 1, SIDE) * stdev(values) / math.sqrt(n) if n > 1 else math.inf
-    return Interval(mean, mean - reach, mean + reach, n)
+    mean = fmean(values)
+    reach = shared.reach_of_seeds(values) if len(values) > 1 else math.inf
+    return Interval(mean, mean - reach, mean + reach, len(values))
 
 
 def with_reach(of: Interval) -> str:

@@ -22,7 +22,7 @@ from promptcodebook.cli import command
 from promptcodebook.cli.command import columns, note, options, show, wrap_text
 from promptcodebook.config import Budget
 from promptcodebook.data import sample
-from promptcodebook.errors import BudgetReached, ConfigError, DataError, Interrupted
+from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.method.critic import unit_reward
 from promptcodebook.method.executor import EVALUATION, roll_out
 from promptcodebook.method.failures import gather_all, too_many_failures
@@ -138,12 +138,8 @@ def headroom(
     asked = plan.config.model_copy(update={"budget": Budget()}).model_dump(), arms, split_name
     with until_done("pco headroom", *asked) as supplies:
         assembled = ready.connect(supplies)
-
-        def interrupt() -> None:
-            hint = "type it again; what was paid for so far is kept"
-            assembled.models.budget.stop(Interrupted("interrupted by the user", hint=hint))
-
-        made = run_sync(measure(assembled, design), command.announced(interrupt))
+        stop = command.announced(assembled.models.interrupt)
+        made = run_sync(measure(assembled, design), stop)
     kept = _Kept(sentence=made.sentence, about=_about(plan))
     write_whole(output or base / KEPT, kept.model_dump_json(indent=2) + "\n")
     tree = {**asdict(made), "sentence": made.sentence, "tried": list(design.prompts)}
@@ -165,16 +161,10 @@ async def measure(assembled: Assembled, design: Design) -> HeadroomResult:
 
     cells = [(example, prompt, 0) for example in design.examples for prompt in design.prompts]
     cells += [(e, prompt, 1) for e in design.examples[:twice] for prompt in design.prompts]
-    try:
-        with counting(
-            "measuring headroom", len(cells), sys.stderr, simulated=models.simulated
-        ) as count:
+    more, simulated = "type it again with a greater --budget", models.simulated
+    async with models.at_work(more, f"{more}: what was paid for so far is kept"):
+        with counting("measuring headroom", len(cells), sys.stderr, simulated=simulated) as count:
             rollouts = await gather_all(one(*cell) for cell in cells)
-    except BudgetReached as error:
-        error.hint = "type it again with a greater --budget: what was paid for so far is kept"
-        raise
-    finally:
-        await models.close()
     failures = [r.failure for r in rollouts if r.failure is not None]
     lost = {rollout.example_id for rollout in rollouts if rollout.reward is None}
     kept = [example for example in design.examples if example.id not in lost]

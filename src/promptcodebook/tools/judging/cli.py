@@ -24,7 +24,7 @@ from promptcodebook.base.units import percent, plural
 from promptcodebook.cli import command
 from promptcodebook.cli.command import BETWEEN, Json, RunRef, note, show, wrap_text
 from promptcodebook.data import sample
-from promptcodebook.errors import BudgetReached, ConfigError, DataError, Interrupted, StoreError
+from promptcodebook.errors import ConfigError, DataError, StoreError
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.references import stored_examples
 from promptcodebook.progress import counting
@@ -86,13 +86,8 @@ def calibrate_judge(
     with until_done("judge calibrate", str(labels), repeats, named) as supplies:
         judging = JudgeTrial(assemble(settled, sources, supplies))
         read = Labels.read(labels, judging.assembled.config.reward_range, scale)
-        models = judging.assembled.models
-
-        def stop() -> None:
-            hint = "type it again: what was paid for so far is kept"
-            models.budget.stop(Interrupted("interrupted by the user", hint=hint))
-
-        made = run_sync(_calibrate(judging, read, repeats), command.announced(stop))
+        stop = command.announced(judging.assembled.models.interrupt)
+        made = run_sync(_calibrate(judging, read, repeats), stop)
     target = out or labels.with_suffix(".judge.json")
     tree = {**asdict(made), "labels": labels.name}
     _write(target, json.dumps(tree, ensure_ascii=False, indent=2) + "\n")
@@ -102,16 +97,10 @@ def calibrate_judge(
 
 async def _calibrate(judging: JudgeTrial, labels: Labels, repeats: int) -> Calibration:
     models, items = judging.assembled.models, labels.items
-    try:
-        with counting(
-            "judging labelled answers", len(items), sys.stderr, simulated=models.simulated
-        ) as count:
+    more, name, simulated = "give it a greater budget", "judging labelled answers", models.simulated
+    async with models.at_work(more, f"{more}; what was paid for so far is kept"):
+        with counting(name, len(items), sys.stderr, simulated=simulated) as count:
             found = await judging.judge(items, repeats, count)
-    except BudgetReached as error:
-        error.hint = "give it a greater budget; what was paid for so far is kept"
-        raise
-    finally:
-        await models.close()
     return calibrate(judging, labels, found)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
 
+from promptcodebook.base.units import plural
 from promptcodebook.errors import TaskError, did_you_mean
 
 Constraint = Mapping[str, object]
@@ -44,16 +45,12 @@ def _number(constraint: Constraint) -> int:
     return int(str(constraint["n"]))
 
 
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 Found = tuple[bool, str]  # whether it holds, and the sentence that says what was found
 _Check = Callable[[Constraint, str], Found]
 
 
 def _exactly(count: int, wanted: int, noun: str) -> Found:
-    counted = f"The answer has {_many(count, noun)}"
+    counted = f"The answer has {plural(count, noun)}"
     if count == wanted:
         return True, f"{counted}, as asked."
     were = "was" if wanted == 1 else "were"
@@ -67,7 +64,7 @@ def _counted(count: Callable[[str], int], noun: str) -> _Check:
 def _at_least(count: Callable[[str], int], noun: str, where: str = "") -> _Check:
     def holds(constraint: Constraint, text: str) -> Found:
         found, n = count(text), _number(constraint)
-        message = f"The answer has {_many(found, noun)}{where}; at least {n} were needed."
+        message = f"The answer has {plural(found, noun)}{where}; at least {n} were needed."
         return found >= n, message
 
     return holds
@@ -76,7 +73,7 @@ def _at_least(count: Callable[[str], int], noun: str, where: str = "") -> _Check
 def _none(pattern: str, noun: str) -> _Check:
     def holds(_constraint: Constraint, text: str) -> Found:
         count = len(re.findall(pattern, text))
-        return count == 0, f"The answer has {_many(count, noun)}; none was allowed."
+        return count == 0, f"The answer has {plural(count, noun)}; none was allowed."
 
     return holds
 
@@ -85,14 +82,14 @@ def _all(wanted: Callable[[str], bool], other: Callable[[str], bool], words: str
     def holds(_constraint: Constraint, text: str) -> Found:
         wrong, (noun, must) = sum(map(other, text)), words.split("; ")
         held = not wrong and any(map(wanted, text))
-        return held, f"The answer has {_many(wrong, noun)}; {must}."
+        return held, f"The answer has {plural(wrong, noun)}; {must}."
 
     return holds
 
 
 def _max_words(constraint: Constraint, text: str) -> Found:
     count, n = len(words(text)), _number(constraint)
-    return count <= n, f"The answer has {_many(count, 'word')}; at most {n} were allowed."
+    return count <= n, f"The answer has {plural(count, 'word')}; at most {n} were allowed."
 
 
 def _numbered(constraint: Constraint, text: str) -> Found:
@@ -162,14 +159,14 @@ def _postscript(_constraint: Constraint, text: str) -> Found:
 def _letter_count(constraint: Constraint, text: str) -> Found:
     letter, n = str(constraint["letter"]), _number(constraint)
     count = text.lower().count(letter.lower())
-    message = f"The letter {letter!r} occurs {_many(count, 'time')}; at least {n} were needed."
+    message = f"The letter {letter!r} occurs {plural(count, 'time')}; at least {n} were needed."
     return count >= n, message
 
 
 def _two_versions(_constraint: Constraint, text: str) -> Found:
     parts = [part.strip() for part in _VERSION_LINE.split(text.replace("\r\n", "\n"))]
     if len(parts) != 2:
-        count = _many(len(parts), "part")
+        count = plural(len(parts), "part")
         return False, f'The answer has {count} around lines "******", not exactly 2.'
     if not all(parts) or parts[0] == parts[1]:
         return False, 'The two parts around the line "******" are empty or the same.'

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from promptcodebook.base.units import plural
 from promptcodebook.calls import Chat, Role
 from promptcodebook.data import load
 from promptcodebook.errors import DataError, TaskError, did_you_mean
@@ -62,7 +63,7 @@ def plain(reply: str) -> CheckResult:
 def _held(kind: str, reply: str) -> Found:
     if pattern := _CHECKS[kind].get("pattern"):
         count = len(re.findall(pattern, reply, re.MULTILINE))
-        return count >= _CHECKS[kind].get("least", 1), _many(count, _CHECKS[kind]["noun"])
+        return count >= _CHECKS[kind].get("least", 1), f"has {plural(count, _CHECKS[kind]['noun'])}"
     if kind in _stop_words():
         guess = guess_language(reply)
         return guess == kind, f"seems to be {guess.title()}" if guess else "is hard to place"
@@ -105,10 +106,6 @@ def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if words(line)]
 
 
-def _many(count: int, noun: str) -> str:
-    return f"has {count} {noun}" if count == 1 else f"has {count} {noun}s"
-
-
 _KANA = "[\u3040-\u30ff\u31f0-\u31ff]"
 _HAN = "[\u3400-\u4dbf\u4e00-\u9fff]"
 
@@ -133,14 +130,15 @@ def _one_sentence(reply: str) -> Found:
     count, length, lines = len(sentences(bare)), len(words(bare)), len(_lines(bare))
     spaceless = len(bare) >= 10 and bare.find("。") == len(bare) - 1
     held = count == 1 == lines and (3 <= length <= 25 or spaceless)
-    return held, f"{_many(count, 'sentence')}, {length} words on {lines} lines"
+    return held, f"has {plural(count, 'sentence')}, {length} words on {lines} lines"
 
 
 def _recipe(reply: str) -> Found:
     """The word "ingredient" or "ingredients" occurs, and a line with a list mark follows it."""
     _, named, rest = reply.lower().partition("ingredient")
     count = len(re.findall(r"^\s*(?:[-*•]|\d+[.)])\s+\S", rest, re.MULTILINE))
-    return count > 0, _many(count, "listed ingredient") if named else "names no ingredients"
+    found = f"has {plural(count, 'listed ingredient')}"
+    return count > 0, found if named else "names no ingredients"
 
 
 def _russian(reply: str) -> Found:
@@ -160,7 +158,7 @@ def _letter(reply: str) -> Found:
 
 def _json(reply: str) -> Found:
     keys = re.findall(r'"[^"\n]+"\s*:', reply.partition("{")[2])
-    return len(keys) >= 2, _many(len(keys), "JSON key")
+    return len(keys) >= 2, f"has {plural(len(keys), 'JSON key')}"
 
 
 _HELD: Mapping[str, Callable[[str], Found]] = {

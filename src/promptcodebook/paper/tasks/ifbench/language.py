@@ -245,17 +245,14 @@ class Language:
 
     @cached_property
     def _punkt(self) -> Any:
-        punkt = _nltk("tokenize.punkt")
+        punkt, decoder = _nltk("tokenize.punkt"), _nltk("tabdata").PunktDecoder()
         folder = self._find("tokenizers/punkt_tab/english", "punkt_tab")
-        parameters = punkt.PunktParameters()
-        parameters.abbrev_types = set(_lines(folder / "abbrev_types.txt"))
-        parameters.sent_starters = set(_lines(folder / "sent_starters.txt"))
-        pairs = (line.partition("\t") for line in _lines(folder / "collocations.tab"))
-        parameters.collocations = {(first, second) for first, _, second in pairs}
-        for line in _lines(folder / "ortho_context.tab"):
-            word, _, flags = line.partition("\t")
-            parameters.ortho_context[word] = int(flags)
-        return punkt.PunktSentenceTokenizer(parameters)
+        known = punkt.PunktParameters()
+        known.abbrev_types = set(_lines(folder / "abbrev_types.txt"))
+        known.sent_starters = set(_lines(folder / "sent_starters.txt"))
+        known.collocations = set(decoder.tab2tups(_lines(folder / "collocations.tab")))
+        known.ortho_context = decoder.tab2intdict(_lines(folder / "ortho_context.tab"))
+        return punkt.PunktSentenceTokenizer(known)
 
     @cached_property
     def _words(self) -> Any:
@@ -266,11 +263,10 @@ class Language:
         name = "averaged_perceptron_tagger_eng"
         tagger = _nltk("tag.perceptron").PerceptronTagger(load=False)
         folder = self._find(f"taggers/{name}", name)
-        tagger.model.weights, tagger.tagdict, classes = (
-            _read(folder / f"{name}.{part}.json", json.loads)
-            for part in ("weights", "tagdict", "classes")
+        parts = ("weights", "tagdict", "classes")
+        tagger.decode_json_params(
+            _read(folder / f"{name}.{part}.json", json.loads) for part in parts
         )
-        tagger.classes = tagger.model.classes = set(classes)
         return tagger
 
     def _find(self, inside: str, package: str) -> Path:
