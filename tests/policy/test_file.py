@@ -20,6 +20,7 @@ from promptcodebook.policy.file import PolicyFile, StoredRanking, read_policy_fi
 from promptcodebook.policy.policy import deploy
 from promptcodebook.routing.ranking import BUCKETS, Vocabulary
 from promptcodebook.types import Codebook, Example, Instinct, Parameters, Ranking
+from tests.build.cases import table
 from tests.build.method import World, config, talkative
 
 TEXTS = ("rule zero", "rule one", "rule two", "rule three")
@@ -162,17 +163,7 @@ def test_digests_stay_what_they_were_when_versions_and_batches_recorded_them() -
     assert file_of().digest == today
 
 
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"select": 0}, "select: "),
-    ({"select": 5}, r"S = 5\) is larger than the codebook \(K = 4\)"),
-    ({"compose": "both"}, "compose: "),
-    ({"format": "promptcodebook policy 3"}, "format: "),
-    ({"colour": "red"}, "colour: "),
-    ({"templates": "default"}, "templates: "),
-    ({"codebook": [{"text": ""}] * 4}, r"codebook\.0\.text: "),
-    ({"codebook": [{"text": "a", "mood": 1}] * 4}, r"codebook\.0\.mood: "),
-    ({"sampling": {"executor": {"model": "m"}}}, r"sampling\.executor\.model: "),
-])  # fmt: skip
+@pytest.mark.parametrize(("changed", "message"), table(__file__, "no_policies"))
 def test_a_file_that_is_none_is_refused_with_the_place(
     changed: dict[str, Any], message: str, tmp_path: Path
 ) -> None:

@@ -216,11 +216,7 @@ def test_the_command_trains_on_it(site: Path) -> None:
     assert json.loads(done.out)
 
 
-@pytest.mark.parametrize(("line", "message"), [
-    ("other = no_such_package:load", "cannot be loaded: ModuleNotFoundError"),
-    ("other = json:dumps", "returned str"),
-    ("orders = orders:Order", "several packages offer a task 'orders'"),
-])  # fmt: skip
+@pytest.mark.parametrize(("line", "message"), table(__file__, "faulty_offers"))
 def test_a_faulty_offer_is_named(site: Path, line: str, message: str) -> None:
     offer(site, line, "other_package")
     with pytest.raises(TaskError, match=message):
@@ -372,20 +368,7 @@ def test_labels_in_many_dresses(reply: str) -> None:
 BODY = "  one\n    two\n\nResponse: not a label\n**bold**"
 
 
-@pytest.mark.parametrize(("text", "cut", "expected"), [
-    ("Paris", False, {"answer": "Paris"}),
-    ("Paris", False, {"answer": "", "city": ""}),
-    ('{"other": 1}', False, {"answer": '{"other": 1}'}),
-    ('{"answer": null}', False, {"answer": ""}),
-    ('{"answer": 42, "titles": ["A", "Ä"]}', False, {"answer": "42", "titles": '["A", "Ä"]'}),
-    ("reasoning: so Paris", False, {"answer": "so Paris"}),
-    ("reasoning: so Par", True, {"answer": ""}),
-    ("answer: Par", True, {"answer": "Par"}),
-    ("answer: **Paris**", False, {"answer": "**Paris**"}),
-    ("**Final Answer:** A\nmy-q: Q {x}", False, {"final_answer": "A", "my_q": "Q {x}"}),
-    ("my q: Q", False, {"final_answer": "", "my_q": "Q"}),
-    (f"reasoning: r\nresponse:\n{BODY}\n", False, {"response": BODY}),
-])  # fmt: skip
+@pytest.mark.parametrize(("text", "cut", "expected"), table(__file__, "replies"))
 def test_what_a_reply_gives(text: str, cut: bool, expected: dict[str, str]) -> None:
     read = read_outputs(text, tuple(expected), cut)
     assert read == {"reasoning": read["reasoning"], **expected}
