@@ -91,24 +91,13 @@ def test_the_file_to_start_from_lists_every_departure_of_default_from_paper() ->
     assert differ == set(listed)
 
 
-@pytest.mark.parametrize(("layer", "message", "hint"), [
-    ({"sise": 8}, "did you mean 'size'", "known here"),
-    ({"explore": {"epsilom": 1}}, "did you mean 'epsilon'", "tau"),
-    ({"roles": {"critc": {}}}, "did you mean 'critic'", ""),
-    ({"roles": {"critic": {"temprature": 0}}}, "did you mean 'temperature'", "max_tokens"),
-    ({"select": 9, "size": 8}, "S = 9", ""),
-    ({"preset": "papers"}, "did you mean 'paper'", "choose one of"),
-    ({"reward_range": [1, 0]}, "must rise", ""),
-    ({"init": {"frozen": [16]}}, "outside 0..15", ""),
-    ({"explore": {"epsilon": 2}}, "explore.epsilon", ""),
-    ({"update": {"epochs": "lots"}}, "a valid integer, not 'lots'", ""),
-    ({"explore": {"epsilon": 0.1}}, "below explore.epsilon_min", ""),
-    *(({"update": {"steps_per_epoch": n}}, "steps_per_epoch", "") for n in (0, -1)),
-    ({"reward_range": (0.0, float("inf"))}, "reward_range", ""),
-    *(({"roles": {"critic": {"extra": {name: 9}}}}, f"'{name}' is decided", "")
-      for name in ("max_tokens", "max_completion_tokens", "n")),
-    ({"roles": {"critic": {"extra": {"k": object()}}}}, "roles.critic.extra", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("layer", "message", "hint"),
+    [
+        *table(__file__, "wrong_settings"),
+        ({"roles": {"critic": {"extra": {"k": object()}}}}, "roles.critic.extra", ""),
+    ],
+)
 def test_a_wrong_setting_is_named_with_what_was_probably_meant(
     layer: dict[str, Any], message: str, hint: str
 ) -> None:

@@ -333,15 +333,9 @@ def test_models_write_an_index_in_several_ways(key: str):
     assert blamed({key: "vague"}) == ({3: "vague"}, {})
 
 
-@pytest.mark.parametrize("errors", [
-    [{"index": 3, "text": "vague"}], [{"index": "3", "error": "vague"}],
-    [{"text": "vague", "instinct": "[3]"}], {"index": 3, "text": "vague"}, [{"3": "vague"}],
-    ["[3] vague"], ["3: vague"], "instinct 3: vague", "[3] vague", {"3": ["vague"]},
-    {"3": {"text": "vague"}, "1": None}, {"3": "vague", "1": "none"},
-    {"3": "vague", "1": "No errors."},
-])  # fmt: skip
-def test_instinct_errors_are_read_in_whatever_form_they_come(errors: object):
-    found, tally = blamed(errors)
+@pytest.mark.parametrize("errors", table(__file__, "instinct_errors"))
+def test_instinct_errors_are_read_in_whatever_form_they_come(errors: str):
+    found, tally = blamed(json.loads(errors))
     assert found in ({3: "vague"}, {3: "text: vague"}) and tally == {}
     for nothing in ("", None, [], {}, "none", "N/A", [None, ""], False, {"3": []}):
         assert blamed(nothing) == ({}, {})
