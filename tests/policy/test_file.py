@@ -140,24 +140,8 @@ def test_the_digest_is_of_all_but_where_it_came_from(tmp_path: Path) -> None:
         assert read_policy_file(tmp_path / "p.json").digest == file.digest
 
 
-OF_0_1_0 = {
-    "format": "promptcodebook policy 1",
-    "templates": "paper",
-    "select": 1,
-    "compose": "generator",
-    "base_prompt": "",
-    "output_format": "",
-    "encoder": "theta",
-    "generator": "phi",
-    "codebook": [
-        {"text": "rule zero", "success": 0.5, "ema": 0.1, "selected": 2},
-        {"text": "rule one"},
-    ],
-}
-
-
 def test_digests_stay_what_they_were_when_versions_and_batches_recorded_them() -> None:
-    old = PolicyFile.model_validate(OF_0_1_0).digest
+    old = PolicyFile.model_validate(table(__file__, "of_0_1_0")).digest
     assert old == "13ff2bf7a59c1e2b8503ceb41cbe11d1a4bc2b31c1ec96f9082897a2ce61805a"
     today = "5d8b2dfa44d7bd9d09baa7f853f5c0f67c387714d1bb70da0f0060d7850e290f"
     assert file_of().digest == today
