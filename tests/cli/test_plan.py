@@ -346,16 +346,6 @@ def within(estimated: dict[str, float], actual: float, what: object) -> None:
     assert estimated["low"] <= actual <= estimated["high"], (what, estimated, actual)
 
 
-PLANS = (
-    ("--task", "hotpotqa"),
-    ("--set", "update.mode=online", "--set", "update.batch_size=4"),
-    ("--set", "critic.stages=1", "--set", "critic.skip_solved=false"),
-    ("--set", "encoder.mode=none", "--set", "templates=paper"),
-    ("--set", "update.steps_per_epoch=all", "--set", "update.epochs=1"),
-    ("--task", "hotpotqa", "--set", "compose_per_stage=true"),
-)
-
-
 @pytest.mark.slow
 def test_what_the_plain_plan_takes_lies_within_the_estimate_and_the_forward_pass_near_it(
     tmp_path: Path,
@@ -370,7 +360,7 @@ def test_what_the_plain_plan_takes_lies_within_the_estimate_and_the_forward_pass
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", PLANS)
+@pytest.mark.parametrize("more", table(__file__, "plans"))
 def test_what_a_run_takes_lies_within_the_estimate(tmp_path: Path, more: tuple[str, ...]) -> None:
     holds(estimated(tmp_path, *SHORT, *more), usage(tmp_path, *SHORT, *more))
 
