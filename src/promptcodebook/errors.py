@@ -147,9 +147,7 @@ def _unreadable(packages: Iterable[Distribution]) -> str:
     return "a package"
 
 
-def entry_point(
-    group: str, name: str, fault: type[PcoError] = ConfigError, what: str = ""
-) -> EntryPoint | None:
+def entry_point(group: str, name: str, fault: type[PcoError] = ConfigError) -> EntryPoint | None:
     """What a package registered under a name, None: none did. Raises `fault` where several did:
     which one the search path has first would decide whose code runs."""
     # An installation may list an entry point twice.
@@ -157,18 +155,26 @@ def entry_point(
     if len(offered) > 1:
         listed = ", ".join(sorted(offered))
         hint = "uninstall all but one, or rename it in its package's entry points"
-        raise fault(f"several packages offer {what}{name!r}: {listed}", hint=hint)
+        raise fault(f"several packages offer {name!r}: {listed}", hint=hint)
     return next(iter(offered.values()), None)
 
 
-def plug_in(group: str, name: str, key: str, own: Iterable[str] = ()) -> Any:
-    """What a package registered under the value of a setting. Raises ConfigError when none did and
-    the value is none of our `own`, or when it cannot be loaded."""
-    entry = entry_point(group, name)
+def plug_in(
+    group: str,
+    name: str,
+    key: str,
+    own: Iterable[str] = (),
+    *,
+    fault: type[PcoError] = ConfigError,
+    hint: str = "",
+) -> Any:
+    """What a package registered under the value of a setting. Raises `fault` when none did and
+    the value is none of our `own` (`hint` lists them at its {}), or when it cannot be loaded."""
+    entry = entry_point(group, name, fault)
     if entry is None:
         known = (*own, *sorted(registered(group).names))
-        hint = f"{key} = one of {', '.join(known)}"
-        raise ConfigError(f"unknown {key} {name!r}{did_you_mean(name, known)}", hint=hint)
+        listed = (hint or f"{key} = one of {{}}").format(", ".join(known))
+        raise fault(f"unknown {key} {name!r}{did_you_mean(name, known)}", hint=listed)
     try:
         return entry.load()
     except PcoError:
@@ -177,7 +183,7 @@ def plug_in(group: str, name: str, key: str, own: Iterable[str] = ()) -> Any:
         message = f"{key} {name!r}: {entry.value} cannot be loaded: {type(error).__name__}: "
         package = entry.dist.name if entry.dist else entry.module
         hint = f"fix or reinstall the package {package}"
-        raise ConfigError(message + message_of(error), hint=hint) from error
+        raise fault(message + message_of(error), hint=hint) from error
 
 
 def import_part(group: str, name: str, what: str, extra: str) -> Any:

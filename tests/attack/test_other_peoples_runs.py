@@ -18,6 +18,7 @@ import zstandard
 import promptcodebook as pco_python
 from promptcodebook.errors import RunNotTrusted
 from promptcodebook.policy.references import first_policy
+from tests.build.cases import table
 from tests.build.cli import Result, pco, served
 from tests.build.server import Server, says
 from tests.build.store import edit_header
@@ -34,23 +35,8 @@ def reward(example, output):
 async def run(prompt, example, lm):
     return "x"
 """
-USES: dict[str, tuple[str, ...]] = {
-    "explain": ("explain", "{run}", "an input"),
-    "eval": ("eval", "{run}"),
-    "eval by own model": ("eval", "{run}", "--lm", "simulated"),
-    "compare": ("compare", "{run}", "{run}"),
-    "resume": ("train", "--resume", "{run}"),
-    "resume with more": ("train", "--resume", "{run}", "--budget", "9999calls"),
-}
-LOOKS: dict[str, tuple[str, ...]] = {
-    "list": ("runs", "list"),
-    "show": ("runs", "show", "{run}"),
-    "show as JSON": ("runs", "show", "{run}", "--json"),
-    "report": ("report", "{run}"),
-    "codebook": ("codebook", "show", "{run}"),
-    "log": ("codebook", "log", "{run}"),
-    "diff": ("codebook", "diff", "{run}"),
-}
+USES: dict[str, list[str]] = table(__file__, "uses")
+LOOKS: dict[str, list[str]] = table(__file__, "looks")
 
 
 @dataclass
@@ -66,7 +52,7 @@ class Gift:
     def file(self) -> Path:
         return self.folder / "runs" / self.run / "run.sqlite"
 
-    def open(self, arguments: tuple[str, ...], *more: str) -> Result:
+    def open(self, arguments: list[str], *more: str) -> Result:
         return pco(*(a.format(run=self.run) for a in arguments), *more, cwd=self.folder)
 
     @property
@@ -220,16 +206,7 @@ THEFTS: dict[str, Any] = {
     "api_base": "{url}",
     "tools": [{"type": "mcp", "server_label": "x", "server_url": "{url}"}],
 }
-FILE_USES: dict[str, tuple[str, ...]] = {
-    "explain": ("explain", "{file}", "x"),
-    "prompt": ("prompt", "{file}", "x"),
-    "eval": ("eval", "{file}", "--budget", "9calls"),
-    "compare": ("compare", "{file}", "{file}", "--budget", "9calls"),
-    "batch": ("batch", "{file}", "in.jsonl", "out.jsonl"),
-    "a version": ("explain", "theirs@latest", "x"),
-    "a run": ("explain", "{run}", "x"),
-    "a resumed run": ("train", "--resume", "{run}", "--budget", "9999calls"),
-}
+FILE_USES: dict[str, list[str]] = table(__file__, "file_uses")
 
 
 @dataclass
@@ -320,15 +297,7 @@ def test_the_audit_fails_a_policy_that_sets_such_a_field(thief: Thief) -> None:
 
 # --- links, and files that are no files ---
 
-LINKS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "removed": ("lock", ("runs", "rm", "{run}", "--yes")),
-    "removed beside effects": ("effects/lock", ("runs", "rm", "{run}", "--yes")),
-    "measured": ("effects/lock", ("codebook", "effect", "{run}", "0", "--trust")),
-    "measured elsewhere": ("effects", ("codebook", "effect", "{run}", "0", "--trust")),
-    "resumed": ("lock", ("train", "--resume", "{run}", "--trust")),
-    "resumed in flight": ("in-flight", ("train", "--resume", "{run}", "--trust")),
-    "shown": ("run.sqlite", ("runs", "show", "{run}")),
-}
+LINKS: dict[str, tuple[str, list[str]]] = table(__file__, "links")
 
 
 @pytest.mark.parametrize("use", LINKS)

@@ -34,6 +34,7 @@ from promptcodebook.base.text import (
 from promptcodebook.config.loading import written
 from promptcodebook.errors import ConfigError
 from promptcodebook.report.pages import csv_text
+from tests.build.cases import table
 from tests.build.nasty import NASTY
 
 
@@ -59,86 +60,22 @@ def test_texts_are_cut_stripped_of_a_fence_and_of_what_would_steer_a_terminal() 
 BARE = 'Count the words, and say "done" at the end.'
 
 
-@pytest.mark.parametrize("wrapped", [
-    f"Here is the revised instinct:\n\n{BARE}",
-    f"Sure! Here is your improved, concise directive for this task:\n{BARE}",
-    f"**Revised instinct:** {BARE}", f"**System Prompt**\n\n{BARE}", f"**Prompt**: {BARE}",
-    f"## Revised rubric\n{BARE}", f"Revised instinct: {BARE}", f"System prompt:\n{BARE}",
-    f"```\n{BARE}\n```", f"“{BARE}”", f"**{BARE}**",
-    f"Here is the composed prompt:\n\n```\n{BARE}\n```\n\nLet me know if it needs changes!",
-    f"Here is the new instinct:\n\n**Instinct:** “{BARE}”\n\nI hope this helps.", f"  {BARE}\n",
-    json.dumps({"instinct": BARE}), f"```json\n{json.dumps({'text': BARE})}\n```",
-    json.dumps([BARE]), json.dumps({"explanation": "shorter", "revised_text": BARE}),
-    f"<instinct>{BARE}</instinct>", f"<output>\n{BARE}\n</output>", f"<instinct>{BARE}",
-    f"{BARE}</revised_instinct>", f"{BARE}<|im_end|>", f"[3] {BARE}", f"Instinct 3: {BARE}",
-    f"{BARE}\n\n(Note: I kept it under 25 words.)", f"{BARE}\n(11 words)",
-    f"{BARE}\n\n---\nThis revised instinct is more concise.", f"{BARE}\n\n**Word count:** 11",
-    f"{BARE}\n\nChanges made:\n- shorter\n\n- clearer",
-    f"{BARE}\n\nExplanation: I removed the second sentence.",
-    f"Voici l'instinct révisé :\n{BARE}", f"Hier ist der überarbeitete Text:\n\n{BARE}",
-    f"Aquí tienes el texto mejorado: {BARE}", f"以下是修改后的文本：\n{BARE}",
-    f"修正後のテキスト：{BARE}", f"「{BARE}」", f"> {BARE}", f"Sure! Here you go:\n{BARE}",
-    f"~~~\n{BARE}\n~~~", json.dumps([{"text": BARE}]), f"\ufeff{BARE}\u200b", f"*{BARE}*",
-    f"{BARE}<|eot_id|><|end_of_text|>", f"{BARE}\n\n---\nI hope this helps!",
-    f"{BARE}\n\n（修改说明：删除了第二句）",
-])  # fmt: skip
+@pytest.mark.parametrize("wrapped", table(__file__, "wrapped"))
 def test_what_a_model_puts_around_the_text_it_was_asked_for_is_taken_off(wrapped: str) -> None:
-    assert strip_wrapping(wrapped) == BARE
+    reply = wrapped.replace("JSON", json.dumps(BARE)).replace("BARE", BARE)
+    assert strip_wrapping(reply) == BARE
 
 
-@pytest.mark.parametrize("text", [
-    BARE, "Here is a question: answer it in one word.", "This is important: never guess.",
-    '"Yes" and "no" are the only answers.', "'Yes' isn't an answer, nor is 'no'.",
-    "**Count** the words, then **stop**", "Here is what matters. Count the words: all of them.",
-    "Answer inside a fence:\n```\nx = 1\n```", "```\na\n```\nthen\n```\nb\n```",
-    "Instructions: read twice, answer once.", "New information: use it. Old text: leave it.",
-    "End with the words: let me know if you disagree.",
-    "Answer so:\n\nReasoning: your steps\nAnswer: a number", "Be brief.\n\nNote: no names.",
-    "Say \"I'm sorry, but I can't help with that\" to all else.", "{x} and {y}", "{name}: be kind",
-    "Compare both.\nThe new version must be quoted first.", "Wrap it in <answer></answer>.",
-    "[Role] You are a clerk.", "Be short.\nUse 12 words", '{"a": "x", "b": "y"} is the form.',
-    "I cannot stress enough: cite the source.", "I will not accept answers without units.",
-    "Sorry is no answer: state the result.", "抱歉的语气不要使用，直接回答。",
-    "我无法强调这一点的重要性：检查单位。", "无法确定时，说明缺少哪些信息。",
-    "申し訳ありませんと書かず、結論を述べる。", "죄송하다는 말 없이 바로 답하라.",
-    "Lo siento no basta: da la cifra.", "Извините, но всегда указывайте единицы.",
-    "Désolé de la longueur, mais cite la source.", "1. Read the question twice.",
-    "End with JSON:\n```json\n{\"a\": 1}\n```", "以下是规则：先检查单位。",
-])  # fmt: skip
+@pytest.mark.parametrize("text", table(__file__, "prose"))
 def test_ordinary_prose_keeps_every_character_and_may_be_a_text(text: str) -> None:
+    text = text.replace("BARE", BARE)
     assert strip_wrapping(text) == text and fault_in_text(text) is None
 
 
-@pytest.mark.parametrize(("reply", "fault"), [
-    *((text, "refusal") for text in (
-        "I'm sorry, but I can't help with that", "I’m sorry, but I can’t assist with that request.",
-        "Sorry, I am unable to do so.", "I apologize, but no.", "I cannot assist with that.",
-        "As an AI language model, I cannot write this.", '"I\'m sorry, but I can\'t help."',
-        "Es tut mir leid, das geht nicht.", "抱歉，我无法帮助您。", "申し訳ありません。",
-        "I'm afraid I can't do that.", "Unfortunately, I cannot help with this request.",
-        "Apologies, but I can't continue.", "This request violates my content policy.",
-        "Leider kann ich dabei nicht helfen.", "Je ne peux pas vous aider.",
-        "No puedo ayudarte con eso.", "Não posso ajudar com isso.", "Non posso aiutarti.",
-        "Я не могу помочь с этим запросом.", "作为一个AI语言模型，我无法改写。",
-        "すみませんが、それはできません。", "도와드릴 수 없습니다.", "ขออภัย ฉันไม่สามารถช่วยได้",
-        "عذراً، لا أستطيع المساعدة.", "क्षमा करें, मैं मदद नहीं कर सकता।", "Üzgünüm, yardımcı olamam.",
-        "סליחה, אני לא יכול לעזור.", "Xin lỗi, tôi không thể giúp.",
-    )),
-    *((text, "asked") for text in (
-        "I can't see the text.", "Could you please share the text?", "It seems there is no text.",
-        "I'd be happy to help! Send the text.",
-    )),
-    *((text, "nothing") for text in ("None", "N/A.", "No changes needed.", "(no change)", "...",
-                                     "无需修改。", "変更は不要です。", "无",
-                                     "Keine Änderung nötig.",
-                                     "The instinct is already clear and specific.")),
-    *((text, "index") for text in ("3", "[3]", "Instinct 3", "c3", "#3.", "Entry: 12")),
-    *((text, "label") for text in ("Revised instinct:", "## New directive",
-                                   "Here is the revised instinct:")),
-    *((text, "tag") for text in ("<instinct>", "</text>", "<rewrite/>", "<|im_end|>", "[INST]")),
-    *((text, "JSON") for text in ("{}", '{"index": 3}', '{"error": "filtered"}', '{"text": null}',
-                                  '{"a": "x", "b": "y"}')),
-])  # fmt: skip
+INSTEAD = table(__file__, "in_place_of_a_text")
+
+
+@pytest.mark.parametrize(("reply", "fault"), [(t, f) for f in INSTEAD for t in INSTEAD[f]])
 def test_what_stands_in_place_of_a_text_is_named(reply: str, fault: str) -> None:
     assert fault in (fault_in_text(strip_wrapping(reply)) or "")
 

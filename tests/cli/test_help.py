@@ -13,6 +13,7 @@ import typer
 
 from promptcodebook.cli import app as tree
 from promptcodebook.lm.cache import ReplyCache
+from tests.build.cases import table
 from tests.build.cli import Terminal, pco
 from tests.build.teachable import install_package
 
@@ -48,12 +49,7 @@ def test_a_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
     assert result.code == 2 and "Usage: pco runs" in result.out + result.err
 
 
-@pytest.mark.parametrize(("args", "parts"), [
-    (("eval",), ("missing argument", "next: pco eval --help")),
-    (("eval", "last", "--bogus"), ("no such option: --bogus", "next: pco eval --help")),
-    (("train", "--seed", "x"), ("--seed", "next: pco train --help")),
-    (("runs", "lst"), ("next: pco runs --help",)),
-])  # fmt: skip
+@pytest.mark.parametrize(("args", "parts"), table(__file__, "unreadable"))
 def test_what_cannot_be_read_points_to_the_help(
     tmp_path: Path, args: tuple[str, ...], parts: tuple[str, ...]
 ) -> None:

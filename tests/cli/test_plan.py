@@ -12,6 +12,7 @@ import pytest
 from promptcodebook.cli.command import set_layer
 from promptcodebook.config import load_config
 from promptcodebook.config.loading import comparable, read_toml
+from tests.build.cases import table
 from tests.build.cli import Result, pco, served
 from tests.build.project import QUICK
 from tests.build.server import Server, Step, says
@@ -113,18 +114,7 @@ def test_a_default_can_be_written_into_a_pco_toml_as_it_is_shown(tmp_path: Path)
 # --- What --set makes of a value ---
 
 
-@pytest.mark.parametrize(("pair", "tree"), [
-    ("size=8", {"size": 8}),
-    ("data.input={title} {body}", {"data": {"input": "{title} {body}"}}),
-    ('reward={kind = "exact"}', {"reward": {"kind": "exact"}}),
-    ("init.instincts=['a', 'b']", {"init": {"instincts": ["a", "b"]}}),
-    ('init.prompt={"role": "clerk"}', {"init": {"prompt": '{"role": "clerk"}'}}),
-    ("base_prompt=42", {"base_prompt": "42"}),
-    ("reward=[sic", {"reward": "[sic"}),
-    ("reward=[1]\nseed = 2", {"reward": "[1]\nseed = 2"}),
-    ("lm=none", {"lm": None}),
-    ("encoder.mode=none", {"encoder": {"mode": "none"}}),
-])  # fmt: skip
+@pytest.mark.parametrize(("pair", "tree"), [*table(__file__, "values"), ("lm=none", {"lm": None})])
 def test_a_value_is_json_or_toml_or_text(pair: str, tree: dict[str, Any]) -> None:
     assert set_layer([pair]) == tree
 
@@ -356,16 +346,6 @@ def within(estimated: dict[str, float], actual: float, what: object) -> None:
     assert estimated["low"] <= actual <= estimated["high"], (what, estimated, actual)
 
 
-PLANS = (
-    ("--task", "hotpotqa"),
-    ("--set", "update.mode=online", "--set", "update.batch_size=4"),
-    ("--set", "critic.stages=1", "--set", "critic.skip_solved=false"),
-    ("--set", "encoder.mode=none", "--set", "templates=paper"),
-    ("--set", "update.steps_per_epoch=all", "--set", "update.epochs=1"),
-    ("--task", "hotpotqa", "--set", "compose_per_stage=true"),
-)
-
-
 @pytest.mark.slow
 def test_what_the_plain_plan_takes_lies_within_the_estimate_and_the_forward_pass_near_it(
     tmp_path: Path,
@@ -380,7 +360,7 @@ def test_what_the_plain_plan_takes_lies_within_the_estimate_and_the_forward_pass
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", PLANS)
+@pytest.mark.parametrize("more", table(__file__, "plans"))
 def test_what_a_run_takes_lies_within_the_estimate(tmp_path: Path, more: tuple[str, ...]) -> None:
     holds(estimated(tmp_path, *SHORT, *more), usage(tmp_path, *SHORT, *more))
 

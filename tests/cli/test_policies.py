@@ -17,6 +17,7 @@ from promptcodebook.policy.policy import deploy
 from promptcodebook.policy.references import first_policy
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
+from tests.build.cases import table
 from tests.build.cli import Result, pco
 from tests.build.project import QUICK
 from tests.build.store import edit_header
@@ -335,12 +336,7 @@ def test_the_untrained_prompt_is_composed_for_the_input(
     assert result.json["prompt"] != pco("prompt", "last", text, cwd=trained).out.rstrip("\n")
 
 
-@pytest.mark.parametrize(("args", "parts"), [
-    ((), ("for each input", 'pco prompt last "an input"', "--row concat")),
-    (("--row", "untrained"), ("for each input", 'pco prompt last --row untrained "an input"')),
-    (("x", "--row", "concat"), ("one prompt for every input",)),
-    (("--row", "concatt"), ("unknown row 'concatt'", "did you mean 'concat'")),
-])  # fmt: skip
+@pytest.mark.parametrize(("args", "parts"), table(__file__, "not_printed"))
 def test_what_cannot_be_printed_says_what_to_type(
     trained: Path, args: tuple[str, ...], parts: tuple[str, ...]
 ) -> None:

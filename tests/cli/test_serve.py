@@ -135,11 +135,7 @@ def test_what_cannot_be_served_is_refused_before_anything_listens(
     assert error in " ".join(result.err.split())
 
 
-@pytest.mark.parametrize(("lm", "requests", "error"), [
-    ("http://127.0.0.1:1/v1", "r.sqlite", "nothing answers at http://127.0.0.1:1/v1"),
-    ("http://127.0.0.1:1/v1#m", "p.json/below/r.sqlite", "p.json/below cannot be written"),
-    ("http://127.0.0.1:1/v1#m", "r.sqlite", "cannot listen on 127.0.0.1:PORT"),
-])  # fmt: skip
+@pytest.mark.parametrize(("lm", "requests", "error"), table(__file__, "addresses"))
 def test_only_an_address_that_is_taken_is_told_as_one(
     lm: str, requests: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.build.cases import table
 from tests.build.cli import pco
 from tests.build.project import PROJECT, QUICK
 
@@ -33,16 +34,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-COMMANDS = (
-    "config", "config update --json", "data check data.jsonl", "doctor", "runs list", "estimate",
-    "runs show last --json", "codebook show last", "codebook show last --json",
-    "codebook log last", "codebook audit last", "explain last ROW", "prompt last concat",
-    "eval last --row concat", "report last", "codebook export last --to json",
-)  # fmt: skip
-
-
 @pytest.mark.parametrize("codepage", ["cp1252", "ascii"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", table(__file__, "commands"))
 def test_a_command_prints_what_the_code_page_has_and_escapes_the_rest(
     folder: Path, command: str, codepage: str
 ) -> None:

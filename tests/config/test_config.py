@@ -91,24 +91,13 @@ def test_the_file_to_start_from_lists_every_departure_of_default_from_paper() ->
     assert differ == set(listed)
 
 
-@pytest.mark.parametrize(("layer", "message", "hint"), [
-    ({"sise": 8}, "did you mean 'size'", "known here"),
-    ({"explore": {"epsilom": 1}}, "did you mean 'epsilon'", "tau"),
-    ({"roles": {"critc": {}}}, "did you mean 'critic'", ""),
-    ({"roles": {"critic": {"temprature": 0}}}, "did you mean 'temperature'", "max_tokens"),
-    ({"select": 9, "size": 8}, "S = 9", ""),
-    ({"preset": "papers"}, "did you mean 'paper'", "choose one of"),
-    ({"reward_range": [1, 0]}, "must rise", ""),
-    ({"init": {"frozen": [16]}}, "outside 0..15", ""),
-    ({"explore": {"epsilon": 2}}, "explore.epsilon", ""),
-    ({"update": {"epochs": "lots"}}, "a valid integer, not 'lots'", ""),
-    ({"explore": {"epsilon": 0.1}}, "below explore.epsilon_min", ""),
-    *(({"update": {"steps_per_epoch": n}}, "steps_per_epoch", "") for n in (0, -1)),
-    ({"reward_range": (0.0, float("inf"))}, "reward_range", ""),
-    *(({"roles": {"critic": {"extra": {name: 9}}}}, f"'{name}' is decided", "")
-      for name in ("max_tokens", "max_completion_tokens", "n")),
-    ({"roles": {"critic": {"extra": {"k": object()}}}}, "roles.critic.extra", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("layer", "message", "hint"),
+    [
+        *table(__file__, "wrong_settings"),
+        ({"roles": {"critic": {"extra": {"k": object()}}}}, "roles.critic.extra", ""),
+    ],
+)
 def test_a_wrong_setting_is_named_with_what_was_probably_meant(
     layer: dict[str, Any], message: str, hint: str
 ) -> None:
@@ -189,15 +178,7 @@ def critic(*layers: dict[str, Any], **settings: Any) -> RoleSettings:
     return load_config(*layers, {"roles": {"critic": settings}} if settings else {}).roles["critic"]
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    # Settings may be somebody else's, and the environment is full of secrets.
-    *[("X-Team", name) for name in ("$HOME", "$AWS_SECRET_ACCESS_KEY", "$PCO_", "$pco_x")],
-    *[
-        (name, "secret-value")
-        for name in ("Authorization", "api-key", "X-API-Key", "X-Auth-Token", "apikey",
-                     "Ocp-Apim-Subscription-Key", "Cookie", "X-Anything-Else")
-    ],
-])  # fmt: skip
+@pytest.mark.parametrize(("name", "value"), table(__file__, "keys_in_headers"))
 def test_a_key_in_a_header_is_refused_and_not_repeated(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match="PCO_") as caught:
         critic(headers={name: value})
@@ -212,11 +193,7 @@ def test_a_key_in_a_header_is_refused_and_not_repeated(name: str, value: str) ->
         )
 
 
-@pytest.mark.parametrize("fields", [
-    {"api_key": "hush"}, {"apiKey": "hush"}, {"X-Auth-Token": "hush"},
-    {"provider": {"credentials": {"user": "hush"}}}, {"password": ["hush"]},
-    {"tools": [{"auth_token": "hush"}]}, {"api_key": "$AWS_HUSH"},
-])  # fmt: skip
+@pytest.mark.parametrize("fields", table(__file__, "secrets_in_bodies"))
 def test_a_secret_in_a_body_field_is_refused_and_not_repeated(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"PCO_") as caught:
         critic(extra=fields)
@@ -256,11 +233,7 @@ def test_headers_and_secrets_go_only_to_the_address_that_they_were_given_for(
     assert made.extra == {"top_k": 20, **kept}
 
 
-@pytest.mark.parametrize("spec", [
-    "user:hunter2@host:8000/v1", "hunter2@host", "user:hunter2@host:8000/v1#m",
-    "http:/user:hunter2@host/v1#m", "https://user:hunter2@host/v1#m",
-    "http://user:80/hunter2@host/v1#m", "http://user:80#hunter2@host/v1#m",
-])  # fmt: skip
+@pytest.mark.parametrize("spec", table(__file__, "passwords"))
 def test_a_password_in_an_address_is_refused_and_not_repeated(spec: str) -> None:
     for tree in ({"lm": spec}, {"roles": {"critic": {"model": spec}}}):
         with pytest.raises(ConfigError, match="user name or password") as caught:
@@ -278,18 +251,7 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(spec: str) -> None
         assert load_config({"lm": model}).lm == model, "a model's name may have an @"
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    *dict.fromkeys(
-        ("api_base", "base_url", "api_key", "mock_response", "custom_llm_provider"), "x"
-    ).items(),
-    *[(name, {"X-A": "b"}) for name in ("headers", "extra_headers")],
-    *[(name, ["x"]) for name in ("fallbacks", "callbacks", "models")],
-    *[("extra_body", {"top_k": 1}), ("tools", []), ("plugins", [{"id": "web"}])],
-    *[("provider", {"order": ["x"]}), ("kv_transfer_params", {"remote_host": "x.test"})],
-    *[("best_of", 50), ("store", True), ("guided_regex", "(a+)+")],
-    *[("top_k", "http://x.test"), ("top_k", {"api_base": "x"}), ("stop", {"api_base": "x"})],
-    *[("logit_bias", {"api_base": 1}), ("reasoning_effort", "http://x.test")],
-])  # fmt: skip
+@pytest.mark.parametrize(("name", "value"), table(__file__, "beyond_sampling"))
 def test_a_field_that_may_say_where_a_request_goes_is_more_than_sampling(
     name: str, value: Any
 ) -> None:
@@ -306,14 +268,7 @@ class Slip(BaseModel):
     kind: Literal["a", "b"] = "a"
 
 
-@pytest.mark.parametrize(("change", "plain"), [
-    ({}, True),
-    ({"pattern": "(a+)+"}, False),
-    ({"maxItems": 10**9}, False),
-    ({"$ref": "http://x.test"}, False),
-    ({"$ref": "#/$defs/a"}, True),
-    ({"description": 'say "pattern": no'}, True),
-])  # fmt: skip
+@pytest.mark.parametrize(("change", "plain"), table(__file__, "forms"))
 def test_a_model_is_a_form_and_a_plain_form_decides_only_how_replies_are_drawn(
     change: dict[str, Any], plain: bool
 ) -> None:

@@ -22,6 +22,7 @@ from promptcodebook.estimation.estimate import estimate_plan
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import Spec
 from promptcodebook.method.templates import load_templates
+from tests.build.cases import table
 from tests.build.optimize import QUICK as SHORT
 from tests.build.optimize import data, reward
 from tests.build.server import Server, Step, fails, fails_and_hangs_up, refusing, says
@@ -458,11 +459,7 @@ def test_a_shortened_plan_comes_near_the_whole(task: str, epochs: int) -> None:
     assert near.total.tokens.expected == pytest.approx(whole.total.tokens.expected, rel=0.1)
 
 
-@pytest.mark.parametrize("settings", [
-    {"update": {"mode": "online", "epochs": 200}},
-    {"update": {"steps_per_epoch": "all", "epochs": 30}, "validation": {"every": 7}},
-    {"validation": {"every": 500}, "update": {"epochs": 90}},
-])  # fmt: skip
+@pytest.mark.parametrize("settings", table(__file__, "shortened"))
 def test_a_shortened_plan_validates_as_often(settings: dict[str, Any]) -> None:
     plan = plan_of(**settings)
 

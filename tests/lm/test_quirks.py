@@ -55,19 +55,7 @@ def schema(body: Body) -> str:
     return json.dumps(body["response_format"]["json_schema"]["schema"])
 
 
-@pytest.mark.parametrize(("words", "refused", "left", "status"), [
-    ("This response_format type is unavailable now", ("json_schema",), "json_object", 400),
-    ("response_format value as json_schema is enabled only for api versions 2024-08-01-preview and "
-     "later", ("json_schema",), "json_object", 400),
-    ("'response_format.type' must be one of text, json_object", ("json_schema",), "json_object",
-     422),
-    ("Structured outputs come with the next plan", ("json_schema", "json_object"), "", 400),
-    ("response_format 参数非法", ("json_schema", "json_object"), "", 400),
-    ("json_schema is unsupported here", ("json_schema", "json_object"), "", 422),
-    ("Unknown name \"x\" at 'generation_config.response_schema'", ("json_schema",), "json_object",
-     400),
-    ("JSON mode is off for this deployment", ("json_schema", "json_object"), "", 415),
-])  # fmt: skip
+@pytest.mark.parametrize(("words", "refused", "left", "status"), table(__file__, "refused_schemas"))
 async def test_a_schema_that_is_not_taken_goes_into_the_prompt(
     server: Server, words: str, refused: tuple[str, ...], left: str, status: int
 ):
@@ -82,13 +70,7 @@ async def test_a_schema_that_is_not_taken_goes_into_the_prompt(
     assert json.dumps(VERDICT.body, separators=(",", ":")) in last["messages"][-1]["content"]
 
 
-@pytest.mark.parametrize(("words", "keyword"), [
-    ("failed to parse grammar", "minItems"),
-    ('Unimplemented keys: ["minItems"]', "minItems"),
-    ("Invalid schema for response_format: 'maxItems' is not permitted", "maxItems"),
-    ("Invalid schema for response_format 'X': 'uniqueItems' is not permitted.", "uniqueItems"),
-    ("The provided JSON schema contains features not supported by xgrammar", "uniqueItems"),
-])  # fmt: skip
+@pytest.mark.parametrize(("words", "keyword"), table(__file__, "refused_bounds"))
 async def test_a_schema_loses_its_bounds_before_it_is_given_up(
     server: Server, words: str, keyword: str
 ):
@@ -182,24 +164,13 @@ async def test_a_cap_beyond_the_context_becomes_what_is_left_of_it(
     assert all(b["max_tokens"] > limit - tokens(b) - 400 for b in server.bodies)
 
 
-@pytest.mark.parametrize("words", [
-    "Invalid max_tokens value, the valid range of max_tokens is [1, 2048]",
-    "max_tokens: 4096 > 2048, which is the maximum allowed number of output tokens for m",
-    "max_tokens is too large: 4096. This model supports at most 2048 completion tokens",
-    "max_tokens=4096 cannot be greater than max_model_len=2048. Please request fewer output "
-    "tokens. (parameter=max_tokens, value=4096)",
-])  # fmt: skip
+@pytest.mark.parametrize("words", table(__file__, "limits_of_replies"))
 async def test_a_cap_beyond_a_limit_of_replies_becomes_that_limit(server: Server, words: str):
     await send(server, lambda body: body["max_tokens"] > 2048, words, EXECUTOR, CRITIC)
     assert [body["max_tokens"] for body in server.bodies] == [4096, 2048, 1024]
 
 
-@pytest.mark.parametrize(("words", "least"), [
-    ("max_tokens must be at most 2k", 2000), ("max_tokens must not exceed 2_000", 2000),
-    ("At most 2k tokens, please", 2000),
-    ("max_tokens is too large", 1024), ("Too many tokens requested", 1024),
-    ("Input is too long for requested model.", 1024),
-])  # fmt: skip
+@pytest.mark.parametrize(("words", "least"), table(__file__, "limits_in_words"))
 async def test_a_cap_becomes_less_however_its_limit_is_worded(
     server: Server, words: str, least: int
 ):
@@ -228,12 +199,7 @@ async def test_a_folded_system_message_leaves_turns_that_alternate(
     assert "".join(m["content"].replace("\n\n", "") for m in turns) == roles
 
 
-@pytest.mark.parametrize("words", [
-    "System role not supported", "System message must be at the beginning",
-    "Developer instruction is not enabled for models/m", "Only user and assistant roles are here",
-    "Conversation roles must alternate user/assistant/user/assistant",
-    "Jinja Exception: System message must be at the beginning.",
-])  # fmt: skip
+@pytest.mark.parametrize("words", table(__file__, "system_messages"))
 @pytest.mark.parametrize("status", [400, 500])
 async def test_a_system_message_that_is_not_taken_begins_the_first_turn(
     server: Server, words: str, status: int

@@ -31,6 +31,7 @@ from promptcodebook.method.update import collect_gradients
 from promptcodebook.policy.scan import order_check
 from promptcodebook.report.private import withhold
 from promptcodebook.report.traces import parts_of_trace
+from tests.build.cases import table
 from tests.build.method import (
     Counts,
     World,
@@ -327,24 +328,14 @@ def blamed(errors: object, codebook: types.Codebook | None = None) -> tuple[dict
     return dict(gradients_of(reply, codebook or book(), ACTIVE, tally).codebook), tally
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["3", "[3]", "c3", "C3", "#3", " 3 ", "[c3]", "instinct 3", "Instinct_3", "Instinct [3]", "c_3",
-     "[3] rule three", "3: rule three", "index 3", "entry #3", "**3**", "03"],
-)  # fmt: skip
+@pytest.mark.parametrize("key", table(__file__, "indices"))
 def test_models_write_an_index_in_several_ways(key: str):
     assert blamed({key: "vague"}) == ({3: "vague"}, {})
 
 
-@pytest.mark.parametrize("errors", [
-    [{"index": 3, "text": "vague"}], [{"index": "3", "error": "vague"}],
-    [{"text": "vague", "instinct": "[3]"}], {"index": 3, "text": "vague"}, [{"3": "vague"}],
-    ["[3] vague"], ["3: vague"], "instinct 3: vague", "[3] vague", {"3": ["vague"]},
-    {"3": {"text": "vague"}, "1": None}, {"3": "vague", "1": "none"},
-    {"3": "vague", "1": "No errors."},
-])  # fmt: skip
-def test_instinct_errors_are_read_in_whatever_form_they_come(errors: object):
-    found, tally = blamed(errors)
+@pytest.mark.parametrize("errors", table(__file__, "instinct_errors"))
+def test_instinct_errors_are_read_in_whatever_form_they_come(errors: str):
+    found, tally = blamed(json.loads(errors))
     assert found in ({3: "vague"}, {3: "text: vague"}) and tally == {}
     for nothing in ("", None, [], {}, "none", "N/A", [None, ""], False, {"3": []}):
         assert blamed(nothing) == ({}, {})
@@ -365,11 +356,7 @@ WORDY = book(
 )
 
 
-@pytest.mark.parametrize(("advice", "carrier"), [
-    ("The sentences must be counted.", 1),  # shares sentence and count with c1
-    ("Cite a source for all claims.", 3),  # shares nothing: c3 is the emptier one
-    ("Words.", 3),  # one word in common is chance
-])  # fmt: skip
+@pytest.mark.parametrize(("advice", "carrier"), table(__file__, "advice"))
 def test_advice_that_stands_in_no_instinct_goes_to_the_nearest_or_emptiest(
     advice: str, carrier: int
 ):

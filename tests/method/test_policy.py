@@ -47,6 +47,7 @@ from promptcodebook.types import (
     Score,
     Stage,
 )
+from tests.build.cases import table
 from tests.build.method import World, book, config, examples, parameters, routed, sent, talkative
 
 X = Example("x", "the input", "the target")
@@ -200,14 +201,7 @@ async def test_compose_per_stage_makes_one_prompt_for_each_stage():
     assert rollout.prompt == "ask: Prompt for ask.\n\ncheck: Prompt for check."
 
 
-@pytest.mark.parametrize(("text", "stages"), [
-    ("ask: 1.\n\n2.\n\ncheck: 3: 4.", {"ask": "1.\n\n2.", "check": "3: 4."}),
-    ("ask: \n\ncheck: ", {"ask": "", "check": ""}),
-    ("Be brief.", {}),
-    ("ask: One.", {}),
-    ("check: One.\n\nask: Two.", {}),
-    ("ask: One. check: Two.", {}),
-])  # fmt: skip
+@pytest.mark.parametrize(("text", "stages"), table(__file__, "stages"))
 def test_the_prompts_of_stages_are_read_out_of_the_whole(text: str, stages: dict[str, str]):
     """What is none of `of_stages` is for all stages."""
     read = Prompt.read(text, ("ask", "check"))

@@ -26,6 +26,7 @@ from promptcodebook.method.state import (
 )
 from promptcodebook.method.templates import instinct_lines
 from promptcodebook.types import Failure, Instinct, Parameters, Ranking, Rollout, Route, Trace
+from tests.build.cases import table
 from tests.build.method import World, config, examples, parameters, sent
 
 
@@ -226,11 +227,7 @@ async def test_random_asks_for_a_generic_list(templates: str):
     assert sent(world.lm.history[0]).endswith("Be brief. Cite {sources}.")
 
 
-@pytest.mark.parametrize(("seeds", "frozen", "texts"), [
-    (("a", "A.", "b", "c", "d"), (2,), ["b"]),
-    (("a", "b", "", "B!", "c"), (3,), ["b"]),
-    (("a", "b", "c", "d"), (0, 2), ["a", "c"]),
-])  # fmt: skip
+@pytest.mark.parametrize(("seeds", "frozen", "texts"), table(__file__, "frozen"))
 async def test_frozen_counts_in_the_list_as_it_was_given(seeds, frozen, texts):
     """A repetition that is dropped moves no mark, and leaves its own to the text that stays."""
     _, made = await first(seeds=seeds, init={"frozen": frozen})

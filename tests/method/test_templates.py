@@ -41,6 +41,7 @@ from promptcodebook.method.templates import (
 )
 from promptcodebook.paper.tasks.pupa.task import LeakCount, QualityComparison
 from promptcodebook.tasks.rewards import Judgement
+from tests.build.cases import table
 from tests.build.method import World, attributed, book, config, examples, sent, talkative
 
 NASTY = [
@@ -196,33 +197,7 @@ def test_a_placeholder_that_is_unknown_or_missing_is_refused_with_file_and_line(
 ONLY = "it needs {index}, {text}"
 
 
-@pytest.mark.parametrize(("texts", "message", "hint"), [
-    ({"enocder": UPDATER}, r"enocder\.md: not the name of a template \(did you mean 'enc", "a f"),
-    ({"updater": "{text} {gradient}"}, r"updater\.md: there is no user turn", "begin it with"),
-    ({"updater": "## system\n{text} {gradient}"}, r"updater\.md: there is no user", "begin it"),
-    ({"updater": f"Rewrite.\n{UPDATER}"}, r"updater\.md:1: the text before the first", "begin the"),
-    ({"theta": " \n"}, r"theta\.md is empty", "delete it to use the text of the set below it"),
-    ({"set": 'based_on = "papr"'}, r"set\.toml: based_on: .* \(did you mean 'paper'\?\)",
-     "choose one of: default, paper"),
-    ({"set": "based_on = 3"}, r"set\.toml: based_on: unknown set of templates 3", "choose one of"),
-    ({"set": 'base = "paper"'}, r"set\.toml: unknown key 'base' \(did you mean 'based_on'\?\)",
-     "known here: based_on"),
-    ({"set": '[codebook]\nrat = "ema"'}, r"unknown key 'codebook\.rat' \(did you mean 'rate'",
-     "known here: rate"),
-    ({"set": '[codebook]\nrate = "mean"'}, r"set\.toml: codebook\.rate: .*'success' or 'ema'",
-     "correct that key"),
-    ({"set": "codebook = 3"}, r"set\.toml: codebook: ", "correct that key"),
-    ({"set": "based_on = paper"}, r"set\.toml is not valid TOML: .*line 1", "edit {}/set.toml"),
-    ({"set": 'instinct_errors = "one_string"'}, r"is not what the attribution\.md of the set",
-     "write {}/attribution.md, or delete that key"),
-    ({"set": 'based_on = ""'}, r"mine: adversary\.md is missing", 'write it, or set based_on'),
-    ({"set": '[codebook]\nline = "{index} {txt}"'},
-     r"set\.toml: codebook\.line: unknown placeholder \{txt\} \(did you mean 'text'\?\)", ONLY),
-    ({"set": '[codebook]\nuntried = "{text}"'},
-     r"set\.toml: codebook\.untried: placeholder \{index\} is missing", ONLY),
-    ({"encoder": "## user\n{theta}{select}{task}"},
-     r"mine/encoder\.md: placeholder \{codebook\} is missing$", "it needs {theta}, {select}"),
-])  # fmt: skip
+@pytest.mark.parametrize(("texts", "message", "hint"), table(__file__, "refused"))
 def test_a_folder_that_cannot_be_used_is_refused(
     tmp_path: Path, texts: dict[str, str], message: str, hint: str
 ):

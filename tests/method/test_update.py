@@ -20,6 +20,7 @@ from promptcodebook.method.update import (
     collect_gradients,
     near_copy,
 )
+from tests.build.cases import table
 from tests.build.method import (
     Counts,
     World,
@@ -346,25 +347,7 @@ def test_a_near_copy_of_another_entry_is_refused(text: str, other: str, copy: bo
     assert near_copy(0, text, "x", []) is None
 
 
-WORDS = "it copies eight words in a row from a training input"
-GIVES = "it gives away the answer of a training example:"
-FOX = "When you see: 'QUICK brown fox; jumps over the lazy - dog' be careful"
-HELD = "the quick brown fox jumps over the lazy dog; the treaty of westphalia"
-
-
-@pytest.mark.parametrize(("text", "before", "reason"), [
-    (FOX, "x", WORDS),
-    ("quick brown fox jumps over the lazy", "x", None),  # seven
-    ("A fox jumps over the lazy dog, twice.", "x", None),  # the last seven
-    # A whole answer, from three words or twelve characters on: 'Paris' turns up by chance.
-    ("Say the treaty of Westphalia!", "x", f"{GIVES} b"),
-    ("It is the Hypothalamus.", "x", f"{GIVES} c"),
-    ("It lies by the sea.", "x", f"{GIVES} e"),
-    ("Mind low tides.", "x", None),
-    ("It is Paris, or hypothalamuses, or a treaty.", "x", None),
-    # What the text held before is not held against it.
-    (f"{HELD} and more", HELD, None), (f"{HELD} hypothalamus", HELD, f"{GIVES} c"),
-])  # fmt: skip
+@pytest.mark.parametrize(("text", "before", "reason"), table(__file__, "leaks"))
 def test_eight_words_in_a_row_or_a_whole_answer_of_training_are_a_leak(text, before, reason):
     check = NoLeakCheck(TRAIN)
-    assert check(0, text, before, []) == check("critic", text, before, []) == reason
+    assert check(0, text, before, []) == check("critic", text, before, []) == (reason or None)

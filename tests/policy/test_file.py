@@ -20,6 +20,7 @@ from promptcodebook.policy.file import PolicyFile, StoredRanking, read_policy_fi
 from promptcodebook.policy.policy import deploy
 from promptcodebook.routing.ranking import BUCKETS, Vocabulary
 from promptcodebook.types import Codebook, Example, Instinct, Parameters, Ranking
+from tests.build.cases import table
 from tests.build.method import World, config, talkative
 
 TEXTS = ("rule zero", "rule one", "rule two", "rule three")
@@ -139,40 +140,14 @@ def test_the_digest_is_of_all_but_where_it_came_from(tmp_path: Path) -> None:
         assert read_policy_file(tmp_path / "p.json").digest == file.digest
 
 
-OF_0_1_0 = {
-    "format": "promptcodebook policy 1",
-    "templates": "paper",
-    "select": 1,
-    "compose": "generator",
-    "base_prompt": "",
-    "output_format": "",
-    "encoder": "theta",
-    "generator": "phi",
-    "codebook": [
-        {"text": "rule zero", "success": 0.5, "ema": 0.1, "selected": 2},
-        {"text": "rule one"},
-    ],
-}
-
-
 def test_digests_stay_what_they_were_when_versions_and_batches_recorded_them() -> None:
-    old = PolicyFile.model_validate(OF_0_1_0).digest
+    old = PolicyFile.model_validate(table(__file__, "of_0_1_0")).digest
     assert old == "13ff2bf7a59c1e2b8503ceb41cbe11d1a4bc2b31c1ec96f9082897a2ce61805a"
     today = "5d8b2dfa44d7bd9d09baa7f853f5c0f67c387714d1bb70da0f0060d7850e290f"
     assert file_of().digest == today
 
 
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"select": 0}, "select: "),
-    ({"select": 5}, r"S = 5\) is larger than the codebook \(K = 4\)"),
-    ({"compose": "both"}, "compose: "),
-    ({"format": "promptcodebook policy 3"}, "format: "),
-    ({"colour": "red"}, "colour: "),
-    ({"templates": "default"}, "templates: "),
-    ({"codebook": [{"text": ""}] * 4}, r"codebook\.0\.text: "),
-    ({"codebook": [{"text": "a", "mood": 1}] * 4}, r"codebook\.0\.mood: "),
-    ({"sampling": {"executor": {"model": "m"}}}, r"sampling\.executor\.model: "),
-])  # fmt: skip
+@pytest.mark.parametrize(("changed", "message"), table(__file__, "no_policies"))
 def test_a_file_that_is_none_is_refused_with_the_place(
     changed: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
@@ -338,18 +313,10 @@ def test_a_ranking_comes_back_from_its_file_as_it_was(ranking: Ranking) -> None:
 
 
 @pytest.mark.parametrize(("edit", "fault"), [
+    *table(__file__, "misfits"),
     ({"rarity": "1.0 2.0"}, f"rarity has {BUCKETS} numbers, each row of weights {SIZE}"),
-    ({"weights": ()}, "rarity has"),
     ({"weights": (*StoredRanking.of(BOTH).weights[:2], "1")}, "rarity has"),
-    ({"spread": "1 2"}, "not as many numbers in center as in spread"),
-    ({"bias": (0.5, -0.25, 0.125, 0.0)}, "not as many numbers in bias as rows of weights"),
     ({"weights": StoredRanking.of(BOTH).weights[:2]}, "not as many numbers in bias"),
-    ({"rarity": "many"}, "could not convert"),
-    ({"weights": ("1.5 2",)}, "invalid literal"),
-    ({"words": 1.01}, "less than or equal to 1"),
-    ({"words": -0.01}, "greater than or equal to 0"),
-    ({"kind": "other"}, "'outcomes' or 'distilled'"),
-    ({"address": "http://theirs.test"}, "Extra inputs are not permitted"),
 ])  # fmt: skip
 def test_a_ranking_that_does_not_fit_together_is_refused(edit: dict[str, Any], fault: str) -> None:
     tree = {**StoredRanking.of(BOTH).model_dump(), **edit}

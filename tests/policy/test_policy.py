@@ -31,6 +31,7 @@ from promptcodebook.policy.policy import Explanation, Policy, deploy, load_polic
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Example, Expected, Route
+from tests.build.cases import table
 from tests.build.cli import served
 from tests.build.method import book, saying, talkative
 from tests.build.policy import RANKING, file_of
@@ -72,12 +73,7 @@ def test_prompt_answer_and_explanation_are_of_one_policy() -> None:
 # --- inputs ---
 
 
-@pytest.mark.parametrize(("column", "columns", "text"), [
-    ("question", {"question": "How far?"}, "How far?"),
-    ("question", {"question": 12, "more": "x"}, "12"),
-    ("{question} ({unit})", {"question": "How far?", "unit": 7}, "How far? (7)"),
-    ("{a} column", {"{a} column": "its own name", "a": "x"}, "its own name"),
-])  # fmt: skip
+@pytest.mark.parametrize(("column", "columns", "text"), table(__file__, "mappings"))
 def test_a_mapping_is_read_as_the_training_data_was(
     column: str, columns: Mapping[str, object], text: str
 ) -> None:

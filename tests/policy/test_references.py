@@ -27,8 +27,8 @@ from promptcodebook.policy.references import (
 from promptcodebook.store.events import Concluded, Event, Started, Stepped, Validated
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
-from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Evaluation, Rollout
+from tests.build.cases import table
 from tests.build.method import book, config
 from tests.build.store import edit_header, header, parameters, step
 
@@ -208,21 +208,12 @@ def test_a_run_is_trusted_where_it_bears_the_mark_or_was_said_to_be(tmp_path: Pa
 # --- what it still needs ---
 
 
-@pytest.mark.parametrize(("settings", "program", "objects"), [
-    (None, "agent", ()),
-    ({}, "", ("data", "reward")),
-    ({}, SINGLE_CALL, ("data", "reward")),
-    ({"lm": OWN_LM}, "agent", ("data", "reward", "executor", "lm")),
-    ({"executor": "a.py:run"}, "agent", ("data", "reward")),
-    ({"data": {"path": "d.jsonl"}, "reward": "r.py:f"}, "", ()),
-    ({"data": {"train": "d.jsonl"}, "reward": {"exact": 1.0}}, "agent", ("executor",)),
-    ({"data": {"test": "d.jsonl"}, "lm": "simulated"}, "", ("data", "reward")),
-    ({"task": "constraints", "lm": OWN_LM}, "agent", ()),
-])  # fmt: skip
+@pytest.mark.parametrize(("settings", "program", "objects"), table(__file__, "objects"))
 def test_what_only_the_program_of_a_run_had_is_named(
-    settings: dict[str, Any] | None, program: str, objects: tuple[str, ...]
+    settings: dict[str, Any], program: str, objects: list[str]
 ) -> None:
-    assert reference(settings, program).objects == objects
+    assert reference(settings, program).objects == tuple(objects)
+    assert reference(None, "agent").objects == ()
 
 
 ROLES = {

@@ -18,6 +18,7 @@ from promptcodebook import errors
 from promptcodebook.base.intervals import Interval, paired_interval
 from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.run import RunStore
+from tests.build.cases import table
 from tests.build.optimize import data, reward, train
 from tests.build.store import edit_header
 
@@ -90,18 +91,8 @@ def test_another_reward_split_and_row_are_taken(run: pco.Run) -> None:
 
 
 @pytest.mark.parametrize(("given", "message"), [
-    ({"row": "lerned"}, "unknown row 'lerned'.*did you mean 'learned'"),
-    ({"split": "tset"}, "tset"),
-    ({"n": 0}, "cannot evaluate 0"),
-    ({"data": []}, "data is of type list"),
-    ({"budget": 5}, "budget is of type int"),
-    ({"roles": []}, "roles is of type list"),
-    ({"config": "pco.toml"}, "config is of type str"),
-    ({"n": "x"}, "n is of type str"),
-    ({"samples": 1.5}, "samples is of type float"),
-    ({"row": None}, "row is of type NoneType"),
-    ({"split": None}, "split is of type NoneType"),
-    ({"runs_dir": None}, "runs_dir is of type NoneType"),
+    *table(__file__, "faults"),
+    *(({name: None}, f"{name} is of type NoneType") for name in ("row", "split", "runs_dir")),
     ({"reward": pco.rewards.exact}, r"ready-made.*call it: exact\(\)"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named(run: pco.Run, given: dict[str, object], message: str) -> None:

@@ -36,6 +36,7 @@ from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
 from promptcodebook.types import Rollout, Route, Step, Trace
+from tests.build.cases import table
 from tests.build.optimize import data, train
 from tests.build.topics import PHRASES, learn, obey, right
 from tests.build.topics import data as topics
@@ -246,14 +247,7 @@ def test_one_process_measures_at_a_time(own: pco.Run) -> None:
     assert pco.effect(own, GOOD, reward=worth, lm=planted(own), n=1).n == 1
 
 
-@pytest.mark.parametrize(("k", "given", "text"), [
-    (8, {}, "no instinct 8: it has 8"),
-    (-1, {}, "no instinct -1"),
-    ("a", {}, "k is of type str"),
-    (0, {"split": "vla"}, "vla"),
-    (0, {"n": 0}, "cannot evaluate 0"),
-    (0, {"budget": 5}, "budget is of type int"),
-])  # fmt: skip
+@pytest.mark.parametrize(("k", "given", "text"), table(__file__, "faults"))
 def test_what_is_wrong_is_named(own: pco.Run, k: int, given: dict[str, object], text: str) -> None:
     with pytest.raises((errors.ConfigError, errors.DataError), match=text) as caught:
         pco.effect(own, k, **given)  # type: ignore[arg-type]

@@ -22,7 +22,8 @@ from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import state_at
 from promptcodebook.run.frames import ROLLOUTS
 from promptcodebook.store.run import RunStore
-from tests.build.optimize import QUICK, Flaky, data, reward, rows, train
+from tests.build.cases import table
+from tests.build.optimize import QUICK, Flaky, data, reward, train
 from tests.build.store import edit_header, steps_of
 
 
@@ -170,20 +171,7 @@ def test_a_reward_that_fails_now_and_then_is_recorded_and_the_run_goes_on(tmp_pa
     assert any(row.failed for row in run.conclusion.rows)
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("data", rows()),
-    ("data", "tickets.jsonl"),
-    ("reward", 3),
-    ("reward", "exakt"),
-    ("reward", {"kind": "contains", "txt": "x"}),
-    ("lm", 3),
-    ("executor", 3),
-    ("budget", 5),
-    ("budget", 0),
-    ("config", "pco.toml"),
-    ("roles", {"critic": 3}),
-    ("roles", ["critic"]),
-])  # fmt: skip
+@pytest.mark.parametrize(("name", "value"), table(__file__, "wrong_types"))
 def test_an_argument_of_the_wrong_type_is_named_before_anything_is_paid(
     tmp_path: Path, name: str, value: Any
 ) -> None:

@@ -19,6 +19,7 @@ from promptcodebook.run.opening import code_files, models_then, resume_with
 from promptcodebook.store.events import Amended, RunState
 from promptcodebook.store.header import Header, digest
 from promptcodebook.store.run import RunStore
+from tests.build.cases import table
 from tests.build.cli import pco as typed
 from tests.build.optimize import Flaky, data, reward, train
 from tests.build.project import PROJECT
@@ -146,12 +147,7 @@ def test_headers_of_the_old_address_are_not_kept_for_the_new(plan: Plan) -> None
     assert resumed.header.config["roles"]["critic"]["headers"] == {}
 
 
-@pytest.mark.parametrize(("old", "new"), [
-    ("http://a:1/v1#m", "http://a:1/v1#other"),
-    ("http://a:1/v1", "http://b:2/v1"),
-    ("http://a:1/v1#m", "simulated"),
-    ("litellm/x/m", "http://a:1/v1#x/m"),
-])  # fmt: skip
+@pytest.mark.parametrize(("old", "new"), table(__file__, "other_models"))
 def test_another_model_is_another_run(old: str, new: str) -> None:
     with pytest.raises(RunChanged, match="lm: "):
         resume_with(header_of(plan_of(old)), RunState(), plan_of(new), "r1", edited=False)
@@ -166,11 +162,7 @@ def test_one_role_may_move_alone() -> None:
     }
 
 
-@pytest.mark.parametrize(("ended", "key", "value"), [
-    ("finished", "update.epochs", {"update": {"epochs": 80}}),
-    ("early_stop", "validation.patience", {"validation": {"patience": 99}}),
-    ("target", "validation.target_score", {"validation": {"target_score": 0.9}}),
-])  # fmt: skip
+@pytest.mark.parametrize(("ended", "key", "value"), table(__file__, "ends"))
 def test_what_ended_a_run_is_what_must_be_raised(
     ended: Any, key: str, value: dict[str, Any]
 ) -> None:

@@ -181,19 +181,9 @@ async def test_what_is_validated_is_the_state_whose_training_examples_earned_mos
     assert len([v for v in run.heard if len(v.evaluation.rollouts) == 4]) == 1
 
 
-@pytest.mark.parametrize(("scores", "earning", "harmful", "settings", "look"), [
-    # What the states beside one earned counts by half, a step further away by a quarter.
-    ((0.0, 0.0, 0.8, 0.0, 0.0, 0.7, 0.7, 0.7, 0.0, 0.0), 2, "", {}, 5),
-    # In online mode a batch's worth of steps is one: two lucky examples do not outweigh eight.
-    ((0.2, 0.2, 1.0, 1.0, 0.2, 0.2, 0.2, *[0.65] * 8, *[0.2] * 10), 2, "",
-     {"every": 6, "update": {"mode": "online", "batch_size": 4}}, 8),
-    # Of states that earned the same, the latest.
-    ([0.7] * 7, 3, "", {"every": 6}, 4),
-    # Where the last state is kept, the last.
-    ((0.4, 0.3, 0.9, 0.1, 0.2), 2, "", {"every": 4, "keep": "last"}, 3),
-    # None that a verdict called harmful.
-    ((0.4, 0.5, 0.9, 0.1, 0.1), 2, "0.9", {"every": 4}, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("scores", "earning", "harmful", "settings", "look"), table(__file__, "looked_at")
+)
 async def test_the_state_that_is_looked_at(
     make: Make, scores: Sequence[float], earning: int, harmful: str, settings: Any, look: int
 ):

@@ -43,6 +43,7 @@ from promptcodebook.types import (
     Route,
     Step,
 )
+from tests.build.cases import table
 from tests.build.method import config, examples, sent
 
 SPENT = Usage(calls=1, prompt_tokens=100, completion_tokens=20, cost=0.001, latency_s=0.5)
@@ -110,38 +111,14 @@ def test_what_is_better_than_the_present_prompt_and_not_matched_is_worth_deployi
     )
 
 
-AT_ONE = (
-    "No clear difference from the concat prompt, at 1 call per query instead of 3: deploy that."
-)
-NO_LOSS = " The difference is +0.", ", n = 40); it gains +0."
 NO_GAIN = "So training shows no gain."
 
 
-@pytest.mark.parametrize(("levels", "deploy", "start", "message"), [
-    # A cheaper row that is not clearly worse is named instead; by its mean alone the second
-    # policy would be worth its routing.
-    ((0.3, 0.69, 0.4, 0.7), "concat", AT_ONE, NO_LOSS),
-    ((0.3, 0.695, 0.4, 0.7), "concat", AT_ONE, NO_LOSS),
-    ((0.3, 0.85, 0.4, 0.7), "concat", "Not worth the routing: the concat prompt is better than",
-     (" the learned prompt, at 1 call", ": deploy that. The difference is -0.", "gains +0.")),
-    # What equals the untrained policy at its cost has gained nothing.
-    ((0.3, 0.4, 0.7, 0.7), "untrained", "No clear difference from the untrained prompt, at 3",
-     (" calls per query against 3", NO_GAIN)),
-    ((0.3, 0.4, 0.705, 0.7), "untrained", "No clear difference", (NO_GAIN,)),
-    ((0.3, 0.4, 0.85, 0.7), "untrained", "Not worth the routing",
-     ("the untrained prompt is better than the learned prompt",)),
-    # Without a gain the sentence says what to deploy.
-    ((0.5, 0.4, 0.4, 0.5), "present", "Not worth deploying yet: ",
-     ("yet: no clear gain over the present prompt, +0.", "), at 3 calls")),
-    ((0.7, 0.4, 0.4, 0.5), "present", "Not worth deploying: the learned prompt is worse than",
-     (" the present prompt",)),
-    ((0.5, 0.8, 0.4, 0.5), "concat", "Not worth deploying yet: ",
-     ("). The concat prompt gains +0.",)),
-    ((0.5, 0.8, 0.4, 0.3), "concat", "Not worth deploying: ",
-     ("is worse than the present prompt, -0.",)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("levels", "deploy", "start", "message"), table(__file__, "not_worth_deploying")
+)
 def test_what_is_not_worth_deploying_is_told_from_what_is(
-    levels: tuple[float, ...], deploy: str, start: str, message: tuple[str, ...]
+    levels: list[float], deploy: str, start: str, message: list[str]
 ) -> None:
     made = judged(*levels)
     assert made.worth is False and made.deploy == deploy

@@ -241,54 +241,19 @@ def example(target: str | None = None) -> Example:
     return Example("e1", "question", target)
 
 
-VERDICTS: list[tuple[Any, str, str, str, float]] = [
-    (Exact(), "Paris", " Paris\n", "equals", 1.0),
-    (Exact(), "Paris", "paris", "upper and lower case", 0.0),
-    (Exact(), "Paris", "It is Paris.", "nothing more", 0.0),
-    (Exact(), "Paris", "Rome", "'Rome'; exactly 'Paris' was expected", 0.0),
-    (Normalised(), "The Eiffel Tower", "eiffel tower!", "", 1.0),
-    (Normalised(), "Café", "cafe\u0301", "", 1.0),
-    (Normalised(), "twenty-one", "twenty one", "", 0.0),
-    (Normalised(), "Eiffel", "the Eiffel tower", "", 0.0),
-    (Normalised(), "The", "The", "", 1.0),
-    (Normalised(), "The", "A", "", 0.0),
-    (Contains(), "New  York", "in new york, I think", "", 1.0),
-    (Contains(ignore_case=False), "New York", "in new york", "", 0.0),
-    (Contains(text="sorry"), "", "I am Sorry", "", 1.0),
-    (Contains(), "x", "y", "does not contain 'x'", 0.0),
-    *((Numeric(), target, output, "", 1.0) for target, output in (
-        ("12.5", "so 3 and then 12.5."), ("1,234", "about 1234"), ("1234", "$1,234.00 in all"),
-        ("-3", "x = -3"), ("-3", "x = \u22123"), ("0.001", "1e-3"), ("0.5", ".5"),
-    )),
-    *((Numeric(), target, output, "", 0.0) for target, output in (
-        ("3", "3 or 4"), ("3", "none"), ("100", "101"), ("7", "v2.7"), ("1", "1e999"),
-    )),
-    (Numeric(tolerance=1), "100", "101", "", 1.0),
-    (Numeric(relative=0.01), "100", "101", "", 1.0),
-    (Numeric(relative=0.001), "100", "101", "", 0.0),
-    (TokenF1(), "the red house", "A red house.", "", 1.0),
-    (TokenF1(), "the", "a", "", 1.0),
-    (TokenF1(), "red", "blue", "", 0.0),
-    *((ValidJson(), "", output, "", 1.0) for output in ('{"a": 1}', "[1, 2]")),
-    *((ValidJson(), "", output, "", 0.0) for output in (
-        "{'a': 1}", '{"a": NaN}', "[" * 100_000, '```json\n{"a": 1}\n```',
-    )),
-    *((ValidJson(fenced=True), "", o, "", 1.0) for o in ('```json\n{"a": 1}\n```', '{"a": 1}')),
-    (ValidJson(keys=("a", "b")), "", '{"a": 1}', "", 0.0),
-    (ValidJson(keys=("a",)), "", '{"a": 1}', "", 1.0),
-    (ValidJson(keys=("a",)), "", '["a"]', "", 0.0),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("reward", "target", "output", "feedback", "value"), VERDICTS)
+@pytest.mark.parametrize(
+    ("reward", "target", "output", "feedback", "value"), table(__file__, "verdicts")
+)
 def test_values_and_what_is_said(
     reward: Any, target: str, output: str, feedback: str, value: float
 ) -> None:
-    score = reward(example(target or None), output)
+    made: Any = make_reward(reward, Path())
+    score = made(example(target or None), output)
     assert score.value == value and feedback in score.feedback
 
 
 def test_a_target_without_a_number_and_the_words_that_differ() -> None:
+    assert ValidJson()(example(), "[" * 100_000).value == 0.0
     with pytest.raises(RewardError, match="'many' of example e1 holds no number"):
         Numeric()(example("many"), "3")
     score = TokenF1()(example("big red house"), "red house on a hill")

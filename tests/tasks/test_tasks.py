@@ -45,56 +45,6 @@ REAL = {
     "pupa": [111, 111, 147],
 }
 each = pytest.mark.parametrize("name", REAL)
-# Changes of a good row, or a line, and what is said of it.
-FAULTS: dict[str, list[tuple[dict[str, object] | str, str]]] = {
-    "aime": [
-        ({"answer": "1000"}, "the answer '1000' is not an integer from 0 to 999"),
-        ({"answer": None}, "'answer': Input should be a valid string or Input should be a valid i"),
-        *(({"answer": ...}, "the field 'answer': Field required"), ("[1]", "expected a JSON obj")),
-    ],
-    "hotpotqa": [
-        ({"answer": None}, "the field 'answer': Input should be a valid string"),
-        ({"question": " "}, "the field 'question' is empty"),
-        *(({"gold_titles": titles}, "'gold_titles': ") for titles in ([], [1], "Oak")),
-        ({"gold_titles": [" "]}, "'gold_titles' is empty"),
-        *(
-            ({"supporting_facts": f}, "'supporting_facts': ")
-            for f in (["Oak"], [["Oak", "0"]], ...)
-        ),
-        ({"supporting_facts": [["Oak", True]]}, "'supporting_facts': Input should be a valid int"),
-    ],
-    "hover": [
-        ({"claim": 7}, "the field 'claim': Input should be a valid string"),
-        ({"claim": " "}, "the field 'claim' is empty"),
-        ({"label": "perhaps"}, "the label 'perhaps' is neither SUPPORTED nor"),
-        ({"gold_titles": []}, "gold_titles names no gold pages"),
-        *(({"gold_titles": titles}, "'gold_titles': ") for titles in ("Mill", ["M", 3])),
-        ({"gold_titles": None, "supporting_facts": []}, "supporting_facts names no gold pages"),
-    ],
-    "ifbench": [
-        ({"kwargs": None}, "the field 'kwargs': Input should be a valid list"),
-        ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": [None]}, "valid dictionary"),
-        ({"instruction_id_list": ["a"], "kwargs": []}, "1 constraints in instruction_id_list"),
-        ({"instruction_id_list": [], "kwargs": []}, "0 constraints"),
-        ({"instruction_id_list": ["a"], "kwargs": [{}]}, "unknown instruction id"),
-        ({"instruction_id_list": ["count:numbers"], "kwargs": [{}]}, "'N': Field required"),
-        ({"prompt": " "}, "the field 'prompt' is empty"),
-    ],
-    "livebench_math": [
-        ({"question": " "}, "the field 'question' is empty"),
-        ({"subtask": "poetry"}, "unknown subtask 'poetry'"),
-        ({"subtask": "smc", "ground_truth": "F"}, "of a smc row must be one letter"),
-        ({"subtask": "aime_i", "ground_truth": "7"}, "must be three digits"),
-        ({"subtask": "imo", "ground_truth": "1;2"}, "must be a list"),
-        ({"subtask": "amps_hard", "ground_truth": ""}, "must be LaTeX"),
-    ],
-    "pupa": [
-        ('{"id": "SECRET', "cannot be read"),
-        *(('"SECRET"', "cannot be read"), ('{"SECRET": 1, "SECRET": 2}', "cannot be read")),
-        ({"target_response": ["SECRET"]}, "'target_response': Input should be a valid string"),
-        ({"user_query": "SECRET", "target_response": " "}, "'target_response' is empty"),
-    ],
-}
 
 
 @pytest.fixture
@@ -159,16 +109,13 @@ def test_the_real_data_can_be_read(name: str) -> None:
     assert [len(part) for _, part in dataset.items()] == REAL[name]
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "error"), [(name, *fault) for name, all_ in FAULTS.items() for fault in all_]
-)
-def test_a_faulty_row_is_named(
-    name: str, folder: Path, change: dict[str, object] | str, error: str
-) -> None:
+@pytest.mark.parametrize(("name", "change", "error"), table(__file__, "faulty_rows"))
+def test_a_faulty_row_is_named(name: str, folder: Path, change: str, error: str) -> None:
     good = (folder / "val.jsonl").read_text("utf-8").splitlines()[0]
-    bad = change
-    if isinstance(bad, dict):
-        bad = json.dumps({k: v for k, v in {**json.loads(good), **bad}.items() if v is not ...})
+    bad = change.removeprefix("LINE ")
+    if bad == change:
+        row = json.loads(good) | json.loads(change)
+        bad = json.dumps({k: v for k, v in row.items() if v != "(missing)"})
     (folder / "val.jsonl").write_text(f"{good}\n{bad}\n", "utf-8")
     with pytest.raises(DataError) as caught:
         load_task(name, folder)
@@ -216,11 +163,7 @@ def test_the_command_trains_on_it(site: Path) -> None:
     assert json.loads(done.out)
 
 
-@pytest.mark.parametrize(("line", "message"), [
-    ("other = no_such_package:load", "cannot be loaded: ModuleNotFoundError"),
-    ("other = json:dumps", "returned str"),
-    ("orders = orders:Order", "several packages offer a task 'orders'"),
-])  # fmt: skip
+@pytest.mark.parametrize(("line", "message"), table(__file__, "faulty_offers"))
 def test_a_faulty_offer_is_named(site: Path, line: str, message: str) -> None:
     offer(site, line, "other_package")
     with pytest.raises(TaskError, match=message):
@@ -372,20 +315,7 @@ def test_labels_in_many_dresses(reply: str) -> None:
 BODY = "  one\n    two\n\nResponse: not a label\n**bold**"
 
 
-@pytest.mark.parametrize(("text", "cut", "expected"), [
-    ("Paris", False, {"answer": "Paris"}),
-    ("Paris", False, {"answer": "", "city": ""}),
-    ('{"other": 1}', False, {"answer": '{"other": 1}'}),
-    ('{"answer": null}', False, {"answer": ""}),
-    ('{"answer": 42, "titles": ["A", "Ä"]}', False, {"answer": "42", "titles": '["A", "Ä"]'}),
-    ("reasoning: so Paris", False, {"answer": "so Paris"}),
-    ("reasoning: so Par", True, {"answer": ""}),
-    ("answer: Par", True, {"answer": "Par"}),
-    ("answer: **Paris**", False, {"answer": "**Paris**"}),
-    ("**Final Answer:** A\nmy-q: Q {x}", False, {"final_answer": "A", "my_q": "Q {x}"}),
-    ("my q: Q", False, {"final_answer": "", "my_q": "Q"}),
-    (f"reasoning: r\nresponse:\n{BODY}\n", False, {"response": BODY}),
-])  # fmt: skip
+@pytest.mark.parametrize(("text", "cut", "expected"), table(__file__, "replies"))
 def test_what_a_reply_gives(text: str, cut: bool, expected: dict[str, str]) -> None:
     read = read_outputs(text, tuple(expected), cut)
     assert read == {"reasoning": read["reasoning"], **expected}

@@ -80,10 +80,6 @@ def transport_to(
     return made(spec, access, timeout)
 
 
-class _TooLarge(Exception):
-    """More bytes came than a reply may have."""
-
-
 class HttpTransport:
     """Sends with the key in the header."""
 
@@ -110,7 +106,7 @@ class HttpTransport:
 
         async def exchange() -> tuple[int, bytes, Mapping[str, str]]:
             async with await self._begin(method, url, data) as response:
-                return response.status, await self._body(response), response.headers
+                return response.status, await self._body(response, where), response.headers
 
         return await self._guarded(where, exchange())
 
@@ -124,18 +120,12 @@ class HttpTransport:
             # request on it may have been read, so it fails, and later ones have their own.
             self._apart = self._apart or error.incident is Incident.DROPPED
             raise
-        left = self._most_bytes
-
-        async def next_piece() -> bytes:
-            nonlocal left
-            piece = await begun.content.readany()
-            left -= len(piece)
-            if left < 0:
-                raise _TooLarge
-            return piece
 
         async def pieces() -> AsyncGenerator[bytes, None]:
-            while piece := await self._guarded(where, next_piece()):
+            left = self._most_bytes
+            while piece := await self._guarded(where, begun.content.readany()):
+                if (left := left - len(piece)) < 0:
+                    raise self._too_large(where)
                 yield piece
 
         def close() -> None:  # hangs up where the reply is not over
@@ -173,9 +163,6 @@ class HttpTransport:
         """What the work comes to; what breaks on the way becomes an LMError."""
         try:
             return await work
-        except _TooLarge:
-            kind = Incident.MALFORMED_BODY
-            detail = f"it is larger than max_reply_mb, {self._most_bytes / 1e6:g} MB"
         except aiohttp.ConnectionTimeoutError:
             kind, detail = Incident.REFUSED_CONNECTION, "no connection within its time"
         except TimeoutError:
@@ -189,7 +176,11 @@ class HttpTransport:
         # Raised out here so that the library's error, which knows our headers, is not its context.
         raise fault_of(kind, where, detail)
 
-    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+    def _too_large(self, where: ModelAddress) -> LMError:
+        detail = f"it is larger than max_reply_mb, {self._most_bytes / 1e6:g} MB"
+        return fault_of(Incident.MALFORMED_BODY, where, detail)
+
+    async def _body(self, response: aiohttp.ClientResponse, where: ModelAddress) -> bytes:
         """The body, counted while it arrives; nothing beyond its limit is read."""
         whole = response.status == 200
         most = self._most_bytes if whole else _MOST_ERROR_BYTES
@@ -200,7 +191,7 @@ class HttpTransport:
             if most < 0:
                 response.close()
                 if whole:
-                    raise _TooLarge
+                    raise self._too_large(where)
                 return b"".join(parts)[:most]
         return b"".join(parts)
 

@@ -7,16 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from promptcodebook.base.text import shell
 from promptcodebook.data import Dataset
-from promptcodebook.errors import (
-    PcoError,
-    TaskError,
-    did_you_mean,
-    entry_point,
-    message_of,
-    registered,
-)
+from promptcodebook.errors import TaskError, plug_in, registered
 from promptcodebook.lm.structured import Ask
 from promptcodebook.types import Check, Example, Program, Reward
 
@@ -75,26 +67,11 @@ def load_task(name: str, data_dir: Path | None = None) -> Task:
     """A ready-made task with its data, from `data_dir`, else from $PCO_DATA, else as it ships.
     Raises TaskError for an unknown name, for a package that cannot be loaded or that offers no
     Task, and for data that is not there (it says which file)."""
-    entry = entry_point(GROUP, name, TaskError, "a task ")
-    if entry is None:
-        known = task_names()
-        raise TaskError(
-            f"unknown task {name!r}{did_you_mean(name, known)}",
-            hint=f"ready-made tasks: {', '.join(known)}; or your own data under [data]",
-        )
-    try:
-        load = entry.load()
-    except PcoError:
-        raise
-    except Exception as error:
-        raise TaskError(
-            f"the task {name!r} ({entry.value}) cannot be loaded: "
-            f"{type(error).__name__}: {message_of(error)}",
-            hint=f"python -c {shell(f'import {entry.module}')}",
-        ) from error
+    ready = "ready-made tasks: {}; or your own data under [data]"
+    load = plug_in(GROUP, name, "task", fault=TaskError, hint=ready)
     named = os.environ.get("PCO_DATA")
     task: object = load(data_dir or (Path(named) if named else None))
     if not isinstance(task, Task):
-        message = f"{entry.value}, which offers the task {name!r}, returned {type(task).__name__}"
+        message = f"what a package offers as the task {name!r} returned {type(task).__name__}"
         raise TaskError(message, hint="it must return a promptcodebook.tasks.Task")
     return task
