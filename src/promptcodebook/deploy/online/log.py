@@ -372,6 +372,7 @@ _TRAFFIC = (
 )
 _MEASURES = {
     "reward": ("f.reward", f"f.reward IS NOT NULL AND NOT ({_FAILED})"),
+    "answered": ("CASE WHEN f.reward IS NULL THEN 0.0 ELSE 1.0 END", f"NOT ({_FAILED})"),
     "failed": (f"CASE WHEN {_FAILED} THEN 1.0 ELSE 0.0 END", "1 = 1"),
     "seconds": ("s.seconds", f"NOT ({_FAILED})"),
     "tokens": ("s.tokens", f"s.tokens IS NOT NULL AND NOT ({_FAILED})"),
@@ -380,7 +381,7 @@ _MEASURES = {
 _SPREAD = (
     "SELECT version, caller, round(60 * x - 0.5), count(*), sum(x) FROM ("
     "SELECT s.version, s.caller, CASE WHEN {value} > ? THEN 1.0 ELSE {value} / ? END AS x "
-    f"FROM served s LEFT {_LAST} AND s.time < ? AND s.arm NOT IN ('named', 'prompt') AND {{only}}"
+    f"FROM served s LEFT {_LAST} AND s.time < ? AND s.arm IN ({{arms}}) AND {{only}}"
     ") AS each_one GROUP BY 1, 2, 3"
 )
 
@@ -451,12 +452,18 @@ class ServedLog(Recorder, ABC):
         return [Traffic(*row) for row in self._rows(_TRAFFIC, (ref, since))]
 
     def spread(
-        self, name: str, ref: str, since: float, until: float = math.inf, full: float = 1.0
+        self,
+        name: str,
+        ref: str,
+        since: float,
+        until: float = math.inf,
+        full: float = 1.0,
+        arms: Sequence[Arm] = ("", "explored", "canary"),
     ) -> dict[tuple[str, str], ValueCounts]:
-        """Values of a measure by version and caller, `full` counted as 1. Requests that ask for a
-        version by hash and those that no user saw are left out."""
+        """Values of a measure by version and caller, `full` counted as 1. By default requests that
+        ask for a version by hash and those that no user saw are left out."""
         value, only = _MEASURES[name]
-        sql = _SPREAD.format(value=value, only=only)
+        sql = _SPREAD.format(value=value, only=only, arms=", ".join(f"'{arm}'" for arm in arms))
         found = dict[tuple[str, str], list[tuple[int, int, float]]]()
         for version, caller, knot, count, total in self._rows(sql, (full, full, ref, since, until)):
             found.setdefault((version, caller), []).append((int(knot), count, total))
