@@ -140,9 +140,9 @@ def counted(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 def candidates(
     job: Job, canary: np.ndarray, control: np.ndarray, among: np.ndarray | None = None
 ) -> Iterator[int]:
-    """The moments (of these) at which a decision is possible at all. Both ends of a difference exclude a
-    margin only if at each single mean the arms' capitals are together large enough: seven means
-    near that of both arms leave few moments."""
+    """The moments (of these) at which a decision is possible at all. Both ends of a difference
+    exclude a margin only if at each single mean the arms' capitals are together large enough: seven
+    means near that of both arms leave few moments."""
     need = math.log(1 / GUARD_ALPHA if job.guard else 2 / REWARD_ALPHA)
     shift = round(ALLOWED * MEANS) if job.guard else 0
     used = np.flatnonzero(canary[:, -1] + control[:, -1])
