@@ -22,7 +22,7 @@ arms. Nothing of this holds a roll back up: users whom a canary angers do compla
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -60,6 +60,17 @@ def most_of_one(counts: Iterable[float], key_share: float = KEY_SHARE) -> float:
     return min(first, max(others[0], sum(others) * key_share / (1 - key_share)))
 
 
+def by_key(
+    found: Mapping[tuple[str, str], ValueCounts], versions: Collection[str] | None = None
+) -> ByKey:
+    """What `ServedLog.spread` found, of these or all versions together."""
+    whole: dict[str, ValueCounts] = {}
+    for (version, caller), tally in found.items():
+        if versions is None or version in versions:
+            whole[caller] = whole.get(caller, ValueCounts()) + tally
+    return whole
+
+
 def fair(tallies: ByKey, key_share: float = KEY_SHARE) -> ValueCounts:
     """The sum of what keys gave, the largest one scaled down to its share."""
     if not tallies:
@@ -88,11 +99,11 @@ def decide_without_one(
 
         pairs = {name: fair_pair(arms) for name, arms in guards.items()}
         arms = fair_pair(rewards)
-        silent = (
+        ours, theirs = (
             each.n if not each.mean else arm.n / each.mean - arm.n
             for arm, each in zip(arms, fair_pair(answered), strict=True)
         )
-        return decide(*arms, pairs, margin, (next(silent), next(silent)))
+        return decide(*arms, pairs, margin, (ours, theirs))
 
     whole, given = without(None), Counter[str]()
     for arm in (arm for arms in (rewards, *guards.values()) for arm in arms):
@@ -134,10 +145,10 @@ def decide(
 ) -> Decision:
     """On the rewards of both arms and, by guard, a tally of the canary and one of the control;
     `silent` are each arm's requests without feedback. Promotes where the gain is above `margin`,
-    whoever answers; rolls back where it is below 0 and below `margin`, or where a guard shows harm.
-    Over a canary's whole life, at any number of looks, that is wrong in
-    at most 5 % of cases. A failed request has no reward. Raises ConfigError for a margin outside -1
-    to 1."""
+    and does not come from who answers; rolls back where it is below 0 and below `margin`, or where
+    a guard shows harm. Over a canary's whole life, at any number of looks, that is wrong in at most
+    5 % of cases. A failed request has no reward. Raises ConfigError for a margin outside -1 to
+    1."""
     if not -1 < margin < 1:
         raise ConfigError(
             f"a margin of {margin:g} is no difference of two rewards",
@@ -158,17 +169,17 @@ def decide(
     elif low > margin:
         gain = f"its gain in reward is {low:+.3f} or more"
         claim = f"{gain}, above the margin of {margin:g}"
-        if _worst_gain(canary, control, silent) > margin:
+        worst = canary + ValueCounts.share(0.0, silent[0])
+        best = control + ValueCounts.share(silent[1], silent[1])
+        # No assumption is needed if it is a gain though all who are silent count against it.
+        if difference(worst, best, REWARD_ALPHA)[0] > margin:
             action, why = "promote", f"{claim}, whatever those would say who gave no feedback"
-        elif doubt := _doubt(canary, control, silent, margin):
+        elif doubt := _doubt((canary, control), silent, margin):
             why = f"among those who answer {gain}, but {doubt}"
         else:
             action, why = "promote", claim
             if factor > 1:
-                why += (
-                    ", unless content users of one version are "
-                    f"{factor:.2f} times as likely to answer"
-                )
+                why += f", {unless(factor, 'one version')}"
     else:
         why = f"the gain may be anything from {low:+.3f} to {high:+.3f}"
     means = canary.mean, control.mean
@@ -178,18 +189,11 @@ def decide(
     return Decision(action, why, margin, low, high, rewards, means, harm, (share, other), factor)
 
 
-def _worst_gain(canary: ValueCounts, control: ValueCounts, silent: tuple[float, float]) -> float:
-    """The lower end of the gain if all requests without feedback count against the canary."""
-    worst, best = ValueCounts.share(0.0, silent[0]), ValueCounts.share(silent[1], silent[1])
-    return difference(canary + worst, control + best, REWARD_ALPHA)[0]
-
-
 def _doubt(
-    canary: ValueCounts, control: ValueCounts, silent: tuple[float, float], margin: float
+    arms: tuple[ValueCounts, ValueCounts], silent: tuple[float, float], margin: float
 ) -> str:
     """Why a gain among those who answer may be none among all requests; '' if it is one. A margin
     m counts as m more for each piece of feedback of the control, or -m more for the canary's."""
-    arms = canary, control
     requests = [arm.n + quiet for arm, quiet in zip(arms, silent, strict=True)]
     share = requests[0] / sum(requests)
 
@@ -204,7 +208,7 @@ def _doubt(
         )
         return rate_ratio(ours, theirs, share, ANSWER_ALPHA)
 
-    less, most = rate_ratio(canary.n, control.n, share, ANSWER_ALPHA)
+    less, most = rate_ratio(arms[0].n, arms[1].n, share, ANSWER_ALPHA)
     if not 1 / ALIKE < less <= most < ALIKE:
         got = f"{shares([arm.n for arm in arms])} got feedback"
         if less > 1 or most < 1:
@@ -218,6 +222,10 @@ def _doubt(
     if ratio(complaints, granted[::-1])[1] >= 1:
         return f"not clearly less is complained of: {shares(complaints)}"
     return ""
+
+
+def unless(factor: float, where: str) -> str:
+    return f"unless content users of {where} are {factor:.2f} times as likely to answer"
 
 
 def _harm_text(name: str, least: float) -> str:

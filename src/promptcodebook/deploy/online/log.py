@@ -370,9 +370,12 @@ _TRAFFIC = (
     "sum(CASE WHEN s.arm = 'explored' THEN 1 ELSE 0 END), "
     f"count(f.reward), coalesce(sum(f.reward), 0) FROM served s LEFT {_LAST} GROUP BY 1"
 )
+_ANSWERED = "CASE WHEN f.reward IS NULL THEN 0.0 ELSE 1.0 END"
 _MEASURES = {
     "reward": ("f.reward", f"f.reward IS NOT NULL AND NOT ({_FAILED})"),
-    "answered": ("CASE WHEN f.reward IS NULL THEN 0.0 ELSE 1.0 END", f"NOT ({_FAILED})"),
+    "answered": (_ANSWERED, f"NOT ({_FAILED})"),
+    "answered, explored": (_ANSWERED, f"NOT ({_FAILED}) AND s.arm = 'explored'"),
+    "answered, not explored": (_ANSWERED, f"NOT ({_FAILED}) AND s.arm <> 'explored'"),
     "failed": (f"CASE WHEN {_FAILED} THEN 1.0 ELSE 0.0 END", "1 = 1"),
     "seconds": ("s.seconds", f"NOT ({_FAILED})"),
     "tokens": ("s.tokens", f"s.tokens IS NOT NULL AND NOT ({_FAILED})"),
@@ -381,7 +384,7 @@ _MEASURES = {
 _SPREAD = (
     "SELECT version, caller, round(60 * x - 0.5), count(*), sum(x) FROM ("
     "SELECT s.version, s.caller, CASE WHEN {value} > ? THEN 1.0 ELSE {value} / ? END AS x "
-    f"FROM served s LEFT {_LAST} AND s.time < ? AND s.arm IN ({{arms}}) AND {{only}}"
+    f"FROM served s LEFT {_LAST} AND s.time < ? AND s.arm NOT IN ('named', 'prompt') AND {{only}}"
     ") AS each_one GROUP BY 1, 2, 3"
 )
 
@@ -452,18 +455,12 @@ class ServedLog(Recorder, ABC):
         return [Traffic(*row) for row in self._rows(_TRAFFIC, (ref, since))]
 
     def spread(
-        self,
-        name: str,
-        ref: str,
-        since: float,
-        until: float = math.inf,
-        full: float = 1.0,
-        arms: Sequence[Arm] = ("", "explored", "canary"),
+        self, name: str, ref: str, since: float, until: float = math.inf, full: float = 1.0
     ) -> dict[tuple[str, str], ValueCounts]:
-        """Values of a measure by version and caller, `full` counted as 1. By default requests that
-        ask for a version by hash and those that no user saw are left out."""
+        """Values of a measure by version and caller, `full` counted as 1. Requests that ask for a
+        version by hash and those that no user saw are left out."""
         value, only = _MEASURES[name]
-        sql = _SPREAD.format(value=value, only=only, arms=", ".join(f"'{arm}'" for arm in arms))
+        sql = _SPREAD.format(value=value, only=only)
         found = dict[tuple[str, str], list[tuple[int, int, float]]]()
         for version, caller, knot, count, total in self._rows(sql, (full, full, ref, since, until)):
             found.setdefault((version, caller), []).append((int(knot), count, total))
