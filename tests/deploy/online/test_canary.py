@@ -582,8 +582,8 @@ def test_a_gain_of_those_who_answer_more_is_not_promoted_and_harm_is_rolled_back
 
 def test_one_key_that_never_answers_holds_no_canary_up(logging_of: Logging) -> None:
     """It asks a version more than all others together, and counts for a tenth."""
-    rows = partly(((28, 4), (14, 18)), 2400)
-    quiet = partly(((0, 0), (0, 0)), 4000, ["x"])[:4000]
+    rows = partly(((28, 4), (14, 18)), 9_600)
+    quiet = partly(((0, 0), (0, 0)), 9_600, ["x"])[:9_600]
     moved = [replace(e, served=replace(e.served, id=f"req-{n:024d}")) for n, e in enumerate(quiet)]
     assert judge(logging_of(rows), CANARY).action == "promote"
     decision = judge(logging_of([*rows, *moved]), CANARY)

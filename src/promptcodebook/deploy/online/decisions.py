@@ -225,7 +225,7 @@ def _doubt(
 
 
 def unless(factor: float, where: str) -> str:
-    return f"unless content users of {where} are {factor:.2f} times as likely to answer"
+    return f"unless content users of {where} are {min(factor, 100):.3g} times as likely to answer"
 
 
 def _harm_text(name: str, least: float) -> str:

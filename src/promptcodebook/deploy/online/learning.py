@@ -145,6 +145,7 @@ class Learned:
 
     def as_json(self) -> dict[str, Any]:
         worth: dict[str, Any] = {**asdict(self.worth), "known": self.worth.known}
+        worth["answered"] = self.worth.answered and [*self.worth.answered]
         if not self.worth.requests:
             worth |= dict.fromkeys(("new", "today", "gain"))
         counts = {"logged": self.logged, "training": self.training}
@@ -325,11 +326,8 @@ def learn(
         for each in kept[split:]
         if changed[each.served.version].isdisjoint(("generator", *map(str, each.served.route)))
     ]
-    worth, before, file = estimate(file, early, held), file.parameters, rewritten or file
-    if answered is not None and all(each.n for each in answered):
-        (n, share), (m, other) = ((each.n, each.mean or 0.0) for each in answered)
-        low, high = rate_ratio(n * share, m * other, n / (n + m))
-        worth = replace(worth, answered=(share, other), unequal=low > 1 or high < 1)
+    worth = estimate(file, early, held, answered)
+    before, file = file.parameters, rewritten or file
     ranking, training, new = refit(file, trained, kept, half_life, versions)
     uses = Counter(k for each in kept for k in each.served.route)
     codebook = tuple(
@@ -372,9 +370,14 @@ def refit(
     return replace(ranking, images=today.images), len(known) - len(recent), len(recent)
 
 
-def estimate(file: PolicyFile, ranking: Ranking, held: Sequence[Logged]) -> Worth:
+def estimate(
+    file: PolicyFile,
+    ranking: Ranking,
+    held: Sequence[Logged],
+    answered: tuple[ValueCounts, ValueCounts] | None = None,
+) -> Worth:
     """What the routes of a ranking are worth, and those of the file's router, by requests that the
-    ranking was not fitted to; by none it may be anything."""
+    ranking was not fitted to; by none it may be anything. `answered` as for `learn`."""
     if not held:
         some = Interval(0.5, 0.0, 1.0, 0)
         return Worth(some, some, Interval(0.0, -1.0, 1.0, 0), 0, 0, 0.0)
@@ -398,7 +401,7 @@ def estimate(file: PolicyFile, ranking: Ranking, held: Sequence[Logged]) -> Wort
     usual = math.fsum(theirs) / max(1, len(apart))
     least = usual + gain.low * len(held) / max(1, len(apart))
     m, n = (min(max(mean, 1 / MEANS), 1 - 1 / MEANS) for mean in (least, usual))
-    return Worth(
+    worth = Worth(
         mean_interval([*both, *ours]),
         mean_interval([*both, *theirs]),
         gain,
@@ -407,6 +410,11 @@ def estimate(file: PolicyFile, ranking: Ranking, held: Sequence[Logged]) -> Wort
         effective,
         m * (1 - n) / ((1 - m) * n),
     )
+    if answered is None or not all(each.n for each in answered):
+        return worth
+    (n, share), (m, other) = ((each.n, each.mean or 0.0) for each in answered)
+    low, high = rate_ratio(n * share, m * other, n / (n + m))
+    return replace(worth, answered=(share, other), unequal=low > 1 or high < 1)
 
 
 def _terms(rows: Sequence[_Row], side: int) -> tuple[list[float], float]:
