@@ -132,7 +132,7 @@ class Decision:
     rewards: tuple[int, int]
     means: tuple[float | None, float | None]
     harm: Mapping[str, float]
-    answered: tuple[float | None, float | None]
+    answered: tuple[float, float]
     factor: float
 
 
@@ -183,9 +183,7 @@ def decide(
     else:
         why = f"the gain may be anything from {low:+.3f} to {high:+.3f}"
     means = canary.mean, control.mean
-    share, other = (
-        n / (n + quiet) if n + quiet else None for n, quiet in zip(rewards, silent, strict=True)
-    )
+    share, other = (n / max(1, n + quiet) for n, quiet in zip(rewards, silent, strict=True))
     return Decision(action, why, margin, low, high, rewards, means, harm, (share, other), factor)
 
 
@@ -210,10 +208,9 @@ def _doubt(
 
     less, most = rate_ratio(arms[0].n, arms[1].n, share, ANSWER_ALPHA)
     if not 1 / ALIKE < less <= most < ALIKE:
-        got = f"{shares([arm.n for arm in arms])} got feedback"
-        if less > 1 or most < 1:
-            return f"the versions get it unequally often: {got}"
-        return f"it is too early to say that both get feedback equally often: {got}"
+        early = "it is too early to say that both get feedback equally often"
+        why = "the versions get it unequally often" if less > 1 or most < 1 else early
+        return f"{why}: {shares([arm.n for arm in arms])} got feedback"
     granted = max(0.0, -margin), max(0.0, margin)
     praise = [arm.n * (arm.mean or 0.0) for arm in arms]
     if ratio(praise, granted)[0] <= 1:
