@@ -58,7 +58,7 @@ class Worth:
     Routes differ in `differing` of them; `effective` is the effective sample size of those that
     were served their new route. A gain is one unless content users of these are `factor` times as
     likely to answer. `answered` is the share with feedback of explored requests and of the others,
-    None where not counted; are they clearly `unequal`, no gain is claimed."""
+    none where not counted; are they clearly `unequal`, no gain is claimed."""
 
     new: Interval
     today: Interval
@@ -67,7 +67,7 @@ class Worth:
     differing: int
     effective: float
     factor: float = 1.0
-    answered: tuple[float, float] | None = None
+    answered: Sequence[float] = ()
     unequal: bool = False
 
     @property
@@ -86,7 +86,7 @@ class Worth:
         if not self.differing:
             return f"it routes all of {held} as today's version does"
         tried = f"{self.effective:.1f} effective requests"
-        if self.unequal and self.answered is not None:
+        if self.unequal:
             explored, others = self.answered
             return (
                 f"no gain is claimed: {explored:.1%} of explored requests got feedback and "
@@ -145,7 +145,6 @@ class Learned:
 
     def as_json(self) -> dict[str, Any]:
         worth: dict[str, Any] = {**asdict(self.worth), "known": self.worth.known}
-        worth["answered"] = self.worth.answered and [*self.worth.answered]
         if not self.worth.requests:
             worth |= dict.fromkeys(("new", "today", "gain"))
         counts = {"logged": self.logged, "training": self.training}
@@ -414,7 +413,7 @@ def estimate(
         return worth
     (n, share), (m, other) = ((each.n, each.mean or 0.0) for each in answered)
     low, high = rate_ratio(n * share, m * other, n / (n + m))
-    return replace(worth, answered=(share, other), unequal=low > 1 or high < 1)
+    return replace(worth, answered=[share, other], unequal=low > 1 or high < 1)
 
 
 def _terms(rows: Sequence[_Row], side: int) -> tuple[list[float], float]:

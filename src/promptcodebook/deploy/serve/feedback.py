@@ -89,7 +89,7 @@ class Online:
         feedback = figure(lambda d: d.rewards[0])
         metrics.gauge("pco_canary_feedback", "Feedback that a canary is judged by.", feedback)
         for arm, name in enumerate(("canary", "control")):
-            share = figure(lambda d, arm=arm: d.answered[arm] or 0.0)
+            share = figure(lambda d, arm=arm: d.answered[arm])
             metrics.gauge(f"pco_{name}_answered", "Share of its requests with feedback.", share)
 
     async def answer(
