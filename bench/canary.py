@@ -31,7 +31,21 @@ way. That was without `decide_without_one`. With it, harm of 0.1 in 0/1 rewards 
 after 2,250 feedbacks of ten equal keys in the median, 3,500 where one of ten gives half, and 3,750
 of two keys; without it after 1,500 (20 worlds, a look at every 250th feedback).
 
-    python -m bench.canary          (PCO_BENCH_WORLDS=200 for a quick look)
+Feedback that is given unequally: both versions earn the same mean of 0.5, 0.7 or 0.9, and users
+answer at 10 %, but at 20 % where they are content with the canary (praise), or not content with
+today's version (complaint), or both. 2,000 worlds a cell of up to 5,000 feedbacks. A canary counts
+as promoted though it may have been rolled back before. Goals, fixed before the first run:
+
+- In each cell at most 5 % of canaries are promoted. Of both at a mean of 0.5 the shares of requests
+  with feedback are equal, and no data can tell it from a gain: it has no goal, and the figure says
+  what factor the promotion states. There the true one is 4.
+- Where all users answer at 10 %, and the canary earns 0.8 instead of 0.7: of 2,000 worlds at least
+  0.8 times as many are promoted as without the tests of who answers, by 20,000 feedbacks at either
+  traffic, and by 5,000 at 50 %. By 5,000 at 10 % it is for reading: on paper more praise at 10 %
+  traffic takes about four times the feedback of a gain among answers.
+
+    python -m bench.canary          (PCO_BENCH_WORLDS=200: a quick look)
+    PCO_BENCH_UNEQUAL=1 python -m bench.canary      (unequal feedback alone)
 """
 
 import math
@@ -47,7 +61,9 @@ import numpy as np
 from bench.figures import Figure, shown
 from promptcodebook.base.randomness import keyed_int
 from promptcodebook.deploy.online.decisions import (
+    ALIKE,
     ALLOWED,
+    ANSWER_ALPHA,
     FULL,
     GUARD_ALPHA,
     REWARD_ALPHA,
@@ -67,6 +83,14 @@ MEDIAN_GOAL, MOST_GOAL, MEDIAN_TIMES, MOST_TIMES, RIGHT = 4_000, 7_000, 3.5, 2.5
 BLOCK = 1_000
 LOOK = 250
 KEYS = {"no key": (1,), "10 keys": (1,) * 10, "one of half": (9, *(1,) * 9), "2 keys": (1, 1)}
+ANSWERS = {
+    "praise": ((0.2, 0.1), (0.1, 0.1)),
+    "complaint": ((0.1, 0.1), (0.1, 0.2)),
+    "both": ((0.2, 0.1), (0.1, 0.2)),
+    "equally": ((0.1, 0.1), (0.1, 0.1)),
+}
+"""How likely users of the canary and of today's version answer if they are content, and if not."""
+LEVELS, POWER = (0.5, 0.7, 0.9), 0.8
 STREAMS, SPANS = 40, (50, 200, 1_000, 5_000)
 
 
@@ -79,6 +103,7 @@ class Job:
     gain: float = 0.0
     drifting: bool = False
     horizon: int = NULL_HORIZON
+    mean: float = MEAN
 
     @property
     def guard(self) -> str:
@@ -112,10 +137,12 @@ def counted(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     return counts
 
 
-def candidates(job: Job, canary: np.ndarray, control: np.ndarray) -> Iterator[int]:
-    """The moments at which a decision is possible at all. Both ends of a difference exclude a
-    margin only if at each single mean the arms' capitals are together large enough: seven means
-    near that of both arms leave few moments."""
+def candidates(
+    job: Job, canary: np.ndarray, control: np.ndarray, among: np.ndarray | None = None
+) -> Iterator[int]:
+    """The moments (of these) at which a decision is possible at all. Both ends of a difference
+    exclude a margin only if at each single mean the arms' capitals are together large enough: seven
+    means near that of both arms leave few moments."""
     need = math.log(1 / GUARD_ALPHA if job.guard else 2 / REWARD_ALPHA)
     shift = round(ALLOWED * MEANS) if job.guard else 0
     used = np.flatnonzero(canary[:, -1] + control[:, -1])
@@ -132,7 +159,10 @@ def candidates(job: Job, canary: np.ndarray, control: np.ndarray) -> Iterator[in
             left = left[up + down >= need]
         return left
 
-    for block in np.array_split(np.arange(job.horizon), job.horizon // BLOCK):
+    among = np.arange(job.horizon) if among is None else among
+    for block in np.array_split(among, math.ceil(len(among) / BLOCK) or 1):
+        if not len(block):
+            return
         found = passed(canary, control, block)
         if not job.guard:
             found = np.union1d(found, passed(control, canary, block))
@@ -156,6 +186,80 @@ def at(job: Job, canary: np.ndarray, control: np.ndarray) -> str:
     if job.guard:
         return decide(ValueCounts(), ValueCounts(), {job.guard: (a, b)}).action
     return decide(a, b, {}).action
+
+
+def answers(job: Job, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """By feedback: whether the canary had it, its value, and how many requests of either version
+    there were until then."""
+    draw = np.random.default_rng(keyed_int("answers", str(job), number))
+    canary = draw.random(15 * job.horizon) < job.traffic
+    content = draw.random(len(canary)) < job.mean + job.gain * canary
+    chances = np.array(ANSWERS[job.kind])[1 - canary.astype(int), 1 - content.astype(int)]
+    heard = np.flatnonzero(draw.random(len(canary)) < chances)[: job.horizon]
+    requests = np.stack([canary.cumsum(), (~canary).cumsum()])[:, heard]
+    return canary[heard], content[heard].astype(float), requests
+
+
+def exceeds(ours: np.ndarray, theirs: np.ndarray, odds: np.ndarray, least: float) -> np.ndarray:
+    """Where the lower end of `rate_ratio` is above `least`; a row of the capital says it."""
+    thin, other = np.minimum(1, 2 / odds), np.minimum(1, 2 * odds)
+    equal = least * odds * thin / other
+    rows = (equal / (1 + equal) * MEANS).astype(int)
+    counts, above = np.stack([theirs * other, ours * thin]), np.zeros(len(rows), bool)
+    for row in np.unique(rows):
+        at_row = np.flatnonzero(rows == row)
+        capital = log_capital(counts[:, at_row], [row], [0, KNOTS])[0]
+        above[at_row] = capital >= math.log(2 / ANSWER_ALPHA)
+    return above
+
+
+def promoted(job: Job, number: int) -> tuple[int, int, float]:
+    """The feedbacks after which a canary is promoted if it is not asked who answers, and if it is
+    (0: never), and the factor that is stated then."""
+    chosen, values, requests = answers(job, number)
+    canary, control = counted(values, chosen), counted(values, ~chosen)
+    odds, heard = requests[0] / np.maximum(requests[1], 1), (chosen.cumsum(), (~chosen).cumsum())
+    odds = np.maximum(odds, 1e-3)
+    (praise, usual), (blame, less) = (
+        ((kept * chosen).cumsum(), (kept * ~chosen).cumsum()) for kept in (values, 1 - values)
+    )
+    passes = exceeds(praise, usual, odds, 1.0) & exceeds(less, blame, 1 / odds, 1.0)
+    passes &= exceeds(*heard, odds, 1 / ALIKE) & exceeds(*heard[::-1], 1 / odds, 1 / ALIKE)
+
+    def first(among: np.ndarray | None, *, asked: bool) -> tuple[int, float]:
+        for moment in candidates(job, canary, control, among):
+            a, b = (ValueCounts(tuple(arm[:, moment].tolist())) for arm in (canary, control))
+            n, m = requests[:, moment] - (a.n, b.n) if asked else (0, 0)
+            if (made := decide(a, b, {}, silent=(float(n), float(m)))).action == "promote":
+                return moment + 1, made.factor
+        return 0, 0.0
+
+    return (first(None, asked=False)[0], *first(np.flatnonzero(passes), asked=True))
+
+
+def unequal(pool: ProcessPoolExecutor) -> Iterator[Figure]:
+    """What unequal feedback promotes, and what it costs where feedback is given equally."""
+    for kind, mean, traffic in product(("praise", "complaint", "both"), LEVELS, TRAFFIC):
+        job = Job(kind, traffic, mean=mean)
+        ends = list(pool.map(promoted, [job] * WORLDS, range(WORLDS), chunksize=50))
+        before, now = (100 * sum(each[k] > 0 for each in ends) / WORLDS for k in (0, 1))
+        beside, told = f"not asked who answers {before:.1f} %", kind == "both" and mean == 0.5
+        if factors := [each[2] for each in ends if each[1]]:
+            beside += f"; factor {np.median(factors):.2f}, at most {max(factors):.2f}"
+        name = f"promoted, unequal {kind}, {mean:g}, {traffic:.0%}"
+        yield Figure(name, now, "%", None if told else FALSE, beside=beside)
+    for traffic in TRAFFIC:
+        job = Job("equally", traffic, HARM, horizon=HORIZON)
+        ends = list(pool.map(promoted, [job] * WORLDS, range(WORLDS), chunksize=50))
+        for horizon in (NULL_HORIZON, HORIZON):
+            before, now = (
+                100 * sum(0 < each[k] <= horizon for each in ends) / WORLDS for k in (0, 1)
+            )
+            medians = [np.median([each[k] or np.inf for each in ends]) for k in (0, 1)]
+            goal = None if (traffic, horizon) == (TRAFFIC[0], NULL_HORIZON) else POWER
+            name = f"power for 0.1 beside not asking, {traffic:.0%}, by {horizon:,}"
+            beside = f"{now:.1f} of {before:.1f} %; medians {medians[1]:,.0f}, {medians[0]:,.0f}"
+            yield Figure(name, now / before, "", goal, at_least=True, beside=beside)
 
 
 def peeked(job: Job, number: int) -> bool:
@@ -250,6 +354,9 @@ def both_sides(pool: ProcessPoolExecutor) -> Iterator[Figure]:
 
 
 def measure() -> Sequence[Figure]:
+    if os.environ.get("PCO_BENCH_UNEQUAL"):
+        with ProcessPoolExecutor() as pool:
+            return list(unequal(pool))
     figures = [figure for kind in REWARDS for figure in widths(kind)]
     nulls = [Job(k, t, drifting=d) for d, k, t in product((False, True), REWARDS, TRAFFIC)]
     bounds = [Job("seconds", t, ALLOWED) for t in TRAFFIC] + [Job("failed", t) for t in TRAFFIC]
@@ -268,7 +375,7 @@ def measure() -> Sequence[Figure]:
             ends = pool.map(peeked, [job] * WORLDS, range(WORLDS), chunksize=50)
             name = f"false, z-test at each feedback, {job.kind}, {job.traffic:.0%}"
             figures.append(Figure(name, 100 * sum(ends) / WORLDS, "%", PEEKING, at_least=True))
-        figures += both_sides(pool)
+        figures += [*both_sides(pool), *unequal(pool)]
         for name, weights in KEYS.items():
             found = pool.map(by_keys, [weights] * (FEWER // 25), range(FEWER // 25))
             figures.append(Figure(f"feedbacks for 50%, {name}", float(np.median([*found]))))

@@ -64,7 +64,8 @@ class World:
             tried, chance = explorer.choose(best, expected, f"{seed} {n}")
             route, name = tried.indices, f"req-{n:024x}"
             rest = 200, 0.1, None, route, chance, buckets_of(text)
-            served.append(Served(name, float(n), "tickets", "v", "", "", *rest))
+            arm = "explored" if tried.explored else ""
+            served.append(Served(name, float(n), "tickets", "v", "", arm, *rest))
             rewards.append(float(route == (self.rule(letter),)))
         if shuffled:
             draw.shuffle(rewards)

@@ -91,6 +91,8 @@ async def test_a_better_canary_is_promoted_and_the_log_says_by_how_much(tmp_path
         assert figures["means"] == [1.0, 0.0] and min(figures["rewards"]) >= 3
         assert 0 < figures["low"] <= 1 == figures["high"]
         assert set(figures["harm"]) == {"failed", "seconds", "tokens"}
+        assert figures["answered"][0] > 0.8 and figures["factor"] > 1
+        assert "feedback on 100.0% against 100.0% of requests" in last.why
         assert "reward 1.000 of" in last.why
         while (await trial.ready("no canary"))["version"] != trial.new:
             pass
@@ -138,6 +140,7 @@ async def test_an_equal_canary_and_one_below_its_margin_wait(tmp_path: Path) -> 
         measured = await trial.served.metrics()
         assert measured["pco_canary_gain_low"] < 0 < measured["pco_canary_gain_high"]
         assert measured["pco_canary_feedback"] > 5
+        assert measured["pco_canary_answered"] == measured["pco_control_answered"] == 1
 
 
 @pytest.mark.parametrize("feedback", [True, False])
@@ -412,6 +415,7 @@ async def test_status_says_what_a_ref_did_and_what_drifted(
     assert told["canary"]["version"] == trial.new and told["canary"]["action"] == "wait"
     shown = (await asyncio.to_thread(pco, "serve", "status", cwd=tmp_path)).out
     assert "reward: 0.500 of 30 requests with feedback" in shown and "gain -" in shown
+    assert "feedback on 100.0% against 100.0% of requests" in shown
 
 
 Logging = Callable[[list[Logged]], SqliteLog]
@@ -538,6 +542,53 @@ def test_no_key_ends_a_canary_alone_or_holds_it_up(
 ) -> None:
     decision = judge(logging_of(rows), CANARY, key_share)
     assert decision.action == action and why in decision.why, decision
+
+
+def partly(
+    answers: tuple[tuple[int, int], tuple[int, int]], each: int, callers: Sequence[str] = HONEST
+) -> list[Logged]:
+    """`each` requests to either version, of which so many of a hundred are praised and complained
+    of. Of what a user said several times the last counts, as in any log."""
+    rows = of_arms((0, 0), callers, each // len(callers))
+
+    def said(nth: int, praised: int, complained: int) -> float | None:
+        at = nth * 37 % 100
+        return 1.0 if at < praised else 0.0 if at < praised + complained else None
+
+    half = len(rows) // 2
+    return [
+        replace(row, reward=said(n % half // len(callers), *answers[n // half]))
+        for n, row in enumerate(rows)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "action", "why"),
+    [
+        (((28, 6), (14, 6)), "wait", "the versions get it unequally often: 34.00% of its requests"),
+        (((28, 6), (14, 12)), "wait", "the versions get it unequally often"),
+        (((28, 4), (14, 18)), "promote", "unless content users of one version are"),
+        (((4, 40), (14, 6)), "roll back", "its reward is lower by"),
+    ],
+    ids=["unequal praise", "both unequal", "a gain", "harm, and more complaints"],
+)
+def test_a_gain_of_those_who_answer_more_is_not_promoted_and_harm_is_rolled_back(
+    logging_of: Logging, answers: Any, action: str, why: str
+) -> None:
+    decision = judge(logging_of(partly(answers, 2400)), CANARY)
+    assert decision.action == action and why in decision.why, decision
+    assert decision.answered == pytest.approx(tuple(sum(arm) / 100 for arm in answers))
+
+
+def test_one_key_that_never_answers_holds_no_canary_up(logging_of: Logging) -> None:
+    """It asks a version more than all others together, and counts for a tenth."""
+    rows = partly(((28, 4), (14, 18)), 9_600)
+    quiet = partly(((0, 0), (0, 0)), 9_600, ["x"])[:9_600]
+    moved = [replace(e, served=replace(e.served, id=f"req-{n:024d}")) for n, e in enumerate(quiet)]
+    assert judge(logging_of(rows), CANARY).action == "promote"
+    decision = judge(logging_of([*rows, *moved]), CANARY)
+    assert decision.action == "promote", decision
+    assert judge(logging_of([*rows, *moved]), CANARY, key_share=1.0).action == "wait"
 
 
 def test_among_many_instincts_more_is_asked_of_each(logging_of: Logging) -> None:

@@ -14,6 +14,7 @@ import promptcodebook as pco
 from promptcodebook.deploy.online import learning
 from promptcodebook.deploy.online.learning import Learned, estimate, learn, within_share
 from promptcodebook.deploy.online.log import Logged, Served, SqliteLog
+from promptcodebook.deploy.online.sequences import ValueCounts
 from promptcodebook.deploy.registry.log import version_of
 from promptcodebook.deploy.registry.registry import Facts, open_registry
 from promptcodebook.errors import ConfigError, DataError, PolicyError
@@ -116,6 +117,21 @@ def test_a_gain_that_nobody_saw_may_be_one_either_way(world: World, taught: Lear
     unseen = 1 - 0.025 ** (1 / len(rows))  # the most requests that differ, seen in none of these
     assert gain.mean == 0.0 and gain.low == -gain.high
     assert gain.high == pytest.approx(unseen, abs=1e-4)
+
+
+@pytest.mark.parametrize("answered", [900, 300])
+def test_no_gain_is_claimed_where_explored_requests_get_other_shares_of_feedback(
+    world: World, taught: Learned, answered: int
+) -> None:
+    """Else the claim says how unequally content users must answer until it is none."""
+    counted = ValueCounts.share(answered, 3_000), ValueCounts.share(300, 3_000)
+    worth = estimate(world.file, ranking(taught), world.log(1_500, 1.0, seed=7), counted)
+    assert worth.answered == [answered / 3_000, 0.1] and worth.gain.low > 0
+    assert worth.unequal == (not worth.known) == (answered > 300)
+    said = "30.0% of explored requests got feedback and 10.0% of the others"
+    assert (said in worth.text()) == worth.unequal
+    assert ("times as likely to answer" in worth.text()) == worth.known
+    assert worth.factor > 1
 
 
 def test_promises_that_were_never_tried_are_not_enough(world: World) -> None:
@@ -251,6 +267,23 @@ async def test_a_ref_of_the_registry_gets_a_new_version(world: World, places: Pa
     assert "fitted to 120 logged requests" in again and "not enough logged" in again
     lost = command("learn", "tickets@latest", *config, "--since", "1d", cwd=places)
     lost.error(2, "no logged request can be learned from (none is logged)")
+
+
+async def test_the_log_says_which_requests_got_feedback(world: World, places: Path) -> None:
+    """Of those by which worth is judged: before, all had some."""
+    version, rows = saved(world, places), world.log(600, 0.5)
+    explored = [each for each in rows if each.served.arm == "explored"]
+    silent = [each for each in rows[300:] if not each.served.arm][::2]
+    await keep(places, [each for each in rows if each not in silent], "tickets", version)
+    log = SqliteLog(places / "requests.sqlite")
+    for each in silent:
+        log.put(replace(each.served, ref="tickets", version=version))
+    log.close()
+    asked = "learn", "tickets.pco.json", "--config", str(world.folder), "-o", "next.pco.json"
+    tree = command(*asked, "--half-life", "5200w", "--json", cwd=places).json
+    assert len(explored) > 100 and tree["worth"]["answered"][0] == 1
+    assert 0.4 < tree["worth"]["answered"][1] < 0.6 and tree["worth"]["unequal"]
+    assert not tree["worth"]["known"]
 
 
 async def test_a_policy_file_is_learned_into_another(world: World, places: Path) -> None:

@@ -16,7 +16,9 @@ from promptcodebook.deploy.online.sequences import (
     ValueCounts,
     difference,
     interval,
+    least_odds_ratio,
     log_capital,
+    rate_ratio,
 )
 from promptcodebook.errors import ConfigError, DataError
 
@@ -113,6 +115,75 @@ def test_no_values_bound_a_difference_by_what_the_other_arm_may_be() -> None:
     assert low == -1 and 0 < high < 0.05
 
 
+MEANS_OF_ALL = (0.3, 0.5, 0.7, 0.9)
+
+
+def answered_mean(mean: float, factor: float) -> float:
+    """Of 0/1 rewards, if content users answer this many times as often as the others."""
+    return factor * mean / (factor * mean + 1 - mean)
+
+
+@pytest.mark.parametrize("mean", MEANS_OF_ALL)
+@pytest.mark.parametrize(("of_a", "of_b"), [(2, 1), (1, 0.5), (2, 0.5), (1.2, 1)])
+def test_the_factor_is_what_makes_equal_arms_differ(mean: float, of_a: float, of_b: float) -> None:
+    """The more feedback there is, the less is it below the true factor, and it is never above."""
+    factors = [
+        least_odds_ratio(*(
+            ValueCounts.share(n * answered_mean(mean, factor), n) for factor in (of_a, of_b)
+        ))
+        for n in (1_000, 30_000, 10**6)
+    ]  # fmt: skip
+    assert factors == sorted(factors) and factors[-1] <= of_a / of_b + 1e-9
+    assert factors[-1] == pytest.approx(of_a / of_b, rel=0.1)  # the grid is 1 / MEANS fine
+
+
+arms = st.tuples(st.integers(0, 400), st.integers(0, 400)).map(
+    lambda both: ValueCounts.share(min(both), max(both))
+)
+
+
+@given(arms, arms)
+def test_the_factor_is_1_where_the_gain_ends_at_0_and_grows_with_the_gain(
+    a: ValueCounts, b: ValueCounts
+) -> None:
+    low, factor = difference(a, b)[0], least_odds_ratio(a, b)
+    assert (factor > 1, factor == 1) == (low > 0, low == 0)
+    assert least_odds_ratio(a + ValueCounts.share(40, 40), b) >= factor - 1e-9
+    assert least_odds_ratio(a, b + ValueCounts.share(0, 40)) >= factor - 1e-9
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0.01, 1)), min_size=1, max_size=6),
+    st.floats(1, 5),
+)
+def test_graded_rewards_need_a_factor_no_less_than_0_1_rewards_of_their_mean(
+    answers: list[tuple[float, float]], factor: float
+) -> None:
+    """All requests behind the answers are weighed by 1 / the chance of an answer."""
+    mean = sum(r * w for r, w in answers) / sum(w for _, w in answers)
+    for g, sign in ((factor, 1), (1 / factor, -1)):
+        chances = [(r, w / (1 + (g - 1) * r)) for r, w in answers]
+        of_all = sum(r * w for r, w in chances) / sum(w for _, w in chances)
+        assert sign * (of_all - answered_mean(mean, 1 / g)) >= -1e-9
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [0.001, 0.1])
+@pytest.mark.parametrize("times", [0.5, 1.0, 1.6])
+def test_a_ratio_of_rates_is_found_however_rare_and_at_any_traffic(
+    share: float, rate: float, times: float
+) -> None:
+    requests = 2_000 / rate / min(share, 1 - share)
+    ours, theirs = requests * share * rate * times, requests * (1 - share) * rate
+    low, high = rate_ratio(ours, theirs, share)
+    assert low < times < high < 1.35 * low
+    assert rate_ratio(theirs, ours, 1 - share) == pytest.approx((1 / high, 1 / low))
+
+
+def test_what_never_happened_may_be_any_ratio() -> None:
+    assert rate_ratio(0, 0, 0.1) == (0, math.inf)
+
+
 # A canary is promoted, rolled back or left alone.
 
 GOOD, FAIR, BAD = (
@@ -140,6 +211,45 @@ GOOD, FAIR, BAD = (
 def test_what_rewards_decide(canary: ValueCounts, margin: float, action: str, why: str) -> None:
     decision = decide(canary, FAIR, {}, margin)
     assert decision.action == action and why in decision.why
+
+
+def of_requests(praised: float, complained: float, requests: float) -> tuple[ValueCounts, float]:
+    """The feedback of an arm, and its requests without any."""
+    heard = praised + complained
+    return ValueCounts.share(praised, heard), requests - heard
+
+
+@pytest.mark.parametrize(
+    ("canary", "control", "margin", "action", "why"),
+    [
+        ((1_400, 300), (700, 300), 0.0, "wait", "unequally often: 17.00% of its requests and 10.0"),
+        ((1_400, 600), (700, 300), 0.0, "wait", "anything from"),  # all answer more often
+        ((630, 270), (700, 600), 0.0, "wait", "unequally often"),
+        ((9_000, 1_000), (9_000, 2_000), 0.0, "wait", "not clearly more is praised: 9.00% of"),
+        ((6_000, 5_000), (5_000, 5_000), 0.0, "wait", "not clearly less is complained of: 5.0"),
+        ((80, 10), (50, 40), 0.0, "wait", "too early to say that both get feedback equally often"),
+        ((800, 200), (500, 500), 0.0, "promote", "unless content users of one version are 2."),
+        ((800, 200), (500, 500), 0.1, "promote", "above the margin of 0.1, unless"),
+        ((800, 200), (700, 300), -0.1, "promote", "above the margin of -0.1"),
+        ((800, 200), (700, 300), 0.05, "wait", "anything from"),
+        ((8_000, 2_000), (7_000, 3_000), 0.06, "wait", "not clearly more is praised"),
+        ((8_600, 400), (2_000, 7_500), 0.0, "promote", "whatever those would say"),
+        ((300, 1_400), (700, 300), 0.0, "roll back", "lower by"),
+        ((60, 600), (700, 300), 0.0, "roll back", "lower by"),
+    ],
+)
+def test_a_gain_that_may_come_from_who_answers_promotes_nothing(
+    canary: tuple[int, int], control: tuple[int, int], margin: float, action: str, why: str
+) -> None:
+    """Praise and complaints, of 10,000 requests or (of many answers) 100,000 to each version. At
+    other traffic it is the same."""
+    requests = 10_000 if sum(canary) < 9_050 else 100_000
+    for times in (1, 3):
+        ours, more = of_requests(*canary, requests)
+        theirs, silent = of_requests(*(times * n for n in control), times * requests)
+        decision = decide(ours, theirs, {}, margin, (more, silent))
+        assert decision.action == action and why in decision.why, decision
+        assert decision.answered == pytest.approx((sum(canary) / requests, sum(control) / requests))
 
 
 def test_without_feedback_a_canary_never_ends_by_itself() -> None:

@@ -39,7 +39,7 @@ def judge(
         return ours, theirs
 
     guards = {name: arms(name) for name in FULL}
-    return decide_without_one(arms("reward"), guards, canary.margin, key_share)
+    return decide_without_one(arms("reward"), guards, canary.margin, key_share, arms("answered"))
 
 
 class CanaryJudge:
@@ -76,6 +76,7 @@ class CanaryJudge:
 
 
 def said_of(decision: Decision) -> str:
-    """The means of both arms, in words."""
+    """The means of both arms, and their shares of requests with feedback, in words."""
     (ours, theirs), (n, m) = map(number, decision.means), decision.rewards
-    return f"reward {ours} of {n} against {theirs} of {m}"
+    answered = " against ".join(f"{each:.1%}" for each in decision.answered)
+    return f"reward {ours} of {n} against {theirs} of {m}, feedback on {answered} of requests"

@@ -25,7 +25,7 @@ from promptcodebook.cli.codebook import mark_changes
 from promptcodebook.data.load import read_source
 from promptcodebook.data.table import SourceRow, Table, plain
 from promptcodebook.deploy.online import learning, rewriting
-from promptcodebook.deploy.online.decisions import KEY_SHARE
+from promptcodebook.deploy.online.decisions import KEY_SHARE, by_key, fair
 from promptcodebook.deploy.online.log import (
     BadFeedback,
     Feedback,
@@ -159,6 +159,13 @@ def learn(
         start, name = 0.0 if lasts is None else time.time() - lasts, logged_name(ref, reference)
         traffic = log.traffic(name, start)
         newest = list(islice(log.newest(name, start, rewarded=True), _MOST_READ))
+        versions = learning.versions_of(reference, {each.version for each in traffic})
+        # About the requests by which worth is judged.
+        held = newest[len(newest) // 3].served.time if newest else start
+        explored, others = (
+            fair(by_key(log.spread(f"answered, {which}", name, held), versions), key_share)
+            for which in ("explored", "not explored")
+        )
     logged = learning.dated(learning.within_share(newest, key_share), time.time())
     heard = sum(each.feedback for each in traffic)
     unread = {
@@ -170,7 +177,6 @@ def learn(
         reasons = ", ".join(f"{count} {why}" for why, count in unread.items() if count)
         message = f"no logged request can be learned from ({reasons or 'none is logged'})"
         raise DataError(message, hint="pco serve REF --feedback, and POST /v1/feedback")
-    versions = learning.versions_of(reference, {each.version for each in traffic})
     given = command.Typed(None, None, None, lm, budget, sets, trust).given("pco learn")
     with until_done("pco learn", ref, given.overrides) as supplies:
         models = _models(given, behind, old, supplies, cache=not rewrite) if asks else None
@@ -182,7 +188,7 @@ def learn(
             work = rewriting.rewrite(models, trained, kept, versions, most=requests, half_life=half)
             written = _asked(models, work)
         new = old if written is None else written.file
-        made = learning.learn(old, trained, logged, versions, half, new)
+        made = learning.learn(old, trained, logged, versions, half, new, (explored, others))
         left_out = {why: count for why, count in unread.items() if count}
         made = replace(made, left_out={**left_out, **made.left_out})
         found = made.as_json()

@@ -14,7 +14,11 @@ all before it. The estimate is doubly robust with normalised weights (Thomas and
 the forecast of a route, and over it the weighted mean of what the requests that were served this
 route earned more. A weight is 1 / chance, and at most `MOST_WEIGHT` times the least. Requests whose
 new route is today's add nothing to the gain. Of the others at least 20, by effective sample size,
-must have been served their new route: the forecast alone flatters routes that were chosen by it."""
+must have been served their new route: the forecast alone flatters routes that were chosen by it.
+
+Few requests get feedback, and a gain may be one of who answers. Where explored requests clearly get
+it more or less often than the others, no gain is claimed. Else the claim says how unequally content
+users must answer until nothing is left of it (`sequences.least_odds_ratio`)."""
 
 from __future__ import annotations
 
@@ -29,8 +33,9 @@ from typing import Any, cast
 from promptcodebook.base.intervals import Interval, mean_interval
 from promptcodebook.base.units import plural
 from promptcodebook.data import Dataset
-from promptcodebook.deploy.online.decisions import KEY_SHARE, most_of_one
+from promptcodebook.deploy.online.decisions import KEY_SHARE, most_of_one, unless
 from promptcodebook.deploy.online.log import Logged
+from promptcodebook.deploy.online.sequences import MEANS, ValueCounts, rate_ratio
 from promptcodebook.deploy.registry.log import version_of
 from promptcodebook.deploy.registry.registry import open_registry
 from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError, RunNotTrusted
@@ -51,7 +56,9 @@ _Row = tuple[tuple[tuple[int, ...], ...], Expected, Logged]
 class Worth:
     """Mean reward of the new routes and of today's on `requests` held out, and the difference.
     Routes differ in `differing` of them; `effective` is the effective sample size of those that
-    were served their new route."""
+    were served their new route. A gain is one unless content users of these are `factor` times as
+    likely to answer. `answered` is the share with feedback of explored requests and of the others,
+    none where not counted; are they clearly `unequal`, no gain is claimed."""
 
     new: Interval
     today: Interval
@@ -59,11 +66,14 @@ class Worth:
     requests: int
     differing: int
     effective: float
+    factor: float = 1.0
+    answered: Sequence[float] = ()
+    unequal: bool = False
 
     @property
     def known(self) -> bool:
         """Whether enough was logged for the estimate to mean anything."""
-        enough = not self.differing or self.effective >= FEWEST
+        enough = not self.differing or (self.effective >= FEWEST and not self.unequal)
         return self.requests >= FEWEST and enough
 
     def text(self) -> str:
@@ -76,16 +86,23 @@ class Worth:
         if not self.differing:
             return f"it routes all of {held} as today's version does"
         tried = f"{self.effective:.1f} effective requests"
+        if self.unequal:
+            explored, others = self.answered
+            return (
+                f"no gain is claimed: {explored:.1%} of explored requests got feedback and "
+                f"{others:.1%} of the others, so it may come from who answers"
+            )
         if not self.known:
             return (
                 f"not enough logged to say what it is worth: {self.differing} of {held} get other "
                 f"routes, and {tried} of {FEWEST} were served them; pco serve --explore 0.1 "
                 "tries more routes"
             )
+        doubt = f"; that is a gain {unless(self.factor, 'some routes')}" * (self.gain.low > 0)
         return (
             f"it earns {self.new.text()}, today's version {self.today.text()}: "
             f"{self.gain.text(signed=True)} by {held} ({self.differing} with other routes, "
-            f"{tried} served them)"
+            f"{tried} served them){doubt}"
         )
 
 
@@ -292,10 +309,12 @@ def learn(
     versions: Mapping[str, int],
     half_life: float,
     rewritten: PolicyFile | None = None,
+    answered: tuple[ValueCounts, ValueCounts] | None = None,
 ) -> Learned:
     """The policy, or the one that it was `rewritten` to, with a router fitted to training and to
     the requests of these versions (`versions_of`). What it is worth is said of the routes alone, by
-    the texts before. `half_life` is in seconds. Raises DataError where no request can be learned
+    the texts before. `half_life` is in seconds. `answered` are the explored requests and the other
+    ones, with feedback (1) or without (0). Raises DataError where no request can be learned
     from."""
     kept, left = sort_out(file, logged, versions)
     split = len(kept) - max(1, int(len(kept) * HELD_OUT))
@@ -306,7 +325,8 @@ def learn(
         for each in kept[split:]
         if changed[each.served.version].isdisjoint(("generator", *map(str, each.served.route)))
     ]
-    worth, before, file = estimate(file, early, held), file.parameters, rewritten or file
+    worth = estimate(file, early, held, answered)
+    before, file = file.parameters, rewritten or file
     ranking, training, new = refit(file, trained, kept, half_life, versions)
     uses = Counter(k for each in kept for k in each.served.route)
     codebook = tuple(
@@ -349,9 +369,14 @@ def refit(
     return replace(ranking, images=today.images), len(known) - len(recent), len(recent)
 
 
-def estimate(file: PolicyFile, ranking: Ranking, held: Sequence[Logged]) -> Worth:
+def estimate(
+    file: PolicyFile,
+    ranking: Ranking,
+    held: Sequence[Logged],
+    answered: tuple[ValueCounts, ValueCounts] | None = None,
+) -> Worth:
     """What the routes of a ranking are worth, and those of the file's router, by requests that the
-    ranking was not fitted to; by none it may be anything."""
+    ranking was not fitted to; by none it may be anything. `answered` as for `learn`."""
     if not held:
         some = Interval(0.5, 0.0, 1.0, 0)
         return Worth(some, some, Interval(0.0, -1.0, 1.0, 0), 0, 0, 0.0)
@@ -371,14 +396,24 @@ def estimate(file: PolicyFile, ranking: Ranking, held: Sequence[Logged]) -> Wort
     ours, effective = _terms(apart, 0)
     theirs, _ = _terms(apart, 1)
     gains = [a - b for a, b in zip(ours, theirs, strict=True)] + [0.0] * len(alike)
-    return Worth(
+    gain = mean_interval(gains, (-1.0, 1.0))
+    usual = math.fsum(theirs) / max(1, len(apart))
+    least = usual + gain.low * len(held) / max(1, len(apart))
+    m, n = (min(max(mean, 1 / MEANS), 1 - 1 / MEANS) for mean in (least, usual))
+    worth = Worth(
         mean_interval([*both, *ours]),
         mean_interval([*both, *theirs]),
-        mean_interval(gains, (-1.0, 1.0)),
+        gain,
         len(held),
         len(apart),
         effective,
+        m * (1 - n) / ((1 - m) * n),
     )
+    if answered is None or not all(each.n for each in answered):
+        return worth
+    (n, share), (m, other) = ((each.n, each.mean or 0.0) for each in answered)
+    low, high = rate_ratio(n * share, m * other, n / (n + m))
+    return replace(worth, answered=[share, other], unequal=low > 1 or high < 1)
 
 
 def _terms(rows: Sequence[_Row], side: int) -> tuple[list[float], float]:

@@ -366,8 +366,12 @@ _TRAFFIC = (
     "sum(CASE WHEN s.arm = 'explored' THEN 1 ELSE 0 END), "
     f"count(f.reward), coalesce(sum(f.reward), 0) FROM served s LEFT {_LAST} GROUP BY 1"
 )
+_ANSWERED = "CASE WHEN f.reward IS NULL THEN 0.0 ELSE 1.0 END"
 _MEASURES = {
     "reward": ("f.reward", f"f.reward IS NOT NULL AND NOT ({_FAILED})"),
+    "answered": (_ANSWERED, f"NOT ({_FAILED})"),
+    "answered, explored": (_ANSWERED, f"NOT ({_FAILED}) AND s.arm = 'explored'"),
+    "answered, not explored": (_ANSWERED, f"NOT ({_FAILED}) AND s.arm <> 'explored'"),
     "failed": (f"CASE WHEN {_FAILED} THEN 1.0 ELSE 0.0 END", "1 = 1"),
     "seconds": ("s.seconds", f"NOT ({_FAILED})"),
     "tokens": ("s.tokens", f"s.tokens IS NOT NULL AND NOT ({_FAILED})"),

@@ -66,9 +66,9 @@ class ValueCounts:
         return cls(tuple(counts.tolist()))
 
     @classmethod
-    def share(cls, count: int, among: int) -> ValueCounts:
+    def share(cls, count: float, among: float) -> ValueCounts:
         """Ones among zeros and ones."""
-        return cls((float(among - count), *(0.0,) * (KNOTS - 1), float(count)))
+        return cls((among - count, *(0.0,) * (KNOTS - 1), count))
 
     @classmethod
     def counted(cls, rows: Iterable[tuple[int, int, float]]) -> ValueCounts:
@@ -105,17 +105,54 @@ def interval(tally: ValueCounts, alpha: float = 0.05) -> Ends:
 
 def difference(a: ValueCounts, b: ValueCounts, alpha: float = 0.05) -> Ends:
     """Of mean a - mean b; each end errs in at most alpha / 2 of cases, at any number of looks."""
-    np, need = _numpy(), math.log(2 / alpha)
     (a_rises, a_falls), (b_rises, b_falls) = _doubts(a), _doubts(b)
+    ends = _left(a_rises, b_falls, alpha), _left(b_rises, a_falls, alpha)
+    low, high = (float((mean - partner).min()) / MEANS for mean, partner in ends)
+    return low, -high
 
-    def least(rises: Any, falls: Any) -> float:
-        """The least difference left. In the cell of means from i / MEANS on, all partners from
-        first / MEANS on are ruled out: the capital of `falls` grows with the mean it doubts."""
-        first = np.searchsorted(falls, need - rises)
-        left = np.flatnonzero(first)  # cells with a partner below
-        return float((left - first[left]).min()) / MEANS
 
-    return least(a_rises, b_falls), -least(b_rises, a_falls)
+def least_odds_ratio(a: ValueCounts, b: ValueCounts, alpha: float = 0.05) -> float:
+    """The least odds of mean a, m / (1 - m), over those of mean b that `difference` leaves. It is
+    1 where the lower end of the difference is 0, and above 1 where that is above 0.
+
+    It says how unequally users may answer until nothing is left of a gain. Let content users (1)
+    answer g times as often as the others (0) of the same arm, with g = s of arm a and t of arm b.
+    Of 0/1 rewards with mean m, the answers then have odds of g m / (1 - m). So the odds of all are
+    those of the answers over g, and a is better than b if and only if s / t is below the ratio of
+    their odds. Chances that are equal in both arms cancel out.
+
+    With graded rewards it is a lower bound where the chance to answer is linear in the reward r,
+    1 + (g - 1) r times that of r = 0. The mean m of all has E[(r - m) / (1 + (g - 1) r)] = 0 over
+    the answers. That function of r is concave for g > 1 and convex for g < 1. Thus among answers of
+    one mean those at 0 and 1 move m furthest."""
+    mean, partner = _left(_doubts(a)[0], _doubts(b)[1], alpha)
+    return float((mean * (MEANS - partner) / ((MEANS - mean) * partner)).min())
+
+
+def rate_ratio(ours: float, theirs: float, share: float, alpha: float = 0.05) -> Ends:
+    """How many times as often something happens at a request of one arm as at one of the other.
+
+    - `ours`, `theirs`: how often it happened in each; what has a value from 0 to 1 counts in part.
+    - `share`: the first arm's share of the requests.
+
+    Where it happens equally often, each time it is the first arm's with a chance of `share`. Rare
+    events are no harder than frequent ones. The larger arm is thinned to twice the smaller one, as
+    the intervals are evenly fine: a part of a count never raises a capital above its mean."""
+    odds = share / (1 - share)
+    a, b = ours * min(1, 2 / odds), theirs * min(1, 2 * odds)
+    low, high = interval(ValueCounts.share(a, a + b), alpha)
+    equal = odds * min(1, 2 / odds) / min(1, 2 * odds)
+    return low / (1 - low) / equal, high / (1 - high) / equal if high < 1 else math.inf
+
+
+def _left(rises: Any, falls: Any, alpha: float) -> tuple[Any, Any]:
+    """The pairs of means at the border of those left, times MEANS. In the cell of means from
+    i / MEANS on, all partners from first / MEANS on are ruled out: the capital of `falls` grows
+    with the mean it doubts."""
+    np = _numpy()
+    first = np.searchsorted(falls, math.log(2 / alpha) - rises)
+    left = np.flatnonzero(first)  # cells with a partner below
+    return left, first[left]
 
 
 def log_capital(counts: Any, means: Any = slice(None), knots: Any = slice(None)) -> Any:

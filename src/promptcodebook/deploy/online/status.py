@@ -11,7 +11,7 @@ from typing import Any
 
 from promptcodebook.base.units import duration, number, percent, plural
 from promptcodebook.deploy.online.canary import judge, said_of
-from promptcodebook.deploy.online.decisions import KEY_SHARE, ByKey, Decision, fair
+from promptcodebook.deploy.online.decisions import KEY_SHARE, ByKey, Decision, by_key, fair
 from promptcodebook.deploy.online.log import Served, ServedLog
 from promptcodebook.deploy.online.sequences import Ends, ValueCounts, difference
 from promptcodebook.deploy.registry.registry import Canary, Registry
@@ -84,14 +84,6 @@ def status_of(
     )
 
 
-def _by_key(found: Mapping[tuple[str, str], ValueCounts]) -> ByKey:
-    """Of all versions together."""
-    whole: dict[str, ValueCounts] = {}
-    for (_, caller), tally in found.items():
-        whole[caller] = whole.get(caller, ValueCounts()) + tally
-    return whole
-
-
 def drift_of(
     log: ServedLog, ref: str, seconds: float, now: float, key_share: float = KEY_SHARE
 ) -> list[DriftFinding]:
@@ -104,7 +96,7 @@ def drift_of(
     request of the window before. The other ones are what it is compared with."""
     begins = now - now % seconds
     windows = (begins - seconds, begins), (begins, begins + seconds)
-    rewards = [_by_key(log.spread("reward", ref, *window)) for window in windows]
+    rewards = [by_key(log.spread("reward", ref, *window)) for window in windows]
     before = sum(each.requests for each in log.traffic(ref, begins - seconds))
     share = min(1.0, _READ / max(1, before - sum(e.requests for e in log.traffic(ref, begins))))
     seen, usual, used = Counter[int](), 0, Counter[int]()
@@ -132,18 +124,18 @@ def drift_of(
                 rare = 1 - sum(seen[each] for each in features) / (len(features) * usual)
                 novelty[at].setdefault(caller, []).append(rare)
     alphas: dict[str, float] = dict.fromkeys(("reward", "novelty"), _DRIFT_ALPHA / 3)
-    by_key: dict[str, Sequence[ByKey]] = {"reward": rewards}
-    by_key["novelty"] = [
+    measures: dict[str, Sequence[ByKey]] = {"reward": rewards}
+    measures["novelty"] = [
         {key: ValueCounts.of(own) for key, own in each.items()} for each in novelty
     ]
     for k in sorted(used):
-        by_key[f"instinct {k}"] = [
+        measures[f"instinct {k}"] = [
             {key: ValueCounts.share(own[k], own[_ALL]) for key, own in each.items()}
             for each in routes
         ]
         alphas[f"instinct {k}"] = _DRIFT_ALPHA / 3 / len(used)
     findings: list[DriftFinding] = []
-    for name, pair in by_key.items():
+    for name, pair in measures.items():
         then, since = (fair(each, key_share) for each in pair)
         ends = difference(since, then, alphas[name])
         if (ends[0] > 0 or ends[1] < 0) and then.mean is not None and since.mean is not None:

@@ -88,6 +88,9 @@ class Online:
         metrics.gauge("pco_canary_gain_high", f"{about} at most.", figure(lambda d: d.high))
         feedback = figure(lambda d: d.rewards[0])
         metrics.gauge("pco_canary_feedback", "Feedback that a canary is judged by.", feedback)
+        for arm, name in enumerate(("canary", "control")):
+            share = figure(lambda d, arm=arm: d.answered[arm])
+            metrics.gauge(f"pco_{name}_answered", "Share of its requests with feedback.", share)
 
     async def answer(
         self, admission: Admission, request: web.BaseRequest, visit: RequestContext
