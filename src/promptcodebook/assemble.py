@@ -299,6 +299,8 @@ def plan_run(config: Config, sources: Sources = Sources()) -> Plan:
         update: dict[str, object] = {
             "data": config.data.model_copy(update={"input": task.dataset.input})
         }
+        if sources.reward is not None:
+            update["reward_name"] = config.reward_name or describe_reward(sources.reward)
     else:
         update = {
             "reward_range": task.reward_range,

@@ -33,7 +33,8 @@ def variable_name(variable: Variable) -> str:
 class Example:
     """One row of data: x (`input`) and y* (`target`, None = no reference). `messages` hold a chat
     whose rendering is `input`; `fields` are the row's columns, for rewards and executors. `digest`
-    is of what the messages hold beside their texts ('' = nothing). `where` is the row's place, such
+    is of what the messages hold beside their texts ('' = nothing). Rows of one `group`, such as a
+    conversation, depend on one another ('' = it depends on none). `where` is the row's place, such
     as 'tickets.jsonl:12', unless a column of the data gave the id."""
 
     id: str
@@ -43,6 +44,7 @@ class Example:
     fields: Mapping[str, object] = field(default_factory=dict[str, object])
     digest: str = ""
     where: str = field(default="", compare=False, repr=False)
+    group: str = ""
 
     @property
     def media(self) -> tuple[Tree, ...]:
@@ -355,6 +357,7 @@ class Evaluation:
     - `name`, `split`: which policy, and where the examples are from.
     - `rollouts`: one for each example.
     - `floor`: the least reward (0).
+    - `groups`: the group of each rollout; rows of one group count as one (() = each by itself).
 
     `score` counts a failed rollout as the `floor`, `answered` leaves it out (method decision 15);
     both are None over no examples."""
@@ -363,6 +366,7 @@ class Evaluation:
     split: str
     rollouts: tuple[Rollout, ...]
     floor: float = 0.0
+    groups: tuple[str, ...] = ()
 
     @property
     def rewards(self) -> tuple[float, ...]:

@@ -65,6 +65,48 @@ def test_a_paired_interval_is_narrower_than_two_apart() -> None:
     assert paired_interval(more, less).low > 0 > paired_interval(less, more).high
 
 
+@pytest.mark.parametrize("times", [1, 2, 5, 10])
+def test_copies_of_a_value_tell_no_more_than_the_value(times: int) -> None:
+    values = [0.0, 1.0, 0.25, 1.0, 0.0] * 6
+    copies = [value for value in values for _ in range(times)]
+    alone = mean_interval(values)
+    grouped = mean_interval(copies, groups=[i // times for i in range(len(copies))])
+    assert (grouped.low, grouped.high, grouped.n) == pytest.approx((alone.low, alone.high, 30))
+    assert times == 1 or mean_interval(copies).high < alone.high
+
+
+@pytest.mark.parametrize("sizes", ["equal", "from 1 to 10", "heavy", "one of a quarter"])
+@pytest.mark.parametrize("alike", [1.0, 0.5])
+def test_groups_of_any_sizes_miss_as_rarely(sizes: str, alike: float) -> None:
+    """Values of a group are alike, wholly or by half. An end may miss in 2.5 %; in 600 worlds in no
+    more than 4.4 % (three standard errors). Taken as independent, heavy groups miss in 20 %."""
+    draw, missed, as_independent = random.Random(f"{sizes} {alike}"), 0, 0
+    for _ in range(600):
+        many = {
+            "equal": [5] * 24,
+            "from 1 to 10": [draw.randint(1, 10) for _ in range(24)],
+            "heavy": [min(60, int(draw.paretovariate(1.2))) for _ in range(60)],
+            "one of a quarter": [30, *[1] * 90],
+        }[sizes]
+        values, groups = list[float](), list[int]()
+        for group, size in enumerate(many):
+            shared = draw.choice((-0.5, 0.0, 0.5))
+            groups += [group] * size
+            for _ in range(size):
+                own = draw.choice((-0.5, 0.0, 0.5))
+                values.append(shared if draw.random() < alike else own)
+        missed += mean_interval(values, (-1.0, 1.0), groups=groups).low > 0
+        as_independent += mean_interval(values, (-1.0, 1.0)).low > 0
+    assert missed <= 26 and as_independent > missed
+
+
+def test_two_groups_that_hold_nearly_all_values_show_nothing() -> None:
+    values = [1.0] * 95 + [0.9] * 5
+    groups = [0] * 50 + [1] * 45 + [2, 3, 4, 5, 6]
+    interval = mean_interval(values, (-1.0, 1.0), groups=groups)
+    assert (interval.low, interval.high, interval.n) == (-1.0, 1.0, 7)
+
+
 def test_skewed_values_reach_as_far_as_hall_s_formula_says() -> None:
     """Hall (1992): g(T) = T + s(T²/3 + 1/6)/√n + s²T³/(27n) is symmetric; its ends are mapped back.
     So g of the standardised lower end is the t quantile, 1.984 with 99 degrees of freedom."""

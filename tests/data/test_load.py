@@ -19,7 +19,7 @@ from promptcodebook.base.text import fold_text
 from promptcodebook.calls import Message
 from promptcodebook.config.schema import DataSettings
 from promptcodebook.data import Dataset, examine, load, load_settings
-from promptcodebook.data.dataset import NEAR, SHINGLE, Leak, draw_splits, leaks
+from promptcodebook.data.dataset import NEAR, SHINGLE, Leak, draw_splits, grouped, leaks
 from promptcodebook.data.files import read_csv, text_file
 from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import DataError, MissingExtra
@@ -612,3 +612,66 @@ def test_what_is_looked_up_finds_the_near_copies_of_any_length(
         rows += [Example(f"{number}a", " ".join(base)), Example(f"{number}b", ", ".join(changed))]
     dataset = Dataset(tuple(rows[::2]), tuple(rows[1::2]), ())
     assert {leak.ids for leak in examine(dataset).near} == _near_by_hand(dataset)
+
+
+def _texts(*texts: str) -> list[Example]:
+    return [Example(f"e{i}", text) for i, text in enumerate(texts)]
+
+
+_MAIL = "The parcel {} that I ordered on Monday has not reached my flat in the old town yet."
+
+
+@pytest.mark.parametrize(
+    ("texts", "groups"),
+    [
+        (["a refund please", "A refund  please", "a new card"], ["e0", "e0", ""]),
+        ([f"{_MAIL.format('9')} {end}" for end in ("Help!", "Thanks.", "Bye.")], ["e0"] * 3),
+        (
+            ["我上周订购的包裹还没有送到我家", "我上周订购的包裹还没有送到我家。", "退款"],
+            ["e0", "e0", ""],
+        ),
+        (["one", "two", "three"], ["", "", ""]),
+    ],
+)
+def test_equal_and_nearly_equal_inputs_form_groups(texts: list[str], groups: list[str]) -> None:
+    others = [
+        f"Question {i}: what is the weight of item {i * 7} in shop {i * 3}?" for i in range(9)
+    ]
+    made = grouped(_texts(*texts, *others))
+    assert [e.group for e in made] == [*groups, *[""] * len(others)]
+
+
+def test_what_a_template_repeats_makes_no_group() -> None:
+    frame = "You are a clerk of the bank. Read the message below and name its topic in one word: {}"
+    topics = ("loan", "card", "fee", "rate", "app", "bond")
+    made = grouped(_texts(*map(frame.format, topics)))
+    assert not any(e.group for e in made)
+
+
+def test_groups_that_the_data_name_are_kept() -> None:
+    named = [Example("a", "x", group="g"), Example("b", "x", group="h")]
+    assert grouped(named) == tuple(named)
+
+
+def _turns(n: int) -> list[dict[str, object]]:
+    return [
+        {"input": f"turn {i} of chat {i % 8}: {i * 31} parcels", "target": "x", "chat": i % 8}
+        for i in range(n)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_split_parts_a_group(seed: int) -> None:
+    dataset = load(_turns(64), group="chat", seed=seed)
+    homes = [{e.group for e in examples} for _, examples in dataset.items()]
+    assert sum(map(len, homes)) == len(set().union(*homes)) == 8
+    parted = load(_turns(64), seed=seed)
+    assert any(len({e.fields["chat"] for e in part}) == 8 for _, part in parted.items())
+
+
+def test_a_group_in_two_given_splits_is_refused_by_its_row() -> None:
+    rows = _turns(9)
+    with pytest.raises(DataError, match=r"group of val\[0\] \(val\) is also in test"):
+        load({"train": rows[2:8], "val": rows[:1], "test": rows[8:]}, group=["chat"])
+    with pytest.raises(DataError, match="'talk'"):
+        load(rows, group="talk")

@@ -424,6 +424,7 @@ WITHHELD_NAME = 'said: "Ottokar Quillfeather"'
 # Fields of events that a report shows word for word.
 SHOWN = {
     *("name", "split", "example_id", "stage", "kind", "hint"),  # the name of a row, of a stage
+    "groups",  # ids of examples, or digests of what the data's column holds
     # Texts that are shared anyway: each rewrite of them was checked.
     *("text", "encoder", "generator", "critic", "before"),
     *("harmful by", "notes by"),  # the names of variables, and of fields of the critic's reply

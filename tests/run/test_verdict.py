@@ -187,11 +187,43 @@ def test_worth_deploying_and_nothing_changed_are_never_said_together(untrained_c
     assert "changed nothing" not in judged(0.3, 0.4, 0.7, 0.7).sentence
 
 
+def grouped(entries: list[RowSource], size: int) -> list[RowSource]:
+    """The same rows, each so often in a row: copies of one input."""
+    made = list[RowSource]()
+    for entry in entries:
+        rollouts = [r for r in entry.evaluation.rollouts for _ in range(size)]
+        groups = tuple(r.example_id for r in rollouts)
+        evaluation = replace(entry.evaluation, rollouts=tuple(rollouts), groups=groups)
+        made.append(replace(entry, evaluation=evaluation))
+    return made
+
+
+@pytest.mark.parametrize("size", [2, 5, 10])
+def test_copies_of_test_inputs_count_once(size: int) -> None:
+    alone = four(0.3, 0.4, 0.4, 0.7, n=24)
+    copies, once = (conclude(rows, JudgingTerms()) for rows in (grouped(alone, size), alone))
+    for copied, row in zip(copies.rows[1:], once.rows[1:], strict=True):
+        for ours, theirs in ((copied.gain, row.gain), (copied.over, row.over)):
+            assert (ours is theirs is None) or (ours and theirs and ours.n == theirs.n == 24)
+            assert ours is None or theirs is None or ours.low == pytest.approx(theirs.low)
+    assert f"{24 * size} test inputs, 24 independent" in copies.headline().lines["gain"]
+    assert "test inputs, 24" not in once.headline().lines["gain"]
+
+
+def test_few_independent_inputs_make_no_verdict_however_many_copies_there_are() -> None:
+    made = conclude(grouped(four(0.1, 0.1, 0.1, 0.9, n=12), 8), JudgingTerms())
+    assert made.worth is None
+    assert "at least 20 independent test inputs, and there are 12 among 96." in made.sentence
+
+
 @pytest.mark.parametrize("n", [1, 8, 19])
 def test_below_twenty_examples_there_are_figures_and_no_verdict(n: int) -> None:
     made = judged(0.0, 0.0, 0.0, 1.0, n=n)
     assert made.worth is None and made.deploy == ""
-    assert f"No verdict: it takes at least 20 test examples, and there are {n}." in made.sentence
+    assert (
+        f"No verdict: it takes at least 20 independent test inputs, and there are {n}."
+        in made.sentence
+    )
     assert "The learned prompt shows +" in made.sentence
     assert f", n = {n}) over the present prompt, at 3 calls and 360 tokens" in made.sentence
     assert len(made.rows) == 4 and all(row.score.n == n for row in made.rows)
@@ -371,7 +403,8 @@ OVER = "than the present prompt; very likely between"
         (
             [right("present", 8), right("concat", 10), right("learned", 34, ROUTED)],
             "Deploy: the learned prompt",
-            {"gain": f"65.0 more right answers in 100 {OVER} 4", "next": "Deploy the learned",
+            {"gain": f"0.200 → 0.850: 65.0 more right answers in 100 {OVER} 4",
+             "next": "Deploy the learned",
              "cost": "per query 3 calls, 360 tokens, $0.003; before 1 call, 120 tokens, $0.001",
              "type": "pco prompt last --row learned"},
         ),
@@ -385,19 +418,19 @@ OVER = "than the present prompt; very likely between"
         (
             [right("present", 20), right("learned", 23)],
             "Do not deploy: the learned prompt",
-            {"gain": "7.5 more", "type": "pco report last",
-             "next": "Keep the present prompt. About 550 test inputs would"},
+            {"gain": "0.500 → 0.575: 7.5 more", "type": "pco report last",
+             "next": "Keep the present prompt. About 1,100 test inputs would"},
         ),
         (
             [right("present", 30), right("learned", 10)],
             "Do not deploy: the learned prompt",
-            {"gain": f"50.0 fewer right answers in 100 {OVER} ",
+            {"gain": f"0.750 → 0.250: 50.0 fewer right answers in 100 {OVER} ",
              "next": "Keep the present prompt. Read the answers that are still wrong"},
         ),
         (
             four(0.1, 0.1, 0.1, 0.9, n=12),
             "Undecided: the learned prompt",
-            {"gain": "0.806 more points than the present prompt on a scale from 0 to 1; very",
+            {"gain": "0.094 → 0.900: 0.806 more points than the present prompt on a scale from 0",
              "next": "Add test inputs: a verdict takes at least 20."},
         ),
         (
@@ -425,7 +458,8 @@ def test_a_headline_says_to_everybody_what_to_do(
 def test_an_interval_on_both_sides_of_nothing_is_told_in_words() -> None:
     head = conclude([right("present", 20), right("learned", 21)], JudgingTerms()).headline()
     words = (
-        r"2.5 more right .* between [\d.]+ fewer and [\d.]+ more \(95 % interval, 40 test inputs\)."
+        r"0.500 → 0.525: 2.5 more right .* between [\d.]+ fewer and [\d.]+ more "
+        r"\(95 % interval, 40 test inputs\)\."
     )
     assert re.match(words, head.lines["gain"])
     down = conclude([right("present", 40), right("learned", 10)], JudgingTerms()).headline()

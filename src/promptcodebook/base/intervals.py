@@ -9,14 +9,18 @@ each end allows for two standard errors of the skewness, √(6/n), more than was
 (2**-5 > 2.5 %). There the share of values that differ is bounded exactly (Clopper-Pearson), and all
 of it may lie at the end of the range.
 
+Values that depend on one another, such as the turns of a conversation, count once a group: each
+group's share of the mean is one value. Where sizes differ, Student's degrees of freedom are those
+of Kish's effective number of groups, (Σ size)² / Σ size².
+
 docs/verdict.md has how often an end errs. `bench/verdict_null.py` measures how often a verdict
 does."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -58,31 +62,57 @@ class Interval:
 
 
 def mean_interval(
-    values: Sequence[float], bounds: Bounds = (0.0, 1.0), side: float = SIDE
+    values: Sequence[float],
+    bounds: Bounds = (0.0, 1.0),
+    side: float = SIDE,
+    groups: Sequence[Hashable] = (),
 ) -> Interval:
-    """The mean of values within `bounds`; an end errs in at most `side` of cases. Raises
-    ValueError."""
-    n = len(values)
-    if n == 0:
+    """The mean of values within `bounds`; an end errs in at most `side` of cases. `groups` names
+    the group of each value (() = all are independent); the interval's n is then that of groups.
+    Raises ValueError."""
+    if not values:
         raise ValueError("no values to take an interval of")
-    mean = math.fsum(values) / n
+    mean = math.fsum(values) / len(values)
     bottom, top = min(bounds[0], *values), max(bounds[1], *values)
+    independent: float = len(values)
+    if len(set(groups)) < len(groups):
+        values, independent = _group_values(values, groups, mean)
+    n = len(values)
     common, times = Counter(values).most_common(1)[0]
-    if 2.0 ** -(n - times) > side:  # no test of signs can tell
+    if independent < n and 2.0**-independent > side:  # a few groups hold nearly all values
+        low, high = bottom, top
+    elif 2.0 ** -(n - times) > side:  # no test of signs can tell
         share = _largest_share(n - times, n, side)
         low, high = common - share * (common - bottom), common + share * (top - common)
     else:
-        low, high = _unskewed(values, mean, side)
+        low, high = _unskewed(values, mean, side, independent)
     return Interval(mean, round(max(bottom, low), DIGITS), round(min(top, high), DIGITS), n)
 
 
 def paired_interval(
-    a: Sequence[float], b: Sequence[float], bounds: Bounds = (0.0, 1.0), side: float = SIDE
+    a: Sequence[float],
+    b: Sequence[float],
+    bounds: Bounds = (0.0, 1.0),
+    side: float = SIDE,
+    groups: Sequence[Hashable] = (),
 ) -> Interval:
     """Of a - b over the same examples in the same order; `bounds` are those of a and b."""
     width = bounds[1] - bounds[0]
     differences = [round(x - y, DIGITS) for x, y in zip(a, b, strict=True)]
-    return mean_interval(differences, (-width, width), side)
+    return mean_interval(differences, (-width, width), side, groups)
+
+
+def _group_values(
+    values: Sequence[float], groups: Sequence[Hashable], mean: float
+) -> tuple[list[float], float]:
+    """A value for each group, whose mean is that of all values, and how many groups of equal size
+    tell as much. A group's value is the linear form of its share (a ratio estimator)."""
+    totals, sizes = defaultdict[Hashable, float](float), Counter(groups)
+    for value, group in zip(values, groups, strict=True):
+        totals[group] += value - mean
+    usual = len(values) / len(sizes)
+    effective = len(values) ** 2 / sum(size**2 for size in sizes.values())
+    return [round(mean + totals[group] / usual, DIGITS) for group in sizes], effective
 
 
 def _largest_share(seen: int, n: int, side: float) -> float:
@@ -95,10 +125,12 @@ def _largest_share(seen: int, n: int, side: float) -> float:
     return high
 
 
-def _unskewed(values: Sequence[float], mean: float, side: float) -> tuple[float, float]:
+def _unskewed(
+    values: Sequence[float], mean: float, side: float, independent: float
+) -> tuple[float, float]:
     """Student's interval, widened to that after Hall's cubic transformation (Hall 1992, Annals of
     Statistics 20). The third moment is the unbiased one (Fisher's k-statistic)."""
-    n, reach = len(values), student_quantile(len(values) - 1, side)
+    n, reach = len(values), student_quantile(max(1, math.floor(independent) - 1), side)
     second = math.fsum((v - mean) ** 2 for v in values) / n
     third = math.fsum((v - mean) ** 3 for v in values) * n / ((n - 1) * (n - 2))
     error, skewness = math.sqrt(second / (n - 1)), third / second**1.5

@@ -241,6 +241,8 @@ class DataSettings(Group):
     """A column that names each row; "" = rows are named by their content."""
     split: str = ""
     """A column that names each row's split."""
+    group: str | tuple[str, ...] = ""
+    """Columns by which rows depend on one another, such as a chat's id: no split parts a group."""
     fractions: tuple[float, ...] = (0.5, 0.25, 0.25)
     """Shares of train, val and test where splits are drawn; they sum to 1."""
     stratify: bool = False
@@ -375,7 +377,7 @@ def default_roles() -> dict[str, RoleSettings]:
 
 TRAINING = (
     *("critic", "explore", "init", "keep", "learn", "optimizer", "preset", "reward"),
-    *("reward_range", "samples", "update", "validation", "verdict_examples"),
+    *("reward_name", "reward_range", "samples", "update", "validation", "verdict_examples"),
 )
 """Keys and groups of `Config` that decide nothing of what a trained policy answers."""
 
@@ -393,6 +395,8 @@ class Config(Group):
     data: DataSettings = DataSettings()
     reward: str | dict[str, Any] = ""
     """Your own as "reward.py:reward", or a ready-made one such as {kind = "exact"}."""
+    reward_name: str = ""
+    """What the verdict calls your reward, such as "politeness"; "" = by the reward's own name."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """The least and the greatest reward; outside it a reward counts as failed."""
     executor: str | dict[str, Any] = ""

@@ -138,11 +138,15 @@ def draw_splits(
     stratify: bool = False,
 ) -> dict[Split, tuple[Example, ...]]:
     """A seeded draw of the splits named in `shares`, which need not sum to 1. Each gets at least
-    one example; shares count distinct inputs. With `stratify` each target has its share in every
-    split. Raises DataError when there are too few."""
-    groups = dict[str, list[Example]]()
-    for example in examples:
-        groups.setdefault(fold_text(example.cache_text), []).append(example)
+    one example; shares count distinct inputs, and a group of the data as one. With `stratify` each
+    target has its share in every split. Raises DataError when there are too few."""
+    rows, known, pairs = tuple(examples), dict[str, int](), list[tuple[int, int]]()
+    for number, example in enumerate(rows):
+        keys = (fold_text(example.cache_text), example.group and f"\0{example.group}")
+        pairs += [(known.setdefault(key, number), number) for key in filter(None, keys)]
+    groups = dict[int, list[Example]]()
+    for example, first_row in zip(rows, _joined(len(rows), pairs), strict=True):
+        groups.setdefault(first_row, []).append(example)
     total = len(groups)
     if total < len(shares):
         few = f"too few for the {len(shares)} splits {', '.join(shares)}"
@@ -187,12 +191,62 @@ def _by_target(
 
 
 def sample(examples: Sequence[Example], count: int | None) -> tuple[Example, ...]:
-    """At most `count` examples, in their order; their ids say which, for all policies alike."""
+    """At most `count` examples, in their order, with their groups; their ids say which, for all
+    policies alike."""
     if count is None or count >= len(examples):
-        return tuple(examples)
+        return grouped(examples)
     keys = {e.id: keyed_random("evaluation sample", e.id).random() for e in examples}
     chosen = set(sorted(keys, key=keys.__getitem__)[:count])
-    return tuple(e for e in examples if e.id in chosen)
+    return grouped([e for e in examples if e.id in chosen])
+
+
+def grouped(examples: Sequence[Example]) -> tuple[Example, ...]:
+    """The examples as they are where the data name groups (`data.group`). Else equal and nearly
+    equal inputs form groups, each with the id of its first example."""
+    if any(e.group for e in examples):
+        return tuple(examples)
+    rows = [_SplitRow("test", e, fold_text(e.cache_text)) for e in examples]
+    firsts = _joined(len(rows), _alike(rows))
+    sizes = Counter(firsts)
+    return tuple(
+        replace(e, group=examples[first].id) if sizes[first] > 1 else e
+        for e, first in zip(examples, firsts, strict=True)
+    )
+
+
+def _joined(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
+    """Of each of so many numbers the first that it is joined with, by a chain of the pairs."""
+    firsts = list(range(count))
+
+    def first(number: int) -> int:
+        while firsts[number] != number:
+            firsts[number] = number = firsts[firsts[number]]
+        return number
+
+    for a, b in pairs:
+        low, high = sorted((first(a), first(b)))
+        firsts[high] = low
+    return [first(number) for number in range(count)]
+
+
+def _alike(rows: Sequence[_SplitRow]) -> Iterator[tuple[int, int]]:
+    """Pairs of rows whose inputs are equal, or share most of their 8-word runs beside those that a
+    third of the inputs have: what a template repeats makes no two inputs one."""
+    known = dict[str, int]()
+    for number, row in enumerate(rows):
+        if (earlier := known.setdefault(row.folded, number)) != number:
+            yield earlier, number
+    distinct = [rows[number] for number in known.values()]
+    if len(distinct) > _COMPARED:
+        return
+    runs = [_shingles(row.folded) for row in distinct]
+    counts = Counter(run for each in runs for run in each)
+    own = [frozenset(r for r in each if 3 * counts[r] <= len(distinct)) for each in runs]
+    places = list(known.values())
+    for group in (group for group in _sharing(distinct) if len(group) <= _COMMON):
+        for a, b in combinations(group, 2):
+            if own[a] and own[b] and len(own[a] & own[b]) / len(own[a] | own[b]) >= NEAR:
+                yield places[a], places[b]
 
 
 # Whether it is fit to learn from
@@ -202,6 +256,7 @@ NEAR = 0.6  # jaccard similarity of shingle sets from which two inputs count as 
 _SHOWN, _QUOTED = 5, 60
 # Inputs that a run may be in, as more make it boilerplate; and runs that are looked up of one.
 _COMMON, _LOOKED_UP = 100, 12
+_COMPARED = 5000  # inputs up to which near-copies form groups; equal ones always do
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ def load(
     messages: str | None = None,
     id: str | None = None,
     split: str | None = None,
+    group: str | Sequence[str] = (),
     fractions: Sequence[float] = (0.5, 0.25, 0.25),
     seed: int = 0,
     name: str | None = None,
@@ -70,6 +71,8 @@ def load(
     - `messages`: a column of chat messages in place of `input`. None: there is none.
     - `id`: a column that names each row. None: rows are named by their content.
     - `split`: a column that names each row's split. None: splits that are not given are drawn.
+    - `group`: columns by which rows depend on one another, such as 'conversation': no split parts a
+      group, and intervals count groups. (): equal and nearly equal inputs form groups.
     - `fractions`: shares of train, val and test where they are drawn (0.5, 0.25, 0.25).
     - `seed`: the key of that draw (0).
     - `name`: what to call the data. None: the name of the file, or 'data'.
@@ -86,7 +89,8 @@ def load(
         raise DataError(what, hint="of train, val and test, such as fractions = [0.5, 0.25, 0.25]")
     shares: dict[Split, float] = dict(zip(SPLITS, parts, strict=True))
     tables = read_source(source, form=form, header=header)
-    named = tabular.Columns(input, target, messages or None, id or None, split or None)
+    groups = (group,) if isinstance(group, str) and group else tuple(group)
+    named = tabular.Columns(input, target, messages or None, id or None, split or None, groups)
     first = _first(tables)
     columns = _columns_of(first, named)
     try:
@@ -113,6 +117,12 @@ def load(
         inputs = "1 input appears" if len(overlaps) == 1 else f"{len(overlaps)} inputs appear"
         hint = "remove them from one split, or let the splits be drawn"
         raise DataError(f"{name}: {inputs} in two splits: {shown}{more}", hint=hint)
+    homes = {e.group: split for split, examples in dataset.items() for e in examples if e.group}
+    for split, examples in () if allow_overlap else dataset.items():
+        if parted := next((e for e in examples if homes.get(e.group, split) != split), None):
+            where = parted.where or parted.id
+            what = f"{name}: the group of {where} ({split}) is also in {homes[parted.group]}"
+            raise DataError(what, hint="give a group's rows one split, or let splits be drawn")
     return dataset
 
 

@@ -114,13 +114,15 @@ _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Names of columns, None = there is none. `input` may be a template over several, such as
-    '{title}\\n{body}'; `messages`, a column of chat messages, replaces it."""
+    '{title}\\n{body}'; `messages`, a column of chat messages, replaces it. Rows that are equal in
+    all `group` columns depend on one another."""
 
     input: str = "input"
     target: str | None = "target"
     messages: str | None = None
     id: str | None = None
     split: str | None = None
+    group: tuple[str, ...] = ()
 
 
 def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple[Example, ...]:
@@ -129,6 +131,7 @@ def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple
     id is the hash of input and target; repeats of it get '-2', '-3', ..."""
     template: InputTemplate | None = None
     wanted = [(name, getattr(columns, name)) for name in ("target", "messages", "id", "split")]
+    wanted += [("group", name) for name in columns.group]
     if columns.messages is None:
         template = InputTemplate(("", ""), (columns.input,))
         if columns.input not in table.columns:
@@ -173,7 +176,11 @@ def _make_example(
     name = _example_id(row, columns.id, cache_text, reference, seen)
     seen[name] = row.where
     where = "" if columns.id else row.where
-    return Example(name, text, reference, messages, row.values, digest, where)
+    cells = [row.values.get(column) for column in columns.group]
+    group = ""
+    if any(cell is not None for cell in cells):  # a digest: reports may not show what it holds
+        group = hashlib.sha256(json.dumps(list(map(cell_text, cells))).encode()).hexdigest()[:12]
+    return Example(name, text, reference, messages, row.values, digest, where, group)
 
 
 def _require_value(row: SourceRow, column: str) -> object:

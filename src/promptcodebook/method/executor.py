@@ -255,7 +255,9 @@ class Evaluator:
             return average(await gather_all(sampled(example, each) for each in seeds), self.floor)
 
         rollouts = await gather_all(map(one, examples))
-        return Evaluation(name, split, tuple(rollouts), self.floor)
+        grouped = any(e.group for e in examples)
+        groups = tuple(e.group or e.id for e in examples) if grouped else ()
+        return Evaluation(name, split, tuple(rollouts), self.floor, groups)
 
 
 def average(samples: Sequence[Rollout], floor: float | None = None) -> Rollout:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -109,6 +109,12 @@ class Assessment:
         ids = (r.example_id for r in self.evaluation.rollouts)
         return dict(zip(ids, self.evaluation.rewards, strict=True))
 
+    @property
+    def groups(self) -> dict[str, str]:
+        """Example id -> the group that it counts in; {} where each example counts by itself."""
+        pairs = zip(self.rewards, self.evaluation.groups, strict=False)
+        return dict(pairs)
+
     def __repr__(self) -> str:
         score, split = self.score, self.evaluation.split
         kind = "" if self.kind == LEARNED else f", row={self.kind!r}"
@@ -150,6 +156,7 @@ class Assessment:
                     "failed": f"{r.failure.stage}: {r.failure.kind}" if r.failure else None,
                     "truncated": r.truncated,
                     "route": list(r.route.indices) if r.route is not None else None,
+                    **({"group": self.groups[r.example_id]} if self.groups else {}),
                 }
                 for r, reward in zip(self.evaluation.rollouts, self.evaluation.rewards, strict=True)
             ],
@@ -167,6 +174,7 @@ class Side:
     bounds: Bounds
     scored_by: str = ""
     replies: str = ""
+    groups: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def of(cls, found: Assessment) -> Side:
@@ -178,6 +186,7 @@ class Side:
             found.reward_range,
             scored_by=found.scored_by,
             replies=found.replies,
+            groups=found.groups,
         )
 
     @classmethod
@@ -198,6 +207,7 @@ class Side:
                 bounds=(float(low), float(high)),
                 scored_by=str(tree.get("scored_by", "")),  # older files do not have these
                 replies=str(tree.get("replies", "")),
+                groups={str(e["id"]): str(e["group"]) for e in tree["examples"] if "group" in e},
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -214,7 +224,8 @@ class Side:
 
     @property
     def score(self) -> Interval:
-        return mean_interval(list(self.rewards.values()), bounds=self.bounds)
+        groups = [self.groups.get(name, name) for name in self.rewards]
+        return mean_interval(list(self.rewards.values()), bounds=self.bounds, groups=groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +247,10 @@ class Comparison:
         if not a.rewards:
             raise DataError("there is no example to compare on", hint="pco eval REF --json")
         widest = min(a.bounds[0], b.bounds[0]), max(a.bounds[1], b.bounds[1])
-        theirs = [b.rewards[name] for name in a.rewards]
-        return cls(a, b, paired_interval(list(a.rewards.values()), theirs, bounds=widest))
+        ours, theirs = list(a.rewards.values()), [b.rewards[name] for name in a.rewards]
+        known = a.groups or b.groups
+        groups = [known.get(name, name) for name in a.rewards]
+        return cls(a, b, paired_interval(ours, theirs, bounds=widest, groups=groups))
 
     @property
     def better(self) -> Literal["a", "b", ""]:

@@ -152,13 +152,15 @@ class Measurement:
         )
         both = list(zip(with_it.rollouts, without.rollouts, strict=True))
         rewards = {a.example_id: (a.reward, b.reward) for a, b in both}
+        groups = dict(zip(rewards, with_it.groups or rewards, strict=True))
         pairs = [(x, y) for x, y in rewards.values() if x is not None and y is not None]
         if both and not pairs:
             require_answers((*with_it.rollouts, *without.rollouts), 0)
         difference, means = None, None
         if pairs:
             first, second = zip(*pairs, strict=True)
-            difference = paired_interval(first, second, config.reward_range)
+            known = [groups[id] for id, (x, y) in rewards.items() if None not in (x, y)]
+            difference = paired_interval(first, second, config.reward_range, groups=known)
             means = fmean(first), fmean(second)
         return Effect(
             instinct=instinct,
@@ -424,7 +426,9 @@ class Distiller:
         encoder, ours = evaluations
         return replace(
             made,
-            difference=paired_interval(ours.rewards, encoder.rewards, config.reward_range),
+            difference=paired_interval(
+                ours.rewards, encoder.rewards, config.reward_range, groups=ours.groups
+            ),
             per_query=(ours.usage.calls / n, encoder.usage.calls / n),
         )
 

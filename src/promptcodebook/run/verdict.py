@@ -34,11 +34,13 @@ from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines
 from promptcodebook.store.events import Compared, Concluded, Mark, RunState, Trained
 from promptcodebook.store.header import Header
-from promptcodebook.tasks.rewards import asks_judge
+from promptcodebook.tasks.rewards import asks_judge, describe_reward
+from promptcodebook.tasks.rewards.ready import COMPARING
 from promptcodebook.types import Evaluation, PromptLength
 
 ENOUGH = 20  # test examples that a verdict needs
 JUDGED = "A model judged the answers, and its error is in no interval: `pco judge sheet` tells how."
+POWER = 0.8  # how often a stated number of test inputs shows its gain
 _ON_SIMULATED = "On the simulated model: "
 _MANY_FALLBACKS = 0.2
 _DIFFER = 1 / 5  # of the rows: those on which two ways of prompting earn different rewards
@@ -52,7 +54,8 @@ class VerdictRow:
     a sentence ('' in runs of version 0.1). `prompt` is the text where every input gets the same,
     else None. `fallbacks` is the share of routes that the encoder did not give (None = nothing is
     routed). A `reference` is shown and decides nothing. Not `metered` = of its calls only those
-    that route and compose are counted."""
+    that route and compose are counted. `inputs` are all that it answered, where the n of `score`
+    counts independent groups of them (0 in runs of earlier versions)."""
 
     name: str
     score: Interval
@@ -70,6 +73,13 @@ class VerdictRow:
     reference: bool = False
     metered: bool = True
     empty: int = 0
+    inputs: int = 0
+
+    @property
+    def count(self) -> str:
+        """How many test inputs it answered: 96 test inputs, 24 independent."""
+        n, inputs = self.score.n, max(self.score.n, self.inputs)
+        return plural(inputs, "test input") + (f", {n} independent" if n < inputs else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +99,15 @@ class Headline:
 @dataclass(frozen=True, slots=True)
 class Conclusion:
     """`worth` is None when nothing could be judged, `deploy` the row to deploy ('' = unclear).
-    `scale` is the range of the rewards, None where each of them is 0 or 1."""
+    `scale` is the range of the rewards, None where each of them is 0 or 1; `reward` what they are
+    of, '' = right answers."""
 
     rows: tuple[VerdictRow, ...]
     sentence: str
     worth: bool | None
     deploy: str = ""
     scale: Bounds | None = (0.0, 1.0)
+    reward: str = ""
 
     @classmethod
     def of(cls, state: RunState, header: Header) -> Conclusion | None:
@@ -111,7 +123,8 @@ class Conclusion:
         low, high = header.config.get("reward_range") or (0.0, 1.0)
         binary = state.tests and all(mark.binary for mark in state.tests)
         scale = None if binary else (float(low), float(high))
-        return cls(rows, stored.text, stored.worth, stored.deploy, scale)
+        reward = reward_name(header.config)
+        return cls(rows, stored.text, stored.worth, stored.deploy, scale, reward)
 
     @property
     def table(self) -> VerdictTable:
@@ -133,7 +146,9 @@ class Conclusion:
             typed = f"pco serve {run}" if use is learned and use.prompt is None else typed
         if self.worth:
             advice = f"Deploy {title}."
-        elif remark := answers_remark(learned.score.n, cut=learned.truncated, empty=learned.empty):
+        elif remark := answers_remark(
+            learned.inputs or learned.score.n, cut=learned.truncated, empty=learned.empty
+        ):
             advice = remark
         elif use is not None:
             advice = (
@@ -145,22 +160,30 @@ class Conclusion:
             advice = f"{keep}{_would_tell(learned.gain)}"
         cost = f"per query {_query(learned)}; before {_query(base)}"
         mark = " (simulated)" if self.sentence.startswith(_ON_SIMULATED) else ""
-        lines = {"gain": self._gain(learned), "cost": cost, "next": advice, "type": typed}
+        levels = f"{number(base.score.mean)} → {number(learned.score.mean)}"
+        lines = {
+            "gain": f"{levels}: {self._gain(learned)}",
+            "cost": cost,
+            "next": advice,
+            "type": typed,
+        }
         return Headline(decision, f"{title}{mark}", lines)
 
     def _gain(self, row: VerdictRow) -> str:
-        """In the task's own unit: right answers in 100, or points on the scale of the reward."""
+        """In the reward's own unit: right answers in 100, or points on its scale."""
         gain, than = row.gain or Interval(0.0, 0.0, 0.0, row.score.n), self.rows[0].title
-        width, digits, unit = 100, 1, f"right answers in 100 than {than}"
+        points = f"points of {self.reward}" if self.reward else "points"
+        width, digits, unit = 100, 1, f"{points if self.reward else 'right answers'} in 100"
+        unit = f"{unit} than {than}"
         if self.scale is not None:
             width, digits = 1, 3
-            unit = "points than {} on a scale from {:g} to {:g}".format(than, *self.scale)
+            unit = "{} than {} on a scale from {:g} to {:g}".format(points, than, *self.scale)
         mean, low, high = (
             f"{width * abs(x):.{digits}f} {'fewer' if x < 0 else 'more'}"
             for x in (gain.mean, gain.low, gain.high)
         )
         low = low if low[-5:] != high[-5:] else low.split()[0]
-        ends = f"{low} and {high} (95 % interval, {plural(gain.n, 'test input')})."
+        ends = f"{low} and {high} (95 % interval, {row.count})."
         return f"{mean} {unit}; very likely between {ends}"
 
     def html(self, run: str = "RUN") -> str:
@@ -300,7 +323,7 @@ def row_of(evaluation: Evaluation, base: Evaluation | None, terms: JudgingTerms)
     routed = any(rollout.route is not None for rollout in rollouts)
     return VerdictRow(
         name=evaluation.name,
-        score=mean_interval(evaluation.rewards, terms.bounds),
+        score=mean_interval(evaluation.rewards, terms.bounds, groups=evaluation.groups),
         gain=None if base is None else _difference(evaluation, base, terms),
         answered=evaluation.answered,
         failed=evaluation.failed,
@@ -317,6 +340,7 @@ def row_of(evaluation: Evaluation, base: Evaluation | None, terms: JudgingTerms)
         calls_per_query=total.calls / n,
         prompt_length=evaluation.prompt_length,
         fallbacks=evaluation.fallbacks,
+        inputs=len(rollouts),
         prompt=None if routed or len(prompts) != 1 else prompts.pop(),
         metered=metered,
     )
@@ -325,7 +349,7 @@ def row_of(evaluation: Evaluation, base: Evaluation | None, terms: JudgingTerms)
 def _difference(a: Evaluation, b: Evaluation, terms: JudgingTerms) -> Interval:
     side = side_of(terms.look)
     known = terms.paired(a, b, side)
-    return known or paired_interval(a.rewards, b.rewards, terms.bounds, side)
+    return known or paired_interval(a.rewards, b.rewards, terms.bounds, side, a.groups)
 
 
 def side_of(look: int) -> float:
@@ -362,7 +386,7 @@ async def judge(problem: Problem, result: Result) -> Conclusion:
     if config.samples > 1:
         remarks.insert(1, f"Each test example counts with the mean of {config.samples} answers.")
     beware = answers_remark(
-        sum(row.score.n for row in made.rows),
+        sum(row.inputs for row in made.rows),
         cut=sum(row.truncated for row in made.rows),
         empty=sum(row.empty for row in made.rows),
         cap=assembled.models.lm.sampling_of("executor").max_tokens,
@@ -372,7 +396,18 @@ async def judge(problem: Problem, result: Result) -> Conclusion:
     elif made.rows and all(r in (None, terms.bounds[0]) for r in chain(judged, tried)):
         doubt = "No answer of this run ever scored: look whether the reward reads answers right"
         remarks.insert(1, f"{doubt} before you train again.")
-    return replace(made, sentence=" ".join(filter(None, remarks)))
+    sentence, name = " ".join(filter(None, remarks)), reward_name(config.model_dump())
+    return replace(made, sentence=sentence, reward=name)
+
+
+def reward_name(config: Mapping[str, Any]) -> str:
+    """What the rewards are of, by the tree of a configuration: `reward_name`, else how the reward
+    is called; '' = right answers, where it compares an answer with a reference."""
+    if name := config.get("reward_name"):
+        return str(name)
+    reward = config.get("reward") or ""
+    kind = str(reward.get("kind")) if isinstance(reward, Mapping) else reward
+    return "" if config.get("task") or not kind or kind in COMPARING else describe_reward(kind)
 
 
 def conclude(entries: Sequence[RowSource], terms: JudgingTerms) -> Conclusion:
@@ -451,8 +486,10 @@ def decide(rows: Sequence[VerdictRow], look: int = 1) -> tuple[str, bool | None,
         return of.text(signed=True, level=_level(look), more=f"n = {of.n}")
 
     if gain.n < ENOUGH:
+        among = f" among {learned.inputs}" if learned.inputs > gain.n else ""
         return (
-            f"No verdict: it takes at least {ENOUGH} test examples, and there are {gain.n}. "
+            f"No verdict: it takes at least {ENOUGH} independent test inputs, and there are "
+            f"{gain.n}{among}. "
             f"{_capital(learned.title)} shows {figures(gain)} over {base.title}, "
             f"{_price(learned, base)}.",
             None,
@@ -567,8 +604,11 @@ def _would_tell(gain: Interval | None) -> str:
         return "Read the answers that are still wrong, then train longer or fix the reward."
     if gain.low > 0:
         return "A row that takes no more calls may do as well. More test inputs would tell."
-    needed = gain.n * (1 - gain.low / gain.mean) ** 2  # its width shrinks as the root of n grows
-    return f"About {float(f'{needed:.2g}'):,.0f} test inputs would show a gain of this size."
+    # Its width shrinks as the root of n grows. As wide as the gain, every other such run shows it.
+    likely = 1 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf(1 - SIDE)
+    needed = gain.n * ((1 - gain.low / gain.mean) * likely) ** 2
+    about = f"{float(f'{needed:.2g}'):,.0f} test inputs"
+    return f"About {about} would show a gain of this size in four of five cases."
 
 
 def _capital(text: str) -> str:

@@ -26,7 +26,8 @@ from promptcodebook.method.templates import TemplateSet
 # fingerprints are compared instead). Headers are left out so that they are never quoted.
 FREE_KEYS = (
     "budget", "cache", "concurrency", "data_dir", "data.path", "data.test", "data.train", "prices",
-    "data.val", "max_reply_mb", "retries", "roles.*.headers", "telemetry", "timeout", "user_code",
+    "data.val", "max_reply_mb", "retries", "reward_name", "roles.*.headers",
+    "telemetry", "timeout", "user_code",
 )  # fmt: skip
 _SEAL = "seal"
 _SHOWN = 5

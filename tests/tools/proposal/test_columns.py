@@ -18,7 +18,14 @@ WORDS = ("oak", "elm", "ash", "fir", "yew", "pine", "lime", "palm", "plum", "pea
 def cell(value: str, n: int) -> Any:
     """A value of the table in row `n`; what begins with json: is no text."""
     hashed = sha256(str(n).encode()).hexdigest()[:24]
-    of = {"n": n, "n2": f"{n % 28 + 1:02}", "m": 37 * n % 101, "d": n % 10, "h": hashed}
+    of = {
+        "n": n,
+        "n2": f"{n % 28 + 1:02}",
+        "m": 37 * n % 101,
+        "d": n % 10,
+        "g": n // 3,
+        "h": hashed,
+    }
     for name, each in {**of, "w": WORDS[n % len(WORDS)]}.items():
         value = value.replace(f"{{{name}}}", str(each))
     return json.loads(value[5:]) if value.startswith("json:") else value
@@ -31,7 +38,7 @@ def write(file: Path, columns: dict[str, list[str]], count: int = 60) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_each_column_is_taken_for_what_it_is(tmp_path: Path, case: dict[str, Any]) -> None:
-    write(tmp_path / "mine.jsonl", case["columns"])
+    write(tmp_path / "mine.jsonl", case["columns"], case.get("rows", 60))
     made = pco("init", "--from", "mine.jsonl", "--yes", cwd=tmp_path)
     if "refused" in case:
         made.error(2, case["refused"], case["flag"])
@@ -40,7 +47,7 @@ def test_each_column_is_taken_for_what_it_is(tmp_path: Path, case: dict[str, Any
     assert made.code == 0, made.err
     tree = tomllib.loads((tmp_path / "pco.toml").read_text("utf-8"))
     reward = tree["reward"] if isinstance(tree["reward"], dict) else {"kind": tree["reward"]}
-    found = {"id": "", "split": "", **tree["data"], "reward": reward["kind"]}
+    found = {"id": "", "split": "", "group": "", **tree["data"], "reward": reward["kind"]}
     found["several"] = reward.get("several", False)
     assert {key: found[key] for key in case["expect"]} == case["expect"], made.out
     assert case.get("shown", "") in made.out

@@ -180,6 +180,7 @@ async def measure(assembled: Assembled, design: Design) -> HeadroomResult:
         design.prompts,
         [rows[example.id, 0] for example in kept],
         [rows[e.id, 1] for e in design.examples[:twice] if e.id not in lost],
+        groups=[e.group or e.id for e in kept],
     )
     width = config.reward_range[1] - config.reward_range[0]
     found = split(tried, width, config.seed)

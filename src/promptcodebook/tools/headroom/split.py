@@ -35,12 +35,14 @@ HeadroomAnswer = Literal["routing", "one prompt", "nothing"]
 @dataclass(frozen=True, slots=True)
 class TriedPrompts:
     """Rewards in [0, 1]: `first` has a row of P for each of `inputs` (text by id), `again` the
-    second rewards of the first few of them (none = the executor is greedy)."""
+    second rewards of the first few of them (none = the executor is greedy). `groups` has the group
+    of each input (none = each by itself)."""
 
     inputs: Mapping[str, str]
     prompts: Sequence[str]
     first: Sequence[Sequence[float]]
     again: Sequence[Sequence[float]] = ()
+    groups: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ def split(tried: TriedPrompts, width: float = 1.0, seed: int = 0) -> Headroom:
     one, best = first[rows, single], _without_noise(np, first, noise).max(axis=1)
 
     def gain(values: Any) -> Interval:
-        return mean_interval(np.round(values, 12).tolist(), (-1.0, 1.0)).scaled(0.0, width)
+        found = mean_interval(np.round(values, 12).tolist(), (-1.0, 1.0), groups=tried.groups)
+        return found.scaled(0.0, width)
 
     prompt, router = gain(one - first[:, 0]), gain(first[rows, routed] - one)
     oracle = gain(best - one)

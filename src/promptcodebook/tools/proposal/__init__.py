@@ -112,6 +112,8 @@ def propose(
     }
     if len({str(row.values.get(seen.id)) for part in parts.values() for row in part}) < rows:
         data.pop("id", None)  # beyond the sample it repeats
+    grouping, dependent = _grouping(seen, columns, drawn="fractions" in data)
+    data |= grouping
     data |= {"form": first.form} if first.form else {}
     data |= {"header": False} if first.header is False else {}
     notes = first.notes
@@ -156,7 +158,7 @@ def propose(
     if "verdict_examples" in tree or "validation" in tree:
         what = f"on {judged} of the test rows; the best states on {validated} of val"
         summary.append(f"judged  {what}")
-    remarks = [verdict_remark(judged), dataset.remark, *scoring.refused]
+    remarks = [verdict_remark(judged), dataset.remark, dependent, *scoring.refused]
     summary += filter(None, [f"shows   {power}" if (power := verdict_power(judged)) else ""])
     summary += [f"warn    {remark}" for remark in filter(None, remarks)]
     return text, tree, "\n".join(map(one_line, summary))
@@ -208,6 +210,21 @@ def _draw(
     labels = seen.target.name in columns and columns[seen.target.name].labels
     fractions = [round(1 - sum(shares), 9), *shares]
     return {"fractions": fractions, **({"stratify": True} if labels else {})}
+
+
+def _grouping(
+    seen: ColumnRoles, columns: Mapping[str, Column], *, drawn: bool
+) -> tuple[dict[str, str], str]:
+    """The setting of groups, where there are enough of them for test and training; else a remark.
+    Of several columns the finest counts: a conversation, not its user."""
+    groups = [name for name, (kind, _) in seen.roles.items() if kind == "group"]
+    group = max(groups, key=lambda name: len(columns[name].different), default="")
+    if not group:
+        return {}, ""
+    if drawn and len(columns[group].different) >= 2 * ENOUGH:
+        return {"group": group}, ""
+    what = f"rows of one {group} may depend on one another, and no interval counts that"
+    return {}, f"{what}: [data] group = {toml(group)}"
 
 
 def _settings(
