@@ -399,6 +399,8 @@ def test_a_stored_configuration_keeps_its_keys() -> None:
     tree["critic"].pop("sees_reward")
     tree["init"].pop("split")
     tree["data"].pop("stratify")
+    for newer in ("form", "header"):
+        tree["data"].pop(newer)
     tree["budget"].pop("reserve_for_verdict")
     tree["validation"].pop("examples")
     tree["validation"]["patience"] = 5  # the default of 0.1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -46,16 +47,23 @@ FILES = (SETTINGS, "data.jsonl", "reward.py")
 _NO_MODEL = '# lm = ""\n'
 _AS_IT_IS = """It trains as it is, on the model that you name.
 Then put in your own data and reward."""
+_MOST_INPUT = 1 << 28  # bytes of standard input
 _SHOWN = 10  # inputs in two splits that are listed; the rest is counted
 
 
 @app.command()
 def init(
     folder: Path = typer.Argument(Path(), help="Where to write them; created if missing."),
-    file: Path | None = typer.Option(None, "--from", help="Your data: proposes a pco.toml for it."),
+    file: Path | None = typer.Option(
+        None, "--from", help="Your data ('-' = stdin): proposes a pco.toml."
+    ),
     input: str | None = typer.Option(None, help="With --from: the input's column or template."),
     target: str | None = typer.Option(None, help="With --from: the reference column; '' = none."),
     reward: str | None = typer.Option(None, help="With --from: such as contains, f1 or judge."),
+    form: str = typer.Option("auto", help="With --from: a published form, such as squad."),
+    header: bool | None = typer.Option(
+        None, help="With --from: whether the first line names columns."
+    ),
     agent: command.AgentCommand = None,
     present: command.PresentFiles = None,
     question: command.Question = "",
@@ -79,8 +87,9 @@ def init(
             texts[SETTINGS] = texts[SETTINGS].replace(_NO_MODEL, f"lm = {toml(tree['lm'])}\n")
     else:
         propose = import_part(COMMAND_GROUP, "init.from", "pco init --from", "start")
-        given = {"input": input, "target": target, "reward": reward, "lm": lm}
-        text, tree, message = propose(file, folder, given, own, yes=yes)
+        given = {"input": input, "target": target, "reward": reward, "lm": lm, "form": form}
+        file = _keep_input(folder) if file == Path("-") else file
+        text, tree, message = propose(file, folder, given, own, header=header, yes=yes)
         texts = {SETTINGS: text}
     texts[SETTINGS] = written(texts[SETTINGS], tree)
     files = [str(folder / name) for name in texts]
@@ -104,6 +113,24 @@ def init(
     wrote = (one_line(f"wrote {name}") for name in files)
     text = printable("\n".join([*wrote, "", message, *(f"  {step}" for step in steps)]))
     show(lambda: {"folder": str(folder), "files": files}, lambda: text, as_json=as_json)
+
+
+def _keep_input(folder: Path) -> Path:
+    """Standard input as a file beside the pco.toml, since training reads it again. It stays where
+    no proposal comes of it."""
+    content: bytes = sys.stdin.buffer.read(_MOST_INPUT + 1)
+    if not content or len(content) > _MOST_INPUT:
+        fault = "has more than 256 MiB" if content else "is empty"
+        raise ConfigError(f"standard input {fault}", hint="pco init --from FILE")
+    path = folder / "data.txt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            file.write(content)
+    except OSError as error:
+        fault = f"cannot write {path}: {error.strerror or error}"
+        raise ConfigError(fault, hint="pco init OTHER_FOLDER --from -") from None
+    return path
 
 
 @app.command()
@@ -174,12 +201,14 @@ def copy(
 
 @data.command()
 def check(
-    path: Annotated[Path, typer.Argument(help="jsonl, json, csv, tsv, parquet, or a folder.")],
+    path: Annotated[Path, typer.Argument(help="jsonl, csv, xlsx, parquet, ..., or a folder.")],
     input: str = typer.Option("input", help="A column, or '{title}\\n{body}'."),
     target: str = typer.Option("target", help="The reference column; '' = none."),
     messages: str = typer.Option("", help="A column of chat messages."),
     id: str = typer.Option("", help="A column of ids."),
     split: str = typer.Option("", help="A column that names each row's split."),
+    form: str = typer.Option("auto", help="A published form, such as squad; '' = none."),
+    header: bool = typer.Option(True, help="Whether the first line names the columns."),
     as_json: Json = False,
 ) -> int:
     """Columns, sizes, repeats, conflicting targets, and inputs in two splits (exit 1)."""
@@ -188,6 +217,7 @@ def check(
     # Rows hold no circles; looking for some among millions of values took a tenth of the time.
     gc.disable()
     try:
+        given |= {"form": form, "header": header}
         checked = examine(load(path, input=input, allow_overlap=True, **given))
     finally:
         gc.enable()
@@ -211,6 +241,7 @@ def _check_text(checked: DataCheck, warnings: Sequence[str]) -> str:
     ]
     lines = [f"{checked.name}: {sum(checked.counts.values())} examples", ""]
     lines += [columns(splits), "", columns(found), ""]
+    lines += [f"read  {printable(note)}" for note in checked.notes]
     lines += [f"warn  {printable(warning)}" for warning in warnings]
     lines += [f"fail  {leak} have the same input" for leak in checked.overlaps[:_SHOWN]]
     if (more := len(checked.overlaps) - _SHOWN) > 0:

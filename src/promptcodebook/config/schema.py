@@ -224,7 +224,7 @@ class DataSettings(Group):
     """Your own data; a ready-made task brings its own."""
 
     path: str = ""
-    """A file (.jsonl, .json, .csv, .tsv, .parquet) to draw the splits from, or a folder of them."""
+    """A file to draw the splits from (.jsonl, .csv, .parquet and others), or a folder of them."""
     train: str = ""
     """A file of its own for the training split."""
     val: str = ""
@@ -247,6 +247,10 @@ class DataSettings(Group):
     """Whether each reference has its share in every split that is drawn, as labels should."""
     split_seed: int = 0
     """Seed of that draw, apart from the run's `seed`."""
+    form: str = ""
+    """A published form of the rows, such as squad; it names the columns left at their defaults."""
+    header: bool = True
+    """Whether the first line of a CSV file or a sheet names the columns."""
 
 
 class UserCode(Group):

@@ -34,6 +34,7 @@ class Dataset:
     - `train`, `val`, `test`: the examples of each split, in order.
     - `name`: what messages and reports call the data ("data").
     - `input`: the column or template that inputs were read from; a policy reads columns by it.
+    - `notes`: what was done to read them, in words.
     - `left_out`: rows that are in no split, as they have no reference (0)."""
 
     train: tuple[Example, ...]
@@ -41,6 +42,7 @@ class Dataset:
     test: tuple[Example, ...]
     name: str = "data"
     input: str = "input"
+    notes: tuple[str, ...] = ()
     left_out: int = 0
 
     def __repr__(self) -> str:
@@ -260,6 +262,7 @@ class DataCheck:
     missing_targets: Mapping[str, int]
     lengths: Mapping[str, InputLengths]
     conflicts: tuple[Conflict, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -319,6 +322,7 @@ def examine(dataset: Dataset) -> DataCheck:
         missing_targets={s: sum(not has_reference(e) for e in es) for s, es in splits.items()},
         lengths=lengths,
         conflicts=tuple(_conflicts(again)),
+        notes=dataset.notes,
     )
 
 

@@ -1,32 +1,26 @@
 """A table: the records of one source, each with its place; and its columns as Examples. A template
 such as '{title}\n{body}' is parsed once and filled in one pass: braces inside the data stay text.
-'{{' and '}}' in a template mean single braces."""
+'{{' and '}}' in a template mean single braces. '{?body}' may be empty: the text between it and the
+column before is then left out too."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import count, islice
+from dataclasses import dataclass, field
+from itertools import count
 from json.encoder import encode_basestring
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-from promptcodebook.base.text import json_decoder, parse_json
+from promptcodebook.base.text import parse_json
 from promptcodebook.calls import Message, read_message
-from promptcodebook.errors import DataError, did_you_mean, import_extra
+from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.types import Example
-
-_HEAD = 1 << 20  # characters of a CSV file by which its delimiter is found
-# Rows of a Parquet file that are in memory at once; and characters, where csv has a limit.
-PARQUET_ROWS, _LONGEST_CELL = 1024, 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +33,28 @@ class SourceRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All rows of one source; `columns` is the union of their columns, in order of appearance."""
+    """All rows of one source.
+
+    - `columns`: the union of their columns, in order of appearance.
+    - `notes`: what was done to read them, in words.
+    - `header`: whether the first line names the columns (None: the format has no such line).
+    - `form`: the published form that they have ('' = none that we know).
+    - `settings`: what that form sets: input, messages, target, id, split and reward."""
 
     name: str
     columns: tuple[str, ...]
     rows: tuple[SourceRow, ...]
+    notes: tuple[str, ...] = ()
+    header: bool | None = None
+    form: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def _fault(where: str, what: str, hint: str) -> DataError:
+class MissingColumn(DataError):
+    """A column that is named is not there."""
+
+
+def row_fault(where: str, what: str, hint: str) -> DataError:
     return DataError(f"{where}: {what}", hint=hint)
 
 
@@ -55,9 +63,9 @@ def check_header(names: Iterable[object], where: str) -> tuple[str, ...]:
     header = tuple(str(name).strip() for name in names)
     if "" in header:
         position = header.index("") + 1
-        raise _fault(where, f"column {position} has no name", "name it in the first line")
+        raise row_fault(where, f"column {position} has no name", "name it in the first line")
     if twice := [repr(name) for name, count in Counter(header).items() if count > 1]:
-        raise _fault(
+        raise row_fault(
             where, f"duplicate columns: {', '.join(twice)}", "rename or delete one of each"
         )
     return header
@@ -82,140 +90,6 @@ def plain(value: object) -> object:
     return str(iso()) if callable(iso) else str(value)
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines without BOM; their breaks are LF. Raises DataError when the file cannot be
-    read or is not UTF-8."""
-    try:
-        with path.open("rb") as file:
-            for number, raw in enumerate(file, start=1):
-                if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                    raise _fault(f"{path}:1", "UTF-16 text", f"iconv -f UTF-16 -t UTF-8 {path}")
-                try:
-                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    at, byte = error.start + 1, error.object[error.start]
-                    what = f"byte {at} of the line (0x{byte:02x}) is not UTF-8"
-                    hint = f"iconv -f WINDOWS-1252 -t UTF-8 {path}"
-                    raise _fault(f"{path}:{number}", what, hint) from None
-                yield number, f"{text[:-2]}\n" if text.endswith("\r\n") else text
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", hint="check the path") from None
-
-
-def jsonl_records(path: Path) -> Iterator[SourceRow]:
-    """One JSON object a line; blank lines are skipped."""
-    for number, line in read_lines(path):
-        if line.strip():
-            where = f"{path}:{number}"
-            yield SourceRow(where, _require_object(_parse_json(line.rstrip("\n"), where), where))
-
-
-def read_jsonl(path: Path) -> Table:
-    return table_of(path.name, list(jsonl_records(path)), str(path))
-
-
-def read_json(path: Path) -> Table:
-    """One JSON array of objects."""
-    text = "".join(line for _, line in read_lines(path)).strip()
-    value = _parse_json(text or "[]", str(path))
-    if not isinstance(value, list):
-        what = f"expected a JSON array of objects, found {_kind(value)}"
-        raise _fault(str(path), what, "for one object per line use a .jsonl file")
-    places = ((f"{path} record {n}", row) for n, row in enumerate(cast("list[object]", value), 1))
-    rows = [SourceRow(at, _require_object(row, at)) for at, row in places]
-    return table_of(path.name, rows, str(path))
-
-
-def read_csv(path: Path, delimiter: str = "") -> Table:
-    records = list(csv_records(path, delimiter))
-    if not records:
-        return table_of(path.name, records, str(path))
-    return Table(path.name, tuple(records[0].values), tuple(records[1:]))
-
-
-def csv_records(path: Path, delimiter: str = "") -> Iterator[SourceRow]:
-    """The header line as a record without values, then one record each; an empty cell is a missing
-    value. Without a `delimiter` the header tells it. Raises DataError for what is no CSV."""
-    csv.field_size_limit(_LONGEST_CELL)
-    head, length = list[str](), 0
-    for _, line in read_lines(path):
-        head.append(line)
-        if (length := length + len(line)) > _HEAD:
-            break
-    lines = (line for _, line in read_lines(path))
-    delimiter = delimiter or _delimiter_of("".join(head))
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    header = tuple[str, ...]()
-    while True:
-        where = f"{path}:{reader.line_num + 1}"
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            hint = "check the quotation marks around that line, or use a .jsonl file"
-            raise _fault(f"{path}:{reader.line_num}", f"not valid CSV: {error}", hint) from None
-        if cells is None:
-            return
-        if not header:
-            header = check_header(cells, where) if cells else ()
-            cells = [""] * len(header)
-        if cells and len(cells) != len(header):
-            what = f"{len(cells)} cells where the header names {len(header)} columns"
-            hint = "put cells that hold the delimiter or a line break in double quotes"
-            raise _fault(where, what, hint)
-        if cells:
-            yield SourceRow(where, {name: c or None for name, c in zip(header, cells, strict=True)})
-
-
-def _delimiter_of(text: str) -> str:
-    """The mark that splits the header into the most columns, the first record likewise; a comma
-    where none does, so that errors name the usual form."""
-    best, most = ",", 1
-    for mark in ",;\t|":
-        lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
-        try:
-            widths = list(islice((len(cells) for cells in lines if cells), 2))
-        except csv.Error:
-            continue
-        if widths and widths[0] > most and len(set(widths)) == 1:
-            best, most = mark, widths[0]
-    return best
-
-
-def _parse_json(text: str, where: str) -> object:
-    try:
-        return parse_json(text, _JSON)
-    except json.JSONDecodeError as error:
-        place = where if error.lineno == 1 else f"{where}:{error.lineno}"
-        what = f"not valid JSON at character {error.colno}: {error.msg}"
-        raise _fault(place, what, "correct that line") from None
-    except ValueError as error:
-        raise _fault(where, str(error), "correct that line") from None
-
-
-def _unique_columns(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"duplicate columns: {', '.join(map(repr, twice))}")
-    return record
-
-
-_JSON = json_decoder(_unique_columns)
-
-
-def _require_object(value: object, where: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        hint = 'write e.g. {"input": "...", "target": "..."}'
-        raise _fault(where, f"expected a JSON object, found {_kind(value)}", hint)
-    return cast("dict[str, object]", value)
-
-
-def _kind(value: object) -> str:
-    kinds = {"list": "an array", "str": "a string", "bool": "true or false", "dict": "an object"}
-    return "null" if value is None else kinds.get(type(value).__name__, "a number")
-
-
 def table_of(name: str, rows: Sequence[SourceRow], empty: str = "") -> Table:
     """The rows with the union of their columns. Raises DataError when there are none and `empty`
     names the source."""
@@ -223,47 +97,6 @@ def table_of(name: str, rows: Sequence[SourceRow], empty: str = "") -> Table:
         raise DataError(f"{empty} is empty", hint="give it at least three examples")
     columns = dict.fromkeys(column for row in rows for column in row.values)
     return Table(name, tuple(columns), tuple(rows))
-
-
-def import_parquet() -> tuple[Any, Any]:
-    """pyarrow and its Parquet part. Raises MissingExtra when it is not installed."""
-    names, what = ("pyarrow", "pyarrow.parquet"), "reading and writing Parquet"
-    arrow, parquet = (import_extra(name, what, "parquet") for name in names)
-    return arrow, parquet
-
-
-def open_parquet(path: Path) -> Any:
-    arrow, parquet = import_parquet()
-    try:
-        return parquet.ParquetFile(path)
-    except (OSError, arrow.ArrowException) as error:
-        what = f"cannot read {path} as Parquet: {error}"
-        raise DataError(what, hint="check that the file is complete") from None
-
-
-def parquet_columns(path: Path) -> tuple[str, ...]:
-    with open_parquet(path) as file:
-        return check_header(file.schema_arrow.names, str(path))
-
-
-def parquet_records(path: Path) -> Iterator[SourceRow]:
-    """The rows of a Parquet file (extra: parquet), of which PARQUET_ROWS are in memory."""
-    arrow, _ = import_parquet()
-    columns, number = parquet_columns(path), 0
-    with open_parquet(path) as file:
-        try:
-            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
-                for row in batch.to_pylist():
-                    number += 1
-                    values = zip(columns, map(plain, row.values()), strict=True)
-                    yield SourceRow(f"{path} row {number}", dict(values))
-        except (OSError, arrow.ArrowException) as error:
-            what = f"cannot read {path} as Parquet after row {number}: {error}"
-            raise DataError(what, hint="check that the file is complete") from None
-
-
-def read_parquet(path: Path) -> Table:
-    return Table(path.name, parquet_columns(path), tuple(parquet_records(path)))
 
 
 def numbered(name: str, header: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> Table:
@@ -300,11 +133,11 @@ def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple
         template = InputTemplate(("", ""), (columns.input,))
         if columns.input not in table.columns:
             template = parse_input_template(columns.input)
-        wanted = [*(("input", name) for name in template.columns or (columns.input,)), *wanted]
+        wanted = [*(("input", name) for name in template.required or (columns.input,)), *wanted]
     for option, name in wanted:
         if name is not None and name not in table.columns:
             there = ", ".join(map(repr, table.columns)) or "none"
-            raise DataError(
+            raise MissingColumn(
                 f"{table.name} has no column {name!r}{did_you_mean(name, table.columns)}",
                 hint=f"its columns are {there}: set data.{option} ({option}= in Python) to one"
                 + (" or, without references, to none (None)" if option == "target" else ""),
@@ -317,9 +150,13 @@ def _make_example(
 ) -> Example:
     digest, messages = "", tuple[Message, ...]()
     if template is not None and template.literals != ("", ""):
-        text = cache_text = template.render(
-            {n: cell_text(_require_value(row, n)) for n in template.columns}
-        )
+        cells = {
+            name: row.values.get(name) or ""
+            if name in template.optional
+            else _require_value(row, name)
+            for name in template.columns
+        }
+        text = cache_text = template.render({name: cell_text(c) for name, c in cells.items()})
     else:
         column = (columns.messages or "") if template is None else template.columns[0]
         cell = _require_value(row, column)
@@ -330,7 +167,7 @@ def _make_example(
             text, cache_text = chat.input, chat.cache_text
             messages, digest = chat.messages, chat.digest
     if not text.strip():
-        raise _fault(row.where, "the input is empty", "fill it in or delete the row")
+        raise row_fault(row.where, "the input is empty", "fill it in or delete the row")
     target = None if columns.target is None else row.values.get(columns.target)
     reference = None if target is None else cell_text(target)
     name = _example_id(row, columns.id, cache_text, reference, seen)
@@ -343,7 +180,7 @@ def _require_value(row: SourceRow, column: str) -> object:
     value = row.values.get(column)
     if value is None:
         fault = "is null" if column in row.values else "is missing"
-        raise _fault(row.where, f"column {column!r} {fault}", "fill it in or delete the row")
+        raise row_fault(row.where, f"column {column!r} {fault}", "fill it in or delete the row")
     return value
 
 
@@ -366,11 +203,11 @@ def _example_id(
     value = _require_value(row, column)
     if isinstance(value, bool | float | list | dict) or not str(value).strip():
         what = f"the id {value!r} in column {column!r} is neither text nor a whole number"
-        raise _fault(row.where, what, "correct it, or leave the id column out")
+        raise row_fault(row.where, what, "correct it, or leave the id column out")
     name = str(value).strip()
     if name in seen:
         hint = "make ids unique over all splits, or leave the id column out"
-        raise _fault(row.where, f"the id {name!r} is used at {seen[name]} already", hint)
+        raise row_fault(row.where, f"the id {name!r} is used at {seen[name]} already", hint)
     return name
 
 
@@ -382,15 +219,15 @@ def _read_chat(value: object, column: str, where: str) -> Example:
     if not isinstance(value, list) or not value:
         hint = 'write a text, or e.g. [{"role": "user", "content": "..."}]'
         other = "not" if isinstance(value, str) else "neither text nor"
-        raise _fault(where, f"column {column!r} is {other} a list of chat messages", hint)
+        raise row_fault(where, f"column {column!r} is {other} a list of chat messages", hint)
     try:
         messages = [read_message(each) for each in cast("list[object]", value)]
     except ValueError as error:
         hint = "roles are system, user, assistant, tool; content is text or a list of parts"
-        raise _fault(where, str(error), hint) from None
+        raise row_fault(where, str(error), hint) from None
     if (last := messages[-1].role) not in ("user", "tool"):
         hint = "end it with a user message; the wanted reply belongs in the target column"
-        raise _fault(where, f"the chat ends with a message of role {last}", hint)
+        raise row_fault(where, f"the chat ends with a message of role {last}", hint)
     text = "\n\n".join(f"{m.role}: {m.content}" for m in messages)
     bodies = [m.body for m in messages if m.body]
     digest = hashlib.sha256(json.dumps(bodies, sort_keys=True).encode()).hexdigest()[:12]
@@ -400,30 +237,44 @@ def _read_chat(value: object, column: str, where: str) -> Example:
 
 @dataclass(frozen=True, slots=True)
 class InputTemplate:
-    """Alternating literal text and column names: literals[0] columns[0] literals[1] ..."""
+    """Alternating literal text and column names: literals[0] columns[0] literals[1] ... Those that
+    are `optional` may be empty."""
 
     literals: tuple[str, ...]
     columns: tuple[str, ...]
+    optional: frozenset[str] = frozenset()
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        return tuple(name for name in self.columns if name not in self.optional)
 
     def render(self, values: Mapping[str, str]) -> str:
         """The text with each column's value put in its place unchanged."""
-        pairs = zip(self.columns, self.literals[1:], strict=True)
-        return self.literals[0] + "".join(values[column] + literal for column, literal in pairs)
+        text, begun = "", False
+        for literal, column in zip(self.literals, self.columns, strict=False):
+            if values[column] or column not in self.optional:
+                gap = begun or column == self.columns[0]
+                text += (literal if gap else literal.lstrip()) + values[column]
+                begun = True
+        return text + self.literals[-1]
 
 
 def parse_input_template(text: str) -> InputTemplate:
     """Reads a template. Raises DataError when a brace has no partner."""
     literals, columns, literal, at = list[str](), list[str](), "", 0
+    optional = set[str]()
     for match in _PIECE.finditer(text):
         literal += text[at : match.start()]
         at = match.end()
         if match[1] is not None:
             literals.append(literal)
-            columns.append(match[1].strip())
+            columns.append(match[1].removeprefix("?").strip())
+            if match[1].startswith("?"):
+                optional.add(columns[-1])
             literal = ""
         elif len(match[0]) == 2:
             literal += match[0][0]
         else:
             what = f"lone {match[0]!r} at character {match.start() + 1} of the template {text!r}"
             raise DataError(what, hint="write columns as {name}, and {{ or }} for a brace itself")
-    return InputTemplate((*literals, literal + text[at:]), tuple(columns))
+    return InputTemplate((*literals, literal + text[at:]), tuple(columns), frozenset(optional))

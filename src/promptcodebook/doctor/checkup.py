@@ -126,9 +126,10 @@ def _data(plan: assembly.Plan) -> Diagnosis:
 def _data_check(plan: assembly.Plan) -> str:
     data = plan.config.data
     words = ["pco", "data", "check", os.path.relpath(plan.sources.base / data.path)]
-    for name in ("input", "target", "messages", "split"):
+    for name in ("input", "target", "messages", "split", "form"):
         if (value := getattr(data, name) or "") != (getattr(DataSettings(), name) or ""):
             words += [f"--{name}", value]
+    words += [] if data.header else ["--no-header"]
     return shell(*words) if data.path else "look at the rows"
 
 

@@ -14,7 +14,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, Val
 
 from promptcodebook.base.paths import cache_folder, read_text, sha256_of
 from promptcodebook.data import SPLITS, Dataset, Split
-from promptcodebook.data.table import read_jsonl
+from promptcodebook.data.files import jsonl_records
+from promptcodebook.data.table import table_of
 from promptcodebook.errors import DataError, TaskError
 from promptcodebook.types import Example
 
@@ -141,7 +142,7 @@ def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tupl
     for a line that is not a JSON object, and as `check_row` raises it. With `private` no error
     quotes a column's name or a value that the file holds."""
     try:
-        table = read_jsonl(path)
+        table = table_of(path.name, list(jsonl_records(path, utf8=True)), str(path))
     except DataError as error:
         if not private:
             raise

@@ -391,7 +391,7 @@ def test_values_of_several_kinds_are_refused_and_nothing_is_left(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("data", "message"), [
-    (b'{"a": 1}\n\xff\xfe{}\n', r"in.jsonl:2: byte 1 of the line \(0xff\) is not UTF-8"),
+    (b'{"a": "\xc3\xa9"}\n\xff\xfe{}\n', r"in.jsonl:2: byte 1 of the line \(0xff\) is not UTF-8"),
     (b'{"a": 1}\n[1]\n', r"in.jsonl:2: expected a JSON object"),
     (b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"a": 2}', ""),
 ])  # fmt: skip

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.data import SPLITS
-from promptcodebook.data.table import read_jsonl
+from promptcodebook.data.files import jsonl_records
 from promptcodebook.errors import TaskError
 from promptcodebook.paper.tasks.ifbench import task as ifbench
 from promptcodebook.paper.tasks.public_sources import SOURCES, PublicSource, Remote, source_of
@@ -55,7 +55,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
 
 
 def rows_of(path: Path) -> list[dict[str, object]]:
-    return [dict(row.values) for row in read_jsonl(path).rows]
+    return [dict(row.values) for row in jsonl_records(path)]
 
 
 def jsonl(rows: list[dict[str, object]]) -> bytes:

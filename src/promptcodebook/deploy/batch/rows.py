@@ -15,7 +15,8 @@ from typing import Any, Literal, cast, get_args
 
 from promptcodebook.base.paths import sha256_of, whole_file
 from promptcodebook.base.sqlite import store_os_error
-from promptcodebook.data import table as tabular
+from promptcodebook.data import files
+from promptcodebook.data.table import SourceRow
 from promptcodebook.errors import DataError, PcoError
 from promptcodebook.types import Rollout
 
@@ -35,15 +36,15 @@ class RowFile:
     count: int
     mark: str
 
-    def rows(self, after: int = 0) -> Iterator[tabular.SourceRow]:
+    def rows(self, after: int = 0) -> Iterator[SourceRow]:
         """The rows behind the first `after`. Raises DataError when one cannot be read."""
         return islice(_records(self.path, self.kind), after, None)
 
 
-def _records(path: Path, kind: FileKind) -> Iterator[tabular.SourceRow]:
+def _records(path: Path, kind: FileKind) -> Iterator[SourceRow]:
     if kind in ("jsonl", "parquet"):
-        return tabular.jsonl_records(path) if kind == "jsonl" else tabular.parquet_records(path)
-    cells = tabular.csv_records(path, "\t" if kind == "tsv" else "")
+        return files.jsonl_records(path) if kind == "jsonl" else files.parquet_records(path)
+    cells = files.csv_records(path, "\t" if kind == "tsv" else "")
     return islice(cells, 1, None)  # behind the header
 
 
@@ -63,8 +64,8 @@ def survey(path: Path) -> RowFile:
     MissingExtra for parquet without its reader."""
     kind = kind_of(path)
     if kind == "parquet":
-        columns = tabular.parquet_columns(path)
-        with tabular.open_parquet(path) as file:
+        columns = files.parquet_columns(path)
+        with files.open_parquet(path) as file:
             count = int(file.metadata.num_rows)
     else:
         found, count = dict[str, None](), 0
@@ -170,7 +171,7 @@ def _cell(value: object) -> str:
 
 
 def _write_parquet(part: Path, source: RowFile, results: Iterable[RowResult], prefix: str) -> None:
-    arrow, parquet = tabular.import_parquet()
+    arrow, parquet = files.import_parquet()
     types = (arrow.string(), arrow.list_(arrow.int64()), arrow.string())
     remaining, writer = iter(results), None
     try:
@@ -194,14 +195,14 @@ def _utf8(value: object) -> object:
 def _tables(arrow: Any, source: RowFile) -> Iterator[Any]:
     """IN in pieces: of Parquet with its types, of text with types that fit all of it."""
     if source.kind == "parquet":
-        with tabular.open_parquet(source.path) as file:
-            for batch in file.iter_batches(batch_size=tabular.PARQUET_ROWS):
+        with files.open_parquet(source.path) as file:
+            for batch in file.iter_batches(batch_size=files.PARQUET_ROWS):
                 yield arrow.Table.from_batches([batch])
         return
 
     def tables(schema: Any) -> Iterator[Any]:
         rows = source.rows()
-        while piece := list(islice(rows, tabular.PARQUET_ROWS)):
+        while piece := list(islice(rows, files.PARQUET_ROWS)):
             clean = [{c: _utf8(row.values.get(c)) for c in source.columns} for row in piece]
             yield arrow.Table.from_pylist(clean, schema=schema)
 

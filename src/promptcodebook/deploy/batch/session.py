@@ -181,7 +181,7 @@ class BatchSession:
 
 def _require_columns(source: RowFile, file: PolicyFile) -> None:
     named = (file.input,) if file.input in source.columns else ()
-    named = named or parse_input_template(file.input).columns or (file.input,)
+    named = named or parse_input_template(file.input).required or (file.input,)
     if missing := [name for name in named if name not in source.columns]:
         there = ", ".join(map(repr, source.columns))
         meant = errors.did_you_mean(missing[0], source.columns)

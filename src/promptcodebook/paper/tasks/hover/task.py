@@ -8,14 +8,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Self, TypeVar, cast
 
 from pydantic import ConfigDict, Field, model_validator
 
 from promptcodebook.calls import Chat
 from promptcodebook.data import SPLITS, Dataset, Split
 from promptcodebook.data.dataset import split_name
-from promptcodebook.data.table import read_json
+from promptcodebook.data.load import read_source
+from promptcodebook.data.table import Table
 from promptcodebook.errors import DataError
 from promptcodebook.paper.tasks.hover.score import gold_titles, parse_label, reward
 from promptcodebook.paper.tasks.retrieval import HopProgram, Hops, Search, corpus_of, open_retriever
@@ -138,7 +139,7 @@ def _claims(data_dir: Path | None) -> tuple[Path, str, dict[Split, list[Example]
         whole = any((folder / f"{split}.jsonl").is_file() for split in SPLITS)
         if not whole and (folder / OFFICIAL).is_file():
             origin = f"{OFFICIAL} of the data folder that was given, split as the paper does"
-            rows = read_json(folder / OFFICIAL).rows
+            rows = cast(Table, read_source(folder / OFFICIAL)).rows
             claims = (homes.check_row(row.values, row.where, ClaimRow).example() for row in rows)
             parts = paper_splits(list(claims))
             break
