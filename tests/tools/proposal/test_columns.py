@@ -39,7 +39,7 @@ def write(file: Path, columns: dict[str, list[str]], count: int = 60) -> None:
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_each_column_is_taken_for_what_it_is(tmp_path: Path, case: dict[str, Any]) -> None:
     write(tmp_path / "mine.jsonl", case["columns"], case.get("rows", 60))
-    made = pco("init", "--from", "mine.jsonl", "--yes", cwd=tmp_path)
+    made = pco("init", "--from", "mine.jsonl", "--yes", "--form", "", cwd=tmp_path)
     if "refused" in case:
         made.error(2, case["refused"], case["flag"])
         assert not (tmp_path / "pco.toml").exists()
@@ -60,7 +60,8 @@ def test_each_column_is_taken_for_what_it_is(tmp_path: Path, case: dict[str, Any
 def test_of_columns_that_are_equally_likely_a_person_chooses(tmp_path: Path) -> None:
     (case,) = (each for each in CASES if each["name"] == "two labels that are equally likely")
     write(tmp_path / "mine.jsonl", case["columns"])
-    asked = pco("init", "--from", "mine.jsonl", cwd=tmp_path, stdin=Terminal("\nsentiment\n\n\n"))
+    typed = ("init", "--from", "mine.jsonl", "--form", "")
+    asked = pco(*typed, cwd=tmp_path, stdin=Terminal("\nsentiment\n\n\n"))
     assert asked.code == 0 and "none [category]" in asked.err, asked.err
     tree = tomllib.loads((tmp_path / "pco.toml").read_text("utf-8"))
     assert tree["data"]["target"] == "sentiment"

@@ -86,22 +86,20 @@ def propose(
     yes: bool,
 ) -> tuple[str, dict[str, Any], str]:
     """Looks at `source` for a pco.toml in `folder`: its text, the settings in it, and what was
-    seen, in words. `given` holds input, target, reward and lm, None = our guess, confirmed unless
-    `yes`; `agent` the settings of an agent, if there is one. Raises ConfigError when a setting is
-    wrong or two guesses are equally likely, DataError when the file is wrong. `header` is whether
-    the first line names the columns (None = as it seems)."""
+    seen, in words. `given` holds input, target, reward, lm and form, None = our guess, confirmed
+    unless `yes`; `agent` the settings of an agent, or none. Raises ConfigError when a setting is
+    wrong or two guesses are equally likely, DataError when the file is wrong."""
     tables = read_source(source, form=given["form"] or "", header=header)
-    first = next(iter(tables.values())) if isinstance(tables, Mapping) else tables
+    first = tables if isinstance(tables, Table) else next(iter(tables.values()))
+    form: Mapping[str, str] = {"target": "", **first.settings} if first.form else {}
+    given = {**given, **{n: form.get(n) for n in ("input", "target") if given[n] is None}}
     parts, ask = _parts(tables), partial(_ask, yes=yes)
     if not (rows := sum(map(len, parts.values()))):
         raise DataError(f"{source} is empty", hint="give it at least three examples")
     columns = look_at([row.values for rows in parts.values() for row in rows])
-    if first.form:  # it says what the columns are
-        settled = {"target": "none", **first.settings}
-        given = {name: settled.get(name) if of is None else of for name, of in given.items()}
     seen = _decide(columns, given, ask, separate=isinstance(tables, Mapping))
-    if first.form:
-        seen = replace(seen, **{name: first.settings.get(name, "") for name in ("id", "split")})
+    if form:
+        seen = replace(seen, id=form.get("id", ""), split=form.get("split", ""))
     input, target = seen.input.name, seen.target.name
     data: dict[str, Any] = {
         "path": os.path.relpath(source, folder),
@@ -109,19 +107,18 @@ def propose(
         "target": target,
         **{name: value for name in ("id", "split") if (value := getattr(seen, name))},
         **_draw(seen, columns, parts),
+        **({"form": first.form} if first.form else {}),
+        **({"header": False} if first.header is False else {}),
     }
     if len({str(row.values.get(seen.id)) for part in parts.values() for row in part}) < rows:
         data.pop("id", None)  # beyond the sample it repeats
     grouping, dependent = _grouping(seen, columns, drawn="fractions" in data)
     data |= grouping
-    data |= {"form": first.form} if first.form else {}
-    data |= {"header": False} if first.header is False else {}
-    notes = first.notes
-    del tables, parts, first  # the file is read once more, as a run reads it
+    del tables, parts  # the file is read once more, as a run reads it
     looked = load_config({"data": data | {"path": str(source.resolve())}}).data
     dataset = load_settings(looked, folder)
     known = dataset.with_references() if target else dataset
-    scoring = _scoring(seen, columns, known, given["reward"], ask)
+    scoring = _scoring(seen, columns, known, given["reward"], form.get("reward", ""), ask)
     if scoring.kind != "judge":
         reward_factory(scoring.setting, folder)  # or a ConfigError
     dataset = known if needs_reference(scoring.setting) else dataset
@@ -149,8 +146,8 @@ def propose(
     }
     text = _render({**about, "tree": tree, "small": lm == SMOLLM2})
     drawn = "drawn" if "fractions" in data else "as given"
-    summary = [f"{source.name}: {shown}", *(f"read    {note}" for note in notes)]
-    summary += ["", *_table(seen), ""]
+    title = f"{source.name}: {shown}" + (f", of the form {first.form}" if first.form else "")
+    summary = [title, *(f"read    {note}" for note in first.notes), "", *_table(seen), ""]
     summary += _examples(dataset, str(tree.get("base_prompt", "")))
     summary += _choices(seen, scoring, columns)
     summary += [f"splits  {counts}, {drawn}", f"model   {lm or 'none yet'}"]
@@ -268,10 +265,15 @@ def _settings(
 
 
 def _scoring(
-    seen: ColumnRoles, columns: Mapping[str, Column], dataset: Dataset, chosen: str | None, ask: Ask
+    seen: ColumnRoles,
+    columns: Mapping[str, Column],
+    dataset: Dataset,
+    chosen: str | None,
+    usual: str,
+    ask: Ask,
 ) -> Scoring:
-    """The reward that a person chose; else the first for such references that tells right answers
-    from wrong ones on the user's own rows."""
+    """The reward that a person chose; else the first, of the `usual` one of a published form and
+    those for such references, that tells right answers from wrong ones on the user's own rows."""
     answer = columns.get(seen.target.name)
     if answer and answer.form[0] in ("label", "labels", "answers"):  # all of them, not a sample
         wanted = [e.target or "" for _, part in dataset.items() for e in part]
@@ -295,7 +297,10 @@ def _scoring(
         return Scoring(kind, written, why, listed, form == "labels")
 
     proposal, refused = scoring("any"), list[str]()
-    for tried in map(scoring, rules()["forms"][form]):
+    names = [usual] if usual not in ("", "judge") else []
+    if usual != "judge" or form in ("none", "preference"):
+        names += rules()["forms"][form]
+    for tried in map(scoring, names):
         fault = fault_on_rows(tried.setting, dataset.train) if tried.kind != "judge" else ""
         if not fault:
             proposal = tried

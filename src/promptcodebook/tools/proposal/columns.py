@@ -303,7 +303,7 @@ def read_columns(
 
     prose, texts = of("text", "label"), of(*_TEXTS)
     messages = next(iter(of("messages")), "") if input is None else ""
-    together = _together(prose)
+    together = _together(of("text", "label", "mostly missing"))
     named = {n for n, c in prose.items() if c.rank("input") < c.rank("target")}
     if input is not None:
         together = (input,) if input in columns else parse_input_template(input).columns
@@ -320,7 +320,8 @@ def read_columns(
         roles[answer.name] = ("reference", answer.reason("target"))
     entry = longest if longest.doubt and target is None else Choice(input or "")
     if not (input or messages or entry.name):
-        entry = _entry(named, together, of(*_TEXTS, "label", "leak", "number"), roles)
+        pool = of(*_TEXTS, "label", "leak", "number", "mostly missing")
+        entry = _entry(named, together, pool, roles)
     used = (entry.name,) if entry.name in columns else parse_input_template(entry.name).columns
     roles |= {n: ("input", columns[n].reason("input")) for n in used if n in columns}
     spare = tuple(name for name in of(*_TEXTS) if name in taken)
@@ -394,7 +395,7 @@ def _entry(
     text, else all columns of a table."""
     pool = {n: c for n, c in columns.items() if roles[n][0] not in ("leak", "reference")}
     if together and all(name in pool for name in together):
-        return Choice("\n".join(f"{{{name}}}" for name in together))
+        return Choice("\n".join(f"{{{'?' * bool(pool[n].missing)}{n}}}" for n in together))
     if ranked := {n: c.rank("input") for n, c in pool.items() if n in named}:
         return Choice.of(ranked, "equally likely the input")
     texts = {n: c for n, c in pool.items() if roles[n][0] in _TEXTS}
