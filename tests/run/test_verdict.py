@@ -1,15 +1,17 @@
 """The plain sentence at the end: every way a run can come out, and what it evaluates and stores."""
 
+import random
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 
 from promptcodebook.assemble import Assembled, Plan
-from promptcodebook.base.intervals import Interval
+from promptcodebook.base.intervals import Interval, mean_interval
 from promptcodebook.calls import Request, Usage
 from promptcodebook.data import Dataset
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
@@ -27,6 +29,7 @@ from promptcodebook.run.verdict import (
     decide,
     judge,
     row_of,
+    verdict_power,
 )
 from promptcodebook.store.events import Amended, Compared, Concluded, Stepped, fold
 from promptcodebook.store.header import Header
@@ -589,3 +592,15 @@ def test_a_run_that_goes_on_after_its_verdict_looks_again_however_it_is_read(cou
             court.store.append(Concluded("No.", False))
             court.store.append(Concluded("No.", False))  # resumed, and nothing to do
     assert court.store.outline().looks == fold(court.store.events()).looks == 2
+
+
+@pytest.mark.parametrize("size", [30, 100, 300])
+def test_the_gain_that_a_test_split_can_show_is_shown_in_four_of_five_cases(size: int) -> None:
+    points = int(verdict_power(size).partition("gain of ")[2].partition(" ")[0])
+    gain, draw, shown = points / 100, random.Random(size), list[bool]()
+    differ = max(0.2, gain)
+    for _ in range(400):
+        drawn = (draw.random() for _ in range(size))
+        values = [1.0 if u < (differ + gain) / 2 else -1.0 if u < differ else 0.0 for u in drawn]
+        shown.append(mean_interval(values, (-1.0, 1.0)).low > 0)
+    assert 0.74 < fmean(shown) < 0.92 and not verdict_power(5)

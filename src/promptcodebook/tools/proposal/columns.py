@@ -247,7 +247,8 @@ def _as_object(value: object) -> dict[str, object]:
     if isinstance(value, str):
         with suppress(ValueError):
             value = parse_json(value)
-    first = cast("list[object]", value)[0] if isinstance(value, list) and value else value
+    listed = cast("list[object]", value) if isinstance(value, list) else [value]
+    first = listed[0] if listed else None
     return cast("dict[str, object]", first) if isinstance(first, dict) else {}
 
 
