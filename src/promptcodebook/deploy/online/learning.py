@@ -26,7 +26,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,7 +67,7 @@ class Worth:
     differing: int
     effective: float
     factor: float = 1.0
-    answered: Sequence[float] = ()
+    answered: Sequence[float] = field(default_factory=list[float])
     unequal: bool = False
 
     @property
