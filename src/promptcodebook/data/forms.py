@@ -65,8 +65,8 @@ def in_form(tables: Mapping[str, Table], name: str) -> dict[str, Table]:
     added = [_columns(row, form["columns"]) for row in rows]
     if "choices" in form["columns"]:
         added = _lettered(rows, added)
+    settings = _settings(form["settings"], rows, added)
     rows = [SourceRow(r.where, {**r.values, **new}) for r, new in zip(rows, added, strict=True)]
-    settings: dict[str, str] = dict(form["settings"])
     for key, least in {"target": 1, "id": len(rows), "split": 2}.items():
         cells = {str(row.values.get(settings.get(key, ""))) for row in rows} - {"None"}
         if len(cells) < least:  # an id must be each row's own, and splits several
@@ -82,6 +82,23 @@ def in_form(tables: Mapping[str, Table], name: str) -> dict[str, Table]:
         )
         out[split] = Table(table.name, columns, part, notes, table.header, name, settings)
     return out
+
+
+def _settings(
+    known: Mapping[str, str], rows: Sequence[SourceRow], added: Sequence[Mapping[str, object]]
+) -> dict[str, str]:
+    """A form's settings in the words of the rows: a column of theirs in place of an added one that
+    is the same, and no part of a template that they all lack."""
+    settings, there = dict(known), {name for row in rows for name in row.values}
+    pairs = list(zip(rows, added, strict=True))
+    for key, name in known.items():
+        if name in added[0]:
+            same = (c for c in rows[0].values if all(r.values.get(c) == n[name] for r, n in pairs))
+            settings[key] = next(same, name)
+    optional = re.compile(r"\s*\{\?(\w+)\}")
+    kept = optional.sub(lambda match: match[0] if match[1] in there else "", settings["input"])
+    settings["input"] = re.sub(r"\A\{(\w+)\}\Z", r"\1", kept.lstrip())
+    return settings
 
 
 def _unnested(row: SourceRow, path: Sequence[str]) -> Iterator[SourceRow]:
