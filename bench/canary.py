@@ -218,13 +218,13 @@ def promoted(job: Job, number: int) -> tuple[int, int, float]:
     (0: never), and the factor that is stated then."""
     chosen, values, requests = answers(job, number)
     canary, control = counted(values, chosen), counted(values, ~chosen)
-    odds, heard = requests[0] / np.maximum(requests[1], 1), (chosen.cumsum(), (~chosen).cumsum())
-    odds = np.maximum(odds, 1e-3)
+    odds = np.maximum(requests[0] / np.maximum(requests[1], 1), 1e-3)
+    heard, others = chosen.cumsum(), (~chosen).cumsum()
     (praise, usual), (blame, less) = (
         ((kept * chosen).cumsum(), (kept * ~chosen).cumsum()) for kept in (values, 1 - values)
     )
     passes = exceeds(praise, usual, odds, 1.0) & exceeds(less, blame, 1 / odds, 1.0)
-    passes &= exceeds(*heard, odds, 1 / ALIKE) & exceeds(*heard[::-1], 1 / odds, 1 / ALIKE)
+    passes &= exceeds(heard, others, odds, 1 / ALIKE) & exceeds(others, heard, 1 / odds, 1 / ALIKE)
 
     def first(among: np.ndarray | None, *, asked: bool) -> tuple[int, float]:
         for moment in candidates(job, canary, control, among):

@@ -215,7 +215,7 @@ def grouped(examples: Sequence[Example]) -> tuple[Example, ...]:
 
 
 def _joined(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
-    """Of each of so many numbers the first that it is joined with, by a chain of the pairs."""
+    """For each number below `count` the first that a chain of the pairs joins it with."""
     firsts = list(range(count))
 
     def first(number: int) -> int:

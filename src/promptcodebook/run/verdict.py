@@ -405,8 +405,8 @@ def reward_name(config: Mapping[str, Any]) -> str:
     is called; '' = right answers, where it compares an answer with a reference."""
     if name := config.get("reward_name"):
         return str(name)
-    reward = config.get("reward") or ""
-    kind = str(reward.get("kind")) if isinstance(reward, Mapping) else reward
+    reward: str | Mapping[str, Any] = config.get("reward") or ""
+    kind = reward if isinstance(reward, str) else str(reward.get("kind"))
     return "" if config.get("task") or not kind or kind in COMPARING else describe_reward(kind)
 
 
