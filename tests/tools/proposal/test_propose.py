@@ -382,3 +382,18 @@ def test_doctor_shows_what_the_reward_gives_right_and_wrong_answers(tmp_path: Pa
     }
     lenient = table("--set", "reward=contains")
     assert lenient["all labels at once"] == "1" and "cannot tell" in lenient["reward"]
+
+
+@pytest.mark.parametrize("lm", ["smollm2", "simulated"])
+def test_few_answers_of_a_published_form_are_no_labels(tmp_path: Path, lm: str) -> None:
+    """A prompt that lists them would tell the answers of the test rows."""
+    towns = ("Ulm", "Lyon", "Porto")
+    asked = [
+        {"id": n, "question": f"Where is {n}?", "context": f"{n} is in {towns[n % 3]}.",
+         "answers": {"text": [towns[n % 3]], "answer_start": [8]}}
+        for n in range(60)
+    ]  # fmt: skip
+    (tmp_path / "mine.json").write_text(json.dumps(asked), "utf-8")
+    made = pco("init", "mine", "--from", "mine.json", "--yes", "--lm", lm, cwd=tmp_path)
+    text = (tmp_path / "mine" / "pco.toml").read_text("utf-8")
+    assert made.code == 0 and 'reward = "f1"' in text and "Answer with" not in text, text

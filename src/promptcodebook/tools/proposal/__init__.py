@@ -146,8 +146,13 @@ def propose(
     }
     text = _render({**about, "tree": tree, "small": lm == SMOLLM2})
     drawn = "drawn" if "fractions" in data else "as given"
-    title = f"{source.name}: {shown}" + (f", of the form {first.form}" if first.form else "")
-    summary = [title, *(f"read    {note}" for note in first.notes), "", *_table(seen), ""]
+    summary = [
+        f"{source.name}: {shown}",
+        *(f"read    {note}" for note in first.notes),
+        "",
+        *_table(seen),
+        "",
+    ]
     summary += _examples(dataset, str(tree.get("base_prompt", "")))
     summary += _choices(seen, scoring, columns)
     summary += [f"splits  {counts}, {drawn}", f"model   {lm or 'none yet'}"]
@@ -282,6 +287,8 @@ def _scoring(
         answer = Column(answer.name, wanted)
     form = _form_of(answer, seen)
     labels = (answer.members if form == "labels" else answer.labels) if answer else []
+    if usual not in ("", "label"):  # answers to questions, however few
+        labels = []
 
     def scoring(name: str) -> Scoring:
         entry = rules()["rewards"].get(name, {"why": "the one that you chose"})
