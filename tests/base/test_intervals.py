@@ -100,6 +100,14 @@ def test_groups_of_any_sizes_miss_as_rarely(sizes: str, alike: float) -> None:
     assert missed <= 26 and as_independent > missed
 
 
+def test_one_larger_group_widens_an_interval_a_little() -> None:
+    """Its share of the mean lies far out, which is no skewness of what inputs earn."""
+    values = [1.0] * 25 + [0.0] * 7 + [1.0] * 2 + [0.0] * 4
+    groups = [*range(32), 32, 32, 33, 33, 33, 33]
+    rows, grouped = (mean_interval(values, (-1.0, 1.0), groups=g) for g in ((), groups))
+    assert 1 < (grouped.high - grouped.low) / (rows.high - rows.low) < 2
+
+
 def test_two_groups_that_hold_nearly_all_values_show_nothing() -> None:
     values = [1.0] * 95 + [0.9] * 5
     groups = [0] * 50 + [1] * 45 + [2, 3, 4, 5, 6]

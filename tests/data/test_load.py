@@ -21,7 +21,7 @@ from promptcodebook.config.schema import DataSettings
 from promptcodebook.data import Dataset, examine, load, load_settings
 from promptcodebook.data.dataset import NEAR, SHINGLE, Leak, draw_splits, grouped, leaks
 from promptcodebook.data.files import read_csv, text_file
-from promptcodebook.data.table import parse_input_template
+from promptcodebook.data.table import SourceRow, parse_input_template, sample_rows
 from promptcodebook.errors import DataError, MissingExtra
 from promptcodebook.types import Example
 from tests.build.cases import table
@@ -675,3 +675,15 @@ def test_a_group_in_two_given_splits_is_refused_by_its_row() -> None:
         load({"train": rows[2:8], "val": rows[:1], "test": rows[8:]}, group=["chat"])
     with pytest.raises(DataError, match="'talk'"):
         load(rows, group="talk")
+
+
+def test_a_file_of_too_many_rows_is_a_sample_in_their_order_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "many.jsonl"
+    with path.open("w") as file:
+        file.writelines(f'{{"input": "{n}", "target": "x"}}\n' for n in range(120_000))
+    dataset = load(path)
+    assert dataset.remark == "a sample of 100,000 of 120,000 rows" and len(dataset) == 100_000
+    places = sorted(int(e.where.rpartition(":")[2]) for _, part in dataset.items() for e in part)
+    assert sum(place > 60_000 for place in places) == pytest.approx(50_000, abs=500)
+    kept, _ = sample_rows(SourceRow(str(n), {}) for n in range(1, 120_001))
+    assert [int(row.where) for row in kept] == places

@@ -9,9 +9,9 @@ each end allows for two standard errors of the skewness, √(6/n), more than was
 (2**-5 > 2.5 %). There the share of values that differ is bounded exactly (Clopper-Pearson), and all
 of it may lie at the end of the range.
 
-Values that depend on one another, such as the turns of a conversation, count once a group: each
-group's share of the mean is one value. Where sizes differ, Student's degrees of freedom are those
-of Kish's effective number of groups, (Σ size)² / Σ size².
+Values that depend on one another, such as the turns of a conversation, count once a group. The
+variance is that of the groups' shares of the mean (a ratio estimator), the skewness that of their
+means, and n is Kish's effective number of groups, (Σ size)² / Σ size².
 
 docs/verdict.md has how often an end errs. `bench/verdict_null.py` measures how often a verdict
 does."""
@@ -74,9 +74,9 @@ def mean_interval(
         raise ValueError("no values to take an interval of")
     mean = math.fsum(values) / len(values)
     bottom, top = min(bounds[0], *values), max(bounds[1], *values)
-    independent: float = len(values)
+    shares, independent = values, float(len(values))
     if len(set(groups)) < len(groups):
-        values, independent = _group_values(values, groups, mean)
+        values, shares, independent = _by_group(values, groups, mean)
     n = len(values)
     common, times = Counter(values).most_common(1)[0]
     if independent < n and 2.0**-independent > side:  # a few groups hold nearly all values
@@ -85,7 +85,9 @@ def mean_interval(
         share = _largest_share(n - times, n, side)
         low, high = common - share * (common - bottom), common + share * (top - common)
     else:
-        low, high = _unskewed(values, mean, side, independent)
+        error = math.sqrt(math.fsum((share - mean) ** 2 for share in shares) / n / (n - 1))
+        least, most = _unskewed(values, independent, side)
+        low, high = mean - error * most, mean - error * least
     return Interval(mean, round(max(bottom, low), DIGITS), round(min(top, high), DIGITS), n)
 
 
@@ -102,17 +104,18 @@ def paired_interval(
     return mean_interval(differences, (-width, width), side, groups)
 
 
-def _group_values(
+def _by_group(
     values: Sequence[float], groups: Sequence[Hashable], mean: float
-) -> tuple[list[float], float]:
-    """A value for each group, whose mean is that of all values, and how many groups of equal size
-    tell as much. A group's value is the linear form of its share (a ratio estimator)."""
-    totals, sizes = defaultdict[Hashable, float](float), Counter(groups)
+) -> tuple[list[float], list[float], float]:
+    """The mean of each group; the linear form of its share of the mean of all; and how many groups
+    of equal size tell as much."""
+    beyond, sizes = defaultdict[Hashable, float](float), Counter(groups)
     for value, group in zip(values, groups, strict=True):
-        totals[group] += value - mean
+        beyond[group] += value - mean
     usual = len(values) / len(sizes)
-    effective = len(values) ** 2 / sum(size**2 for size in sizes.values())
-    return [round(mean + totals[group] / usual, DIGITS) for group in sizes], effective
+    means = [round(mean + beyond[group] / size, DIGITS) for group, size in sizes.items()]
+    shares = [mean + beyond[group] / usual for group in sizes]
+    return means, shares, len(values) ** 2 / sum(size**2 for size in sizes.values())
 
 
 def _largest_share(seen: int, n: int, side: float) -> float:
@@ -125,16 +128,16 @@ def _largest_share(seen: int, n: int, side: float) -> float:
     return high
 
 
-def _unskewed(
-    values: Sequence[float], mean: float, side: float, independent: float
-) -> tuple[float, float]:
-    """Student's interval, widened to that after Hall's cubic transformation (Hall 1992, Annals of
-    Statistics 20). The third moment is the unbiased one (Fisher's k-statistic)."""
-    n, reach = len(values), student_quantile(max(1, math.floor(independent) - 1), side)
-    second = math.fsum((v - mean) ** 2 for v in values) / n
-    third = math.fsum((v - mean) ** 3 for v in values) * n / ((n - 1) * (n - 2))
-    error, skewness = math.sqrt(second / (n - 1)), third / second**1.5
-    spare = 2 * math.sqrt(6 / n) if n >= _SPARED else 0.0
+def _unskewed(values: Sequence[float], n: float, side: float) -> tuple[float, float]:
+    """How many standard errors the ends are away: Student's, widened to those after Hall's cubic
+    transformation (Hall 1992, Annals of Statistics 20), where `n` values are independent. The third
+    moment is the unbiased one (Fisher's k-statistic)."""
+    count, mean = len(values), math.fsum(values) / len(values)
+    reach = student_quantile(max(1, math.floor(n) - 1), side)
+    second = math.fsum((v - mean) ** 2 for v in values) / count
+    third = math.fsum((v - mean) ** 3 for v in values) * count / ((count - 1) * (count - 2))
+    skewness = third / second**1.5
+    spare = 2 * math.sqrt(6 / n) if count >= _SPARED else 0.0
 
     def inverse(t: float, skewness: float) -> float:
         if abs(skewness) < 1e-9:
@@ -142,9 +145,9 @@ def _unskewed(
         inner = 1 + skewness * (t / math.sqrt(n) - skewness / (6 * n))
         return math.sqrt(n) * 3 / skewness * (math.cbrt(inner) - 1)
 
-    low = max(reach, inverse(reach, skewness), inverse(reach, skewness - spare))
-    high = min(-reach, inverse(-reach, skewness), inverse(-reach, skewness + spare))
-    return mean - error * low, mean - error * high
+    most = max(reach, inverse(reach, skewness), inverse(reach, skewness - spare))
+    least = min(-reach, inverse(-reach, skewness), inverse(-reach, skewness + spare))
+    return least, most
 
 
 def student_quantile(freedom: int, side: float) -> float:

@@ -16,6 +16,7 @@ from typing import Literal
 from promptcodebook.base.randomness import keyed_int, keyed_random
 from promptcodebook.base.text import count_words, fold_text, quote, runs_of, words_of
 from promptcodebook.base.units import plural
+from promptcodebook.data.table import SAMPLE
 from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.types import Example
 
@@ -62,10 +63,11 @@ class Dataset:
 
     @property
     def remark(self) -> str:
-        """How many rows are left out, in words; '' = none."""
+        """How many rows are left out, and whether they are a sample, in words; '' = neither."""
         verb = "is" if self.left_out == 1 else "are"
         what = f"{plural(self.left_out, 'row')} without a reference {verb} left out"
-        return what if self.left_out else ""
+        samples = (note for note in self.notes if note.startswith(SAMPLE))
+        return "; ".join((*samples, *([what] if self.left_out else ())))
 
     def with_references(self) -> Dataset:
         """Without the rows whose reference is missing or blank; `left_out` counts them. Raises

@@ -21,7 +21,15 @@ import zstandard
 
 from promptcodebook.base.text import json_decoder, parse_json
 from promptcodebook.data.forms import terms
-from promptcodebook.data.table import SourceRow, Table, check_header, plain, row_fault, table_of
+from promptcodebook.data.table import (
+    SourceRow,
+    Table,
+    check_header,
+    plain,
+    row_fault,
+    sample_rows,
+    table_of,
+)
 from promptcodebook.errors import DataError, import_extra
 
 _HEAD = 1 << 20  # characters of a CSV file by which its delimiter and quotation marks are found
@@ -185,7 +193,8 @@ def read_json(file: TextFile, header: bool | None, *, lines: bool = False) -> Ta
         except ValueError:
             lines = False
     if lines:
-        return table_of(file.path.name, list(_objects(file)), where)
+        rows, notes = sample_rows(_objects(file))
+        return table_of(file.path.name, rows, where, notes)
     return _tables_of(_parse_json(file.text().strip() or "[]", where), where, header)
 
 
@@ -386,8 +395,8 @@ def grid(name: str, where: str, lines: Iterable[_Line], *, header: bool | None) 
     named = not _is_data([cells for _, cells in first]) if header is None else header
     place, head = first[0]
     names = _names_of(head, place, header=named)
-    rows = list(_records(chain(first[named:], filled), names))
-    notes = [] if named else [f"no header: its columns are {', '.join(names)}"]
+    rows, notes = sample_rows(_records(chain(first[named:], filled), names))
+    notes = [*notes, *([] if named else [f"no header: its columns are {', '.join(names)}"])]
     for column in [n for n, cell in zip(names, head, strict=False) if named and _no_name(cell)]:
         cells = [row.values[column] for row in rows if row.values[column] is not None]
         counts = all(str(cell).isdecimal() for cell in cells) and len(set(cells)) == len(cells)
@@ -491,7 +500,8 @@ def parquet_records(path: Path) -> Iterator[SourceRow]:
 
 
 def read_parquet(path: Path) -> Table:
-    return Table(path.name, parquet_columns(path), tuple(parquet_records(path)))
+    rows, notes = sample_rows(parquet_records(path))
+    return Table(path.name, parquet_columns(path), tuple(rows), notes)
 
 
 def read_arrow(path: Path) -> Table:
@@ -508,5 +518,6 @@ def read_arrow(path: Path) -> Table:
         raise DataError(what, hint="check that the file is complete") from None
     columns = check_header(table.column_names, str(path))
     places = ((f"{path} row {number}", row) for number, row in enumerate(table.to_pylist(), 1))
-    rows = (SourceRow(at, {name: plain(row[name]) for name in columns}) for at, row in places)
-    return Table(path.name, columns, tuple(rows))
+    records = (SourceRow(at, {name: plain(row[name]) for name in columns}) for at, row in places)
+    rows, notes = sample_rows(records)
+    return Table(path.name, columns, tuple(rows), notes)

@@ -17,6 +17,7 @@ from itertools import count
 from json.encoder import encode_basestring
 from typing import cast
 
+from promptcodebook.base.randomness import keyed_random
 from promptcodebook.base.text import parse_json
 from promptcodebook.calls import Message, read_message
 from promptcodebook.errors import DataError, did_you_mean
@@ -48,6 +49,32 @@ class Table:
     header: bool | None = None
     form: str = ""
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+_MOST_ROWS = 100_000  # of a file that are kept: a run never asks for more
+SAMPLE = "a sample of"  # how the note on it begins
+
+
+def sample_rows(rows: Iterable[SourceRow]) -> tuple[list[SourceRow], tuple[str, ...]]:
+    """The rows in their order, and a note where they are too many. Then they are a sample, drawn as
+    the rows are read: no more than twice as many are ever held."""
+    draw, kept, limit, count = keyed_random("rows"), list[tuple[float, SourceRow]](), 1.0, 0
+
+    def cut() -> float:
+        most = sorted(mark for mark, _ in kept)[_MOST_ROWS - 1]
+        kept[:] = [pair for pair in kept if pair[0] <= most]
+        return most
+
+    for row in rows:
+        count += 1
+        if (mark := draw.random()) <= limit:
+            kept.append((mark, row))
+        if len(kept) == 2 * _MOST_ROWS:
+            limit = cut()
+    if count <= _MOST_ROWS:
+        return [row for _, row in kept], ()
+    cut()
+    return [row for _, row in kept], (f"{SAMPLE} {len(kept):,} of {count:,} rows",)
 
 
 class MissingColumn(DataError):
@@ -90,13 +117,15 @@ def plain(value: object) -> object:
     return str(iso()) if callable(iso) else str(value)
 
 
-def table_of(name: str, rows: Sequence[SourceRow], empty: str = "") -> Table:
+def table_of(
+    name: str, rows: Sequence[SourceRow], empty: str = "", notes: tuple[str, ...] = ()
+) -> Table:
     """The rows with the union of their columns. Raises DataError when there are none and `empty`
     names the source."""
     if empty and not rows:
         raise DataError(f"{empty} is empty", hint="give it at least three examples")
     columns = dict.fromkeys(column for row in rows for column in row.values)
-    return Table(name, tuple(columns), tuple(rows))
+    return Table(name, tuple(columns), tuple(rows), notes)
 
 
 def numbered(name: str, header: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> Table:

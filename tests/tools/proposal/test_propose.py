@@ -397,3 +397,15 @@ def test_few_answers_of_a_published_form_are_no_labels(tmp_path: Path, lm: str) 
     made = pco("init", "mine", "--from", "mine.json", "--yes", "--lm", lm, cwd=tmp_path)
     text = (tmp_path / "mine" / "pco.toml").read_text("utf-8")
     assert made.code == 0 and 'reward = "f1"' in text and "Answer with" not in text, text
+
+
+@pytest.mark.parametrize(("typed", "header"), [("\n", False), ("yes\n", True)])
+def test_whether_the_first_line_names_the_columns_is_a_question(
+    tmp_path: Path, typed: str, header: bool
+) -> None:
+    lines = [f"{('ham', 'spam')[n % 2]}\tnote {n} on oaks and elms" for n in range(60)]
+    (tmp_path / "mine.tsv").write_text("\n".join(lines), "utf-8")
+    made = pco("init", "--from", "mine.tsv", cwd=tmp_path, stdin=Terminal(f"{typed}\n\n\n\n"))
+    data = tomllib.loads((tmp_path / "pco.toml").read_text("utf-8"))["data"]
+    assert made.code == 0 and "names the columns" in made.err and ("header" not in data) == header
+    assert data["target"] == ("ham" if header else "column 1")

@@ -89,11 +89,11 @@ def propose(
     seen, in words. `given` holds input, target, reward, lm and form, None = our guess, confirmed
     unless `yes`; `agent` the settings of an agent, or none. Raises ConfigError when a setting is
     wrong or two guesses are equally likely, DataError when the file is wrong."""
-    tables = read_source(source, form=given["form"] or "", header=header)
-    first = tables if isinstance(tables, Table) else next(iter(tables.values()))
+    ask = partial(_ask, yes=yes)
+    tables = _read_rows(source, given["form"] or "", header, ask)
+    first, parts = _first(tables), _parts(tables)
     form: Mapping[str, str] = {"target": "", **first.settings} if first.form else {}
     given = {**given, **{n: form.get(n) for n in ("input", "target") if given[n] is None}}
-    parts, ask = _parts(tables), partial(_ask, yes=yes)
     if not (rows := sum(map(len, parts.values()))):
         raise DataError(f"{source} is empty", hint="give it at least three examples")
     columns = look_at([row.values for rows in parts.values() for row in rows])
@@ -164,6 +164,22 @@ def propose(
     summary += filter(None, [f"shows   {power}" if (power := verdict_power(judged)) else ""])
     summary += [f"warn    {remark}" for remark in filter(None, remarks)]
     return text, tree, "\n".join(map(one_line, summary))
+
+
+def _read_rows(
+    source: Path, form: str, header: bool | None, ask: Ask
+) -> Table | Mapping[Split, Table]:
+    """The rows. Where the first line seems to be one of them, a person on a terminal decides."""
+    tables = read_source(source, form=form, header=header)
+    if header is None and _first(tables).header is False:
+        named = ask("whether the first line names the columns, yes or no", Choice("no"), "--header")
+        if named.strip().lower() in ("y", "yes"):
+            return read_source(source, form=form, header=True)
+    return tables
+
+
+def _first(tables: Table | Mapping[Split, Table]) -> Table:
+    return tables if isinstance(tables, Table) else next(iter(tables.values()))
 
 
 def _parts(tables: Table | Mapping[Split, Table]) -> dict[str, Sequence[SourceRow]]:
