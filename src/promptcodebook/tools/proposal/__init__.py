@@ -416,9 +416,10 @@ def _ask(what: str, guess: Choice, flag: str = "", *, yes: bool) -> str:
     Raises ConfigError where a person must decide and there is none."""
     likely = [guess.name, *guess.rivals]
     if guess.doubt and (yes or not sys.stdin.isatty()):
-        named = ", ".join(repr(name) for name in likely[:_EXAMPLES] if name)
-        flags = (f"{flag} {shell(name)}" for name in likely[:_EXAMPLES])
-        raise ConfigError(f"{what}: {guess.doubt}: {named}", hint=f"add {', or '.join(flags)}")
+        shown = [name for name in likely[:_EXAMPLES] if name]
+        flags = [f"{flag} {shell(name)}" for name in shown] or [f"{flag} COLUMN"]
+        message = ": ".join((what, guess.doubt, *([", ".join(map(repr, shown))] if shown else ())))
+        raise ConfigError(message, hint=f"add {', or '.join(flags)}")
     if yes:
         return guess.name
     name = guess.name or "none"

@@ -37,6 +37,8 @@ _TABULAR = 20  # columns at most that make one input together, where there is no
 _TWICE = 2  # of two texts the longer one is the input if it has twice the words or more
 _UNRANKED = 99.0
 _TEXTS = ("text", "SQL", "code")
+# Kinds whose values alone show that they are an answer.
+_TELLING = ("label", "labels", "SQL", "code", "JSON", "worked solution")
 # What a guess takes for the reference; and where the name says that it is.
 _ANSWERS = (*_TEXTS, "label", "labels", "answers", "number", "JSON", "worked solution")
 _NAMED_ANSWERS = (*_ANSWERS, "date", "link", "id")
@@ -359,7 +361,7 @@ def _likelihood(column: Column) -> float:
         return _UNRANKED
     unnamed, others = rules()["target"]["unnamed"], len(rules()["target"]["ranks"])
     if rank == _UNRANKED:
-        rank = unnamed if kind in ("label", "labels") else others
+        rank = unnamed if kind in _TELLING else others
     return rank if rank < unnamed else int(rank)
 
 
