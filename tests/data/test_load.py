@@ -687,3 +687,12 @@ def test_a_file_of_too_many_rows_is_a_sample_in_their_order_and_says_so(tmp_path
     assert sum(place > 60_000 for place in places) == pytest.approx(50_000, abs=500)
     kept, _ = sample_rows(SourceRow(str(n), {}) for n in range(1, 120_001))
     assert [int(row.where) for row in kept] == places
+
+
+def test_a_check_says_how_many_inputs_are_independent() -> None:
+    rows = [{"input": f"turn {i}", "target": "x", "chat": i // 4} for i in range(96)]
+    split = load({"train": rows[:32], "val": rows[32:64], "test": rows[64:]}, group="chat")
+    found = examine(split)
+    assert found.independent == {"val": 8, "test": 8}
+    assert "32 examples in test are 8 independent ones" in "\n".join(found.warnings())
+    assert not examine(load(rows)).independent

@@ -7,7 +7,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations, islice
 from statistics import median
@@ -308,7 +308,8 @@ class InputLengths:
 
 @dataclass(frozen=True, slots=True)
 class DataCheck:
-    """Columns, sizes by split, and faults; `duplicates` = an input's first with each repeat."""
+    """Columns, sizes by split, and faults; `duplicates` = an input's first with each repeat.
+    `independent` are the groups of validation and test, where they are fewer than the rows."""
 
     name: str
     counts: Mapping[str, int]
@@ -320,6 +321,7 @@ class DataCheck:
     lengths: Mapping[str, InputLengths]
     conflicts: tuple[Conflict, ...] = ()
     notes: tuple[str, ...] = ()
+    independent: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def clean(self) -> bool:
@@ -333,6 +335,11 @@ class DataCheck:
             "compares leaves them out."
             for split, missing in self.missing_targets.items()
             if 0 < missing < self.counts[split]
+        ]
+        lines += [
+            f"{self.counts[split]} examples in {split} are {count} independent ones: rows of a "
+            "group, and inputs that are nearly the same, count as one."
+            for split, count in self.independent.items()
         ]
         for split in self.counts:
             again = Counter(leak.ids[0] for leak in self.duplicates if leak.splits[0] == split)
@@ -369,6 +376,9 @@ def examine(dataset: Dataset) -> DataCheck:
     for split in (split for split, examples in splits.items() if examples):
         words = [count_words(row.folded) for row in rows if row.split == split]
         lengths[split] = InputLengths(min(words), float(median(words)), max(words))
+    judged = {split: grouped(splits[split]) for split in SPLITS[1:]}
+    groups = {split: len({e.group or e.id for e in part}) for split, part in judged.items()}
+    independent = {s: count for s, count in groups.items() if count < len(judged[s])}
     return DataCheck(
         name=dataset.name,
         counts={split: len(examples) for split, examples in splits.items()},
@@ -380,6 +390,7 @@ def examine(dataset: Dataset) -> DataCheck:
         lengths=lengths,
         conflicts=tuple(_conflicts(again)),
         notes=dataset.notes,
+        independent=independent,
     )
 
 
