@@ -192,7 +192,8 @@ class Online:
 
     async def judging(self) -> None:
         """Judges a canary every few seconds, and every few minutes looks for drift. The rest in
-        between follows the processor's time: a registry that is slow to answer costs none."""
+        between follows the processor's time. For a registry that is slow to answer it is twice the
+        time that the look waited, so that the judge asks for a third of its time at most."""
         drift_at = 0.0
 
         def look() -> float:
@@ -210,8 +211,9 @@ class Online:
             return time.thread_time() - began
 
         while True:
+            began = time.monotonic()
             spent = await asyncio.to_thread(look)
-            await asyncio.sleep(max(self.judge_s, _REST * spent))
+            await asyncio.sleep(max(self.judge_s, _REST * spent, 2 * (time.monotonic() - began)))
 
     def close(self) -> None:
         self.log.close()
