@@ -11,7 +11,7 @@ of it may lie at the end of the range.
 
 Values that depend on one another, such as the turns of a conversation, count once a group. The
 variance is that of the groups' shares of the mean (a ratio estimator), the skewness that of their
-means, and n is Kish's effective number of groups, (Σ size)² / Σ size².
+means. Student's degrees of freedom are those of Kish's effective number, (Σ size)² / Σ size².
 
 docs/verdict.md has how often an end errs. `bench/verdict_null.py` measures how often a verdict
 does."""
@@ -128,16 +128,16 @@ def _largest_share(seen: int, n: int, side: float) -> float:
     return high
 
 
-def _unskewed(values: Sequence[float], n: float, side: float) -> tuple[float, float]:
-    """How many standard errors the ends are away: Student's, widened to those after Hall's cubic
-    transformation (Hall 1992, Annals of Statistics 20), where `n` values are independent. The third
-    moment is the unbiased one (Fisher's k-statistic)."""
-    count, mean = len(values), math.fsum(values) / len(values)
-    reach = student_quantile(max(1, math.floor(n) - 1), side)
-    second = math.fsum((v - mean) ** 2 for v in values) / count
-    third = math.fsum((v - mean) ** 3 for v in values) * count / ((count - 1) * (count - 2))
+def _unskewed(values: Sequence[float], independent: float, side: float) -> tuple[float, float]:
+    """How many standard errors the ends are away: Student's, by the number of `independent` values,
+    widened to those after Hall's cubic transformation (Hall 1992, Annals of Statistics 20). The
+    third moment is the unbiased one (Fisher's k-statistic)."""
+    n, mean = len(values), math.fsum(values) / len(values)
+    reach = student_quantile(max(1, math.floor(independent) - 1), side)
+    second = math.fsum((v - mean) ** 2 for v in values) / n
+    third = math.fsum((v - mean) ** 3 for v in values) * n / ((n - 1) * (n - 2))
     skewness = third / second**1.5
-    spare = 2 * math.sqrt(6 / n) if count >= _SPARED else 0.0
+    spare = 2 * math.sqrt(6 / n) if n >= _SPARED else 0.0
 
     def inverse(t: float, skewness: float) -> float:
         if abs(skewness) < 1e-9:
