@@ -108,6 +108,17 @@ def test_one_larger_group_widens_an_interval_a_little() -> None:
     assert 1 < (grouped.high - grouped.low) / (rows.high - rows.low) < 2
 
 
+def test_unequal_groups_have_the_degrees_of_freedom_of_kish_s_number() -> None:
+    """Sizes 10, 10 and 16 times 1: 36² / 216 = 6 groups of equal size, so Student's quantile is
+    that of 5 degrees of freedom, 2.571, and not that of 17, 2.110. The means have no skewness."""
+    sizes = [10, 10, *[1] * 16]
+    groups = [group for group, size in enumerate(sizes) for _ in range(size)]
+    interval = mean_interval([0.3 if group % 2 else 0.7 for group in groups], groups=groups)
+    error = math.sqrt((2 * 1.0**2 + 16 * 0.1**2) / 18 / 17)
+    assert interval.high - 0.5 == pytest.approx(2.571 * error, rel=0.003)
+    assert 0.5 - interval.low == pytest.approx(2.571 * error, rel=0.003)
+
+
 def test_two_groups_that_hold_nearly_all_values_show_nothing() -> None:
     values = [1.0] * 95 + [0.9] * 5
     groups = [0] * 50 + [1] * 45 + [2, 3, 4, 5, 6]
