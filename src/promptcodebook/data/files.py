@@ -1,6 +1,5 @@
-"""Files as people have them: records with their places. Compression and encoding are told by the
-bytes, the format by the ending of the name; libraries read the formats, and notes say what was
-done on the way."""
+"""Files as people have them: records with their places. The bytes show compression and encoding,
+and the ending of the name shows the format. Libraries read the formats; notes say what was done."""
 
 from __future__ import annotations
 

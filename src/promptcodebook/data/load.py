@@ -91,7 +91,7 @@ def load(
     tables = read_source(source, form=form, header=header)
     groups = (group,) if isinstance(group, str) and group else tuple(group)
     named = tabular.Columns(input, target, messages or None, id or None, split or None, groups)
-    first = _first(tables)
+    first = first_table(tables)
     columns = _columns_of(first, named)
     try:
         if isinstance(tables, tabular.Table):
@@ -141,14 +141,15 @@ def load_settings(settings: DataSettings, base: Path) -> Dataset:
     return load(source, **same, target=settings.target or None, seed=settings.split_seed)
 
 
-def _first(tables: tabular.Table | Mapping[Split, tabular.Table]) -> tabular.Table:
+def first_table(tables: tabular.Table | Mapping[Split, tabular.Table]) -> tabular.Table:
+    """The only table, or that of the first split: its notes and its form hold for all."""
     return tables if isinstance(tables, tabular.Table) else next(iter(tables.values()))
 
 
 def _advice(source: object, form: str) -> str:
     """What to set where a named column is missing because of the form of the rows."""
     with suppress(DataError):
-        table = _first(read_source(source, form=form or forms.AUTO, header=None))
+        table = first_table(read_source(source, form=form or forms.AUTO, header=None))
         known = f'; its rows look like {table.form}: form = "{table.form}"' if table.form else ""
         return known + "; its first line looks like a row: header = false" * (table.header is False)
     return ""

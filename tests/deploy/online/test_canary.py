@@ -547,8 +547,8 @@ def test_no_key_ends_a_canary_alone_or_holds_it_up(
 def partly(
     answers: tuple[tuple[int, int], tuple[int, int]], each: int, callers: Sequence[str] = HONEST
 ) -> list[Logged]:
-    """`each` requests to either version, of which so many of a hundred are praised and complained
-    of. Of what a user said several times the last counts, as in any log."""
+    """`each` requests to either version; `answers` has, of a hundred requests of a version, those
+    that are praised and those that are complained of. A user's last word counts."""
     rows = of_arms((0, 0), callers, each // len(callers))
 
     def said(nth: int, praised: int, complained: int) -> float | None:

@@ -25,7 +25,7 @@ from promptcodebook.cli.command import columns as table_text
 from promptcodebook.config import load_config
 from promptcodebook.data import SPLITS, Dataset, Split, load_settings
 from promptcodebook.data.dataset import split_name
-from promptcodebook.data.load import read_source
+from promptcodebook.data.load import first_table, read_source
 from promptcodebook.data.table import SourceRow, Table
 from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.lm.spec import SMOLLM2, parse_spec
@@ -91,7 +91,7 @@ def propose(
     wrong or two guesses are equally likely, DataError when the file is wrong."""
     ask = partial(_ask, yes=yes)
     tables = _read_rows(source, given["form"] or "", header, ask)
-    first, parts = _first(tables), _parts(tables)
+    first, parts = first_table(tables), _parts(tables)
     form: Mapping[str, str] = {"target": "", **first.settings} if first.form else {}
     given = {**given, **{n: form.get(n) for n in ("input", "target") if given[n] is None}}
     if not (rows := sum(map(len, parts.values()))):
@@ -171,15 +171,11 @@ def _read_rows(
 ) -> Table | Mapping[Split, Table]:
     """The rows. Where the first line seems to be one of them, a person on a terminal decides."""
     tables = read_source(source, form=form, header=header)
-    if header is None and _first(tables).header is False:
+    if header is None and first_table(tables).header is False:
         named = ask("whether the first line names the columns, yes or no", Choice("no"), "--header")
         if named.strip().lower() in ("y", "yes"):
             return read_source(source, form=form, header=True)
     return tables
-
-
-def _first(tables: Table | Mapping[Split, Table]) -> Table:
-    return tables if isinstance(tables, Table) else next(iter(tables.values()))
 
 
 def _parts(tables: Table | Mapping[Split, Table]) -> dict[str, Sequence[SourceRow]]:
