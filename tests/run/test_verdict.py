@@ -3,6 +3,7 @@
 import random
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -520,7 +521,8 @@ def court(tmp_path: Path) -> Iterator[Court]:
 async def test_the_present_prompt_the_rivals_and_the_result_are_asked_on_all_of_the_test_split(
     court: Court,
 ) -> None:
-    made = await judge(court.problem, court.result())
+    made, stop = await judge(court.problem, court.result())
+    assert stop is None
     assert [row.name for row in made.rows] == ["present", "concat", "learned"]
     assert [row.title for row in made.rows][1:] == ["the long prompt", "the learned one"]
     for row, level in zip(made.rows, WORTH.values(), strict=True):
@@ -528,15 +530,15 @@ async def test_the_present_prompt_the_rivals_and_the_result_are_asked_on_all_of_
     assert made.worth is True and made.deploy == "learned"
     assert len(court.lm.history) == 3 * 24
     begun = [phase.name for phase in court.phases if phase.done == 0]
-    assert begun == ["judging present", "judging concat", "judging learned"]
+    assert begun == ["judging present", "judging learned", "judging concat"], "as they are needed"
 
 
 async def test_what_was_evaluated_is_stored_and_not_asked_again(court: Court) -> None:
-    first = await judge(court.problem, court.result())
-    assert [e.name for e in court.store.test_evaluations()] == ["present", "concat", "learned"]
-    assert await judge(court.problem, court.result()) == first
+    first, _ = await judge(court.problem, court.result())
+    assert [e.name for e in court.store.test_evaluations()] == ["present", "learned", "concat"]
+    assert await judge(court.problem, court.result()) == (first, None)
     assert len(court.lm.history) == 3 * 24
-    told = await judge(court.problem, court.result("Nothing was rewritten."))
+    told, _ = await judge(court.problem, court.result("Nothing was rewritten."))
     assert told == replace(first, sentence=f"{first.sentence} Nothing was rewritten.")
 
 
@@ -546,8 +548,8 @@ async def test_a_verdict_is_drawn_by_one_seed_for_all_within_the_range_of_the_re
     """Who compares two of its rows later finds the same interval, whatever the run's seed."""
     settings = {"seed": 3, "reward_range": (-1.0, 2.0)}
     court = Court(tmp_path, **settings)
-    made = await judge(court.problem, court.result())
-    present, concat, _ = court.store.test_evaluations()
+    made, _ = await judge(court.problem, court.result())
+    present, _, concat = court.store.test_evaluations()
 
     def scores(terms: JudgingTerms) -> list[Interval]:
         return [row_of(evaluation, None, terms).score for evaluation in (present, concat)]
@@ -564,20 +566,18 @@ async def test_a_run_that_was_made_longer_says_that_it_looks_again_and_corrects_
     """The looks are counted from the store, so that another session knows of them."""
     store = court.store
     for look, level in ((1, "95 %"), (2, "98.75 %"), (3, "99.38 %")):
-        made = await judge(court.problem, court.result())
+        made, _ = await judge(court.problem, court.result())
         assert ("same test split" in made.sentence) == (look > 1)
         assert f"({level} +0." in made.sentence
         store.append(Concluded(made.sentence, made.worth, made.table.as_json()))
-        assert await judge(court.problem, court.result()) == made, (
-            "the same look, not a further one"
-        )
+        again, _ = await judge(court.problem, court.result())
+        assert again == made, "the same look, not a further one"
         store.append(Amended(("epochs: 2 → 4",), "2026-02-01T00:00:00+00:00", extended=True))
     assert "This is look 3 at the same test split" in made.sentence
     path = store.path
     store.close()
-    again = RunStore.open(path)
-    assert again.outline().looks == again.state().looks == 3
-    again.close()
+    with closing(RunStore.open(path)) as reopened:
+        assert reopened.outline().looks == reopened.state().looks == 3
 
 
 def test_a_run_that_goes_on_after_its_verdict_looks_again_however_it_is_read(court: Court) -> None:

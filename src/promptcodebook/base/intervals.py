@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 SIDE = 0.025  # how often each end may err, unless a call names another `side`
+ENOUGH = 20  # independent test examples that a verdict needs
 _SPARED = 20
 _FEW = (12.7062, 4.3027, 3.1824, 2.7764)  # student's 97.5 % quantiles for 1 to 4 degrees of freedom
 # Sums of differences that cancel are 0, not 1e-17: the ends are rounded to that many digits.

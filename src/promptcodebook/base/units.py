@@ -73,6 +73,12 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
     return f"{count} {noun if count == 1 else nouns or noun + 's'}"
 
 
+def ordinal(number: int) -> str:
+    """'1st', '2nd', '3rd', '11th'."""
+    last = 0 if number % 100 in (11, 12, 13) else number % 10
+    return f"{number}{({1: 'st', 2: 'nd', 3: 'rd'}).get(last, 'th')}"
+
+
 def cost_text(usd: float | None) -> str:
     """USD in a line of text, where a bare 'unknown' would not say what is unknown."""
     return "cost unknown" if usd is None else money(usd)

@@ -9,6 +9,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import astuple
 from functools import cache
 from importlib import resources
 from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
@@ -278,13 +279,18 @@ class Budget(Group):
     seconds: float | None = Field(default=None, ge=0.0)
     """Seconds of wall-clock time; none = no limit."""
     reserve_for_verdict: Unit | None = None
-    """Share of each limit that training leaves for choosing and judging; none = what these are
-    measured to take, at most a fifth."""
+    """Share of each limit that training leaves for choosing and judging; none = what a verdict
+    takes at least, and of the rest at most a fifth of the limit."""
 
     @property
     def limits(self) -> Limits:
         """What may be spent in all, time left out."""
         return Limits(self.calls, self.tokens, self.usd)
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is any limit."""
+        return any(value is not None for value in (*astuple(self.limits), self.seconds))
 
 
 class Price(Group):

@@ -30,6 +30,7 @@ from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.spec import any_simulated
 from promptcodebook.lm.wire import TOKENIZER
 from promptcodebook.optimizers.fixed import SHORTLIST, has_best_fixed
+from promptcodebook.optimizers.reserve import budget_remark
 from promptcodebook.run.optimize import Choices, settings_of, sources_of
 from promptcodebook.run.verdict import verdict_remark
 from promptcodebook.tasks.program import AgentProgram
@@ -264,8 +265,8 @@ def _assumptions(plan: Plan, scale: PlanScale, made: Estimate) -> Iterator[str]:
         f"{whole.updates} updates over {whole.rollouts} rollouts, {whole.routed} of them routed by "
         "the encoder"
     )
-    remarks = select_remark(config), text_updates_remark(config), verdict_remark(len(plan.judged))
-    yield from filter(None, remarks)
+    few = verdict_remark(len(plan.judged)) or budget_remark(plan)
+    yield from filter(None, (select_remark(config), text_updates_remark(config), few))
     if whole.maintained:
         yield f"{whole.maintained} rounds of maintenance, of {manners('tidied')} calls each"
     scaled = "" if part == whole else f"; {part.rollouts} rollouts of training, scaled up"

@@ -207,13 +207,14 @@ class BudgetGate:
         if not self._opened:
             self._keep(kept)
 
-    def open_reserve(self) -> bool:
-        """Whether more may be spent now: what was kept back is, unless the user asked to stop."""
+    def open_reserve(self, kept: Budget = _NOTHING_KEPT) -> bool:
+        """Whether more may be spent now: what was kept back is, but what is still `kept`, unless
+        the user asked to stop."""
         self._opened = True
         if self._asked or not any(self._kept.model_dump().values()):
             return False
         self.stop_signal.withdraw()
-        self._keep(_NOTHING_KEPT)
+        self._keep(kept)
         return True
 
     def _keep(self, kept: Budget) -> None:

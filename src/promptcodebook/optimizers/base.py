@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from promptcodebook.assemble import Assembled
 from promptcodebook.base.incidents import Counts
 from promptcodebook.calls import Usage
+from promptcodebook.data import Split
 from promptcodebook.errors import Stop, plug_in
 from promptcodebook.lm.stack import Models
 from promptcodebook.method.failures import require_answers
@@ -76,11 +77,11 @@ async def evaluate(
     examples: Sequence[Example],
     phase: str,
     model: str = "",
+    split: Split = "val",
 ) -> Evaluation:
     """Evaluate a prompter on one split, by `samples`. Raises TooManyFailures when more than half of
     the rollouts failed."""
     assembled, samples = problem.assembled, problem.assembled.config.samples
-    split = "test" if examples is assembled.plan.judged else "val"
     count = counter(problem.tell, phase, len(examples) * samples)
     evaluator = assembled.evaluator(samples, model)
     evaluation = await evaluator.evaluate(row, prompter, examples, split, count)

@@ -17,6 +17,7 @@ from promptcodebook.method.policy import Deployed, FixedPrompt, join_prompts
 from promptcodebook.method.state import State
 from promptcodebook.method.update import NoLeakCheck
 from promptcodebook.optimizers.base import Optimizer, Problem, Result, evaluate
+from promptcodebook.optimizers.reserve import VerdictReserve
 from promptcodebook.policy.file import BEST_FIXED, BEST_SINGLE, CONCAT, NONE, PRESENT, PolicyFile
 from promptcodebook.tasks.program import AgentProgram
 from promptcodebook.types import Example, Prompt, Rollout, Route
@@ -56,7 +57,9 @@ def has_best_fixed(config: Config) -> bool:
     return not singles or config.select > 1
 
 
-async def best_fixed_row(problem: Problem, policy: PolicyFile, state: State) -> Result | None:
+async def best_fixed_row(
+    problem: Problem, policy: PolicyFile, state: State, reserve: VerdictReserve
+) -> Result | None:
     """The best of the policy's own prompts for every input, by the validation split: its most
     chosen instincts, verbatim, and the prompts made of them. None where it gave no prompt yet."""
     config, store = problem.assembled.config, problem.store
@@ -75,7 +78,8 @@ async def best_fixed_row(problem: Problem, policy: PolicyFile, state: State) -> 
     prompts = [policy.verbatim(Route(tuple(sorted(most))))]
     prompts += islice(_typical(problem, policy, rollouts, uses), SHORTLIST)
     unique = [Prompt.read(text, policy.stages) for text in dict.fromkeys(prompts)]
-    best = await best_prompt(problem, BEST_FIXED, unique, problem.assembled.plan.compared)
+    compared = problem.assembled.plan.compared
+    best = await _best_payable(problem, BEST_FIXED, unique, compared, reserve)
     title = "the best of its prompts, used for all inputs (best_fixed)"
     return Result(BEST_FIXED, title, FixedPrompt(best.text, best.stages))
 
@@ -106,7 +110,7 @@ def untrained_row(problem: Problem, state: State) -> Result:
     return Result(UNTRAINED, "the untrained codebook", prompter)
 
 
-async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
+async def best_single_row(problem: Problem, policy: PolicyFile, reserve: VerdictReserve) -> Result:
     """The one instinct that is best on the validation split, of those that promise most."""
     assembled, book = problem.assembled, policy.parameters.codebook
     ranking, promise = policy.statistics.ranking, list(policy.statistics.standing)
@@ -118,8 +122,21 @@ async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
     listed = sorted(range(len(book)), key=lambda k: (-promise[k], k))[:SHORTLIST]
     prompts = [Prompt(join_prompts(policy.base_prompt, book.texts[k])) for k in listed]
     val = sample(assembled.plan.validated, assembled.config.validation.subset)
-    best = await best_prompt(problem, BEST_SINGLE, prompts, val)
+    best = await _best_payable(problem, BEST_SINGLE, prompts, val, reserve)
     return Result(BEST_SINGLE, "the best single instinct", FixedPrompt(best.text))
+
+
+async def _best_payable(
+    problem: Problem,
+    row: str,
+    prompts: Sequence[Prompt],
+    examples: Sequence[Example],
+    reserve: VerdictReserve,
+) -> Prompt:
+    """The best one where the budget allows to measure that, else the first, as is expected."""
+    if not reserve.affords(len(prompts) * len(examples), 0):
+        return prompts[0]
+    return await reserve.within(best_prompt(problem, row, prompts, examples), prompts[0])
 
 
 async def best_prompt(

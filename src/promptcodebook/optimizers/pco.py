@@ -36,7 +36,8 @@ from promptcodebook.optimizers.fixed import (
     rows_without,
     untrained_row,
 )
-from promptcodebook.optimizers.selection import Selection, train_to_reserve
+from promptcodebook.optimizers.reserve import train_to_reserve
+from promptcodebook.optimizers.selection import Selection
 from promptcodebook.policy.file import BEST_SINGLE, MEASURED, PolicyFile
 from promptcodebook.policy.references import harm_in, policy_file, state_at
 from promptcodebook.policy.scan import order_check, safety_check, trace_check
@@ -63,17 +64,17 @@ class PCO:
         selection = Selection(problem, learner.composer)
         state = await first_or_stored(problem)
         training = _train(problem, learner, selection, state)
-        ended, stop = await train_to_reserve(problem, training)
+        ended, stop = await train_to_reserve(problem, training, selection.reserve)
         best, first = await selection.best(), state_at(store, -1)
         policy, harm = policy_file(assembled, best), harm_in(store, best.step - 1)
         rivals = [] if assembled.config.init.whole else [concat_row(policy)]
-        if (fixed := await best_fixed_row(problem, policy, best)) is not None:
+        if (fixed := await best_fixed_row(problem, policy, best, selection.reserve)) is not None:
             rivals.append(fixed)
         # A harmful first state is no rival, unless no state is better.
         if harm or not harm_in(store, -1):
             rivals.append(untrained_row(problem, first))
         if assembled.config.learns_routes:
-            rivals.append(await best_single_row(problem, policy))
+            rivals.append(await best_single_row(problem, policy, selection.reserve))
         # The prompts of the rivals that only the run can find, which `fixed_prompt` then knows.
         for row in rivals:
             if row.name in MEASURED and isinstance(row.prompter, FixedPrompt):
@@ -222,7 +223,7 @@ async def _train(
                     message += "nothing can be learned; check that the reward reads them correctly"
                 if message:
                     problem.tell(Note(message))
-            if not selection.validates:
+            if not selection.has_looked:
                 selection.reserve.measure([t.rollout for t in step.traces])
             await selection.validate_if_due(step.index)
             if (reason := selection.enough(step.index + 1)) is not None:

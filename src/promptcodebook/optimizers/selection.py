@@ -1,31 +1,26 @@
 """Which state of a run is kept: validation, early stop, and the finalists (decisions 8, 29). Each
 batch is an unbiased look at the state it began with. So states are ranked by what their examples
 earned with the router's own routes, and a validation goes to the best state that has had none.
-Training stops when only a reserve is left for finalists and verdict."""
+Training stops when only a reserve is left for finalists and verdict (`reserve.py`)."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Sequence
 
-from promptcodebook.calls import Usage
-from promptcodebook.config import Budget
-from promptcodebook.errors import BudgetReached, Stop
 from promptcodebook.method.policy import Composer, Deployed
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.optimizers.base import Problem, evaluate, validation_subset
 from promptcodebook.optimizers.fixed import SHORTLIST, baselines, has_best_fixed
+from promptcodebook.optimizers.reserve import VerdictReserve
 from promptcodebook.policy.references import harm_in, kept_state, state_at
 from promptcodebook.progress import Note, ValidationDone
 from promptcodebook.store.events import EndReason, Mark, Scope, Stepped, Validated
-from promptcodebook.types import Rollout
 
-MOST = 0.2  # of each limit, unless `budget.reserve_for_verdict` says otherwise
 _OUR_ROWS = 3  # the learned policy and its two rivals (optimizers/pco.py)
 # Where routes are learned from outcomes: no instruction, the right ones, the best single one.
 _ROUTER_ROWS = 3
-_MARGIN = 1.1  # rollouts on test may take a little more than those on validation took
 
 
 def count_selection(problem: Problem) -> int:
@@ -45,55 +40,7 @@ def count_selection(problem: Problem) -> int:
     return finals + rows * len(plan.judged)
 
 
-async def train_to_reserve(
-    problem: Problem, training: Awaitable[EndReason]
-) -> tuple[EndReason, Stop | None]:
-    """Training, to its end or until only what is kept for the verdict is left of the budget."""
-    gate = problem.assembled.models.budget
-    try:
-        ended = await training
-    except BudgetReached as reached:
-        if not gate.open_reserve():
-            raise
-        problem.store.forget_replayable()
-        problem.tell(Note(f"{reached}: choosing and judging with the rest"))
-        return "budget", reached
-    gate.open_reserve()
-    return ended, None
-
-
-class VerdictReserve:
-    """Keeps back what the `rollouts` to come will take, as far as it is known by now."""
-
-    def __init__(self, problem: Problem, rollouts: int) -> None:
-        self._gate = problem.assembled.models.budget
-        self._limits = problem.assembled.config.budget
-        self._samples = problem.assembled.config.samples
-        self._rollouts = rollouts * self._samples
-        self._keep({})
-
-    def measure(self, rollouts: Sequence[Rollout], seconds: float | None = None) -> None:
-        """Takes these rollouts as the measure; a validation's (`seconds` in all) have samples."""
-        if rollouts:
-            used = sum((r.usage for r in rollouts), Usage())
-            found = {"calls": used.calls, "tokens": used.tokens, "usd": used.cost}
-            made = len(rollouts) * (1 if seconds is None else self._samples)
-            times = self._rollouts * _MARGIN / made
-            known = {**found, "seconds": seconds}.items()
-            self._keep({name: value * times for name, value in known if value is not None})
-
-    def _keep(self, needs: Mapping[str, float]) -> None:
-        """Of each limit what is needed, at most `MOST` of it; or the share that the user gave."""
-        kept: dict[str, float] = {}
-        for name in ("calls", "tokens", "usd", "seconds"):
-            limit, given = getattr(self._limits, name), self._limits.reserve_for_verdict
-            if limit is not None and self._rollouts:
-                most = MOST * limit
-                amount = min(most, needs.get(name, most)) if given is None else given * limit
-                kept[name] = math.floor(amount) if isinstance(limit, int) else amount
-        self._gate.keep_back(Budget.model_validate(kept))
-
-
+_LOOKING = 0.1  # of a budget that looks may take, whatever training took
 # Examples of the run's mean that are added to what a state's own earned, as rewards vary much.
 _PRIOR = 8
 
@@ -105,7 +52,9 @@ class Selection:
         config, plan = problem.assembled.config, problem.assembled.plan
         self._problem, self._store, self._composer = problem, problem.store, composer
         self._config, self._settings = config, config.validation
-        self.reserve = VerdictReserve(problem, count_selection(problem))
+        # Concat, the best fixed prompts, and the untrained codebook.
+        rivals = (not config.init.whole) + has_best_fixed(config) + config.learns_routes, 1
+        self.reserve = VerdictReserve(problem, count_selection(problem), (1, 1), rivals)
         self._examples = {"subset": validation_subset(problem), "full": plan.validated}
         outline = self._store.outline()
         self._marks: list[Mark] = list(outline.validations)
@@ -118,16 +67,15 @@ class Selection:
         """By state, the untrained one first: what its training examples earned, and how many."""
         self._read = 0
         self._steps = len(Schedule(plan.dataset.train, config.update, config.randomness).updates())
-        # A resumed run keeps back as much as one that was never stopped.
-        last = self._store.last_validation()
-        if last is not None:
-            self.reserve.measure(last.evaluation.rollouts, last.seconds)
-        elif outline.step >= 0 and not self.validates:
-            self.reserve.measure([t.rollout for t in self._store.traces(outline.step)])
+        self.reserve.measure_stored()
 
     @property
     def validates(self) -> bool:
         return self._every > 0 and bool(self._examples["full"])
+
+    @property
+    def has_looked(self) -> bool:
+        return bool(self._marks)
 
     @property
     def planned(self) -> int:
@@ -150,11 +98,23 @@ class Selection:
 
     async def validate_if_due(self, step: int) -> None:
         """Validates a state after every `every` steps, and the untrained one before the first."""
-        if not self.validates or (step + 1) % self._every:
+        if not self.validates or (step + 1) % self._every or self._too_dear(step):
             return
         if len(self._looks) <= (step + 1) // self._every:
             last = self._config.keep == "last"
+            # The untrained state comes first, also where that look was too dear when it was due.
+            first = -1 if all(m.step >= 0 for m in self._looks) and not last else step
+            if first < step:
+                await self._validate(first, "subset")
             await self._validate(step if last else self._most_promising(step), "subset")
+
+    def _too_dear(self, step: int) -> bool:
+        """Whether all looks with one more would take more than a tenth of the budget, and more than
+        half as many rollouts as training did."""
+        update, look = self._config.update, len(self._examples["subset"])
+        trained = (step + 1) * (1 if update.mode == "online" else update.batch_size)
+        all_looks = (len(self._looks) + 1) * look
+        return 2 * all_looks > trained and self.reserve.share(all_looks) > _LOOKING
 
     @property
     def _looks(self) -> list[Mark]:
@@ -213,20 +173,24 @@ class Selection:
     async def best(self) -> State:
         """The state to deploy, by `kept_state`, once the finalists saw the whole split."""
         last = self._store.outline().step
-        if self._config.keep != "last" and self._looks:
+        if self._config.keep != "last" and self.validates:
             harmless = [m for m in self._looks if not harm_in(self._store, m.step)]
             ranked = sorted(harmless, key=lambda m: (-(m.score or 0), m.step))
             finalists = [m.step for m in ranked[: self._settings.finalists]]
-            # No look was due since the last ones: the best state of those steps is a finalist too.
-            since = self._most_promising(last) if (last + 1) % self._every else None
-            if since is not None and not harm_in(self._store, since):
-                finalists.append(since)
+            # No look was due since the last ones: the best state of those steps is a finalist too,
+            # and where no look was made at all, so is the untrained one.
+            since = self._most_promising(last) if (last + 1) % self._every or not ranked else None
+            finalists += [] if since is None or harm_in(self._store, since) else [since]
+            finalists += [] if ranked or -1 in finalists or harm_in(self._store, -1) else [-1]
             # As the store has them, which forgets at each step what was chosen before: a run that
             # continues after its end chooses as if it had never ended.
             full = [m.step for m in self._store.outline().validations if m.scope == "full"]
-            for step in finalists:
+            whole = len(self._examples["full"])
+            payable = [s for s in finalists if self.reserve.affords(0, whole)]
+            # One look alone chooses nothing.
+            for step in payable if len(payable) > 1 or ranked else ():
                 if step not in full:
-                    await self._validate(step, "full")
+                    await self.reserve.within(self._validate(step, "full"), None)
         return kept_state(self._store)[0]
 
 

@@ -38,6 +38,7 @@ from promptcodebook.optimizers.base import (
     optimize_metered,
     spending,
 )
+from promptcodebook.optimizers.reserve import budget_remark
 from promptcodebook.policy.policy import Policy
 from promptcodebook.policy.references import (
     POLICY,
@@ -119,8 +120,8 @@ def open_run(
                 simulated=models.simulated,
             )
         )
-        remarks = (select_remark(plan.config), plan.dataset.remark) if where.resume is None else ()
-        for remark in filter(None, remarks):
+        remarks = select_remark(plan.config), plan.dataset.remark, budget_remark(plan)
+        for remark in filter(None, remarks if where.resume is None else ()):
             tell(Note(remark))
         return Session(Problem(assembled, store, tell), optimizer)
     except BaseException:
@@ -240,7 +241,7 @@ class Session:
         result = await optimize_metered(self._optimizer, self._problem)
         if result.policy is not None:
             result.policy.save(Path(store.path) / POLICY)
-        made = await judge(self._problem, result)
+        made, short = await judge(self._problem, result)
         # What was concluded of the same rows stays: labels may have changed it since.
         if made.sentence not in {each.text for each in store.conclusions()}:
             store.append(
@@ -252,10 +253,12 @@ class Session:
                     off_policy=result.off_policy,
                     settings=result.settings,
                     candidates=tuple(result.candidates),
+                    missing=made.missing,
+                    earlier=made.earlier,
                 )
             )
-        if result.stop is not None:
-            self._stopped(result.stop)
+        if (stop := result.stop or short) is not None:
+            self._stopped(stop)
             return
         store.append(Ended(result.ended))
         self.ended = result.ended

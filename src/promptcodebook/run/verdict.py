@@ -24,21 +24,29 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from promptcodebook.base.intervals import SIDE, Bounds, Interval, mean_interval, paired_interval
+from promptcodebook.base.intervals import (
+    ENOUGH,
+    SIDE,
+    Bounds,
+    Interval,
+    mean_interval,
+    paired_interval,
+)
 from promptcodebook.base.text import shell, shown_table, shown_text
-from promptcodebook.base.units import cost_text, money, number, percent, plural
+from promptcodebook.base.units import cost_text, money, number, ordinal, percent, plural
 from promptcodebook.calls import Usage
-from promptcodebook.errors import StoreError
+from promptcodebook.errors import BudgetReached, Stop, StoreError
 from promptcodebook.method.executor import answers_remark
 from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines
+from promptcodebook.optimizers.reserve import test_rows
 from promptcodebook.store.events import Compared, Concluded, Mark, RunState, Trained
 from promptcodebook.store.header import Header
+from promptcodebook.store.runs import earlier_looks
 from promptcodebook.tasks.rewards import asks_judge, describe_reward
 from promptcodebook.tasks.rewards.ready import COMPARING
 from promptcodebook.types import Evaluation, PromptLength
 
-ENOUGH = 20  # test examples that a verdict needs
 JUDGED = "A model judged the answers, and its error is in no interval: `pco judge sheet` tells how."
 POWER = 0.8  # how often a stated number of test inputs shows its gain
 _ON_SIMULATED = "On the simulated model: "
@@ -100,7 +108,8 @@ class Headline:
 class Conclusion:
     """`worth` is None when nothing could be judged, `deploy` the row to deploy ('' = unclear).
     `scale` is the range of the rewards, None where each of them is 0 or 1; `reward` what they are
-    of, '' = right answers."""
+    of, '' = right answers. Rivals that are `missing` were not judged; `earlier` runs were judged on
+    the same test rows."""
 
     rows: tuple[VerdictRow, ...]
     sentence: str
@@ -108,6 +117,8 @@ class Conclusion:
     deploy: str = ""
     scale: Bounds | None = (0.0, 1.0)
     reward: str = ""
+    missing: tuple[str, ...] = ()
+    earlier: int = 0
 
     @classmethod
     def of(cls, state: RunState, header: Header) -> Conclusion | None:
@@ -124,7 +135,8 @@ class Conclusion:
         binary = state.tests and all(mark.binary for mark in state.tests)
         scale = None if binary else (float(low), float(high))
         reward = reward_name(header.config)
-        return cls(rows, stored.text, stored.worth, stored.deploy, scale, reward)
+        more = stored.missing, stored.earlier
+        return cls(rows, stored.text, stored.worth, stored.deploy, scale, reward, *more)
 
     @property
     def table(self) -> VerdictTable:
@@ -155,11 +167,16 @@ class Conclusion:
                 f"Use {use.title or use.name} instead: it takes no more calls, and {title} is not "
                 f"clearly better. It brings {self._gain(use)} A query then takes {_query(use)}."
             )
+        elif self.missing and learned.gain is not None and learned.gain.low > 0:
+            advice = f"Give a greater budget, so that {' and '.join(self.missing)} can be judged."
+            typed = f"pco train --resume {run} --budget MORE"
         else:
             keep = f"Keep {base.title}. " if self.deploy else ""
             advice = f"{keep}{_would_tell(learned.gain)}"
         cost = f"per query {_query(learned)}; before {_query(base)}"
         mark = " (simulated)" if self.sentence.startswith(_ON_SIMULATED) else ""
+        if self.earlier:
+            mark += f", the {ordinal(self.earlier + 1)} run judged on these test rows"
         levels = f"{number(base.score.mean)} → {number(learned.score.mean)}"
         lines = {
             "gain": f"{levels}: {self._gain(learned)}",
@@ -295,14 +312,17 @@ class VerdictTable:
 
 @dataclass(frozen=True, slots=True)
 class JudgingTerms:
-    """Range of rewards, whether the model is simulated, which look at the test split it is,
-    of how many `samples` a rollout is the mean. `paired` takes a difference where more is known
-    than the rewards, else it is None."""
+    """Range of rewards; whether the model is simulated; which of the run's looks at the test split
+    it is, and how many `earlier` runs had; of how many `samples` a rollout is the mean; the titles
+    of rivals that are `missing`. `paired` takes a difference where more is known than the rewards,
+    else it is None."""
 
     bounds: Bounds = (0.0, 1.0)
     simulated: bool = False
     look: int = 1
+    earlier: int = 0
     samples: int = 1
+    missing: tuple[str, ...] = ()
     paired: Callable[[Evaluation, Evaluation, float], Interval | None] = lambda a, b, side: None
 
 
@@ -347,7 +367,7 @@ def row_of(evaluation: Evaluation, base: Evaluation | None, terms: JudgingTerms)
 
 
 def _difference(a: Evaluation, b: Evaluation, terms: JudgingTerms) -> Interval:
-    side = side_of(terms.look)
+    side = side_of(terms.look + terms.earlier)
     known = terms.paired(a, b, side)
     return known or paired_interval(a.rewards, b.rewards, terms.bounds, side, a.groups)
 
@@ -357,32 +377,59 @@ def side_of(look: int) -> float:
     return SIDE if look == 1 else SIDE / 2**look
 
 
-async def judge(problem: Problem, result: Result) -> Conclusion:
-    """Evaluates on the test split what is not stored yet, and says whether it was worth it."""
+async def judge(problem: Problem, result: Result) -> tuple[Conclusion, Stop | None]:
+    """Evaluates on the test split what is not stored yet, and says whether it was worth it; also
+    what stopped it before all of its rows, if anything did. In order of need: the present prompt,
+    the result, its rivals, and what is only shown."""
     store, assembled = problem.store, problem.assembled
     if store.trained() is None:
         paid = assembled.models.ledger.usage.values()
         store.append(Trained(replace(sum(paid, Usage()), latency_s=0.0)))
+    assembled.models.budget.open_reserve()
+    before = [await optimizer.optimize(problem) for optimizer in baselines()]
+    examples = test_rows(problem, [*before, result, *result.rivals])
+    ids = [example.id for example in examples]
 
-    async def entry(row: Result, *, reference: bool = False) -> RowSource:
+    async def source(row: Result, *, reference: bool = False) -> RowSource:
         for stored in store.test_evaluations():
-            if stored.name == row.name:
+            if stored.name == row.name and [r.example_id for r in stored.rollouts] == ids:
                 return RowSource(row.title, stored, reference)
-        test, phase = assembled.plan.judged, f"judging {row.name}"
-        evaluation = await evaluate(problem, row.name, row.prompter, test, phase, row.model)
+        phase = f"judging {row.name}"
+        evaluation = await evaluate(
+            problem, row.name, row.prompter, examples, phase, row.model, split="test"
+        )
         store.append(Compared(evaluation))
         return RowSource(row.title, evaluation, reference)
 
-    entries = [await entry(await optimizer.optimize(problem)) for optimizer in baselines()]
-    entries += [await entry(row, reference=True) for row in result.references]
-    entries += [await entry(row) for row in (*result.rivals, result)]
-    config, look = assembled.config, store.outline().looks + 1
-    terms = JudgingTerms(config.reward_range, assembled.models.simulated, look, config.samples)
+    first, last = [await source(row) for row in before], await source(result)
+    rivals, shown, stop = list[RowSource](), list[RowSource](), None
+    try:
+        for row in result.rivals:
+            rivals.append(await source(row))
+        for row in result.references:
+            shown.append(await source(row, reference=True))
+    except BudgetReached as reached:
+        stop = reached
+    missing = tuple(row.title for row in result.rivals[len(rivals) :])
+    entries = [*first, *shown, *rivals, last]
+    config, stored = assembled.config, store.outline()
+    earlier = stored.conclusion.earlier if stored.conclusion else earlier_looks(store)
+    terms = JudgingTerms(
+        config.reward_range,
+        simulated=assembled.models.simulated,
+        look=stored.looks + 1,
+        earlier=earlier,
+        samples=config.samples,
+        missing=missing,
+    )
     made = conclude(entries, terms)
     tried = (trace.rollout.reward for step in store.steps(traces=True) for trace in step.traces)
     judged = (reward for each in entries for reward in each.evaluation.rewards)
     left_out = f"{remark}." if (remark := assembled.dataset.remark) else ""
     remarks = [made.sentence, JUDGED * asks_judge(assembled.reward), left_out, result.remark]
+    if len(examples) < (whole := len(assembled.plan.judged)):
+        some = f"The budget was enough to judge on {len(examples)} of {whole} test inputs."
+        remarks.insert(1, some)
     if config.samples > 1:
         remarks.insert(1, f"Each test example counts with the mean of {config.samples} answers.")
     beware = answers_remark(
@@ -397,7 +444,7 @@ async def judge(problem: Problem, result: Result) -> Conclusion:
         doubt = "No answer of this run ever scored: look whether the reward reads answers right"
         remarks.insert(1, f"{doubt} before you train again.")
     sentence, name = " ".join(filter(None, remarks)), reward_name(config.model_dump())
-    return replace(made, sentence=sentence, reward=name)
+    return replace(made, sentence=sentence, reward=name), stop if missing else None
 
 
 def reward_name(config: Mapping[str, Any]) -> str:
@@ -427,9 +474,11 @@ def conclude(entries: Sequence[RowSource], terms: JudgingTerms) -> Conclusion:
             for e in entries
         )
 
-    rows = rows_at(replace(terms, look=1))
-    judged = rows if terms.look == 1 else rows_at(terms)
-    sentence, worth, deploy = decide([r for r in judged if not r.reference], terms.look)
+    look = terms.look + terms.earlier
+    rows = rows_at(replace(terms, look=1, earlier=0))
+    judged = rows if look == 1 else rows_at(terms)
+    deciding = [r for r in judged if not r.reference]
+    sentence, worth, deploy = decide(deciding, look, terms.missing)
     remarks, rewards = list[str](), learned.rewards
     for other in entries[:-1] if not worth else ():
         if other.evaluation.name == UNTRAINED and other.evaluation.rewards == rewards:
@@ -443,14 +492,16 @@ def conclude(entries: Sequence[RowSource], terms: JudgingTerms) -> Conclusion:
             f"Beware: for {percent(lost)} of the inputs the encoder named no valid route, "
             "and the most successful instincts stood in."
         )
-    if terms.look > 1:
+    if look > 1:
+        others = f", {terms.earlier} of them by earlier runs" if terms.earlier else ""
         remarks.append(
-            f"This is look {terms.look} at the same test split, so its intervals are wider: "
-            f"{_level(terms.look)} instead of {_level(1)}."
+            f"This is look {look} at the same test split{others}, so its intervals are wider: "
+            f"{_level(look)} instead of {_level(1)}."
         )
     text = (_ON_SIMULATED if terms.simulated else "") + " ".join([sentence, *remarks])
     binary = all(Mark.of(e.evaluation, 0, "full").binary for e in entries)
-    return Conclusion(rows, text, worth, deploy, None if binary else terms.bounds)
+    scale = None if binary else terms.bounds
+    return Conclusion(rows, text, worth, deploy, scale, "", terms.missing, terms.earlier)
 
 
 def verdict_remark(test_examples: int) -> str:
@@ -477,8 +528,11 @@ def verdict_power(test_examples: int) -> str:
     return ""
 
 
-def decide(rows: Sequence[VerdictRow], look: int = 1) -> tuple[str, bool | None, str]:
-    """The sentence, whether the last row is worth deploying, and what to deploy, for this look."""
+def decide(
+    rows: Sequence[VerdictRow], look: int = 1, missing: Sequence[str] = ()
+) -> tuple[str, bool | None, str]:
+    """The sentence, whether the last row is worth deploying, and what to deploy, for this look;
+    `missing` rivals were not judged."""
     base, *rivals, learned = rows
     gain = _gain(learned)
 
@@ -501,6 +555,11 @@ def decide(rows: Sequence[VerdictRow], look: int = 1) -> tuple[str, bool | None,
     if gain.low > 0 and not unbeaten:
         ahead = [(gain, base), *((_over(rival), rival) for rival in rivals)]
         over = " and ".join(f"{figures(by)} over {row.title}" for by, row in ahead)
+        if missing:
+            start = f"Undecided: {learned.title} shows {over}, {_price(learned, base)}"
+            others = "takes" if len(missing) == 1 else "take"
+            rest = f"{' and '.join(missing)} {others} no more calls"
+            return f"{start}. {rest}, but the budget did not reach to judge that.", None, ""
         return f"Worth deploying: {over}, {_price(learned, base)}.", True, learned.name
     if gain.low > 0:
         rows = (base, _best(clear or unbeaten), learned)

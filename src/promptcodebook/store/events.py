@@ -59,9 +59,11 @@ class Validated:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What was paid for training and choosing, lost attempts left out."""
+    """What was paid for training and choosing, lost attempts left out; or, before anything was
+    `chosen`, for training, lost attempts among it."""
 
     paid: Usage
+    chosen: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,9 @@ class PromptCandidate:
 class Concluded:
     """The verdict in a sentence, whether it is worth deploying, its table and the row to deploy (''
     = unclear, or version 0.1). `off_policy`: learned routes by training's own outcomes, or None.
-    `settings` and `candidates`, in order, are of an optimizer of others."""
+    `settings` and `candidates`, in order, are of an optimizer of others. `missing` are
+    titles of rows that the budget did not reach. `earlier` verdicts of other runs were made on the
+    same test rows."""
 
     text: str
     worth: bool | None
@@ -96,6 +100,8 @@ class Concluded:
     off_policy: OffPolicy | None = None
     settings: Mapping[str, Any] = field(default_factory=lambda: dict[str, Any]())
     candidates: tuple[PromptCandidate, ...] = ()
+    missing: tuple[str, ...] = ()
+    earlier: int = 0
 
     @property
     def decision(self) -> str:

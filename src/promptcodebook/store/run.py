@@ -206,8 +206,10 @@ class RunStore:
         return next((event for event in events if isinstance(event, kind)), None)
 
     def test_evaluations(self) -> Iterator[Evaluation]:
-        """The verdict's rows since the last step or extension, with whole rollouts."""
-        return (event.evaluation for event in self._concluding("judged", Compared))
+        """The verdict's rows since the last step or extension, with whole rollouts. Of a row that
+        was judged again, on more examples, the latest."""
+        found = (event.evaluation for event in self._concluding("judged", Compared))
+        return iter({each.name: each for each in found}.values())
 
     def conclusions(self) -> Iterator[Concluded]:
         """What was concluded of the rows that are judged last, the first one without labels."""
@@ -215,9 +217,11 @@ class RunStore:
         found = (event for _, event in self.numbered_events(where=where, after=after))
         return (event for event in found if isinstance(event, Concluded))
 
-    def trained(self) -> Usage | None:
-        """What was paid before the verdict's first row. None before that, and in version 0.1."""
-        return next((event.paid for event in self._concluding("trained", Trained)), None)
+    def trained(self, *, chosen: bool = True) -> Usage | None:
+        """What was paid before the verdict's first row, or before a state was `chosen`. None before
+        that, and in version 0.1."""
+        found = self._concluding("trained", Trained)
+        return next((event.paid for event in found if event.chosen == chosen), None)
 
     def _concluding(self, name: str, kind: type[_E]) -> Iterator[_E]:
         """Events of a kind that came after the last step, and after the run was made longer."""

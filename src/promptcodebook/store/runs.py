@@ -27,6 +27,7 @@ from promptcodebook.store import lock as locks
 
 if TYPE_CHECKING:
     from promptcodebook.store.events import EndReason
+    from promptcodebook.store.run import RunStore
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +35,8 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class RunSummary:
     """`step` is -1 before the first; `writer` is the pid of who writes it. `decision` to `score`
-    are the verdict's: what it decides, the row to deploy, the result's gain and test reward."""
+    are the verdict's: what it decides, the row to deploy, the result's gain and test reward.
+    `looks` verdicts were made on the test rows with the fingerprint `test`."""
 
     id: str
     path: Path
@@ -52,6 +54,8 @@ class RunSummary:
     deploy: str = ""
     gain: Interval | None = None
     score: Interval | None = None
+    test: str = ""
+    looks: int = 0
 
     @property
     def running(self) -> bool:
@@ -107,7 +111,7 @@ COLUMNS = (
     RunColumn("cost", "cost", lambda run: run.usage.cost, money, missing="unknown"),
     RunColumn("time", "time", lambda run: run.elapsed_s, duration),
 )
-_FORM = 4  # counts what a kept summary holds: those of an earlier form are made again
+_FORM = 5  # counts what a kept summary holds: those of an earlier form are made again
 _FIGURES = ("gain", "score")
 _LIST = "pco runs list"
 # A writer signs the lock as soon as it has it: an unchanged file means that no process wrote.
@@ -194,6 +198,8 @@ def _summary(path: Path, kept: Any) -> tuple[RunSummary, Any]:
             simulated=store.header.simulated,
             decision=verdict.decision if verdict else "",
             deploy=verdict.deploy if verdict else "",
+            test=store.header.fingerprints.get("test", ""),
+            looks=state.looks + bool(verdict and verdict.rows),
             **{name: Interval(**row[name]) if row.get(name) else None for name in _FIGURES},
         )
     if writer is not None or summary.ended is None or marks != file_marks(path):
@@ -219,6 +225,22 @@ def run_folders(runs_dir: Path) -> list[Path]:
     names = os.listdir(runs_dir) if runs_dir.is_dir() else ()
     alone = [runs_dir / name for name in names if os.path.exists(f"{runs_dir}/{name}/{locks.FILE}")]
     return sorted([*alone, *(file.parent for file in runs_dir.glob(f"{BENCH}/*/*/{locks.FILE}"))])
+
+
+def earlier_looks(store: RunStore) -> int:
+    """Verdicts that other runs beside this one made on the same test rows; an experiment's runs,
+    which measure methods and choose none, are not counted."""
+    home, mine = store.path.parent, store.header
+    if home.parent.name == BENCH:
+        return 0
+    return sum(
+        run.looks
+        for run in read_runs(home)[0]
+        if run.path.parent == home
+        and run.id != mine.id
+        and run.test == mine.fingerprints.get("test")
+        and run.simulated == mine.simulated
+    )
 
 
 def find_run(runs_dir: Path, ref: str) -> Path:

@@ -35,7 +35,7 @@ from promptcodebook.models.local.lora import (
 )
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import baselines
-from promptcodebook.optimizers.selection import VerdictReserve, train_to_reserve
+from promptcodebook.optimizers.reserve import VerdictReserve, train_to_reserve
 from promptcodebook.paper.rivals.outside import RECENT, LibraryThread, begin_again, failed_with
 from promptcodebook.progress import Note, Phase
 from promptcodebook.store.events import EndReason
@@ -110,7 +110,7 @@ class GRPO:
                 meter.abandon()
             return "finished"
 
-        ended, stop = await train_to_reserve(problem, until_the_end())
+        ended, stop = await train_to_reserve(problem, until_the_end(), meter.reserve)
         assembled, checkpoint = problem.assembled, last_checkpoint(training.folder)
         remark = _in_words(training, checkpoint)
         if failure is not None:
@@ -253,7 +253,7 @@ class _Meter:
         self._given = GrpoSettings.of(assembled.config)
         self._count = self._given.group * min(self._given.batch, len(assembled.dataset.train))
         rows = len(baselines()) + 1
-        self._reserve = VerdictReserve(problem, rows * len(assembled.plan.judged))
+        self.reserve = VerdictReserve(problem, rows * len(assembled.plan.judged))
         self._recent: deque[Rollout] = deque(maxlen=RECENT)
         self._watch = FailureWatch(self._count)
         self._open: list[Attempt] = []
@@ -286,7 +286,7 @@ class _Meter:
         pairs = zip(written, usages, strict=True)
         made = await gather_all(self._judge(step, each, usage) for each, usage in pairs)
         self._recent.extend(made)
-        self._reserve.measure(tuple(self._recent))
+        self.reserve.measure(tuple(self._recent))
         self._problem.tell(spending(models))
         steps = self._given.steps
         self._problem.tell(Phase("steps of grpo", min(step + 1, steps), steps))

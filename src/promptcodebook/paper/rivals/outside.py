@@ -24,7 +24,7 @@ from promptcodebook.method.init import listed_instincts
 from promptcodebook.method.policy import FixedPrompt, join_prompts
 from promptcodebook.optimizers.base import Problem, Result, spending, validation_subset
 from promptcodebook.optimizers.fixed import baselines
-from promptcodebook.optimizers.selection import VerdictReserve, train_to_reserve
+from promptcodebook.optimizers.reserve import VerdictReserve, train_to_reserve
 from promptcodebook.progress import Note, Phase
 from promptcodebook.store.events import Amended, EndReason, PromptCandidate, Resumed
 from promptcodebook.tasks.user_code import hush
@@ -170,7 +170,7 @@ class Outside(LibraryThread):
         self.replies = {"replies": 0, "replies_cut": 0}
         self._recent: deque[Rollout] = deque(maxlen=RECENT)
         rows = len(baselines()) + 1
-        self._reserve = VerdictReserve(problem, rows * len(assembled.plan.judged))
+        self.reserve = VerdictReserve(problem, rows * len(assembled.plan.judged))
         self._watch = FailureWatch(max(_FEW, min(config.update.batch_size, len(dataset.train))))
 
     @property
@@ -217,7 +217,7 @@ class Outside(LibraryThread):
         candidate.rewards.update({r.example_id: self.reward(r) for r in validated})
         self._made += len(made)
         self._recent.extend(made)
-        self._reserve.measure(tuple(self._recent))
+        self.reserve.measure(tuple(self._recent))
         tell(spending(self.problem.assembled.models))
         if total is not None:
             tell(Phase(f"rollouts of {self._library.name}", min(self._made, total), total))
@@ -310,7 +310,7 @@ async def optimize_outside(problem: Problem, library: RivalLibrary) -> Result:
             failure = error
         return "finished"
 
-    ended, stop = await train_to_reserve(problem, training())
+    ended, stop = await train_to_reserve(problem, training(), outside.reserve)
     found = found if stop is None else outside.best
     remark = outside.in_words(found)
     if failure is not None:

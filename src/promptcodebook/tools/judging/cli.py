@@ -173,7 +173,14 @@ def verdict(
         low, high = header.config.get("reward_range") or (0.0, 1.0)
         simulated = has_simulated(header.config)
         samples = header.config.get("samples", 1)
-        terms = JudgingTerms((float(low), float(high)), simulated, state.looks + 1, samples)
+        terms = JudgingTerms(
+            (float(low), float(high)),
+            simulated=simulated,
+            look=state.looks + 1,
+            earlier=first.earlier,
+            samples=samples,
+            missing=first.missing,
+        )
         people = _People(Labels.read(labels, terms.bounds, scale), terms.bounds)
         before, made = conclude(entries, terms), conclude(entries, replace(terms, paired=people))
         kept = first.text.startswith(before.sentence)
