@@ -77,7 +77,7 @@ def test_show_has_the_settings_the_spend_and_the_verdict(trained: Path, run_id: 
     shown = pco("runs", "show", run_id[:15], "--json", cwd=trained).json
     assert shown["run"] == run_id and shown["config"]["preset"] == "quick"
     assert shown["usage"]["executor"]["calls"] > 0
-    rows = ["present", "concat", "best_fixed", "untrained", "learned"]
+    rows = ["present", "learned", "concat", "best_fixed", "untrained"]
     assert [m["name"] for m in shown["judged"]] == rows
     text = " ".join(pco("runs", "show", run_id, cwd=trained).out.split())
     assert shown["verdict"] in text and "executor" in text

@@ -279,8 +279,8 @@ class Budget(Group):
     seconds: float | None = Field(default=None, ge=0.0)
     """Seconds of wall-clock time; none = no limit."""
     reserve_for_verdict: Unit | None = None
-    """Share of each limit that training leaves for choosing and judging; none = what a verdict
-    takes at least, and of the rest at most a fifth of the limit."""
+    """Share of each limit that training leaves for choosing and judging; none = a verdict's least
+    and at most a fifth more."""
 
     @property
     def limits(self) -> Limits:

@@ -113,7 +113,9 @@ class JudgedSection(ReportSection):
             case Started(parameters):
                 self._first = parameters.codebook
             case Compared(evaluation):
-                if not self._rows or result_of(self.context, [evaluation]):
+                if not self._rows or evaluation.name == self._rows[0].name:
+                    self._rows[:1] = [evaluation]
+                elif result_of(self.context, [evaluation]):
                     self._rows[1:] = [evaluation]
             case Stepped() | Amended(extended=True):
                 self._rows = []

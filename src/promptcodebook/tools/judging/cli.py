@@ -203,8 +203,8 @@ def _judged(store: RunStore) -> tuple[list[RowSource], Concluded]:
     conclusion = Conclusion.of(store.outline(), store.header)
     if conclusion is None or not conclusion.rows:
         raise StoreError(f"the run {store.header.id} has no verdict", hint="pco runs list")
-    rows = {row.name: row for row in conclusion.rows}
-    made = [(rows[e.name], e) for e in store.test_evaluations() if e.name in rows]
+    judged = {each.name: each for each in store.test_evaluations()}
+    made = [(row, judged[row.name]) for row in conclusion.rows]
     first = next(store.conclusions())
     return [RowSource(row.title or row.name, e, row.reference) for row, e in made], first
 
