@@ -594,6 +594,20 @@ def test_a_run_that_goes_on_after_its_verdict_looks_again_however_it_is_read(cou
     assert court.store.outline().looks == fold(court.store.events()).looks == 2
 
 
+def test_a_clear_gain_is_undecided_where_the_budget_did_not_reach_a_rival() -> None:
+    present, concat, _, learned = four(0.4, 0.4, 0.4, 0.9)
+    made = conclude([present, concat, learned], JudgingTerms(missing=("the untrained codebook",)))
+    assert made.worth is None and made.deploy == ""
+    assert made.sentence.startswith("Undecided: the learned prompt shows +0.502")
+    assert "The untrained codebook takes no more calls, but the budget did not" in made.sentence
+    head = made.headline("RUN")
+    assert head.decision == "Undecided"
+    assert "so that the untrained codebook can be judged" in head.lines["next"]
+    assert head.lines["type"] == "pco train --resume RUN --budget MORE"
+    none = conclude([learned, concat, present], JudgingTerms(missing=("the untrained codebook",)))
+    assert none.worth is False, "what shows no gain needs no rival"
+
+
 @pytest.mark.parametrize("size", [30, 100, 300])
 def test_the_gain_that_a_test_split_can_show_is_shown_in_four_of_five_cases(size: int) -> None:
     points = int(verdict_power(size).partition("gain of ")[2].partition(" ")[0])

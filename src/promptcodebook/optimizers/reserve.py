@@ -56,13 +56,18 @@ def budget_remark(plan: Plan) -> str:
         return ""
     fixed, composed = calls_of_answers(plan)
     verdict = math.ceil(rows * config.samples * (fixed + composed) * _MARGIN)
-    batch = min(config.update.batch_size, len(plan.dataset.train))
-    training = batch * (composed + config.critic.stages)
+    training = _calls_of_batch(plan)
     if limit >= verdict + training:
         return ""
     short = f"a verdict takes about {plural(verdict, 'call')} on {plural(rows, 'test input')}"
     what = f"{short}, and a batch of training {plural(training, 'call')}"
     return f"{plural(limit, 'call')} are few: {what}; --budget {verdict + training}calls buys both"
+
+
+def _calls_of_batch(plan: Plan) -> int:
+    """Calls of a batch of training in which every answer is criticised and no text rewritten."""
+    each = calls_of_answers(plan)[1] + plan.config.critic.stages
+    return each * min(plan.config.update.batch_size, len(plan.dataset.train))
 
 
 class VerdictReserve:
@@ -82,6 +87,8 @@ class VerdictReserve:
         self._limits, self._samples = assembled.config.budget, assembled.config.samples
         self._rollouts, self._first, self._rivals = rollouts, first, rivals
         self._calls = calls_of_answers(assembled.plan, judged=asks_judge(assembled.reward))
+        self._told = set[str]()
+        self._batch = _calls_of_batch(assembled.plan)
         self._each: Mapping[str, float] = {}
         self.rows = fewest_rows(assembled.plan.judged)
         self.given = self._limits.reserve_for_verdict
@@ -132,18 +139,32 @@ class VerdictReserve:
         return max((cost / limit for cost, limit in known), default=0.0)
 
     def _keep(self) -> None:
-        """Of each limit what a verdict takes at least, and of the rest at most `MOST` of it; or the
-        share that the user gave."""
+        """Of each limit what a verdict takes at least, then a batch of training left out at most
+        `MOST` of the limit; or the share that the user gave."""
         kept: dict[str, float] = {}
         for name in (*_KINDS, "seconds"):
             limit = getattr(self._limits, name)
             if limit is not None and self._rollouts:
                 most, need = MOST * limit, self.cost(name, 0, self._rollouts)
                 least = self._rows_cost(name, self._first) or 0.0
+                if least > limit:  # none can be had
+                    self._tell_of(name, limit, least)
+                    least = 0.0
+                if name == "calls":
+                    most = min(most, max(0.0, limit - least - self._batch))
                 rest = most if need is None else min(most, max(0.0, need - least))
                 amount = min(limit, least + rest) if self.given is None else self.given * limit
                 kept[name] = math.floor(amount) if isinstance(limit, int) else amount
         self._gate.keep_back(Budget.model_validate(kept))
+
+    def _tell_of(self, name: str, limit: float, least: float) -> None:
+        """Says once that a limit other than one of calls buys no verdict; `budget_remark` has
+        calls."""
+        if name != "calls" and self.given is None and name not in self._told:
+            self._told.add(name)
+            unit = {"tokens": "tokens", "usd": "US$", "seconds": "seconds"}[name]
+            what = f"{limit:,g} {unit} buy no verdict: it takes about {float(f'{least:.2g}'):,g}"
+            self._problem.tell(Note(what))
 
     def _rows_cost(self, name: str, rows: tuple[int, int]) -> float | None:
         """What so many rows take of a limit, on as many inputs as a verdict needs."""

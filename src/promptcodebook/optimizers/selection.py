@@ -102,11 +102,9 @@ class Selection:
             return
         if len(self._looks) <= (step + 1) // self._every:
             last = self._config.keep == "last"
-            # The untrained state comes first, also where that look was too dear when it was due.
-            first = -1 if all(m.step >= 0 for m in self._looks) and not last else step
-            if first < step:
-                await self._validate(first, "subset")
             await self._validate(step if last else self._most_promising(step), "subset")
+            if not last and -1 not in {m.step for m in self._looks}:  # it was too dear when due
+                await self._validate(-1, "subset")
 
     def _too_dear(self, step: int) -> bool:
         """Whether all looks with one more would take more than a tenth of the budget, and more than
@@ -136,7 +134,7 @@ class Selection:
         mean = math.fsum(sums) / max(1, sum(counts))
         pairs = zip(_smooth(sums, fade), _smooth(counts, fade), strict=True)
         worth = [round((e + _PRIOR * mean) / (n + _PRIOR), 9) for e, n in pairs]
-        seen = {m.step for m in self._looks}
+        seen = {-1, *(m.step for m in self._looks)}
         known = [k for k, n in enumerate(counts) if n and k - 1 not in seen]
         ranked = sorted(known, key=lambda k: (-worth[k], -k))
         return next((k - 1 for k in ranked if not harm_in(self._store, k - 1)), step)

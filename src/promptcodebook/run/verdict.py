@@ -559,7 +559,11 @@ def decide(
             start = f"Undecided: {learned.title} shows {over}, {_price(learned, base)}"
             others = "takes" if len(missing) == 1 else "take"
             rest = f"{' and '.join(missing)} {others} no more calls"
-            return f"{start}. {rest}, but the budget did not reach to judge that.", None, ""
+            return (
+                f"{start}. {_capital(rest)}, but the budget did not reach to judge that.",
+                None,
+                "",
+            )
         return f"Worth deploying: {over}, {_price(learned, base)}.", True, learned.name
     if gain.low > 0:
         rows = (base, _best(clear or unbeaten), learned)
