@@ -35,7 +35,8 @@ from bench.figures import Figure, shown
 from promptcodebook.base.intervals import Interval, paired_interval
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import Usage
-from promptcodebook.run.verdict import VerdictRow, decide, side_of
+from promptcodebook.run.decision import decide, side_of
+from promptcodebook.run.verdict import VerdictRow
 
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "500"))
 SIZES = (20, 60, 200)

@@ -9,7 +9,7 @@ from typing import Any
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
-from promptcodebook.run.verdict import JudgingTerms, RowSource, conclude
+from promptcodebook.run.decision import JudgingTerms, RowSource, conclude
 from promptcodebook.store.events import (
     Compared,
     Concluded,

@@ -344,7 +344,7 @@ def test_defaults_and_kinds_are_in_words(key: str, default: str, kind: str) -> N
 def test_a_stored_configuration_keeps_its_keys() -> None:
     """Runs compare what they hold with what is asked for: a renamed key would be a changed run."""
     tree = load_config({"preset": "paper"}).model_dump(mode="json")
-    newer = "learn max_reply_mb optimizer reward_name router samples telemetry user_code"
+    newer = "learn max_reply_mb optimizer reward_name router samples telemetry user_code verdict"
     for key in (*newer.split(), "verdict_examples"):  # since 0.2.0
         tree.pop(key)
     for newer in ("accept_on", "maintain_every", "shared_by"):

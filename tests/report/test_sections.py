@@ -24,7 +24,7 @@ from promptcodebook.report.training import (
     CodebookSection,
     CurvesSection,
 )
-from promptcodebook.run.verdict import JudgingTerms, RowSource, conclude
+from promptcodebook.run.decision import JudgingTerms, RowSource, conclude
 from promptcodebook.store.events import Amended, Compared, Concluded, Ended, Event, Started, Stepped
 from promptcodebook.store.run import RunStore
 from tests.build.cases import table

@@ -77,9 +77,9 @@ def test_a_limit_of_tokens_is_kept_for_a_verdict_as_soon_as_rollouts_were_measur
     assert 20 <= run.conclusion.rows[0].score.n <= 37
     notes = list[str]()
     small = {"update": {"batch_size": 3}}
-    poor = train(tmp_path, "45ktok", listener=hear(notes), config=small)
+    poor = train(tmp_path, "25ktok", listener=hear(notes), config=small)
     assert poor.conclusion is None
-    assert any(n.startswith("45,000 tokens buy no verdict: it takes about ") for n in notes), notes
+    assert any(n.startswith("25,000 tokens buy no verdict: it takes about ") for n in notes), notes
 
 
 def test_rivals_that_the_budget_does_not_reach_are_judged_when_there_is_more_of_it(

@@ -21,17 +21,16 @@ from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.progress import Phase
-from promptcodebook.run.verdict import (
-    Conclusion,
+from promptcodebook.run.decision import (
     JudgingTerms,
     RowSource,
-    VerdictRow,
     conclude,
     decide,
     judge,
     row_of,
     verdict_power,
 )
+from promptcodebook.run.verdict import Conclusion, VerdictRow
 from promptcodebook.store.events import Amended, Compared, Concluded, Stepped, fold
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
@@ -592,6 +591,37 @@ def test_a_run_that_goes_on_after_its_verdict_looks_again_however_it_is_read(cou
             court.store.append(Concluded("No.", False))
             court.store.append(Concluded("No.", False))  # resumed, and nothing to do
     assert court.store.outline().looks == fold(court.store.events()).looks == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ("3x", ""),
+        ("2.5x", "takes 3 times the cost of the present prompt, and verdict.max_cost allows 2.5x"),
+        ("300tok", "a query of the learned prompt takes 360 tokens"),
+        ("2calls", "takes 3.0 calls"),
+        ("0.002usd", "takes $0.003"),
+    ],
+)
+def test_what_costs_more_than_is_allowed_is_not_worth_deploying(limit: str, words: str) -> None:
+    made = conclude(four(0.4, 0.41, 0.4, 0.9), JudgingTerms(max_cost=limit))
+    assert made.worth is not bool(words) and words in made.sentence
+    assert made.deploy == ("present" if words else "learned")
+    cheaper = conclude(four(0.4, 0.8, 0.4, 0.9), JudgingTerms(max_cost=limit))
+    assert cheaper.deploy == ("concat" if words else "learned")
+
+
+def test_a_price_is_set_beside_the_gain_and_what_is_not_metered_keeps_within_no_limit() -> None:
+    entries = four(0.4, 0.4, 0.4, 0.9)
+    cost = conclude(entries, JudgingTerms()).headline().lines["cost"]
+    assert cost.endswith("before 1 call, 120 tokens, $0.001: 3 times the cost, $0.004 for each "
+                         "further point")  # fmt: skip
+    mine = entries[-1].evaluation
+    dark = replace(mine, rollouts=tuple(replace(r, metered=False) for r in mine.rollouts))
+    entries[-1] = replace(entries[-1], evaluation=dark)
+    made = conclude(entries, JudgingTerms(max_cost="9x"))
+    assert made.worth is False and "costs is not known, and verdict.max_cost" in made.sentence
+    assert "times" not in made.headline().lines["cost"]
 
 
 def test_a_clear_gain_is_undecided_where_the_budget_did_not_reach_a_rival() -> None:

@@ -33,7 +33,7 @@ from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean, impor
 from promptcodebook.estimation.estimate import Estimate, estimate_plan
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.method.templates import copy_templates, load_templates, template_sets
-from promptcodebook.run.verdict import verdict_remark
+from promptcodebook.run.decision import verdict_remark
 
 app = command.command_group()
 _TEMPLATES = "The prompts around what is learned: list them, or copy a set to edit."

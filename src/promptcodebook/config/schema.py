@@ -6,6 +6,7 @@ configuration and compares it key by key when it resumes, so keys keep their nam
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from copy import deepcopy
@@ -256,6 +257,23 @@ class DataSettings(Group):
     """Whether the first line of a CSV file or a sheet names the columns."""
 
 
+class VerdictSettings(Group):
+    """What the verdict may decide."""
+
+    max_cost: str = ""
+    """The most that a query may cost: "3x" the present prompt's, "0.01usd", "2000tok"; "" = any."""
+
+    @field_validator("max_cost")
+    @classmethod
+    def _amount(cls, text: str) -> str:
+        if text and not COST_LIMIT.fullmatch(text):
+            raise ValueError(f"cannot read {text!r}: write e.g. 3x, 0.01usd, 2000tok or 2calls")
+        return text
+
+
+COST_LIMIT = re.compile(r"(\d{1,12}(?:\.\d{1,12})?) ?(x|usd|tok|calls)")
+
+
 class UserCode(Group):
     """Your own reward and your own agent at work."""
 
@@ -383,7 +401,8 @@ def default_roles() -> dict[str, RoleSettings]:
 
 TRAINING = (
     *("critic", "explore", "init", "keep", "learn", "optimizer", "preset", "reward"),
-    *("reward_name", "reward_range", "samples", "update", "validation", "verdict_examples"),
+    *("reward_name", "reward_range", "samples", "update", "validation", "verdict"),
+    "verdict_examples",
 )
 """Keys and groups of `Config` that decide nothing of what a trained policy answers."""
 
@@ -444,6 +463,7 @@ class Config(Group):
     """Answers by whose mean acceptance, validation and verdict judge an example; 1 = one, greedy;
     more are for an executor whose answers vary."""
     init: Init = Init()
+    verdict: VerdictSettings = VerdictSettings()
     budget: Budget = Budget()
     user_code: UserCode = UserCode()
     concurrency: int = Field(default=64, ge=1)

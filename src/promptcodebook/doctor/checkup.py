@@ -40,7 +40,7 @@ from promptcodebook.method.train import Learner
 from promptcodebook.method.update import PendingUpdate
 from promptcodebook.optimizers.pco import build_learner, initialise, with_listed_codebook
 from promptcodebook.routing.ranking import Embedder
-from promptcodebook.run.verdict import verdict_remark
+from promptcodebook.run.decision import verdict_remark
 from promptcodebook.tasks.rewards.trial import RewardTable
 from promptcodebook.types import Codebook, Example, Failure, Instinct, Trace, variable_name
 

@@ -31,8 +31,8 @@ from promptcodebook.lm.spec import any_simulated
 from promptcodebook.lm.wire import TOKENIZER
 from promptcodebook.optimizers.fixed import SHORTLIST, has_best_fixed
 from promptcodebook.optimizers.reserve import budget_remark
+from promptcodebook.run.decision import verdict_remark
 from promptcodebook.run.optimize import Choices, settings_of, sources_of
-from promptcodebook.run.verdict import verdict_remark
 from promptcodebook.tasks.program import AgentProgram
 from promptcodebook.types import Reward
 

@@ -132,11 +132,13 @@ class VerdictReserve:
         return total * self._samples * _MARGIN
 
     def share(self, composed: int) -> float:
-        """The greatest share of a limit that so many answers take, as far as it is known."""
-        limits = {name: getattr(self._limits, name) for name in _KINDS if self.limited}
-        costs = {name: self.cost(name, 0, composed) for name in limits}
-        known = [(cost, limits[name]) for name, cost in costs.items() if cost and limits[name]]
-        return max((cost / limit for cost, limit in known), default=0.0)
+        """The greatest share of a limit that so many answers take; inf = not known yet."""
+        shares = [0.0]
+        for name in _KINDS if self.limited else ():
+            if limit := getattr(self._limits, name):
+                cost = self.cost(name, 0, composed)
+                shares.append(math.inf if cost is None else cost / limit)
+        return max(shares)
 
     def _keep(self) -> None:
         """Of each limit what a verdict takes at least, then a batch of training left out at most

@@ -21,9 +21,10 @@ from promptcodebook.method.policy import FixedPrompt, Prompter
 from promptcodebook.optimizers.fixed import ORACLE, OraclePrompt
 from promptcodebook.policy.file import CONCAT, MEASURED, NONE, PRESENT
 from promptcodebook.progress import counting
+from promptcodebook.run.decision import JudgingTerms, row_of
 from promptcodebook.run.optimize import require_type
 from promptcodebook.run.subject import AnyPolicy, Asked, EvaluationOptions, Examined, Subject
-from promptcodebook.run.verdict import JudgingTerms, VerdictRow, VerdictTable, row_of
+from promptcodebook.run.verdict import VerdictRow, VerdictTable
 from promptcodebook.types import Evaluation, Example, Reward
 
 LEARNED = "learned"  # name of the row that is the policy itself

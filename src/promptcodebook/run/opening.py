@@ -48,7 +48,7 @@ from promptcodebook.policy.references import (
     with_measured,
 )
 from promptcodebook.progress import Began, Listener, Note, ProgressEvent, silent
-from promptcodebook.run.verdict import judge
+from promptcodebook.run.decision import judge
 from promptcodebook.store.events import Amended, Broke, Concluded, Ended, EndReason, RunState
 from promptcodebook.store.header import Header, check_resumable, check_run_name, digest
 from promptcodebook.store.run import RunStore

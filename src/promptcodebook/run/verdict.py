@@ -1,24 +1,11 @@
-"""The end of a run, in a sentence: is what was learned worth deploying?
-
-Rows, all on the test split, greedy: what the user has today, the result's rivals (for ours: every
-learned instinct in one prompt, the best of its prompts for all inputs or the best single instinct,
-and the first codebook routed), the result itself, and references that decide nothing. Differences
-are paired by example, each with its interval (`base/intervals.py`).
-
-Worth deploying is what is clearly better than the present prompt *and* than every rival that costs
-no more calls. Since all of these must show in their intervals, the chance of a false "worth
-deploying" is at most 2.5 % (an intersection-union test); `bench/verdict_null.py` measures it. A
-rival that is not beaten and has a clear gain of its own is named instead. A run that is trained
-longer is judged again: look k is decided by intervals each end of which errs in at most
-2.5 % / 2**k of cases (k > 1), so that all looks after the first err in at most 1.25 % together."""
+"""A verdict as people see it: its rows and columns, and the headline with the next command. What
+decides it is in `decision.py`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import chain
 from statistics import NormalDist
 from typing import Any
 
@@ -29,30 +16,22 @@ from promptcodebook.base.intervals import (
     SIDE,
     Bounds,
     Interval,
-    mean_interval,
-    paired_interval,
 )
 from promptcodebook.base.text import shell, shown_table, shown_text
 from promptcodebook.base.units import cost_text, money, number, ordinal, percent, plural
 from promptcodebook.calls import Usage
-from promptcodebook.errors import BudgetReached, Stop, StoreError
+from promptcodebook.errors import StoreError
 from promptcodebook.method.executor import answers_remark
-from promptcodebook.optimizers.base import Problem, Result, evaluate
-from promptcodebook.optimizers.fixed import UNTRAINED, baselines
-from promptcodebook.optimizers.reserve import test_rows
-from promptcodebook.store.events import Compared, Concluded, Mark, RunState, Trained
+from promptcodebook.optimizers.fixed import UNTRAINED
+from promptcodebook.store.events import Concluded, RunState
 from promptcodebook.store.header import Header
-from promptcodebook.store.runs import earlier_looks
-from promptcodebook.tasks.rewards import asks_judge, describe_reward
+from promptcodebook.tasks.rewards import describe_reward
 from promptcodebook.tasks.rewards.ready import COMPARING
-from promptcodebook.types import Evaluation, PromptLength
+from promptcodebook.types import PromptLength
 
-JUDGED = "A model judged the answers, and its error is in no interval: `pco judge sheet` tells how."
+_SAME = 0.05  # of a query's price: less is no difference to speak of
 POWER = 0.8  # how often a stated number of test inputs shows its gain
-_ON_SIMULATED = "On the simulated model: "
-_MANY_FALLBACKS = 0.2
-_DIFFER = 1 / 5  # of the rows: those on which two ways of prompting earn different rewards
-_SAVED = 0.5  # calls per query that make a row cheaper or dearer: less is a re-ask now and then
+ON_SIMULATED = "On the simulated model: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +114,16 @@ class Conclusion:
         binary = state.tests and all(mark.binary for mark in state.tests)
         scale = None if binary else (float(low), float(high))
         reward = reward_name(header.config)
-        more = stored.missing, stored.earlier
-        return cls(rows, stored.text, stored.worth, stored.deploy, scale, reward, *more)
+        return cls(
+            rows,
+            stored.text,
+            stored.worth,
+            stored.deploy,
+            scale,
+            reward,
+            missing=stored.missing,
+            earlier=stored.earlier,
+        )
 
     @property
     def table(self) -> VerdictTable:
@@ -173,8 +160,8 @@ class Conclusion:
         else:
             keep = f"Keep {base.title}. " if self.deploy else ""
             advice = f"{keep}{_would_tell(learned.gain)}"
-        cost = f"per query {_query(learned)}; before {_query(base)}"
-        mark = " (simulated)" if self.sentence.startswith(_ON_SIMULATED) else ""
+        cost = f"per query {_query(learned)}; before {_query(base)}{self._price(learned)}"
+        mark = " (simulated)" if self.sentence.startswith(ON_SIMULATED) else ""
         if self.earlier:
             mark += f", the {ordinal(self.earlier + 1)} run judged on these test rows"
         levels = f"{number(base.score.mean)} → {number(learned.score.mean)}"
@@ -185,6 +172,21 @@ class Conclusion:
             "type": typed,
         }
         return Headline(decision, f"{title}{mark}", lines)
+
+    def _price(self, row: VerdictRow) -> str:
+        """How many times dearer a query is, and what each further right answer takes."""
+        base, gain, found = self.rows[0], row.gain, times_dearer(row, self.rows[0])
+        if found is None or abs(found[0] - 1) < _SAME:
+            return ""
+        times, what = found
+        text = f": {times:.2g} times the {what}"
+        usd, tokens = (row.per_query.cost or 0.0) - (base.per_query.cost or 0.0), what != "cost"
+        more = row.per_query.tokens - base.per_query.tokens if tokens else usd
+        if gain is None or gain.low <= 0 or more <= 0:
+            return text
+        each = f"{more / gain.mean:,.0f} tokens" if tokens else money(more / gain.mean)
+        binary = self.scale is None and not self.reward
+        return f"{text}, {each} for each further {'right answer' if binary else 'point'}"
 
     def _gain(self, row: VerdictRow) -> str:
         """In the reward's own unit: right answers in 100, or points on its scale."""
@@ -208,7 +210,7 @@ class Conclusion:
         sentence = shown_text("verdict", self.sentence)
         if not self.rows:
             return f"<div>{sentence}</div>"
-        model = "simulated model, " if self.sentence.startswith(_ON_SIMULATED) else ""
+        model = "simulated model, " if self.sentence.startswith(ON_SIMULATED) else ""
         title = f"{model}test split, n = {self.rows[0].score.n}; calls are per query"
         table = self.table.only("reward", "gain", "calls").html(title, self.deploy)
         head = self.headline(run)
@@ -310,143 +312,6 @@ class VerdictTable:
         return tuple(asdict(row) for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class JudgingTerms:
-    """Range of rewards; whether the model is simulated; which of the run's looks at the test split
-    it is, and how many `earlier` runs had; of how many `samples` a rollout is the mean; the titles
-    of rivals that are `missing`. `paired` takes a difference where more is known than the rewards,
-    else it is None."""
-
-    bounds: Bounds = (0.0, 1.0)
-    simulated: bool = False
-    look: int = 1
-    earlier: int = 0
-    samples: int = 1
-    missing: tuple[str, ...] = ()
-    paired: Callable[[Evaluation, Evaluation, float], Interval | None] = lambda a, b, side: None
-
-
-@dataclass(frozen=True, slots=True)
-class RowSource:
-    """One row to be; `title` is what it is called in a sentence. A `reference` is only shown."""
-
-    title: str
-    evaluation: Evaluation
-    reference: bool = False
-
-
-def row_of(evaluation: Evaluation, base: Evaluation | None, terms: JudgingTerms) -> VerdictRow:
-    """One row, with its gain over `base` on the same examples."""
-    rollouts, total = evaluation.rollouts, evaluation.usage
-    n, prompts = len(rollouts) * terms.samples, {rollout.prompt for rollout in rollouts}
-    metered = all(rollout.metered for rollout in rollouts)
-    routed = any(rollout.route is not None for rollout in rollouts)
-    return VerdictRow(
-        name=evaluation.name,
-        score=mean_interval(evaluation.rewards, terms.bounds, groups=evaluation.groups),
-        gain=None if base is None else _difference(evaluation, base, terms),
-        answered=evaluation.answered,
-        failed=evaluation.failed,
-        truncated=sum(r.truncated for r in rollouts),
-        empty=sum(r.empty for r in rollouts),
-        per_query=Usage(
-            calls=round(total.calls / n),
-            prompt_tokens=round(total.prompt_tokens / n),
-            completion_tokens=round(total.completion_tokens / n),
-            cached_prompt_tokens=round(total.cached_prompt_tokens / n),
-            cost=None if total.cost is None or not metered else total.cost / n,
-            latency_s=total.latency_s / n,
-        ),
-        calls_per_query=total.calls / n,
-        prompt_length=evaluation.prompt_length,
-        fallbacks=evaluation.fallbacks,
-        inputs=len(rollouts),
-        prompt=None if routed or len(prompts) != 1 else prompts.pop(),
-        metered=metered,
-    )
-
-
-def _difference(a: Evaluation, b: Evaluation, terms: JudgingTerms) -> Interval:
-    side = side_of(terms.look + terms.earlier)
-    known = terms.paired(a, b, side)
-    return known or paired_interval(a.rewards, b.rewards, terms.bounds, side, a.groups)
-
-
-def side_of(look: int) -> float:
-    """How often each end of an interval may err at this look."""
-    return SIDE if look == 1 else SIDE / 2**look
-
-
-async def judge(problem: Problem, result: Result) -> tuple[Conclusion, Stop | None]:
-    """Evaluates on the test split what is not stored yet, and says whether it was worth it; also
-    what stopped it before all of its rows, if anything did. In order of need: the present prompt,
-    the result, its rivals, and what is only shown."""
-    store, assembled = problem.store, problem.assembled
-    if store.trained() is None:
-        paid = assembled.models.ledger.usage.values()
-        store.append(Trained(replace(sum(paid, Usage()), latency_s=0.0)))
-    assembled.models.budget.open_reserve()
-    before = [await optimizer.optimize(problem) for optimizer in baselines()]
-    examples = test_rows(problem, [*before, result, *result.rivals])
-    ids = [example.id for example in examples]
-
-    async def source(row: Result, *, reference: bool = False) -> RowSource:
-        for stored in store.test_evaluations():
-            if stored.name == row.name and [r.example_id for r in stored.rollouts] == ids:
-                return RowSource(row.title, stored, reference)
-        phase = f"judging {row.name}"
-        evaluation = await evaluate(
-            problem, row.name, row.prompter, examples, phase, row.model, split="test"
-        )
-        store.append(Compared(evaluation))
-        return RowSource(row.title, evaluation, reference)
-
-    first, last = [await source(row) for row in before], await source(result)
-    rivals, shown, stop = list[RowSource](), list[RowSource](), None
-    try:
-        for row in result.rivals:
-            rivals.append(await source(row))
-        for row in result.references:
-            shown.append(await source(row, reference=True))
-    except BudgetReached as reached:
-        stop = reached
-    missing = tuple(row.title for row in result.rivals[len(rivals) :])
-    entries = [*first, *shown, *rivals, last]
-    config, stored = assembled.config, store.outline()
-    earlier = stored.conclusion.earlier if stored.conclusion else earlier_looks(store)
-    terms = JudgingTerms(
-        config.reward_range,
-        simulated=assembled.models.simulated,
-        look=stored.looks + 1,
-        earlier=earlier,
-        samples=config.samples,
-        missing=missing,
-    )
-    made = conclude(entries, terms)
-    tried = (trace.rollout.reward for step in store.steps(traces=True) for trace in step.traces)
-    judged = (reward for each in entries for reward in each.evaluation.rewards)
-    left_out = f"{remark}." if (remark := assembled.dataset.remark) else ""
-    remarks = [made.sentence, JUDGED * asks_judge(assembled.reward), left_out, result.remark]
-    if len(examples) < (whole := len(assembled.plan.judged)):
-        some = f"The budget was enough to judge on {len(examples)} of {whole} test inputs."
-        remarks.insert(1, some)
-    if config.samples > 1:
-        remarks.insert(1, f"Each test example counts with the mean of {config.samples} answers.")
-    beware = answers_remark(
-        sum(row.inputs for row in made.rows),
-        cut=sum(row.truncated for row in made.rows),
-        empty=sum(row.empty for row in made.rows),
-        cap=assembled.models.lm.sampling_of("executor").max_tokens,
-    )
-    if beware:
-        remarks.insert(1, f"Beware: {beware}")
-    elif made.rows and all(r in (None, terms.bounds[0]) for r in chain(judged, tried)):
-        doubt = "No answer of this run ever scored: look whether the reward reads answers right"
-        remarks.insert(1, f"{doubt} before you train again.")
-    sentence, name = " ".join(filter(None, remarks)), reward_name(config.model_dump())
-    return replace(made, sentence=sentence, reward=name), stop if missing else None
-
-
 def reward_name(config: Mapping[str, Any]) -> str:
     """What the rewards are of, by the tree of a configuration: `reward_name`, else how the reward
     is called; '' = right answers, where it compares an answer with a reference."""
@@ -457,199 +322,21 @@ def reward_name(config: Mapping[str, Any]) -> str:
     return "" if config.get("task") or not kind or kind in COMPARING else describe_reward(kind)
 
 
-def conclude(entries: Sequence[RowSource], terms: JudgingTerms) -> Conclusion:
-    """Rows and sentence; the first entry is the base, the last the result, between them rivals."""
-    if not entries or not entries[0].evaluation.rollouts:
-        return Conclusion((), "There is no test split, so nothing was judged.", None)
-    base, learned = entries[0].evaluation, entries[-1].evaluation
-
-    def rows_at(terms: JudgingTerms) -> tuple[VerdictRow, ...]:
-        return tuple(
-            replace(
-                row_of(e.evaluation, None if e is entries[0] else base, terms),
-                title=e.title,
-                over=None if e is entries[-1] else _difference(learned, e.evaluation, terms),
-                reference=e.reference,
-            )
-            for e in entries
-        )
-
-    look = terms.look + terms.earlier
-    rows = rows_at(replace(terms, look=1, earlier=0))
-    judged = rows if look == 1 else rows_at(terms)
-    deciding = [r for r in judged if not r.reference]
-    sentence, worth, deploy = decide(deciding, look, terms.missing)
-    remarks, rewards = list[str](), learned.rewards
-    for other in entries[:-1] if not worth else ():
-        if other.evaluation.name == UNTRAINED and other.evaluation.rewards == rewards:
-            remarks.append(
-                f"Training changed nothing on the test split: {entries[-1].title} and "
-                f"{other.title} earn the same on each of the {len(rewards)} examples."
-            )
-    if (lost := rows[-1].fallbacks) is not None and lost > _MANY_FALLBACKS:
-        # A policy that does not route is not what was to be judged.
-        remarks.append(
-            f"Beware: for {percent(lost)} of the inputs the encoder named no valid route, "
-            "and the most successful instincts stood in."
-        )
-    if look > 1:
-        others = f", {terms.earlier} of them by earlier runs" if terms.earlier else ""
-        remarks.append(
-            f"This is look {look} at the same test split{others}, so its intervals are wider: "
-            f"{_level(look)} instead of {_level(1)}."
-        )
-    text = (_ON_SIMULATED if terms.simulated else "") + " ".join([sentence, *remarks])
-    binary = all(Mark.of(e.evaluation, 0, "full").binary for e in entries)
-    scale = None if binary else terms.bounds
-    return Conclusion(rows, text, worth, deploy, scale, "", terms.missing, terms.earlier)
-
-
-def verdict_remark(test_examples: int) -> str:
-    """What to tell before a run whose test split is too small for a verdict; '' = it is not."""
-    counted = plural(test_examples, "test example")
-    few = f"no verdict will come of {counted}: it takes at least {ENOUGH}"
-    return few if test_examples < ENOUGH else ""
-
-
-def verdict_power(test_examples: int) -> str:
-    """The gain that a test split of this size shows in four of five cases; '' = none. Rewards are
-    taken to be 0 or 1, and to differ from the present prompt's on a fifth of the rows or more."""
-    unlucky = NormalDist().inv_cdf(0.2)  # standard errors that four of five runs are above
-    for points in range(1, 101):
-        gain = points / 100
-        differ = max(_DIFFER, gain)
-        seen = gain + unlucky * math.sqrt((differ - gain**2) / test_examples)
-        worse = round((differ - gain) / 2 * test_examples)
-        better = worse + int(seen * test_examples)
-        values = [1.0] * better + [-1.0] * worse + [0.0] * (test_examples - better - worse)
-        if better > worse and mean_interval(values, (-1.0, 1.0)).low > 0:
-            found = f"find a gain of {plural(points, 'point')} in four of five cases"
-            return f"{plural(test_examples, 'test row')} {found}"
-    return ""
-
-
-def decide(
-    rows: Sequence[VerdictRow], look: int = 1, missing: Sequence[str] = ()
-) -> tuple[str, bool | None, str]:
-    """The sentence, whether the last row is worth deploying, and what to deploy, for this look;
-    `missing` rivals were not judged."""
-    base, *rivals, learned = rows
-    gain = _gain(learned)
-
-    def figures(of: Interval) -> str:
-        return of.text(signed=True, level=_level(look), more=f"n = {of.n}")
-
-    if gain.n < ENOUGH:
-        among = f" among {learned.inputs}" if learned.inputs > gain.n else ""
-        return (
-            f"No verdict: it takes at least {ENOUGH} independent test inputs, and there are "
-            f"{gain.n}{among}. "
-            f"{_capital(learned.title)} shows {figures(gain)} over {base.title}, "
-            f"{_price(learned, base)}.",
-            None,
-            "",
-        )
-    rivals = [rival for rival in rivals if not _saves(learned, rival)]
-    unbeaten = [rival for rival in rivals if _over(rival).low <= 0]
-    clear = [rival for rival in (unbeaten if gain.low > 0 else rivals) if _gain(rival).low > 0]
-    if gain.low > 0 and not unbeaten:
-        ahead = [(gain, base), *((_over(rival), rival) for rival in rivals)]
-        over = " and ".join(f"{figures(by)} over {row.title}" for by, row in ahead)
-        if missing:
-            start = f"Undecided: {learned.title} shows {over}, {_price(learned, base)}"
-            others = "takes" if len(missing) == 1 else "take"
-            rest = f"{' and '.join(missing)} {others} no more calls"
-            return (
-                f"{start}. {_capital(rest)}, but the budget did not reach to judge that.",
-                None,
-                "",
-            )
-        return f"Worth deploying: {over}, {_price(learned, base)}.", True, learned.name
-    if gain.low > 0:
-        rows = (base, _best(clear or unbeaten), learned)
-        return _not_beaten(rows, unbeaten, figures), False, rows[1].name if clear else ""
-    if gain.high < 0:
-        start = f"Not worth deploying: {learned.title} is worse than {base.title}, {figures(gain)}"
-    else:
-        start = f"Not worth deploying yet: no clear gain over {base.title}, {figures(gain)}"
-    if not clear:
-        return f"{start}, {_price(learned, base)}.", False, base.name
-    rival = _best(clear)
-    gains = f"{_capital(rival.title)} gains {figures(_gain(rival))}, {_calls(rival, learned)}"
-    return f"{start}. {gains}: deploy that.", False, rival.name
-
-
-def _not_beaten(
-    rows: tuple[VerdictRow, VerdictRow, VerdictRow],
-    unbeaten: Sequence[VerdictRow],
-    figures: Callable[[Interval], str],
-) -> str:
-    """A gain that rows of no more calls may have as well; `rival` is the one of them to name."""
-    base, rival, learned = rows
-    over, own, calls = _over(rival), _gain(rival), _calls(rival, learned)
-    others = " and ".join(row.title for row in unbeaten if row is not rival)
-    more = f" Nor is there a clear difference from {others}." if others else ""
-    more += " So training shows no gain." if any(r.name == UNTRAINED for r in unbeaten) else ""
-    if own.low <= 0:
-        return (
-            f"Unclear: {learned.title} gains {figures(_gain(learned))} over {base.title}, but "
-            f"shows no clear difference from {rival.title}, {calls}: {figures(over)}. "
-            f"Nor has that a clear gain of its own: {figures(own)}.{more} "
-            "More test examples would tell."
-        )
-    start = f"No clear difference from {rival.title}"
-    if over.high < 0:
-        start = f"Not worth the routing: {rival.title} is better than {learned.title}"
-    return (
-        f"{start}, {calls}: deploy that. The difference is {figures(over)}; "
-        f"it gains {figures(own)} over {base.title}.{more}"
-    )
-
-
-def _best(rivals: Sequence[VerdictRow]) -> VerdictRow:
-    """The one to name: of those with the fewest calls, the one that gains most."""
-    return min(rivals, key=lambda row: (round(row.calls_per_query), -_gain(row).mean))
-
-
-def _saves(row: VerdictRow, other: VerdictRow) -> bool:
-    return other.calls_per_query - row.calls_per_query >= _SAVED
-
-
-def _over(rival: VerdictRow) -> Interval:
-    assert rival.over is not None, "only the result has nothing over it"
-    return rival.over
-
-
-def _gain(row: VerdictRow) -> Interval:
-    assert row.gain is not None, "only the base has no gain"
-    return row.gain
-
-
-def _level(look: int) -> str:
-    return f"{100 * (1 - 2 * side_of(look)):.4g} %"
-
-
-def _counts(row: VerdictRow, other: VerdictRow) -> tuple[str, str]:
+def count_pair(row: VerdictRow, other: VerdictRow) -> tuple[str, str]:
     """Calls of one query: '3 calls' of the row, and the other's bare number."""
     own, others = (f"{r.calls_per_query:.1f}".removesuffix(".0") for r in (row, other))
     return f"{own} call" if own == "1" else f"{own} calls", others
 
 
-def _calls(row: VerdictRow, other: VerdictRow) -> str:
-    own, others = _counts(row, other)
-    if not row.metered:
-        return f"with {own} per query beside the program's own, which are not metered"
-    return f"at {own} per query {'instead of' if _saves(row, other) else 'against'} {others}"
-
-
-def _price(row: VerdictRow, base: VerdictRow) -> str:
-    own, others = _counts(row, base)
-    if not row.metered:
-        return _calls(row, base)
-    return (
-        f"at {own} and {row.per_query.tokens} tokens per query "
-        f"instead of {others} and {base.per_query.tokens}"
-    )
+def times_dearer(row: VerdictRow, base: VerdictRow) -> tuple[float, str] | None:
+    """How many times the money of the base's query the row's takes, or where no price tells, how
+    many times the tokens. None = not metered."""
+    ours, theirs = row.per_query, base.per_query
+    if not (row.metered and base.metered and theirs.tokens):
+        return None
+    if ours.cost and theirs.cost:
+        return ours.cost / theirs.cost, "cost"
+    return ours.tokens / theirs.tokens, "tokens"
 
 
 def _query(row: VerdictRow) -> str:
@@ -657,7 +344,7 @@ def _query(row: VerdictRow) -> str:
     if not (row.metered and row.calls_per_query):
         return "not metered"
     price = cost_text(row.per_query.cost)
-    return f"{_counts(row, row)[0]}, {row.per_query.tokens:,} tokens, {price}"
+    return f"{count_pair(row, row)[0]}, {row.per_query.tokens:,} tokens, {price}"
 
 
 def _would_tell(gain: Interval | None) -> str:
@@ -674,5 +361,5 @@ def _would_tell(gain: Interval | None) -> str:
     return f"About {about} would show a gain of this size in four of five cases."
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
     return text[:1].upper() + text[1:]

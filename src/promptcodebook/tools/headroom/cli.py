@@ -15,6 +15,7 @@ import typer
 from pydantic import BaseModel
 
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
+from promptcodebook.base.intervals import ENOUGH
 from promptcodebook.base.paths import read_bytes, read_text, write_whole
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.units import percent, plural
@@ -29,7 +30,6 @@ from promptcodebook.method.failures import gather_all, too_many_failures
 from promptcodebook.method.init import listed_instincts
 from promptcodebook.method.policy import FixedPrompt, join_prompts
 from promptcodebook.progress import counting
-from promptcodebook.run.verdict import ENOUGH
 from promptcodebook.store.journal import until_done
 from promptcodebook.tasks.program import AgentProgram
 from promptcodebook.tools.headroom.split import Headroom, TriedPrompts, split

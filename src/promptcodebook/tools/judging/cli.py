@@ -29,7 +29,8 @@ from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.references import stored_examples
 from promptcodebook.progress import counting
 from promptcodebook.report.pages import csv_text, sheet_cell
-from promptcodebook.run.verdict import JUDGED, Conclusion, JudgingTerms, RowSource, conclude
+from promptcodebook.run.decision import JUDGED, JudgingTerms, RowSource, conclude
+from promptcodebook.run.verdict import Conclusion
 from promptcodebook.store.events import Concluded
 from promptcodebook.store.header import has_simulated
 from promptcodebook.store.journal import until_done
@@ -180,6 +181,7 @@ def verdict(
             earlier=first.earlier,
             samples=samples,
             missing=first.missing,
+            max_cost=(header.config.get("verdict") or {}).get("max_cost", ""),
         )
         people = _People(Labels.read(labels, terms.bounds, scale), terms.bounds)
         before, made = conclude(entries, terms), conclude(entries, replace(terms, paired=people))

@@ -18,6 +18,7 @@ from typing import Any, cast
 import jinja2
 import typer
 
+from promptcodebook.base.intervals import ENOUGH
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import one_line, quote, shell, toml
 from promptcodebook.base.units import plural
@@ -30,7 +31,7 @@ from promptcodebook.data.table import SourceRow, Table
 from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.lm.spec import SMOLLM2, parse_spec
 from promptcodebook.lm.wire import estimate_tokens
-from promptcodebook.run.verdict import ENOUGH, verdict_power, verdict_remark
+from promptcodebook.run.decision import verdict_power, verdict_remark
 from promptcodebook.tasks.rewards import (
     apply_reward,
     make_reward,
