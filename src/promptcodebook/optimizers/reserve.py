@@ -149,9 +149,8 @@ class VerdictReserve:
             if limit is not None and self._rollouts:
                 most, need = MOST * limit, self.cost(name, 0, self._rollouts)
                 least = self._rows_cost(name, self._first) or 0.0
-                if least > limit:  # none can be had
-                    self._tell_of(name, limit, least)
-                    least = 0.0
+                self._tell_of(name, limit, least)
+                least = least if least <= limit else 0.0  # none can be had
                 if name == "calls":
                     most = min(most, max(0.0, limit - least - self._batch))
                 rest = most if need is None else min(most, max(0.0, need - least))
@@ -160,13 +159,19 @@ class VerdictReserve:
         self._gate.keep_back(Budget.model_validate(kept))
 
     def _tell_of(self, name: str, limit: float, least: float) -> None:
-        """Says once that a limit other than one of calls buys no verdict; `budget_remark` has
-        calls."""
-        if name != "calls" and self.given is None and name not in self._told:
-            self._told.add(name)
+        """Says once, when rollouts were measured, that what is left buys no verdict;
+        `budget_remark` has calls."""
+        if not self._each.get(name) or name in ("calls", *self._told) or self.given is not None:
+            return
+        self._told.add(name)
+        if least > limit - self._spent_now(name):
             unit = {"tokens": "tokens", "usd": "US$", "seconds": "seconds"}[name]
             what = f"{limit:,g} {unit} buy no verdict: it takes about {float(f'{least:.2g}'):,g}"
-            self._problem.tell(Note(what))
+            self._problem.tell(Note(f"{what} beside the training"))
+
+    def _spent_now(self, name: str) -> float:
+        spent = self._gate.ledger.total
+        return {"tokens": spent.tokens, "usd": spent.cost or 0.0}.get(name, 0.0)
 
     def _rows_cost(self, name: str, rows: tuple[int, int]) -> float | None:
         """What so many rows take of a limit, on as many inputs as a verdict needs."""
