@@ -648,3 +648,18 @@ def test_the_gain_that_a_test_split_can_show_is_shown_in_four_of_five_cases(size
         values = [1.0 if u < (differ + gain) / 2 else -1.0 if u < differ else 0.0 for u in drawn]
         shown.append(mean_interval(values, (-1.0, 1.0)).low > 0)
     assert 0.74 < fmean(shown) < 0.92 and not verdict_power(5)
+
+
+def test_what_is_worth_deploying_is_also_judged_without_its_generator(tmp_path: Path) -> None:
+    """Where it does as well, the next command says so."""
+    entries = four(0.4, 0.4, 0.4, 0.9)
+    learned = entries[-1].evaluation
+    for name, less, told in (("as good", 0.0, True), ("worse", 0.1, False)):
+        rollouts = [replace(r, reward=(r.reward or 0.0) - less) for r in learned.rollouts]
+        plain = replace(learned, name="verbatim", rollouts=tuple(rollouts))
+        source = RowSource("the learned prompt without its generator", plain, reference=True)
+        made = conclude([entries[0], source, *entries[1:]], JudgingTerms())
+        assert made.worth, name
+        lines = made.headline().lines
+        assert ("--set serve.verbatim=true" in lines["type"]) is told
+        assert ("which is as good" in lines["next"]) is told and "earns 0." in lines["next"]

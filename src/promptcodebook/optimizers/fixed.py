@@ -23,6 +23,7 @@ from promptcodebook.tasks.program import AgentProgram
 from promptcodebook.types import Example, Prompt, Rollout, Route
 
 UNTRAINED = "untrained"  # name of the row that a result is set beside to see what training did
+VERBATIM = "verbatim"  # name of the row with the instincts put in as they are
 ORACLE = "oracle"  # name of the row with the right instructions for each input
 # Instincts, and prompts, that are measured on validation to find the best one; and training
 # examples by which instincts are ranked before.
@@ -170,6 +171,13 @@ def rows_without(learned: Deployed) -> Sequence[Result]:
     silent = {k for k, text in enumerate(texts) if text.startswith("tool:")}
     title = "the learned policy without its tool descriptions"
     return [Result("without_tools", title, replace(learned, silent=silent))] if silent else []
+
+
+def verbatim_rows(learned: Deployed) -> Sequence[Result]:
+    """The learned policy without its generator, where it has one: a call less a query."""
+    composer, title = learned.composer, "the learned policy without its generator"
+    plain = replace(learned, composer=replace(composer, mode="verbatim"))
+    return [Result(VERBATIM, title, plain)] if composer.mode == "generator" else []
 
 
 @dataclass(frozen=True, slots=True)

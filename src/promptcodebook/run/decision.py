@@ -15,7 +15,8 @@ longer is judged again: look k is decided by intervals each end of which errs in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import NormalDist
@@ -33,8 +34,9 @@ from promptcodebook.calls import Usage
 from promptcodebook.config.schema import COST_LIMIT
 from promptcodebook.errors import BudgetReached, Stop
 from promptcodebook.method.executor import answers_remark
+from promptcodebook.method.policy import Deployed
 from promptcodebook.optimizers.base import Problem, Result, evaluate
-from promptcodebook.optimizers.fixed import UNTRAINED, baselines
+from promptcodebook.optimizers.fixed import UNTRAINED, baselines, verbatim_rows
 from promptcodebook.optimizers.reserve import test_rows
 from promptcodebook.run.verdict import (
     ON_SIMULATED,
@@ -171,28 +173,52 @@ async def judge(problem: Problem, result: Result) -> tuple[Conclusion, Stop | No
         max_cost=config.verdict.max_cost,
     )
     made = conclude(entries, terms)
-    tried = (trace.rollout.reward for step in store.steps(traces=True) for trace in step.traces)
-    judged = (reward for each in entries for reward in each.evaluation.rewards)
-    left_out = f"{remark}." if (remark := assembled.dataset.remark) else ""
-    remarks = [made.sentence, JUDGED * asks_judge(assembled.reward), left_out, result.remark]
-    if len(examples) < (whole := len(assembled.plan.judged)):
-        some = f"The budget was enough to judge on {len(examples)} of {whole} test inputs."
-        remarks.insert(1, some)
-    if config.samples > 1:
-        remarks.insert(1, f"Each test example counts with the mean of {config.samples} answers.")
+    if made.worth and isinstance(result.prompter, Deployed):
+        # Of what is worth deploying, what a cheaper form of it earns on the same examples.
+        with suppress(BudgetReached):
+            cheaper = [await source(row, reference=True) for row in verbatim_rows(result.prompter)]
+            entries[1:1] = cheaper
+            made = conclude(entries, terms)
+    text = " ".join(_remarks(problem, result, made, entries))
+    name = reward_name(config.model_dump())
+    return replace(made, sentence=text, reward=name), stop if missing else None
+
+
+def _remarks(
+    problem: Problem, result: Result, made: Conclusion, entries: Sequence[RowSource]
+) -> Iterator[str]:
+    """The sentence, and what a reader must know beside it."""
+    assembled, store = problem.assembled, problem.store
+    config, judged = assembled.config, entries[0].evaluation.rollouts
+    yield made.sentence
     beware = answers_remark(
         sum(row.inputs for row in made.rows),
         cut=sum(row.truncated for row in made.rows),
         empty=sum(row.empty for row in made.rows),
         cap=assembled.models.lm.sampling_of("executor").max_tokens,
     )
+    steps = store.steps(traces=True)
+    rewards = chain(
+        (reward for each in entries for reward in each.evaluation.rewards),
+        (trace.rollout.reward for step in steps for trace in step.traces),
+    )
     if beware:
-        remarks.insert(1, f"Beware: {beware}")
-    elif made.rows and all(r in (None, terms.bounds[0]) for r in chain(judged, tried)):
-        doubt = "No answer of this run ever scored: look whether the reward reads answers right"
-        remarks.insert(1, f"{doubt} before you train again.")
-    sentence, name = " ".join(filter(None, remarks)), reward_name(config.model_dump())
-    return replace(made, sentence=sentence, reward=name), stop if missing else None
+        yield f"Beware: {beware}"
+    elif made.rows and all(r in (None, config.reward_range[0]) for r in rewards):
+        yield (
+            "No answer of this run ever scored: look whether the reward reads answers right before "
+            "you train again."
+        )
+    if config.samples > 1:
+        yield f"Each test example counts with the mean of {config.samples} answers."
+    if len(judged) < (whole := len(assembled.plan.judged)):
+        yield f"The budget was enough to judge on {len(judged)} of {whole} test inputs."
+    if asks_judge(assembled.reward):
+        yield JUDGED
+    if remark := assembled.dataset.remark:
+        yield f"{remark}."
+    if result.remark:
+        yield result.remark
 
 
 def conclude(entries: Sequence[RowSource], terms: JudgingTerms) -> Conclusion:
