@@ -29,7 +29,6 @@ from promptcodebook.tasks.rewards import describe_reward
 from promptcodebook.tasks.rewards.ready import COMPARING
 from promptcodebook.types import PromptLength
 
-_AS_WELL = 0.02  # of the reward's range: a loss that a cheaper form may have
 _SAME = 0.05  # of a query's price: less is no difference to speak of
 POWER = 0.8  # how often a stated number of test inputs shows its gain
 ON_SIMULATED = "On the simulated model: "
@@ -145,8 +144,7 @@ class Conclusion:
             typed = f"pco prompt {run} --row {shell(use.name)}{asked}"
             typed = f"pco serve {run}" if use is learned and use.prompt is None else typed
         if self.worth:
-            advice, saving = self._deploying(title)
-            typed += saving
+            advice = self._deploying(title)
         elif remark := answers_remark(
             learned.inputs or learned.score.n, cut=learned.truncated, empty=learned.empty
         ):
@@ -175,21 +173,17 @@ class Conclusion:
         }
         return Headline(decision, f"{title}{mark}", lines)
 
-    def _deploying(self, title: str) -> tuple[str, str]:
-        """What to do with what is worth deploying, and what to add to the command. Where it does as
-        well without its generator, that is saved."""
+    def _deploying(self, title: str) -> str:
+        """What to do with what is worth deploying, and what it earns without its generator."""
         plain = next((row for row in self.rows if row.name == VERBATIM), None)
         if plain is None or plain.over is None:
-            return f"Deploy {title}.", ""
-        low, high = self.scale or (0.0, 1.0)
-        worse = plain.over.text(signed=True)
-        earns = (
-            f"Without its generator it takes {_query(plain)} and earns {number(plain.score.mean)}"
+            return f"Deploy {title}."
+        found = "no clear difference" if plain.over.low <= 0 <= plain.over.high else "a difference"
+        return (
+            f"Deploy {title}. Without its generator (serve.verbatim = true) it takes "
+            f"{_query(plain)} and earns {number(plain.score.mean)}, {found}: with the generator "
+            f"{plain.over.text(signed=True)}."
         )
-        if plain.over.high > _AS_WELL * (high - low):
-            return f"Deploy {title}. {earns}: with it {worse}.", ""
-        saved = f"{earns}, which is as good: with it {worse}."
-        return f"Deploy {title}, without its generator. {saved}", " --set serve.verbatim=true"
 
     def _price(self, row: VerdictRow) -> str:
         """How many times dearer a query is, and what each further right answer takes."""
