@@ -222,7 +222,7 @@ def test_a_reached_budget_leaves_room_for_its_verdict(limited: pco.Run) -> None:
     *((300, 0, 1, 60), (1000, 0, 1, 171), (37, 0, 1, 7)),
     pytest.param(1150, 4, 1, 224, marks=pytest.mark.slow),
     pytest.param(3500, 4, 3, 673, marks=pytest.mark.slow),
-], ids=["a fifth", "measured", "but a batch", "measured, finalists too", "their means"])  # fmt: skip
+], ids=["a fifth", "measured", "but a batch", "finalists too", "their means"])  # fmt: skip
 def test_what_is_kept_back_is_what_was_measured_and_a_fifth_at_the_most(
     tmp_path: Path, calls: int, every: int, samples: int, kept: int
 ) -> None:
