@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from random import Random
@@ -235,19 +235,15 @@ def load_transformers(weights: engines.Weights, *, four_bit: bool = False) -> Tr
     options: dict[str, Any] = {"dtype": torch.bfloat16, "device_map": device}
     if four_bit:
         import_extra("bitsandbytes", "--4bit", _EXTRA)
-        options["quantization_config"] = nf4(torch, library)
+        options["quantization_config"] = library.BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.bfloat16,
+        )
     import_extra("accelerate", _WHAT, _EXTRA)
-    model, tokenizer = from_pretrained(library, source, options)
-    return TransformersEngine(model, tokenizer, weights.name)
-
-
-def from_pretrained(
-    library: Any, source: str, options: Mapping[str, Any], **tokenizing: Any
-) -> tuple[Any, Any]:
-    """Load the model and its tokenizer. Raises ConfigError when it is not there or not for
-    chats."""
     try:
-        tokenizer = library.AutoTokenizer.from_pretrained(source, **tokenizing)
+        tokenizer = library.AutoTokenizer.from_pretrained(source)
         model = library.AutoModelForCausalLM.from_pretrained(source, **options)
     except (OSError, ValueError) as error:
         raise ConfigError(
@@ -257,24 +253,7 @@ def from_pretrained(
     if not tokenizer.chat_template:
         message = f"{source} has no chat template"
         raise ConfigError(message, hint="take the model's chat or instruct version")
-    return model, tokenizer
-
-
-def chat_tokens(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> list[int]:
-    """The chat template filled in, up to where the reply begins."""
-    return tokenizer.apply_chat_template(
-        turns, add_generation_prompt=True, tokenize=True, return_dict=False
-    )
-
-
-def nf4(torch: Any, library: Any) -> Any:
-    """The settings of NF4 with double quantisation, for `from_pretrained`."""
-    return library.BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=torch.bfloat16,
-    )
+    return TransformersEngine(model, tokenizer, weights.name)
 
 
 class TransformersEngine:
@@ -334,7 +313,8 @@ class TransformersEngine:
             grammar = grammar.deep_copy()
         turns = [{"role": turn.role, "content": turn.content} for turn in job.messages]
         try:
-            prompt = chat_tokens(self._tokenizer, turns)
+            fill = self._tokenizer.apply_chat_template
+            prompt = fill(turns, add_generation_prompt=True, tokenize=True, return_dict=False)
         except self._refusals as error:
             raise RequestRefused(f"the model's chat template says: {error}") from error
         room = self._room(len(prompt))

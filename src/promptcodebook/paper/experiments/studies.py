@@ -1,14 +1,12 @@
-"""`attribution` (Tables 9 and 10), `theory` (Theorems 1-3, 5, Proposition 4), `when-it-pays`."""
+"""`attribution` (Tables 9 and 10) and `when-it-pays`."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import fmean
 from typing import Any, Literal, get_args
 
 from promptcodebook import types
@@ -16,12 +14,11 @@ from promptcodebook.assemble import Assembled
 from promptcodebook.base.incidents import no_tally
 from promptcodebook.base.randomness import Draws, keyed_random
 from promptcodebook.calls import Usage
-from promptcodebook.config.schema import Explore
 from promptcodebook.errors import LMError
 from promptcodebook.method import policy as policies
 from promptcodebook.method.critic import Attribution, Critic, History
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.state import State, utilisation_bound
+from promptcodebook.method.state import State
 from promptcodebook.optimizers.fixed import OraclePrompt
 from promptcodebook.optimizers.pco import initialise
 from promptcodebook.paper.experiments import experiment as shared
@@ -222,172 +219,6 @@ ATTRIBUTION = shared.Experiment(
     _attribution_page,
     seeds=1,
     lm_quick="simulated",
-)
-
-
-# The theorems: counting and exploring need no model; the reward gap is also tried on one.
-
-_FEW = 20  # traces below which the residual of Theorem 5 has no figure
-
-# Six topics, each with a rule of its own that no message names: M = 6 distinct optima.
-GAP = "houserules_six"
-WORLDS = 100  # repetitions of what is drawn
-
-
-def _theory_cells(order: shared.ExperimentRequest, spec: str) -> Sequence[Cell]:
-    settings: dict[str, Any] = {
-        "task": GAP,
-        "lm": spec,
-        "roles": {"executor": {"temperature": 0.0, "max_tokens": 64}},
-        "verdict_examples": shared.scale_of(order.preset)["verdict_examples"],
-    }
-    return [
-        Cell("reward-gap", settings, lambda lab: _gap(lab, settings)),
-        *shared.variants(order, shared.base(order, spec, "ifbench"), {"pco": {}}),
-    ]
-
-
-def _gap(lab: Lab, settings: Mapping[str, Any]) -> CellResult:
-    """Every single rule for all messages, all rules in one prompt, and each message its own."""
-
-    def judged(assembled: Assembled) -> JudgedPrompters:
-        task = assembled.task
-        assert task.oracle is not None, "the task knows its rules"
-        right = task.oracle
-        every = {line for example in task.dataset.test for line in right(example).splitlines()}
-        rules = [text for text in task.seeds if text in every]
-        ways: dict[str, policies.Prompter] = {
-            f"rule {k + 1} for all": policies.FixedPrompt(rule) for k, rule in enumerate(rules)
-        }
-        ways["all rules in one prompt"] = policies.FixedPrompt("\n".join(rules))
-        ways["each message its own rule"] = OraclePrompt(right, "")
-        return ways, [e for e in assembled.plan.judged if len(right(e).splitlines()) == 1]
-
-    found = lab.judge(settings, judged)
-    return {"rows": {name: row_json(row) for name, row in found.items()}}
-
-
-def active_after(
-    explore: Explore, select: int, ema: Sequence[float], steps: Sequence[float], world: int
-) -> set[int]:
-    """Which entries were ever drawn: of exploration alone, with a fixed r̄ and ε by step."""
-    draw = keyed_random("theory", world)
-    active: set[int] = set()
-    for epsilon in steps:
-        if draw.random() < epsilon:
-            active.update(policies.success_weighted(ema, select, explore.tau, draw))
-    return active
-
-
-def collapse(size: int, select: int, steps: Sequence[float], world: int) -> int:
-    """Entries selected where routes take the S highest r̄ and rewards are coins (Proposition 4)."""
-    explore, draw = Explore(), keyed_random("collapse", world)
-    ema, active = [0.0] * size, set[int]()
-    for epsilon in steps:
-        if draw.random() < epsilon:
-            chosen = policies.success_weighted(ema, select, explore.tau, draw)
-        else:
-            chosen = tuple(sorted(range(size), key=lambda k: (-ema[k], k))[:select])
-        reward = float(draw.random() < 0.5)
-        for k in chosen:
-            ema[k] += explore.alpha * (reward - ema[k])
-        active.update(chosen)
-    return len(active)
-
-
-def _reach(measured: shared.Results) -> list[pages.Block]:
-    rows: list[list[str]] = []
-    for k, s in ((4, 1), (16, 1), (16, 4), (32, 4), (16, 6)):
-        up_to = sum(math.comb(k, n) for n in range(1, s + 1))
-        rows.append([str(k), str(s), f"{math.comb(k, s):,}", f"{up_to:,}"])
-    blocks: list[pages.Block] = [
-        "## Theorem 1: how many prompts a codebook can make",
-        pages.PageTable(
-            "expressivity", ["K", "S", "routes of exactly S", "routes of 1 to S"], rows
-        ),
-        shared.text("theory", "expressivity"),
-        "## Theorem 2: the reward gap",
-    ]
-    result = measured.results.get("reward-gap")
-    if result is not None:
-        rewards = {name: row["rewards"] for name, row in result["rows"].items()}
-        rows = [[name, pages.shown(shared.score([each]))] for name, each in rewards.items()]
-        blocks.append(shared.text("theory", "gap", task=GAP, n=len(next(iter(rewards.values())))))
-        blocks.append(pages.PageTable("reward-gap", ["prompt", "reward (95 %)"], rows))
-    return [*blocks, shared.text("theory", "fixed")]
-
-
-def _steps(size: int, explore: Explore) -> list[float]:
-    by_epoch = [policies.epsilon_at(epoch, explore, 50) for epoch in range(50)]
-    return [epsilon for epsilon in by_epoch for _ in range(size)]
-
-
-def _exploring() -> list[pages.Block]:
-    explore, rows = Explore(), list[list[str]]()
-    for size, select, batch in ((16, 4, 1), (16, 4, 4), (32, 4, 1), (16, 1, 1)):
-        steps = _steps(batch, explore)
-        explored = sum(steps)
-        cells = [str(size), str(select), f"{explored:.0f}"]
-        for low, wide in ((0.0, False), (-1.0, True)):
-            ema = [low, *([1.0] * (size - 1))]
-            made = [active_after(explore, select, ema, steps, world) for world in range(WORLDS)]
-            bound = utilisation_bound(size, select, round(explored), explore.tau, wide=wide)
-            cells += [f"{bound:.1f}", f"{fmean(map(len, made)):.1f}"]
-            cells += [f"{bound / size:.2f}", f"{fmean(0 in active for active in made):.2f}"]
-        rows.append(cells)
-    ranges = ("r̄ in [0, 1]", "r̄ in [-1, 1]")
-    parts = ("at least", "active", "worst entry at least", "worst entry")
-    head = ["K", "S", "Σ ε N", *(f"{part}, {r}" for r in ranges for part in parts)]
-    fallen: list[list[str]] = []
-    for size, select in ((16, 4), (32, 4)):
-        without = [collapse(size, select, [0.0] * 500, world) for world in range(WORLDS)]
-        with_ = [collapse(size, select, _steps(10, explore), world) for world in range(WORLDS)]
-        fallen.append([str(size), str(select), f"{fmean(without):.1f}", f"{fmean(with_):.1f}"])
-    return [
-        "## Theorem 3: exploration reaches every entry",
-        shared.text("theory", "utilisation", worlds=WORLDS),
-        pages.PageTable("utilisation", head, rows),
-        shared.text("theory", "ranges"),
-        "## Proposition 4: collapse without exploration",
-        pages.PageTable("collapse", ["K", "S", "ever selected, ε = 0", "with ε-greedy"], fallen),
-        shared.text("theory", "collapse"),
-    ]
-
-
-def residual_rows(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Traces with a severity of g_ψ and without: how many, mean δ, mean size and largest size."""
-    named = {"g_θ, g_φ, g_C and g_ψ": True, "g_θ, g_φ and g_C (no severity of g_ψ)": False}
-    rows: list[list[str]] = []
-    for over, whole in named.items():
-        deltas = [each["delta"] for each in found if each["critic"] == whole]
-        figures = ["too few"] * 3
-        if len(deltas) >= _FEW:
-            sizes = [abs(delta) for delta in deltas]
-            figures = [f"{fmean(deltas):+.3f}", f"{fmean(sizes):.3f}", f"{max(sizes):.3f}"]
-        rows += [[over, str(len(deltas)), *figures]] if deltas else []
-    return rows
-
-
-def _additivity(measured: shared.Results) -> list[pages.Block]:
-    runs = shared.runs_of(measured.results, "pco")
-    rows = residual_rows([each for run in runs for each in run["residuals"]])
-    blocks: list[pages.Block] = [
-        "## Theorem 5: does the blame add up?",
-        *shared.stopped({"pco": runs}),
-    ]
-    if not rows:
-        return [*blocks, shared.text("theory", "no_residual")]
-    head = ["Σ over", "traces", "mean δ", "mean size", "largest size"]
-    blocks += [shared.text("theory", "residual"), pages.PageTable("additivity", head, rows)]
-    return [*blocks, shared.text("theory", "few", few=_FEW), shared.text("theory", "rho")]
-
-
-THEORY = shared.Experiment(
-    "theory",
-    "Theorems 1-3, 5 and Proposition 4",
-    _theory_cells,
-    lambda of: shared.framed(of, "ifbench", [*_reach(of), *_exploring(), *_additivity(of)]),
-    seeds=1,
 )
 
 
