@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import fields
@@ -13,14 +12,11 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.assemble import Assembled
-from promptcodebook.base.randomness import Draws
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, MissingExtra
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.critic import History
 from promptcodebook.paper.experiments import page as pages
-from promptcodebook.paper.experiments import reproduce, studies
+from promptcodebook.paper.experiments import reproduce
 from promptcodebook.paper.experiments.experiment import (
     Experiment,
     ExperimentRequest,
@@ -34,7 +30,6 @@ from promptcodebook.paper.experiments.main import cells_of, methods
 from promptcodebook.paper.experiments.page import Page
 from promptcodebook.paper.experiments.variants import _spearman  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Channel, Gradients
 
 TABLES = [n for n in reproduce.experiment_names() if n not in ("small-real-model", "what-learns")]
 
@@ -224,60 +219,6 @@ def test_a_small_model_is_asked_neither_to_judge_nor_to_write_without_end() -> N
     houserules = base(order, "smollm2", "ifbench")
     assert houserules["roles"]["executor"] == {"temperature": 0.0, "max_tokens": 64}
     assert not judged_by_words(("houserules",), "smollm2")
-
-
-# The attribution experiment: it finds who knows, and is not fooled by who always says the same.
-
-
-ORDER = ExperimentRequest(reproduce.experiment_named("attribution"), "quick", 1)
-SPEC = "simulated"
-Found = list[tuple[studies.PlantedFault, Channel | None]]
-
-
-def _found(tmp_path: Path, judge: object) -> Found:
-    async def work(assembled: Assembled) -> Found:
-        return await studies.measure_blame(assembled, 4, judge)  # type: ignore[arg-type]
-
-    with closing(open_lab(tmp_path, SPEC)) as lab:
-        return lab.work(base(ORDER, SPEC, "hotpotqa"), work)
-
-
-async def _who_knows(history: History, draws: Draws) -> Gradients:
-    """Sees what a reader of the trace can see: a harmful text, a prompt without its instincts."""
-    chosen = [history.codebook[k].text for k in history.route.indices]
-    if studies.HARMFUL in chosen:
-        return Gradients(severity={"codebook": 1.0})
-    if not all(text in history.rollout.prompt for text in chosen):
-        return Gradients(severity={"generator": 1.0})
-    return Gradients(severity={"encoder": 1.0})
-
-
-async def _one_answer(history: History, draws: Draws) -> Gradients:
-    return Gradients(encoder="The route was wrong.")
-
-
-def test_who_knows_has_1_and_who_always_says_the_same_is_at_chance(tmp_path: Path) -> None:
-    known = _found(tmp_path / "known", _who_knows)
-    made = Counter(fault for fault, _ in known)
-    assert made.keys() == studies.LOCI.keys() and max(made.values()) == 4
-    assert set(studies.scores(known).values()) == {(1.0, 1.0, 1.0)}
-    same = studies.scores(_found(tmp_path / "same", _one_answer))
-    assert same["routing"][:2] == pytest.approx((made["routing"] / made.total(), 1.0))
-    assert same["composition"] == same["instinct"] == (0.0, 0.0, 0.0)
-    assert same["macro"][1] == pytest.approx(1 / 3)
-
-
-def test_the_cell_asks_the_real_critic_and_attribution(tmp_path: Path) -> None:
-    # One that errs often: it lays some at nobody, some at somebody.
-    with closing(open_lab(tmp_path, "simulated?attribution_error=0.6")) as lab:
-        measured = reproduce.measure(ORDER, lab, lambda _: None)
-        page = ORDER.experiment.page(measured)
-    assert not measured.missing
-    made = Counter(fault for fault, _ in measured.results["attribution"]["blamed"])
-    confusion, table = page.tables
-    assert [row[1] for row in confusion.rows] == [str(made[fault]) for fault in studies.LOCI]
-    assert {channel for _, channel in measured.results["attribution"]["blamed"]} > {""}
-    assert table.rows[-1][0] == "macro" and table.rows[-1][-3:] == ["0.84", "0.83", "0.84"]
 
 
 # One page, written as Markdown and JSON, with its figures drawn.

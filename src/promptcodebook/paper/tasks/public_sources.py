@@ -26,7 +26,7 @@ from promptcodebook.data.load import read_source
 from promptcodebook.data.table import Table
 from promptcodebook.errors import DataError, TaskError, causes_of, did_you_mean, import_extra
 from promptcodebook.paper.tasks.hover.score import gold_titles
-from promptcodebook.paper.tasks.hover.task import OFFICIAL, ClaimRow, paper_splits, split_pool
+from promptcodebook.paper.tasks.hover.task import ClaimRow, paper_splits, split_pool
 from promptcodebook.tasks.home import RECORD, check_row, default_data_cache, kept_record
 from promptcodebook.types import Example
 
@@ -321,7 +321,7 @@ def _hover(files: Sequence[RawRows]) -> Mapping[str, RawRows]:
     spelled = {unicodedata.normalize("NFD", title): title for title in corpus}
     pool = list[Example]()
     for number, row in enumerate(files[0], 1):
-        claim = check_row(row, f"{OFFICIAL} record {number}", ClaimRow).example()
+        claim = check_row(row, f"HoVER's record {number}", ClaimRow).example()
         gold = [spelled.get(unicodedata.normalize("NFD", title)) for title in gold_titles(claim)]
         if None not in gold:
             pool.append(Example(claim.id, claim.input, fields={**row, "gold_titles": gold}))
