@@ -103,7 +103,9 @@ def load_hover(data_dir: Path | None = None) -> Task:
     """The task on the data in `data_dir` (or its folder hover/), else where `home_of` finds it."""
     home = homes.home_of(_FOLDER, data_dir)
     read = homes.jsonl_splits(home.folder, ClaimRow)
-    parts = {split: [row.example() for _, row in rows] for split, rows in read.items()}
+    parts: dict[Split, list[Example]] = {
+        split: [row.example() for _, row in rows] for split, rows in read.items()
+    }
     corpus = corpus_of("hover", home.folder)
     retriever = open_retriever(corpus, keep=corpus.stat().st_size >= _WORTH_KEEPING)
 
