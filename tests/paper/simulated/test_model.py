@@ -508,18 +508,6 @@ def test_what_it_cannot_read_is_refused_with_a_hint(params: dict[str, str], mess
     assert caught.value.hint
 
 
-def test_latencies_follow_their_distribution_and_their_own_seed() -> None:
-    keys = [str(k).encode() for k in range(2000)]
-    uniform = [Latency("uniform", 0.1, 0.3).seconds(k) for k in keys]
-    assert 0.1 <= min(uniform) < 0.11
-    assert 0.29 < max(uniform) <= 0.3
-    skewed = sorted(Latency("lognormal", 0.1, 0.5).seconds(k) for k in keys)
-    assert skewed[1000] == pytest.approx(0.1, rel=0.1)
-    assert skewed[1682] == pytest.approx(0.1 * 2.718281828**0.5, rel=0.1)
-    shuffled = [Latency("uniform", 0.1, 0.3, seed=1).seconds(k) for k in keys]
-    assert sorted(range(50), key=uniform.__getitem__) != sorted(range(50), key=shuffled.__getitem__)
-
-
 def test_every_parameter_can_be_set_and_is_listed_with_what_it_means() -> None:
     """The page renders the settings, and leaves out a field without a line of its own."""
     page = Path(__file__).parents[3].joinpath("docs", "simulated.md").read_text("utf-8")

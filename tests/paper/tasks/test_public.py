@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.data import SPLITS
 from promptcodebook.data.files import jsonl_records
 from promptcodebook.errors import TaskError
 from promptcodebook.paper.tasks.ifbench import task as ifbench
-from promptcodebook.paper.tasks.public_sources import SOURCES, PublicSource, Remote, source_of
+from promptcodebook.paper.tasks.public_sources import SOURCES, Remote, source_of
 from promptcodebook.tasks.home import default_data_cache, home_of
 from tests.build.cli import pco
 
@@ -159,6 +158,11 @@ def test_a_missing_or_strange_file_is_an_error_that_names_it(hub: Files, tmp_pat
     serve(hub, "livebench_math", [b"{}\n", b"<html>", b"{}\n"])
     with pytest.raises(TaskError, match=r"http.*AMPS_Hard/question.jsonl:1: not valid JSON"):
         source_of("livebench_math").fetch(tmp_path)
+    serve_ifbench(hub)
+    hub |= {path: b"PK" for path in hub if path.endswith(".zip")}
+    with pytest.raises(TaskError, match="is not a zip file that can be read"):
+        source_of("ifbench").fetch(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_aime_halves(hub: Files, tmp_path: Path) -> None:
@@ -217,30 +221,3 @@ def test_the_command(hub: Files, tmp_path: Path) -> None:
     assert missing.code == 2
     assert "hover-nlp/hover" in missing.err
     assert "404" in missing.err
-
-
-ROWS, ARCHIVE = Remote("github", "o/r", "rows.jsonl"), Remote("github", "o/r", "z", unpack="more")
-
-
-def tiny(*files: Remote) -> PublicSource:
-    return PublicSource("tiny", files, lambda tables: {split: [] for split in SPLITS})
-
-
-def zipped(text: str) -> bytes:
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
-        made.writestr("a.txt", text)
-    return archive.getvalue()
-
-
-@pytest.mark.parametrize("flip", [6, 8])
-def test_an_archive_that_is_broken_is_refused(hub: Files, tmp_path: Path, flip: int) -> None:
-    wrong = bytearray(zipped("text"))
-    central = wrong.index(b"PK\x01\x02")
-    for at in (flip, central + flip + 2):  # 6: it says it is encrypted; 8: packed as nobody can
-        wrong[at] ^= 1 if flip == 6 else 99
-    hub["/raw/o/r/main/rows.jsonl"] = jsonl([{"text": "x"}])
-    hub["/raw/o/r/main/z"] = bytes(wrong)
-    with pytest.raises(TaskError, match="is not a zip file that can be read"):
-        tiny(ROWS, ARCHIVE).fetch(tmp_path)
-    assert not list(tmp_path.iterdir())

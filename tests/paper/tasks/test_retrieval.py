@@ -3,13 +3,12 @@
 import asyncio
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
 from promptcodebook.base.paths import cache_folder
-from promptcodebook.errors import DataError, MissingExtra
+from promptcodebook.errors import DataError
 from promptcodebook.paper.tasks import retrieval
 from tests.build.paper_tasks import cases, shared
 
@@ -134,13 +133,6 @@ def test_a_corpus_that_is_empty_or_missing_is_refused(
         (tmp_path / path).write_text(text)
     with pytest.raises(DataError, match=message):
         retrieval.open_retriever(tmp_path / path)
-
-
-def test_missing_libraries_are_named(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "bm25s", None)
-    with pytest.raises(MissingExtra) as caught:
-        retrieval.open_retriever(corpus)
-    assert "promptcodebook[bench]" in caught.value.hint
 
 
 @pytest.mark.slow
