@@ -175,15 +175,11 @@ async def test_openai_asks_side_by_side_and_in_streams(smollm2: Ours) -> None:
         )
         pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
         assert "".join(pieces) == PARIS and sum(map(bool, pieces)) > 1
-        typed = await client.chat.completions.create(
-            model=smollm2.model,
-            messages=TURNS,
-            n=4,
-            seed=5,
-            max_tokens=60,
-            response_format=clients.ENFORCED,  # type: ignore[arg-type]
-        )
-    for choice in typed.choices:
+        form: Any = {"max_tokens": 60, "response_format": clients.ENFORCED}
+        ask = client.chat.completions.create
+        asked = (ask(model=smollm2.model, messages=TURNS, seed=k, **form) for k in range(4))
+        typed = await asyncio.gather(*asked)
+    for [choice] in (reply.choices for reply in typed):
         assert choice.finish_reason == "stop" and choice.message.content is not None
         assert json.loads(choice.message.content)["answer"] in ("Paris", "London", "Rome")
 

@@ -22,7 +22,6 @@ from promptcodebook.paper.experiments.experiment import (
     Results,
     about,
     base,
-    judged_by_words,
 )
 from promptcodebook.paper.experiments.lab import Cell, Lab, open_lab
 from promptcodebook.paper.experiments.main import cells_of, methods
@@ -210,14 +209,11 @@ def test_a_small_model_is_asked_neither_to_judge_nor_to_write_without_end() -> N
     here = load_config(base(order, "smollm2", "pupa"), where="a test")
     assert here.reward == "stand-in"
     assert here.roles["untrusted"] == here.roles["executor"]
-    assert "stand-in" in str(judged_by_words(("houserules", "pupa"), "smollm2"))
     served = base(order, "http://localhost:8000/v1#m", "pupa")
     assert "reward" not in served and "roles" not in served
-    assert not judged_by_words(("pupa",), "http://localhost:8000/v1#m")
     order = ExperimentRequest(order.experiment, "default", 1, "houserules")
     houserules = base(order, "smollm2", "ifbench")
     assert houserules["roles"]["executor"] == {"temperature": 0.0, "max_tokens": 64}
-    assert not judged_by_words(("houserules",), "smollm2")
 
 
 # One page, written as Markdown and JSON, with its figures drawn.

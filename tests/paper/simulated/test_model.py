@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.assemble import Sources, assemble
-from promptcodebook.calls import ROLES, Message, Request, Sampling
+from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
@@ -249,13 +249,6 @@ def test_a_second_try_is_read_as_the_request_it_repeats() -> None:
     understood = understand(retried, world)
     assert (understood.kind, understood.input) == ("route", examples[3].input)
     assert understood.request.digest != RecognisedRequest(messages).digest
-
-
-def test_the_role_of_a_request_is_never_seen() -> None:
-    messages = (Message("system", "Be brief."), Message("user", examples[0].input))
-    seen = {from_request(Request(role, messages)) for role in ROLES}
-    assert len(seen) == 1
-    assert understand(seen.pop(), world).kind == "execute"
 
 
 # The learning roles, each through its request and its reply as any caller sees them.
