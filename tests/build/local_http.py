@@ -1,10 +1,10 @@
 """The local server over an engine that a test steps through."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
-from promptcodebook.models.local.engine import Engine, Generation, Job, Load, TokenLogprob
+from promptcodebook.models.local.engine import Engine, Generation, Job, Load
 from promptcodebook.models.local.server import LocalServer, ServerOptions
 
 Script = Callable[[Job], str]
@@ -44,7 +44,7 @@ class ScriptedEngine:
                 return piece
         raise AssertionError("no end")
 
-    async def stream(self, job: Job) -> AsyncIterator[str | Generation]:
+    async def stream(self, job: Job) -> AsyncGenerator[str | Generation]:
         self.jobs.append(job)
         self.running += 1
         try:
@@ -63,13 +63,9 @@ class ScriptedEngine:
 
     def _generation(self, job: Job, text: str) -> Generation:
         words = text.split()
-        told = None
-        if job.logprobs is not None:
-            top = tuple((word, -1.0 - k) for k, word in enumerate(("a", "b", "c")))
-            told = tuple(TokenLogprob(word, -0.5, top[: job.logprobs]) for word in words)
         read = sum(self.count_tokens(message.content) for message in job.messages)
         cut = job.max_tokens is not None and len(words) >= job.max_tokens
-        return Generation(text, "length" if cut else "stop", read, len(words), 1, told)
+        return Generation(text, "length" if cut else "stop", read, len(words), 1)
 
     async def close(self) -> None:
         self.closed += 1

@@ -59,7 +59,6 @@ class Handle:
             reason = "STOP"
         output = SimpleNamespace(
             generated_ids=[token],
-            generated_log_probs=[-0.5],
             finish_reason=SimpleNamespace(name=reason),
         )
         return {0: output}

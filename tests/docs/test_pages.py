@@ -327,15 +327,10 @@ def test_the_python_of_a_page_runs(page: str, known: dict[str, Any], folder: Pat
 
 
 @pytest.mark.slow
-def test_gepa_runs_as_the_page_of_baselines_says(
-    known: dict[str, Any], folder: Path, tmp_path: Path
-) -> None:
-    """GRPO, below on that page, needs weights: tests/models/local/test_grpo.py."""
+def test_gepa_runs_as_the_page_of_baselines_says(known: dict[str, Any], folder: Path) -> None:
     (folder / "pco.toml").write_text(
         'preset = "quick"\nlm = "simulated"\nreward = "exact"\n'
         '[data]\npath = "tickets.jsonl"\ninput = "question"\ntarget = "answer"\n',
         "utf-8",
     )
-    page = tmp_path / "baselines.md"
-    page.write_text((DOCS / "baselines.md").read_text("utf-8").split("\n## GRPO")[0], "utf-8")
-    run_page(page, folder, dict(known))
+    run_page(DOCS / "baselines.md", folder, dict(known))

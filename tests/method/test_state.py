@@ -22,7 +22,6 @@ from promptcodebook.method.state import (
     average_success,
     entropy,
     utilisation,
-    utilisation_bound,
 )
 from promptcodebook.method.templates import instinct_lines
 from promptcodebook.types import Failure, Instinct, Parameters, Ranking, Rollout, Route, Trace
@@ -148,16 +147,6 @@ def test_utilisation_and_average_success_by_hand():
     assert utilisation(WITHOUT) == 14 / 16
     assert average_success([3, 1, 0], [0.5, 0.9, 0.1]) == pytest.approx(0.6)
     assert average_success([0, 0], [0.5, 0.9]) == 0.0
-
-
-def test_the_bound_of_theorem_3_in_both_ranges():
-    """K = 4, S = 2, τ = 0.5, n = 10: exponents 5 e^-2 = 0.676676 and 5 e^-4 = 0.091578.
-
-    4 (1 - e^-0.676676) = 4 · 0.491695 and 4 (1 - e^-0.091578) = 4 · 0.087510 (decision 5).
-    """
-    assert utilisation_bound(4, 2, 10, 0.5) == pytest.approx(1.966780, abs=1e-5)
-    assert utilisation_bound(4, 2, 10, 0.5, wide=True) == pytest.approx(0.350040, abs=1e-5)
-    assert utilisation_bound(16, 4, 0, 0.5) == 0.0
 
 
 # The first codebook: expert, random, from_prompt, file, frozen.

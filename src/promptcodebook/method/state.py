@@ -158,15 +158,6 @@ def average_success(counts: Sequence[int], success: Sequence[float]) -> float:
     return sum(n * s for n, s in zip(counts, success, strict=True)) / total if total else 0.0
 
 
-def utilisation_bound(
-    size: int, select: int, explored: int, tau: float, *, wide: bool = False
-) -> float:
-    """Theorem 3: at least K(1 - exp(-S e^{-1/τ} n / K)) entries active after n explored examples.
-    It assumes r̄ in [0, 1]; `wide` is for [-1, 1], where r - ρ lies, with e^{-2/τ} (decision 5)."""
-    spread = 2.0 if wide else 1.0
-    return size * (1.0 - math.exp(-select * math.exp(-spread / tau) * explored / size))
-
-
 @dataclass(frozen=True)
 class Schedule:
     """The plan of a whole run, by the seed alone: passes over the training split, in batches."""

@@ -155,7 +155,7 @@ def test_answers_to_rows_that_were_changed_meanwhile_are_not_written(work: Path)
 def test_what_is_under_way_is_not_mixed_with_another_job(work: Path, server: Server) -> None:
     write_rows(work / "in.jsonl", 40)
     assert batch(work, server, "--budget", "30calls").code == 3
-    for free in ("grpo.steps=7", "optimizer=gepa", "update.epochs=9"):  # training alone
+    for free in ("gepa.rollouts=7", "optimizer=gepa", "update.epochs=9"):  # training alone
         assert batch(work, server, "--budget", "1calls", "--set", free).code == 3
     changed = batch(work, server, "--set", "roles.executor.temperature=0.5")
     changed.error(2, "roles.executor.temperature is different", "--restart")

@@ -5,7 +5,7 @@ import importlib.metadata
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -53,7 +53,7 @@ class EchoEngine:
         self.now -= 1
         return engine.Generation(job.messages[-1].content, "stop", 7, 3, 2)
 
-    async def stream(self, job: engine.Job) -> AsyncIterator[str | engine.Generation]:
+    async def stream(self, job: engine.Job) -> AsyncGenerator[str | engine.Generation]:
         yield await self.generate(job)
 
     async def close(self) -> None:

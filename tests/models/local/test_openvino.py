@@ -41,12 +41,11 @@ def ask(text: str = "hi", **fields: Any) -> Job:
 
 async def test_a_reply_with_its_counts_and_its_reason() -> None:
     async with running(Pipeline()) as engine:
-        whole = await engine.generate(ask(logprobs=0))
+        whole = await engine.generate(ask())
         cut = await engine.generate(ask(max_tokens=3))
     assert (whole.text, whole.finish, whole.prompt_tokens) == ("hello", "stop", 5)
     assert (whole.completion_tokens, whole.cached_tokens) == (6, None)  # the end is a token too
-    assert [each.token for each in whole.logprobs or ()] == list("hello")
-    assert (cut.text, cut.finish, cut.completion_tokens, cut.logprobs) == ("hel", "length", 3, None)
+    assert (cut.text, cut.finish, cut.completion_tokens) == ("hel", "length", 3)
 
 
 async def test_what_the_job_asks_for_reaches_the_pipeline() -> None:
@@ -139,7 +138,6 @@ async def test_a_mark_in_a_message_is_text_and_no_mark() -> None:
 
 @pytest.mark.parametrize(("fields", "message"), [
     ({"text": "x" * 100}, "the prompt has 103 tokens, and tiny reads 64"),
-    ({"logprobs": 3}, "no alternatives"),
     ({"top_p": 1.5}, "top_p must be at most 1"),
     ({"schema": {"type": "string", "pattern": "x"}}, "'pattern'"),
 ])  # fmt: skip

@@ -72,14 +72,14 @@ async def test_each_row_has_its_own_cap_and_its_own_stop(client: openai.AsyncOpe
 
 
 async def test_a_stream_is_the_whole_in_pieces(client: openai.AsyncOpenAI) -> None:
-    whole = await ask(client, "Who keeps the lamp?", n=2)
-    texts, pieces = ["", ""], 0
-    async for chunk in await ask(client, "Who keeps the lamp?", n=2, stream=True):
-        for choice in chunk.choices:
-            texts[choice.index] += choice.delta.content or ""
-            pieces += bool(choice.delta.content)
-    assert texts == [choice.message.content for choice in whole.choices]
-    assert pieces > 2
+    whole = await ask(client, "Who keeps the lamp?")
+    pieces = [
+        choice.delta.content
+        async for chunk in await ask(client, "Who keeps the lamp?", stream=True)
+        for choice in chunk.choices
+        if choice.delta.content
+    ]
+    assert "".join(pieces) == whole.choices[0].message.content and len(pieces) > 2
 
 
 async def test_a_random_model_keeps_to_a_schema(client: openai.AsyncOpenAI) -> None:
@@ -109,16 +109,6 @@ async def test_what_cannot_be_enforced_is_refused(client: openai.AsyncOpenAI) ->
         await ask(client, "Which?", response_format=form)
     with pytest.raises(openai.BadRequestError, match="tokens, and the model reads 16384"):
         await ask(client, "word " * 20_000)
-
-
-async def test_logprobs_are_those_of_the_tokens_said(client: openai.AsyncOpenAI) -> None:
-    reply = await ask(client, "Bread?", temperature=0, logprobs=True, top_logprobs=3)
-    told = reply.choices[0].logprobs.content
-    assert len(told) in (reply.usage.completion_tokens - 1, reply.usage.completion_tokens)
-    for each in told:
-        best = [top.logprob for top in each.top_logprobs]
-        assert len(best) == 3 and best == sorted(best, reverse=True)
-        assert each.logprob == pytest.approx(best[0])  # greedy takes the likeliest
 
 
 async def test_likeness_is_seen_in_embeddings(client: openai.AsyncOpenAI) -> None:

@@ -1,7 +1,6 @@
 """Models behind litellm, which a stand-in plays without a network, and behind `pco lm serve`."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -134,15 +133,6 @@ async def test_a_reply_that_a_provider_broke_off_is_a_passing_fault(library, nat
 @pytest.mark.parametrize("native", ["end_turn", "stop_sequence", "STOP", "COMPLETE", "eos"])
 async def test_a_whole_reply_ends_by_the_words_of_many_providers(library, native: str):
     assert (await model()(ask(f"ends: {native}"))).text == "hello"
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
-    holding = [p for p in sys.path if any(Path(p or os.curdir).glob("litellm-*.dist-info"))]
-    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in holding])
-    monkeypatch.delitem(sys.modules, "litellm", raising=False)
-    with pytest.raises(errors.MissingExtra) as caught:
-        model()
-    assert caught.value.hint == "pip install 'promptcodebook[litellm]'"
 
 
 @pytest.mark.parametrize("version", ["1.82.7", "1.82.8"])

@@ -3,38 +3,31 @@
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from promptcodebook.assemble import Assembled
-from promptcodebook.base.randomness import Draws
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, MissingExtra
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.critic import History
 from promptcodebook.paper.experiments import page as pages
-from promptcodebook.paper.experiments import reproduce, studies
+from promptcodebook.paper.experiments import reproduce
 from promptcodebook.paper.experiments.experiment import (
     Experiment,
     ExperimentRequest,
     Results,
     about,
     base,
-    judged_by_words,
 )
 from promptcodebook.paper.experiments.lab import Cell, Lab, open_lab
 from promptcodebook.paper.experiments.main import cells_of, methods
 from promptcodebook.paper.experiments.page import Page
 from promptcodebook.paper.experiments.variants import _spearman  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Channel, Gradients
 
 TABLES = [n for n in reproduce.experiment_names() if n not in ("small-real-model", "what-learns")]
 
@@ -73,7 +66,7 @@ def test_every_method_of_table_1_trains_with_the_same_and_is_judged(
 ) -> None:
     measured, page = page_of["main"]
     made = {name.split("/")[1]: result for name, result in measured.results.items()}
-    for name, method in methods("simulated").items():
+    for name, method in methods().items():
         assert method.row in made[f"{name}-calls"]["rows"], name
     assert not any("ended before" in str(block) for block in page.blocks)
     # What ends by its budget ends at that of training, whatever judging then takes.
@@ -96,20 +89,8 @@ def test_pages_show_the_papers_numbers_apart_and_share_the_runs_that_they_have_i
     assert [table.rows[0][k] for k in theirs] == ["34.18", "36.73", "3.76", "+3.23"]
     ours = [cell for row in table.rows for k, cell in enumerate(row) if k not in theirs]
     assert not [cell for cell in ours if re.search(r"3[0-9]\.\d\d", cell)]
-    full = (("ablation", "pco/0"), ("sweep-k", "K-8/0"), ("theory", "pco/0"))
+    full = (("ablation", "pco/0"), ("sweep-k", "K-8/0"))
     assert len({page_of[name][0].results[cell]["run"] for name, cell in full}) == 1
-    [table] = [table for table in page_of["theory"][1].tables if table.name == "additivity"]
-    assert [row[0] for row in table.rows] == ["g_θ, g_φ, g_C and g_ψ"], "the critic's blame counts"
-    assert int(table.rows[0][1]) > 0
-
-
-def test_a_few_traces_are_no_figure_of_theorem_5() -> None:
-    """One trace whose δ is 0 was printed as "largest size 0.000"."""
-    deltas = [{"delta": 0.0, "critic": False}] * 19
-    few, enough = (studies.residual_rows(found) for found in (deltas, [*deltas, deltas[0]]))
-    name = "g_θ, g_φ and g_C (no severity of g_ψ)"
-    assert few == [[name, "19", "too few", "too few", "too few"]]
-    assert enough == [[name, "20", "+0.000", "0.000", "0.000"]]
 
 
 def test_rank_correlation_looks_at_ranks_alone_and_at_nothing_that_is_constant() -> None:
@@ -228,68 +209,11 @@ def test_a_small_model_is_asked_neither_to_judge_nor_to_write_without_end() -> N
     here = load_config(base(order, "smollm2", "pupa"), where="a test")
     assert here.reward == "stand-in"
     assert here.roles["untrusted"] == here.roles["executor"]
-    assert "stand-in" in str(judged_by_words(("houserules", "pupa"), "smollm2"))
     served = base(order, "http://localhost:8000/v1#m", "pupa")
     assert "reward" not in served and "roles" not in served
-    assert not judged_by_words(("pupa",), "http://localhost:8000/v1#m")
     order = ExperimentRequest(order.experiment, "default", 1, "houserules")
     houserules = base(order, "smollm2", "ifbench")
     assert houserules["roles"]["executor"] == {"temperature": 0.0, "max_tokens": 64}
-    assert not judged_by_words(("houserules",), "smollm2")
-
-
-# The attribution experiment: it finds who knows, and is not fooled by who always says the same.
-
-
-ORDER = ExperimentRequest(reproduce.experiment_named("attribution"), "quick", 1)
-SPEC = "simulated"
-Found = list[tuple[studies.PlantedFault, Channel | None]]
-
-
-def _found(tmp_path: Path, judge: object) -> Found:
-    async def work(assembled: Assembled) -> Found:
-        return await studies.measure_blame(assembled, 4, judge)  # type: ignore[arg-type]
-
-    with closing(open_lab(tmp_path, SPEC)) as lab:
-        return lab.work(base(ORDER, SPEC, "hotpotqa"), work)
-
-
-async def _who_knows(history: History, draws: Draws) -> Gradients:
-    """Sees what a reader of the trace can see: a harmful text, a prompt without its instincts."""
-    chosen = [history.codebook[k].text for k in history.route.indices]
-    if studies.HARMFUL in chosen:
-        return Gradients(severity={"codebook": 1.0})
-    if not all(text in history.rollout.prompt for text in chosen):
-        return Gradients(severity={"generator": 1.0})
-    return Gradients(severity={"encoder": 1.0})
-
-
-async def _one_answer(history: History, draws: Draws) -> Gradients:
-    return Gradients(encoder="The route was wrong.")
-
-
-def test_who_knows_has_1_and_who_always_says_the_same_is_at_chance(tmp_path: Path) -> None:
-    known = _found(tmp_path / "known", _who_knows)
-    made = Counter(fault for fault, _ in known)
-    assert made.keys() == studies.LOCI.keys() and max(made.values()) == 4
-    assert set(studies.scores(known).values()) == {(1.0, 1.0, 1.0)}
-    same = studies.scores(_found(tmp_path / "same", _one_answer))
-    assert same["routing"][:2] == pytest.approx((made["routing"] / made.total(), 1.0))
-    assert same["composition"] == same["instinct"] == (0.0, 0.0, 0.0)
-    assert same["macro"][1] == pytest.approx(1 / 3)
-
-
-def test_the_cell_asks_the_real_critic_and_attribution(tmp_path: Path) -> None:
-    # One that errs often: it lays some at nobody, some at somebody.
-    with closing(open_lab(tmp_path, "simulated?attribution_error=0.6")) as lab:
-        measured = reproduce.measure(ORDER, lab, lambda _: None)
-        page = ORDER.experiment.page(measured)
-    assert not measured.missing
-    made = Counter(fault for fault, _ in measured.results["attribution"]["blamed"])
-    confusion, table = page.tables
-    assert [row[1] for row in confusion.rows] == [str(made[fault]) for fault in studies.LOCI]
-    assert {channel for _, channel in measured.results["attribution"]["blamed"]} > {""}
-    assert table.rows[-1][0] == "macro" and table.rows[-1][-3:] == ["0.84", "0.83", "0.84"]
 
 
 # One page, written as Markdown and JSON, with its figures drawn.
@@ -388,29 +312,16 @@ SIX = ("HotpotQA", "IFBench", "HoVER", "PUPA", "AIME-25", "LB-Math")
 MODELS = ("Qwen3-8B", "LLaMA-3.1-8B")
 
 
-def entries() -> list[dict[str, Any]]:
-    file = resources.files("promptcodebook.paper.experiments").joinpath("published.json")
-    return json.loads(file.read_text("utf-8"))
-
-
-def read(printed: str) -> float:
-    """The number that the printed digits say: 9.05M, ~126s, 93.8%, 30/32, 14.1×, +3.73."""
-    digits = printed.split("/")[0].strip("~+s%×M")
-    return float(digits) * (1e6 if printed.endswith("M") else 1)
-
-
-def test_the_file_of_the_papers_numbers_is_whole() -> None:
-    """Every entry has its fields, and its value is what its printed digits say."""
-    names = {field.name for field in fields(pages.Published)}
-    for entry in entries():
-        assert names - {"error", "note"} <= set(entry) <= names, entry
-        texts = ("table", "row", "column", "metric", "printed", "unit")
-        assert all(isinstance(entry[name], str) and entry[name] for name in texts), entry
-        assert isinstance(entry["value"], int | float), entry
-        assert all(isinstance(entry[name], str | None) for name in ("executor", "benchmark")), entry
-        assert entry["value"] == pytest.approx(read(entry["printed"]), abs=1e-9), entry
-    cells = [tuple(e[k] for k in ("table", "row", "column", "executor")) for e in entries()]
-    assert len(set(cells)) == len(cells)
+def test_the_numbers_of_the_paper_are_as_printed() -> None:
+    """9.05M, ~126s, 93.8%, 30/32, 14.1×, +3.73: the value is what the digits say."""
+    text = resources.files("promptcodebook.paper.experiments").joinpath("published.json")
+    entries = [pages.Published(**entry) for entry in json.loads(text.read_text("utf-8"))]
+    for entry in entries:
+        digits = entry.printed.split("/")[0].strip("~+s%×M")
+        value = float(digits) * (1e6 if entry.printed.endswith("M") else 1)
+        assert entry.value == pytest.approx(value, abs=1e-9), entry
+    cells = {(e.table, e.row, e.column, e.executor) for e in entries}
+    assert len(cells) == len(entries)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -16,7 +16,6 @@ from promptcodebook.paper.experiments import reproduce as reproducing
 from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, open_lab
 from promptcodebook.paper.experiments.page import Page
 from tests.build.cases import table
-from tests.build.server import Server, says
 
 SPEC = "http://127.0.0.1:9/v1#scripted"
 [SETTINGS] = table(__file__, "settings")
@@ -150,20 +149,3 @@ def test_a_stop_in_one_ends_all_and_keeps_what_was_finished(lab: Lab) -> None:
     assert isinstance(measured.stop, Interrupted)
     assert list(measured.results) == ["quick"]
     assert set(measured.missing) == {"asleep", "stops", "later"}
-
-
-@pytest.mark.slow
-async def test_the_limit_of_a_labs_model_is_that_of_all_its_cells(tmp_path: Path) -> None:
-    server = Server()
-    server.default = says("ok", delay=0.02)
-    await server.start()
-    settings = {**SETTINGS, "lm": server.spec}
-    cells = [shared.trained(f"s/{seed}", {**settings, "seed": seed}) for seed in range(4)]
-    lab = open_lab(tmp_path / "three", server.spec, concurrency=3)
-    try:
-        measured = await asyncio.to_thread(made, cells, lab, 4)
-        await asyncio.to_thread(lab.close)
-    finally:
-        await server.stop()
-    assert not measured.missing and not any(r["stopped"] for r in measured.results.values())
-    assert server.peak == 3

@@ -1,12 +1,11 @@
 """GEPA as an optimizer of ours: the package itself, on our program, models, budget and store."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from promptcodebook.calls import Request
-from promptcodebook.errors import MissingExtra, RunChanged
+from promptcodebook.errors import RunChanged
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.store.events import Validated
 from promptcodebook.store.run import RunStore
@@ -111,17 +110,6 @@ def test_each_stage_is_a_component_of_its_own(tmp_path: Path) -> None:
     assert prompt is not None and prompt.startswith("plan: ") and "\n\nsay: " in prompt
     systems = {r.messages[0].content for r in lm.history if r.role == "executor"}
     assert systems >= {"Be brief."} and not any("plan: " in s for s in systems)
-
-
-def test_a_missing_package_is_named_before_anything_is_paid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "gepa", None)
-    lm = model()
-    with pytest.raises(MissingExtra, match="GEPA needs an optional dependency") as caught:
-        learn(tmp_path, "gepa", lm)
-    assert caught.value.hint == "pip install 'promptcodebook[baselines]'"
-    assert lm.history == [] and not [*(tmp_path / "runs").iterdir()]
 
 
 def test_a_perfect_prompt_does_not_keep_it_busy_forever(tmp_path: Path) -> None:

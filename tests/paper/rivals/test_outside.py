@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 import promptcodebook as pco
 from promptcodebook.assemble import Sources
@@ -33,10 +32,8 @@ from promptcodebook.progress import Note, Phase, ProgressEvent
 from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.store.run import RunStore
-from tests.build.cli import served
 from tests.build.optimize import data, reward, train
-from tests.build.server import Server
-from tests.build.teachable import QUICK, answer, install_package, learn, model, total
+from tests.build.teachable import QUICK, install_package, learn, model, total
 
 HERE = Path(__file__).parent
 Work = Callable[[Outside], Mapping[str, str]]
@@ -421,36 +418,3 @@ def test_it_brings_settings_that_are_keys_like_ours(tmp_path: Path) -> None:
     with pytest.raises(pco.PcoError, match="there is nothing to resume") as refused:
         train(tmp_path, resume=run.id, config={"optimizer": "asks", "asking": asked})
     assert "'asking': {'tries': MORE}" in refused.value.hint
-
-
-# A server that counts, while GEPA and MIPROv2 learn: what our meter says is what it answered.
-
-
-@pytest.mark.parametrize("optimizer", ["gepa", "mipro"])
-def test_the_server_counts_what_our_meter_does(tmp_path: Path, optimizer: str) -> None:
-    paid: list[int] = []
-
-    async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        messages = tuple(Message(m["role"], m["content"]) for m in body["messages"])
-        role = "updater" if body["max_tokens"] == 1024 else "executor"
-        text = answer(Request(role, messages, sample=body.get("seed", 0)))
-        usage = {"prompt_tokens": sum(len(m.content) for m in messages), "completion_tokens": 5}
-        paid.append(sum(usage.values()))
-        choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-        return web.json_response({"choices": [choice], "usage": usage})
-
-    server = Server()
-    server.default = step
-    with served(server):
-        run = learn(
-            tmp_path,
-            optimizer,
-            server.spec,
-            roles={"updater": {"max_tokens": 50}, "executor": {"max_tokens": 20}},
-            config={"cache": False, "gepa": {"rollouts": 60}},
-        )
-    assert run.ended == "finished" and run.rows[optimizer].score.mean > 0.5
-    assert run.spent.calls == server.calls == len(paid) > 60
-    assert run.spent.tokens == sum(paid)
-    assert {b["temperature"] for b in server.bodies if b["max_tokens"] == 1024} == {1.0}
-    assert not {body["model"] for body in server.bodies} - {"m"}

@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.assemble import Sources, assemble
-from promptcodebook.calls import ROLES, Message, Request, Sampling
+from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
@@ -250,13 +249,6 @@ def test_a_second_try_is_read_as_the_request_it_repeats() -> None:
     understood = understand(retried, world)
     assert (understood.kind, understood.input) == ("route", examples[3].input)
     assert understood.request.digest != RecognisedRequest(messages).digest
-
-
-def test_the_role_of_a_request_is_never_seen() -> None:
-    messages = (Message("system", "Be brief."), Message("user", examples[0].input))
-    seen = {from_request(Request(role, messages)) for role in ROLES}
-    assert len(seen) == 1
-    assert understand(seen.pop(), world).kind == "execute"
 
 
 # The learning roles, each through its request and its reply as any caller sees them.
@@ -508,18 +500,6 @@ def test_what_it_cannot_read_is_refused_with_a_hint(params: dict[str, str], mess
     assert caught.value.hint
 
 
-def test_latencies_follow_their_distribution_and_their_own_seed() -> None:
-    keys = [str(k).encode() for k in range(2000)]
-    uniform = [Latency("uniform", 0.1, 0.3).seconds(k) for k in keys]
-    assert 0.1 <= min(uniform) < 0.11
-    assert 0.29 < max(uniform) <= 0.3
-    skewed = sorted(Latency("lognormal", 0.1, 0.5).seconds(k) for k in keys)
-    assert skewed[1000] == pytest.approx(0.1, rel=0.1)
-    assert skewed[1682] == pytest.approx(0.1 * 2.718281828**0.5, rel=0.1)
-    shuffled = [Latency("uniform", 0.1, 0.3, seed=1).seconds(k) for k in keys]
-    assert sorted(range(50), key=uniform.__getitem__) != sorted(range(50), key=shuffled.__getitem__)
-
-
 def test_every_parameter_can_be_set_and_is_listed_with_what_it_means() -> None:
     """The page renders the settings, and leaves out a field without a line of its own."""
     page = Path(__file__).parents[3].joinpath("docs", "simulated.md").read_text("utf-8")
@@ -545,15 +525,6 @@ ROUTING = (
 def routing(example: Example, sample: int = 0) -> Request:
     messages = (Message("system", ROUTING), Message("user", example.input))
     return Request("encoder", messages, sample=sample, sampling=Sampling(temperature=0.5))
-
-
-def test_at_most_one_fault_strikes_and_each_at_its_share() -> None:
-    plan = FaultPlan(1, ALL.faults)
-    struck = Counter(plan.strike(str(k).encode(), is_json=True, is_route=True) for k in range(5000))
-    for fault in ("429", "500", "drop", "json", "truncate", "routes"):
-        assert 0.085 < struck[fault] / 5000 < 0.115, fault
-    plain = {plan.strike(f"p{k}".encode(), is_json=False, is_route=False) for k in range(500)}
-    assert plain == {None, "429", "500", "drop", "truncate"}
 
 
 def test_a_fault_depends_on_how_often_the_request_came_and_on_no_other_request() -> None:

@@ -6,32 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.data import Dataset, examine
+from promptcodebook.data import examine
 from promptcodebook.errors import TaskError
 from promptcodebook.paper.tasks.constraints.checks import KINDS, PARAMETERS, check
-from promptcodebook.paper.tasks.constraints.task import SIZES, compose, reward
+from promptcodebook.paper.tasks.constraints.task import compose, reward
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example
-
-
-@pytest.fixture(scope="module")
-def dataset() -> Dataset:
-    return load_task("constraints").dataset
 
 
 def test_the_shipped_data_is_what_the_composer_writes() -> None:
     shipped = resources.files("promptcodebook.paper.tasks.constraints").joinpath("data.jsonl")
     rows = [json.loads(line) for line in shipped.read_text("utf-8").splitlines()]
     assert rows == list(compose())
-
-
-def test_sizes_ids_and_splits(dataset: Dataset) -> None:
-    assert {split: len(part) for split, part in dataset.items()} == SIZES
-    everything = [example for _, part in dataset.items() for example in part]
-    assert len({e.id for e in everything}) == len(dataset) == 160
-    found = examine(dataset)
+    found = examine(load_task("constraints").dataset)
     assert not found.overlaps and not found.duplicates and not found.near
-    assert all(e.target is None for e in everything)
 
 
 def example_with(*constraints: dict[str, object]) -> Example:

@@ -1,7 +1,6 @@
 """The shipped messages are sound, and the reward is the share of house rules kept."""
 
 import re
-from collections import Counter
 
 import pytest
 
@@ -30,8 +29,6 @@ from promptcodebook.types import Example, Output, Prompt
 from tests.build.paper_tasks import KEPT, PLAIN, REPLIES, cases
 
 SIZES = {"train": 308, "val": 108, "test": 232}
-PER_TOPIC = {"train": 20, "val": 7, "test": 15}
-PER_REST = {"train": 14, "val": 5, "test": 11}
 
 
 @pytest.fixture(scope="module")
@@ -43,23 +40,11 @@ def everything(dataset: Dataset) -> list[Example]:
     return [example for _, part in dataset.items() for example in part]
 
 
-def stratum(example: Example) -> str:
-    return example.id.rpartition("-")[0]
-
-
 def test_sizes_splits_and_topics(dataset: Dataset) -> None:
     assert {split: len(part) for split, part in dataset.items()} == SIZES
     assert len({e.id for e in everything(dataset)}) == len(dataset) == 648
-    for split, part in dataset.items():
-        per = Counter(stratum(e) for e in part)
-        rest = {"two": PER_REST[split], "none": PER_REST[split]}
-        assert per == dict.fromkeys(RULES, PER_TOPIC[split]) | rest
-    for example in everything(dataset):
-        topics, kind = topics_of(example), stratum(example)
-        assert len(set(topics)) == len(topics) == {"two": 2, "none": 0}.get(kind, 1)
-        assert kind in ("two", "none", *topics)
-    pairs = {frozenset(topics_of(e)) for e in everything(dataset) if stratum(e) == "two"}
-    assert len(pairs) >= 20 and set().union(*pairs) == set(RULES)
+    for _, part in dataset.items():
+        assert {topic for e in part for topic in topics_of(e)} == set(RULES)
 
 
 def test_no_two_messages_share_half_of_their_words(dataset: Dataset) -> None:

@@ -11,7 +11,7 @@ from promptcodebook.errors import DataError, RewardError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.paper.tasks.hover import score
-from promptcodebook.paper.tasks.hover.task import OFFICIAL, HoverProgram, load_hover
+from promptcodebook.paper.tasks.hover.task import HoverProgram, load_hover
 from promptcodebook.paper.tasks.public_sources import source_of
 from promptcodebook.paper.tasks.retrieval import SearchFunction, retrieved_titles
 from promptcodebook.types import Example, Output, Prompt
@@ -70,17 +70,13 @@ def found(label: str, *hops: tuple[str, ...]) -> Output:
 ALL = (("Mill", "Barn"), ("River",), ("Hill",))
 
 
-@pytest.mark.parametrize(("output", "both", "pages"), [
-    (found("SUPPORTED", *ALL), 1.0, 1.0),
-    (found("NOT_SUPPORTED", *ALL), 0.0, 1.0),
-    (found("undecided", *ALL), 0.0, 1.0),
-    (found("SUPPORTED", *ALL[:2]), 0.0, 0.0),
-    (Output("SUPPORTED"), 0.0, 0.0),
-    (Output(""), 0.0, 0.0),
+@pytest.mark.parametrize(("output", "both"), [
+    (found("SUPPORTED", *ALL), 1.0),
+    *((found(label, *ALL), 0.0) for label in ("NOT_SUPPORTED", "undecided")),
+    *((one, 0.0) for one in (found("SUPPORTED", *ALL[:2]), Output("SUPPORTED"), Output(""))),
 ])  # fmt: skip
-def test_pages_and_label_beside_pages_alone(output: Output, both: float, pages: float) -> None:
+def test_all_pages_and_the_label_are_wanted(output: Output, both: float) -> None:
     assert score.reward(CLAIM, output).value == both
-    assert score.retrieval_reward(CLAIM, output).value == pages
     # An unreadable gold label matches nothing.
     unread = replace(CLAIM, target="?")
     assert score.reward(unread, replace(output, text="?")).value == 0.0
@@ -151,27 +147,6 @@ def test_claims_without_text_join_once_the_corpus_holds_their_pages(folder: Path
     write(folder / "claims_without_text.jsonl", [claim("s", split="later")])
     with pytest.raises(DataError, match=r"claims_without_text\.jsonl:1: unknown split 'later'"):
         load_hover(folder)
-
-
-def official(count: int) -> Rows:
-    facts = [["Mill", 0], ["Barn", 0], ["Pond", 1]]
-    rows = [claim(f"o{n}", supporting_facts=facts if n % 2 else facts[:2]) for n in range(count)]
-    return [{k: v for k, v in row.items() if k != "gold_titles"} for row in rows]
-
-
-def test_the_official_file_is_split_as_the_paper_does(tmp_path: Path) -> None:
-    write(tmp_path / "corpus.jsonl", [{"title": "Mill", "sentences": ["It grinds."]}])
-    (tmp_path / OFFICIAL).write_text(json.dumps(official(40)))
-    task = load_hover(tmp_path)
-    assert [len(part) for _, part in task.dataset.items()] == [4, 8, 8]
-    assert all(len(score.gold_titles(e)) == 3 for _, part in task.dataset.items() for e in part)
-    assert "split as the paper does" in task.description
-    (tmp_path / OFFICIAL).write_text(json.dumps(official(2)))
-    with pytest.raises(DataError, match="no claims for val"):
-        load_hover(tmp_path)
-    (tmp_path / OFFICIAL).write_text('[{"uid": "a", "claim": "b"}]')
-    with pytest.raises(DataError, match=r"record 1: the field 'label': Field required"):
-        load_hover(tmp_path)
 
 
 # The program: three hops, five modules, and what reaches the reward.

@@ -18,10 +18,10 @@ from aiohttp import web
 from promptcodebook.assemble import Plan, Sources, plan_run, simulated_model
 from promptcodebook.base.incidents import Counts, no_tally
 from promptcodebook.base.randomness import Draws
-from promptcodebook.calls import Chat, Message, Reply, Request, Schema, Usage, request_key
+from promptcodebook.calls import Chat, Message, Reply, Request, Usage, request_key
 from promptcodebook.config import load_config
 from promptcodebook.doctor.checkup import checkup
-from promptcodebook.errors import ConfigError, ParseError
+from promptcodebook.errors import ParseError
 from promptcodebook.lm.cache import Cache, Journaled, unpack_reply
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
@@ -230,30 +230,6 @@ async def test_without_a_request_of_its_own_nothing_goes_outside(reply: str) -> 
     for request in sent(lm, "untrusted"):
         assert "Mirelle" not in request.messages[0].content
     assert (made.text, task.request_of(made), len(lm.history)) == ("", "", 1)
-
-
-@pytest.mark.parametrize(("messages", "system", "schema"), [
-    ("another text", "", None),
-    ("the request, and more", "", None),
-    ("the request", PROMPT.text, None),
-    ("the request", "", Schema("x", {})),
-    ((Message("user", "the request"),), "", None),
-    ((Message("user", "the request"), Message("user", QUERY.input)), "", None),
-])  # fmt: skip
-async def test_the_wall_lets_only_the_released_request_pass(
-    messages: str | tuple[Message, ...], system: str, schema: Schema | None
-) -> None:
-    lm = ScriptedLM().reply_with(lambda request: "fine")
-    wall = task.Wall(BoundChat(lm, lambda purpose: 7))
-    with pytest.raises(ConfigError, match="beside the rewritten request"):
-        await wall("the request", role="untrusted")
-    wall.released = "the request"
-    with pytest.raises(ConfigError, match="beside the rewritten request"):
-        await wall(messages, system=system, role="untrusted", schema=schema)
-    assert lm.history == []
-    await wall("the request", role="untrusted")
-    await wall(QUERY.input, system=PROMPT.text)
-    assert [request.role for request in lm.history] == ["untrusted", "executor"]
 
 
 # What a private run leaves behind.

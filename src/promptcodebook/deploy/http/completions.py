@@ -86,19 +86,15 @@ def describe(tools: Any, of_tools: Mapping[str, str]) -> Any:
 @dataclass(frozen=True, slots=True)
 class ChatCall:
     """What a caller asks for. The wire names a model ('' = none named) and no role, so
-    `request.role` is 'executor'. `stream_usage` = a last chunk with the usage; `choices` is the
-    body's n; `json_mode` = some JSON object is wanted, without a schema; `seeded` = the body names
-    a seed (`request.sample`); `logprobs` = how many alternatives are wanted beside each token's
-    log-probability."""
+    `request.role` is 'executor'. `stream_usage` = a last chunk with the usage; `json_mode` = some
+    JSON object is wanted, without a schema; `seeded` = the body names a seed (`request.sample`)."""
 
     request: Request
     stream: bool = False
     stream_usage: bool = False
-    choices: int = 1
     stop: tuple[str, ...] = ()
     json_mode: bool = False
     seeded: bool = False
-    logprobs: int | None = None
 
 
 # Pydantic's own text refuses half of a surrogate pair, which models and their callers do send.
@@ -128,10 +124,6 @@ class ChatRequest(BaseModel):
     stream: _Flag = None
     stream_options: _Object = None
     response_format: _Object = None
-    logprobs: _Flag = None
-    top_logprobs: int | None = Field(
-        None, strict=True, ge=0, le=20, description="a whole number of at most 20"
-    )
 
 
 def call_of(tree: Mapping[str, Any]) -> ChatCall:
@@ -141,8 +133,8 @@ def call_of(tree: Mapping[str, Any]) -> ChatCall:
 
 def to_call(body: ChatRequest) -> ChatCall:
     """Raises Refusal with the field at fault."""
-    if body.top_logprobs and not body.logprobs:
-        raise Refusal("top_logprobs needs logprobs to be true", param="top_logprobs")
+    if body.n not in (None, 1):
+        raise Refusal("a call gets one choice here: n must be 1", param="n")
     usage = (body.stream_options or {}).get("include_usage")
     if not isinstance(usage, bool | None):
         raise Refusal("include_usage must be true or false", param="include_usage")
@@ -159,11 +151,9 @@ def to_call(body: ChatRequest) -> ChatCall:
         ),
         stream=bool(body.stream),
         stream_usage=bool(usage),
-        choices=body.n or 1,
         stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         json_mode=json_mode,
         seeded=body.seed is not None,
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
 
 
@@ -250,34 +240,30 @@ class Completion:
     model: str
     created: int = 0
 
-    def body(self, *choices: Reply, logprobs: Sequence[object] = ()) -> dict[str, Any]:
+    def body(self, *choices: Reply) -> dict[str, Any]:
         """Of whole replies. One that calls tools has no content, unless the model wrote some."""
         written = list[dict[str, Any]]()
         for index, reply in enumerate(choices):
             message: dict[str, Any] = {"role": "assistant", "content": reply.text}
-            finish, logs = reply.finish, logprobs[index] if logprobs else None
+            finish = reply.finish
             if calls := list(reply.tool_calls):
                 finish, message = "tool_calls", {**message, "tool_calls": calls}
                 message["content"] = reply.text or None
-            choice = {"index": index, "message": message, "finish_reason": finish, "logprobs": logs}
+            choice = {"index": index, "message": message, "finish_reason": finish, "logprobs": None}
             written.append(choice)
         return {**self._head("chat.completion"), "choices": written, "usage": _usage(choices)}
 
     def chunk(
-        self,
-        delta: Mapping[str, str] | None = None,
-        index: int = 0,
-        finish: str | None = None,
-        logprobs: object | None = None,
+        self, delta: Mapping[str, str] | None = None, finish: str | None = None
     ) -> dict[str, Any]:
-        """A piece of a choice. None is the first one, which has the role; the last one says why
-        the text ends, and has the logprobs of all of it."""
+        """A piece of a reply. None is the first one, which has the role; the last one says why the
+        text ends."""
         delta = {"role": "assistant", "content": ""} if delta is None else delta
-        choice = {"index": index, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
-    def usage_chunk(self, *choices: Reply) -> dict[str, Any]:
-        return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(choices)}
+    def usage_chunk(self, reply: Reply) -> dict[str, Any]:
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage([reply])}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}

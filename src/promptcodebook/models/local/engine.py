@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -23,8 +23,7 @@ from promptcodebook.lm.spec import INSTALL_SMOLLM2, SMOLLM2, SMOLLM2_PACKAGE, SM
 @dataclass(frozen=True, slots=True)
 class Job:
     """One completion to make. Temperature 0 = greedy. `max_tokens` None = up to the context's end.
-    `stop` strings end the text and are not part of it. `schema` = the body of a JSON schema.
-    `logprobs` None = none; else with how many alternatives."""
+    `stop` strings end the text and are not part of it. `schema` = the body of a JSON schema."""
 
     messages: tuple[Message, ...]
     temperature: float = 1.0
@@ -35,16 +34,6 @@ class Job:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     schema: Mapping[str, object] | None = None
-    logprobs: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """One token of the text, its natural log-probability, and the likeliest at its place."""
-
-    token: str
-    logprob: float
-    top: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +45,6 @@ class Generation:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None = None
-    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +72,7 @@ class Engine(Protocol):
 
     async def generate(self, job: Job) -> Generation: ...
 
-    def stream(self, job: Job) -> AsyncIterator[str | Generation]:
+    def stream(self, job: Job) -> AsyncGenerator[str | Generation]:
         """Pieces of the text as they come, and last the Generation with the whole of it."""
         ...
 

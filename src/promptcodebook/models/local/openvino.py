@@ -19,7 +19,7 @@ import shutil
 import struct
 import tempfile
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +53,6 @@ class PipelineJob:
     prompt: Any
     prompt_tokens: int
     settings: Any
-    job: engines.Job
     caller: engines.Caller
     streams: bool
     grammar: Grammar | None = None
@@ -61,7 +60,6 @@ class PipelineJob:
     handle: Any = None
     left: bool = False
     tokens: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
     shown: str = ""
 
 
@@ -224,7 +222,6 @@ class Stepper:
         while place.cached and place.handle.can_read():
             for output in place.handle.read().values():
                 place.tokens += output.generated_ids
-                place.logprobs += output.generated_log_probs
                 reason = output.finish_reason.name
         status = place.handle.get_status().name
         if status == "IGNORED":
@@ -249,16 +246,9 @@ class Stepper:
                 place.shown = whole
         if status != "RUNNING":
             self._finish(place)
-            logprobs = None
-            if place.job.logprobs is not None:
-                pairs = zip(place.tokens, place.logprobs, strict=False)
-                told = ((self._decode([t]), value) for t, value in pairs if t != self.end)
-                logprobs = tuple(engines.TokenLogprob(*each) for each in told)
             text, count = self._decode(place.tokens), len(place.tokens)
             finish: Literal["stop", "length"] = "length" if reason == "LENGTH" else "stop"
-            place.caller.tell(
-                engines.Generation(text, finish, place.prompt_tokens, count, None, logprobs)
-            )
+            place.caller.tell(engines.Generation(text, finish, place.prompt_tokens, count))
 
     def _decode(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens)) if tokens else ""
@@ -399,7 +389,7 @@ class OpenVinoEngine:
     async def generate(self, job: engines.Job) -> engines.Generation:
         return await engines.last_of(self._pieces(job, streams=False))
 
-    def stream(self, job: engines.Job) -> AsyncIterator[str | engines.Generation]:
+    def stream(self, job: engines.Job) -> AsyncGenerator[str | engines.Generation]:
         return self._pieces(job, streams=True)
 
     async def _pieces(
@@ -434,13 +424,9 @@ class OpenVinoEngine:
         settings = self._settings(job, room, grammar)
         # The cache might hold all but the last token: it is filled first, so that it always does.
         cached = len(tokens) % _BLOCK > 1
-        return PipelineJob(prompt, len(tokens), settings, job, caller, streams, grammar, cached)
+        return PipelineJob(prompt, len(tokens), settings, caller, streams, grammar, cached)
 
     def _settings(self, job: engines.Job, room: int, grammar: Grammar | None) -> Any:
-        if job.logprobs:
-            message = "this engine tells a token's log-probability, and no alternatives to it"
-            hint = "ask for logprobs without top_logprobs"
-            raise RequestRefused(message, hint=hint, model=self.model)
         drawn = job.temperature > 0
         fields: dict[str, object] = {
             "max_new_tokens": room if job.max_tokens is None else min(room, job.max_tokens),
@@ -451,7 +437,6 @@ class OpenVinoEngine:
             "apply_chat_template": False,
             "presence_penalty": job.presence_penalty,
             "frequency_penalty": job.frequency_penalty,
-            "logprobs": int(job.logprobs is not None),
         }
         if drawn:
             seed = job.seed % _SEEDS

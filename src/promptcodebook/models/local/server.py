@@ -15,9 +15,9 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import uvicorn
@@ -31,7 +31,6 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
-from promptcodebook.base.randomness import keyed_int
 from promptcodebook.calls import Reply, Usage
 from promptcodebook.deploy.http.admission import (
     HUNG_UP,
@@ -66,8 +65,17 @@ _IGNORED = {
     *("prompt_cache_retention", "parallel_tool_calls", "tool_choice", "function_call"),
     *("reasoning_effort", "verbosity", "prediction"),
 }
-_NOT_OBEYED = {"tools", "functions", "logit_bias", "audio", "modalities", "web_search_options"}
-_PLAIN: tuple[object, ...] = (None, [], {}, ["text"])  # what one of these may hold all the same
+_NOT_OBEYED = {
+    *("tools", "functions", "logit_bias", "audio", "modalities", "web_search_options"),
+    *("logprobs", "top_logprobs"),
+}
+_PLAIN: tuple[object, ...] = (
+    None,
+    False,
+    [],
+    {},
+    ["text"],
+)  # may be said all the same
 
 _log = logging.getLogger(__name__)
 
@@ -89,16 +97,13 @@ class LocalChatRequest(ChatRequest):
     )
     presence_penalty: _Penalty = None
     frequency_penalty: _Penalty = None
-    n: int | None = Field(
-        None, strict=True, ge=1, le=32, description="a whole number of at least 1 and at most 32"
-    )
     stop: _FullText | Annotated[list[_FullText], MaxLen(16)] | None = Field(
         None, description="a text or a list of at most 16 texts, none of them empty"
     )
 
 
-def to_jobs(body: LocalChatRequest, call: ChatCall) -> tuple[Job, ...]:
-    """A job for each choice; the call's own seed draws the first. Raises Refusal."""
+def to_job(body: LocalChatRequest, call: ChatCall) -> Job:
+    """Raises Refusal for a field that no engine can obey."""
     for name, value in call.request.sampling.extra.items():
         if name not in _IGNORED | _NOT_OBEYED:
             raise Refusal(f"unrecognized request argument: {name}", param=name)
@@ -106,72 +111,14 @@ def to_jobs(body: LocalChatRequest, call: ChatCall) -> tuple[Job, ...]:
             raise Refusal(f"{name} is not supported by this server", param=name)
     any_object: Mapping[str, object] | None = {"type": "object"} if call.json_mode else None
     drawing = {"temperature", "top_p", "presence_penalty", "frequency_penalty"}
-    job = Job(
+    return Job(
         messages=call.request.messages,
         max_tokens=call.request.sampling.max_tokens,
         stop=call.stop,
         seed=call.request.sample if call.seeded else secrets.randbits(63),
         schema=any_object if call.request.schema is None else call.request.schema.body,
-        logprobs=call.logprobs,
         **body.model_dump(include=drawing, exclude_none=True),
     )
-    others = (keyed_int(job.seed, choice, "choice") for choice in range(1, call.choices))
-    return (job, *(replace(job, seed=seed) for seed in others))
-
-
-def _to_reply(made: Generation) -> Reply:
-    cached = made.cached_tokens or 0
-    usage = Usage(1, made.prompt_tokens, made.completion_tokens, cached, cost=None)
-    return Reply(made.text, made.finish, usage)
-
-
-def _logprobs_tree(made: Generation) -> Mapping[str, object] | None:
-    """As a choice's `logprobs`; None where none were asked for."""
-    if made.logprobs is None:
-        return None
-
-    def entry(token: str, logprob: float) -> dict[str, object]:
-        # JSON has no infinity; this wire writes it as -9999.
-        written = list(token.encode("utf-8", "replace"))
-        return {"token": token, "logprob": max(logprob, -9999.0), "bytes": written}
-
-    content = [
-        {**entry(at.token, at.logprob), "top_logprobs": [entry(*each) for each in at.top]}
-        for at in made.logprobs
-    ]
-    return {"content": content, "refusal": None}
-
-
-async def _stream_all(
-    engine: Engine, jobs: Sequence[Job]
-) -> AsyncGenerator[tuple[int, str | Generation]]:
-    """The pieces of all jobs as they come, each with its job's number."""
-    pieces: asyncio.Queue[tuple[int, str | Generation | Exception]] = asyncio.Queue()
-
-    async def follow(index: int, job: Job) -> None:
-        try:
-            async for piece in engine.stream(job):
-                pieces.put_nowait((index, piece))
-        except Exception as error:
-            pieces.put_nowait((index, error))
-
-    following = [asyncio.ensure_future(follow(index, job)) for index, job in enumerate(jobs)]
-    left = len(jobs)
-    try:
-        while left:
-            index, piece = await pieces.get()
-            if isinstance(piece, Exception):
-                raise piece
-            left -= isinstance(piece, Generation)
-            yield index, piece
-    finally:
-        await _end(following)
-
-
-async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
 
 
 class EmbeddingsRequest(BaseModel):
@@ -476,20 +423,18 @@ class LocalServer:
         return engine
 
     @contextmanager
-    def _places(self, count: int) -> Generator[None]:
-        """Takes room for `count` completions. Raises Refusal when there is none."""
-        if count > self._terms.queue:
-            raise Refusal(f"n must be at most {self._terms.queue}", param="n")
-        if self._admitted + count > self._terms.queue:
+    def _place(self) -> Generator[None]:
+        """Takes room for a completion. Raises Refusal when there is none."""
+        if self._admitted >= self._terms.queue:
             wait = math.ceil(min(60.0, max(1.0, self._typical_s)))
             text = f"{self._admitted} completions are under way, and more may not wait"
             raise Refusal(text, status=429, kind="rate_limit_exceeded", retry_after=wait)
-        self._admitted += count
+        self._admitted += 1
         begun = time.perf_counter()
         try:
             yield
         finally:
-            self._admitted -= count
+            self._admitted -= 1
             self._typical_s += 0.1 * (time.perf_counter() - begun - self._typical_s)
 
     @contextmanager
@@ -511,51 +456,43 @@ class LocalServer:
         self._loaded()
         call = to_call(body)
         engine = self._loaded(call.request.model)
-        jobs = to_jobs(body, call)
+        job = to_job(body, call)
         number = f"chatcmpl-{self._begun:x}-{next(self._numbers)}"
         completion = Completion(number, engine.model, int(time.time()))
         if call.stream:
-            events = self._events(completion, engine, jobs, call)
+            events = self._events(completion, engine, job, call)
             # Not before the first piece: a job that is refused gets its 400.
             return _Events(_rest(await anext(events), events))
-        with self._places(len(jobs)), self._working():
-            tasks = [asyncio.ensure_future(engine.generate(job)) for job in jobs]
-            try:
-                made = await asyncio.gather(*tasks)
-            finally:
-                await _end(tasks)
-        self._count(made)
-        trees = list(map(_logprobs_tree, made))
-        return _json(completion.body(*map(_to_reply, made), logprobs=trees))
+        with self._place(), self._working():
+            made = await engine.generate(job)
+        return _json(completion.body(self._counted(made)))
 
     async def _events(
-        self, completion: Completion, engine: Engine, jobs: Sequence[Job], call: ChatCall
+        self, completion: Completion, engine: Engine, job: Job, call: ChatCall
     ) -> AsyncGenerator[bytes]:
-        done: dict[int, Generation] = {}
         begun = False
-        with self._places(len(jobs)), self._working():
-            async with aclosing(_stream_all(engine, jobs)) as pieces:
-                async for index, piece in pieces:
+        with self._place(), self._working():
+            async with aclosing(engine.stream(job)) as pieces:
+                async for piece in pieces:
                     if not begun:
                         begun = True
-                        yield _event(*(completion.chunk(None, n) for n in range(len(jobs))))
+                        yield _event(completion.chunk())
                     if isinstance(piece, str):
-                        yield _event(completion.chunk({"content": piece}, index))
+                        yield _event(completion.chunk({"content": piece}))
                         continue
-                    done[index] = piece
-                    tree = _logprobs_tree(piece)
-                    yield _event(completion.chunk({}, index, piece.finish, tree))
-        made = [done[index] for index in range(len(jobs))]
-        self._count(made)
-        if call.stream_usage:
-            yield _event(completion.usage_chunk(*map(_to_reply, made)))
+                    reply = self._counted(piece)
+                    yield _event(completion.chunk({}, piece.finish))
+                    if call.stream_usage:
+                        yield _event(completion.usage_chunk(reply))
         yield b"data: [DONE]\n\n"
 
-    def _count(self, made: Sequence[Generation]) -> None:
-        """The choices of one request share its prompt."""
-        self._tokens.labels("prompt").inc(made[0].prompt_tokens)
-        self._tokens.labels("cached").inc(made[0].cached_tokens or 0)
-        self._tokens.labels("completion").inc(sum(each.completion_tokens for each in made))
+    def _counted(self, made: Generation) -> Reply:
+        cached = made.cached_tokens or 0
+        usage = Usage(1, made.prompt_tokens, made.completion_tokens, cached, cost=None)
+        self._tokens.labels("prompt").inc(usage.prompt_tokens)
+        self._tokens.labels("cached").inc(cached)
+        self._tokens.labels("completion").inc(usage.completion_tokens)
+        return Reply(made.text, made.finish, usage)
 
     async def _embeddings(self, body: EmbeddingsRequest) -> Response:
         """Make a vector of each text."""
@@ -564,7 +501,7 @@ class LocalServer:
             text = f"{engine.model} makes no embeddings here"
             raise Refusal(text, status=501, kind="not_supported")
         texts = [body.input] if isinstance(body.input, str) else body.input
-        with self._places(1), self._working():
+        with self._place(), self._working():
             found = await engine.embed(texts)
         rows: list[Mapping[str, object]] = []
         for index, each in enumerate(found):
@@ -621,5 +558,5 @@ def _unavailable(text: str) -> Refusal:
     return Refusal(text, status=503, kind="server_error", retry_after=1)
 
 
-def _event(*bodies: Mapping[str, Any]) -> bytes:
-    return b"".join(b"data: " + json.dumps(body).encode() + b"\n\n" for body in bodies)
+def _event(body: Mapping[str, Any]) -> bytes:
+    return b"data: " + json.dumps(body).encode() + b"\n\n"

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from random import Random
@@ -91,7 +91,6 @@ class BatchRow:
     done: bool = False
     written: int = 0
     seen: Counter[int] = field(default_factory=Counter[int])
-    logprobs: list[engines.TokenLogprob] = field(default_factory=list[engines.TokenLogprob])
 
     def take(self, token: int, ends: frozenset[int]) -> None:
         """The next token of the reply."""
@@ -119,10 +118,7 @@ class BatchRow:
         rest = self.text.end()
         if rest and self.streamed:
             self.caller.tell(rest)
-        told = None if self.job.logprobs is None else tuple(self.logprobs)
-        self.caller.tell(
-            engines.Generation(self.text.told, reason, len(self.prompt), self.written, None, told)
-        )
+        self.caller.tell(engines.Generation(self.text.told, reason, len(self.prompt), self.written))
         self.done = True
 
 
@@ -133,7 +129,6 @@ class BatchRows:
     _torch: Any
     _rows: Sequence[BatchRow]
     _ends: frozenset[int]
-    _tokenizer: Any
 
     def finished(self, ids: Any, _scores: Any, **_more: Any) -> Any:
         """Which rows have ended (bool, one each)."""
@@ -142,28 +137,17 @@ class BatchRows:
     def drawn(self, _ids: Any, scores: Any) -> Any:
         """Scores (float32, rows x vocabulary) that leave each row one token: the one it drew."""
         live = [index for index, row in enumerate(self._rows) if not row.done]
-        # The model's own distribution, before temperature, penalties and grammar.
-        asked = [index for index in live if self._rows[index].job.logprobs is not None]
-        told = {index: scores[index].log_softmax(-1) for index in asked}
         for index in live:
             self._adjust(self._rows[index], scores[index])
         chosen = self._torch.zeros(len(self._rows), dtype=self._torch.long, device=scores.device)
         if live:
             chosen[live] = self._choose([self._rows[i] for i in live], scores[live])
         tokens: list[int] = chosen.tolist()
-        decode = self._tokenizer.decode
         for index in live:
-            row, token = self._rows[index], tokens[index]
-            if index in told:
-                best = told[index].topk(row.job.logprobs or 0)
-                pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-                top = tuple((decode([each]), value) for each, value in pairs)
-                logprob = told[index][token].item()
-                row.logprobs.append(engines.TokenLogprob(decode([token]), logprob, top))
             try:
-                row.take(token, self._ends)
+                self._rows[index].take(tokens[index], self._ends)
             except ServerFault as error:
-                row.fail(error)
+                self._rows[index].fail(error)
         one = self._torch.full_like(scores, float("-inf"))
         return one.scatter_(1, chosen[:, None], 0.0)
 
@@ -235,19 +219,15 @@ def load_transformers(weights: engines.Weights, *, four_bit: bool = False) -> Tr
     options: dict[str, Any] = {"dtype": torch.bfloat16, "device_map": device}
     if four_bit:
         import_extra("bitsandbytes", "--4bit", _EXTRA)
-        options["quantization_config"] = nf4(torch, library)
+        options["quantization_config"] = library.BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.bfloat16,
+        )
     import_extra("accelerate", _WHAT, _EXTRA)
-    model, tokenizer = from_pretrained(library, source, options)
-    return TransformersEngine(model, tokenizer, weights.name)
-
-
-def from_pretrained(
-    library: Any, source: str, options: Mapping[str, Any], **tokenizing: Any
-) -> tuple[Any, Any]:
-    """Load the model and its tokenizer. Raises ConfigError when it is not there or not for
-    chats."""
     try:
-        tokenizer = library.AutoTokenizer.from_pretrained(source, **tokenizing)
+        tokenizer = library.AutoTokenizer.from_pretrained(source)
         model = library.AutoModelForCausalLM.from_pretrained(source, **options)
     except (OSError, ValueError) as error:
         raise ConfigError(
@@ -257,24 +237,7 @@ def from_pretrained(
     if not tokenizer.chat_template:
         message = f"{source} has no chat template"
         raise ConfigError(message, hint="take the model's chat or instruct version")
-    return model, tokenizer
-
-
-def chat_tokens(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> list[int]:
-    """The chat template filled in, up to where the reply begins."""
-    return tokenizer.apply_chat_template(
-        turns, add_generation_prompt=True, tokenize=True, return_dict=False
-    )
-
-
-def nf4(torch: Any, library: Any) -> Any:
-    """The settings of NF4 with double quantisation, for `from_pretrained`."""
-    return library.BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=torch.bfloat16,
-    )
+    return TransformersEngine(model, tokenizer, weights.name)
 
 
 class TransformersEngine:
@@ -308,7 +271,7 @@ class TransformersEngine:
     async def generate(self, job: engines.Job) -> engines.Generation:
         return await engines.last_of(self._pieces(job, streamed=False))
 
-    def stream(self, job: engines.Job) -> AsyncIterator[str | engines.Generation]:
+    def stream(self, job: engines.Job) -> AsyncGenerator[str | engines.Generation]:
         return self._pieces(job, streamed=True)
 
     async def embed(self, texts: Sequence[str]) -> Sequence[engines.Embedding]:
@@ -334,7 +297,8 @@ class TransformersEngine:
             grammar = grammar.deep_copy()
         turns = [{"role": turn.role, "content": turn.content} for turn in job.messages]
         try:
-            prompt = chat_tokens(self._tokenizer, turns)
+            fill = self._tokenizer.apply_chat_template
+            prompt = fill(turns, add_generation_prompt=True, tokenize=True, return_dict=False)
         except self._refusals as error:
             raise RequestRefused(f"the model's chat template says: {error}") from error
         room = self._room(len(prompt))
@@ -408,7 +372,7 @@ class TransformersEngine:
         for index, row in enumerate(rows):
             ids[index, width - len(row.prompt) :] = torch.tensor(row.prompt)
             mask[index, width - len(row.prompt) :] = 1
-        batch = BatchRows(torch, rows, self._ends, self._tokenizer)
+        batch = BatchRows(torch, rows, self._ends)
         with torch.inference_mode():
             self._model.generate(
                 input_ids=ids.to(self._model.device),

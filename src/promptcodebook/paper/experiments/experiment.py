@@ -172,7 +172,7 @@ def read_run(path: Path, stopped: str = "") -> CellResult:
         rows = {each.name: each for each in store.test_evaluations()}
         spent, lost = (sum(b.values(), Usage()) for b in (store.usage(), store.lost()))
         training = store.trained() or spent  # a run that was stopped had no row judged
-        steps = list(store.steps(traces=True))
+        steps = list(store.steps())
         # Another optimizer has no codebook.
         first = store.started().parameters.codebook.texts if outline.parameters else ()
         ended = outline.conclusion
@@ -196,12 +196,6 @@ def read_run(path: Path, stopped: str = "") -> CellResult:
             "steps": [
                 {"epoch": s.epoch, "epsilon": s.epsilon, "selected": list(s.selected)}
                 for s in steps
-            ],
-            "residuals": [
-                {"delta": t.residual, "critic": "critic" in t.gradients.severity}
-                for s in steps
-                for t in s.traces
-                if t.residual is not None
             ],
             "success": list(outline.success),
             "first": list(first),

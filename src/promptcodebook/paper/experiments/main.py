@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from statistics import fmean
 from typing import Any
 
@@ -16,7 +15,6 @@ from promptcodebook.config import merge
 from promptcodebook.errors import DataError
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.method.policy import FixedPrompt
-from promptcodebook.models.local.engine import HF
 from promptcodebook.paper.experiments import experiment as common
 from promptcodebook.paper.experiments import page as pages
 from promptcodebook.paper.experiments.lab import (
@@ -44,13 +42,10 @@ class Method:
     searches: bool = False
 
 
-def methods(spec: str = "") -> Mapping[str, Method]:
-    """In the order of the table; those that the model of a spec can run."""
-    trains = not spec or (spec.startswith(HF) and all(map(find_spec, ("trl", "peft"))))
+def methods() -> Mapping[str, Method]:
+    """In the order of the table."""
     made: dict[str, Method] = {}
     for name, each in pages.read_table("methods")["methods"].items():
-        if name == "grpo" and not trains:
-            continue
         own: dict[str, Any] = {"row": name, "settings": {}, **each}
         if each.get("searches"):
             own["settings"] = {"optimizer": name, "roles": _DRAWN}
@@ -87,7 +82,7 @@ def cells_of(order: common.ExperimentRequest, spec: str) -> Sequence[Cell]:
         floors.append(floor)
         for kind in _budgets(order):
             for seed in range(order.seeds):
-                for name in methods(spec):
+                for name in methods():
                     cell = _run(order, settings, name, kind, seed)
                     cells.append(_above(floor, cell) if task in BENCHMARKS else cell)
     return [*floors, *cells]
@@ -101,7 +96,6 @@ def _run(
     kept = (judging + 0.5) / (training + judging)
     held: dict[str, Any] = {
         "budget": {kind: training + judging, "reserve_for_verdict": kept},
-        "grpo": {"steps": 1, "group": 4, "batch": 2} if order.preset == "quick" else {},
         "seed": seed,
     }
     own = merge(settings, method.settings, held)
@@ -215,9 +209,8 @@ def _main_page(measured: common.Results) -> pages.Page:
         if found.lines:
             blocks.append(f"## At equal {kind}: at most {training:,} for training")
             blocks += [_rewards_table(found, kind), *found.left_out, *_failed(measured, kind)]
-    grpo = [] if "grpo" in methods(spec) else [common.text("main", "no_grpo")]
     # The paper's own Table 1, apart from ours, beside figures of the same benchmarks.
-    blocks += [common.text("main", "note"), *grpo]
+    blocks += [common.text("main", "note")]
     executors = ("Qwen3-8B", "LLaMA-3.1-8B") if set(tasks) & set(BENCHMARKS) else ()
     blocks += ["## The paper's own figures"] * bool(executors)
     for executor in executors:

@@ -6,8 +6,9 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 
 import zstandard
@@ -23,34 +24,13 @@ CellOutcome = CellResult | errors.PcoError  # of a cell: its result, or why it f
 _LOOK_UP_S = 0.2
 
 
-@dataclass
-class Progress:
-    """Says which cells began and ended, and how long the rest takes; `keep` gets each outcome."""
-
-    total: int
-    known: int
-    tell: Callable[[str], None]
-    keep: Callable[[Cell, CellOutcome], None]
-    begun: int = 0
-    ended: int = 0
-    since: float = field(default_factory=time.monotonic)
-
-    def begin(self, cell: Cell) -> None:
-        self.begun += 1
-        self.tell(f"{cell.name} ({self.known + self.begun} of {self.total})")
-
-    def end(self, cell: Cell, outcome: CellOutcome) -> None:
-        self.ended += 1
-        if isinstance(outcome, errors.PcoError):
-            self.tell(f"{cell.name} failed: {outcome}")
-        done = self.known + self.ended
-        if left := self.total - done:
-            rest = duration((time.monotonic() - self.since) / self.ended * left)
-            self.tell(f"{done} of {self.total} cells finished, {rest} left")
-        self.keep(cell, outcome)
-
-
-def measure_cells(cells: Sequence[Cell], lab: Lab, width: int, progress: Progress) -> None:
+def measure_cells(
+    cells: Sequence[Cell],
+    lab: Lab,
+    width: int,
+    begin: Callable[[Cell], None],
+    end: Callable[[Cell, CellOutcome], None],
+) -> None:
     """Keep `width` cells at work, until nothing is left. The first Stop, or Ctrl-C, is raised, and
     ends the others in order."""
     waiting, at_work = list(cells), dict[Future[CellOutcome], Cell]()
@@ -64,13 +44,13 @@ def measure_cells(cells: Sequence[Cell], lab: Lab, width: int, progress: Progres
                     if (cell := next(ready, None)) is None:
                         break
                     waiting.remove(cell)
-                    progress.begin(cell)
+                    begin(cell)
                     at_work[pool.submit(_attempt, cell, lab)] = cell
                 done, _ = wait(at_work, _LOOK_UP_S, FIRST_COMPLETED)
                 for future in done:
                     cell = at_work.pop(future)
                     try:
-                        progress.end(cell, future.result())
+                        end(cell, future.result())
                     except BaseException as why:
                         # A KeyboardInterrupt here is what the others were interrupted with.
                         if stop is None:
@@ -126,20 +106,29 @@ def measure(
     cells = order.experiment.cells(order, lab.spec)
     found = {cell.name: known for cell in cells if (known := lab.read(cell)) is not None}
     failed: dict[str, str] = {}
+    left = [cell for cell in cells if cell.name not in found]
+    numbers, since = count(1 + len(found)), time.monotonic()
 
-    def keep(cell: Cell, outcome: CellOutcome) -> None:
+    def begin(cell: Cell) -> None:
+        tell(f"{cell.name} ({next(numbers)} of {len(cells)})")
+
+    def end(cell: Cell, outcome: CellOutcome) -> None:
         if isinstance(outcome, errors.PcoError):
             failed[cell.name] = str(outcome)
-            return
-        lab.keep(cell, outcome)
-        found[cell.name] = outcome
+            tell(f"{cell.name} failed: {outcome}")
+        else:
+            lab.keep(cell, outcome)
+            found[cell.name] = outcome
+        done = len(found) + len(failed)
+        if rest := len(cells) - done:
+            ended = len(left) - rest
+            seconds = (time.monotonic() - since) / ended * rest
+            tell(f"{done} of {len(cells)} cells finished, {duration(seconds)} left")
 
     stop: errors.Stop | None = None
-    left = [cell for cell in cells if cell.name not in found]
     try:
         if left:
-            progress = Progress(len(cells), len(cells) - len(left), tell, keep)
-            measure_cells(left, lab, width, progress)
+            measure_cells(left, lab, width, begin, end)
     except errors.Stop as reached:
         stop = reached
     results = {cell.name: found[cell.name] for cell in cells if cell.name in found}

@@ -123,7 +123,7 @@ def _is_its_own(error: BaseException) -> bool:
 
 
 WHOLE = "prompt"  # names the one text of a program whose stages get no prompt each
-RECENT = 60  # rollouts that measure what those of the verdict will take
+_RECENT = 60  # rollouts that measure what those of the verdict will take
 _FEW = 10  # failures that are no accident
 _ROOM = 1024  # tokens that a reply has at least, even where the updater's cap is lower
 
@@ -168,7 +168,7 @@ class Outside(LibraryThread):
         self._candidates: dict[tuple[str, ...], _Candidate] = {}
         self._made = 0
         self.replies = {"replies": 0, "replies_cut": 0}
-        self._recent: deque[Rollout] = deque(maxlen=RECENT)
+        self._recent: deque[Rollout] = deque(maxlen=_RECENT)
         rows = len(baselines()) + 1
         self.reserve = VerdictReserve(problem, rows * len(assembled.plan.judged))
         self._watch = FailureWatch(max(_FEW, min(config.update.batch_size, len(dataset.train))))
@@ -295,7 +295,13 @@ class Outside(LibraryThread):
 
 async def optimize_outside(problem: Problem, library: RivalLibrary) -> Result:
     """What the library found within the budget; of one that fails the present prompt."""
-    begin_again(problem)
+    store, now = problem.store, datetime.now(UTC).isoformat(timespec="seconds")
+    outline = store.outline()
+    # Where the run was begun before, what was judged then was another result.
+    if outline.tests:
+        store.append(Amended((), now, extended=True))
+    if outline.ended is not None or store.usage():
+        store.append(Resumed(outline.step, now))
     outside = Outside(problem, library)
     found: Mapping[str, str] = outside.first
     failure: Exception | None = None
@@ -314,9 +320,14 @@ async def optimize_outside(problem: Problem, library: RivalLibrary) -> Result:
     found = found if stop is None else outside.best
     remark = outside.in_words(found)
     if failure is not None:
+        # What it said is withheld where data are private: it may quote them.
+        message = " ".join(message_of(failure).split())
+        message = message if len(message) <= 300 else f"{message[:300]}..."
+        if problem.assembled.task.private:
+            message = "what it said is withheld, since the data are private."
         remark = (
-            f"{library.settings['library']} {failed_with(failure, problem)} The prompt that it "
-            f"began with is used instead. {outside.cut_in_words}"
+            f"{library.settings['library']} failed with {type(failure).__name__}: {message} The "
+            f"prompt that it began with is used instead. {outside.cut_in_words}"
         )
         problem.tell(Note(remark))
     prompt = outside.prompt_of(found)
@@ -330,22 +341,3 @@ async def optimize_outside(problem: Problem, library: RivalLibrary) -> Result:
         candidates=outside.tried(found),
         stop=stop,
     )
-
-
-def failed_with(failure: Exception, problem: Problem) -> str:
-    """How a library failed. What it said is withheld where data are private: it may quote them."""
-    message = " ".join(message_of(failure).split())
-    message = message if len(message) <= 300 else f"{message[:300]}..."
-    if problem.assembled.task.private:
-        message = "what it said is withheld, since the data are private."
-    return f"failed with {type(failure).__name__}: {message}"
-
-
-def begin_again(problem: Problem) -> None:
-    """Where the run was begun before: what was judged then was another result."""
-    store, now = problem.store, datetime.now(UTC).isoformat(timespec="seconds")
-    outline = store.outline()
-    if outline.tests:
-        store.append(Amended((), now, extended=True))
-    if outline.ended is not None or store.usage():
-        store.append(Resumed(outline.step, now))

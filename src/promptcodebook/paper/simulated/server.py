@@ -82,8 +82,6 @@ class SimulatedServer:
         if name not in _MODELS:
             text = f"no model {name!r} here; there is {' and '.join(map(repr, _MODELS))}"
             raise Refusal(text, status=404, kind="model_not_found", param="model")
-        if call.choices != 1:
-            raise Refusal("a call gets one choice here: n must be 1", param="n")
         asked = replace(call.request, model=name)
         try:
             reply = await self._lm.reply(asked, json_mode=call.json_mode, seeded=call.seeded)

@@ -3,12 +3,10 @@ Its numbers are assumptions, not measurements: docs/simulated.md lists them."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from statistics import NormalDist
 from typing import Annotated, Literal, TypeVar, cast, get_args, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -31,7 +29,7 @@ Count = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Seconds before a reply: `fixed` a; `uniform` a..b; `lognormal` median a, log-sd b.
+    """Seconds before a reply: `fixed` a; `uniform` a..b.
 
     Attributes:
         seed: Another seed shuffles who answers first and changes nothing else.
@@ -47,9 +45,7 @@ class Latency:
         if self.kind == "fixed":
             return self.a
         first = (keyed_int("latency", self.seed, key) + 1) / (2**63 + 1)
-        if self.kind == "uniform":
-            return self.a + (self.b - self.a) * first
-        return self.a * math.exp(self.b * NormalDist().inv_cdf(first))
+        return self.a + (self.b - self.a) * first
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +181,11 @@ def _fault(part: str) -> tuple[str, str]:
 def _latency(text: str) -> Mapping[str, str]:
     kind, _, rest = text.rpartition(":")
     kind = kind or "fixed"
-    parts = rest.split("-" if kind == "uniform" else ",")
-    if len(parts) != {"fixed": 1, "uniform": 2, "lognormal": 2}.get(kind):
+    parts = rest.split("-")
+    if len(parts) != {"fixed": 1, "uniform": 2}.get(kind):
         raise ConfigError(
             f"simulated: cannot read the latency {text!r}",
-            hint="write latency=0.2, latency=uniform:0.05-0.3 or latency=lognormal:0.1,0.5",
+            hint="write latency=0.2 or latency=uniform:0.05-0.3",
         )
     return {"kind": kind, **dict(zip("ab", parts, strict=False))}
 

@@ -8,33 +8,28 @@ import os
 import random
 import shutil
 import tempfile
-import time
 import tomllib
 import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import IO, Literal, cast
+from typing import Literal, cast
 
 from promptcodebook.base.paths import settle, sha256_of
-from promptcodebook.base.units import bytes_text
 from promptcodebook.data.load import read_source
 from promptcodebook.data.table import Table
 from promptcodebook.errors import DataError, TaskError, causes_of, did_you_mean, import_extra
 from promptcodebook.paper.tasks.hover.score import gold_titles
-from promptcodebook.paper.tasks.hover.task import OFFICIAL, ClaimRow, paper_splits, split_pool
+from promptcodebook.paper.tasks.hover.task import ClaimRow, paper_splits, split_pool
 from promptcodebook.tasks.home import RECORD, check_row, default_data_cache, kept_record
 from promptcodebook.types import Example
 
 RawRows = list[dict[str, object]]
 
 _TIMEOUT_S = 60.0  # without a byte
-_DOWNLOAD_S = 3600.0  # for a whole file, however steadily its bytes drip in
-_MOST_FILES = 10_000  # in an archive
 _HOSTS = {
     "hub": ("HF_ENDPOINT", "https://huggingface.co", "{base}/datasets/{repo}/resolve/{rest}"),
     "github": ("PCO_GITHUB_RAW", "https://raw.githubusercontent.com", "{base}/{repo}/{rest}"),
@@ -50,7 +45,6 @@ class Remote:
     path: str
     revision: str = "main"
     unpack: str = ""
-    most_bytes: int = 1 << 30
 
     @property
     def url(self) -> str:
@@ -121,7 +115,7 @@ class PublicSource:
             local[path.name] = sha256_of(path)
         for remote, path in files:
             if remote.unpack:
-                _unpack(path, fresh / remote.unpack, remote.most_bytes)
+                _unpack(path, fresh / remote.unpack)
         record = {"remote": digests, "local": local}
         (fresh / RECORD).write_text(json.dumps(record, indent=1), "utf-8")
         if folder.exists():
@@ -134,29 +128,6 @@ def _elsewhere(name: str) -> str:
     return f"--data DIR with the benchmark's files (docs/tasks/{name}.md says which fields)"
 
 
-class _TooMuch(Exception):
-    """More came, or for longer, than a file of this source may take."""
-
-
-class _Capped:
-    """A file that refuses to grow beyond `most` bytes, or for longer than a download may take."""
-
-    def __init__(self, file: IO[bytes], most: int) -> None:
-        self._file, self._most, self._left = file, most, most
-        self._until = time.monotonic() + _DOWNLOAD_S
-
-    def write(self, chunk: bytes) -> None:
-        self._left -= len(chunk)
-        if self._left < 0:
-            raise _TooMuch(f"it is larger than {bytes_text(self._most)}")
-        if time.monotonic() > self._until:
-            raise _TooMuch(f"it was not here after {_DOWNLOAD_S:.0f} seconds")
-        self._file.write(chunk)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-
 def _download(remote: Remote, name: str, folder: Path) -> Path:
     what = "fetching a benchmark"
     pooch, requests = (import_extra(name, what, "bench") for name in ("pooch", "requests"))
@@ -164,13 +135,10 @@ def _download(remote: Remote, name: str, folder: Path) -> Path:
     path = folder / PurePosixPath(remote.path).name
     fetch = pooch.HTTPDownloader(timeout=_TIMEOUT_S, headers={"User-Agent": "promptcodebook"})
     try:
-        with path.open("wb") as file:
-            fetch(remote.url, _Capped(file, remote.most_bytes), None)
+        fetch(remote.url, str(path), None)
         return path
     except requests.HTTPError as error:
         reason = f"the server answered {error.response.status_code}"
-    except _TooMuch as error:
-        reason = str(error)
     except (OSError, ValueError) as error:
         *_, root = causes_of(error)
         why = getattr(root, "strerror", None) or root or type(root).__name__
@@ -183,14 +151,6 @@ def _download(remote: Remote, name: str, folder: Path) -> Path:
 
 def _rows(remote: Remote, path: Path) -> RawRows:
     try:
-        if path.suffix == ".parquet":
-            parquet = import_extra("pyarrow.parquet", f"reading {path.name}", "parquet")
-            size = 0
-            with suppress(OSError, ValueError):  # reading it says what is wrong
-                about = parquet.ParquetFile(path).metadata
-                size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-            if not 0 <= size <= remote.most_bytes:
-                raise DataError(f"{path} unpacks to more than {bytes_text(remote.most_bytes)}")
         table = read_source(path)
     except DataError as error:
         # The temporary place says nothing to anybody; the address does.
@@ -199,15 +159,9 @@ def _rows(remote: Remote, path: Path) -> RawRows:
     return [dict(row.values) for row in cast(Table, table).rows]
 
 
-def _unpack(path: Path, folder: Path, most_bytes: int) -> None:
+def _unpack(path: Path, folder: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            unpacked = sum(info.file_size for info in entries)
-            if unpacked > most_bytes or len(entries) > _MOST_FILES:
-                most = f"{bytes_text(most_bytes)} or {_MOST_FILES} files"
-                message = f"the archive for {folder.name} holds more than {most}"
-                raise TaskError(message, hint="give --data DIR")
             archive.extractall(folder)  # drops absolute names and '..' itself
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):  # RuntimeError: encrypted
         message = f"the archive for {folder.name} is not a zip file that can be read"
@@ -321,7 +275,7 @@ def _hover(files: Sequence[RawRows]) -> Mapping[str, RawRows]:
     spelled = {unicodedata.normalize("NFD", title): title for title in corpus}
     pool = list[Example]()
     for number, row in enumerate(files[0], 1):
-        claim = check_row(row, f"{OFFICIAL} record {number}", ClaimRow).example()
+        claim = check_row(row, f"HoVER's record {number}", ClaimRow).example()
         gold = [spelled.get(unicodedata.normalize("NFD", title)) for title in gold_titles(claim)]
         if None not in gold:
             pool.append(Example(claim.id, claim.input, fields={**row, "gold_titles": gold}))

@@ -16,6 +16,7 @@ import tempfile
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
@@ -292,35 +293,18 @@ def load_index(corpus: Path, folder: Path) -> Index | None:
 
 
 class Search:
-    """`Retriever.search` off the event loop, for each query once; `asked` counts them."""
+    """`Retriever.search` off the event loop; what was asked lately is not searched again."""
 
     def __init__(self, retriever: Retriever) -> None:
         self._retriever = retriever
-        self.asked = 0
-        self._memo: dict[tuple[str, int], tuple[int, ...]] = {}
-        self._running: dict[tuple[object, str, int], asyncio.Task[tuple[int, ...]]] = {}
+        self._rank = lru_cache(_KEPT)(self._ranked)
+
+    def _ranked(self, query: str, k: int) -> tuple[int, ...]:
+        return self._retriever.rank([query], k)[0]
 
     async def __call__(self, query: str, k: int) -> list[str]:
-        ranked = self._memo.get((query, k))
-        if ranked is None:
-            loop = asyncio.get_running_loop()
-            key = (loop, query, k)
-            if key not in self._running:
-                self._running[key] = asyncio.create_task(self._find(loop, query, k))
-            # Shielded: one asker that is cancelled must not take the reply from the others.
-            ranked = await asyncio.shield(self._running[key])
+        ranked = await asyncio.to_thread(self._rank, query, k)
         return self._retriever.passages(ranked)
-
-    async def _find(self, loop: object, query: str, k: int) -> tuple[int, ...]:
-        try:
-            [ranked] = await asyncio.to_thread(self._retriever.rank, [query], k)
-        finally:
-            del self._running[loop, query, k]
-        self.asked += 1
-        self._memo[query, k] = ranked
-        while len(self._memo) > _KEPT:
-            del self._memo[next(iter(self._memo))]
-        return ranked
 
 
 # Finds the best k passages ("TITLE | text") for a query, the best first.

@@ -8,15 +8,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Self, TypeVar, cast
+from typing import Annotated, Self, TypeVar
 
 from pydantic import ConfigDict, Field, model_validator
 
 from promptcodebook.calls import Chat
 from promptcodebook.data import SPLITS, Dataset, Split
 from promptcodebook.data.dataset import split_name
-from promptcodebook.data.load import read_source
-from promptcodebook.data.table import Table
 from promptcodebook.errors import DataError
 from promptcodebook.paper.tasks.hover.score import gold_titles, parse_label, reward
 from promptcodebook.paper.tasks.retrieval import HopProgram, Hops, Search, corpus_of, open_retriever
@@ -51,8 +49,6 @@ class HoverProgram(HopProgram):
         label = await hops.module("verify", **known, passages=third)
         return hops.output(parse_label(label) or label)
 
-
-OFFICIAL = "hover_train_release_v1.1.json"  # the training claims
 
 _WORTH_KEEPING = 1_000_000  # bytes of a corpus; a smaller index is built in an instant
 
@@ -105,14 +101,18 @@ class _SpareRow(ClaimRow):
 
 def load_hover(data_dir: Path | None = None) -> Task:
     """The task on the data in `data_dir` (or its folder hover/), else where `home_of` finds it."""
-    folder, origin, parts = _claims(data_dir)
-    corpus = corpus_of("hover", folder)
+    home = homes.home_of(_FOLDER, data_dir)
+    read = homes.jsonl_splits(home.folder, ClaimRow)
+    parts: dict[Split, list[Example]] = {
+        split: [row.example() for _, row in rows] for split, rows in read.items()
+    }
+    corpus = corpus_of("hover", home.folder)
     retriever = open_retriever(corpus, keep=corpus.stat().st_size >= _WORTH_KEEPING)
 
     def lacks_pages(claim: Example) -> bool:
         return any(retriever.page(title) is None for title in gold_titles(claim))
 
-    spare = folder / "claims_without_text.jsonl"
+    spare = home.folder / "claims_without_text.jsonl"
     for where, row in homes.read_rows(spare, _SpareRow) if spare.is_file() else ():
         split, claim = split_name(row.split, where), row.example()
         if not lacks_pages(claim):
@@ -124,7 +124,11 @@ def load_hover(data_dir: Path | None = None) -> Task:
         f" {lost} of the {len(dataset)} claims rest on pages that the corpus does not hold under "
         "the titles given."
     )
-    facts = {"pages": len(retriever), "origin": origin, "unwinnable": unwinnable if lost else ""}
+    facts = {
+        "pages": len(retriever),
+        "origin": home.origin,
+        "unwinnable": unwinnable if lost else "",
+    }
     return Task(
         name="hover",
         dataset=dataset,
@@ -132,28 +136,6 @@ def load_hover(data_dir: Path | None = None) -> Task:
         program=HoverProgram(Search(retriever)),
         **homes.read_texts(_FOLDER, **facts),
     )
-
-
-def _claims(data_dir: Path | None) -> tuple[Path, str, dict[Split, list[Example]]]:
-    for folder in () if data_dir is None else (data_dir / "hover", data_dir):
-        whole = any((folder / f"{split}.jsonl").is_file() for split in SPLITS)
-        if not whole and (folder / OFFICIAL).is_file():
-            origin = f"{OFFICIAL} of the data folder that was given, split as the paper does"
-            rows = cast(Table, read_source(folder / OFFICIAL)).rows
-            claims = (homes.check_row(row.values, row.where, ClaimRow).example() for row in rows)
-            parts = paper_splits(list(claims))
-            break
-    else:
-        home = homes.home_of(_FOLDER, data_dir)
-        folder, origin = home.folder, home.origin
-        read = homes.jsonl_splits(folder, ClaimRow)
-        parts: dict[Split, list[Example]] = {
-            split: [row.example() for _, row in rows] for split, rows in read.items()
-        }
-    for split in SPLITS:
-        if not parts[split]:
-            raise DataError(f"{folder}: no claims for {split}", hint="each split needs some")
-    return folder, origin, parts
 
 
 def paper_splits(claims: Sequence[Example]) -> dict[Split, list[Example]]:

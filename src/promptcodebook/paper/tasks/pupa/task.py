@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from promptcodebook.base.text import words_of
-from promptcodebook.calls import Chat, Message, Reply, Request, Role, Schema, Tree
-from promptcodebook.errors import ConfigError
+from promptcodebook.calls import Chat, Message, Request, Role
 from promptcodebook.lm.structured import Ask, LenientText, ReplyShape
 from promptcodebook.method.failures import gather_all
 from promptcodebook.paper.tasks.pupa.score import PupaScore, combine, distinct_units, leaked_units
@@ -91,33 +90,6 @@ class NoUnitCheck:
         return None
 
 
-@dataclass
-class Wall:
-    """A chat that lets the untrusted role see one message only: the request that was `released`."""
-
-    chat: Chat
-    released: str | None = None
-
-    async def __call__(
-        self,
-        messages: str | Sequence[Message],
-        *,
-        system: str = "",
-        role: Role = "executor",
-        schema: Schema | type[BaseModel] | None = None,
-        purpose: str = "",
-        extra: Tree | None = None,
-    ) -> Reply:
-        alone = messages == self.released and not system and schema is None and not extra
-        if role == "untrusted" and not alone:
-            raise ConfigError(
-                "something beside the rewritten request was about to be sent to the untrusted role",
-                hint="give the untrusted stage only the request that was released",
-            )
-        told: Tree = {"system": system, "role": role, "schema": schema, "purpose": purpose}
-        return await self.chat(messages, **told, extra=extra)
-
-
 def request_of(output: Output) -> str:
     """The request that went outside; "" where none did."""
     return str(output.fields.get("request") or "")
@@ -131,10 +103,9 @@ class Papillon:
     roles: frozenset[Role] = frozenset({"untrusted"})
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        wall = Wall(lm)
         query = example.input
         craft = await think(
-            wall,
+            lm,
             prompt=prompt,
             stage="craft",
             instruction=_TEXTS["craft"],
@@ -145,10 +116,9 @@ class Papillon:
         # In a reply with nothing but reasoning: thoughts about the query must not leave.
         if not request or request == craft["reasoning"].strip():
             return make_output("", [craft], {"request": ""})
-        wall.released = request
-        helped = await outside(wall, stage="outside", message=request, output="llm_response")
+        helped = await outside(lm, stage="outside", message=request, output="llm_response")
         answer = await ask(
-            wall,
+            lm,
             prompt=prompt,
             stage="respond",
             instruction=_TEXTS["respond"],
