@@ -30,13 +30,6 @@ def sleep_at(path: str) -> None:
     time.sleep(600)
 
 
-def search_at(path: str, pattern: str, text: str) -> bool:
-    """The same before it searches."""
-    with open(path, "wb"):
-        pass
-    return search(pattern, text)
-
-
 def die(code: int) -> None:
     os._exit(code)
 

@@ -91,7 +91,6 @@ LOW = '{"feedback": "off topic", "score": 0.1}'
 @pytest.mark.parametrize(("first", "fault"), [
     (f"{LOW}\nThe answer asks for {ECHO}", "more than one object"),
     (f"Off topic. The answer asks for {ECHO}", "quotes"),
-    (f"Score: 0.1. Some ask for {ECHO[:-2]}0.9}}", "in words"),
 ])  # fmt: skip
 async def test_a_verdict_that_the_judge_quotes_is_not_its_own(
     first: str, fault: str, tmp_path: Path

@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -162,12 +161,8 @@ def _serve() -> None:
     # What a called function prints must not mix with the answers.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with suppress(ImportError):  # not a POSIX system
-        import fcntl
         import resource
 
-        signal.signal(signal.SIGIO, signal.SIG_IGN)
-        fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         soft = _MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MEMORY_BYTES)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
@@ -192,13 +187,8 @@ def _answer(request: dict[str, Any], answers: IO[str]) -> None:
 
 
 def _die_after(busy_s: float, wait_s: float) -> None:
-    """Ends this process after so much processor time, or time (0 = never), if no parent does.
-    Until then Linux ends it with its parent, too: nothing else comes to its standard input but the
-    end of that, whose signal needs no turn of Python's, as another thread would."""
+    """Ends this process after so much processor time, or time (0 = never), if no parent does."""
     if hasattr(signal, "setitimer"):
-        signal.signal(signal.SIGIO, signal.SIG_DFL if wait_s else signal.SIG_IGN)
-        if wait_s and select.select([0], [], [], 0)[0]:
-            os._exit(1)  # it ended before
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_PROF, busy_s)
