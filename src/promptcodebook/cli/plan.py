@@ -211,7 +211,7 @@ def check(
     header: bool = typer.Option(True, help="Whether the first line names the columns."),
     as_json: Json = False,
 ) -> int:
-    """Columns, sizes, repeats, conflicting targets, and inputs in two splits (exit 1)."""
+    """Sizes, repeats, conflicting targets, and inputs in two splits (exit 1)."""
     named = {"target": target, "messages": messages, "id": id, "split": split}
     given: dict[str, Any] = {key: column or None for key, column in named.items()}
     # Rows hold no circles; looking for some among millions of values took a tenth of the time.
@@ -229,18 +229,11 @@ def check(
 
 
 def _check_text(checked: DataCheck, warnings: Sequence[str]) -> str:
-    splits: list[dict[str, object]] = []
-    for split, count in checked.counts.items():
-        of, missing = checked.lengths.get(split), checked.missing_targets[split]
-        words = f"{of.shortest}..{of.longest}, median {of.median:g}" if of else "-"
-        row = {"split": split, "examples": count, "without target": missing}
-        splits.append({**row, "words": words})
-    found = [
-        {"column": c.name, "types": ", ".join(c.types), "missing": c.missing}
-        for c in checked.columns
+    rows = [
+        {"split": split, "examples": count, "without target": checked.missing_targets[split]}
+        for split, count in checked.counts.items()
     ]
-    lines = [f"{checked.name}: {sum(checked.counts.values())} examples", ""]
-    lines += [columns(splits), "", columns(found), ""]
+    lines = [f"{checked.name}: {sum(checked.counts.values())} examples", "", columns(rows), ""]
     lines += [f"read  {printable(note)}" for note in checked.notes]
     lines += [f"warn  {printable(warning)}" for warning in warnings]
     lines += [f"fail  {leak} have the same input" for leak in checked.overlaps[:_SHOWN]]
