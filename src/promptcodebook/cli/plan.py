@@ -8,7 +8,6 @@ import os
 import sys
 import tomllib
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import resources
 from itertools import groupby
@@ -29,7 +28,7 @@ from promptcodebook.data import examine, load
 from promptcodebook.data.dataset import DataCheck
 from promptcodebook.doctor.checkup import checkup
 from promptcodebook.doctor.probe import DiagnosisGroup
-from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean, import_part
+from promptcodebook.errors import ConfigError, did_you_mean, import_part
 from promptcodebook.estimation.estimate import Estimate, estimate_plan
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.method.templates import copy_templates, load_templates, template_sets
@@ -317,23 +316,20 @@ def estimate(
     An unknown price is shown as unknown, not as 0."""
     settings, base = wanted.gather()
     plan = plan_run(settings, Sources(base)).require_training()
-    made, to_win = estimate_plan(plan), ""
-    with suppress(MissingExtra):
-        to_win = import_part(COMMAND_GROUP, "estimate.headroom", "pco headroom", "start")(plan)
+    made = estimate_plan(plan)
     shares = (*made.roles, made.total)
     *roles, total = (asdict(each) | {"tokens": asdict(each.tokens)} for each in shares)
     del total["role"], total["model"]
-    tree = {"headroom": to_win or None, "roles": roles, "total": total, "updates": made.updates}
+    tree = {"roles": roles, "total": total, "updates": made.updates}
     tree |= {"simulated": made.simulated, "assumptions": list(made.assumptions)}
-    show(lambda: tree, lambda: _estimate_text(made, to_win), as_json=as_json)
+    show(lambda: tree, lambda: _estimate_text(made), as_json=as_json)
 
 
-def _estimate_text(made: Estimate, to_win: str) -> str:
+def _estimate_text(made: Estimate) -> str:
     roles, total = made.roles, made.total
     models = {share.model for share in roles}
     one = f"model {total.model}" if len(models) == 1 else "models by role"
-    lines = [wrap_text(to_win, ""), ""] if to_win else []
-    lines += [wrap_text(f"{made.updates} updates; {one}; low / expected / high", ""), ""]
+    lines = [wrap_text(f"{made.updates} updates; {one}; low / expected / high", ""), ""]
     if len(models) > 1:
         lines += [columns([{"role": r.role, "model": r.model} for r in roles]), ""]
     rows: list[dict[str, str]] = []

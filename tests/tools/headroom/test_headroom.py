@@ -13,7 +13,7 @@ from promptcodebook.assemble import Sources, plan_run
 from promptcodebook.base.sync import run_sync
 from promptcodebook.config import load_config
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.tools.headroom.cli import Design, at_hand, measure
+from promptcodebook.tools.headroom.cli import Design, measure
 from promptcodebook.tools.headroom.split import Headroom, TriedPrompts, split
 from tests.build.cli import pco, served
 from tests.build.project import PROJECT
@@ -98,17 +98,9 @@ def test_a_budget_holds_and_nothing_is_paid_for_twice(folder: Path) -> None:
         assert done.json["rollouts"] == server.calls <= 100
         assert done.json["headroom"]["answer"] == "nothing"
 
-        short = ("--lm", server.spec, "--preset", "quick", "--set", "update.epochs=1")
-        shown = pco("estimate", *short, "--set", "reward=exact", cwd=folder)
-        assert shown.out.startswith("Nothing to win was seen"), shown.out + shown.err
-        settings = load_config({"data": {"path": "data.jsonl"}, "reward": "f1", "lm": server.spec})
-        assert "another reward" in at_hand(plan_run(settings, Sources(folder)))
-        assert server.calls == done.json["rollouts"], "no model is asked"
-
 
 def test_what_cannot_be_measured_says_what_to_type(folder: Path) -> None:
     few = ("headroom", "--lm", "simulated", "--rollouts", "30", "--prompts", "prompts")
     pco(*few, cwd=folder).error(2, "30 rollouts for 3 prompts", "--rollouts 60")
-    assert not (folder / "headroom.json").exists()
     none = pco("headroom", "--lm", "simulated", "--prompts", "nowhere", cwd=folder)
     none.error(2, "for 1 prompt", "--prompts DIR")

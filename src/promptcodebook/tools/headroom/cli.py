@@ -1,21 +1,18 @@
 """`pco headroom`: a few hundred rollouts that say what there is to win, before any training. The
 test split is left alone. The prompts tried are today's and the single instincts of the first
-codebook, or those in a folder. `pco estimate` finds the result in headroom.json."""
+codebook, or those in a folder."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import typer
-from pydantic import BaseModel
 
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
-from promptcodebook.base.paths import read_bytes, read_text, write_whole
+from promptcodebook.base.paths import read_text
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.units import plural
 from promptcodebook.cli import command
@@ -35,18 +32,10 @@ from promptcodebook.tasks.program import AgentProgram
 from promptcodebook.tools.headroom.split import Headroom, TriedPrompts, split
 from promptcodebook.types import Example, Rollout, Trace
 
-KEPT = Path("headroom.json")
 _CAVEAT = (
     "It speaks of the prompts tried: training may write better ones, and no route of several "
     "instincts was tried."
 )
-
-
-class _Kept(BaseModel):
-    """What `pco estimate` reads: the sentence, and a mark of what it was measured on."""
-
-    sentence: str
-    about: str
 
 
 @dataclass(frozen=True)
@@ -107,9 +96,6 @@ def headroom(
         None, help="A folder with a .txt or .md file for each prompt, in place of the instincts."
     ),
     split_name: command.SplitName = "train",
-    output: Path | None = typer.Option(
-        None, "--output", "-o", help="Where it is kept; else headroom.json beside pco.toml."
-    ),
     as_json: command.Json = False,
 ) -> None:
     """What there is to win: nothing, one better prompt, or routing; before training is paid for.
@@ -132,8 +118,6 @@ def headroom(
         assembled = ready.connect(supplies)
         stop = command.announced(assembled.models.interrupt)
         made = run_sync(measure(assembled, design), stop)
-    kept = _Kept(sentence=made.sentence, about=_about(plan))
-    write_whole(output or base / KEPT, kept.model_dump_json(indent=2) + "\n")
     tree = {**asdict(made), "sentence": made.sentence, "tried": list(design.prompts)}
     show(lambda: tree, lambda: _text(made), as_json=as_json)
 
@@ -178,25 +162,6 @@ async def measure(assembled: Assembled, design: Design) -> HeadroomResult:
     return HeadroomResult(
         found, design.split, len(kept), len(cells), len(failures), models.simulated
     )
-
-
-def at_hand(plan: Plan) -> str:
-    """For `pco estimate`: what headroom.json says of this plan, or how to make it."""
-    again = "pco headroom says in a few hundred rollouts what there is to win"
-    try:
-        kept = _Kept.model_validate_json(read_bytes(plan.sources.base / KEPT))
-    except (OSError, ValueError):
-        return f"{again}."
-    if kept.about != _about(plan):
-        return f"{KEPT} is of other data, another reward or another model: {again}."
-    return kept.sentence
-
-
-def _about(plan: Plan) -> str:
-    config = plan.config
-    facts = plan.dataset.fingerprint(), config.task, config.reward, plan.task.program.name
-    asked = json.dumps([*facts, config.model_of("executor")], sort_keys=True, default=str)
-    return hashlib.sha256(asked.encode()).hexdigest()[:16]
 
 
 def _others(plan: Plan, folder: Path | None) -> list[str]:

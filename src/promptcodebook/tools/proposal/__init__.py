@@ -370,18 +370,15 @@ def _table(seen: ColumnRoles) -> list[str]:
 
 
 def _choices(seen: ColumnRoles, scoring: Scoring, columns: Mapping[str, Column]) -> list[str]:
-    """Input, reference and reward, each with the next likely."""
+    """Input, reference and reward."""
     labels, target = scoring.labels, seen.target.name
     named = ", ".join(labels[:_SHOWN]) + " …" * (len(labels) > _SHOWN)
     words = columns[target].words if target in columns else 0
     kinds = f"{len(labels)} labels: {named}" if labels else f"{words:g} words"
 
-    def or_else(choice: Choice) -> str:
-        return f"; else perhaps {choice.runner_up}" if choice.runner_up else ""
-
     return [
-        f"input   {seen.messages or seen.input.name}{or_else(seen.input)}",
-        f"target  {target}, {kinds}{or_else(seen.target)}" if target else "target  none",
+        f"input   {seen.messages or seen.input.name}",
+        f"target  {target}, {kinds}" if target else "target  none",
         f"reward  {scoring.kind}: {scoring.why}",
     ]
 
