@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from queue import Empty, LifoQueue
+from queue import LifoQueue
 from typing import IO, Any, cast
 
 # Limit for starting a process and importing the function's module; not part of a call's limit.
@@ -48,9 +48,8 @@ class Worker:
     """`size` processes, started when needed, for any number of callers from threads or a loop."""
 
     def __init__(self, size: int = 2) -> None:
-        self._processes = [_Process() for _ in range(size)]
         self._free = LifoQueue[_Process]()
-        for process in self._processes:
+        for process in [_Process() for _ in range(size)]:
             self._free.put(process)
             weakref.finalize(self, process.end)
 
@@ -66,19 +65,6 @@ class Worker:
             process.end()  # interrupted half-way: an answer may still be on its way
             raise
         finally:
-            self._free.put(process)
-
-    def close(self) -> None:
-        """End all processes; a call in progress fails, and a later one starts afresh."""
-        busy, idle = list(self._processes), list[_Process]()
-        with suppress(Empty):
-            while True:
-                idle.append(self._free.get_nowait())
-                busy.remove(idle[-1])
-        for child in filter(None, (process.child for process in busy)):
-            child.kill()
-        for process in idle:
-            process.end()
             self._free.put(process)
 
 
@@ -125,7 +111,7 @@ class _Process:
         timer.start()
         line = b""
         try:
-            with suppress(BrokenPipeError, ValueError):  # it died, or was ended by `close`
+            with suppress(BrokenPipeError):  # it died
                 child.stdin.write(request)
                 child.stdin.flush()
                 line = child.stdout.readline()
