@@ -436,10 +436,11 @@ def _is_sent(name: str, sent: Mapping[str, Any]) -> bool:
 
 
 def _named(words: str, sent: Mapping[str, Any]) -> list[str]:
-    """The fields that the words name, of those that were sent."""
+    """The fields that the words name, of those that were sent or that a server may ask for."""
     optional = _optional()
-    asked = [n for n in optional if _is_sent(n, sent) or "needed" in optional[n]]
-    named = [n for n in asked if _says(optional[n]["words"], words)]
+    asked = {n for n in optional if _is_sent(n, sent) or "needed" in optional[n]}
+    named = [n for n in optional if n in {*asked, "temperature", "top_p"}]
+    named = [n for n in named if _says(optional[n]["words"], words)]
     known = {*optional, *CAPS, "model", "messages", "stream", "input"}
     others = [n for n in sent if n not in known]
     return named + [n for n in others if _says(rf"\b{re.escape(n.lower())}\b", words)]
