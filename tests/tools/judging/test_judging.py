@@ -17,7 +17,6 @@ from promptcodebook.base.intervals import paired_interval
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.paper.tasks.houserules.task import load_houserules, present_prompt, reward
 from promptcodebook.tools.judging.figures import cohen_kappa, rectified
-from promptcodebook.types import Example
 from tests.build.cases import table
 from tests.build.cli import Result, pco, served
 from tests.build.server import Server, fails, says
@@ -320,38 +319,20 @@ def test_a_run_that_is_resumed_keeps_its_verdict_by_labels(run: Path) -> None:
 
 
 # A judge of 40 answers to messages of `houserules`, written by hand: half keep the rule of their
-# topic, half are such answers to another topic. Fixed before either was asked: the rules' own
-# checker as the judge is to be used, SmolLM2 is not to be trusted.
+# topic, half are such answers to another topic. Fixed before it was asked: SmolLM2 is not to be
+# trusted.
 
 LABELS = Path(__file__).with_name("houserules_answers.csv")
 HOUSE_RUBRIC = f"The answer keeps the house rule of the message's topic.\n\n{present_prompt()}"
 
 
-def examples() -> dict[str, Example]:
-    return {example.input: example for example in load_houserules().dataset.train}
-
-
-def test_the_labels_are_the_checker_s_and_the_checker_is_a_judge_to_use(tmp_path: Path) -> None:
-    by_input = examples()
+def test_the_labels_are_the_checker_s() -> None:
+    by_input = {example.input: example for example in load_houserules().dataset.train}
     with LABELS.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     scores = [reward(by_input[row["input"]], row["answer"]).value for row in rows]
     assert [row["label"] for row in rows] == ["yes" if value else "no" for value in scores]
     assert len(rows) == 40 and sum(scores) == 20
-
-    async def checks(request: Any, body: dict[str, Any]) -> Any:
-        shown = json.loads(body["messages"][-1]["content"])
-        score = reward(by_input[shown["input"]], shown["answer"])
-        text = json.dumps({"feedback": score.feedback, "score": score.value})
-        return await says(text)(request, body)
-
-    server = Server()
-    server.default = checks
-    shutil.copy(LABELS, tmp_path / "labels.csv")
-    with served(server):
-        asked = ("labels.csv", "--rubric", HOUSE_RUBRIC, "--lm", server.spec, "--json")
-        found = pco("judge", "calibrate", *asked, cwd=tmp_path).json
-    assert found["decision"] == "use it", found["why"]
 
 
 @pytest.mark.local
