@@ -241,7 +241,7 @@ def _alike(rows: Sequence[_SplitRow]) -> Iterator[tuple[int, int]]:
     distinct = [rows[number] for number in known.values()]
     if len(distinct) > _COMPARED:
         return
-    runs = [_shingles(row.folded) for row in distinct]
+    runs = [_checksums(row.folded) for row in distinct]
     counts = Counter(run for each in runs for run in each)
     own = [frozenset(r for r in each if 3 * counts[r] <= len(distinct)) for each in runs]
     places = list(known.values())
@@ -436,42 +436,34 @@ def _near_leaks(rows: Sequence[_SplitRow]) -> Iterator[Leak]:
     """Pairs in different splits, not equal, whose 8-word runs overlap by Jaccard >= NEAR. As only
     some runs of a long input are looked up, one pair in 10,000 that just reach it is missed."""
 
-    shingles = lru_cache(maxsize=10_000)(_shingles)
+    checksums = lru_cache(maxsize=10_000)(_checksums)
     groups = (group for group in _sharing(rows) if len(group) <= _COMMON)
     pairs = (pair for group in groups for pair in combinations(group, 2))
     for a, b in sorted({(a, b) for a, b in pairs if rows[a].split != rows[b].split}):
         one, two = rows[a], rows[b]
         if one.folded == two.folded:
             continue
-        x, y = shingles(one.folded), shingles(two.folded)
+        x, y = checksums(one.folded), checksums(two.folded)
         overlap = len(x & y) / len(x | y)
         if overlap >= NEAR:
             yield Leak((one.split, two.split), (one.name, two.name), overlap)
 
 
 def _sharing(rows: Sequence[_SplitRow]) -> Iterable[list[int]]:
-    """Rows that have a run in common, for each run that is looked up. Runs go by their hashes."""
+    """Rows that have a run in common, for each run that is looked up: those with the smallest
+    checksums, the same ones of like inputs (a bottom-k sketch). Two that share 60 % of their runs
+    have one of twelve in common."""
     latest, groups = dict[int, int](), dict[int, list[int]]()
     for number, row in enumerate(rows):
-        runs = _looked_up(row.folded)
+        runs = nsmallest(_LOOKED_UP, _checksums(row.folded))
         for run in latest.keys() & runs:
             groups.setdefault(run, [latest[run]]).append(number)
         latest.update(dict.fromkeys(runs, number))
     return groups.values()
 
 
-def _looked_up(folded: str) -> set[int]:
-    """The runs of an input with the smallest checksums, the same ones of like inputs (a bottom-k
-    sketch): two that share 60 % of their runs have one of twelve in common."""
-    texts = (" ".join(run).encode("utf-8", "surrogatepass") for run in _runs(folded))
-    return set(nsmallest(_LOOKED_UP, map(zlib.crc32, texts)))
-
-
-def _shingles(folded: str) -> frozenset[int]:
-    return frozenset(map(hash, _runs(folded)))
-
-
-def _runs(folded: str) -> list[tuple[str, ...]]:
-    """An input's 8-word runs, or the whole where it is shorter."""
+def _checksums(folded: str) -> frozenset[int]:
+    """Of an input's 8-word runs, or of the whole where it is shorter."""
     words = tuple(words_of(folded))
-    return runs_of(words, SHINGLE) or ([words] if words else [])
+    runs = runs_of(words, SHINGLE) or ([words] if words else [])
+    return frozenset(zlib.crc32(" ".join(run).encode("utf-8", "surrogatepass")) for run in runs)

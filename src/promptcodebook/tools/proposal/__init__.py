@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from math import ceil
@@ -367,16 +367,13 @@ def _examples(dataset: Dataset, base_prompt: str) -> list[str]:
     return [*lines, ""]
 
 
-def _read(name: str, parse: Callable[[str], Any]) -> Any:
-    return parse(resources.files(__name__).joinpath(name).read_text("utf-8"))
-
-
 def _render(values: Mapping[str, Any]) -> str:
     made = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False
     )
     cast("Any", made).filters["toml"] = toml
-    return _read("pco.toml.jinja", made.from_string).render(values)
+    template = resources.files(__name__).joinpath("pco.toml.jinja").read_text("utf-8")
+    return made.from_string(template).render(values)
 
 
 def _sure(what: str, guess: Choice, flag: str) -> str:
