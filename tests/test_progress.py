@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TextIO
 
 import pytest
@@ -268,34 +267,3 @@ def test_a_run_shows_its_line_unless_told_not_to(
     monkeypatch.setattr(sys, "stderr", shown)
     train(tmp_path, budget="20calls", progress=progress)
     assert ("pco [simulated] " in shown.getvalue()) is progress
-
-
-def test_in_a_notebook_one_place_of_the_output_is_redrawn(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
-    """What a kernel does, without one: a stream of ipykernel's, and IPython's display."""
-    shown, updated = list[str](), list[str]()
-
-    class Place:
-        def update(self, what: Any) -> None:
-            updated.append(what._repr_mimebundle_((), ())["text/html"])
-
-    def display(what: Any, display_id: bool) -> Place:
-        assert display_id
-        shown.append(what._repr_mimebundle_((), ())["text/html"])
-        return Place()
-
-    module = ModuleType("IPython.display")
-    module.display = display  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
-    monkeypatch.setitem(sys.modules, "IPython.display", module)
-    kind = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
-    stream = kind()
-    line = ProgressLine(stream, clock)
-    for done in range(100):
-        line(Phase("evaluating tickets", done, 200))
-        clock.now += 0.1
-    line.close()
-    assert len(shown) == 1 and "pco evaluating tickets: 20 of 200" in shown[0]
-    assert 10 < len(updated) < 60 and "of 200" in updated[-2] and "pco" not in updated[-1]
-    assert stream.getvalue() == ""

@@ -18,7 +18,7 @@ from promptcodebook.base.incidents import Incident
 from promptcodebook.calls import Usage
 
 if TYPE_CHECKING:
-    from importlib.metadata import Distribution, EntryPoint, EntryPoints
+    from importlib.metadata import EntryPoint, EntryPoints
 
     from promptcodebook.types import Trace
 
@@ -124,27 +124,9 @@ def registered(group: str) -> EntryPoints:
 
 @cache
 def _registered(group: str, _path: tuple[str, ...]) -> EntryPoints:
-    from importlib.metadata import (  # takes a tenth of what `pco --help` may take
-        distributions,
-        entry_points,
-    )
+    from importlib.metadata import entry_points  # takes a tenth of what `pco --help` may take
 
-    try:
-        return entry_points(group=group)
-    except (TypeError, ValueError) as error:  # one file of a package's is no UTF-8, or no such list
-        raise ConfigError(
-            f"{_unreadable(distributions())} has an entry_points.txt that cannot be read: {error}",
-            hint="install that package again, or: pip uninstall PACKAGE",
-        ) from None
-
-
-def _unreadable(packages: Iterable[Distribution]) -> str:
-    for package in packages:
-        try:
-            _ = package.entry_points
-        except (TypeError, ValueError):
-            return f"the package {package.name!r}"
-    return "a package"
+    return entry_points(group=group)
 
 
 def entry_point(group: str, name: str, fault: type[PcoError] = ConfigError) -> EntryPoint | None:

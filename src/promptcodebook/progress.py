@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from promptcodebook.base.paths import run_reference
 from promptcodebook.base.text import one_line
@@ -291,7 +291,7 @@ def _step_text(view: RunView) -> str:
 
 class ProgressLine(Watcher):
     """How far a run or a phase is, and how long it still takes, after two seconds. On a terminal
-    and in a notebook rich redraws it, with a bar; elsewhere it is printed now and then."""
+    rich redraws it, with a bar; elsewhere it is printed now and then."""
 
     def __init__(
         self,
@@ -304,7 +304,6 @@ class ProgressLine(Watcher):
         self._stream = stream
         self._next = clock() + QUIET_S
         self._live: Live | None = None
-        self._place: Any = None
         self._width = _WIDTH
 
     def show(self, event: ProgressEvent) -> None:
@@ -314,9 +313,7 @@ class ProgressLine(Watcher):
         if (self.view.run is None and self.view.phase is None) or now < self._next:
             return
         self._next = now + _REDRAW_S
-        if type(self._stream).__module__.startswith("ipykernel"):
-            self._display(self._drawn())
-        elif self._live is None and not self._start():
+        if self._live is None and not self._start():
             self._next = now + _PAUSE_S
             self._stream.write(line_text(self.view, now, _WIDTH) + "\n")
             self._stream.flush()
@@ -327,10 +324,6 @@ class ProgressLine(Watcher):
         with suppress(OSError, ValueError):
             if live is not None:
                 live.stop()
-            elif self._place is not None:
-                from rich.text import Text
-
-                self._display(Text(""))
 
     def _start(self) -> bool:
         if not self._stream.isatty():
@@ -365,14 +358,6 @@ class ProgressLine(Watcher):
         bar = ProgressBar(total=phase.total or None, completed=phase.done, width=_BAR)
         table.add_row(bar, Text(text, no_wrap=True))
         return table
-
-    def _display(self, shown: object) -> None:
-        from IPython.display import display  # pyright: ignore
-
-        if self._place is None:
-            self._place = display(shown, display_id=True)
-        else:
-            self._place.update(shown)
 
 
 class Terminal(ProgressLine):

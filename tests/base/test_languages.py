@@ -57,7 +57,6 @@ def test_a_near_copy_in_another_split_is_found_in_every_script(language: str) ->
     rows = {"train": text, "val": f"{text} 谢谢", "test": "Quite another input."}
     found = examine(load({s: [{"input": each, "target": "x"}] for s, each in rows.items()}))
     assert [leak.splits for leak in found.near] == [("train", "val")]
-    assert found.lengths["train"].shortest > 10
 
 
 @pytest.mark.parametrize("language", OTHER)

@@ -23,20 +23,6 @@ def nap(seconds: float) -> int:
     return os.getpid()
 
 
-def sleep_at(path: str) -> None:
-    """Tells the reader of a named pipe that it sleeps."""
-    with open(path, "wb"):
-        pass
-    time.sleep(600)
-
-
-def search_at(path: str, pattern: str, text: str) -> bool:
-    """The same before it searches."""
-    with open(path, "wb"):
-        pass
-    return search(pattern, text)
-
-
 def die(code: int) -> None:
     os._exit(code)
 

@@ -99,21 +99,7 @@ def test_a_file_without_an_end_is_refused(folder: Path, words: tuple[str, ...], 
     (folder / name).symlink_to("/dev/zero")
     more = ("--lm", "simulated") if words[0] == "estimate" else ()
     done = pco(*words, *more, cwd=folder)
-    # What headroom found once is no input: an estimate does without.
-    assert done.code == 0 if name == "headroom.json" else name in done.error(2)
-
-
-@pytest.mark.parametrize("listed", [b"[promptcodebook.tasks]\nx = \xff:y", b"[a]\nno pair\n"])
-def test_a_package_whose_entry_points_cannot_be_read_is_named(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, listed: bytes
-) -> None:
-    told = folder / "site/odd-1.0.dist-info"
-    told.mkdir(parents=True)
-    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")
-    (told / "entry_points.txt").write_bytes(listed)
-    monkeypatch.syspath_prepend(folder / "site")
-    error = pco("train", "--task", "x", "--lm", "simulated", cwd=folder).error(2, "'odd'")
-    assert "entry_points.txt" in error and "pip uninstall" in error
+    assert name in done.error(2)
 
 
 @pytest.mark.parametrize("missing", [True, False])

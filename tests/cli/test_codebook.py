@@ -110,14 +110,6 @@ def test_effect_says_what_it_may_take_and_keeps_what_it_finds(trained: Path, run
     assert f"{kept.difference.mean:+.3f}" in first.out
 
 
-def test_effect_of_a_policy_file_is_measured_and_kept_nowhere(trained: Path, run_id: str) -> None:
-    (trained / "runs" / run_id / "policy.json").rename(trained / "p.json")
-    found = pco("codebook", "effect", "p.json", "0", "--lm", "simulated", "--json", cwd=trained)
-    assert found.code == 0, found.err
-    assert not (trained / "runs" / run_id / "effects").exists()
-    pco("codebook", "effect", "last", "16", cwd=trained).error(2, "no instinct 16", "0..15")
-
-
 # A router that learned from outcomes, and one that was distilled.
 
 NOBODY = ("--lm", "http://localhost:9/v1#nobody")

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from contextlib import closing
 from pathlib import Path
@@ -376,31 +375,3 @@ def test_a_short_output_whose_reader_is_gone_ends_without_a_word(tmp_path: Path)
 
 
 # A terminal that closes, and a run that nohup shields from it
-
-
-def ended(folder: Path) -> str:
-    (run,) = pco("runs", "list", "--json", cwd=folder).json
-    return run["ended"]
-
-
-@pytest.mark.slow
-def test_a_hang_up_stops_in_order_and_nohup_shields_from_it(folder: Path) -> None:
-    code, stderr = interrupted(folder, *TRAIN, until="step 1 of ", by=signal.SIGHUP)
-    assert code == 130, stderr
-    assert ended(folder) == "interrupted"
-    pco("runs", "rm", "last", "--yes", cwd=folder)
-
-    shell = 'nohup "$@" & echo $!; wait $!; echo "code $?"'
-    process = started("/bin/sh", "-c", shell, "sh", *PCO, *TRAIN, folder=folder)
-    assert process.stdout is not None and process.stderr is not None
-    pid = int(process.stdout.readline())
-    for line in process.stderr:
-        if "step 1 of " in line:
-            break
-    os.kill(pid, signal.SIGHUP)
-    time.sleep(0.3)
-    os.kill(pid, 0)  # it is still there
-    os.kill(pid, signal.SIGINT)
-    out, err = process.communicate(timeout=300)
-    assert "code 130" in out and "interrupted by the user" in err
-    assert ended(folder) == "interrupted"

@@ -127,17 +127,6 @@ async def test_a_field_that_is_refused_as_such_is_refused_once(server: Server, w
     assert server.calls == 3
 
 
-async def test_a_value_that_must_be_said_is_the_one_that_the_server_names(server: Server):
-    await send(
-        server,
-        lambda body: body.get("temperature") != 1,
-        "temperature: only 1.0 is allowed",
-        EXECUTOR,
-        EXECUTOR,
-    )
-    assert server.bodies[-1]["temperature"] == 1.0 and server.calls == 4
-
-
 @pytest.mark.parametrize(
     "words", table(__file__, "a_cap_beyond_the_context_becomes_what_is_left_of_it")
 )

@@ -207,29 +207,6 @@ def test_a_folder_that_cannot_be_used_is_refused(
     assert error.hint.startswith(hint.replace("{}", f"{tmp_path / 'mine'}"))
 
 
-def test_what_names_no_set_and_what_is_written_over_nothing(tmp_path: Path):
-    """A word is not taken for a folder."""
-    copies = f"pco templates copy {tmp_path / 'yours'} writes the default set to edit"
-    slash = "choose one of: default, paper; a folder is written with a slash: './mine'"
-    folder(tmp_path / "mine", updater="my work")
-    (tmp_path / "file").write_text("")
-    for act, name, match, hint in (
-        (load_templates, "mine", "unknown set of templates 'mine'", slash),
-        (load_templates, "papre", r"\(did you mean 'paper'\?\)", "choose one of: default, paper"),
-        (load_templates, "./yours", "there is no folder", copies),
-        (copy_templates, "mine", r"updater\.md exists already", "name another folder"),
-        (copy_templates, "file", "cannot write the templates to", "name a folder that can be"),
-    ):
-        with pytest.raises(ConfigError, match=match) as error:
-            load_templates(name, tmp_path) if act is load_templates else copy_templates(
-                tmp_path / name
-            )
-        assert error.value.hint.startswith(hint)
-    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["updater.md"]
-    with pytest.raises(ConfigError, match=r"\(did you mean 'default'\?\)"):
-        copy_templates(tmp_path / "new", "defualt")
-
-
 def everything(request: Request) -> Scripted:
     """Replies to every request of a run, the first codebook and one-call critiques included."""
     match request.schema.name if request.schema is not None else "":

@@ -1,8 +1,6 @@
 """The loop in minibatch mode: batches, r̄, Θ from the start, and independence of reply order."""
 
 import asyncio
-import gc
-import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,10 +19,10 @@ from promptcodebook.errors import (
     TooManyFailures,
 )
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.failures import FailureWatch, gather_all
+from promptcodebook.method.failures import gather_all
 from promptcodebook.method.state import RoutingStatistics, Schedule, State
 from promptcodebook.method.train import train
-from promptcodebook.types import Example, Failure, Gradients, Step
+from promptcodebook.types import Example, Gradients, Step
 from tests.build.method import (
     ENCODED,
     Shuffled,
@@ -387,20 +385,6 @@ async def test_a_run_that_goes_on_stops_where_it_would_have_stopped(role: str, m
         assert [s.index for s in rest] == [s.index for s in whole[done:]], done
 
 
-async def test_critiques_are_recalled_as_far_back_as_there_are_enough_of_them():
-    """Most answers are solved, and critiqued by nobody: they fill the rollouts' window alone."""
-    step = await World(one_batch(explore=ENCODED)).step()
-    one = replace(step.traces[0], failure=None)
-    lost = replace(one, unit=0.5, failure=Failure("critique", "ParseError", "no JSON"))
-    solved = replace(one, unit=1.0)
-    latest = replace(step, traces=(lost, solved, solved, solved), rewrites=())
-    before = replace(step, traces=(lost, lost, solved, solved), rewrites=())
-    watch = FailureWatch(4)
-    watch.recall([latest, before], lambda trace: trace.unit != 1.0)
-    with pytest.raises(TooManyFailures, match="3 of the last 3 critiques taught nothing"):
-        watch.see_critiques(())
-
-
 class Stopping:
     """An LM that raises for one request at once while every other takes its time."""
 
@@ -447,20 +431,3 @@ async def test_a_store_that_cannot_write_ends_the_run(role: str, error: Exceptio
     """A journal that fails is no bad rollout: going on would lose paid replies."""
     with pytest.raises(type(error)):
         await World(one_batch(explore=ENCODED), saying(role, error)).step()
-
-
-async def test_a_cancelled_attribution_leaves_nothing_that_was_never_awaited():
-    """Ctrl-C between a verdict and what is asked about it."""
-
-    def reply(request: Request) -> Scripted:
-        if request.role == "critic":
-            asyncio.get_running_loop().call_soon(training.cancel)
-        return talkative(request)
-
-    world = World(one_batch(explore=ENCODED), ScriptedLM().reply_with(reply))
-    training = asyncio.create_task(world.run(examples(1)))
-    with warnings.catch_warnings(record=True) as caught, pytest.raises(asyncio.CancelledError):
-        warnings.simplefilter("always")
-        await training
-    gc.collect()
-    assert [str(each.message) for each in caught] == []

@@ -1,13 +1,8 @@
 """`pco.evaluate`, `pco.compare` and `pco.load_run`: what the commands do, from Python."""
 
-import asyncio
-import io
 import json
-import os
 import re
 import shutil
-import signal
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -114,42 +109,7 @@ def test_a_policy_must_be_one_a_keyword_known_and_a_budget_holds(run: pco.Run) -
     assert "pco train" not in caught.value.hint and "greater budget" in caught.value.hint
 
 
-def test_an_interrupted_evaluation_promises_no_cache_that_is_not_there(run: pco.Run) -> None:
-    pressed = list[str]()
-
-    class Slow(Counted):
-        async def __call__(self, request: pco.Request) -> pco.Reply:
-            if not pressed:
-                pressed.append("Ctrl-C")
-                await asyncio.sleep(0.1)  # until the main thread waits
-                os.kill(os.getpid(), signal.SIGINT)
-            await asyncio.sleep(0.3)  # the main thread looks up every 0.2 s
-            return await super().__call__(request)
-
-    with pytest.raises(errors.Interrupted) as caught:
-        pco.evaluate(run, lm=Slow())
-    assert "cache" not in caught.value.hint and "begin again" in caught.value.hint
-
-
 # --- progress ---
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_progress_is_a_line_now_and_then_unless_it_is_not_wanted(
-    run: pco.Run, wanted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("promptcodebook.progress.QUIET_S", 0.0)
-    monkeypatch.setattr("promptcodebook.progress._PAUSE_S", 0.0)
-    told = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", told)
-    pco.evaluate(run, progress=wanted)
-    lines = told.getvalue().splitlines()
-    if not wanted:
-        assert lines == []
-    else:
-        assert lines[0] == "pco [simulated] evaluating tickets: 0 of 8"
-        assert lines[1].startswith("pco [simulated] evaluating tickets: 1 of 8, about ")
-        assert len(lines) == 8  # the last one would say that nothing is left
 
 
 # --- compare ---

@@ -186,19 +186,6 @@ def test_what_was_paid_for_is_not_asked_again(own: pco.Run) -> None:
     assert [effect.instinct for effect in read_effects(own.path)] == [k, other.instinct]
 
 
-def indifferent(request: pco.Request) -> str:
-    """Routes as `planted` does, and answers the same whatever the prompt."""
-    return ROUTE if request.role == "encoder" else "0.5"
-
-
-def test_an_object_is_asked_anew_for_it_may_be_another(own: pco.Run) -> None:
-    first, idle = planted(own), pco.ScriptedLM().reply_with(indifferent)
-    pco.effect(own, GOOD, reward=worth, lm=first)
-    found = pco.effect(own, GOOD, reward=worth, lm=idle)
-    assert len(idle.history) == len(first.history) and found.means == (0.5, 0.5)
-    assert read_effects(own.path) == [found]
-
-
 def test_what_the_run_has_asked_is_not_asked_again(own: pco.Run) -> None:
     """Its whole validation split was routed and answered by the policy that it keeps."""
     found = pco.effect(own, most_routed(own))

@@ -73,16 +73,6 @@ def test_a_run_of_the_version_before_keeps_its_prompts(tmp_path: Path) -> None:
     assert "Earlier words." in longer.policy.file.templates.encoder
 
 
-def test_the_kept_state_and_the_policy_file_agree_after_a_longer_training(tmp_path: Path) -> None:
-    best = {"keep": "best_val", "validation": {"every": 1, "subset": 3, "finalists": 1}}
-    short = train(tmp_path, config=epochs(2, **best))
-    longer = train(tmp_path, config=epochs(5, **best), resume=short.id)
-    file = pco.load_policy(longer.path / "policy.json", lm="simulated").file
-    from promptcodebook.policy.references import resolve
-
-    assert resolve(tmp_path / "runs", longer.id).file.codebook == file.codebook
-
-
 def test_patience_begins_anew_where_a_run_is_made_longer(tmp_path: Path) -> None:
     """Its last validations brought no gain, and more was asked for all the same."""
     idle = {"validation": {"every": 1, "subset": 3, "finalists": 1, "patience": 2}}
@@ -190,16 +180,6 @@ def test_what_a_longer_training_does_to_exploring_is_said() -> None:
     old, new = plan_of("simulated", **fixed), plan_of("simulated", update={"epochs": 100}, **fixed)
     [change] = resume_with(header_of(old), state, new, "r1", edited=False).changes
     assert change == "update.epochs: 50 → 100"
-
-
-def test_code_is_recognised_by_its_file(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("def reward(example, output): return 1.0\n")
-    tree = {"kind": "sum", "parts": [{"reward": "a.py:reward"}, {"reward": "exact"}]}
-    config = load_config({"lm": "simulated", "reward": tree})
-    files = code_files(Plan(config, *_parts(), Sources(tmp_path)))
-    assert list(files) == ["a.py"] and len(files["a.py"]) == 64
-    (tmp_path / "a.py").write_text("def reward(example, output): return 0.0\n")
-    assert code_files(Plan(config, *_parts(), Sources(tmp_path))) != files
 
 
 def test_a_helper_that_the_code_imports_is_recognised_too(tmp_path: Path) -> None:

@@ -108,16 +108,6 @@ def test_no_instinct_is_a_route_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_without_repeats_a_stopped_run_ends_at_the_same_policy(tmp_path: Path) -> None:
-    config = {**ALIKE, "update": {"epochs": 5}}
-    once = learn(tmp_path / "once", config=config)
-    part = learn(tmp_path, config=config, budget="170calls")
-    assert part.ended == "budget"
-    rest = learn(tmp_path, config=config, budget="99999calls", resume=part.id)
-    assert rest.policy.file.digest == once.policy.file.digest
-
-
-@pytest.mark.slow
 def test_the_rows_of_a_task_of_ours_that_knows_the_right_instructions(tmp_path: Path) -> None:
     """The oracle stands above all and decides nothing; one rule for all is one rule's share."""
     run = pco.optimize(

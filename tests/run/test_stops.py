@@ -263,13 +263,6 @@ def test_a_run_that_is_interrupted_leaves_a_policy_and_says_that_nothing_was_jud
     assert (run.path / "policy.json").is_file()
 
 
-def test_settings_that_no_codebook_can_be_made_of_leave_no_run_behind(tmp_path: Path) -> None:
-    for fault in ({"init": {"kind": "from_prompt"}}, {"size": 1000}):
-        with pytest.raises(pco.PcoError, match=r"from_prompt|different instincts"):
-            train(tmp_path, config=fault)
-    assert not list((tmp_path / "runs").glob("*"))
-
-
 def threads() -> set[threading.Thread]:
     for thread in threading.enumerate():
         if thread.name == "promptcodebook user code":
@@ -292,24 +285,6 @@ def test_a_run_leaves_no_thread_behind_however_it_ends(
     run = train(tmp_path, lm="http://127.0.0.1:9/v1#m", budget="0calls", config={"retries": 0})
     assert run.ended == "budget"
     assert threads() <= earlier
-
-
-async def test_an_early_stop_leaves_nothing_for_the_loop_to_clean_up(tmp_path: Path) -> None:
-    loop, begun = asyncio.get_running_loop(), list[str]()
-
-    def noting(loop: asyncio.AbstractEventLoop, coro: Any, **more: Any) -> asyncio.Task[Any]:
-        begun.append(repr(coro))
-        return asyncio.Task(coro, loop=loop, **more)
-
-    loop.set_task_factory(noting)
-    try:
-        config = {**QUICK, "validation": {"every": 1, "subset": 6, "patience": 1}}
-        run = await pco.aoptimize(data(), reward, "simulated", config=config, runs_dir=tmp_path)
-        await asyncio.sleep(0)
-    finally:
-        loop.set_task_factory(None)
-    assert run.ended == "early_stop"
-    assert begun and not [coro for coro in begun if "async_generator" in coro]
 
 
 class Losing(Flaky):
@@ -491,15 +466,6 @@ def test_a_run_with_a_broken_reward_asks_nobody_and_leaves_nothing_behind(tmp_pa
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_a_doubtful_one_is_told_of_and_the_run_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "promptcodebook"):
-        run = optimize(tmp_path, lambda e, o: 0.5)
-    assert run.ended == "finished"
-    assert "gives 0.5 to the reference" in caplog.text
-
-
 @pytest.mark.parametrize("scores", [False, True])
 def test_a_reward_that_never_scores_is_told_of_at_once_and_in_the_verdict(
     scores: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -572,17 +538,3 @@ def test_a_ready_made_reward_is_stored_so_that_others_can_evaluate(
 
     header = resolve(tmp_path / "runs", run.id).header
     assert header is not None and header.config["reward"] == reward
-
-
-@pytest.mark.parametrize(("name", "function"), [
-    ("reward", lambda output: 1.0),
-    ("reward", lambda e, o: (yield)),
-    ("executor", lambda prompt, lm: ""),
-])  # fmt: skip
-def test_what_takes_other_arguments_or_yields_is_refused_at_once(
-    tmp_path: Path, name: str, function: Any
-) -> None:
-    given: dict[str, Any] = {"reward": lambda e, o: 1.0, name: function}
-    with pytest.raises(ConfigError, match=f"optimize\\(\\): the {name}"):
-        optimize(tmp_path, given.pop("reward"), **given)
-    assert not (tmp_path / "runs").exists()

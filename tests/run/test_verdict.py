@@ -165,14 +165,6 @@ def test_a_policy_of_one_call_must_be_clearly_better_than_every_other_row_of_one
     assert all(over in worth.sentence for over in ahead)
 
 
-def test_every_row_that_the_policy_is_not_clearly_better_than_is_named() -> None:
-    made = conclude(one_call(0.3, 0.87, 0.87, 0.883, 0.883), JudgingTerms())
-    assert made.worth is False and made.deploy == "best_single"
-    assert "Nor is there a clear difference from the concat prompt and the untrained prompt." in (
-        made.sentence
-    )
-
-
 @pytest.mark.parametrize("untrained_calls", [3, 9])
 def test_worth_deploying_and_nothing_changed_are_never_said_together(untrained_calls: int) -> None:
     """Not even where the untrained codebook costs so much more that it blocks nothing."""

@@ -30,7 +30,6 @@ from promptcodebook.tasks.rewards import (
 from promptcodebook.tasks.rewards.ready import (
     Contains,
     Exact,
-    JsonSchema,
     Normalised,
     Numeric,
     Regex,
@@ -91,7 +90,6 @@ LOW = '{"feedback": "off topic", "score": 0.1}'
 @pytest.mark.parametrize(("first", "fault"), [
     (f"{LOW}\nThe answer asks for {ECHO}", "more than one object"),
     (f"Off topic. The answer asks for {ECHO}", "quotes"),
-    (f"Score: 0.1. Some ask for {ECHO[:-2]}0.9}}", "in words"),
 ])  # fmt: skip
 async def test_a_verdict_that_the_judge_quotes_is_not_its_own(
     first: str, fault: str, tmp_path: Path
@@ -244,11 +242,12 @@ def example(target: str | None = None) -> Example:
 @pytest.mark.parametrize(
     ("reward", "target", "output", "feedback", "value"), table(__file__, "verdicts")
 )
-def test_values_and_what_is_said(
+async def test_values_and_what_is_said(
     reward: Any, target: str, output: str, feedback: str, value: float
 ) -> None:
     made: Any = make_reward(reward, Path())
     score = made(example(target or None), output)
+    score = await score if inspect.isawaitable(score) else score
     assert score.value == value and feedback in score.feedback
 
 
@@ -266,38 +265,6 @@ def test_a_target_without_a_number_and_the_words_that_differ() -> None:
 def test_a_missing_target_is_an_error_of_the_set_up(reward: Exact) -> None:
     with pytest.raises(RewardError, match="example e1 has no target"):
         reward(example(), "x")
-
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"n": {"type": "integer", "minimum": 1}, "tags": {"items": {"type": "string"}}},
-    "required": ["n"],
-}
-
-
-def test_schema() -> None:
-    reward = JsonSchema(SCHEMA)
-    assert reward(example(), '{"n": 2, "tags": ["a"]}').value == 1.0
-    assert "required property" in reward(example(), "{}").feedback
-    score = reward(example(), '{"n": 0, "tags": [1]}')
-    assert score.value == 0.0
-    assert "at n: 0 is less than the minimum" in score.feedback
-    assert "at tags.0: 1 is not of type 'string'" in score.feedback
-    assert "not valid JSON" in reward(example(), "{").feedback
-    with pytest.raises(ConfigError, match="not valid"):
-        JsonSchema({"type": "objekt"})
-
-
-@pytest.mark.parametrize(("reward", "output", "value"), [
-    (Regex(r"^Dear \w+"), "Dear Ann,", 1.0),
-    (Regex("dear"), "Dear Ann", 0.0),
-    (Regex("dear", ignore_case=True), "Dear Ann", 1.0),
-    (Regex(r"\d+", full=True), " 42\n", 1.0),
-    (Regex(r"\d+", full=True), "42 a", 0.0),
-    (Regex("caf\u00e9+"), "caf\u00e9\u00e9 \U0001f600", 1.0),
-])  # fmt: skip
-async def test_regex(reward: Regex, output: str, value: float) -> None:
-    assert (await reward(example(), output)).value == value
 
 
 async def test_a_catastrophic_pattern_is_stopped_at_its_limit() -> None:

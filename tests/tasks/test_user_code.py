@@ -112,38 +112,6 @@ async def test_a_coroutine_that_hangs_is_cancelled_even_if_it_will_not_hear_of_i
     stop.set()
 
 
-async def test_calls_in_turn_share_a_thread_that_soon_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock, calls, own = Clock(), UserCalls(seconds=HOUR), list[threading.Thread]()
-    begun, hung = threading.Event(), threading.Event()
-    monkeypatch.setattr("promptcodebook.tasks.user_code._IDLE_S", HOUR)
-
-    def work(wait: bool = False) -> None:
-        own.append(threading.current_thread())
-        if wait:
-            begun.set()
-            hung.wait()
-
-    for _ in range(3):
-        await calls.call(work)
-    task = asyncio.create_task(calls.call(work, True))
-    await asyncio.to_thread(begun.wait)
-    clock.skip(HOUR)
-    with pytest.raises(Overdue):
-        await task
-    await calls.call(work)
-    monkeypatch.setattr("promptcodebook.tasks.user_code._IDLE_S", 0.01)
-    await calls.call(work)
-    first, other = own[0], own[-1]
-    assert own == [first] * 4 + [other] * 2 and other is not first
-    hung.set()  # the one that hung ends as well, once it is through
-    for thread in (first, other):
-        thread.join(60)
-        assert not thread.is_alive()
-    await calls.call(work)
-
-
 async def test_waiting_for_a_thread_or_a_model_does_not_count() -> None:
     clock, calls = Clock(), UserCalls(threads=1, seconds=HOUR)
     await asyncio.gather(*(calls.call(clock.skip, HOUR / 4) for _ in range(5)))

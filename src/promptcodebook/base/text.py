@@ -211,8 +211,6 @@ _TABLE = re.compile(r"\s*\||[^|\n]+\|.*\n[\s|:]*-[-\s|:]*(?:\n|\Z)")
 _TAG = re.compile(r"[<\[]([^\W\d][\w.:-]*)(?:\s[^<>\[\]]*)?(?<!/)[>\]]")
 _LETTERED = re.compile(r"\s*(?:\w{1,3}[.)]|\d{1,2}(?:\.\d{1,2})+\.?)\s")
 _NUMBERED = re.compile(r"\s*\(?(\d{1,2})[.)]\s")
-# What begins a block of a template or a comment, and what ends it.
-_SPANS = ((r"<!--", r"-->"), (r"\{%-?\s*(\w+)", r"\{%-?\s*end"), (r"\\begin\{", r"\\end\{"))
 
 
 def parts_of(text: str) -> list[str]:
@@ -263,20 +261,16 @@ def _block_end(lines: Sequence[str], at: int) -> int:
 
 
 def _open_end(lines: Sequence[str], at: int) -> int:
-    """The line behind a comment, a block of a template or of braces, or what is set deeper below a
-    lead, that begins here; or `at`."""
-    line = lines[at]
-    for begins, ends in _SPANS:
-        if re.match(rf"\s*{begins}", line):
-            return next((n + 1 for n in range(at, len(lines)) if re.search(ends, lines[n])), at)
-    if (opening := line.rstrip()[-1:]) and opening in "{[":
+    """The line behind a block of braces, or what is set deeper below a lead, that begins here; or
+    `at`."""
+    if (opening := lines[at].rstrip()[-1:]) and opening in "{[":
         depth, closing = 0, {"{": "}", "[": "]"}[opening]
         for n in range(at, len(lines)):
             depth += lines[n].count(opening) - lines[n].count(closing)
             if depth <= 0:
                 return n + 1
     before = "".join(lines[:at]).rstrip()
-    if before.endswith(_LEADS) and (margin := _depth(line)) > 1 and not _is_item(line):
+    if before.endswith(_LEADS) and (margin := _depth(lines[at])) > 1 and not _is_item(lines[at]):
         deep = takewhile(lambda n: not lines[n].strip() or _depth(lines[n]) >= margin,
                          range(at + 1, len(lines)))  # fmt: skip
         return max((n + 1 for n in deep if lines[n].strip()), default=at + 1)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from queue import Empty, LifoQueue
+from queue import LifoQueue
 from typing import IO, Any, cast
 
 # Limit for starting a process and importing the function's module; not part of a call's limit.
@@ -49,9 +48,8 @@ class Worker:
     """`size` processes, started when needed, for any number of callers from threads or a loop."""
 
     def __init__(self, size: int = 2) -> None:
-        self._processes = [_Process() for _ in range(size)]
         self._free = LifoQueue[_Process]()
-        for process in self._processes:
+        for process in [_Process() for _ in range(size)]:
             self._free.put(process)
             weakref.finalize(self, process.end)
 
@@ -67,19 +65,6 @@ class Worker:
             process.end()  # interrupted half-way: an answer may still be on its way
             raise
         finally:
-            self._free.put(process)
-
-    def close(self) -> None:
-        """End all processes; a call in progress fails, and a later one starts afresh."""
-        busy, idle = list(self._processes), list[_Process]()
-        with suppress(Empty):
-            while True:
-                idle.append(self._free.get_nowait())
-                busy.remove(idle[-1])
-        for child in filter(None, (process.child for process in busy)):
-            child.kill()
-        for process in idle:
-            process.end()
             self._free.put(process)
 
 
@@ -126,7 +111,7 @@ class _Process:
         timer.start()
         line = b""
         try:
-            with suppress(BrokenPipeError, ValueError):  # it died, or was ended by `close`
+            with suppress(BrokenPipeError):  # it died
                 child.stdin.write(request)
                 child.stdin.flush()
                 line = child.stdout.readline()
@@ -162,12 +147,8 @@ def _serve() -> None:
     # What a called function prints must not mix with the answers.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with suppress(ImportError):  # not a POSIX system
-        import fcntl
         import resource
 
-        signal.signal(signal.SIGIO, signal.SIG_IGN)
-        fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         soft = _MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MEMORY_BYTES)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
@@ -192,13 +173,8 @@ def _answer(request: dict[str, Any], answers: IO[str]) -> None:
 
 
 def _die_after(busy_s: float, wait_s: float) -> None:
-    """Ends this process after so much processor time, or time (0 = never), if no parent does.
-    Until then Linux ends it with its parent, too: nothing else comes to its standard input but the
-    end of that, whose signal needs no turn of Python's, as another thread would."""
+    """Ends this process after so much processor time, or time (0 = never), if no parent does."""
     if hasattr(signal, "setitimer"):
-        signal.signal(signal.SIGIO, signal.SIG_DFL if wait_s else signal.SIG_IGN)
-        if wait_s and select.select([0], [], [], 0)[0]:
-            os._exit(1)  # it ended before
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_PROF, busy_s)

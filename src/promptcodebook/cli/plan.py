@@ -8,7 +8,6 @@ import os
 import sys
 import tomllib
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import resources
 from itertools import groupby
@@ -29,7 +28,7 @@ from promptcodebook.data import examine, load
 from promptcodebook.data.dataset import DataCheck
 from promptcodebook.doctor.checkup import checkup
 from promptcodebook.doctor.probe import DiagnosisGroup
-from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean, import_part
+from promptcodebook.errors import ConfigError, did_you_mean, import_part
 from promptcodebook.estimation.estimate import Estimate, estimate_plan
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.method.templates import copy_templates, load_templates, template_sets
@@ -68,13 +67,13 @@ def init(
     present: command.PresentFiles = None,
     question: command.Question = "",
     lm: command.ModelOption = None,
-    yes: command.Yes = False,
+    yes: bool = typer.Option(False, "--yes", "-y", hidden=True),  # of when it asked
     as_json: Json = False,
 ) -> None:
     """Write pco.toml, data.jsonl and reward.py: a working example to make your own.
 
-    With --from FILE: look at your own data, ask what is unclear, and write a pco.toml for it, with
-    --agent one that trains your agent. No existing file is overwritten."""
+    With --from FILE: look at your own data, say what it is taken for, and write a pco.toml for it,
+    with --agent one that trains your agent. No existing file is overwritten."""
     own = command.agent_settings(agent, present, question)
     if own and file is None:
         raise ConfigError("--agent needs --from", hint="pco init --from FILE --agent COMMAND")
@@ -89,7 +88,7 @@ def init(
         propose = import_part(COMMAND_GROUP, "init.from", "pco init --from", "start")
         given = {"input": input, "target": target, "reward": reward, "lm": lm, "form": form}
         file = _keep_input(folder) if file == Path("-") else file
-        text, tree, message = propose(file, folder, given, own, header=header, yes=yes)
+        text, tree, message = propose(file, folder, given, own, header=header)
         texts = {SETTINGS: text}
     texts[SETTINGS] = written(texts[SETTINGS], tree)
     files = [str(folder / name) for name in texts]
@@ -211,7 +210,7 @@ def check(
     header: bool = typer.Option(True, help="Whether the first line names the columns."),
     as_json: Json = False,
 ) -> int:
-    """Columns, sizes, repeats, conflicting targets, and inputs in two splits (exit 1)."""
+    """Sizes, repeats, conflicting targets, and inputs in two splits (exit 1)."""
     named = {"target": target, "messages": messages, "id": id, "split": split}
     given: dict[str, Any] = {key: column or None for key, column in named.items()}
     # Rows hold no circles; looking for some among millions of values took a tenth of the time.
@@ -229,18 +228,11 @@ def check(
 
 
 def _check_text(checked: DataCheck, warnings: Sequence[str]) -> str:
-    splits: list[dict[str, object]] = []
-    for split, count in checked.counts.items():
-        of, missing = checked.lengths.get(split), checked.missing_targets[split]
-        words = f"{of.shortest}..{of.longest}, median {of.median:g}" if of else "-"
-        row = {"split": split, "examples": count, "without target": missing}
-        splits.append({**row, "words": words})
-    found = [
-        {"column": c.name, "types": ", ".join(c.types), "missing": c.missing}
-        for c in checked.columns
+    rows = [
+        {"split": split, "examples": count, "without target": checked.missing_targets[split]}
+        for split, count in checked.counts.items()
     ]
-    lines = [f"{checked.name}: {sum(checked.counts.values())} examples", ""]
-    lines += [columns(splits), "", columns(found), ""]
+    lines = [f"{checked.name}: {sum(checked.counts.values())} examples", "", columns(rows), ""]
     lines += [f"read  {printable(note)}" for note in checked.notes]
     lines += [f"warn  {printable(warning)}" for warning in warnings]
     lines += [f"fail  {leak} have the same input" for leak in checked.overlaps[:_SHOWN]]
@@ -324,23 +316,20 @@ def estimate(
     An unknown price is shown as unknown, not as 0."""
     settings, base = wanted.gather()
     plan = plan_run(settings, Sources(base)).require_training()
-    made, to_win = estimate_plan(plan), ""
-    with suppress(MissingExtra):
-        to_win = import_part(COMMAND_GROUP, "estimate.headroom", "pco headroom", "start")(plan)
+    made = estimate_plan(plan)
     shares = (*made.roles, made.total)
     *roles, total = (asdict(each) | {"tokens": asdict(each.tokens)} for each in shares)
     del total["role"], total["model"]
-    tree = {"headroom": to_win or None, "roles": roles, "total": total, "updates": made.updates}
+    tree = {"roles": roles, "total": total, "updates": made.updates}
     tree |= {"simulated": made.simulated, "assumptions": list(made.assumptions)}
-    show(lambda: tree, lambda: _estimate_text(made, to_win), as_json=as_json)
+    show(lambda: tree, lambda: _estimate_text(made), as_json=as_json)
 
 
-def _estimate_text(made: Estimate, to_win: str) -> str:
+def _estimate_text(made: Estimate) -> str:
     roles, total = made.roles, made.total
     models = {share.model for share in roles}
     one = f"model {total.model}" if len(models) == 1 else "models by role"
-    lines = [wrap_text(to_win, ""), ""] if to_win else []
-    lines += [wrap_text(f"{made.updates} updates; {one}; low / expected / high", ""), ""]
+    lines = [wrap_text(f"{made.updates} updates; {one}; low / expected / high", ""), ""]
     if len(models) > 1:
         lines += [columns([{"role": r.role, "model": r.model} for r in roles]), ""]
     rows: list[dict[str, str]] = []

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from heapq import nsmallest
 from itertools import combinations, islice
-from statistics import median
 from typing import Literal
 
 from promptcodebook.base.randomness import keyed_int, keyed_random
-from promptcodebook.base.text import count_words, fold_text, quote, runs_of, words_of
+from promptcodebook.base.text import fold_text, quote, runs_of, words_of
 from promptcodebook.base.units import plural
 from promptcodebook.data.table import SAMPLE
 from promptcodebook.errors import DataError, did_you_mean
@@ -241,7 +241,7 @@ def _alike(rows: Sequence[_SplitRow]) -> Iterator[tuple[int, int]]:
     distinct = [rows[number] for number in known.values()]
     if len(distinct) > _COMPARED:
         return
-    runs = [_shingles(row.folded) for row in distinct]
+    runs = [_checksums(row.folded) for row in distinct]
     counts = Counter(run for each in runs for run in each)
     own = [frozenset(r for r in each if 3 * counts[r] <= len(distinct)) for each in runs]
     places = list(known.values())
@@ -289,36 +289,16 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnSummary:
-    """One column of the source: the types seen in it, and how many rows lack it."""
-
-    name: str
-    types: tuple[str, ...]
-    missing: int
-
-
-@dataclass(frozen=True, slots=True)
-class InputLengths:
-    """Of a split's inputs in words."""
-
-    shortest: int
-    median: float
-    longest: int
-
-
-@dataclass(frozen=True, slots=True)
 class DataCheck:
-    """Columns, sizes by split, and faults; `duplicates` = an input's first with each repeat.
+    """Sizes by split, and faults; `duplicates` = an input's first with each repeat.
     `independent` are the groups of validation and test, where they are fewer than the rows."""
 
     name: str
     counts: Mapping[str, int]
-    columns: tuple[ColumnSummary, ...]
     duplicates: tuple[Leak, ...]
     overlaps: tuple[Leak, ...]
     near: tuple[Leak, ...]
     missing_targets: Mapping[str, int]
-    lengths: Mapping[str, InputLengths]
     conflicts: tuple[Conflict, ...] = ()
     notes: tuple[str, ...] = ()
     independent: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -372,36 +352,20 @@ def examine(dataset: Dataset) -> DataCheck:
     """Looks a dataset over; changes and raises nothing."""
     splits, rows = dict(dataset.items()), _rows(dataset)
     again = _repeated(rows)
-    lengths = dict[str, InputLengths]()
-    for split in (split for split, examples in splits.items() if examples):
-        words = [count_words(row.folded) for row in rows if row.split == split]
-        lengths[split] = InputLengths(min(words), float(median(words)), max(words))
     judged = {split: grouped(splits[split]) for split in SPLITS[1:]}
     groups = {split: len({e.group or e.id for e in part}) for split, part in judged.items()}
     independent = {s: count for s, count in groups.items() if count < len(judged[s])}
     return DataCheck(
         name=dataset.name,
         counts={split: len(examples) for split, examples in splits.items()},
-        columns=_columns([row.example for row in rows]),
         duplicates=tuple(_duplicates(again)),
         overlaps=tuple(_leaks(again)),
         near=tuple(_near_leaks(rows)),
         missing_targets={s: sum(not has_reference(e) for e in es) for s, es in splits.items()},
-        lengths=lengths,
         conflicts=tuple(_conflicts(again)),
         notes=dataset.notes,
         independent=independent,
     )
-
-
-def _columns(examples: list[Example]) -> tuple[ColumnSummary, ...]:
-    summaries = list[ColumnSummary]()
-    for name in dict.fromkeys(name for example in examples for name in example.fields):
-        counts = Counter(type(example.fields.get(name)) for example in examples)
-        missing = counts.pop(type(None), 0)
-        types = sorted({kind.__name__ for kind in counts})
-        summaries.append(ColumnSummary(name, tuple(types), missing))
-    return tuple(summaries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,57 +434,36 @@ def _conflicts(groups: Iterable[Sequence[_SplitRow]]) -> Iterator[Conflict]:
 
 def _near_leaks(rows: Sequence[_SplitRow]) -> Iterator[Leak]:
     """Pairs in different splits, not equal, whose 8-word runs overlap by Jaccard >= NEAR. As only
-    some runs of a long input are looked up, one pair in a thousand that just reach it is missed."""
+    some runs of a long input are looked up, one pair in 10,000 that just reach it is missed."""
 
-    shingles = lru_cache(maxsize=10_000)(_shingles)
+    checksums = lru_cache(maxsize=10_000)(_checksums)
     groups = (group for group in _sharing(rows) if len(group) <= _COMMON)
     pairs = (pair for group in groups for pair in combinations(group, 2))
     for a, b in sorted({(a, b) for a, b in pairs if rows[a].split != rows[b].split}):
         one, two = rows[a], rows[b]
         if one.folded == two.folded:
             continue
-        x, y = shingles(one.folded), shingles(two.folded)
+        x, y = checksums(one.folded), checksums(two.folded)
         overlap = len(x & y) / len(x | y)
         if overlap >= NEAR:
             yield Leak((one.split, two.split), (one.name, two.name), overlap)
 
 
 def _sharing(rows: Sequence[_SplitRow]) -> Iterable[list[int]]:
-    """Rows that have a run in common, for each run that is looked up. Runs go by their hashes."""
-    zeros, latest, groups = _Zeros(), dict[int, int](), dict[int, list[int]]()
+    """Rows that have a run in common, for each run that is looked up: those with the smallest
+    checksums, the same ones of like inputs (a bottom-k sketch). Two that share 60 % of their runs
+    have one of twelve in common."""
+    latest, groups = dict[int, int](), dict[int, list[int]]()
     for number, row in enumerate(rows):
-        runs = _looked_up(row.folded, zeros)
+        runs = nsmallest(_LOOKED_UP, _checksums(row.folded))
         for run in latest.keys() & runs:
             groups.setdefault(run, [latest[run]]).append(number)
         latest.update(dict.fromkeys(runs, number))
     return groups.values()
 
 
-class _Zeros(dict[str, int]):
-    """By word, the zeros at the end of its checksum: half of all words have one, a quarter two."""
-
-    def __missing__(self, word: str) -> int:
-        checksum = zlib.crc32(word.encode("utf-8", "surrogatepass")) or 1
-        zeros = self[word] = (checksum & -checksum).bit_length() - 1
-        return zeros
-
-
-def _looked_up(folded: str, zeros: _Zeros) -> frozenset[int]:
-    """Some of an input's runs, chosen by their first words: about as many of a long input as of a
-    short one. Inputs of like length look up the same of what they share."""
-    runs = _runs(folded)
-    least = (max(1, len(runs)) // _LOOKED_UP).bit_length() - 1
-    if least > 0:  # a lone letter is in too many places to tell one run from another
-        firsts = (run[0] if len(run[0]) > 1 else "".join(run[:2]) for run in runs)
-        runs = [run for run, first in zip(runs, firsts, strict=True) if zeros[first] >= least]
-    return frozenset(map(hash, runs))
-
-
-def _shingles(folded: str) -> frozenset[int]:
-    return frozenset(map(hash, _runs(folded)))
-
-
-def _runs(folded: str) -> list[tuple[str, ...]]:
-    """An input's 8-word runs, or the whole where it is shorter."""
+def _checksums(folded: str) -> frozenset[int]:
+    """Of an input's 8-word runs, or of the whole where it is shorter."""
     words = tuple(words_of(folded))
-    return runs_of(words, SHINGLE) or ([words] if words else [])
+    runs = runs_of(words, SHINGLE) or ([words] if words else [])
+    return frozenset(zlib.crc32(" ".join(run).encode("utf-8", "surrogatepass")) for run in runs)

@@ -418,13 +418,10 @@ def _is_data(rows: Sequence[Sequence[object]]) -> bool:
     if not others or first in others:
         return False
     columns = zip(first, *(other[: len(first)] for other in others), strict=False)
+    is_number = re.compile(r"[-+]?[\d.,]*\d").fullmatch
     return any(
-        cell in below or all(map(_is_number, (cell, *below))) for cell, *below in columns if cell
+        cell in below or all(map(is_number, (cell, *below))) for cell, *below in columns if cell
     )
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"[-+]?[\d.,]*\d", text) is not None
 
 
 def read_sheets(path: Path, header: bool | None) -> Tables:
@@ -448,14 +445,13 @@ def read_sheets(path: Path, header: bool | None) -> Tables:
 
 
 def _sheet(name: str, where: str, rows: list[list[object]], header: bool | None) -> Table:
-    cells = ([_cell(cell) for cell in row] for row in rows)
+    cells = (
+        # A sheet's numbers are all floats.
+        [int(x) if isinstance(x, float) and x.is_integer() else plain(x) for x in row]
+        for row in rows
+    )
     lines = ((f"{where} row {number}", row) for number, row in enumerate(cells, 1))
     return grid(name, where, lines, header=header)
-
-
-def _cell(cell: object) -> object:
-    """A sheet's numbers are all floats."""
-    return int(cell) if isinstance(cell, float) and cell.is_integer() else plain(cell)
 
 
 # --- Arrow and Parquet

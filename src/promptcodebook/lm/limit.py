@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -17,11 +16,7 @@ from promptcodebook.errors import EndpointDown, LMError, PcoError, RateLimited
 
 _T = TypeVar("_T")
 _Clock = Callable[[], float]
-# A kind of call is judged by the median of its last _SAMPLES calls, once there are _ENOUGH.
-_SAMPLES = 16
-_ENOUGH = 4
-# Latency 'holds' up to this multiple of the best median seen for the same kind of call.
-_SLACK = 2.0
+_ENOUGH = 4  # answered calls that make a window, at least
 
 
 class StopSignal:
@@ -109,7 +104,7 @@ class WaitingLine(Generic[_T]):
 class AdaptiveLimit:
     """A limit of calls in flight, from `maximum` down to 1. A 429 or 503 halves it, once per wave:
     calls in flight then do not halve it again. After each full window of answered calls it grows by
-    a sixteenth of the maximum, if latency holds. A Retry-After holds every new call."""
+    a sixteenth of the maximum. A Retry-After holds every new call."""
 
     def __init__(
         self, maximum: int, stop: StopSignal | None = None, clock: _Clock = time.monotonic
@@ -123,8 +118,6 @@ class AdaptiveLimit:
         self._resume_at = 0.0
         self._cut_at = float("-inf")
         self._answered = 0
-        self._seconds: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_SAMPLES))
-        self._best: dict[str, float] = {}
 
     async def acquire(self) -> float:
         """Waits for a slot and returns when it was had (on the limit's clock). Raises Stop."""
@@ -142,19 +135,12 @@ class AdaptiveLimit:
         self.in_flight -= 1
         self._line.advance()
 
-    def record_answer(self, kind: str, seconds: float) -> None:
+    def record_answer(self) -> None:
         self._answered += 1
-        self._seconds[kind].append(seconds)
         if self._answered < max(self.current, _ENOUGH):
             return
         self._answered = 0
-        holds = True
-        for each, times in self._seconds.items():
-            if len(times) >= _ENOUGH:
-                median = statistics.median(times)
-                best = self._best[each] = min(self._best.get(each, median), median)
-                holds = holds and median <= _SLACK * best
-        if holds and self.current < self.maximum:
+        if self.current < self.maximum:
             self.current = min(self.maximum, self.current + max(1, self.maximum // 16))
             self._line.advance()
 
@@ -264,6 +250,5 @@ class Retrying:
         finally:
             limit.release()
         self._reached = True
-        # Its own time: an attempt may have waited for its budget before it left.
-        limit.record_answer(request.role, reply.usage.latency_s)
+        limit.record_answer()
         return reply

@@ -34,13 +34,12 @@ _NUMBER = re.compile(
 @dataclass(frozen=True, slots=True)
 class Quirks:
     """The forms in which one endpoint takes our requests. `out` and `at`: fields that are left out,
-    always or at this value; `fixed`: the one value that it takes. `shape`: how far down the forms
-    of response_format. `most` and `context`: limits that it named, of a reply, and of prompt and
-    reply with a factor on our count. `apart`: it tells several system messages from one."""
+    always or at this value. `shape`: how far down the forms of response_format. `most` and
+    `context`: limits that it named, of a reply, and of prompt and reply with a factor on our count.
+    `apart`: it tells several system messages from one."""
 
     out: frozenset[str] = frozenset()
     at: Mapping[str, object] = field(default_factory=dict[str, object])
-    fixed: Mapping[str, float] = field(default_factory=dict[str, float])
     shape: int = 0
     folded: bool = False
     apart: bool = False
@@ -65,12 +64,10 @@ class Quirks:
             if "messages" in body:
                 body["messages"] = self._placed(body["messages"])
             return dropped
-        for name in (self.out | self.at.keys() | self.fixed.keys()) & body.keys():
+        for name in (self.out | self.at.keys()) & body.keys():
             if name in theirs:
                 continue
-            if name in self.fixed:
-                body[name] = self.fixed[name]
-            elif name in self.out or self.at[name] == body[name]:
+            if name in self.out or self.at[name] == body[name]:
                 del body[name]
                 dropped.append(name)
         if body.get("response_format") is not None and "response_format" not in theirs:
@@ -131,18 +128,13 @@ class Quirks:
                 return None
             case "temperature" | "top_p" if (
                 name in sent
-                and name not in {*self.at, *self.fixed}
+                and name not in self.at
                 and not _says(_optional()[name]["as_such"], words)
             ):
                 # 'must be positive' refuses a value: a second one that is refused is the field.
                 return replace(self, at={**self.at, name: sent[name]})
-            case _ if name in sent and name not in self.fixed:
+            case _ if name in sent:
                 return replace(self, out=self.out | {name})
-            case "temperature" | "top_p" if name not in sent and name not in self.fixed:
-                # It will not do without: the value that the server names.
-                if not (values := re.findall(r"(?a)(?<![\w.])\d+(?:\.\d+)?", words)):
-                    return None
-                return replace(self, fixed={**self.fixed, name: float(values[0])})
             case _:
                 return None
 
@@ -444,7 +436,7 @@ def _is_sent(name: str, sent: Mapping[str, Any]) -> bool:
 
 
 def _named(words: str, sent: Mapping[str, Any]) -> list[str]:
-    """The fields that the words name, of those that were sent or may have to be."""
+    """The fields that the words name, of those that were sent or that a server may ask for."""
     optional = _optional()
     asked = {n for n in optional if _is_sent(n, sent) or "needed" in optional[n]}
     named = [n for n in optional if n in {*asked, "temperature", "top_p"}]

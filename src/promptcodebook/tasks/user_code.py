@@ -14,13 +14,11 @@ import hashlib
 import importlib.util
 import inspect
 import io
-import queue
 import re
 import sys
 import threading
 import traceback
 import weakref
-from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -36,7 +34,6 @@ from promptcodebook.calls import Chat, Message, Reply, Role, Schema, Tree
 from promptcodebook.errors import ConfigError, ExecutorError, did_you_mean, message_of
 
 _GRACE_S = 1.0  # for a coroutine that is out of time to clean up
-_IDLE_S = 0.2  # how long a thread without a call waits for one
 
 
 def load_function(
@@ -190,7 +187,6 @@ class UserCalls:
     def __init__(self, threads: int = 32, seconds: float = 600.0) -> None:
         self._most = threads
         self._seconds = seconds
-        self._workers = _Workers()
         self._lock = threading.Lock()
         self._slots = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
 
@@ -225,15 +221,12 @@ class UserCalls:
                 slots = self._slots.setdefault(loop, asyncio.Semaphore(self._most))
             async with slots:
                 allowance.start()
-                returned = await _within(allowance, self._workers.call(function, arguments))
+                returned = await _within(allowance, _call_in_thread(function, arguments))
             if inspect.isawaitable(returned):
                 return await _within(allowance, _await_here(lambda: returned))
             return returned
         finally:
             allowance.stop()
-
-
-_Jobs = queue.SimpleQueue[Callable[[], None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,49 +249,24 @@ async def _await_here(start: Callable[[], Awaitable[object]]) -> _Outcome:
             return _Outcome(error=error)
 
 
-class _Workers:
-    """Daemon threads that run one call each at a time. A new one would hold up the event loop until
-    it has begun, so that an idle one waits a moment for the next call."""
+def _call_in_thread(
+    function: Callable[..., object], arguments: Sequence[object]
+) -> asyncio.Future[_Outcome]:
+    """One call in a daemon thread of its own."""
+    done, context = concurrent.futures.Future[_Outcome](), contextvars.copy_context()
 
-    def __init__(self) -> None:
-        self._idle = deque[_Jobs]()
+    def work() -> None:
+        with print_aside():
+            try:
+                outcome = _Outcome(function(*arguments))
+            except BaseException as error:
+                outcome = _Outcome(error=error)
+        with suppress(concurrent.futures.InvalidStateError):  # it was given up meanwhile
+            done.set_result(outcome)
 
-    def call(
-        self, function: Callable[..., object], arguments: Sequence[object]
-    ) -> asyncio.Future[_Outcome]:
-        done, context = concurrent.futures.Future[_Outcome](), contextvars.copy_context()
-        idle = self._idle
-        try:
-            jobs = idle.pop()
-        except IndexError:
-            jobs, name = _Jobs(), "promptcodebook user code"
-            threading.Thread(target=_work, args=(jobs, idle), name=name, daemon=True).start()
-
-        def work() -> None:
-            with print_aside():
-                try:
-                    outcome = _Outcome(function(*arguments))
-                except BaseException as error:
-                    outcome = _Outcome(error=error)
-            idle.append(jobs)  # first, so that the next call finds it
-            with suppress(concurrent.futures.InvalidStateError):  # it was given up meanwhile
-                done.set_result(outcome)
-
-        jobs.put(lambda: context.run(work))
-        return asyncio.wrap_future(done)
-
-
-def _work(jobs: _Jobs, idle: deque[_Jobs]) -> None:
-    while True:
-        try:
-            job = jobs.get(timeout=_IDLE_S)
-        except queue.Empty:
-            with suppress(ValueError):  # a call has just taken it
-                idle.remove(jobs)
-                return
-        else:
-            job()
-            del job  # keep nothing of the user's alive
+    name = "promptcodebook user code"
+    threading.Thread(target=context.run, args=(work,), name=name, daemon=True).start()
+    return asyncio.wrap_future(done)
 
 
 class _Allowance:

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import shutil
 import sqlite3
 from collections import Counter
@@ -10,20 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from random import Random
-from statistics import NormalDist
 from typing import Any
 
 import pytest
 
-from promptcodebook.base.intervals import SIDE, paired_interval
+from promptcodebook.base.intervals import paired_interval
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.paper.tasks.houserules.task import load_houserules, present_prompt, reward
-from promptcodebook.tools.judging.figures import (
-    cohen_kappa,
-    partial_correlation,
-    rectified,
-)
-from promptcodebook.types import Example
+from promptcodebook.tools.judging.figures import cohen_kappa, rectified
 from tests.build.cases import table
 from tests.build.cli import Result, pco, served
 from tests.build.server import Server, fails, says
@@ -58,21 +51,6 @@ def test_the_interval_of_an_ordered_kappa_allows_for_the_widest_error() -> None:
 
 
 CHANCE = (20 * 21 + 20 * 20 + 0.25 * (20 + 21)) / 41**2
-
-
-def test_a_partial_correlation_holds_the_label_fixed() -> None:
-    """Error and length both follow the label; beside it they have nothing in common."""
-    labels = [float(i % 2) for i in range(60)]
-    errors = [label + 0.1 * (i // 2 % 2) for i, label in enumerate(labels)]
-    lengths = [5 * label + (i // 4 % 2) for i, label in enumerate(labels)]
-    found = partial_correlation(errors, lengths, labels)
-    assert found is not None and found.low < 0 < found.high
-    # Fisher's z has the variance 1 / (n - 3), and 1 / (n - 4) with a third value held fixed.
-    reach = (math.atanh(found.high) - math.atanh(found.low)) / 2
-    assert reach == pytest.approx(NormalDist().inv_cdf(1 - SIDE) / math.sqrt(60 - 4))
-    swayed = partial_correlation([*map(sum, zip(labels, lengths, strict=True))], lengths, labels)
-    assert swayed is not None and swayed.low > 0.9
-    assert partial_correlation([0.9 * label for label in labels], lengths, labels) is None
 
 
 def misses(specificity: float) -> Counter[str]:
@@ -171,13 +149,13 @@ def right(shown: Mapping[str, str]) -> bool:
 
 
 @pytest.mark.parametrize(("score", "decision", "why"), [
-    (lambda s: 0.9 if right(s) else 0.2, "use it", "nothing that was tried sways it"),
+    (lambda s: 0.9 if right(s) else 0.2, "use it", "it agrees with people"),
     (lambda s: 0.5, "do not trust it", "may be chance"),
     (lambda s: len(s["answer"]) % 2 / 2, "do not trust it", "may be chance"),
     (
         lambda s: float(right(s) or (len(s["answer"]) > 8 and hash_of(s) % 2)),
         "use it with its error in the interval",
-        "κ is below 0.8, or its lower end below 0.6; its error follows the answer's length",
+        "κ is below 0.8, or its lower end below 0.6",
     ),
 ])  # fmt: skip
 def test_a_judge_is_trusted_as_far_as_it_agrees_with_people(
@@ -222,27 +200,8 @@ def test_what_a_judge_cannot_judge_is_counted_and_nothing_is_paid_for_twice(
     assert counts == (28, 2, 1) and "RequestRefused" in found["failures"][0]
     assert found["decision"] == "use it with its error in the interval"
     assert found["why"] == "7% of the answers could not be judged"
-    asked = [json.dumps([b["messages"], b["max_tokens"]]) for b in server.bodies]
-    judged = {key for key in asked if '"4"' not in key.replace("\\", "")}
-    assert found["noise"] == 0.0 and len(judged) >= 56
-
-
-def test_repeats_show_the_noise_of_a_judge(
-    judging: Callable[[Judges], Server], tmp_path: Path
-) -> None:
-    write(tmp_path / "labels.csv", answers())
-    seen = dict[str, int]()
-
-    def wavers(shown: Mapping[str, str]) -> Any:
-        again = seen[shown["input"]] = seen.get(shown["input"], 0) + 1
-        odd = int(shown["reference"]) % 5 == 0
-        return {"score": float(right(shown) ^ (again > 1 and odd))}
-
-    found = calibrated(judging(wavers), tmp_path, "--set", "cache=false").json
-    assert found["turned"]["mean"] == 0.2 and found["why"] == "repeats turn its decisions"
-    assert found["noise"] == pytest.approx((0.2 * 0.5) ** 0.5)
-    alone = calibrated(judging(wavers), tmp_path, "--repeats", "1").json
-    assert alone["turned"] is None and alone["noise"] is None
+    asked = Counter(json.dumps(body["messages"]) for body in server.bodies)
+    assert len(asked) == 30 and asked.total() <= 32, "only what was refused is asked again"
 
 
 def test_raters_and_scales(judging: Callable[[Judges], Server], tmp_path: Path) -> None:
@@ -253,7 +212,7 @@ def test_raters_and_scales(judging: Callable[[Judges], Server], tmp_path: Path) 
     calibrated(server, tmp_path).error(2, "labels.csv:2", "--scale 1 5")
     found = calibrated(server, tmp_path, "--scale", "1", "5").json
     assert found["judged"] == 40 and found["agreement"]["mean"] == 0.75
-    assert 0.6 < found["people"]["mean"] < 1 and 0.8 < found["kappa"]["mean"] < 1
+    assert 0.8 < found["kappa"]["mean"] < 1
 
 
 def test_labels_that_cannot_be_read_are_named(
@@ -360,44 +319,26 @@ def test_a_run_that_is_resumed_keeps_its_verdict_by_labels(run: Path) -> None:
 
 
 # A judge of 40 answers to messages of `houserules`, written by hand: half keep the rule of their
-# topic, half are such answers to another topic. Fixed before either was asked: the rules' own
-# checker as the judge is to be used, SmolLM2 is not to be trusted.
+# topic, half are such answers to another topic. Fixed before it was asked: SmolLM2 is not to be
+# trusted.
 
 LABELS = Path(__file__).with_name("houserules_answers.csv")
 HOUSE_RUBRIC = f"The answer keeps the house rule of the message's topic.\n\n{present_prompt()}"
 
 
-def examples() -> dict[str, Example]:
-    return {example.input: example for example in load_houserules().dataset.train}
-
-
-def test_the_labels_are_the_checker_s_and_the_checker_is_a_judge_to_use(tmp_path: Path) -> None:
-    by_input = examples()
+def test_the_labels_are_the_checker_s() -> None:
+    by_input = {example.input: example for example in load_houserules().dataset.train}
     with LABELS.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     scores = [reward(by_input[row["input"]], row["answer"]).value for row in rows]
     assert [row["label"] for row in rows] == ["yes" if value else "no" for value in scores]
     assert len(rows) == 40 and sum(scores) == 20
 
-    async def checks(request: Any, body: dict[str, Any]) -> Any:
-        shown = json.loads(body["messages"][-1]["content"])
-        score = reward(by_input[shown["input"]], shown["answer"])
-        text = json.dumps({"feedback": score.feedback, "score": score.value})
-        return await says(text)(request, body)
-
-    server = Server()
-    server.default = checks
-    shutil.copy(LABELS, tmp_path / "labels.csv")
-    with served(server):
-        asked = ("labels.csv", "--rubric", HOUSE_RUBRIC, "--lm", server.spec, "--json")
-        found = pco("judge", "calibrate", *asked, cwd=tmp_path).json
-    assert found["decision"] == "use it", found["why"]
-
 
 @pytest.mark.local
 def test_smollm2_is_no_judge(tmp_path: Path) -> None:
     shutil.copy(LABELS, tmp_path / "labels.csv")
-    asked = ("labels.csv", "--rubric", HOUSE_RUBRIC, "--lm", "smollm2", "--repeats", "1", "--json")
+    asked = ("labels.csv", "--rubric", HOUSE_RUBRIC, "--lm", "smollm2", "--json")
     found = pco("judge", "calibrate", *asked, cwd=tmp_path)
     assert found.code == 0, found.err
     assert found.json["decision"] == "do not trust it", found.json

@@ -1,24 +1,21 @@
 """`pco headroom`: a few hundred rollouts that say what there is to win, before any training. The
 test split is left alone. The prompts tried are today's and the single instincts of the first
-codebook, or those in a folder. `pco estimate` finds the result in headroom.json."""
+codebook, or those in a folder."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import typer
-from pydantic import BaseModel
 
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
 from promptcodebook.base.intervals import ENOUGH
-from promptcodebook.base.paths import read_bytes, read_text, write_whole
+from promptcodebook.base.paths import read_text
 from promptcodebook.base.sync import run_sync
-from promptcodebook.base.units import percent, plural
+from promptcodebook.base.units import plural
 from promptcodebook.cli import command
 from promptcodebook.cli.command import columns, note, options, show, wrap_text
 from promptcodebook.config import Budget
@@ -35,56 +32,41 @@ from promptcodebook.tasks.program import AgentProgram
 from promptcodebook.tools.headroom.split import Headroom, TriedPrompts, split
 from promptcodebook.types import Example, Rollout, Trace
 
-KEPT = Path("headroom.json")
-_TWICE = 4  # one input in four is answered twice, where the executor is not greedy
 _CAVEAT = (
     "It speaks of the prompts tried: training may write better ones, and no route of several "
     "instincts was tried."
 )
 
 
-class _Kept(BaseModel):
-    """What `pco estimate` reads: the sentence, and a mark of what it was measured on."""
-
-    sentence: str
-    about: str
-
-
 @dataclass(frozen=True)
 class Design:
-    """Which inputs are answered under which prompts; the first `twice` of them once more."""
+    """Which inputs are answered under which prompts."""
 
     prompts: Sequence[str]
     examples: Sequence[Example]
-    twice: int
     split: str
 
     @classmethod
     def of(cls, plan: Plan, prompts: Sequence[str], rollouts: int, of: str) -> Design:
         """Every prompt for which the rollouts suffice on twenty inputs. Raises ConfigError when
         they suffice for fewer than two prompts, DataError when the split has too few inputs."""
-        prompts, executor = list(dict.fromkeys(prompts)), plan.config.roles.get("executor")
-        greedy = executor is not None and executor.temperature == 0.0
+        prompts = list(dict.fromkeys(prompts))
         examples = plan.dataset.split(of)
         if len(examples) < ENOUGH:
             raise DataError(
                 f"the split {of!r} of {plan.task.name} has {plural(len(examples), 'example')}",
                 hint=f"choose a split of at least {ENOUGH}: --split train, val or test",
             )
-        least = ENOUGH if greedy else ENOUGH + ENOUGH // _TWICE
-        most = rollouts // least
+        most = rollouts // ENOUGH
         if len(prompts) < 2 or most < 2:
             fault = f"{plural(rollouts, 'rollout')} for {plural(len(prompts), 'prompt')}"
             raise ConfigError(
                 f"{fault}: it takes two prompts at least, today's and another, on {ENOUGH} inputs",
-                hint=f"--rollouts {least * max(2, len(prompts))}, or --prompts DIR with a .txt or "
+                hint=f"--rollouts {ENOUGH * max(2, len(prompts))}, or --prompts DIR with a .txt or "
                 ".md file for each prompt",
             )
-        count = len(prompts[:most])
-        n = rollouts // count if greedy else rollouts * _TWICE // (count * (_TWICE + 1))
-        chosen = sample(examples, n)
-        twice = 0 if greedy else len(chosen) // _TWICE
-        return cls(prompts[:most], chosen, twice, of)
+        chosen = sample(examples, rollouts // len(prompts[:most]))
+        return cls(prompts[:most], chosen, of)
 
 
 @dataclass(frozen=True)
@@ -114,18 +96,14 @@ def headroom(
         None, help="A folder with a .txt or .md file for each prompt, in place of the instincts."
     ),
     split_name: command.SplitName = "train",
-    output: Path | None = typer.Option(
-        None, "--output", "-o", help="Where it is kept; else headroom.json beside pco.toml."
-    ),
     as_json: command.Json = False,
 ) -> None:
     """What there is to win: nothing, one better prompt, or routing; before training is paid for.
 
     Inputs are answered under each prompt: today's, and each instinct of the first codebook alone.
-    The rewards' variance is split into input, prompt, input x prompt and noise. Two gains are
-    measured on inputs held out: of one better prompt, and of a router. --budget limits all calls;
-    without it the rollouts limit them, where an answer takes a known number. If interrupted, rerun
-    the command; finished calls are not repeated."""
+    Two gains are measured on inputs held out: of one better prompt, and of a router. --budget
+    limits all calls; without it the rollouts limit them, where an answer takes a known number. If
+    interrupted, rerun the command; finished calls are not repeated."""
     settings, base = wanted.gather()
     plan = plan_run(settings, Sources(base))
     plan.task.require()
@@ -140,8 +118,6 @@ def headroom(
         assembled = ready.connect(supplies)
         stop = command.announced(assembled.models.interrupt)
         made = run_sync(measure(assembled, design), stop)
-    kept = _Kept(sentence=made.sentence, about=_about(plan))
-    write_whole(output or base / KEPT, kept.model_dump_json(indent=2) + "\n")
     tree = {**asdict(made), "sentence": made.sentence, "tried": list(design.prompts)}
     show(lambda: tree, lambda: _text(made), as_json=as_json)
 
@@ -149,18 +125,18 @@ def headroom(
 async def measure(assembled: Assembled, design: Design) -> HeadroomResult:
     """Answers, and splits the rewards. Closes the connections. Raises TooManyFailures, where fewer
     than half of the inputs have all answers. Raises BudgetReached, Interrupted or MissingExtra."""
-    config, twice = assembled.config, design.twice
-    trial, models = assembled.trial(greedy=not twice), assembled.models
-    seeds = config.randomness.runs(2 if twice else 1)
+    config, models = assembled.config, assembled.models
+    executor = config.roles.get("executor")
+    greedy = executor is not None and executor.temperature == 0.0
+    trial = assembled.trial(greedy=greedy)
 
-    async def one(example: Example, prompt: str, run: int) -> Rollout:
-        draws = seeds[run].at(EVALUATION, example.id)
+    async def one(example: Example, prompt: str) -> Rollout:
+        draws = config.randomness.at(EVALUATION, example.id)
         made = await roll_out(FixedPrompt(prompt), trial, example, draws)
         count(made)
         return made
 
-    cells = [(example, prompt, 0) for example in design.examples for prompt in design.prompts]
-    cells += [(e, prompt, 1) for e in design.examples[:twice] for prompt in design.prompts]
+    cells = [(example, prompt) for example in design.examples for prompt in design.prompts]
     more, simulated = "type it again with a greater --budget", models.simulated
     async with models.at_work(more, f"{more}: what was paid for so far is kept"):
         with counting("measuring headroom", len(cells), sys.stderr, simulated=simulated) as count:
@@ -168,44 +144,24 @@ async def measure(assembled: Assembled, design: Design) -> HeadroomResult:
     failures = [r.failure for r in rollouts if r.failure is not None]
     lost = {rollout.example_id for rollout in rollouts if rollout.reward is None}
     kept = [example for example in design.examples if example.id not in lost]
-    if len(kept) * 2 < len(design.examples) or (twice and not kept[:twice]):
+    if len(kept) * 2 < len(design.examples):
         raise too_many_failures(failures, tuple(map(Trace, rollouts)), "measuring headroom: ")
-    rows: dict[tuple[str, int], list[float]] = {}
-    for (example, _, run), rollout in zip(cells, rollouts, strict=True):
+    rows: dict[str, list[float]] = {}
+    for rollout in rollouts:
         if rollout.reward is not None:
             unit = unit_reward(rollout.reward, config.reward_range)
-            rows.setdefault((example.id, run), []).append(unit)
+            rows.setdefault(rollout.example_id, []).append(unit)
     tried = TriedPrompts(
         {example.id: example.input for example in kept},
         design.prompts,
-        [rows[example.id, 0] for example in kept],
-        [rows[e.id, 1] for e in design.examples[:twice] if e.id not in lost],
+        [rows[example.id] for example in kept],
         groups=[e.group or e.id for e in kept],
     )
     width = config.reward_range[1] - config.reward_range[0]
-    found = split(tried, width, config.seed)
+    found = split(tried, width)
     return HeadroomResult(
         found, design.split, len(kept), len(cells), len(failures), models.simulated
     )
-
-
-def at_hand(plan: Plan) -> str:
-    """For `pco estimate`: what headroom.json says of this plan, or how to make it."""
-    again = "pco headroom says in a few hundred rollouts what there is to win"
-    try:
-        kept = _Kept.model_validate_json(read_bytes(plan.sources.base / KEPT))
-    except (OSError, ValueError):
-        return f"{again}."
-    if kept.about != _about(plan):
-        return f"{KEPT} is of other data, another reward or another model: {again}."
-    return kept.sentence
-
-
-def _about(plan: Plan) -> str:
-    config = plan.config
-    facts = plan.dataset.fingerprint(), config.task, config.reward, plan.task.program.name
-    asked = json.dumps([*facts, config.model_of("executor")], sort_keys=True, default=str)
-    return hashlib.sha256(asked.encode()).hexdigest()[:16]
 
 
 def _others(plan: Plan, folder: Path | None) -> list[str]:
@@ -234,22 +190,11 @@ def _text(made: HeadroomResult) -> str:
     found, model = made.headroom, "simulated model, " if made.simulated else ""
     failed = f"{made.failed} of {plural(made.rollouts, 'rollout')} failed"
     counts = f"{plural(made.inputs, 'input')} x {plural(found.prompts, 'prompt')}; {failed}"
-    shares = [
-        {"variance of the reward": name, "share": share, "95 %": f"{low} to {high}"}
-        for name, of in found.shares.items()
-        for share, low, high in [map(percent, (of.mean, of.low, of.high))]
-    ]
-    if found.greedy:
-        shares[-1] = {**shares[-1], "share": "0 %", "95 %": "by construction: greedy"}
-    gains = {
-        "one prompt over today's": found.prompt,
-        "a router over that, by words": found.router,
-        "the best prompt of each input over that": found.oracle,
-    }
+    gains = {"one prompt over today's": found.prompt, "a router over that, by words": found.router}
     rows = [
         {"gain": name, "reward": f"{of.mean:+.3f}", "95 %": of.ends(signed=True, between="..")}
         for name, of in gains.items()
     ]
-    text = [f"{model}{made.split} split, {counts}", columns(shares), columns(rows)]
+    text = [f"{model}{made.split} split, {counts}", columns(rows)]
     text += [wrap_text(made.sentence, ""), wrap_text(_CAVEAT, "- "), "next: pco estimate"]
     return "\n\n".join(text)

@@ -1,7 +1,7 @@
 """A judge beside people: the labels, the judge's scores of the same answers, and what comes of it.
 The rule was fixed before any figure was seen (`figures.py` has its numbers). "Do not trust it": too
 few rows were judged, too many could not be, or κ is low or not clear of chance. "Use it": κ is
-high, also at its lower end, and neither repeats nor length sway it. Else: with its error."""
+high, also at its lower end. Else: with its error."""
 
 from __future__ import annotations
 
@@ -11,23 +11,20 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, variance
+from statistics import fmean
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.base.intervals import Bounds, Interval, mean_interval
 from promptcodebook.base.text import printable
-from promptcodebook.calls import Reply, Request
 from promptcodebook.data.load import read_source
 from promptcodebook.data.table import SourceRow, cell_text
 from promptcodebook.errors import DataError
-from promptcodebook.lm.structured import Ask
 from promptcodebook.method.failures import attempt, gather_all
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.tools.judging import figures
 from promptcodebook.types import Example, Failure, Output
 
-Values = tuple[float, ...]
-FORMAT = "promptcodebook judge 1"
+FORMAT = "promptcodebook judge 2"
 _WORDS = {
     **dict.fromkeys(("yes", "true", "right", "good", "pass"), 1.0),
     **dict.fromkeys(("no", "false", "wrong", "bad", "fail"), 0.0),
@@ -47,11 +44,6 @@ class Item:
     @property
     def label(self) -> float:
         return fmean(self.labels)
-
-    @property
-    def length(self) -> float:
-        """The logarithm of the words."""
-        return math.log1p(len(self.answer.split()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,53 +103,28 @@ def answer_key(text: str) -> str:
     return hashlib.sha256(" ".join(printable(text).split()).encode()).hexdigest()[:32]
 
 
-@dataclass(frozen=True)
-class JudgeTrial:
-    """Asks the judge about labelled answers."""
+async def judge_items(
+    assembled: Assembled, items: Sequence[Item], count: Callable[[object], None]
+) -> list[float | Failure]:
+    """The judge's value of each labelled answer; or why there is none."""
+    reward, bounds = assembled.reward, assembled.config.reward_range
 
-    assembled: Assembled
+    async def one(item: Item) -> float | Failure:
+        output, calls = Output(item.answer), assembled.plan.calls
+        asked = apply_reward(reward, item.example, output, bounds, calls)
+        found, failure = await attempt("reward", asked)
+        count(found)
+        if found is None:
+            assert failure is not None
+            return failure
+        return found.value
 
-    def _ask(self, repeat: int) -> Ask:
-        """A repeat caps the reply a token lower: to cache and journal it is another question."""
-        models = self.assembled.models
-
-        async def again(request: Request) -> Reply:
-            own = models.lm.sampling_of(request.role, request.greedy)
-            cap = (own.max_tokens or 4096) - repeat
-            return await models.lm(replace(request, sampling=replace(own, max_tokens=cap)))
-
-        return Ask(again, models.tally) if repeat else models.ask
-
-    async def judge(
-        self, items: Sequence[Item], repeats: int, count: Callable[[object], None]
-    ) -> list[Values | Failure]:
-        """Of each item a value by repeat; or why not."""
-
-        async def one(item: Item) -> Values | Failure:
-            asked = gather_all(self._score(item, repeat) for repeat in range(repeats))
-            found, failure = await attempt("reward", asked)
-            count(found)
-            if found is None:
-                assert failure is not None
-                return failure
-            return tuple(found)
-
-        return await gather_all(map(one, items))
-
-    async def _score(self, item: Item, repeat: int) -> float:
-        assembled = self.assembled
-        reward, bounds = assembled.task.reward(self._ask(repeat)), assembled.config.reward_range
-        output = Output(item.answer)
-        score = await apply_reward(reward, item.example, output, bounds, assembled.plan.calls)
-        return score.value
+    return await gather_all(map(one, items))
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What labelled answers say of a judge. `kappa` is None where all say the same, `people` is κ
-    of two raters, `noise` the deviation of one value around its repeats and `turned` how often a
-    repeat lands on another level. `length` is how the judge's error follows the answer's length,
-    the label held fixed."""
+    """What labelled answers say of a judge. `kappa` is None where all say the same."""
 
     decision: str
     why: str
@@ -170,15 +137,11 @@ class Calibration:
     blank: int
     agreement: Interval
     kappa: Interval | None
-    people: Interval | None
-    noise: float | None
-    turned: Interval | None
-    length: Interval | None
     format: str = FORMAT
 
 
 def calibrate(
-    judging: JudgeTrial, labels: Labels, found: Sequence[Values | Failure]
+    assembled: Assembled, labels: Labels, found: Sequence[float | Failure]
 ) -> Calibration:
     """The figures, and the decision by the rule. Raises DataError when nothing was judged."""
     failed = tuple(f"{f.kind}: {f.message}" for f in found if isinstance(f, Failure))
@@ -186,39 +149,25 @@ def calibrate(
     if not known:
         message = f"no labelled answer could be judged: {(*failed, 'no row has a label')[0]}"
         raise DataError(message, hint="pco doctor; or write what people say into the column label")
-    bounds = judging.assembled.config.reward_range
+    bounds = assembled.config.reward_range
     levels = sorted({label for item, _ in known for label in item.labels})
 
     def level(value: float) -> int:
         return min(range(len(levels)), key=lambda k: (abs(levels[k] - value), -k))
 
-    values = [made for _, made in known]
-    rated = [
-        ([*map(level, i.labels)], level(v[0])) for (i, _), v in zip(known, values, strict=True)
-    ]
-    both = [(people[:1], people[1]) for people, _ in rated if len(people) > 1]
-    people = [item.label for item, _ in known]
-    repeats, noise, turned = len(values[0]), None, None
-    if repeats > 1:
-        noise = math.sqrt(fmean(map(variance, values)))
-        turned = mean_interval([float(len({*map(level, each)}) > 1) for each in values])
-    errors = [v[0] - label for v, label in zip(values, people, strict=True)]
+    rated = [([*map(level, item.labels)], level(value)) for item, value in known]
     made = Calibration(
         decision="",
         why="",
-        judge=judging.assembled.models.lm.model_of("judge"),
-        reward=judging.assembled.scored_by,
-        simulated=judging.assembled.models.simulated,
+        judge=assembled.models.lm.model_of("judge"),
+        reward=assembled.scored_by,
+        simulated=assembled.models.simulated,
         reward_range=bounds,
         judged=len(known),
         failures=failed,
         blank=labels.blank,
         agreement=mean_interval([fmean(p == judged for p in given) for given, judged in rated]),
         kappa=figures.cohen_kappa(rated, len(levels)),
-        people=figures.cohen_kappa(both, len(levels)) if both else None,
-        noise=noise,
-        turned=turned,
-        length=figures.partial_correlation(errors, [item.length for item, _ in known], people),
     )
     decision, why = decide(made)
     return replace(made, decision=decision, why=why)
@@ -239,15 +188,12 @@ def decide(made: Calibration) -> tuple[str, str]:
     if why or kappa is None:
         return "do not trust it", why
     sure = kappa.mean >= figures.ALMOST_PERFECT and kappa.low >= figures.CLEARLY_GOOD
-    length = made.length
     limits = figures.ALMOST_PERFECT, figures.CLEARLY_GOOD
     doubts = {
         "κ is below {:g}, or its lower end below {:g}".format(*limits): not sure,
         unjudged: lost > figures.FEW,
-        "repeats turn its decisions": made.turned is not None and made.turned.mean > figures.FEW,
-        "its error follows the answer's length": length and not length.low <= 0 <= length.high,
     }
     why = "; ".join(doubt for doubt, holds in doubts.items() if holds)
     if why:
         return "use it with its error in the interval", why
-    return "use it", "it agrees with people, and nothing that was tried sways it"
+    return "use it", "it agrees with people"

@@ -14,13 +14,13 @@ from typing import Annotated
 
 import typer
 
-from promptcodebook.assemble import NO_DATA, Sources, assemble
+from promptcodebook.assemble import NO_DATA, Assembled, Sources, assemble
 from promptcodebook.base.intervals import Bounds, Interval
 from promptcodebook.base.paths import run_reference, runs_dir, write_whole
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import shell
-from promptcodebook.base.units import percent, plural
+from promptcodebook.base.units import plural
 from promptcodebook.cli import command
 from promptcodebook.cli.command import BETWEEN, Json, RunRef, note, show, wrap_text
 from promptcodebook.data import sample
@@ -38,10 +38,10 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.tools.judging.calibration import (
     Calibration,
-    JudgeTrial,
     Labels,
     answer_key,
     calibrate,
+    judge_items,
 )
 from promptcodebook.tools.judging.figures import ENOUGH, rectified
 from promptcodebook.types import Evaluation, Rollout
@@ -63,7 +63,6 @@ def calibrate_judge(
     reward: str = typer.Option("", metavar="KIND", help="E.g. judge; default: that of pco.toml."),
     rubric: str = typer.Option("", help="What the judge goes by; default: that of pco.toml."),
     scale: ScaleOption = None,
-    repeats: int = typer.Option(2, min=1, help="How often each row is judged."),
     out: Path | None = typer.Option(None, help="Default: LABELS with .judge.json at the end."),
     config: command.ConfigOption = None,
     lm: command.ModelOption = None,
@@ -84,11 +83,11 @@ def calibrate_judge(
     alone = {"lm": settled.model_of("judge"), "roles": role, "executor": ""}
     settled = settled.model_copy(update={**alone, "compose_per_stage": False})
     sources = Sources(base=base, data=NO_DATA, templates=load_templates("default"))
-    with until_done("judge calibrate", str(labels), repeats, named) as supplies:
-        judging = JudgeTrial(assemble(settled, sources, supplies))
-        read = Labels.read(labels, judging.assembled.config.reward_range, scale)
-        stop = command.announced(judging.assembled.models.interrupt)
-        made = run_sync(_calibrate(judging, read, repeats), stop)
+    with until_done("judge calibrate", str(labels), named) as supplies:
+        assembled = assemble(settled, sources, supplies)
+        read = Labels.read(labels, assembled.config.reward_range, scale)
+        stop = command.announced(assembled.models.interrupt)
+        made = run_sync(_calibrate(assembled, read), stop)
     target = out or labels.with_suffix(".judge.json")
     tree = {**asdict(made), "labels": labels.name}
     _write(target, json.dumps(tree, ensure_ascii=False, indent=2) + "\n")
@@ -96,32 +95,23 @@ def calibrate_judge(
     note(f"wrote {target}")
 
 
-async def _calibrate(judging: JudgeTrial, labels: Labels, repeats: int) -> Calibration:
-    models, items = judging.assembled.models, labels.items
+async def _calibrate(assembled: Assembled, labels: Labels) -> Calibration:
+    models, items = assembled.models, labels.items
     more, name, simulated = "give it a greater budget", "judging labelled answers", models.simulated
     async with models.at_work(more, f"{more}; what was paid for so far is kept"):
         with counting(name, len(items), sys.stderr, simulated=simulated) as count:
-            found = await judging.judge(items, repeats, count)
-    return calibrate(judging, labels, found)
+            found = await judge_items(assembled, items, count)
+    return calibrate(assembled, labels, found)
 
 
 def _calibration_text(made: Calibration) -> str:
-    def figure(of: Interval | None, more: str = "") -> str:
-        return f"{of.text(between=BETWEEN)}{more}" if of is not None else "unknown"
-
-    length = made.length
     rows = f"{made.judged} judged, {len(made.failures)} could not be, {made.blank} without a label"
-    noise = "not measured (--repeats 2)"
-    if made.noise is not None and made.turned is not None:
-        noise = f"{made.noise:.3f}; a repeat turns {percent(made.turned.mean)} of the decisions"
+    kappa = "unknown" if made.kappa is None else made.kappa.text(between=BETWEEN)
     facts = {
         "judge": f"{made.judge}{' (simulated)' if made.simulated else ''}",
         "rows": rows + "".join(f"; the first: {failure}" for failure in made.failures[:1]),
-        "agrees": figure(made.agreement),
-        "kappa": figure(made.kappa),
-        "people": figure(made.people, " is κ of two raters") if made.people else "one rater",
-        "noise": noise,
-        "length": figure(length, " with its error") if length else "its error does not vary",
+        "agrees": made.agreement.text(between=BETWEEN),
+        "kappa": kappa,
     }
     lines = (wrap_text(value, f"{name:<8}") for name, value in facts.items())
     return "\n".join([*lines, "", wrap_text(f"{made.decision}: {made.why}", "")])

@@ -1,4 +1,4 @@
-"""What labelled answers say about a judge: agreement, noise, bias; and about a difference of means.
+"""What labelled answers say about a judge: its agreement; and about a difference of means.
 Agreement is Cohen's κ (1960), with quadratic weights where labels are ordered (Cohen 1968). Its
 interval is that of the disagreement, with the agreement by chance taken as known. `rectified` is
 prediction-powered inference (Angelopoulos and others 2023) with the power tuning of PPI++ (2024):
@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from statistics import NormalDist, StatisticsError, correlation, fmean, linear_regression
+from statistics import fmean
 
 from promptcodebook.base.intervals import DIGITS, SIDE, Bounds, Interval, mean_interval
 
 ENOUGH = 20  # labelled answers (or pairs of rollouts) below which nothing is said about the judge
 # κ that "use it" needs, what its lower end must reach, and below what it is not trusted.
 ALMOST_PERFECT, CLEARLY_GOOD, FAIR = 0.8, 0.6, 0.4
-# The share of rows without a judgement, or whose decision a repeat turns, that "use it" allows.
+# The share of rows without a judgement that "use it" allows.
 FEW = 0.05
 MANY = 0.2  # the share of rows without a judgement above which a judge is not trusted
 
@@ -43,30 +43,6 @@ def cohen_kappa(
     found = mean_interval(seen, side=side)
     low, high = (max(-1.0, 1 - end / chance) for end in (found.high, found.low))
     return Interval(1 - found.mean / chance, low, high, found.n)
-
-
-def partial_correlation(
-    x: Sequence[float], y: Sequence[float], given: Sequence[float]
-) -> Interval | None:
-    """Pearson's correlation of x and y with `given` held fixed, and Fisher's interval. None where
-    either does not vary beside it, or there are fewer than six values."""
-
-    def beside(values: Sequence[float]) -> list[float]:
-        if len(set(given)) == 1:
-            return list(values)
-        slope, start = linear_regression(given, values)
-        return [round(v - slope * g - start, DIGITS) for v, g in zip(values, given, strict=True)]
-
-    n = len(x)
-    try:
-        r = correlation(beside(x), beside(y)) if n > 5 else None
-    except StatisticsError:
-        r = None
-    if r is None:
-        return None
-    z = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, r)))
-    reach = NormalDist().inv_cdf(1 - SIDE) / math.sqrt(n - 4)
-    return Interval(r, math.tanh(z - reach), math.tanh(z + reach), n)
 
 
 def rectified(
