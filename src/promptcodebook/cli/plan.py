@@ -67,13 +67,13 @@ def init(
     present: command.PresentFiles = None,
     question: command.Question = "",
     lm: command.ModelOption = None,
-    yes: bool = typer.Option(False, "--yes", "-y", hidden=True),  # of when it asked
+    yes: command.Yes = False,
     as_json: Json = False,
 ) -> None:
     """Write pco.toml, data.jsonl and reward.py: a working example to make your own.
 
-    With --from FILE: look at your own data, say what it is taken for, and write a pco.toml for it,
-    with --agent one that trains your agent. No existing file is overwritten."""
+    With --from FILE: look at your own data, ask what is unclear, and write a pco.toml for it, with
+    --agent one that trains your agent. No existing file is overwritten."""
     own = command.agent_settings(agent, present, question)
     if own and file is None:
         raise ConfigError("--agent needs --from", hint="pco init --from FILE --agent COMMAND")
@@ -88,7 +88,7 @@ def init(
         propose = import_part(COMMAND_GROUP, "init.from", "pco init --from", "start")
         given = {"input": input, "target": target, "reward": reward, "lm": lm, "form": form}
         file = _keep_input(folder) if file == Path("-") else file
-        text, tree, message = propose(file, folder, given, own, header=header)
+        text, tree, message = propose(file, folder, given, own, header=header, yes=yes)
         texts = {SETTINGS: text}
     texts[SETTINGS] = written(texts[SETTINGS], tree)
     files = [str(folder / name) for name in texts]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.build.cases import table
-from tests.build.cli import pco
+from tests.build.cli import Terminal, pco
 
 CASES = table(__file__, "case")
 WORDS = ("oak", "elm", "ash", "fir", "yew", "pine", "lime", "palm", "plum", "pear", "rose", "fern")
@@ -39,7 +39,7 @@ def write(file: Path, columns: dict[str, list[str]], count: int = 60) -> None:
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_each_column_is_taken_for_what_it_is(tmp_path: Path, case: dict[str, Any]) -> None:
     write(tmp_path / "mine.jsonl", case["columns"], case.get("rows", 60))
-    made = pco("init", "--from", "mine.jsonl", "--form", "", cwd=tmp_path)
+    made = pco("init", "--from", "mine.jsonl", "--yes", "--form", "", cwd=tmp_path)
     if "refused" in case:
         made.error(2, case["refused"], case["flag"])
         assert not (tmp_path / "pco.toml").exists()
@@ -55,3 +55,14 @@ def test_each_column_is_taken_for_what_it_is(tmp_path: Path, case: dict[str, Any
     for name, role in case.get("roles", {}).items():
         (line,) = (line for line in shown.splitlines() if line.startswith(f"{name}  "))
         assert line.removeprefix(name).strip().startswith(role), made.out
+
+
+def test_of_columns_that_are_equally_likely_a_person_chooses(tmp_path: Path) -> None:
+    (case,) = (each for each in CASES if each["name"] == "two labels that are equally likely")
+    write(tmp_path / "mine.jsonl", case["columns"])
+    typed = ("init", "--from", "mine.jsonl", "--form", "")
+    asked = pco(*typed, cwd=tmp_path, stdin=Terminal("\nsentiment\n\n\n"))
+    assert asked.code == 0 and "none [category]" in asked.err, asked.err
+    tree = tomllib.loads((tmp_path / "pco.toml").read_text("utf-8"))
+    assert tree["data"]["target"] == "sentiment"
+    assert tree["reward"]["labels"] == ["bad", "good", "so so"]

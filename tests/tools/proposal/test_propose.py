@@ -20,7 +20,7 @@ from promptcodebook.config import load_config
 from promptcodebook.config.loading import select_remark
 from promptcodebook.data import load_settings
 from promptcodebook.policy.policy import load_policy
-from tests.build.cli import Result, pco
+from tests.build.cli import Result, Terminal, pco
 from tests.build.nasty import NASTY
 
 KINDS = ("billing", "delivery", "account")
@@ -76,7 +76,7 @@ def test_the_reward_fits_the_references(
     tmp_path: Path, name: str, columns: Mapping[str, Any], reward: str
 ) -> None:
     write(tmp_path / name, rows(90, **columns))
-    result = propose(tmp_path, name=name)
+    result = propose(tmp_path, "--yes", name=name)
     assert result.code == 0, result.err
     made = settings(tmp_path)
     given = made["reward"]
@@ -99,7 +99,7 @@ def test_a_large_file_is_validated_and_judged_on_a_sample(
     data = rows(1800, message=lambda n: f"Message {n}", label=lambda n: KINDS[n % 3])
     data = [{**row, "fold": folds[n % 3]} if folds else row for n, row in enumerate(data)]
     write(tmp_path / "mine.jsonl", data)
-    result = propose(tmp_path, name="mine.jsonl")
+    result = propose(tmp_path, "--yes", name="mine.jsonl")
     assert result.code == 0, result.err
     made = settings(tmp_path)
     dataset = load_settings(load_config(made).data, tmp_path)
@@ -110,7 +110,7 @@ def test_a_large_file_is_validated_and_judged_on_a_sample(
         assert (len(dataset.test), len(dataset.val)) == (300, 150) and made["data"]["stratify"]
     assert "300 test rows find a gain of 8 points in four of five cases" in result.out
     write(tmp_path / "few.csv", rows(90, label=lambda n: KINDS[n % 3]))
-    result = propose(tmp_path, "few", name="few.csv")
+    result = propose(tmp_path, "few", "--yes", name="few.csv")
     made = settings(tmp_path / "few")
     assert "verdict_examples" not in made and "validation" not in made
     assert "judged" not in result.out
@@ -121,7 +121,7 @@ def test_a_model_as_small_as_smollm2_can_say_a_label_and_nothing_else(
 ) -> None:
     monkeypatch.setenv("PCO_LM", "smollm2")
     write(tmp_path / "mine.csv", rows(90, queue=lambda n: KINDS[n % 3]))
-    assert propose(tmp_path, name="mine.csv").code == 0
+    assert propose(tmp_path, "--yes", name="mine.csv").code == 0
     made, labels = settings(tmp_path), sorted(KINDS)
     form = made["roles"]["executor"]["extra"]["response_format"]
     assert form["json_schema"]["schema"] == {"enum": labels}
@@ -137,7 +137,7 @@ def test_an_agent_keeps_its_own_way_to_answer(
     write(tmp_path / "mine.csv", rows(90, queue=lambda n: KINDS[n % 3]))
     (tmp_path / "plan.txt").write_text('Say "plan".\nThen plan.')
     agent = ("--agent", "python agent.py", "--present", "plan=plan.txt")
-    assert propose(tmp_path, *agent).code == 0
+    assert propose(tmp_path, "--yes", *agent).code == 0
     made = settings(tmp_path)
     present = {"plan": 'Say "plan".\nThen plan.'}
     assert made["executor"] == {"command": "python agent.py", "present": present}
@@ -150,7 +150,7 @@ def test_an_agent_keeps_its_own_way_to_answer(
 def test_doctor_names_the_command_that_reads_the_data_as_the_settings_do(tmp_path: Path) -> None:
     data = rows(90, label=lambda n: KINDS[n % 3])
     write(tmp_path / "mine.csv", [*data, *({**row, "label": "account"} for row in data)])
-    assert propose(tmp_path).code == 0
+    assert propose(tmp_path, "--yes").code == 0
     (found,) = (
         finding
         for section in pco("doctor", "--json", cwd=tmp_path).json["sections"]
@@ -163,24 +163,50 @@ def test_doctor_names_the_command_that_reads_the_data_as_the_settings_do(tmp_pat
     assert "180 examples" in checked.out, checked
 
 
+<<<<<<< HEAD
 def test_a_column_of_chat_messages_is_found(tmp_path: Path) -> None:
     asked = ([{"role": "user", "content": f"Case {n}?"}] for n in range(9))
     write(tmp_path / "talks.jsonl", [{"messages": chat, "reply": "So."} for chat in asked])
     result = propose(tmp_path, "chat", name="talks.jsonl")
+=======
+def test_columns_that_have_a_purpose_are_found(tmp_path: Path) -> None:
+    data = rows(60, id=lambda n: f"t{n}", fold=lambda n: ("train", "dev", "test")[n % 3])
+    data = [{"Subject": f"Case {n}", **row, "Answer": f"form {n}"} for n, row in enumerate(data)]
+    write(tmp_path / "mine.csv", data)
+    assert propose(tmp_path, "--yes").code == 0
+    found = settings(tmp_path)["data"]
+    assert found == {
+        "path": "mine.csv", "input": "{Subject}\n{message}", "target": "Answer", "id": "id",
+        "split": "fold",
+    }  # fmt: skip
+    chat = [{"role": "user", "content": "Where is my parcel?"}]
+    talks = [{"messages": [{**chat[0], "content": f"Case {n}?"}], "reply": "So."} for n in range(9)]
+    write(tmp_path / "talks.jsonl", talks)
+    result = propose(tmp_path, "chat", "--yes", name="talks.jsonl")
+>>>>>>> parent of da18be4a (Take out the questions of pco init --from: it guesses, says so, and flags decide)
     assert result.code == 0, result.err
     found = settings(tmp_path / "chat")["data"]
     assert (found["messages"], found["path"]) == ("messages", "../talks.jsonl")
     assert "warn    no verdict will come of" in result.out
 
 
-def test_flags_settle_what_is_unclear(tmp_path: Path) -> None:
+def test_what_is_unclear_is_asked_on_a_terminal_and_given_by_flags_elsewhere(
+    tmp_path: Path,
+) -> None:
     write(tmp_path / "mine.csv", rows(80, label=lambda n: KINDS[n % 3], why="so it is"))
-    propose(tmp_path, "--target", "lable").error(2, "did you mean 'label'")
-    propose(tmp_path, "--reward", "f2").error(2, "unknown kind 'f2'", "kinds: ")
-    propose(tmp_path, "--lm", "smolm2").error(2, "did you mean 'smollm2'")
+    propose(tmp_path).error(2, "there is no terminal to ask on", "--yes")
+    propose(tmp_path, "--yes", "--target", "lable").error(2, "did you mean 'label'")
+    propose(tmp_path, "--yes", "--reward", "f2").error(2, "unknown kind 'f2'", "kinds: ")
     assert not (tmp_path / "pco.toml").exists()
-    assert propose(tmp_path).code == 0
-    propose(tmp_path).error(2, "pco.toml exists already", "nothing was written")
+    wrong = propose(tmp_path, stdin=Terminal("\n\nexact\nsmolm2\n"))
+    assert wrong.code == 2 and "did you mean 'smollm2'" in wrong.err
+    asked = propose(tmp_path, stdin=Terminal("\n\nexact\nopenai/gpt-x\n"))
+    assert asked.code == 0, asked.err
+    for guess in ("[message]", "none [label]", "reward [label]", "[none yet]"):
+        assert guess in asked.err and guess not in asked.out
+    made = settings(tmp_path)
+    assert (made["reward"], made["lm"]) == ("exact", "openai/gpt-x")
+    propose(tmp_path, "--yes").error(2, "pco.toml exists already", "nothing was written")
     flags = ("--input", "{why}: {message}", "--target", "", "--reward", "reward.py:reward")
     (tmp_path / "flags").mkdir()
     (tmp_path / "flags/reward.py").write_text("def reward(example, output):\n    return 1.0\n")
@@ -192,7 +218,7 @@ def test_flags_settle_what_is_unclear(tmp_path: Path) -> None:
 def test_it_ends_in_a_verdict_that_counts_the_rows_without_a_reference(tmp_path: Path) -> None:
     write(tmp_path / "mine.csv", rows(75, label=lambda n: KINDS[n % 3] if n % 5 else ""))
     left_out = "15 rows without a reference are left out"
-    made = propose(tmp_path)
+    made = propose(tmp_path, "--yes")
     assert made.code == 0 and f"warn    {left_out}" in made.out, made.err
     assert left_out in " ".join(pco("doctor", cwd=tmp_path).out.split())
     pco("train", cwd=tmp_path).error(2, "the run has no model", "--lm smollm2", "--lm simulated")
@@ -208,7 +234,7 @@ def test_it_ends_in_a_verdict_that_counts_the_rows_without_a_reference(tmp_path:
 def test_of_a_large_file_a_sample_is_read_and_all_labels_are_known(tmp_path: Path) -> None:
     data = rows(6000, id=lambda n: f"t{n}", label=lambda n: KINDS[n % 3] if n < 5950 else "late")
     write(tmp_path / "mine.jsonl", [*data, {"message": "Twice", "id": "t300", "label": "late"}])
-    made = propose(tmp_path, name="mine.jsonl")
+    made = propose(tmp_path, "--yes", name="mine.jsonl")
     assert made.code == 0, made.err
     tree = settings(tmp_path)
     assert tree["reward"]["labels"] == sorted([*KINDS, "late"]) and "id" not in tree["data"]
@@ -226,7 +252,7 @@ def test_an_answer_has_room_for_the_longest_reference(
 ) -> None:
     data = rows(60, answer=lambda n: " ".join(["word", str(n), "and more ", *["alpine"] * words]))
     write(tmp_path / "mine.jsonl", data)
-    assert propose(tmp_path, "--lm", lm, name="mine.jsonl").code == 0
+    assert propose(tmp_path, "--yes", "--lm", lm, name="mine.jsonl").code == 0
     executor = settings(tmp_path).get("roles", {}).get("executor", {})
     found = executor.get("max_tokens")
     assert (found is None) == (tokens is None)
@@ -240,7 +266,7 @@ def test_what_init_wrote_is_used_without_trust_on_the_machine_that_wrote_it(
     tmp_path: Path,
 ) -> None:
     write(tmp_path / "mine.csv", rows(60, kind=lambda n: KINDS[n % 3]))
-    assert propose(tmp_path, "--lm", "smollm2").code == 0
+    assert propose(tmp_path, "--yes", "--lm", "smollm2").code == 0
     typed = ("--lm", "simulated", "--set", "update.epochs=1", "--set", "update.batch_size=4")
     done = pco("train", *typed, cwd=tmp_path)
     assert done.code == 0 and "test split, n = 20" in done.out, done.err
@@ -270,7 +296,7 @@ def test_a_proposal_can_be_trained_under_every_preset_whatever_is_installed(
         ("extra", module_from_spec(ModuleSpec("openvino_genai", None))),
     ):
         monkeypatch.setitem(sys.modules, "openvino_genai", module)
-        assert propose(tmp_path, name, *(("--lm", lm) if lm else ())).code == 0
+        assert propose(tmp_path, name, "--yes", *(("--lm", lm) if lm else ())).code == 0
         texts.append((tmp_path / name / "pco.toml").read_text("utf-8"))
     assert texts[0] == texts[1]
     size = (6 if labels == 60 else labels) if lm else 16  # 60 are too many for an instinct each
@@ -285,7 +311,7 @@ def test_a_proposal_can_be_trained_under_every_preset_whatever_is_installed(
 
 def test_a_preset_for_many_instincts_trains_a_codebook_of_few_and_says_so(tmp_path: Path) -> None:
     write(tmp_path / "mine.csv", rows(60, kind=lambda n: KINDS[n % 3]))
-    assert propose(tmp_path, "--lm", "smollm2").code == 0
+    assert propose(tmp_path, "--yes", "--lm", "smollm2").code == 0
     typed = ("--lm", "simulated", "--preset", "quick", "--set", "update.epochs=1")
     done = pco("train", *typed, cwd=tmp_path)
     assert done.code == 0, done.err
@@ -302,7 +328,7 @@ def test_the_name_of_a_column_is_a_name_and_no_setting(
     for number, columns in enumerate(({name: one_of_three}, {"label": one_of_three, name: "x"})):
         file, folder = tmp_path / f"{number}.{kind}", str(number)
         write(file, rows(60, **columns))
-        made = propose(tmp_path, folder, name=file.name)
+        made = propose(tmp_path, folder, "--yes", name=file.name)
         assert made.code == 0, made.err
         written = settings(tmp_path / folder)
         asked = {"preset", "reward", "data", "init", "budget", "base_prompt"}
@@ -318,7 +344,7 @@ def test_the_name_of_a_column_is_a_name_and_no_setting(
 @pytest.mark.parametrize("name", ['a"\nlm = "simulated"\n#', "it's = $(x) `y`", "\x1b[2J"])
 def test_the_name_of_a_file_is_a_name_and_no_setting(tmp_path: Path, name: str) -> None:
     write(tmp_path / f"{name}.csv", rows(60, kind=lambda n: KINDS[n % 3]))
-    made = propose(tmp_path, "made of $(x)", name=f"{name}.csv")
+    made = propose(tmp_path, "made of $(x)", "--yes", name=f"{name}.csv")
     assert made.code == 0, made.err
     written = settings(tmp_path / "made of $(x)")
     assert written["data"]["path"] == f"../{name}.csv" and "lm" not in written
@@ -328,7 +354,7 @@ def test_the_name_of_a_file_is_a_name_and_no_setting(tmp_path: Path, name: str) 
 
 def test_a_name_that_no_toml_can_hold_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     write(tmp_path / "mine.jsonl", rows(60, **{"half \ud800": lambda n: KINDS[n % 3]}))
-    propose(tmp_path, "mine", name="mine.jsonl").error(2, "data.target")
+    propose(tmp_path, "mine", "--yes", name="mine.jsonl").error(2, "data.target")
     assert not (tmp_path / "mine").exists()
 
 
@@ -340,7 +366,7 @@ def test_a_reward_that_cannot_tell_the_rows_apart_is_not_proposed(
     tmp_path: Path, column: Any, reward: str, said: str
 ) -> None:
     write(tmp_path / "mine.jsonl", rows(60, answer=column))
-    made = propose(tmp_path, name="mine.jsonl")
+    made = propose(tmp_path, "--yes", name="mine.jsonl")
     assert made.code == 0, made.err
     given = settings(tmp_path)["reward"]
     assert (given if isinstance(given, str) else given["kind"]) == reward and said in made.out
@@ -354,7 +380,7 @@ def test_doctor_shows_what_the_reward_gives_right_and_wrong_answers(tmp_path: Pa
         (found,) = (s["findings"] for s in sections if s["title"].startswith("what the reward"))
         return {each["name"]: each["what"] for each in found}
 
-    assert propose(tmp_path).code == 0
+    assert propose(tmp_path, "--yes").code == 0
     assert table() == {
         "its reference": "1",
         "the references of other rows": "0",
@@ -375,17 +401,18 @@ def test_few_answers_of_a_published_form_are_no_labels(tmp_path: Path, lm: str) 
         for n in range(60)
     ]  # fmt: skip
     (tmp_path / "mine.json").write_text(json.dumps(asked), "utf-8")
-    made = pco("init", "mine", "--from", "mine.json", "--lm", lm, cwd=tmp_path)
+    made = pco("init", "mine", "--from", "mine.json", "--yes", "--lm", lm, cwd=tmp_path)
     text = (tmp_path / "mine" / "pco.toml").read_text("utf-8")
     assert made.code == 0 and 'reward = "f1"' in text and "Answer with" not in text, text
 
 
-@pytest.mark.parametrize("header", [False, True])
-def test_a_first_line_that_looks_like_a_row_is_one_unless_a_flag_says_no(
-    tmp_path: Path, header: bool
+@pytest.mark.parametrize(("typed", "header"), [("\n", False), ("yes\n", True)])
+def test_whether_the_first_line_names_the_columns_is_a_question(
+    tmp_path: Path, typed: str, header: bool
 ) -> None:
     lines = [f"{('ham', 'spam')[n % 2]}\tnote {n} on oaks and elms" for n in range(60)]
     (tmp_path / "mine.tsv").write_text("\n".join(lines), "utf-8")
-    assert propose(tmp_path, *["--header"] * header, name="mine.tsv").code == 0
-    data = settings(tmp_path)["data"]
-    assert ("header" not in data) == header and data["target"] == ("ham" if header else "column 1")
+    made = pco("init", "--from", "mine.tsv", cwd=tmp_path, stdin=Terminal(f"{typed}\n\n\n\n"))
+    data = tomllib.loads((tmp_path / "pco.toml").read_text("utf-8"))["data"]
+    assert made.code == 0 and "names the columns" in made.err and ("header" not in data) == header
+    assert data["target"] == ("ham" if header else "column 1")

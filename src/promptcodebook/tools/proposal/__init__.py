@@ -3,16 +3,20 @@ are input and reference, the reward and the split, and says what it saw."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 from math import ceil
 from pathlib import Path
 from typing import Any, cast
 
 import jinja2
+import typer
 
 from promptcodebook.base.intervals import ENOUGH
 from promptcodebook.base.sync import run_sync
@@ -48,6 +52,7 @@ from promptcodebook.tools.proposal.columns import (
 )
 from promptcodebook.types import Example, Output, Score
 
+Ask = Callable[..., str]  # a question, our guess, and the flag that answers it
 _NAMED = 8000  # characters of labels that a prompt names
 _SAID = 50  # labels that a small model gets an instinct each for
 _TRIED = 12  # rows that a proposed reward is tried on
@@ -79,19 +84,21 @@ def propose(
     agent: Mapping[str, Any],
     *,
     header: bool | None,
+    yes: bool,
 ) -> tuple[str, dict[str, Any], str]:
     """Looks at `source` for a pco.toml in `folder`: its text, the settings in it, and what was
-    seen, in words. `given` holds input, target, reward, lm and form, None = our guess; `agent` the
-    settings of an agent, or none. Raises ConfigError when a setting is wrong or two guesses are
-    equally likely, DataError when the file is wrong."""
-    tables = read_source(source, form=given["form"] or "", header=header)
+    seen, in words. `given` holds input, target, reward, lm and form, None = our guess, confirmed
+    unless `yes`; `agent` the settings of an agent, or none. Raises ConfigError when a setting is
+    wrong or two guesses are equally likely, DataError when the file is wrong."""
+    ask = partial(_ask, yes=yes)
+    tables = _read_rows(source, given["form"] or "", header, ask)
     first, parts = first_table(tables), _parts(tables)
     form: Mapping[str, str] = {"target": "", **first.settings} if first.form else {}
     given = {**given, **{n: form.get(n) for n in ("input", "target") if given[n] is None}}
     if not (rows := sum(map(len, parts.values()))):
         raise DataError(f"{source} is empty", hint="give it at least three examples")
     columns = look_at([row.values for rows in parts.values() for row in rows])
-    seen = _decide(columns, given, separate=isinstance(tables, Mapping))
+    seen = _decide(columns, given, ask, separate=isinstance(tables, Mapping))
     if form:
         seen = replace(seen, id=form.get("id", ""), split=form.get("split", ""))
     input, target = seen.input.name, seen.target.name
@@ -112,11 +119,14 @@ def propose(
     looked = load_config({"data": data | {"path": str(source.resolve())}}).data
     dataset = load_settings(looked, folder)
     known = dataset.with_references() if target else dataset
-    scoring = _scoring(seen, columns, known, given["reward"], form.get("reward", ""))
+    scoring = _scoring(seen, columns, known, given["reward"], form.get("reward", ""), ask)
     if scoring.kind != "judge":
         reward_factory(scoring.setting, folder)  # or a ConfigError
     dataset = known if needs_reference(scoring.setting) else dataset
     lm = given["lm"] or os.environ.get("PCO_LM", "")
+    if not (lm or yes) and sys.stdin.isatty():
+        lm = ask("the model, such as openai/MODEL, URL#MODEL or smollm2", Choice("none yet"))
+        lm = "" if lm == "none yet" else lm
     if lm:
         parse_spec(lm)  # or a ConfigError
     references = [e.target or "" for _, part in dataset.items() for e in part]
@@ -157,6 +167,18 @@ def propose(
     return text, tree, "\n".join(map(one_line, summary))
 
 
+def _read_rows(
+    source: Path, form: str, header: bool | None, ask: Ask
+) -> Table | Mapping[Split, Table]:
+    """The rows. Where the first line seems to be one of them, a person on a terminal decides."""
+    tables = read_source(source, form=form, header=header)
+    if header is None and first_table(tables).header is False:
+        named = ask("whether the first line names the columns, yes or no", Choice("no"), "--header")
+        if named.strip().lower() in ("y", "yes"):
+            return read_source(source, form=form, header=True)
+    return tables
+
+
 def _parts(tables: Table | Mapping[Split, Table]) -> dict[str, Sequence[SourceRow]]:
     """The rows by their split, '' = of one file for all."""
     if isinstance(tables, Mapping):
@@ -165,17 +187,17 @@ def _parts(tables: Table | Mapping[Split, Table]) -> dict[str, Sequence[SourceRo
 
 
 def _decide(
-    columns: Mapping[str, Column], given: Mapping[str, str | None], *, separate: bool
+    columns: Mapping[str, Column], given: Mapping[str, str | None], ask: Ask, *, separate: bool
 ) -> ColumnRoles:
-    """What the columns are, once flags or our guesses have settled the input and the reference."""
+    """What the columns are, once flags and answers have settled the input and the reference."""
     none = "none" if "none" in columns else ""
     input, target = given["input"] or None, given["target"]
     target = none if target == "none" else target
     seen = read_columns(columns, input=input, target=target, separate=separate)
     if not (input or seen.messages):
-        input = _sure("the input, a column or a template", seen.input, "--input")
+        input = ask("the input, a column or a template", seen.input, "--input")
     if target is None:
-        target = _sure("the reference, a column or none", seen.target, "--target")
+        target = ask("the reference, a column or none", seen.target, "--target")
         target = none if target == "none" else target
     if (input or "", target) == (seen.input.name, seen.target.name):
         return seen
@@ -266,6 +288,7 @@ def _scoring(
     dataset: Dataset,
     chosen: str | None,
     usual: str,
+    ask: Ask,
 ) -> Scoring:
     """The reward that a person chose; else the first, of the `usual` one of a published form and
     those for such references, that tells right answers from wrong ones on the user's own rows."""
@@ -303,7 +326,9 @@ def _scoring(
             proposal = tried
             break
         refused.append(f"the reward {tried.kind} is of no use here: {fault}")
-    if chosen in (None, proposal.kind):
+    if chosen is None:
+        chosen = ask("the reward", Choice(proposal.kind), "--reward")
+    if chosen == proposal.kind:
         return replace(proposal, refused=tuple(refused))
     return scoring("any" if chosen == "judge" and form != "none" else chosen)
 
@@ -346,15 +371,18 @@ def _table(seen: ColumnRoles) -> list[str]:
 
 
 def _choices(seen: ColumnRoles, scoring: Scoring, columns: Mapping[str, Column]) -> list[str]:
-    """Input, reference and reward."""
+    """Input, reference and reward, each with the next likely."""
     labels, target = scoring.labels, seen.target.name
     named = ", ".join(labels[:_SHOWN]) + " …" * (len(labels) > _SHOWN)
     words = columns[target].words if target in columns else 0
     kinds = f"{len(labels)} labels: {named}" if labels else f"{words:g} words"
 
+    def or_else(choice: Choice) -> str:
+        return f"; else perhaps {choice.runner_up}" if choice.runner_up else ""
+
     return [
-        f"input   {seen.messages or seen.input.name}",
-        f"target  {target}, {kinds}" if target else "target  none",
+        f"input   {seen.messages or seen.input.name}{or_else(seen.input)}",
+        f"target  {target}, {kinds}{or_else(seen.target)}" if target else "target  none",
         f"reward  {scoring.kind}: {scoring.why}",
     ]
 
@@ -377,11 +405,20 @@ def _render(values: Mapping[str, Any]) -> str:
     return made.from_string(template).render(values)
 
 
-def _sure(what: str, guess: Choice, flag: str) -> str:
-    """Our guess. Raises ConfigError where another is as likely: a person decides by the flag."""
-    if not guess.doubt:
+def _ask(what: str, guess: Choice, flag: str = "", *, yes: bool) -> str:
+    """A person's answer on a terminal, with our guess to accept; elsewhere the guess, if `yes`.
+    Raises ConfigError where a person must decide and there is none."""
+    likely = [guess.name, *guess.rivals]
+    if guess.doubt and (yes or not sys.stdin.isatty()):
+        shown = [name for name in likely[:_EXAMPLES] if name]
+        flags = [f"{flag} {shell(name)}" for name in shown] or [f"{flag} COLUMN"]
+        message = ": ".join((what, guess.doubt, *([", ".join(map(repr, shown))] if shown else ())))
+        raise ConfigError(message, hint=f"add {', or '.join(flags)}")
+    if yes:
         return guess.name
-    shown = [name for name in (guess.name, *guess.rivals)[:_EXAMPLES] if name]
-    flags = [f"{flag} {shell(name)}" for name in shown] or [f"{flag} COLUMN"]
-    message = ": ".join((what, guess.doubt, *([", ".join(map(repr, shown))] if shown else ())))
-    raise ConfigError(message, hint=f"add {', or '.join(flags)}")
+    name = guess.name or "none"
+    if not sys.stdin.isatty():
+        message = f"{what}, is probably {name!r}, and there is no terminal to ask on"
+        raise ConfigError(message, hint="add --yes, or --input, --target and --reward")
+    with contextlib.redirect_stdout(sys.stderr):  # the question must not end up in a result
+        return typer.prompt(what[:1].upper() + what[1:], default=name)

@@ -261,19 +261,21 @@ def _is_chat(cells: Iterable[object]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The likeliest column, or template over several, for a purpose ('' = none). Where `rivals` are
-    as likely, a person decides, and `doubt` says why."""
+    """The likeliest column, or template over several, for a purpose ('' = none), and the next one.
+    Where `rivals` are as likely, a person decides, and `doubt` says why."""
 
     name: str = ""
     rivals: tuple[str, ...] = ()
     doubt: str = ""
+    runner_up: str = ""
 
     @classmethod
     def of(cls, ranked: Mapping[str, float], doubt: str) -> Choice:
         """The name of the lowest rank."""
         names = sorted(ranked, key=ranked.__getitem__)
         best = [name for name in names if ranked[name] == ranked[names[0]]]
-        return cls(names[0], tuple(best[1:]), doubt * (len(best) > 1))
+        next_one = "".join(names[len(best) : len(best) + 1])
+        return cls(names[0], tuple(best[1:]), doubt * (len(best) > 1), next_one)
 
 
 @dataclass(frozen=True, slots=True)
