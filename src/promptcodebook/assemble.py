@@ -233,23 +233,17 @@ class Assembled:
             tally=models.tally,
         )
 
-    def trial(self, *, greedy: bool = False, scored: bool = True, model: str = "") -> Trial:
-        """The program with the reward; `greedy` = as evaluated, `model` = another spec."""
+    def trial(self, *, greedy: bool = False, scored: bool = True) -> Trial:
+        """The program with the reward; `greedy` = as evaluated."""
         scorer, program = self.scorer if scored else None, self.task.program
         if self.task.private:
             program = _DiscreetProgram(program, program.name, program.stages, program.roles)
-        inner = self.models.lm
+        models = self.models
+        return Trial(program, scorer, models.lm, greedy, models.tally, models.budget.book)
 
-        async def instead(request: Request) -> Reply:
-            mine = request.role == "executor"
-            return await inner(replace(request, model=model) if mine else request)
-
-        lm, models = instead if model else inner, self.models
-        return Trial(program, scorer, lm, greedy, models.tally, models.budget.book)
-
-    def evaluator(self, samples: int = 1, model: str = "") -> Evaluator:
+    def evaluator(self, samples: int = 1) -> Evaluator:
         """What measures a way of prompting: greedily, or by the mean of several `samples`."""
-        config, trial = self.config, self.trial(greedy=samples == 1, model=model)
+        config, trial = self.config, self.trial(greedy=samples == 1)
         floor = config.reward_range[0]
         return Evaluator(trial, config.randomness, floor, samples=samples)
 

@@ -38,7 +38,7 @@ class Result:
     """A way of prompting, as an optimizer leaves it: `name` is its row in the verdict. `rivals`
     could be deployed instead; `references` are only shown. `off_policy` is what training's own
     outcomes say of its routes. `settings` and `candidates` (the prompts that it tried) are of an
-    optimizer of others. `model` is the judged executor's spec, '' = as configured."""
+    optimizer of others."""
 
     name: str
     title: str
@@ -53,7 +53,6 @@ class Result:
     candidates: Sequence[PromptCandidate] = ()
     spent: Usage = Usage()
     stop: Stop | None = None
-    model: str = ""
 
 
 class Optimizer(Protocol):
@@ -76,14 +75,13 @@ async def evaluate(
     prompter: Prompter,
     examples: Sequence[Example],
     phase: str,
-    model: str = "",
     split: Split = "val",
 ) -> Evaluation:
     """Evaluate a prompter on one split, by `samples`. Raises TooManyFailures when more than half of
     the rollouts failed."""
     assembled, samples = problem.assembled, problem.assembled.config.samples
     count = counter(problem.tell, phase, len(examples) * samples)
-    evaluator = assembled.evaluator(samples, model)
+    evaluator = assembled.evaluator(samples)
     evaluation = await evaluator.evaluate(row, prompter, examples, split, count)
     require_answers(evaluation.rollouts, len(evaluation.rollouts) // 2, f"{phase}: ")
     return evaluation

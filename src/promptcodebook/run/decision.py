@@ -144,9 +144,7 @@ async def judge(problem: Problem, result: Result) -> tuple[Conclusion, Stop | No
             if stored.name == row.name and [r.example_id for r in stored.rollouts] == ids:
                 return RowSource(row.title, stored, reference)
         phase = f"judging {row.name}"
-        evaluation = await evaluate(
-            problem, row.name, row.prompter, examples, phase, row.model, split="test"
-        )
+        evaluation = await evaluate(problem, row.name, row.prompter, examples, phase, split="test")
         store.append(Compared(evaluation))
         return RowSource(row.title, evaluation, reference)
 

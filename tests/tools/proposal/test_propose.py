@@ -163,27 +163,10 @@ def test_doctor_names_the_command_that_reads_the_data_as_the_settings_do(tmp_pat
     assert "180 examples" in checked.out, checked
 
 
-<<<<<<< HEAD
 def test_a_column_of_chat_messages_is_found(tmp_path: Path) -> None:
     asked = ([{"role": "user", "content": f"Case {n}?"}] for n in range(9))
     write(tmp_path / "talks.jsonl", [{"messages": chat, "reply": "So."} for chat in asked])
-    result = propose(tmp_path, "chat", name="talks.jsonl")
-=======
-def test_columns_that_have_a_purpose_are_found(tmp_path: Path) -> None:
-    data = rows(60, id=lambda n: f"t{n}", fold=lambda n: ("train", "dev", "test")[n % 3])
-    data = [{"Subject": f"Case {n}", **row, "Answer": f"form {n}"} for n, row in enumerate(data)]
-    write(tmp_path / "mine.csv", data)
-    assert propose(tmp_path, "--yes").code == 0
-    found = settings(tmp_path)["data"]
-    assert found == {
-        "path": "mine.csv", "input": "{Subject}\n{message}", "target": "Answer", "id": "id",
-        "split": "fold",
-    }  # fmt: skip
-    chat = [{"role": "user", "content": "Where is my parcel?"}]
-    talks = [{"messages": [{**chat[0], "content": f"Case {n}?"}], "reply": "So."} for n in range(9)]
-    write(tmp_path / "talks.jsonl", talks)
     result = propose(tmp_path, "chat", "--yes", name="talks.jsonl")
->>>>>>> parent of da18be4a (Take out the questions of pco init --from: it guesses, says so, and flags decide)
     assert result.code == 0, result.err
     found = settings(tmp_path / "chat")["data"]
     assert (found["messages"], found["path"]) == ("messages", "../talks.jsonl")
