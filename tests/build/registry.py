@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from promptcodebook.deploy.registry.log import SqliteStorage
 from promptcodebook.deploy.registry.registry import Registry, Version, export_lines, import_lines
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
@@ -35,7 +34,7 @@ def clock() -> datetime:
 
 
 def sqlite(folder: Path, who: str = "ada") -> Registry:
-    return Registry(SqliteStorage(folder / "registry.sqlite"), who, clock)
+    return Registry(folder / "registry.sqlite", who, clock)
 
 
 def open_gate(version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:

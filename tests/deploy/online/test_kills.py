@@ -8,17 +8,15 @@ import subprocess
 import sys
 import time
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from promptcodebook.deploy.online.log import Feedback, SqliteLog
+from promptcodebook.deploy.online.log import Feedback, ServedLog
 from tests.build.clock import until
-from tests.build.cluster import served
-from tests.build.online import registry_in, try_canary
+from tests.build.online import registry_in, served, try_canary
 from tests.build.proxied import CHAT
 from tests.build.registry import PRODUCTION
 
@@ -31,12 +29,11 @@ REQUESTS = 64
 async def serve(path: Path) -> None:
     """A server with feedback alone, or beside the file `registry` one with a judge; it says its
     address."""
-    from promptcodebook.deploy.registry.log import SqliteStorage
     from promptcodebook.deploy.registry.registry import Registry
     from tests.build.online import judging, serving
 
     registry = path.with_name("registry.sqlite")
-    made = serving(path) if path.suffix else judging(path.parent, Registry(SqliteStorage(registry)))
+    made = serving(path) if path.suffix else judging(path.parent, Registry(registry))
     async with made as up:
         sys.stdout.write(f"{up.url}\n")
         sys.stdout.flush()
@@ -52,9 +49,9 @@ async def started(path: Path) -> tuple[asyncio.subprocess.Process, str]:
 
 async def test_no_acknowledged_feedback_is_lost_to_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "served.sqlite"
-    log = SqliteLog(path)
+    log = ServedLog(path)
     # Of now: a server deletes what is old.
-    asked = [replace(served(caller=""), time=time.time()) for _ in range(REQUESTS)]
+    asked = [served(n, time.time(), "My refund is late.") for n in range(REQUESTS)]
     for each in asked:
         log.put(each)
     await log.give(Feedback(asked[0].id, 0.5, key="first"), None)
@@ -93,7 +90,7 @@ async def test_no_acknowledged_feedback_is_lost_to_a_kill(tmp_path: Path) -> Non
 
     for kill in range(KILLS):
         await kill_at(0.013 * (kill % 23))
-    log = SqliteLog(path)
+    log = ServedLog(path)
     rows = log._rows("SELECT key, count(*), max(reward) FROM feedback GROUP BY key")
     log.close()
     there: dict[str, Any] = {key: (count, reward) for key, count, reward in rows}

@@ -23,7 +23,6 @@ from promptcodebook.deploy.registry.log import (
     Log,
     LogEntry,
     Propose,
-    SqliteStorage,
     canonical,
     version_of,
 )
@@ -94,7 +93,7 @@ def test_rollback_goes_back_one_version_at_a_time_or_to_one_that_the_ref_was_at(
     a, b, _c = promoted(registry, "abc")
     assert registry.before(PRODUCTION) == b
     assert registry.rollback(PRODUCTION, why="it fails").after == b
-    assert registry.storage.poll(PRODUCTION) == b
+    assert registry.resolve(PRODUCTION) == b
     assert registry.rollback(PRODUCTION).after == a
     with pytest.raises(RefNotFound, match="has no version before"):
         registry.rollback(PRODUCTION)
@@ -165,14 +164,14 @@ def test_a_report_that_comes_in_at_the_last_moment_counts(
 ) -> None:
     [version] = frozen(registry, "a")
     registry.attest(version, AUDIT, report_of(registry))
-    append, bad = registry.storage.append, report_of(registry, "judge", "hate")
+    append, bad = registry.file.append, report_of(registry, "judge", "hate")
 
     def after_another(propose: Propose, *more: Any) -> list[LogEntry]:
-        registry.storage.append = append  # type: ignore[method-assign]
+        registry.file.append = append  # type: ignore[method-assign]
         registry.attest(version, AUDIT, bad)
         return append(propose, *more)
 
-    registry.storage.append = after_another  # type: ignore[method-assign]
+    registry.file.append = after_another  # type: ignore[method-assign]
     with pytest.raises(PromotionRefused, match="hate"):
         registry.promote(version, PRODUCTION, gate=gate(registry))
 
@@ -223,7 +222,7 @@ def test_what_the_log_refuses_is_not_written(registry: Registry) -> None:
     frozen(registry, "a")
     [entry] = registry.history()
     with pytest.raises(StoreError, match="does not take this"):
-        registry.storage.append(lambda log: [replace(entry, seq=2).sealed()])
+        registry.file.append(lambda log: [replace(entry, seq=2).sealed()])
     assert registry.verify().passes and len(registry.history()) == 1
 
 
@@ -234,7 +233,7 @@ def test_a_registry_put_back_from_a_copy_is_the_registry_from_then_on(tmp_path: 
         shutil.copy(tmp_path / "registry.sqlite", copy)
         copy.replace(tmp_path / "registry.sqlite")
         theirs.promote(b, PRODUCTION, gate=open_gate)
-        assert ours.storage.poll(PRODUCTION) == b
+        assert ours.resolve(PRODUCTION) == b
         ours.promote(a, PRODUCTION, gate=open_gate)
         assert theirs.refs()[PRODUCTION] == a
 
@@ -259,7 +258,7 @@ def test_an_audit_of_other_texts_does_not_count(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize(
-    "ref", ["tickets", "@production", "a/b@c", "../x@y", "t@", "t@v3", "t@a@b", "t@latest", "t@x y",
+    "ref", ["tickets", "@production", "a/b@c", "../x@y", "t@", "t@a@b", "t@latest", "t@x y",
             "t@production\n"],
 )  # fmt: skip
 def test_what_is_no_ref_is_refused(registry: Registry, ref: str) -> None:
@@ -387,7 +386,7 @@ def test_a_byte_flipped_in_any_cell_is_found_and_its_row_is_the_first_named(
     file.write_bytes(written)
     with (
         sqlite3.connect(file, isolation_level=None) as db,
-        Registry(SqliteStorage(file)) as registry,
+        Registry(file) as registry,
     ):
         every = list(cells(db))
         assert len(every) == 8 * 10 + 3 * 2
@@ -416,7 +415,7 @@ def test_rows_taken_out_put_in_or_made_otherwise_are_named(
     file.write_bytes(written)
     with sqlite3.connect(file) as db:
         db.execute(statement)
-    with Registry(SqliteStorage(file)) as registry:
+    with Registry(file) as registry:
         assert registry.verify().faults[0].place == place
 
 
@@ -425,12 +424,12 @@ def test_an_entry_that_was_changed_and_sealed_anew_breaks_the_chain(
 ) -> None:
     file = tmp_path / "edited.sqlite"
     file.write_bytes(written)
-    with Registry(SqliteStorage(file)) as registry:
+    with Registry(file) as registry:
         entry = registry.history()[4]
     forged = replace(entry, why="forged").sealed()
     with sqlite3.connect(file) as db:
         db.execute("UPDATE log SET why = ?, hash = ? WHERE seq = 5", (forged.why, forged.hash))
-    with Registry(SqliteStorage(file)) as registry:
+    with Registry(file) as registry:
         [fault] = registry.verify().faults
         assert str(fault).startswith("row 6 of the log: it does not follow the entry before it")
 

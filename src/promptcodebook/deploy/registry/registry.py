@@ -1,12 +1,13 @@
 """Versions of policies that never change, refs that move, the log of every move, and all of it as
-lines to hand on. A registry is one file (`log.py`) or an MLflow server (`mlflow.py`). A ref moves
-to a version only if a model judged it and no audit's high finding is open. The log keeps audits."""
+lines to hand on. A registry is one file (`log.py`). A ref moves to a version only if a model judged
+it and no audit's high finding is open. The log keeps audits."""
 
 from __future__ import annotations
 
 import getpass
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -17,7 +18,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from promptcodebook import errors
-from promptcodebook.base.paths import registry_location
+from promptcodebook.base.paths import data_folder
 from promptcodebook.base.text import parse_json, printable, shell
 from promptcodebook.deploy.audit.report import AuditReport, Finding, kind_in_words, part_in_words
 from promptcodebook.deploy.registry.log import (
@@ -28,12 +29,10 @@ from promptcodebook.deploy.registry.log import (
     Log,
     LogEntry,
     LogFault,
-    SqliteStorage,
-    Storage,
+    LogFile,
     canonical,
     check_name,
     check_ref,
-    damaged,
     version_of,
 )
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
@@ -182,9 +181,9 @@ class Registry:
     """
 
     def __init__(
-        self, storage: Storage, who: str = "", clock: Callable[[], datetime] | None = None
+        self, path: Path, who: str = "", clock: Callable[[], datetime] | None = None
     ) -> None:
-        self.storage = storage
+        self.file = LogFile(path)
         self._who = printable(who) or user_name()
         self._clock = clock or (lambda: datetime.now(UTC))
 
@@ -215,7 +214,7 @@ class Registry:
             known: dict[str, Any] = {**facts, "parent": parent, "digest": digest}
             return [self._entry(log, "freeze", ref, version, why, known)]
 
-        return next(iter(self.storage.append(propose, {version: policy})), None)
+        return next(iter(self.file.append(propose, {version: policy})), None)
 
     def promote(
         self,
@@ -271,7 +270,7 @@ class Registry:
                 return [self._attested(log, version.version, CANARY, tried, why)]
             return [self._entry(log, "promote", ref, version.version, why, facts)]
 
-        return next(iter(self.storage.append(propose)), None)
+        return next(iter(self.file.append(propose)), None)
 
     def rollback(self, ref: str, to: str = "", why: str = "") -> LogEntry:
         """Moves NAME@REF back to the version before, or to a version `to` that it was at. Rolled
@@ -298,7 +297,7 @@ class Registry:
                 )
             return [self._entry(log, "rollback", ref, version, why, {})]
 
-        return self.storage.append(propose)[-1]
+        return self.file.append(propose)[-1]
 
     def attest(
         self, source: str, topic: str, facts: Mapping[str, JsonValue], why: str = ""
@@ -327,11 +326,11 @@ class Registry:
                     entries.append(replace(ended, seq=seq, previous=previous).sealed())
             return entries
 
-        return self.storage.append(propose)[-1]
+        return self.file.append(propose)[-1]
 
     def canary(self, ref: str) -> Canary | None:
         """The one under way for NAME@REF."""
-        return Canary.of(self.storage.read(), ref)
+        return Canary.of(self.file.read(), ref)
 
     def end_canary(
         self, canary: Canary, promoted: bool, why: str, figures: Mapping[str, JsonValue]
@@ -348,36 +347,32 @@ class Registry:
                 return []
             return [self._ended(log, canary, promoted, why, figures)]
 
-        return next(iter(self.storage.append(propose)), None)
+        return next(iter(self.file.append(propose)), None)
 
     def attestations(self, source: str, topic: str) -> tuple[Mapping[str, Any], ...]:
         """What was attested of a version under a topic, in order."""
-        log = self.storage.read()
+        log = self.file.read()
         version = log.resolve(source)
         found = (e.known for e in log.entries if e.action == "attest" and e.after == version)
         return tuple(known["found"] for known in found if known["topic"] == topic)
 
     def resolve(self, source: str) -> str:
         """The version that NAME@REF or sha256:DIGITS means. Raises RefNotFound."""
-        return self.storage.read().resolve(source)
+        return self.file.read().resolve(source)
 
     def version(self, source: str) -> Version:
         """The same, with what is known of it."""
-        log = self.storage.read()
+        log = self.file.read()
         return Version.of(log, log.resolve(source))
 
     def versions(self) -> tuple[Version, ...]:
         """All of them, in the order in which they were stored."""
-        log = self.storage.read()
+        log = self.file.read()
         return tuple(Version.of(log, name) for name in log.versions)
 
     def text(self, source: str) -> str:
         """A version's policy file. Raises RegistryDamaged where its hash is wrong."""
-        version = self.resolve(source)
-        policy = self.storage.policy(version)
-        if version_of(policy) != version:
-            raise damaged(self.storage.place, f"the bytes stored for {version} have another hash")
-        return policy.decode()
+        return self.file.policy(self.resolve(source))
 
     def policy(self, source: str) -> PolicyFile:
         """A version's policy. Raises RefNotFound, and RegistryDamaged where its hash is wrong."""
@@ -385,11 +380,11 @@ class Registry:
 
     def refs(self) -> dict[str, str]:
         """The version of every ref, by NAME@REF."""
-        return self.storage.read().refs
+        return self.file.read().refs
 
     def history(self, ref: str = "") -> tuple[LogEntry, ...]:
         """The log of one ref (NAME@REF), of one codebook (NAME), or all of it ('')."""
-        return self.storage.read().about(ref)
+        return self.file.read().about(ref)
 
     def before(self, ref: str) -> str | None:
         """The version that a ref would be rolled back to."""
@@ -397,12 +392,12 @@ class Registry:
 
     def held(self, ref: str) -> Sequence[str]:
         """The versions that a ref can be rolled back through; the present one is last."""
-        return self.storage.read().history(ref)
+        return self.file.read().history(ref)
 
     def verify(self, head: str = "") -> Verification:
         """Recomputes the hash of every entry and policy file, and follows the chain. That its last
         entries were removed only `head` can show, the hash of an entry noted elsewhere."""
-        log, faults = self.storage.check()
+        log, faults = self.file.check()
         if head not in ("", FIRST) and all(entry.hash != head for entry in log.entries):
             what = f"no entry has the hash {head}: entries are missing at its end"
             faults.append(LogFault("the log", what))
@@ -465,17 +460,12 @@ def user_name() -> str:
 def open_registry(location: str | Path | None = None, who: str = "") -> Registry:
     """Open a registry; its file is made with its first version.
 
-    - `location`: a SQLite file, or the URL of an MLflow server. None: `$PCO_REGISTRY`, else the
-      user's own file.
+    - `location`: a SQLite file. None: `$PCO_REGISTRY`, else the user's own file.
     - `who`: the name that changes are recorded under ('': the user of this machine).
 
-    Raises ConfigError when the URL holds a password, and MissingExtra without MLflow's client."""
-    place = str(location or registry_location())
-    if place.startswith(("http://", "https://")):
-        from promptcodebook.deploy.registry.mlflow import MlflowStorage
-
-        return Registry(MlflowStorage(place), who)
-    return Registry(SqliteStorage(Path(place).expanduser()), who)
+    Raises nothing itself: each later call raises StoreError where the file cannot be used."""
+    place = location or os.environ.get("PCO_REGISTRY") or data_folder() / "registry.sqlite"
+    return Registry(Path(place).expanduser(), who)
 
 
 def stored_version(ref: str) -> StoredVersion:
@@ -545,14 +535,14 @@ def import_lines(registry: Registry, lines: Iterable[bytes]) -> Taken:
         shared = min(len(log.entries), len(theirs.entries))
         if log.entries[:shared] != theirs.entries[:shared]:
             raise errors.StoreError(
-                f"the registry {registry.storage.place} has a log of its own, which this one "
+                f"the registry {registry.file.path} has a log of its own, which this one "
                 "does not continue",
                 hint=_SINGLE,
             )
         return theirs.entries[shared:]
 
-    entries = len(registry.storage.append(propose, policies))
-    return Taken(len(registry.versions()) - before, entries, registry.storage.read().head)
+    entries = len(registry.file.append(propose, policies))
+    return Taken(len(registry.versions()) - before, entries, registry.file.read().head)
 
 
 def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, str], Log]:

@@ -75,7 +75,7 @@ def serve(
     table = ServeSettings.of(command.gather_settings(config, {}, sets)[0])
     if ref == "status":
         window_s, share = logs.seconds_of(table.window), table.key_share
-        with closing(logs.open_log()) as log, open_registry() as registry:
+        with closing(logs.ServedLog()) as log, open_registry() as registry:
             found = [status_of(log, registry, each, window_s, share) for each in log.refs()]
         command.show(lambda: list(map(tree_of, found)), lambda: in_words(found), as_json=as_json)
         return
@@ -147,7 +147,7 @@ def serve(
             tracing=tracing,
             online=Online(
                 logs.logged_name(ref, reference),
-                log := logs.open_log(),
+                log := logs.ServedLog(),
                 kept_s,
                 texts=log_inputs,
                 explores=explore > 0,

@@ -150,7 +150,6 @@ class Online:
         if now < self._newest < now + _STEP_S:
             now = self._newest  # A canary counts only what came after it began.
         self._newest = now
-        by_model = self.texts and "generator" in composing.policy.file.asks
         self.log.put(
             Served(
                 visit.id,
@@ -168,7 +167,6 @@ class Online:
                 bool(composed.fallbacks),
                 text if self.texts else "",
                 visit.output,
-                composed.prompt if by_model else "",
                 expected.vector if expected else "",
             )
         )
@@ -192,8 +190,7 @@ class Online:
 
     async def judging(self) -> None:
         """Judges a canary every few seconds, and every few minutes looks for drift. The rest in
-        between follows the processor's time. For a registry that is slow to answer it is twice the
-        time that the look waited, so that the judge asks for a third of its time at most."""
+        between follows the processor's time."""
         drift_at = 0.0
 
         def look() -> float:
@@ -211,9 +208,8 @@ class Online:
             return time.thread_time() - began
 
         while True:
-            began = time.monotonic()
             spent = await asyncio.to_thread(look)
-            await asyncio.sleep(max(self.judge_s, _REST * spent, 2 * (time.monotonic() - began)))
+            await asyncio.sleep(max(self.judge_s, _REST * spent))
 
     def close(self) -> None:
         self.log.close()

@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,7 +35,6 @@ _log = logging.getLogger(__name__)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _EARLIER = 4  # Earlier versions at work at once; then the one that was asked for longest ago goes.
-_SERVED_S = 3.0  # How often a registry on a server is asked for a canary: it reads all of its log.
 _LONG = 2**18  # Characters of an input that is hashed in a thread.
 
 Mode = Literal["one-call", "two-call", "three-call"]
@@ -114,19 +112,14 @@ class RegistrySource:
     def __init__(self, registry: Registry, ref: str) -> None:
         registry.resolve(ref)
         self.registry, self._ref = registry, ref
-        self._canary: Canary | None = None
-        self._asked = -_SERVED_S
 
     def read(self, known: str) -> ServedVersion | None:
-        now = self.registry.storage.poll(self._ref)
+        now = self.registry.file.read().at(self._ref)
         return None if now is None or now == known else self.version(now)
 
     def canary(self) -> Canary | None:
-        """The one under way; of a registry on a server, as it was a moment ago."""
-        remote = self.registry.storage.place.startswith("http")
-        if not remote or time.monotonic() - self._asked > _SERVED_S:
-            self._canary, self._asked = self.registry.canary(self._ref), time.monotonic()
-        return self._canary
+        """The one under way."""
+        return self.registry.canary(self._ref)
 
     def find(self, start: str) -> str:
         """The name of the one version that begins so; '' for none or several. Raises PcoError."""
