@@ -173,16 +173,10 @@ async def test_a_caller_a_header_and_a_conversation_keep_their_version(tmp_path:
                 _, _, body = await trial.served.ask(json={"messages": turns}, headers=headers)
                 got.setdefault(f"conversation {n}", set()).add(body["x-pco-version"])
         assert set(map(len, got.values())) == {1}
-        by_hash = {(await trial.prompted(KEYS[0], f"pco/{trial.new}"))[1] for _ in range(8)}
-        by_hash |= {(await trial.prompted(KEYS[0], f"pco/{trial.today}"))[1] for _ in range(8)}
-        assert by_hash == {trial.today, trial.new}
-        assert {(await trial.prompted(KEYS[0], f"pco/{trial.new}"))[1] for _ in range(9)} == {
-            trial.new
-        }
     log = ServedLog(tmp_path / "requests.sqlite")
     arms = Counter((each.served.arm, each.served.version) for each in log.newest(PRODUCTION))
     log.close()
-    assert arms["named", trial.new] == 17 and arms["named", trial.today] == 8
+    assert arms["canary", trial.new] and arms["", trial.today]
     assert arms["canary", trial.today] == arms["", trial.new] == 0
 
 
@@ -273,32 +267,6 @@ def test_a_guard_sees_what_fails_after_the_clock_went_back(
     assert answer(began + 3600, 200) == ""
     assert judge.decision and judge.decision.harm["failed"] < 0
     assert "is rolled back" in answer(began + 3601, 500)
-    log.close()
-
-
-def test_a_canary_that_began_a_day_ahead_counts_once_the_clock_is_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither what was asked before, nor less when the clock has passed its beginning."""
-    registry, today, new = registry_in(tmp_path)
-    now, day = time.time(), 86_400.0
-    ahead = Registry(registry.file.path, "ada", lambda: datetime.fromtimestamp(now + day, UTC))
-    try_canary(ahead, new)
-    log = ServedLog(tmp_path / "requests.sqlite")
-    judge, sent = CanaryJudge(registry, PRODUCTION, log), count()
-
-    def figures(looked_at: float, asked_at: float, status: int = 200) -> tuple[str, float]:
-        """What the judge says then, and its guard."""
-        monkeypatch.setattr(time, "time", lambda: looked_at)
-        ask(log, sent, asked_at, {today: 200, new: status})
-        became = judge.look()
-        return became, judge.decision.harm["failed"] if judge.decision else 1.0
-
-    assert figures(now + day + 5, now - day, 500) == ("", -1.0)
-    assert figures(now, now - 60, 500) == ("", -1.0), "before it began"
-    assert -1 < figures(now + 5, now + 4)[1] < 0
-    assert figures(now + day + 10, now + 6)[1] > -0.1
-    assert "is rolled back" in figures(now + day + 11, now + 7, 500)[0]
     log.close()
 
 

@@ -30,7 +30,6 @@ from promptcodebook.deploy.online.log import (
     ServedLog,
 )
 from promptcodebook.deploy.registry.registry import AUDIT, open_registry
-from promptcodebook.deploy.serve.description import FeedbackKept
 from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.spending import find_record
 from promptcodebook.routing.ranking import buckets_of
@@ -80,12 +79,9 @@ async def test_the_last_feedback_counts_and_a_repeated_one_is_the_first_again(
         ):
             status, answer = await say(served, request_id=asked, **body)
             assert status == 200 and answer["request_id"] == asked
-        _, described, _ = await served.ask("/openapi.json")
-        responses = described["paths"]["/v1/feedback"]["post"]["responses"]
-        assert {"200", "404", "410", "413", "422", "429", "503"} <= responses.keys()
         status, answer = await say(served, request_id=other, score=0.5)
-        FeedbackKept.model_validate(answer, extra="forbid")
         assert status == 200 and answer["key"]
+        assert answer.keys() == {"object", "request_id", "reward", "key"}
         measured = await served.metrics()
         assert measured['pco_feedback_total{became="kept"}'] == 3
         assert measured['pco_feedback_total{became="again"}'] == 2

@@ -185,7 +185,7 @@ class BackgroundFile:
             self.writer.close()
 
 
-Arm = Literal["", "explored", "canary", "named", "prompt"]
+Arm = Literal["", "explored", "canary", "prompt"]
 FeedbackStatus = Literal["kept", "again", "unknown", "erased", "conflict", "full"]
 """What becomes of feedback: "again" = it was there already; "conflict" = its key was, with other
 content; "full" = no more is kept of that request."""
@@ -195,7 +195,7 @@ content; "full" = no more is kept of that request."""
 class Served:
     """One answered request. `time` is in seconds since 1970, `caller` the start of its key's
     digest. `propensity` is the exact chance of its route; an "explored" route is not the best one,
-    a "named" request asked for a version by its hash, and of a "prompt" no user saw an answer.
+    and of a "prompt" no user saw an answer.
     `features` are the buckets of the input's words and letters (`routing/ranking.py`), and
     `vector` is its embedding where the router reads one. `tokens` is None where the model's server
     did not say. Unless texts are kept, `input` and `output` are empty."""
@@ -370,7 +370,7 @@ _MEASURES = {
 _SPREAD = (
     "SELECT version, caller, round(60 * x - 0.5), count(*), sum(x) FROM ("
     "SELECT s.version, s.caller, CASE WHEN {value} > ? THEN 1.0 ELSE {value} / ? END AS x "
-    f"FROM served s LEFT {_LAST} AND s.time < ? AND s.arm NOT IN ('named', 'prompt') AND {{only}}"
+    f"FROM served s LEFT {_LAST} AND s.time < ? AND s.arm <> 'prompt' AND {{only}}"
     ") AS each_one GROUP BY 1, 2, 3"
 )
 
@@ -464,8 +464,8 @@ class ServedLog(BackgroundFile):
     def spread(
         self, name: str, ref: str, since: float, until: float = math.inf, full: float = 1.0
     ) -> dict[tuple[str, str], ValueCounts]:
-        """Values of a measure by version and caller, `full` counted as 1. Requests that ask for a
-        version by hash and those that no user saw are left out."""
+        """Values of a measure by version and caller, `full` counted as 1. Requests that no user saw
+        are left out."""
         value, only = _MEASURES[name]
         sql = _SPREAD.format(value=value, only=only)
         found = dict[tuple[str, str], list[tuple[int, int, float]]]()

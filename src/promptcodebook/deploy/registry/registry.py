@@ -388,11 +388,7 @@ class Registry:
 
     def before(self, ref: str) -> str | None:
         """The version that a ref would be rolled back to."""
-        return next(iter(self.held(ref)[-2:-1]), None)
-
-    def held(self, ref: str) -> Sequence[str]:
-        """The versions that a ref can be rolled back through; the present one is last."""
-        return self.file.read().history(ref)
+        return next(iter(self.file.read().history(ref)[-2:-1]), None)
 
     def verify(self, head: str = "") -> Verification:
         """Recomputes the hash of every entry and policy file, and follows the chain. That its last

@@ -34,7 +34,6 @@ from promptcodebook.deploy.online.log import (
     feedback_of,
 )
 from promptcodebook.deploy.online.status import drift_of
-from promptcodebook.deploy.serve.description import FeedbackKept
 from promptcodebook.deploy.serve.versions import Composed, Composing
 from promptcodebook.errors import DiskFull, StoreError
 from promptcodebook.routing.ranking import BUCKETS, buckets_of
@@ -127,10 +126,8 @@ class Online:
         self._counter.labels(became).inc()
         if became == "kept":
             self._reward.inc(feedback.reward)
-        kept = FeedbackKept(
-            request_id=feedback.request_id, reward=feedback.reward, key=feedback.name
-        )
-        return kept.model_dump()
+        kept = {"request_id": feedback.request_id, "reward": feedback.reward, "key": feedback.name}
+        return {"object": "feedback", **kept}
 
     def tries_routes(self, caller: str, model: object) -> bool:
         return self.explores and caller not in self.steady and str(model) not in self.steady

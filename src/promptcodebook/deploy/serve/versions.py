@@ -1,5 +1,5 @@
-"""The version of a policy that is served now, earlier ones that callers ask for by hash, and a
-request's prompt from one of them, within its time. Where a call of the encoder fails or takes too
+"""The version of a policy that is served now, its canary, and a request's prompt from one of them,
+within its time. Where a call of the encoder fails or takes too
 long, the S instincts of highest r̄ replace the route; where one of the generator does, the route's
 instincts as they are replace the prompt. Such a prompt is counted and never cached. A request keeps
 the version that it began with."""
@@ -34,7 +34,6 @@ from promptcodebook.types import Example, Expected, Route
 _log = logging.getLogger(__name__)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-_EARLIER = 4  # Earlier versions at work at once; then the one that was asked for longest ago goes.
 _LONG = 2**18  # Characters of an input that is hashed in a thread.
 
 Mode = Literal["one-call", "two-call", "three-call"]
@@ -106,8 +105,7 @@ class FileSource:
 
 
 class RegistrySource:
-    """A ref in the registry: where it moves to is served. Callers may also ask for a version that
-    the ref can be rolled back to. Raises RefNotFound."""
+    """A ref in the registry: where it moves to is served. Raises RefNotFound."""
 
     def __init__(self, registry: Registry, ref: str) -> None:
         registry.resolve(ref)
@@ -120,11 +118,6 @@ class RegistrySource:
     def canary(self) -> Canary | None:
         """The one under way."""
         return self.registry.canary(self._ref)
-
-    def find(self, start: str) -> str:
-        """The name of the one version that begins so; '' for none or several. Raises PcoError."""
-        found = {name for name in self.registry.held(self._ref) if name.startswith(start)}
-        return found.pop() if len(found) == 1 else ""
 
     def version(self, name: str) -> ServedVersion:
         verdict = self.registry.version(name).facts.get("verdict")
@@ -321,7 +314,7 @@ def _also(caution: str) -> str:
 
 
 class Live:
-    """What is served `now`, and for a ref what was before, and its canary. `make` puts a version to
+    """What is served `now`, and for a ref its canary. `make` puts a version to
     work. `tried` is None where there is no canary, while it is being taken up, and where it cannot
     be served: then `untried` says why."""
 
@@ -330,7 +323,6 @@ class Live:
         first = source.read("")
         assert first is not None, "a source has a version when none is known"
         self.now = make(first)
-        self._earlier: dict[str, Composing] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.canary: Canary | None = None
         self.tried: Composing | None = None
@@ -340,25 +332,6 @@ class Live:
     @property
     def version(self) -> str:
         return self.now.version
-
-    async def earlier(self, start: str) -> Composing | None:
-        """The version from before the present one whose name begins so, None where there is none.
-        A rollback withdraws what it leaves, so this is checked each time. Raises PcoError."""
-        archive = self._source
-        if not isinstance(archive, RegistrySource):
-            return None
-        if not (name := await asyncio.to_thread(archive.find, start)):
-            return None
-        served = self._earlier.pop(name, None)
-        if served is None:
-            made = await asyncio.to_thread(lambda: self._make(archive.version(name)))
-            if (served := self._earlier.pop(name, None)) is not None:
-                self._end(made)  # another request was faster
-            served = served or made
-        self._earlier[name] = served
-        while len(self._earlier) > _EARLIER:
-            self._end(self._earlier.pop(next(iter(self._earlier))))
-        return served
 
     @contextmanager
     def using(self, served: Composing) -> Generator[Composing]:
@@ -440,9 +413,8 @@ class Live:
             await self.look()
 
     async def close(self) -> None:
-        for served in (*self._earlier.values(), self.tried):
-            if served is not None:
-                self._end(served)
+        if self.tried is not None:
+            self._end(self.tried)
         if self._closing:
             await asyncio.wait(self._closing)
         await self.now.close()
