@@ -1,1 +1,1 @@
-"""What a served policy learns from its users: feedback, exploration, canaries, drift."""
+"""What a served policy learns from its users: feedback, exploration, canaries."""
