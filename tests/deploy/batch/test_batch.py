@@ -344,15 +344,6 @@ def test_a_line_break_is_quoted(out: str, tmp_path: Path) -> None:
     assert len(rows) == 4 and "one\rtwo" in rows[1]
 
 
-def test_json_lines_keep_their_values(tmp_path: Path) -> None:
-    lines = through(tmp_path, "jsonl", "jsonl").read_text("utf-8").splitlines()
-    assert json.loads(lines[2]) == {
-        "n": 3, "text": "plain", "tags": ["z"], "late": 0.5,
-        "pco_answer": "", "pco_route": [], "pco_error": None,
-    }  # fmt: skip
-    assert "late" not in json.loads(lines[0])
-
-
 def test_parquet_keeps_its_types(tmp_path: Path) -> None:
     table = arrow.table(
         {
@@ -388,18 +379,3 @@ def test_values_of_several_kinds_are_refused_and_nothing_is_left(tmp_path: Path)
             tmp_path / "o.parquet", survey(tmp_path / "in.jsonl"), iter(RESULTS[:2]), PREFIX
         )
     assert [f.name for f in tmp_path.iterdir()] == ["in.jsonl"]
-
-
-@pytest.mark.parametrize(("data", "message"), [
-    (b'{"a": "\xc3\xa9"}\n\xff\xfe{}\n', r"in.jsonl:2: byte 1 of the line \(0xff\) is not UTF-8"),
-    (b'{"a": 1}\n[1]\n', r"in.jsonl:2: expected a JSON object"),
-    (b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"a": 2}', ""),
-])  # fmt: skip
-def test_lines_are_read_as_training_data_are(data: bytes, message: str, tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_bytes(data)
-    if message:
-        with pytest.raises(DataError, match=message):
-            survey(tmp_path / "in.jsonl")
-    else:
-        source = survey(tmp_path / "in.jsonl")
-        assert (source.count, source.columns) == (2, ("a",))

@@ -106,7 +106,6 @@ def _row(record: SourceRow) -> Feedback:
 
 def learn(
     ref: command.Ref,
-    since: str = typer.Option("", help="Learn from requests of this time alone, e.g. 7d."),
     half_life: str = typer.Option("14d", help="After which a logged request weighs half."),
     run: str = typer.Option("", help="The run that made the policy, where REF does not say it."),
     output: Path | None = typer.Option(
@@ -132,8 +131,7 @@ def learn(
     what the new routes are worth by the last third of the log. Served versions do not change.
     `--config` names the training data where the run itself does not. For embeddings that the run
     did not keep, the model of the run or --lm is asked."""
-    half, lasts = seconds_of(half_life), seconds_of(since) if since else None
-    if not half:
+    if not (half := seconds_of(half_life)):
         raise ConfigError("--half-life 0 forgets all", hint="write e.g. 14d")
     reference = command.resolved(ref, trust=trust, use=True)
     named = REF.fullmatch(ref)
@@ -145,12 +143,12 @@ def learn(
     data = None if config is None else plan_data(*command.gather_settings(config, {}))
     behind = run_behind(runs_dir(), run or ref)
     with closing(ServedLog()) as log:
-        start, name = 0.0 if lasts is None else time.time() - lasts, logged_name(ref, reference)
-        traffic = log.traffic(name, start)
-        newest = list(islice(log.newest(name, start, rewarded=True), _MOST_READ))
+        name = logged_name(ref, reference)
+        traffic = log.traffic(name, 0.0)
+        newest = list(islice(log.newest(name, rewarded=True), _MOST_READ))
         versions = learning.versions_of(reference, {each.version for each in traffic})
         # About the requests by which worth is judged.
-        held = newest[len(newest) // 3].served.time if newest else start
+        held = newest[len(newest) // 3].served.time if newest else 0.0
         explored, others = (
             fair(by_key(log.spread(f"answered, {which}", name, held), versions), key_share)
             for which in ("explored", "not explored")

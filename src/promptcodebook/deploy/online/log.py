@@ -252,17 +252,8 @@ class Feedback:
 
 
 _MOST_WORDS, _MOST_KEY = 10_000, 200
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """How many pieces of feedback are kept of one request, and how many bytes of keys and words."""
-
-    pieces: int = 20
-    most_bytes: int = 64 * 1024
-
-
-ROOM = Room()
+MOST_PIECES, MOST_BYTES = 20, 64 * 1024
+"""Pieces of feedback that are kept of one request, and bytes of keys and words."""
 
 
 class BadFeedback(DataError):
@@ -273,8 +264,8 @@ class BadFeedback(DataError):
         self.name, self.status = name, status
 
 
-def feedback_of(body: Mapping[str, Any], reward_range: tuple[float, float] = (0, 1)) -> Feedback:
-    """What a body or a row says. A `score` is in the task's range of rewards. BadFeedback."""
+def feedback_of(body: Mapping[str, Any]) -> Feedback:
+    """What a body or a row says. Raises BadFeedback."""
     asked, words, key = body.get("request_id"), body.get("feedback", ""), body.get("key", "")
     if not isinstance(asked, str) or not is_request_id(asked):
         what = "the whole id of a request, as in the answer's x-request-id"
@@ -284,15 +275,12 @@ def feedback_of(body: Mapping[str, Any], reward_range: tuple[float, float] = (0,
         raise BadFeedback("feedback", f"a text of at most {_MOST_WORDS} characters", status)
     if not isinstance(key, str) or len(key) > _MOST_KEY:
         raise BadFeedback("key", f"a text of at most {_MOST_KEY} characters")
-    name, (low, high) = "reward", (0.0, 1.0)
-    if "reward" not in body and "score" in body:
-        name, (low, high) = "score", reward_range
-    value = body.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadFeedback(name, f"a number from {low:g} to {high:g}")
-    if not low <= value <= high:  # nor is NaN; a number of 400 digits is no float
-        raise BadFeedback(name, f"from {low:g} to {high:g}", 422)
-    return Feedback(asked, (value - low) / (high - low), words, key)
+    reward = body.get("reward")
+    if isinstance(reward, bool) or not isinstance(reward, int | float):
+        raise BadFeedback("reward", "a number from 0 to 1")
+    if not 0 <= reward <= 1:  # nor is NaN; a number of 400 digits is no float
+        raise BadFeedback("reward", "from 0 to 1", 422)
+    return Feedback(asked, float(reward), words, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,9 +373,7 @@ class ServedLog(BackgroundFile):
         self._path = path or records_path()
         super().__init__(self._path, "requests are", add_served)
 
-    async def give(
-        self, feedback: Feedback, caller: str | None, room: Room = ROOM
-    ) -> FeedbackStatus:
+    async def give(self, feedback: Feedback, caller: str | None) -> FeedbackStatus:
         """Commits feedback; `caller` None may speak of any request. What another caller asked is
         unknown to this one. The request itself may be on its way to the log still."""
         key, words = (  # SQLite keeps no lone surrogates
@@ -400,7 +386,7 @@ class ServedLog(BackgroundFile):
             known = "SELECT key, reward, said FROM feedback WHERE id = ?"
             row = db.execute(owner, (said.request_id,)).fetchone()
             earlier = db.execute(known, (said.request_id,)).fetchall()
-            found[:] = [_judged(row, earlier, (key, said.reward, words), caller, room)]
+            found[:] = [_judged(row, earlier, (key, said.reward, words), caller)]
             if found[0] == "kept":
                 add_feedback(db, said)
 
@@ -491,7 +477,6 @@ def _judged(
     known: Sequence[Sequence[Any]],
     given: tuple[str, float, str],
     caller: str | None,
-    room: Room,
 ) -> FeedbackStatus:
     """What becomes of feedback (key, reward, words) from a caller, by the request's caller and
     whether it is erased, and by the feedback that is there."""
@@ -503,7 +488,7 @@ def _judged(
         if each[0] == given[0]:
             return "again" if tuple(each) == given else "conflict"
     held = sum(len(f"{name}{text}".encode()) for name, _, text in [*known, given])
-    return "full" if len(known) >= room.pieces or held > room.most_bytes else "kept"
+    return "full" if len(known) >= MOST_PIECES or held > MOST_BYTES else "kept"
 
 
 REFUSED: Mapping[FeedbackStatus, tuple[str, str, int]] = {

@@ -28,8 +28,7 @@ from promptcodebook.base.text import parse_json
 from promptcodebook.policy.references import REF, VERSION, WORD
 
 LATEST = "latest"  # the ref of each codebook to its newest version; never promoted by hand
-_STORES = ("freeze", "import")
-_ACTIONS = (*_STORES, "promote", "rollback", "attest")
+_ACTIONS = ("freeze", "promote", "rollback", "attest")
 FIRST = "0" * 64  # what the first entry has in place of the hash before it
 CANARY = "canary"  # the topic under which a canary's beginning and end are attested
 
@@ -156,7 +155,7 @@ class Log:
             raise Broken(f"{entry.ref} did not point to the version that it names")
         if entry.after == entry.before:
             raise Broken(f"{entry.ref} pointed to that version already")
-        if entry.action not in _STORES and entry.after not in self.versions:
+        if entry.action != "freeze" and entry.after not in self.versions:
             raise Broken(f"no entry stored its version {entry.after}")
         if entry.action == "rollback" and entry.after not in self.history(entry.ref)[:-1]:
             raise Broken(f"{entry.ref} was never at {entry.after}")
@@ -164,7 +163,7 @@ class Log:
     def follow(self, entry: LogEntry) -> None:
         """Takes an entry unchecked."""
         self.entries.append(entry)
-        if entry.action in _STORES:
+        if entry.action == "freeze":
             self.versions.setdefault(entry.after, entry)
         tried = entry.canary
         self.canaries.pop(str(tried.get("ref", entry.ref)), None)

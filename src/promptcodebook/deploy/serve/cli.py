@@ -121,7 +121,7 @@ def serve(
         source = _source(ref, reference)
         registry = source.registry if isinstance(source, versions.RegistrySource) else None
         live = versions.Live(source, make)
-        upstream = await connect_upstream(settings, os.environ, table.one_system)
+        upstream = await connect_upstream(settings, os.environ)
         tracing = None
         if "otel" in settings.telemetry:
             tracing = import_part(LISTENERS, "otel", "tracing", "otel")(settings, False)
@@ -152,11 +152,9 @@ def serve(
                 texts=log_inputs,
                 explores=explore > 0,
                 steady=frozenset(table.steady),
-                reward_range=settings.reward_range,
                 judge=None
                 if registry is None
                 else CanaryJudge(registry, ref, log, table.key_share),
-                room=logs.Room(table.most_feedback, 1024 * table.most_feedback_kb),
                 key_share=table.key_share,
             )
             if feedback

@@ -26,9 +26,7 @@ from promptcodebook.deploy.online.canary import CanaryJudge
 from promptcodebook.deploy.online.decisions import KEY_SHARE, Decision
 from promptcodebook.deploy.online.log import (
     REFUSED,
-    ROOM,
     BadFeedback,
-    Room,
     Served,
     ServedLog,
     feedback_of,
@@ -57,10 +55,8 @@ class Online:
     texts: bool = False
     explores: bool = False
     steady: frozenset[str] = frozenset()
-    reward_range: tuple[float, float] = (0.0, 1.0)
     judge: CanaryJudge | None = None
     judge_s: float = 5.0
-    room: Room = ROOM
     key_share: float = KEY_SHARE
     _newest: float = 0.0
     _waiting: FairQuota = field(default_factory=lambda: FairQuota(_AT_ONCE))
@@ -101,14 +97,14 @@ class Online:
 
     async def _give(self, body: Mapping[str, Any], visit: RequestContext) -> Mapping[str, Any]:
         try:
-            feedback = feedback_of(body, self.reward_range)
+            feedback = feedback_of(body)
         except BadFeedback as error:
             raise Refusal(str(error), status=error.status, param=error.name) from None
         if not self._waiting.take(visit.caller):
             message = f"{_AT_ONCE} pieces of feedback wait to be written"
             raise Refusal(message, status=429, kind="rate_limit_exceeded", retry_after=1)
         try:
-            became = await self.log.give(feedback, visit.caller, self.room)
+            became = await self.log.give(feedback, visit.caller)
         except StoreError as error:
             _log.error("feedback is not recorded: %s", error)
             kind = "disk_full" if isinstance(error, DiskFull) else "server_error"

@@ -26,8 +26,6 @@ class ServeSettings(OptimizerSettings):
     """What is routed: the last user turn, or the whole conversation."""
     sticky: Literal["off", "conversation"] = "off"
     """A conversation keeps the prompt of its first turn."""
-    one_system: bool = False
-    """Join the prompt with the caller's system message."""
     prompt_first: bool = False
     """Put the prompt before the caller's system message, not after it."""
     verbatim: bool = False
@@ -55,10 +53,6 @@ class ServeSettings(OptimizerSettings):
     """Numbers of instincts that are never explored."""
     steady: tuple[str, ...] = ()
     """Callers (the start of a key's SHA-256) and model names that are never explored."""
-    most_feedback: _Some = 20
-    """Pieces of feedback that are kept of one request."""
-    most_feedback_kb: _Some = 64
-    """KiB of words and keys in them that are kept of one request."""
     key_share: Annotated[Unit, Field(ge=0.01)] = KEY_SHARE
     """The most that one key's feedback may count for where no other key gives as much; 1 = no
     limit, and one key may end a canary."""
