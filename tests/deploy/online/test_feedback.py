@@ -18,7 +18,6 @@ import pytest
 import promptcodebook
 from promptcodebook.base.sqlite import Reader
 from promptcodebook.deploy.audit.report import audit
-from promptcodebook.deploy.http.admission import caller_of
 from promptcodebook.deploy.online.exploring import Explorer, barred
 from promptcodebook.deploy.online.log import (
     LAYOUT,
@@ -196,20 +195,6 @@ async def test_an_explored_route_has_its_exact_chance_and_a_conversation_keeps_i
     chances = {each.route: each.propensity for each in explored}
     assert all(0 < chance < 0.5 for chance in chances.values())
     assert all(each.served.propensity > 0.5 for each in found if not each.served.arm)
-
-
-async def test_a_steady_model_or_caller_is_never_explored(tmp_path: Path) -> None:
-    path = tmp_path / "requests.sqlite"
-    caller = caller_of(KEYS[0])
-    for steady in (frozenset({"pco/tickets"}), frozenset({caller})):
-        async with serving(path, explore=1.0, keys=KEYS, steady=steady) as served:
-            for n in range(15):
-                await answered(served, f"Question {n}?", key=KEYS[0])
-    assert {(each.served.arm, each.served.propensity) for each in logged(path)} == {("", 1.0)}
-    async with serving(path, explore=1.0, keys=KEYS, steady=frozenset({caller})) as served:
-        for n in range(15):
-            await answered(served, f"Question {n}?", key=KEYS[1])
-    assert "explored" in {each.served.arm for each in logged(path)}
 
 
 def test_a_high_finding_of_an_audit_bars_its_instinct(

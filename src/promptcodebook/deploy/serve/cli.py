@@ -151,7 +151,6 @@ def serve(
                 kept_s,
                 texts=log_inputs,
                 explores=explore > 0,
-                steady=frozenset(table.steady),
                 judge=None
                 if registry is None
                 else CanaryJudge(registry, ref, log, table.key_share),

@@ -46,15 +46,13 @@ _REST = 20  # How many times a look's processor time is waited until the next lo
 @dataclass
 class Online:
     """What a server keeps of its requests, and hears of them. `keep_s` is how long; `texts`: inputs
-    and answers as well. Requests are known by `ref`. No route is tried for callers or models of
-    `steady`."""
+    and answers as well. Requests are known by `ref`."""
 
     ref: str
     log: ServedLog
     keep_s: float = 30 * 86400.0
     texts: bool = False
     explores: bool = False
-    steady: frozenset[str] = frozenset()
     judge: CanaryJudge | None = None
     judge_s: float = 5.0
     key_share: float = KEY_SHARE
@@ -121,9 +119,6 @@ class Online:
             self._reward.inc(feedback.reward)
         kept = {"request_id": feedback.request_id, "reward": feedback.reward, "key": feedback.name}
         return {"object": "feedback", **kept}
-
-    def tries_routes(self, caller: str, model: object) -> bool:
-        return self.explores and caller not in self.steady and str(model) not in self.steady
 
     def served(
         self,

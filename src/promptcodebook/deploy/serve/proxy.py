@@ -276,7 +276,7 @@ class Proxy:
         ):
             if self.spending is not None:
                 self.spending.paying(visit.caller)
-            explored = self.online is not None and self.online.tries_routes(visit.caller, model)
+            explored = self.online is not None and self.online.explores
             draw = self.placement.key(visit.id, given) if explored else ""
             composed = await composing.compose(given.text, draw, given.media, visit.caller)
             self._prompts.labels(composing.mode, composed.cached or "no").inc()

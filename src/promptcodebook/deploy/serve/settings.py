@@ -51,8 +51,6 @@ class ServeSettings(OptimizerSettings):
     """How long requests and their feedback are kept, such as "12h"."""
     never: tuple[_Count, ...] = ()
     """Numbers of instincts that are never explored."""
-    steady: tuple[str, ...] = ()
-    """Callers (the start of a key's SHA-256) and model names that are never explored."""
     key_share: Annotated[Unit, Field(ge=0.01)] = KEY_SHARE
     """The most that one key's feedback may count for where no other key gives as much; 1 = no
     limit, and one key may end a canary."""
