@@ -16,7 +16,7 @@ from promptcodebook.deploy.serve.versions import RegistrySource
 from promptcodebook.routing.ranking import buckets_of
 from tests.build.clock import until
 from tests.build.proxied import CHAT, Setup, Up, one_call, up
-from tests.build.registry import PRODUCTION, open_gate
+from tests.build.registry import PRODUCTION
 
 
 def registry_in(folder: Path) -> tuple[Registry, str, str]:
@@ -25,7 +25,7 @@ def registry_in(folder: Path) -> tuple[Registry, str, str]:
     for word in ("Today.", "New."):
         registry.freeze(one_call(base_prompt=word).text(), "tickets")
     today, new = (each.version for each in registry.versions())
-    registry.promote(today, PRODUCTION, gate=open_gate)
+    registry.promote(today, PRODUCTION, override="a test")
     return registry, today, new
 
 
@@ -38,7 +38,7 @@ def try_canary(
     ref: str = PRODUCTION,
 ) -> None:
     plan: dict[str, Any] = {"share": share, "margin": margin, "split": split}
-    registry.promote(version, ref, gate=open_gate, canary=plan)
+    registry.promote(version, ref, override="a test", canary=plan)
 
 
 @asynccontextmanager

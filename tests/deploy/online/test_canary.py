@@ -37,7 +37,7 @@ from tests.build.cli import pco
 from tests.build.clock import until
 from tests.build.online import Trial, judging, registry_in, served, try_canary
 from tests.build.proxied import Setup, one_call, up
-from tests.build.registry import PRODUCTION, open_gate
+from tests.build.registry import PRODUCTION
 from tests.build.server import fails, says
 
 KEYS = tuple(f"key-of-caller-{n:02}" for n in range(24))
@@ -311,7 +311,7 @@ def test_a_canary_begins_ends_and_is_told_on_the_command_line(
     ended = pco("codebook", "rollback", PRODUCTION, cwd=tmp_path)
     assert "the canary" in ended.out and registry.canary(PRODUCTION) is None
     assert registry.resolve(PRODUCTION) == today and registry.verify().passes
-    registry.promote(new, PRODUCTION, gate=open_gate)
+    registry.promote(new, PRODUCTION, override="a test")
     assert registry.rollback(PRODUCTION).after == today
 
 

@@ -22,7 +22,7 @@ from tests.build.clock import Clock, until
 from tests.build.method import talkative
 from tests.build.policy import RANKING, file_of
 from tests.build.proxied import CHAT, Setup, deployed, one_call, three_call, up
-from tests.build.registry import PRODUCTION, open_gate, sqlite
+from tests.build.registry import PRODUCTION, sqlite
 
 
 def version(word: str) -> ServedVersion:
@@ -124,8 +124,8 @@ async def test_a_ref_is_followed_back_and_a_damaged_registry_changes_nothing(
         a, b = (
             registry.freeze(one_call(base_prompt=f"{n}.").text(), "tickets").version for n in "ab"
         )
-        registry.promote(a, PRODUCTION, gate=open_gate)
-        registry.promote(b, PRODUCTION, gate=open_gate)
+        registry.promote(a, PRODUCTION, override="a test")
+        registry.promote(b, PRODUCTION, override="a test")
         async with up(setup=Setup(source=RegistrySource(registry, PRODUCTION))) as served:
 
             async def answered() -> str:
@@ -155,13 +155,13 @@ async def test_a_ref_that_moves_to_a_version_without_a_good_verdict_says_so(
             for text, verdict in zip(texts, verdicts, strict=True)
         )
         d = registry.freeze(unjudged, "tickets").version
-        registry.promote(a, PRODUCTION, gate=open_gate)
+        registry.promote(a, PRODUCTION, override="a test")
         live = Live(RegistrySource(registry, PRODUCTION), at_work)
         plan = {"share": 0.5, "margin": 0.0, "split": "caller"}
-        registry.promote(d, PRODUCTION, gate=open_gate, canary=plan)
+        registry.promote(d, PRODUCTION, override="a test", canary=plan)
         await live.look_for_canary()
         for version in (b, c, d):
-            registry.promote(version, PRODUCTION, gate=open_gate, despite_verdict=True)
+            registry.promote(version, PRODUCTION, override="a test", despite_verdict=True)
             assert await live.look()
         await live.look_for_canary()
         await live.close()

@@ -143,8 +143,7 @@ def promote(
         version = reference.version
         if not version:
             version = registry.freeze(reference.text, name, _facts_of(reference), why).version
-        gate = registering.AuditGate(registry.attestations, without_judge)
-        entry = registry.promote(version, ref, why, override, gate, tried, despite_verdict)
+        entry = registry.promote(version, ref, why, override, without_judge, tried, despite_verdict)
         _show_move(ref, entry, version, as_json, reference.caution)
 
 

@@ -77,53 +77,43 @@ class Version:
         return cls(name, entry.known, entry.time, entry.who, refs)
 
 
-# What a version must pass before a ref moves to it: facts for the log, or PromotionRefused.
-Gate = Callable[[Version, PolicyFile, str], Mapping[str, JsonValue]]
-
-
-@dataclass(frozen=True, slots=True)
-class AuditGate:
-    """A high finding counts against a version until a later audit that covered as much has none.
-    `attestations` gives what was attested of a version under a topic, in order. `without_judge` =
-    audits by the rules alone are enough, and the log's entry says so."""
-
-    attestations: Callable[[str, str], Sequence[Mapping[str, Any]]]
-    without_judge: bool = False
-
-    def __call__(self, version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
-        reports: list[AuditReport] = []
-        for tree in self.attestations(version.version, AUDIT):
-            with suppress(errors.PolicyError):  # one in another version's form counts as no audit
-                reports.append(AuditReport.from_json(tree))
-        reports = [report for report in reports if report.policy == policy.digest]
-        short, stays = version.version[:19], f"{ref} does not move"
-        audit = f"pco codebook audit {short}"
-        if not reports:
-            hint = f"{audit}, then promote it; or --override REASON"
-            raise errors.PromotionRefused(f"{short} was never audited, and {stays}", hint=hint)
-        for place, report in enumerate(reports):
-            if report.fails and not any(later.undoes(report) for later in reports[place + 1 :]):
-                worst, *others = report.of("high")
-                judge = f" as {report.judge} judges it" if report.judge else ""
-                more = f", and {len(others)} more" if others else ""
-                found = _in_words(worst)
-                found += more if worst.source == "judge" else f" ({worst.reason}){more}"
-                hint = f"{audit} shows what was found; --override REASON moves it all the same"
-                if worst.source == "judge":
-                    hint = f"if {report.judge} is too weak to judge, say so in the log: --override "
-                    hint += "REASON; what another model finds does not undo it"
-                message = f"{short} failed its audit{judge}: {found}; {stays}"
-                raise errors.PromotionRefused(message, hint=hint)
-        audited: list[JsonValue] = []
-        audited += dict.fromkeys(r.judge or "rules" for r in reports if not r.fails)
-        if any(report.passes for report in reports):
-            return {"audited": audited}
-        if not self.without_judge:
-            raise errors.PromotionRefused(
-                f"no model judged {short}, the rules alone miss most harm in prose, and {stays}",
-                hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge goes by the rules",
-            )
-        return {"audited": audited, "without_judge": True}
+def _audited(
+    trees: Sequence[Mapping[str, Any]], digest: str, short: str, ref: str, without_judge: bool
+) -> dict[str, JsonValue]:
+    """Facts of passed audits for the log. A high finding counts against a version until a later
+    audit that covered as much has none. Raises PromotionRefused."""
+    reports: list[AuditReport] = []
+    for tree in trees:
+        with suppress(errors.PolicyError):  # one in another version's form counts as no audit
+            reports.append(AuditReport.from_json(tree))
+    reports = [report for report in reports if report.policy == digest]
+    stays, audit = f"{ref} does not move", f"pco codebook audit {short}"
+    if not reports:
+        hint = f"{audit}, then promote it; or --override REASON"
+        raise errors.PromotionRefused(f"{short} was never audited, and {stays}", hint=hint)
+    for place, report in enumerate(reports):
+        if report.fails and not any(later.undoes(report) for later in reports[place + 1 :]):
+            worst, *others = report.of("high")
+            judge = f" as {report.judge} judges it" if report.judge else ""
+            more = f", and {len(others)} more" if others else ""
+            found = _in_words(worst)
+            found += more if worst.source == "judge" else f" ({worst.reason}){more}"
+            hint = f"{audit} shows what was found; --override REASON moves it all the same"
+            if worst.source == "judge":
+                hint = f"if {report.judge} is too weak to judge, say so in the log: --override "
+                hint += "REASON; what another model finds does not undo it"
+            message = f"{short} failed its audit{judge}: {found}; {stays}"
+            raise errors.PromotionRefused(message, hint=hint)
+    audited: list[JsonValue] = []
+    audited += dict.fromkeys(r.judge or "rules" for r in reports if not r.fails)
+    if any(report.passes for report in reports):
+        return {"audited": audited}
+    if not without_judge:
+        raise errors.PromotionRefused(
+            f"no model judged {short}, the rules alone miss most harm in prose, and {stays}",
+            hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge goes by the rules",
+        )
+    return {"audited": audited, "without_judge": True}
 
 
 def _in_words(finding: Finding) -> str:
@@ -222,51 +212,47 @@ class Registry:
         ref: str,
         why: str = "",
         override: str = "",
-        gate: Gate | None = None,
+        without_judge: bool = False,
         canary: Mapping[str, JsonValue] | None = None,
         despite_verdict: bool = False,
     ) -> LogEntry | None:
         """Moves `ref` to the version that `source` means.
 
-        - `override`: a reason to move it although the gate refuses; the log keeps it ('' = none).
-        - `gate`: what the version must pass (None = an audit with a judge).
+        - `override`: a reason to move it although its audits are against it; the log keeps it ('' =
+          none).
+        - `without_judge`: whether audits by the rules alone are enough; the log says so (False).
         - `canary`: 'share', 'margin' and 'split': it is tried in place of a move (None).
         - `despite_verdict`: for a version whose verdict is not Deploy (False). One without any may
           be tried as a canary, which judges it.
 
         Returns the log's entry, None where the ref did not move. Raises RefNotFound, and
-        PromotionRefused when the gate or the verdict is against it."""
+        PromotionRefused when its audits or the verdict are against it."""
         check_ref(ref)
         version = self.version(source)
-        known = version.facts.get("verdict") or self.policy(version.version).verdict
-        verdict = str(known or NO_VERDICT)
+        policy, short = self.policy(version.version), version.version[:19]
+        verdict = str(version.facts.get("verdict") or policy.verdict or NO_VERDICT)
         judged_later = canary is not None and verdict == NO_VERDICT
         if verdict != DEPLOY and not (judged_later or despite_verdict):
             message = "no verdict" if verdict == NO_VERDICT else f"the verdict {verdict!r}"
             raise errors.PromotionRefused(
-                f"{version.version[:19]} has {message}, so {ref} stays",
+                f"{short} has {message}, so {ref} stays",
                 hint="judge it, or add --despite-verdict (in Python despite_verdict=True)",
             )
-        audits = AuditGate(self.attestations) if gate is None else gate
-
-        def passed() -> Mapping[str, JsonValue]:
-            try:
-                return dict(audits(version, self.policy(version.version), ref))
-            except errors.PromotionRefused as error:
-                if not (reason := printable(override).strip()):
-                    raise
-                return {"override": reason, "refused": str(error)}
-
-        # Another's gate may take its time, or write; audits are read in the transaction.
-        found = None if isinstance(audits, AuditGate) else passed()
 
         def propose(log: Log) -> list[LogEntry]:
             if log.at(ref) == version.version:
                 return []
-            facts = passed() if found is None else found
+            facts: dict[str, JsonValue]
+            try:  # in the transaction: a report that comes in at the last moment counts
+                trees = self.attestations(version.version, AUDIT)
+                facts = _audited(trees, policy.digest, short, ref, without_judge)
+            except errors.PromotionRefused as error:
+                if not (reason := printable(override).strip()):
+                    raise
+                facts = {"override": reason, "refused": str(error)}
             if canary is not None:
                 log.resolve(ref)  # there is something to compare it with
-                tried = {"ref": ref, **canary, "gate": dict(facts)}
+                tried = {"ref": ref, **canary, "gate": facts}
                 return [self._attested(log, version.version, CANARY, tried, why)]
             return [self._entry(log, "promote", ref, version.version, why, facts)]
 
