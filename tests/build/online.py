@@ -35,10 +35,9 @@ def try_canary(
     split: str = "conversation",
     share: float = 0.5,
     margin: float = 0.0,
-    ref: str = PRODUCTION,
 ) -> None:
     plan: dict[str, Any] = {"share": share, "margin": margin, "split": split}
-    registry.promote(version, ref, override="a test", canary=plan)
+    registry.promote(version, PRODUCTION, override="a test", canary=plan)
 
 
 @asynccontextmanager
@@ -63,11 +62,10 @@ class Trial:
     registry: Registry
     today: str
     new: str
-    ref: str = PRODUCTION
 
     async def begin(self, split: str = "conversation", margin: float = 0.0) -> None:
         """Begins a canary, which the server then has taken up and found to have no feedback."""
-        try_canary(self.registry, self.new, split, margin=margin, ref=self.ref)
+        try_canary(self.registry, self.new, split, margin=margin)
         begun = self.canary
         await until(lambda: self.served.proxy.live.canary == begun)
         await self.ready("no feedback")
@@ -92,7 +90,7 @@ class Trial:
 
     @property
     def canary(self) -> Canary | None:
-        return self.registry.canary(self.ref)
+        return self.registry.canary(PRODUCTION)
 
     async def ready(self, *parts: str) -> dict[str, Any]:
         """What /readyz says, once its canary's state has these parts in it."""

@@ -39,7 +39,7 @@ _PAGE = 500  # Requests that are read at once: their texts are in memory togethe
 _LONG_S = 600.0  # What a statement over a long log may take; this file is ours.
 WAITING, _RETRY_S = 50_000, 1.0
 """How many requests wait for a disk that takes none, and how long until it is tried again."""
-SLOW_S = 5.0  # A write that has no answer for so long counts as failed, though it may succeed yet.
+_SLOW_S = 5.0  # A write that has no answer for so long counts as failed, though it may succeed yet.
 LAYOUT = Layout(
     "record of requests",
     1,
@@ -117,7 +117,7 @@ class BackgroundFile:
     @property
     def fails(self) -> bool:
         """Whether nothing is written now: refused, or without an answer for some seconds."""
-        return self._failed or time.monotonic() - self._began > SLOW_S
+        return self._failed or time.monotonic() - self._began > _SLOW_S
 
     def put(self, item: Any) -> None:
         """Written within a moment, together with all of that moment. Called in an event loop."""

@@ -385,14 +385,11 @@ class Registry:
             faults.append(LogFault("the log", what))
         return Verification(len(log.entries), len(log.versions), log.head, tuple(faults))
 
-    def close(self) -> None:
-        """Nothing stays open between two calls."""
-
     def __enter__(self) -> Registry:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Nothing stays open between two calls."""
 
     def _ended(
         self, log: Log, canary: Canary, promoted: bool, why: str, figures: Mapping[str, JsonValue]

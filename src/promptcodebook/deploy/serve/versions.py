@@ -152,7 +152,8 @@ class Composed:
 
 class Composing:
     """One version at work, which an `explorer` may try routes of. Its answers were measured with
-    `fields`. `users` are the requests that use it, and `over` = no more will."""
+    `fields`. `about` is its name, with what speaks against its use. `users` are the requests that
+    use it, and `over` = no more will."""
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class Composing:
         explorer: Explorer | None = None,
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.policy, self.version, self.users = policy, version, 0
+        self.policy, self.version, self.about, self.users = policy, version, version, 0
         self.fields = fill_secrets(policy.answer_fields, environment)
         self._explorer, self.over = explorer, False
         self._by_input: _Recent[bytes, Composed] = _Recent(patience.kept)
@@ -285,10 +286,6 @@ class _Recent(Generic[_K, _V]):
             self._values.popitem(last=False)
 
 
-def _also(caution: str) -> str:
-    return f"; {caution}" if caution else ""
-
-
 class Live:
     """What is served `now`, and for a ref its canary. `make` puts a version to
     work. `tried` is None where there is no canary, while it is being taken up, and where it cannot
@@ -323,9 +320,9 @@ class Live:
         """Whether another version is served from now on. A version that cannot be read is logged
         once, and the present one stays; the next look tries again."""
 
-        def other() -> tuple[Composing, str] | None:
+        def other() -> Composing | None:
             version = self._source.read(self.version)
-            return None if version is None else (self._make(version), _also(version.caution))
+            return None if version is None else self._at_work(version)
 
         try:
             found = await asyncio.to_thread(other)
@@ -337,11 +334,11 @@ class Live:
             return False
         if found is None:
             return False
-        self._refused, (made, caution) = "", found
-        before, self.now = self.now, made
+        self._refused = ""
+        before, self.now = self.now, found
         self.moves += 1
         self._end(before)
-        _log.warning("now serving %s%s", made.version, caution)
+        _log.warning("now serving %s", found.about)
         return True
 
     async def look_for_canary(self) -> None:
@@ -351,17 +348,12 @@ class Live:
         if not isinstance(archive, RegistrySource):
             return
 
-        caution = ""
-
         def found() -> tuple[Canary | None, Composing | None]:
-            nonlocal caution
             canary = archive.canary()
             if canary is None or (canary == self.canary and self.tried is not None):
                 return canary, self.tried if canary is not None else None
             self.canary, self.untried = canary, self.untried if canary == self.canary else ""
-            version = archive.version(canary.version)
-            caution = _also(version.caution)
-            return canary, self._make(version)
+            return canary, self._at_work(archive.version(canary.version))
 
         before = self.tried
         try:
@@ -379,8 +371,13 @@ class Live:
         if self.tried is not before:
             if before is not None:
                 self._end(before)
-            now = "is over" if self.tried is None else f"is {self.tried.version}"
-            _log.warning("the canary %s%s", now, caution)
+            now = "is over" if self.tried is None else f"is {self.tried.about}"
+            _log.warning("the canary %s", now)
+
+    def _at_work(self, version: ServedVersion) -> Composing:
+        made = self._make(version)
+        made.about = "; ".join(filter(None, (version.name, version.caution)))
+        return made
 
     async def watch(self, every_s: float) -> None:
         while True:
