@@ -1,6 +1,6 @@
 """How commands grow with data: `pco data check`, `estimate`, `train`, `eval` and `report` at 1,000
-to 1,000,000 rows; `pco runs list` of 1,000 finished runs; and the memory of `pco serve status` over
-300,000 logged requests.
+to 1,000,000 rows; `pco runs list` of 1,000 finished runs; and how two days of log are searched for
+drift, 300,000 requests: the memory of `pco serve status`, and how long a server's loop waits.
 
 Whole processes. A command's exponent is the slope of its processor seconds over the last tenfold:
 1 = linear. The model is simulated, and all sizes train, validate and judge on as many rows. Each
@@ -26,6 +26,7 @@ from pathlib import Path
 from bench.figures import Figure, shown
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.deploy.online.log import Served, ServedLog
+from promptcodebook.deploy.online.status import drift_of
 
 SIZES = [
     n for n in (1_000, 10_000, 100_000, 1_000_000) if n <= int(os.environ.get("PCO_ROWS", 1e6))
@@ -126,7 +127,7 @@ def runs_list(folder: Path) -> list[Figure]:
     return [Figure(f"runs list of {RUNS:,} runs", later, "s", 0.5, beside=beside)]
 
 
-def status(folder: Path) -> list[Figure]:
+def drift(folder: Path) -> list[Figure]:
     path, now = folder / "promptcodebook" / "requests.sqlite", time.time()
     drawn = random.Random(7)  # a part is read by its ids
 
@@ -149,14 +150,29 @@ def status(folder: Path) -> list[Figure]:
                 )
             log.close()
 
+    async def longest_wait() -> float:
+        looked = asyncio.ensure_future(asyncio.to_thread(drift_of, log, "t@live", DAY, now))
+        longest, last = 0.0, time.perf_counter()
+        while not looked.done():
+            await asyncio.sleep(0)
+            longest = max(longest, time.perf_counter() - last)
+            last = time.perf_counter()
+        return longest
+
     asyncio.run(fill())
     _, peak, _ = used_by(folder, "serve", "status", "--json")
-    return [Figure(f"serve status of {SERVED:,} requests: peak", peak, "MB", 300.0)]
+    log = ServedLog(path)
+    wait = asyncio.run(longest_wait())
+    log.close()
+    return [
+        Figure(f"serve status of {SERVED:,} requests: peak", peak, "MB", 300.0),
+        Figure("drift: longest wait of the loop", wait, "s", 0.5),
+    ]
 
 
 def measure() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
-        return [part for each in (status, runs_list, growth) for part in each(Path(folder))]
+        return [part for each in (drift, runs_list, growth) for part in each(Path(folder))]
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def served(
 @asynccontextmanager
 async def serving(path: Path, explore: float = 0.0, **options: Any) -> AsyncGenerator[Up]:
     keys, records = options.pop("keys", ()), options.pop("records", None)
-    placing = {"sticky": options.pop("sticky", False)}
+    placing = {"sticky": options.pop("sticky", "")}
     online = Online("tickets@live", ServedLog(path), explores=explore > 0, **options)
     placing |= {"online": online}
     setup = Setup(keys=keys, records=records, options=placing, explore=explore)

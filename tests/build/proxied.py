@@ -2,6 +2,7 @@
 share."""
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
@@ -37,6 +38,8 @@ from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
 from promptcodebook.lm.stack import StackResources
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
+from promptcodebook.routing.ranking import BUCKETS
+from promptcodebook.types import Ranking
 from tests.build.policy import RANKING, file_of
 from tests.build.server import Server, Step
 
@@ -56,6 +59,14 @@ def one_call(**settings: Any) -> PolicyFile:
 def _plain() -> versions.ServedVersion:
     file = file_of(ranking=RANKING, compose="verbatim").with_about(verdict="Deploy")
     return versions.ServedVersion.of(file.text().encode(), "the test")
+
+
+def by_words() -> PolicyFile:
+    """The same, with a route for the words of each input."""
+    draw = random.Random(0)
+    rows = tuple(tuple(draw.randrange(-9, 10) for _ in range(BUCKETS)) for _ in range(5))
+    ranking = Ranking((1.0,) * BUCKETS, 0.01, rows, (0.0,) * 5, least=1, kind="distilled")
+    return file_of(ranking=ranking, compose="verbatim")
 
 
 def three_call(**settings: Any) -> PolicyFile:

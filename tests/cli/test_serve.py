@@ -54,7 +54,7 @@ def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
     with served(Server()) as server:
         args = ("tickets.pco.json", "--lm", server.spec, "--keys", "keys")
         args += ("--set", 'serve.serve_as=["gpt-4o", "gpt-5"]')
-        (tmp_path / "pco.toml").write_text('[serve]\nsticky = "conversation"\n')
+        (tmp_path / "pco.toml").write_text('[serve]\nsticky = "header:X-Session-Id"\n')
         with serving(tmp_path, *args, **env) as (process, printed):
             for key, model in (("desk-4711-key", "gpt-5"), ("shop-4711-key", printed["model"])):
                 body, headers = ask(printed["base_url"], key, model=model)

@@ -28,7 +28,14 @@ from promptcodebook.deploy.online.log import (
     add_feedback,
     add_served,
 )
-from promptcodebook.deploy.online.status import status_of, tree_of
+from promptcodebook.deploy.online.status import (
+    DriftFinding,
+    Status,
+    drift_of,
+    facts,
+    status_of,
+    tree_of,
+)
 from promptcodebook.deploy.registry.registry import Canary, Registry
 from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.versions import RegistrySource
@@ -149,7 +156,7 @@ async def test_without_feedback_a_canary_says_so_and_never_ends(
 
 
 async def test_a_caller_a_header_and_a_conversation_keep_their_version(tmp_path: Path) -> None:
-    async with serving(tmp_path, keys=KEYS, options={"sticky": True}) as trial:
+    async with serving(tmp_path, keys=KEYS, options={"sticky": "conversation"}) as trial:
         await trial.begin(split="caller")
         got = {key: {(await trial.prompted(key))[1] for _ in range(3)} for key in KEYS}
         assert set(map(len, got.values())) == {1}
@@ -333,7 +340,9 @@ def test_a_high_finding_of_an_audit_ends_the_canary_and_says_why(
 
 
 @pytest.mark.slow
-async def test_status_says_what_a_ref_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_status_says_what_a_ref_did_and_what_drifted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with serving(tmp_path) as trial:
         await trial.begin()
         await trial.rewarded(lambda version, n: n % 2, 30)
@@ -342,7 +351,7 @@ async def test_status_says_what_a_ref_did(tmp_path: Path, monkeypatch: pytest.Mo
     [told] = (await asyncio.to_thread(pco, "serve", "status", "--json", cwd=tmp_path)).json
     assert (told["ref"], told["requests"], told["feedback"]) == (PRODUCTION, 30, 30)
     assert told["reward"] == 0.5 and told["fallbacks"] == told["explored"] == 0
-    assert sum(told["versions"].values()) == 30
+    assert sum(told["versions"].values()) == 30 and told["drift"] == []
     assert told["canary"]["version"] == trial.new and told["canary"]["action"] == "wait"
     shown = (await asyncio.to_thread(pco, "serve", "status", cwd=tmp_path)).out
     assert "reward: 0.500 of 30 requests with feedback" in shown and "gain -" in shown
@@ -373,6 +382,49 @@ def logging_of(tmp_path: Path) -> Iterator[Logging]:
     yield log_of
     for log in opened:
         log.close()
+
+
+def test_drift_names_what_moved_and_nothing_where_all_is_as_before(logging_of: Logging) -> None:
+    def window(
+        begins: float, texts: tuple[str, ...], route: tuple[int, ...], nth: int = 2
+    ) -> list[Logged]:
+        """Each nth request failed."""
+        first = int(begins)
+        return [
+            Logged(served(first + n, begins + n, texts[n % len(texts)], route), float(n % nth > 0))
+            for n in range(300)
+        ]
+
+    usual = ("Where is my parcel?", "My refund is late.", "I cannot log in today.")
+    before = window(0.0, usual, (1, 2))
+
+    def drift(rows: list[Logged]) -> list[DriftFinding]:
+        return drift_of(logging_of(rows), PRODUCTION, 1000.0, 1900.0)
+
+    assert drift([*before, *window(1000.0, usual, (1, 2))]) == []
+    assert drift(before) == [], "nothing came since"
+    after = window(1000.0, ("Jakie warunki ma umowa kredytowa?",), (1, 3), nth=9)
+    found = {each.name: each for each in drift([*before, *after])}
+    assert set(found) == {"reward", "novelty", "instinct 2", "instinct 3"}
+    assert found["novelty"].before < found["novelty"].after
+    assert (found["instinct 2"].before, found["instinct 2"].after) == (1.0, 0.0)
+    low, high = found["reward"].ends
+    assert 0 < low < 266 / 300 - 0.5 < high
+    status = Status(PRODUCTION, 60.0, 0, 0, 0, None, {}, {}, 0, 0, None, None, [found["novelty"]])
+    assert ("drift of novelty", f"{found['novelty'].before:.3f}") == (
+        (last := facts(status)[-1])[0], last[1][:5]
+    )  # fmt: skip
+    assert tree_of(status)["canary"] is None
+    unseen = [replace(e, served=replace(e.served, arm="prompt")) for e in after]
+    assert drift([*before, *unseen]) == [], "no user saw these"
+    many = [replace(e, served=replace(e.served, caller="one key")) for e in after]
+    honest = [
+        replace(each, served=replace(each.served, caller=f"key {n % 12}"))
+        for n, each in enumerate(window(1500.0, usual, (1, 2)))
+    ]
+    found = {each.name: each for each in drift([*before, *many, *honest])}
+    assert "reward" not in found
+    assert all(abs(each.after - each.before) < 0.11 for each in found.values()), "a tenth"
 
 
 HONEST = [f"key {n}" for n in range(12)]
@@ -480,9 +532,24 @@ def test_one_key_that_never_answers_holds_no_canary_up(logging_of: Logging) -> N
     assert judge(logging_of([*rows, *moved]), CANARY, key_share=1.0).action == "wait"
 
 
+def test_among_many_instincts_more_is_asked_of_each(logging_of: Logging) -> None:
+    def found(others: int) -> list[str]:
+        """Instinct 1 moves from 30 % to 41 % of requests, beside others that stay at 10 %."""
+        rows = [
+            served(
+                int(at) + n, at + n, "", (*[1] * (n < first), *range(2 + n % 10, 2 + others, 10))
+            )
+            for at, first in ((0.0, 300), (1000.0, 410))
+            for n in range(1000)
+        ]
+        log = logging_of(list(map(Logged, rows)))
+        return [each.name for each in drift_of(log, PRODUCTION, 1000.0, 1999.0)]
+
+    assert (found(0), found(500)) == (["instinct 1"], [])
+
+
 def test_a_log_of_nothing_has_a_status(tmp_path: Path) -> None:
     registry, _, _ = registry_in(tmp_path)
     log = ServedLog(tmp_path / "requests.sqlite")
-    status = status_of(log, registry, PRODUCTION, 60.0)
-    assert status.requests == 0 and tree_of(status)["canary"] is None
+    assert status_of(log, registry, PRODUCTION, 60.0).requests == 0
     log.close()

@@ -160,7 +160,7 @@ async def test_answers_are_kept_with_their_inputs_where_texts_are(tmp_path: Path
     pieces = [f"data: {json.dumps(line)}\n\n".encode() for line in lines]
     for kept in (True, False):
         online = Online("tickets@live", ServedLog(path), texts=kept)
-        setup = Setup(options={"online": online, "sticky": True})
+        setup = Setup(options={"online": online, "sticky": "conversation"})
         async with up(three_call(), setup) as served:
             for messages in (chat, later):
                 await served.ask(json={"messages": messages})
@@ -176,7 +176,7 @@ async def test_an_explored_route_has_its_exact_chance_and_a_conversation_keeps_i
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "requests.sqlite"
-    async with serving(path, explore=0.5, sticky=True) as served:
+    async with serving(path, explore=0.5, sticky="conversation") as served:
         for n in range(60):
             await answered(served, f"Question {n} of the day?")
         for _ in range(5):

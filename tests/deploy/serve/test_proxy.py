@@ -21,6 +21,7 @@ from tests.build.proxied import (
     UPSTREAM_KEY,
     Setup,
     Up,
+    by_words,
     deployed,
     limited,
     one_call,
@@ -70,6 +71,33 @@ async def test_the_prompt_is_behind_what_the_caller_always_says_or_where_it_is_w
     wanted = json.loads(json.dumps([*expected, *CHAT]).replace("P", json.dumps(prompt)[1:-1]))
     assert passed["messages"] == wanted
     assert alone["messages"] == [{"role": "system", "content": prompt}, *CHAT]
+
+
+@pytest.mark.parametrize(("sticky", "names"), [
+    ("user", lambda who: {"json": {"user": who}}),
+    ("header:X-Session", lambda who: {"json": {}, "headers": {"x-session": who}}),
+])  # fmt: skip
+async def test_a_conversation_that_is_named_keeps_its_prompt_and_shares_it_with_no_other_caller(
+    sticky: str, names: Any
+) -> None:
+    setup = Setup(keys=("first-key", "other-key"), options={"sticky": sticky})
+
+    async with up(by_words(), setup) as served:
+
+        async def route(text: str, who: str, key: str = "first-key") -> tuple[str, str]:
+            sent: Any = names(who)
+            sent["json"] |= {"messages": [{"role": "user", "content": text}]}
+            sent.setdefault("headers", {})["Authorization"] = f"Bearer {key}"
+            status, _, headers = await served.ask(**sent)
+            assert status == 200
+            return headers["x-pco-route"], headers["x-pco-cache"]
+
+        alone = [(await route(text, ""))[0] for text in CASES["topics"]]
+        other = next(n for n, route in enumerate(alone) if route != alone[0])
+        assert await route(CASES["topics"][0], "anna") == (alone[0], "input")
+        assert await route(CASES["topics"][other], "anna") == (alone[0], "conversation")
+        assert await route(CASES["topics"][other], "ben") == (alone[other], "input")
+        assert await route(CASES["topics"][other], "anna", "other-key") == (alone[other], "no")
 
 
 async def test_images_and_tool_turns_pass_and_the_last_user_turns_text_is_the_input() -> None:

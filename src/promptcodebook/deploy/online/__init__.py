@@ -1,1 +1,1 @@
-"""What a served policy learns from its users: feedback, exploration, canaries."""
+"""What a served policy learns from its users: feedback, exploration, canaries, drift."""

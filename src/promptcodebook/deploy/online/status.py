@@ -1,27 +1,41 @@
-"""What a served ref did in the last window of time."""
+"""What a served ref did in the last window of time, and what differs from the window before."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
 from promptcodebook.base.units import duration, number, percent, plural
 from promptcodebook.deploy.online.canary import judge, said_of
-from promptcodebook.deploy.online.decisions import KEY_SHARE, Decision
-from promptcodebook.deploy.online.log import ServedLog
+from promptcodebook.deploy.online.decisions import KEY_SHARE, ByKey, Decision, by_key, fair
+from promptcodebook.deploy.online.log import Served, ServedLog
+from promptcodebook.deploy.online.sequences import Ends, ValueCounts, difference
 from promptcodebook.deploy.registry.registry import Canary, Registry
 
-_READ = 5_000  # Requests of a window whose routes are read, about.
+_DRIFT_ALPHA = 0.05
+_LEARNED = 2000  # Requests of the window before that say which words and letters are usual.
+_READ = 5_000  # Requests of a window whose routes and inputs are read, about.
+_ALL = -1  # Counts requests beside their instincts.
+
+
+@dataclass(frozen=True, slots=True)
+class DriftFinding:
+    """A mean that moved; `ends` bound by how much."""
+
+    name: str
+    before: float
+    after: float
+    ends: Ends
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
     """Counts and shares of the last `seconds`; `reward` is a mean, None without feedback. The
-    `decision` on a canary is over its whole life."""
+    `decision` on a canary is over its whole life; `drift` is as of `drift_of`."""
 
     ref: str
     seconds: float
@@ -35,6 +49,7 @@ class Status:
     fallbacks: float
     canary: Canary | None
     decision: Decision | None
+    drift: Sequence[DriftFinding]
 
 
 def status_of(
@@ -65,7 +80,67 @@ def status_of(
         fallbacks / count,
         canary,
         judge(log, canary, key_share) if canary is not None else None,
+        drift_of(log, ref, seconds, now, key_share),
     )
+
+
+def drift_of(
+    log: ServedLog, ref: str, seconds: float, now: float, key_share: float = KEY_SHARE
+) -> list[DriftFinding]:
+    """What differs since the last multiple of `seconds` (since 1970) from the window before:
+    "reward", "novelty" or an instinct as "instinct NUMBER". That window grows: one that moved with
+    each look would be another test each time. Of all names together, one is wrong in at most 5 %.
+
+    Of routes and inputs a part is read, about as many as `_READ` in the window before. It is drawn
+    by the requests' ids. An input is new as far as its words and letters are rare in every second
+    request of the window before. The other ones are what it is compared with."""
+    begins = now - now % seconds
+    windows = (begins - seconds, begins), (begins, begins + seconds)
+    rewards = [by_key(log.spread("reward", ref, *window)) for window in windows]
+    before = sum(each.requests for each in log.traffic(ref, begins - seconds))
+    share = min(1.0, _READ / max(1, before - sum(e.requests for e in log.traffic(ref, begins))))
+    seen, usual, used = Counter[int](), 0, Counter[int]()
+    novelty: list[dict[str, list[float]]] = [{}, {}]
+    routes: list[dict[str, Counter[int]]] = [{}, {}]
+
+    def read(at: int) -> Iterator[Served]:
+        found = (each.served for each in log.newest(ref, *windows[at], share=share))
+        for served in islice((each for each in found if each.arm != "prompt"), 2 * _READ):
+            used.update(served.route)
+            own = routes[at].setdefault(served.caller, Counter())
+            own.update((*served.route, _ALL))
+            yield served
+
+    others = list[tuple[str, tuple[int, ...]]]()
+    for nth, served in enumerate(read(0)):
+        if nth % 2:
+            others.append((served.caller, served.features))
+        elif usual < _LEARNED:
+            seen.update(served.features)
+            usual += 1
+    for at, rows in enumerate((others, ((each.caller, each.features) for each in read(1)))):
+        for caller, features in rows:
+            if usual and features:
+                rare = 1 - sum(seen[each] for each in features) / (len(features) * usual)
+                novelty[at].setdefault(caller, []).append(rare)
+    alphas: dict[str, float] = dict.fromkeys(("reward", "novelty"), _DRIFT_ALPHA / 3)
+    measures: dict[str, Sequence[ByKey]] = {"reward": rewards}
+    measures["novelty"] = [
+        {key: ValueCounts.of(own) for key, own in each.items()} for each in novelty
+    ]
+    for k in sorted(used):
+        measures[f"instinct {k}"] = [
+            {key: ValueCounts.share(own[k], own[_ALL]) for key, own in each.items()}
+            for each in routes
+        ]
+        alphas[f"instinct {k}"] = _DRIFT_ALPHA / 3 / len(used)
+    findings: list[DriftFinding] = []
+    for name, pair in measures.items():
+        then, since = (fair(each, key_share) for each in pair)
+        ends = difference(since, then, alphas[name])
+        if (ends[0] > 0 or ends[1] < 0) and then.mean is not None and since.mean is not None:
+            findings.append(DriftFinding(name, then.mean, since.mean, ends))
+    return findings
 
 
 def tree_of(status: Status) -> dict[str, Any]:
@@ -107,4 +182,8 @@ def facts(status: Status) -> list[tuple[str, str]]:
             "canary",
             f"{tried}; {said_of(made)}, gain {made.low:+.3f} to {made.high:+.3f}",
         )
-    return named
+    for each in status.drift:
+        low, high = each.ends
+        moved = f"{number(each.before)} → {number(each.after)}, {low:+.3f} to {high:+.3f}"
+        named.append((f"drift of {each.name}", moved))
+    return named if status.drift else [*named, ("drift", "none found")]

@@ -71,7 +71,7 @@ def serve(
     callers need a key. All else is set in the table [serve] of pco.toml, or by
     --set serve.KEY=VALUE: `pco config serve` lists the keys.
 
-    `pco serve status` says what each served ref did: rewards, routes and its canary."""
+    `pco serve status` says what each served ref did: rewards, routes, its canary, and drift."""
     table = ServeSettings.of(command.gather_settings(config, {}, sets)[0])
     if ref == "status":
         window_s, share = logs.seconds_of(table.window), table.key_share
@@ -80,7 +80,7 @@ def serve(
         command.show(lambda: list(map(tree_of, found)), lambda: in_words(found), as_json=as_json)
         return
     if feedback := feedback or explore > 0:
-        require_modules(("numpy",), "judging canaries", "serve")
+        require_modules(("numpy",), "judging canaries and drift", "serve")
     kept_s = logs.seconds_of(table.keep)
     known = admission.read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
     admission.require_keys(known, host, f"pco serve {shell(ref)}")
@@ -140,7 +140,7 @@ def serve(
             names=table.serve_as,
             placement=Placement(
                 conversation=table.input == "conversation",
-                sticky=table.sticky == "conversation",
+                sticky=table.sticky.removeprefix("off"),
                 first=table.prompt_first,
             ),
             texts=log_inputs,

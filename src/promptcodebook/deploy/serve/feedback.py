@@ -31,13 +31,14 @@ from promptcodebook.deploy.online.log import (
     ServedLog,
     feedback_of,
 )
+from promptcodebook.deploy.online.status import drift_of
 from promptcodebook.deploy.serve.versions import Composed, Composing
 from promptcodebook.errors import DiskFull, StoreError
 from promptcodebook.routing.ranking import BUCKETS, buckets_of
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = 2000  # Pieces of feedback that wait for their commit.
-_EXPIRE_S = 3600.0
+_EXPIRE_S, _DAY_S, _DRIFT_S = 3600.0, 86400.0, 300.0
 _KINDS = {"unknown": "not_found", "erased": "gone", "conflict": "conflict", "full": "feedback_full"}
 _STEP_S = 7200.0  # A clock that steps back by less is waited for: no stamp goes back.
 _REST = 20  # How many times a look's processor time is waited until the next look.
@@ -56,6 +57,7 @@ class Online:
     judge: CanaryJudge | None = None
     judge_s: float = 5.0
     key_share: float = KEY_SHARE
+    _drifting: int = 0
     _newest: float = 0.0
     _waiting: FairQuota = field(default_factory=lambda: FairQuota(_AT_ONCE))
 
@@ -67,6 +69,7 @@ class Online:
         )
         lost = "Requests whose record was given up since the start."
         metrics.gauge("pco_requests_lost", lost, lambda: self.log.lost)
+        metrics.gauge("pco_drift", "What differs from the day before.", lambda: self._drifting)
         if (judge := self.judge) is None:
             return
 
@@ -174,19 +177,26 @@ class Online:
             await asyncio.sleep(_EXPIRE_S)
 
     async def judging(self) -> None:
-        """Judges a canary every few seconds. The rest in between follows the processor's time."""
+        """Judges a canary every few seconds, and every few minutes looks for drift. The rest in
+        between follows the processor's time."""
+        drift_at = 0.0
 
-        def look(judge: CanaryJudge) -> float:
+        def look() -> float:
+            nonlocal drift_at
             began = time.thread_time()
             try:
-                if outcome := judge.look():
+                if self.judge and (outcome := self.judge.look()):
                     _log.warning("%s", outcome)
+                if time.monotonic() >= drift_at:
+                    drift_at = time.monotonic() + _DRIFT_S
+                    drifting = drift_of(self.log, self.ref, _DAY_S, time.time(), self.key_share)
+                    self._drifting = len(drifting)
             except Exception as error:  # the next look may go well, whatever this is
-                _log.error("the canary is not judged: %s", without_quotes(error))
+                _log.error("canary and drift are not judged: %s", without_quotes(error))
             return time.thread_time() - began
 
-        while self.judge is not None:
-            spent = await asyncio.to_thread(look, self.judge)
+        while True:
+            spent = await asyncio.to_thread(look)
             await asyncio.sleep(max(self.judge_s, _REST * spent))
 
     def close(self) -> None:

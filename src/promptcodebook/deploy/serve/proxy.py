@@ -206,7 +206,7 @@ class Proxy:
     ) -> web.StreamResponse:
         """The model's answer to a body of chat completions, `turned` into what the caller reads."""
         read_fields(RoutedChatRequest, body)
-        given = self.placement.routed(body["messages"])
+        given = self.placement.routed(body, request.headers, visit.caller)
         async with self._composed(request, visit, body, given) as (composing, composed):
             status = HUNG_UP
             try:
@@ -217,7 +217,7 @@ class Proxy:
                     asked["tools"] = describe(body["tools"], of_tools)
                 response = await self._relay.answer(request, asked, composing.fields, visit, turned)
                 status = response.status
-                if self.placement.sticky and self.placement.input_of(messages).text != given.text:
+                if self.placement.sticky and self.placement.input_of(messages)[0] != given.text:
                     visit.output = ""  # it answers a later turn than the one that is kept
                 return response
             except Refusal as refusal:
@@ -240,7 +240,7 @@ class Proxy:
         text = read_fields(PromptRequest, body).input
         if text is None:
             read_fields(RoutedChatRequest, body)
-            given = self.placement.routed(body["messages"])
+            given = self.placement.routed(body, request.headers, visit.caller)
         else:
             given = RoutedInput(text)
         async with self._composed(request, visit, body, given) as (composing, composed):
@@ -278,7 +278,9 @@ class Proxy:
                 self.spending.paying(visit.caller)
             explored = self.online is not None and self.online.explores
             draw = self.placement.key(visit.id, given) if explored else ""
-            composed = await composing.compose(given.text, draw, given.media, visit.caller)
+            composed = await composing.compose(
+                given.text, given.thread, draw, given.media, visit.caller
+            )
             self._prompts.labels(composing.mode, composed.cached or "no").inc()
             for fallback in composed.fallbacks:
                 self._fallbacks.labels(*fallback.split(":")).inc()

@@ -24,8 +24,11 @@ class ServeSettings(OptimizerSettings):
     """Other names of the model, for clients that insist on one."""
     input: Literal["last", "conversation"] = "last"
     """What is routed: the last user turn, or the whole conversation."""
-    sticky: Literal["off", "conversation"] = "off"
-    """A conversation keeps the prompt of its first turn."""
+    sticky: Annotated[str, Field(pattern=r"^(off|conversation|user|header:[A-Za-z0-9_-]+)$")] = (
+        "off"
+    )
+    """A conversation keeps its prompt: known by its first turn ("conversation"), the body's "user",
+    or a "header:NAME"."""
     prompt_first: bool = False
     """Put the prompt before the caller's system message, not after it."""
     verbatim: bool = False

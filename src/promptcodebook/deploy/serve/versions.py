@@ -37,7 +37,7 @@ _V = TypeVar("_V")
 _LONG = 2**18  # Characters of an input that is hashed in a thread.
 
 Mode = Literal["one-call", "two-call", "three-call"]
-Cached = Literal["", "route", "input"]
+Cached = Literal["", "route", "input", "conversation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class RegistrySource:
 @dataclass(frozen=True, slots=True)
 class Patience:
     """Seconds that the encoder and the generator may take, and how many prompts are kept: by
-    input and by route, each."""
+    input, by route and by conversation, each."""
 
     route_s: float = 10.0
     compose_s: float = 10.0
@@ -168,6 +168,7 @@ class Composing:
         self._explorer, self.over = explorer, False
         self._by_input: _Recent[bytes, Composed] = _Recent(patience.kept)
         self._by_route: _Recent[tuple[int, ...], str] = _Recent(patience.kept)
+        self._by_thread: _Recent[bytes, Composed] = _Recent(patience.kept)
         file = policy.file
         self._asks_generator = asks_generator = "generator" in file.asks
         calls: tuple[Mode, ...] = ("one-call", "two-call", "three-call")
@@ -180,12 +181,31 @@ class Composing:
         self._one_a_route = asks_generator and "{task}" not in file.templates.generator
 
     async def compose(
-        self, text: str, key: str = "", media: Sequence[Tree] = (), caller: str = ""
+        self,
+        text: str,
+        thread: bytes | None = None,
+        key: str = "",
+        media: Sequence[Tree] = (),
+        caller: str = "",
     ) -> Composed:
-        """The prompt for a text with its images. Where the version explores, `key` decides on the
-        route; '' = the best one. What a `caller` asked is known to that one alone: a quick answer
-        would tell others of it."""
-        composed = await self._prompt(text, media if self._reads_images else (), caller)
+        """The prompt for a text with its images, or the one that the `thread`, a conversation,
+        began with. Where the version explores, `key` decides on the route; '' = the best one. What
+        a `caller` asked is known to that one alone: a quick answer would tell others of it."""
+        if not self._reads_images:
+            media = ()
+        if thread is None:
+            return await self._tried(text, media, key, caller)
+        if (known := self._by_thread.get(thread)) is not None:
+            return known
+        composed = await self._tried(text, media, key, caller)
+        if (known := self._by_thread.get(thread)) is not None:
+            return replace(known, usage=composed.usage)  # another request of it was faster
+        if not composed.fallbacks:
+            self._by_thread.put(thread, _kept(composed, "conversation"))
+        return composed
+
+    async def _tried(self, text: str, media: Sequence[Tree], key: str, caller: str) -> Composed:
+        composed = await self._prompt(text, media, caller)
         if self._explorer is None or composed.expected is None or not key:
             return composed
         route, chance = self._explorer.choose(composed.route, composed.expected, key)
@@ -222,10 +242,7 @@ class Composing:
         if lost:
             return replace(composed, fallbacks=(f"encoder:{lost}", *composed.fallbacks))
         if not composed.fallbacks:
-            # The numbers that can be read once more from the text are left out.
-            small = expected and replace(expected, features=())
-            kept = replace(composed, cached="input", expected=small, usage={})
-            self._by_input.put(key, kept)
+            self._by_input.put(key, _kept(composed, "input"))
         return composed
 
     async def _compose(
@@ -252,6 +269,13 @@ class Composing:
 
     async def close(self) -> None:
         await self.policy.aclose()
+
+
+def _kept(composed: Composed, cached: Cached) -> Composed:
+    """The prompt for the next who asks, whom it takes nothing. The numbers that can be read once
+    more from the text are left out."""
+    small = composed.expected and replace(composed.expected, features=())
+    return replace(composed, cached=cached, expected=small, usage={})
 
 
 async def _within(seconds: float | None, work: Awaitable[_V], who: str) -> _V | str:
