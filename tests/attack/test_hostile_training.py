@@ -1,8 +1,7 @@
-"""A whole run against a hostile server, instincts that are code, and runs that are born at once."""
+"""A whole run against a hostile server, and runs that are born at once."""
 
 import json
 import random
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -17,12 +16,10 @@ from aiohttp import web
 
 from promptcodebook.base.sqlite import unpack
 from promptcodebook.errors import StoreError
-from promptcodebook.policy.file import PolicyFile
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run, list_runs
 from tests.build.cli import pco, served
-from tests.build.exports import fresh, live, written
 from tests.build.project import QUICK, folder  # noqa: F401
 from tests.build.server import Server, Step, fails, pours, raw, says
 
@@ -122,61 +119,3 @@ def test_runs_killed_at_any_moment_of_their_making(tmp_path: Path) -> None:
         assert {run.id for run in list_runs(tmp_path)} >= {run.id for run in listed}
         RunStore.create(tmp_path, HEADER).close()
     assert left, "no kill hit a run that was being made"
-
-
-# Instincts that are templates, in an export whose tool has a template engine of its own.
-
-_ENGINE = Path(__file__).parents[2] / "requirements" / "npm" / "node_modules" / "nunjucks"
-_NODE = shutil.which("node")
-_RENDER = Path(__file__).with_name("render.js")
-INPUT = "{{ range.constructor('return 1')() }} of {% raw %}{# mine #}"
-COMPOSE = f"""
-from prompts import compose
-print(json.dumps(compose({{"vars": {{"input": {INPUT!r}}}}})))
-"""
-
-
-# They write to the disk, read the environment, or hide what comes behind them.
-HOSTILE_TEXTS = (
-    "{{ range.constructor('CODE')() }}",
-    "{% set x = range.constructor('CODE')() %}",
-    "{{ env.LOOT }} {%- if true -%} shown {%- endif -%} {# hidden #}",
-    "{% raw %} {{ '{' }} {% endraw %} {{ env.LOOT }} {# hidden #} {{%{{#{",
-)
-
-
-def writing(marker: Path) -> str:
-    """JavaScript without a quotation mark, so that it is one in every quotation."""
-    fs, path = (",".join(str(ord(c)) for c in text) for text in ("fs", str(marker)))
-    written = f"String.fromCharCode({path}),process.env.LOOT"
-    return f"process.getBuiltinModule(String.fromCharCode({fs})).writeFileSync({written})"
-
-
-def rendered(place: Path, chat: Any, mode: str) -> Any:
-    assert _NODE is not None
-    done = subprocess.run(
-        [_NODE, _RENDER, str(_ENGINE), json.dumps(chat), mode],
-        cwd=place, env={"LOOT": "sk-victim"}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@pytest.mark.skipif(
-    _NODE is None or not _ENGINE.is_dir(), reason="needs node, and npm ci in requirements/npm"
-)
-@pytest.mark.parametrize("mode", ["object", "text"])
-@pytest.mark.parametrize("instinct", HOSTILE_TEXTS)
-def test_promptfoo_runs_no_instinct(instinct: str, mode: str, tmp_path: Path) -> None:
-    marker = tmp_path / "marker"
-    text = instinct.replace("CODE", writing(marker))
-    tree = json.loads(live().text())
-    tree |= {"compose": "verbatim", "encoder": "", "select": 1, "codebook": [{"text": text}]}
-    written(tmp_path, "promptfoo", PolicyFile.model_validate_json(json.dumps(tree)))
-    chat = fresh(tmp_path, COMPOSE, "simulated")
-    messages = rendered(tmp_path, chat, mode)
-    assert not marker.exists(), f"an instinct ran: {marker.read_text('utf-8')}"
-    assert "sk-victim" not in repr(messages)
-    system, user = (message["content"] for message in messages)
-    assert text in system, "what the model reads is what was learned"
-    assert user == INPUT

@@ -13,7 +13,7 @@ import pytest
 import promptcodebook as pco
 from promptcodebook.deploy.online.exploring import Explorer
 from promptcodebook.deploy.online.learning import TrainedRouter, read_training
-from promptcodebook.deploy.online.log import Feedback, Logged, Served, SqliteLog
+from promptcodebook.deploy.online.log import Feedback, Logged, Served, ServedLog
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.routing.ranking import Ranker, buckets_of, chosen
 from promptcodebook.types import Ranking, Route
@@ -104,13 +104,13 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def places(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PCO_RUNS", str(world.folder / "runs"))
-    monkeypatch.setenv("PCO_FEEDBACK", str(tmp_path / "requests.sqlite"))
+    monkeypatch.setenv("PCO_REQUESTS", str(tmp_path / "requests.sqlite"))
     monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry.sqlite"))
     yield tmp_path
 
 
 async def keep(path: Path, logs: Logs, ref: str, version: str) -> None:
-    log = SqliteLog(path / "requests.sqlite")
+    log = ServedLog(path / "requests.sqlite")
     for each in logs:
         log.put(replace(each.served, ref=ref, version=version))
     for each in logs:

@@ -8,25 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from promptcodebook.deploy.online.canary import CanaryJudge
-from promptcodebook.deploy.online.log import Served, SqliteLog
+from promptcodebook.deploy.online.log import Served, ServedLog
 from promptcodebook.deploy.online.sequences import ValueCounts, difference
-from promptcodebook.deploy.registry.log import SqliteStorage
 from promptcodebook.deploy.registry.registry import Canary, Registry
 from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.versions import RegistrySource
 from promptcodebook.routing.ranking import buckets_of
 from tests.build.clock import until
 from tests.build.proxied import CHAT, Setup, Up, one_call, up
-from tests.build.registry import PRODUCTION, open_gate
+from tests.build.registry import PRODUCTION
 
 
 def registry_in(folder: Path) -> tuple[Registry, str, str]:
     """A ref at one version, and another version to try."""
-    registry = Registry(SqliteStorage(folder / "registry.sqlite"), "ada")
+    registry = Registry(folder / "registry.sqlite", "ada")
     for word in ("Today.", "New."):
         registry.freeze(one_call(base_prompt=word).text(), "tickets")
     today, new = (each.version for each in registry.versions())
-    registry.promote(today, PRODUCTION, gate=open_gate)
+    registry.promote(today, PRODUCTION, override="a test")
     return registry, today, new
 
 
@@ -36,10 +35,9 @@ def try_canary(
     split: str = "conversation",
     share: float = 0.5,
     margin: float = 0.0,
-    ref: str = PRODUCTION,
 ) -> None:
     plan: dict[str, Any] = {"share": share, "margin": margin, "split": split}
-    registry.promote(version, ref, gate=open_gate, canary=plan)
+    registry.promote(version, PRODUCTION, override="a test", canary=plan)
 
 
 @asynccontextmanager
@@ -47,8 +45,8 @@ async def judging(folder: Path, registry: Registry, **setup: Any) -> AsyncGenera
     """A server of PRODUCTION that keeps feedback in the folder, and judges canaries by it."""
     # The first interval takes a second, and a judge rests long after such a look.
     difference(ValueCounts(), ValueCounts())
-    log = SqliteLog(folder / "requests.sqlite")
-    judge = CanaryJudge(Registry(registry.storage, "pco serve"), PRODUCTION, log)
+    log = ServedLog(folder / "requests.sqlite")
+    judge = CanaryJudge(Registry(registry.file.path, "pco serve"), PRODUCTION, log)
     online = Online(PRODUCTION, log, judge=judge, judge_s=0.02)
     options = {"online": online, **setup.pop("options", {})}
     source = RegistrySource(registry, PRODUCTION)
@@ -64,11 +62,10 @@ class Trial:
     registry: Registry
     today: str
     new: str
-    ref: str = PRODUCTION
 
     async def begin(self, split: str = "conversation", margin: float = 0.0) -> None:
         """Begins a canary, which the server then has taken up and found to have no feedback."""
-        try_canary(self.registry, self.new, split, margin=margin, ref=self.ref)
+        try_canary(self.registry, self.new, split, margin=margin)
         begun = self.canary
         await until(lambda: self.served.proxy.live.canary == begun)
         await self.ready("no feedback")
@@ -93,7 +90,7 @@ class Trial:
 
     @property
     def canary(self) -> Canary | None:
-        return self.registry.canary(self.ref)
+        return self.registry.canary(PRODUCTION)
 
     async def ready(self, *parts: str) -> dict[str, Any]:
         """What /readyz says, once its canary's state has these parts in it."""
@@ -118,7 +115,7 @@ def served(
 async def serving(path: Path, explore: float = 0.0, **options: Any) -> AsyncGenerator[Up]:
     keys, records = options.pop("keys", ()), options.pop("records", None)
     placing = {"sticky": options.pop("sticky", "")}
-    online = Online("tickets@live", SqliteLog(path), explores=explore > 0, **options)
+    online = Online("tickets@live", ServedLog(path), explores=explore > 0, **options)
     placing |= {"online": online}
     setup = Setup(keys=keys, records=records, options=placing, explore=explore)
     async with up(None, setup) as served:

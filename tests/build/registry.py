@@ -2,16 +2,12 @@
 
 import io
 import tomllib
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import JsonValue
-
-from promptcodebook.deploy.registry.log import SqliteStorage
-from promptcodebook.deploy.registry.registry import Registry, Version, export_lines, import_lines
+from promptcodebook.deploy.registry.registry import Registry, export_lines, import_lines
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile  # pyright: ignore[reportPrivateUsage]
@@ -35,12 +31,7 @@ def clock() -> datetime:
 
 
 def sqlite(folder: Path, who: str = "ada") -> Registry:
-    return Registry(SqliteStorage(folder / "registry.sqlite"), who, clock)
-
-
-def open_gate(version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
-    """Lets every version through, for tests about other things than audits."""
-    return {}
+    return Registry(folder / "registry.sqlite", who, clock)
 
 
 def a_policy(*instincts: str, **more: Any) -> PolicyFile:

@@ -1,5 +1,5 @@
 """Kill -9 in `pco learn`, and the same command again: the registry has the version that it would
-have had, feedback is there, and no reply on disk is paid for again."""
+have had, and feedback is there."""
 
 import asyncio
 import shutil
@@ -13,8 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from bench.kill import IN_FLIGHT, LATENCY, ROUTED, Training, settled, typed
-from promptcodebook.deploy.registry.log import SqliteStorage
+from bench.kill import LATENCY, ROUTED, Training, typed
 from promptcodebook.deploy.registry.registry import Registry
 from promptcodebook.paper.tasks.constraints.task import load_constraints, reward
 from tests.build.clock import until
@@ -24,7 +23,6 @@ from tests.build.server import free_port
 pytestmark = pytest.mark.slow
 REF = "shop@production"
 LEARN = "learn", REF
-REWRITE = (*LEARN, "--rewrite", "--set", f"concurrency={IN_FLIGHT}")
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Home:
 
     @property
     def registry(self) -> Registry:
-        return Registry(SqliteStorage(self._data / "registry.sqlite"))
+        return Registry(self._data / "registry.sqlite")
 
     @property
     def is_writing(self) -> bool:
@@ -51,19 +49,6 @@ class Home:
     def feedback(self) -> set[tuple[str, float]]:
         with closing(sqlite3.connect(self._data / "requests.sqlite")) as db:
             return {*db.execute("SELECT id, reward FROM feedback")}
-
-    def journaled(self) -> int:
-        """The replies that unfinished work has on disk."""
-        files = self.folder.rglob("*.unfinished/*/journal.sqlite")
-        return sum(map(_rows, files))
-
-
-def _rows(file: Path) -> int:
-    try:
-        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
-            return db.execute("SELECT COUNT(*) FROM journal").fetchone()[0]
-    except sqlite3.Error:  # its tables are just being made
-        return 0
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +91,7 @@ def used(server: Served, tmp_path_factory: pytest.TempPathFactory) -> Home:
     home.does("codebook", "audit", "shop@latest", "--rules-only")
     home.does("codebook", "promote", "shop@latest", REF, "--without-judge", "--despite-verdict")
     port = str(free_port())
-    serving = "--feedback", "--log-inputs", "--explore", "0.3", "--lm", server.lm
+    serving = "--feedback", "--explore", "0.3", "--lm", server.lm
     process = typed(home.folder, "serve", REF, *serving, "--port", port)
     try:
         acknowledged = asyncio.run(_ask(f"http://127.0.0.1:{port}"))
@@ -123,43 +108,31 @@ def copied(home: Home, to: Path) -> Home:
 
 @dataclass(frozen=True)
 class Whole:
-    """What `words` come to without a kill, with the seconds and the calls that they take."""
+    """What `pco learn` comes to without a kill, and the seconds that it takes."""
 
-    words: tuple[str, ...]
     version: str
     entries: int
     seconds: float
-    asked: int
 
 
-@pytest.fixture(scope="module", params=[LEARN, REWRITE], ids=["learn", "rewrite"])
-def whole(
-    request: pytest.FixtureRequest,
-    server: Served,
-    used: Home,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Whole:
-    words, home = request.param, copied(used, tmp_path_factory.mktemp("whole") / "home")
-    server.reset()
-    began = time.monotonic()
-    home.does(*words)
-    seconds, asked = time.monotonic() - began, server.stats()["replies"]
-    assert (asked > 60) == (words == REWRITE) and not [*home.folder.rglob("*.unfinished/*")]
+@pytest.fixture(scope="module")
+def whole(used: Home, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    home, began = copied(used, tmp_path_factory.mktemp("whole") / "home"), time.monotonic()
+    home.does(*LEARN)
+    seconds = time.monotonic() - began
     latest, entries = home.registry.resolve("shop@latest"), len(home.registry.history())
     assert latest != home.registry.resolve(REF)
-    return Whole(words, latest, entries, seconds, asked)
+    return Whole(latest, entries, seconds)
 
 
-def killed(home: Home, moment: float | None, server: Served, whole: Whole) -> bool:
+def killed(home: Home, moment: float | None, whole: Whole) -> bool:
     """Whether the kill came in time: at that share of the work, or (None) while the registry's file
     is written."""
-    process, began = typed(home.folder, *whole.words), time.monotonic()
+    process, began = typed(home.folder, *LEARN), time.monotonic()
 
     def reached() -> bool:
         if moment is None:
             return home.is_writing
-        if whole.asked:
-            return server.stats()["replies"] >= moment * whole.asked
         return time.monotonic() - began >= moment * whole.seconds
 
     while process.poll() is None and not reached():
@@ -170,21 +143,16 @@ def killed(home: Home, moment: float | None, server: Served, whole: Whole) -> bo
 
 @pytest.mark.parametrize("moment", [0.1, 0.4, 0.7, 0.95, None])
 def test_a_killed_learn_comes_to_what_it_would_have(
-    moment: float | None, server: Served, used: Home, whole: Whole, tmp_path: Path
+    moment: float | None, used: Home, whole: Whole, tmp_path: Path
 ) -> None:
     """On a busy machine it may be past the moment before the kill comes: it is tried again."""
     for attempt in range(5):
         home = copied(used, tmp_path / str(attempt))
-        server.reset()
         earlier = None if moment is None else moment * 0.8**attempt
-        if not killed(home, earlier, server, whole):
+        if not killed(home, earlier, whole):
             continue
-        pending = settled(server)["replies"] - home.journaled()
         assert home.registry.verify().passes
-        home.does(*whole.words)
-        stats = server.stats()
-        assert stats["replies"] - stats["repeated"] == whole.asked
-        assert stats["repeated"] <= pending <= 2 * IN_FLIGHT
+        home.does(*LEARN)
         registry = home.registry
         assert registry.verify().passes and len(registry.history()) == whole.entries
         assert registry.resolve("shop@latest") == whole.version

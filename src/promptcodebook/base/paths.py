@@ -68,11 +68,6 @@ def data_folder() -> Path:
     return user_data_path("promptcodebook", appauthor=False)
 
 
-def registry_location() -> str:
-    """`$PCO_REGISTRY`, a path or an MLflow server's URL; else a file in the data folder."""
-    return os.environ.get("PCO_REGISTRY") or str(data_folder() / "registry.sqlite")
-
-
 def read_secret() -> bytes | None:
     """This user's secret on this machine; None where none was made yet or it cannot be read."""
     try:

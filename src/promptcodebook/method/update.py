@@ -87,11 +87,9 @@ def near_copy(variable: Variable, text: str, before: str, others: Sequence[str])
 
 class NoLeakCheck:
     """No run of 8 normalised words of a training input and no whole training answer, unless the
-    text held it before. Answers of fewer than 3 words and 12 characters turn up by chance. `source`
-    says where the inputs are from."""
+    text held it before. Answers of fewer than 3 words and 12 characters turn up by chance."""
 
-    def __init__(self, examples: Iterable[Example], source: str = "a training input") -> None:
-        self._source = source
+    def __init__(self, examples: Iterable[Example]) -> None:
         # Hashes, not words: a large training split must not be held in memory eight times over.
         self._runs: set[int] = set()
         self._answers: dict[str, str] = {}
@@ -107,7 +105,7 @@ class NoLeakCheck:
         words, words_before = words_of(text), words_of(before)
         held = set(_runs(words_before))
         if any(hash(run) in self._runs and run not in held for run in _runs(words)):
-            return f"it copies eight words in a row from {self._source}"
+            return "it copies eight words in a row from a training input"
         padded, earlier = f" {' '.join(words)} ", f" {' '.join(words_before)} "
         for answer, example in self._answers.items():
             if answer in padded and answer not in earlier:
@@ -122,7 +120,7 @@ class NoLeakCheck:
         starts = [i for i in copied if i - 1 not in copied]
         ends = [i for i in copied if i + 1 not in copied]
         for first, last in zip(starts, ends, strict=True):
-            yield words[first][1], words[last + copied[last] - 1][2], self._source
+            yield words[first][1], words[last + copied[last] - 1][2], "a training input"
         padded = f" {' '.join(plain)} "
         for answer, example in self._answers.items():
             if (at := padded.find(answer)) >= 0:

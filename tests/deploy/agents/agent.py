@@ -54,22 +54,20 @@ if mode == "lines":
         warn()
     for number, line in enumerate(sys.stdin):
         asked = json.loads(line)
-        row, alone = asked["example"], "echo" not in how
-        if "next" in how and (alone or number == 2):
+        row = asked["example"]
+        if "next" in how and number == 2:
             warn()
         if row["input"] == "crash":
             sys.exit(3)
         reply = ask(row["input"], url=asked["base_url"], key=asked["api_key"])
-        if "before" in how and (alone or number == 1):
+        if "before" in how and number == 1:
             warn()
-        if "slow" in how:  # the answer comes much later than the line before it
-            time.sleep(0.3)
         named = {"id": asked["id"]} if "echo" in how else {}
         if "dies" in how:
             sys.exit(4)
         answer = {**named, "output": reply, "fields": {"pid": os.getpid()}}
-        sys.stdout.write((reply if "plain" in how else json.dumps(answer)) + "\n")
-        if "after" in how and (alone or number == 1):
+        sys.stdout.write(json.dumps(answer) + "\n")
+        if "after" in how and number == 1:
             warn()
         sys.stdout.flush()
         if "later" in how and number == 1:

@@ -22,7 +22,6 @@ from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.types import Prompt, Turn
 from tests.build.agents import EXAMPLE, SCRIPT, SYSTEM, act, answer, in_process, texts, turns
-from tests.build.cases import table
 from tests.build.clock import Clock, is_alive, until
 
 LARGE = f"data:image/jpeg;base64,{'/9j/' * 50_000}"
@@ -278,36 +277,22 @@ async def rollouts(agent: pco.Agent, count: int = 6) -> list[pco.Output | Execut
     return made
 
 
-@pytest.mark.parametrize(
-    "when",
-    table(__file__, "an_agent_that_leaves_out_the_id_answers_one_rollout_with_its_last_line"),
-)
-async def test_an_agent_that_leaves_out_the_id_answers_one_rollout_with_its_last_line(
-    when: str, tmp_path: Path
-) -> None:
-    """No line tells whose answer it is, and no wait would."""
-    made = await rollouts(process("lines", *when.split(), str(tmp_path / "printed"), lines=True))
-    outputs = [each for each in made if not isinstance(each, ExecutorError)]
-    assert [each.text for each in outputs] == [f"question {k}" for k in range(6)]
-    assert len({each.fields["pid"] for each in outputs}) == 6
-
-
-@pytest.mark.parametrize("when", ["plain before", "plain after slow", "before dies", "dies"])
-async def test_an_agent_that_leaves_no_answer_for_sure_fails_its_rollout(
-    when: str, tmp_path: Path
-) -> None:
-    made = await rollouts(process("lines", *when.split(), str(tmp_path / "printed"), lines=True), 2)
-    assert all(isinstance(each, ExecutorError) for each in made), made
-
-
 @pytest.mark.parametrize("when", ["banner", "before", "after", "next", "later"])
-async def test_an_agent_that_echoes_the_id_may_print_what_it_likes(
+async def test_an_agent_that_reads_lines_may_print_what_it_likes_beside_its_answers(
     when: str, tmp_path: Path
 ) -> None:
     made = await rollouts(process("lines", "echo", when, str(tmp_path / "printed"), lines=True))
     outputs = [each for each in made if not isinstance(each, ExecutorError)]
     assert [each.text for each in outputs] == [f"question {k}" for k in range(6)]
     assert len({each.fields["pid"] for each in outputs}) == 1
+
+
+@pytest.mark.parametrize(("when", "match"), [("", "which request"), ("dies", "status 4")])
+async def test_an_agent_whose_answer_has_no_id_or_that_dies_fails_its_rollout(
+    when: str, match: str
+) -> None:
+    made = await rollouts(process("lines", *when.split(), lines=True), 2)
+    assert all(isinstance(each, ExecutorError) and match in str(each) for each in made), made
 
 
 def test_a_process_that_reads_lines_ends_with_the_event_loop_that_started_it() -> None:

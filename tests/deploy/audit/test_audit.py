@@ -85,7 +85,7 @@ def test_every_text_of_a_policy_is_read_or_known_to_reach_no_model() -> None:
                       base_prompt="a base", output_format="a form",
                       sampling={"judge": {"extra": {"stop": "a stop"}}},
                       about={"present": "a present", "run": "a run",
-                             "learned": {"rewritten": [{"0": "as it was"}]}})  # fmt: skip
+                             "learned": {"versions": ["as it was"]}})  # fmt: skip
     unread = {"promptcodebook policy 2", "a program", "generator", "a run", "as it was"}
 
     def texts(tree: Any) -> set[str]:

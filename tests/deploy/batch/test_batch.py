@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from promptcodebook.deploy.batch.rows import (
 )
 from promptcodebook.deploy.batch.rows import RowResult as Answered
 from promptcodebook.deploy.batch.session import BatchJob, BatchSession
-from promptcodebook.errors import DataError, RunBusy
+from promptcodebook.errors import RunBusy
 from promptcodebook.policy.file import read_policy_file
 from tests.build.batch import answering, read_lines, write_rows
 from tests.build.cli import Result, pco, served
@@ -255,6 +256,12 @@ def test_what_is_wrong_with_the_rows_is_told_before_anything_is_paid_for(
     assert not (work / "out.jsonl").exists()
 
 
+def test_text_has_no_types_for_parquet(work: Path, server: Server) -> None:
+    write_rows(work / "in.jsonl", 2)
+    batch(work, server, out="out.parquet").error(2, "which Parquet needs", ".jsonl")
+    assert server.calls == 0
+
+
 def test_another_column_or_template_may_be_answered(work: Path, server: Server) -> None:
     (work / "in.tsv").write_text("a\tb\nHow far\tis 1?\n")
     result = batch(work, server, "in.tsv", "--input", "{a} {b}", out="out.jsonl")
@@ -321,9 +328,10 @@ def through(folder: Path, kind: str, out: str, results: Sequence[RowResult] = RE
     return target
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "parquet"])
-@pytest.mark.parametrize("out", ["jsonl", "csv", "tsv", "parquet"])
-def test_every_form_becomes_every_form(kind: str, out: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "out"), [
+    *product(("jsonl", "csv", "tsv", "parquet"), ("jsonl", "csv", "tsv")), ("parquet", "parquet"),
+])  # fmt: skip
+def test_a_form_becomes_another(kind: str, out: str, tmp_path: Path) -> None:
     target = through(tmp_path, kind, out)
     source = survey(tmp_path / f"in.{kind}")
     back = survey(target)
@@ -344,15 +352,6 @@ def test_a_line_break_is_quoted(out: str, tmp_path: Path) -> None:
     assert len(rows) == 4 and "one\rtwo" in rows[1]
 
 
-def test_json_lines_keep_their_values(tmp_path: Path) -> None:
-    lines = through(tmp_path, "jsonl", "jsonl").read_text("utf-8").splitlines()
-    assert json.loads(lines[2]) == {
-        "n": 3, "text": "plain", "tags": ["z"], "late": 0.5,
-        "pco_answer": "", "pco_route": [], "pco_error": None,
-    }  # fmt: skip
-    assert "late" not in json.loads(lines[0])
-
-
 def test_parquet_keeps_its_types(tmp_path: Path) -> None:
     table = arrow.table(
         {
@@ -370,36 +369,3 @@ def test_parquet_keeps_its_types(tmp_path: Path) -> None:
     assert parquet.read_table(target).column("pco_answer").to_pylist() == [
         "a,\nb \U0001f6b2", None, "",
     ]  # fmt: skip
-
-
-def test_types_that_a_later_piece_widens_fit_the_whole(tmp_path: Path) -> None:
-    rows = [{"text": "x", "n": None if n < 1030 else n + 0.5} for n in range(1100)]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    target = tmp_path / "out.parquet"
-    write_output(target, survey(tmp_path / "in.jsonl"), iter([RESULTS[0]] * 1100), PREFIX)
-    column = parquet.read_table(target).column("n").to_pylist()
-    assert column[:1030] == [None] * 1030 and column[1030] == 1030.5
-
-
-def test_values_of_several_kinds_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text('{"text": "a", "n": 1}\n{"text": "b", "n": "one"}\n')
-    with pytest.raises(DataError, match="values of several kinds"):
-        write_output(
-            tmp_path / "o.parquet", survey(tmp_path / "in.jsonl"), iter(RESULTS[:2]), PREFIX
-        )
-    assert [f.name for f in tmp_path.iterdir()] == ["in.jsonl"]
-
-
-@pytest.mark.parametrize(("data", "message"), [
-    (b'{"a": "\xc3\xa9"}\n\xff\xfe{}\n', r"in.jsonl:2: byte 1 of the line \(0xff\) is not UTF-8"),
-    (b'{"a": 1}\n[1]\n', r"in.jsonl:2: expected a JSON object"),
-    (b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"a": 2}', ""),
-])  # fmt: skip
-def test_lines_are_read_as_training_data_are(data: bytes, message: str, tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_bytes(data)
-    if message:
-        with pytest.raises(DataError, match=message):
-            survey(tmp_path / "in.jsonl")
-    else:
-        source = survey(tmp_path / "in.jsonl")
-        assert (source.count, source.columns) == (2, ("a",))

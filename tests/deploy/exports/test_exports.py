@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from aiohttp import web
 
 from promptcodebook.deploy.exports import KINDS, export_policy
@@ -81,30 +80,24 @@ def test_an_export_makes_the_prompts_of_the_policy(kind: str, tmp_path: Path) ->
 
 
 def test_an_export_carries_what_was_measured_or_says_that_it_does_not() -> None:
-    stops = {"stop": ["{{ env }}", "{%", "#}"], "response_format": "none"}  # no word of a server
+    stops = {"stop": ["END"], "response_format": "none"}  # no word of a server
     executor = {"temperature": 0.0, "max_tokens": 12, "extra": stops}
     file = file_of(roles={"executor": executor})
-    fields = {"temperature": 0.0, "max_tokens": 12, "stop": ["{{ env }}", "{%", "#}"]}
+    fields = {"temperature": 0.0, "max_tokens": 12, "stop": ["END"]}
     assert file.answer_fields == fields
 
     def text(kind: str, name: str) -> str:
         return export_policy(file, kind, "t").files[name]
 
     assert json.loads(text("openai-system-prompt", "system-prompt.json"))["measured_with"] == fields
-    config = yaml.safe_load(text("promptfoo", "promptfooconfig.yaml"))["providers"][0]["config"]
-    assert config == {**fields, "stop": ["{{ '{' }}{ env }}", "{{ '{' }}%", "{{ '#' }}}"]}
     names = "temperature, max_tokens, stop"
     for kind, name in (("mlflow", "model.py"), ("dspy", "program.py"), ("langchain", "chain.py")):
         assert names in text(kind, name)
 
 
-def test_an_export_that_takes_no_call_names_no_model(tmp_path: Path) -> None:
+def test_an_export_that_takes_no_call_names_no_model() -> None:
     file = file_of(ranking=RANKING, compose="verbatim")
-    written(tmp_path, "promptfoo", file)
-    code = "from prompts import compose\nprint(json.dumps(compose({'vars': {'input': inputs[0]}})))"
-    system, user = fresh(tmp_path, code, "")
-    assert system["content"] and user["content"].startswith("How far is it?")
-    assert "no model has to be named" in (tmp_path / "prompts.py").read_text("utf-8")
+    assert "no model has to be named" in export_policy(file, "dspy", "t").files["program.py"]
 
 
 def test_what_is_one_text_says_that_it_does_not_route() -> None:
@@ -123,7 +116,7 @@ def test_what_is_one_text_says_that_it_does_not_route() -> None:
     best = staged.with_about(best_fixed="find: Look it up.\n\nread: Read it.")
     assert prompt_of(best)["stages"]["read"] == [{"role": "system", "content": "Read it."}]
     live_kinds = {kind for kind in KINDS if export_policy(file, kind, "t").live}
-    assert live_kinds == {"json", "dspy", "langchain", "promptfoo", "mlflow"}
+    assert live_kinds == {"json", "dspy", "langchain", "mlflow"}
     with pytest.raises(ConfigError, match="find, read"):
         export_policy(staged, "dspy", "t")
     assert export_policy(staged, "json", "t").live
@@ -150,9 +143,8 @@ def test_the_command_writes_a_file_or_a_folder(tmp_path: Path) -> None:
     assert pco(*export, "json", cwd=tmp_path).out == file.text()
     pco(*export, "dspy", cwd=tmp_path).error(2, "program.py", "--to dspy -o dspy")
     pco(*export, "dspi", cwd=tmp_path).error(2, "did you mean 'dspy'")
-    done = pco(*export, "promptfoo", "-o", "foo", "--json", cwd=tmp_path)
+    done = pco(*export, "langchain", "-o", "chain", "--json", cwd=tmp_path)
     assert done.json["live"] is True
-    names = {"policy.json", "prompts.py", "promptfooconfig.yaml"}
-    assert {f.name for f in (tmp_path / "foo").iterdir()} == names
+    assert {f.name for f in (tmp_path / "chain").iterdir()} == {"policy.json", "chain.py"}
     one = pco(*export, "openai-system-prompt", "-o", "one.json", cwd=tmp_path)
     assert one.code == 0 and "is not in it" in one.err

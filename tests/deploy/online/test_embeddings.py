@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from promptcodebook.calls import Message, Request
-from promptcodebook.deploy.online.log import Feedback, SqliteLog
+from promptcodebook.deploy.online.log import Feedback, ServedLog
 from promptcodebook.deploy.registry.log import version_of
 from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.lm.scripted import ScriptedLM
@@ -63,7 +63,7 @@ async def test_a_router_that_reads_embeddings_learns_by_those_that_were_served(
         rule = {e: next(k for k, text in enumerate(texts) if f"say {e}" in text) for e in PHRASES}
         wanted = [(rule[letter.replace("P", "R")],) for letter in LETTERS]
         path = tmp_path / "requests"
-        options: Any = {"online": Online("tickets", SqliteLog(path), explores=True)}
+        options: Any = {"online": Online("tickets", ServedLog(path), explores=True)}
         options["sticky"] = "conversation"
         setup = Setup(lm=ScriptedLM().reply_with(reads), options=options, explore=1.0)
         async with up(file, setup) as proxy:
@@ -79,7 +79,7 @@ async def test_a_router_that_reads_embeddings_learns_by_those_that_were_served(
             for n in range(200, 440, 40):
                 await asyncio.gather(*map(one, range(n, n + 40)))
             await one(200)  # its prompt is known by now
-        log = SqliteLog(path)
+        log = ServedLog(path)
         kept = {unpacked(each.served.vector)[0] for each in log.newest("tickets")}
         assert kept == {unpacked(packed(vector(f"message {n}")))[0] for n in range(200, 440)}
         *_, first = (each.served for each in log.newest("tickets"))

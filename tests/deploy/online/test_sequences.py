@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.canary import ALLOWED, HARM, Job, at, counted, ended, world
-from promptcodebook.deploy.online.decisions import FULL, GUARD_ALPHA, decide
+from promptcodebook.deploy.online.decisions import ALLOWED, FULL, GUARD_ALPHA, decide
 from promptcodebook.deploy.online.sequences import (
     MEANS,
     ValueCounts,
@@ -293,21 +292,3 @@ def test_a_margin_is_a_difference_of_rewards() -> None:
     with pytest.raises(ConfigError, match=r"a margin of 2 .*") as failure:
         decide(GOOD, FAIR, {}, 2.0)
     assert "--margin" in failure.value.hint
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("job", "action"),
-    [
-        (Job("0/1", 0.5, -HARM, horizon=3_000), "roll back"),
-        (Job("graded", 0.5, HARM, horizon=2_000), "promote"),
-        (Job("seconds", 0.5, 4 * ALLOWED, horizon=1_000), "roll back"),
-    ],
-)
-def test_the_bench_passes_over_no_moment_at_which_a_canary_ends(job: Job, action: str) -> None:
-    """It asks only where a decision is possible at all; here each moment is asked."""
-    chosen, values = world(job, 1)
-    canary, control = counted(values, chosen), counted(values, ~chosen)
-    decisions = (at(job, canary[:, each], control[:, each]) for each in range(job.horizon))
-    first = next(each for each, action in enumerate(decisions, 1) if action != "wait")
-    assert ended(job, 1) == (action, first)

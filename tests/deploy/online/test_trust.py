@@ -1,6 +1,5 @@
 """What one key can do to another, to a canary and to what is learned, over HTTP."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
@@ -13,62 +12,11 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import Budget
 from promptcodebook.deploy.http.admission import caller_of
 from promptcodebook.deploy.http.completions import Refusal
-from promptcodebook.deploy.registry.registry import Registry
 from promptcodebook.deploy.serve.spending import Spending
 from promptcodebook.lm.budget import PriceTable
-from tests.build.clock import until
-from tests.build.online import judging, registry_in, try_canary
 from tests.build.proxied import CHAT, Setup, Up, up
-from tests.build.registry import PRODUCTION
 
 HOSTILE, *HONEST = tuple(f"key-of-caller-{n:02}" for n in range(13))
-
-
-@asynccontextmanager
-async def trying(folder: Path, **setup: Any) -> AsyncGenerator[tuple[Up, Registry, str]]:
-    """A server with a canary of half of its requests; the canary's version."""
-    registry, _, new = registry_in(folder)
-    try_canary(registry, new, "header:X-Split")
-    async with judging(folder, registry, keys=(HOSTILE, *HONEST), **setup) as served:
-        while served.proxy.live.tried is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-        yield served, registry, new
-
-
-async def asked(served: Up, key: str, nth: int, path: str = "") -> tuple[str, str, int]:
-    """A request's id, its version and its status."""
-    headers = {"Authorization": f"Bearer {key}", "X-Split": f"{nth}"}
-    path = path or "/v1/chat/completions"
-    status, _, body = await served.ask(path, json={"messages": CHAT}, headers=headers)
-    return body["x-request-id"], body["x-pco-version"], status
-
-
-async def rewarded(served: Up, key: str, request: str, reward: float) -> None:
-    headers = {"Authorization": f"Bearer {key}"}
-    body = {"request_id": request, "reward": reward}
-    assert (await served.ask("/v1/feedback", json=body, headers=headers))[0] == 200
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", ["/v1/prompt", "/v1/chat/completions"])
-@pytest.mark.parametrize("wants", ["new", "today"])
-async def test_one_key_ends_no_canary(tmp_path: Path, path: str, wants: str) -> None:
-    async with trying(tmp_path) as (served, registry, new):
-        for n in range(120):
-            request, _, _ = await asked(served, HONEST[n % 12], n)
-            await rewarded(served, HONEST[n % 12], request, float(n % 12 < 6))
-            for m in range(2):
-                request, version, _ = await asked(served, HOSTILE, 2 * n + m, path)
-                await rewarded(
-                    served, HOSTILE, request, float((version == new) == (wants == "new"))
-                )
-
-        async def judged() -> bool:
-            _, ready, _ = await served.ask("/readyz")
-            return any(words in ready["canary_state"] for words in ("may be anything", "one key"))
-
-        await until(judged)
-        assert registry.canary(PRODUCTION) is not None
 
 
 async def test_no_key_learns_what_another_sent() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.deploy.registry.registry import open_registry
-from tests.build.registry import PRODUCTION, open_gate, policy, sqlite
+from tests.build.registry import PRODUCTION, policy, sqlite
 
 ENDLESS = 1_000_000
 
@@ -30,7 +30,7 @@ def promote(place: str, name: str, count: str, file: Path) -> None:
     with open_registry(place, who=name) as registry, file.open("a") as told:
         for number in range(done(file), int(count)):
             version = registry.resolve(f"{name}@{'ab'[number % 2]}")
-            registry.promote(version, PRODUCTION, f"{name} {number}", gate=open_gate)
+            registry.promote(version, PRODUCTION, f"{name} {number}", override="a test")
             told.write(f"{number}\n")
             told.flush()
 
@@ -51,7 +51,7 @@ def test_processes_promote_at_once_and_are_killed(tmp_path: Path) -> None:
         for name in names:
             for word in "ab":
                 registry.freeze(policy(f"{name} {word}"), name)
-                registry.promote(f"{name}@latest", f"{name}@{word}", gate=open_gate)
+                registry.promote(f"{name}@latest", f"{name}@{word}", override="a test")
         running = {name: start(tmp_path, name, ENDLESS) for name in names}
         begun, counts = dict.fromkeys(names, 0), dict.fromkeys(names, ENDLESS)
         ends = time.monotonic() + 600

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema, Usage
 from promptcodebook.deploy.http import completions
-from promptcodebook.deploy.serve.description import RoutedChatRequest
+from promptcodebook.deploy.serve.proxy import RoutedChatRequest
 from promptcodebook.lm.quirks import Quirks, request_body
 from promptcodebook.lm.wire import read_tree
 

@@ -5,12 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from aiohttp import web
 
 from promptcodebook.deploy.http.admission import RequestLimits
-from promptcodebook.deploy.http.completions import Error
 from promptcodebook.deploy.registry.log import version_of
 from promptcodebook.deploy.serve.spending import find_record
 from promptcodebook.lm.scripted import ScriptedLM
@@ -456,19 +454,18 @@ async def test_what_is_served_is_listed_and_another_model_is_not_there() -> None
     async with up(setup=Setup(options={"names": ("gpt-4o", "acme/large")})) as served:
         _, listed, _ = await served.ask("/v1/models")
         ids = [each["id"] for each in listed["data"]]
-        version = ids[1].removeprefix("pco/")
-        for name in ("pco/tickets", "tickets", ids[1], ids[1][:24], version, *ids[2:], None, ""):
+        for name in ("pco/tickets", "tickets", *ids[1:], None, ""):
             status, _, _ = await served.ask(json={"messages": CHAT, "model": name})
             assert status == 200, name
-        for name in ("gpt-4", "pco/sha256:", "pco/sha256:" + "0" * 64, "pco/../tickets"):
+        for name in ("gpt-4", "pco/sha256:", "pco/../tickets"):
             status, body, _ = await served.ask(json={"messages": CHAT, "model": name})
             assert (status, body["error"]["code"]) == (404, "model_not_found"), name
         assert "did you mean 'pco/tickets'" in body["error"]["message"]
         one = await served.ask("/v1/models/pco/tickets")
         _, alias, _ = await served.ask("/v1/models/acme/large")
         none = await served.ask("/v1/models/pco/other")
-    assert ids[0] == "pco/tickets" and ids[1].startswith("pco/sha256:")
-    assert ids[2:] == ["gpt-4o", "acme/large"] == ["gpt-4o", alias["id"]]
+    assert ids == ["pco/tickets", "gpt-4o", "acme/large"] and alias["id"] == "acme/large"
+    version = version_of(one_call().text().encode())
     own = {"id": "pco/tickets", "object": "model", "owned_by": "promptcodebook"}
     assert one[1] == {**own, "version": version, "created": one[1]["created"]} and none[0] == 404
 
@@ -491,76 +488,6 @@ async def test_its_state_and_its_counts() -> None:
     assert (edges[0], edges[-2]) == ("0.05", "300.0")
 
 
-async def test_each_described_path_answers_and_reads_the_bodies_that_are_described() -> None:
-    sent: dict[str, Any] = {"RoutedChatRequest": {"messages": CHAT}}
-    sent |= {"PromptRequest": {"input": LATE}, "ResponsesRequest": {"input": LATE}}
-    known = {"headers": {"Authorization": "Bearer first-key"}}
-    async with up(setup=Setup(keys=("first-key",))) as served:
-        _, described, _ = await served.ask("/openapi.json")
-        for path, operations in described["paths"].items():
-            [(method, operation)] = operations.items()
-            place, answer = path.replace("{name}", "tickets"), operation["responses"]["200"]
-            read = model_of(operation.get("requestBody"))
-            asked: dict[str, Any] = {"method": method.upper()}
-            asked |= {"json": sent[read]} if read else {}
-            status, body, headers = await served.ask(place, **asked, **known)
-            assert status == 200, path
-            assert headers.keys() >= answer.get("headers", {}).keys() - {"x-pco-fallback"}
-            assert headers["content-type"].partition(";")[0] in answer["content"]
-            if written := model_of(answer):
-                jsonschema.validate(body, {**described, "$ref": f"#/components/schemas/{written}"})
-                assert (
-                    body.keys() <= described["components"]["schemas"][written]["properties"].keys()
-                )
-            status, body, _ = await served.ask(place, **asked)
-            assert ("401" in operation["responses"]) == (status == 401), path
-            fields = described["components"]["schemas"][read]["properties"] if read else {}
-            for field in fields.keys() - {"stream"}:  # what that is, the model says
-                wrong = {**sent[read], field: 0.5}
-                status, body, _ = await served.ask(place, json=wrong, **known)
-                error = Error.model_validate(body, extra="forbid").error
-                assert (status, error.param) == (400, field)
-    assert len(described["paths"]) == 8
-
-
-def model_of(described: Any) -> str:
-    """The name of the model of a body of JSON."""
-    schema = (described or {}).get("content", {}).get("application/json", {}).get("schema", {})
-    return schema.get("$ref", "").rpartition("/")[2]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
-async def test_requests_made_of_the_description_get_only_what_is_described() -> None:
-    import schemathesis
-    from hypothesis import HealthCheck, given, settings
-    from schemathesis import GenerationMode
-    from schemathesis.specs.openapi import checks
-
-    seen: set[tuple[str, int]] = set()
-    few = settings(
-        max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
-
-    def tried(url: str, described: dict[str, Any]) -> None:
-        kept = checks.status_code_conformance, checks.response_schema_conformance
-
-        def sends(case: Any) -> None:
-            seen.add((case.path, case.call_and_validate(base_url=url, checks=kept).status_code))
-
-        schema = schemathesis.openapi.from_dict(described)
-        for operation in (found.ok() for found in schema.get_all_operations()):
-            for mode in GenerationMode if operation.body else (GenerationMode.POSITIVE,):
-                few(given(case=operation.as_strategy(generation_mode=mode))(sends))()
-
-    async with up() as served:
-        _, described, _ = await served.ask("/openapi.json")
-        await asyncio.to_thread(tried, served.url, described)
-    asked = ("/v1/chat/completions", "/v1/prompt")
-    assert seen >= {(path, status) for path in asked for status in (200, 400)}
-    assert {path for path, _ in seen} == described["paths"].keys()
-
-
 async def test_who_may_ask_and_how_often() -> None:
     setup = Setup(keys=("first-key", "other-key"), limits=RequestLimits(rate=3))
     async with up(setup=setup) as served:
@@ -574,7 +501,7 @@ async def test_who_may_ask_and_how_often() -> None:
         assert await status("first-key") == 200, "each key has its own share"
         closed = ("/metrics", "/v1/models", "/v1/models/pco/tickets", "/v1/prompt", "/other", "/")
         assert {await status(None, path) for path in closed} == {401}
-        open_to_all = ("/healthz", "/readyz", "/openapi.json")
+        open_to_all = ("/healthz", "/readyz")
         assert {await status(None, path) for path in open_to_all} == {200}
 
 

@@ -1,6 +1,5 @@
 """The model behind a policy: what of its replies is taken for a key, and replies given up."""
 
-import asyncio
 import itertools
 import json
 from typing import Any
@@ -121,29 +120,3 @@ async def test_the_openai_client_works_unmodified() -> None:
         assert texts == ["Hel", "lo", None]
         with pytest.raises(openai.NotFoundError, match="no such model"):
             await client.chat.completions.create(model="gpt-4o", messages=CHAT)
-
-
-async def by_litellm(url: str) -> Any:
-    import litellm
-
-    reply: Any = await litellm.acompletion(
-        model="openai/pco/tickets", messages=CHAT, api_base=url, api_key="none"
-    )
-    return reply.choices[0].message.content
-
-
-async def by_dspy(url: str) -> Any:
-    import dspy
-
-    lm = dspy.LM("openai/pco/tickets", api_base=url, api_key="none", cache=False)
-    [text] = await asyncio.to_thread(lm, "My refund is late.")
-    return text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("asks", [by_litellm, by_dspy])
-async def test_litellm_and_dspy_work_unmodified(asks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    async with up() as served:
-        assert await asks(f"{served.url}/v1") == "ok"
-        assert served.upstream.bodies[-1]["messages"][0]["role"] == "system"

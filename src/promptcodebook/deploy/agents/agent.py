@@ -35,6 +35,7 @@ _VARIABLES = (
 )
 _OURS = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 _LINE = 'print the answer as the last line, or {"output": ..., "fields": {...}}'
+_LINE_OF = '{"id": ..., "output": ...}'
 _UNHEARD = "its model must be one of OpenAI's: OPENAI_BASE_URL and OPENAI_API_KEY lead here"
 _HINT = "put {{pco}} into the agent's system prompt, or give the prompt that it has: --present FILE"
 
@@ -63,8 +64,7 @@ class Agent:
     With `lines` a process serves many rollouts, one after the other: it reads a line for each,
     `{"id": ..., "example": ..., "base_url": ..., "api_key": ...}`, and prints a line,
     `{"id": ..., "output": ...}` with the same id. Other lines are passed over. It ends when its
-    standard input does. A process that leaves the id out serves one rollout, since no line tells
-    whose answer it is; its answer is the one line with an `output`, or its only line.
+    standard input does.
 
     Raises ConfigError when both or neither of `command` and `function` are given, and when `env`
     names what leads to the run's own model."""
@@ -81,7 +81,6 @@ class Agent:
     lines: bool = False
     env: Sequence[str] = ()
     _idle: dict[_Child, asyncio.Task[None]] = field(default_factory=dict[Any, Any])
-    _echoes: list[bool] = field(default_factory=list[bool])
     _seen: dict[str, str] = field(default_factory=dict[str, str])
     _free: dict[Any, asyncio.Semaphore] = field(default_factory=dict[Any, asyncio.Semaphore])
 
@@ -222,12 +221,12 @@ class Agent:
             await asyncio.wait({rest})
         try:
             child = child or await self._start(asyncio.subprocess.DEVNULL)
-            output = await child.answer(endpoint, example, self._echoes)
+            output = await child.answer(endpoint, example)
         except BaseException:
             if child is not None:
                 await child.end()
             raise
-        if endpoint.placed and not child.last:
+        if endpoint.placed:
             self._idle[child] = loop.create_task(self._rest(child))
         else:
             await child.end()
@@ -280,55 +279,24 @@ class _Child:
 
     process: asyncio.subprocess.Process
     tether: int
-    # Whether its standard input has ended: it answers one more rollout at most.
-    last: bool = False
 
-    async def answer(
-        self, endpoint: TrainingEndpoint, example: Example, echoes: list[bool]
-    ) -> Output:
-        """The answer to this request. Raises ExecutorError where there is none, or none for sure.
-        `echoes` is not empty once an answer of this agent has named its request."""
+    async def answer(self, endpoint: TrainingEndpoint, example: Example) -> Output:
+        """The answer to this request. Raises ExecutorError where there is none."""
         name = secrets.token_hex(8)
         asked = {"id": name, "example": shown(example)}
         asked |= {"base_url": endpoint.url, "api_key": endpoint.key}
-        stdin = self.process.stdin
-        assert stdin is not None
-        stdin.write(json.dumps(asked, default=str).encode() + b"\n")
-        early, unnamed = "", list[str]()
-        while True:
-            # An answer needs a call. An agent that only prints fails, but not for hours.
-            idle = _IDLE_S if early and not endpoint.calls and not self.last else None
-            try:
-                async with asyncio.timeout(idle):
-                    line = await self.line()
-            except TimeoutError:
-                if endpoint.calls:
-                    continue
-            else:
-                if not line:
-                    break
-                if _entry(line, "id") == name:
-                    echoes.append(True)
-                    return answer_of(line.strip())
-                if echoes:
-                    continue
-                if not endpoint.calls:
-                    early = line  # what libraries print when they start
-                    continue
-                unnamed.append(line)
-            # Without an id, only its end tells that the agent says no more.
-            self.last = True
-            stdin.close()
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(asked, default=str).encode() + b"\n")
+        while line := await self.line():
+            tree = _object(line)
+            if tree.get("id") == name:
+                return answer_of(line.strip())
+            if "output" in tree and "id" not in tree:
+                what = "the agent's answer does not say which request it is for"
+                raise ExecutorError(what, hint=f"print it with the request's id: {_LINE_OF}")
         if status := await self.status():
             raise ExecutorError(f"the agent ended with status {status}", hint="try it by hand")
-        answers = [line for line in unnamed if _entry(line, "output") is not None] or unnamed
-        if len(answers) > 1:
-            what = f"the agent printed {len(answers)} lines that may be its answer"
-            hint = 'print {"id": ..., "output": ...} with the request\'s id'
-            raise ExecutorError(f"{what}: {answers[-1].strip()[:80]!r}", hint=hint)
-        if not answers and not early:
-            raise ExecutorError("the agent ended before it answered", hint="try it by hand")
-        return answer_of((*answers, early)[0].strip())
+        raise ExecutorError("the agent ended before it answered", hint=f"print {_LINE_OF}")
 
     async def line(self) -> str:
         """The next line that it prints; "" = it has ended."""
@@ -361,13 +329,13 @@ class _Child:
             await asyncio.wait_for(self.status(), 10 * _GRACE_S)
 
 
-def _entry(line: str, key: str) -> object:
-    """What a line that is a JSON object has under a key; None = it is no object."""
+def _object(line: str) -> dict[str, Any]:
+    """A line that is a JSON object; any other is none."""
     try:
-        tree: Any = parse_json(line)
-        return tree.get(key)
-    except (ValueError, AttributeError):
-        return None
+        tree: object = parse_json(line)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", tree) if isinstance(tree, dict) else {}
 
 
 async def _called(returned: Awaitable[str | Output]) -> Output:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 from promptcodebook.base.paths import sha256_of, whole_file
 from promptcodebook.base.sqlite import on_disk
@@ -128,7 +128,7 @@ def _json(value: object) -> bytes:
 
 def write_output(target: Path, source: RowFile, results: Iterable[RowResult], prefix: str) -> None:
     """OUT, whole or not at all, in the form that its ending names. `results` has one for each row
-    of IN. Raises DataError (its values do not fit into Parquet), StoreError or DiskFull."""
+    of IN. Raises DataError, StoreError or DiskFull."""
     kind = kind_of(target)
     with on_disk(target), whole_file(target) as part:
         if kind == "parquet":
@@ -159,17 +159,20 @@ def _cell(value: object) -> str:
 
 
 def _write_parquet(part: Path, source: RowFile, results: Iterable[RowResult], prefix: str) -> None:
+    """IN, which is Parquet too, in pieces with its types."""
     arrow, parquet = files.import_parquet()
     types = (arrow.string(), arrow.list_(arrow.int64()), arrow.string())
     remaining, writer = iter(results), None
     try:
-        for table in _tables(arrow, source):
-            columns = [_added(each, prefix) for each in islice(remaining, table.num_rows)]
-            for name, kind in zip(added_names(prefix), types, strict=True):
-                cells = [_utf8(column[name]) for column in columns]
-                table = table.append_column(arrow.field(name, kind), arrow.array(cells, kind))
-            writer = writer or parquet.ParquetWriter(part, table.schema)
-            writer.write_table(table)
+        with files.open_parquet(source.path) as file:
+            for batch in file.iter_batches(batch_size=files.PARQUET_ROWS):
+                table = arrow.Table.from_batches([batch])
+                columns = [_added(each, prefix) for each in islice(remaining, table.num_rows)]
+                for name, kind in zip(added_names(prefix), types, strict=True):
+                    cells = [_utf8(column[name]) for column in columns]
+                    table = table.append_column(arrow.field(name, kind), arrow.array(cells, kind))
+                writer = writer or parquet.ParquetWriter(part, table.schema)
+                writer.write_table(table)
     finally:
         if writer is not None:
             writer.close()
@@ -178,31 +181,3 @@ def _write_parquet(part: Path, source: RowFile, results: Iterable[RowResult], pr
 def _utf8(value: object) -> object:
     """Parquet's text is UTF-8, half a surrogate pair written out."""
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
-
-
-def _tables(arrow: Any, source: RowFile) -> Iterator[Any]:
-    """IN in pieces: of Parquet with its types, of text with types that fit all of it."""
-    if source.kind == "parquet":
-        with files.open_parquet(source.path) as file:
-            for batch in file.iter_batches(batch_size=files.PARQUET_ROWS):
-                yield arrow.Table.from_batches([batch])
-        return
-
-    def tables(schema: Any) -> Iterator[Any]:
-        rows = source.rows()
-        while piece := list(islice(rows, files.PARQUET_ROWS)):
-            clean = [{c: _utf8(row.values.get(c)) for c in source.columns} for row in piece]
-            yield arrow.Table.from_pylist(clean, schema=schema)
-
-    schema = None
-    try:
-        for table in tables(None):
-            known = [table.schema] if schema is None else [schema, table.schema]
-            schema = arrow.unify_schemas(known, promote_options="permissive")
-        yield from tables(schema)
-    except arrow.ArrowException as error:
-        raise DataError(
-            f"a column of {source.path} has values of several kinds, which Parquet does not hold: "
-            f"{error}",
-            hint="name an OUT that ends in .jsonl; the same command finds what is answered",
-        ) from None

@@ -79,11 +79,14 @@ class BatchSession:
         """Reads IN once, opens OUT's checkpoint. Raises DataError, ConfigError, RunBusy or
         StoreError."""
         self._policy: Policy | None = None
-        kind_of(order.target)
+        kind = kind_of(order.target)
         if order.target.exists() and order.source.exists() and order.target.samefile(order.source):
             message = f"{order.target} is IN: its rows would be overwritten"
             raise errors.ConfigError(message, hint="name another OUT")
         source = survey(order.source)
+        if kind == "parquet" != source.kind:
+            message = f"{source.path} has no types, which Parquet needs"
+            raise errors.ConfigError(message, hint="name an OUT that ends in .jsonl")
         if taken := [name for name in added_names(order.prefix) if name in source.columns]:
             message = (
                 f"{source.path} has a column {taken[0]!r}, and the output adds one of that name"

@@ -40,7 +40,7 @@ def export_policy(file: PolicyFile, kind: str, name: str, *, trusted: bool = Fal
     return made
 
 
-def _code(templates: Mapping[str, str]) -> Callable[[PolicyFile, str], Export]:
+def _code(target: str, template: str) -> Callable[[PolicyFile, str], Export]:
     def make(file: PolicyFile, name: str) -> Export:
         if file.stages:
             raise ConfigError(
@@ -59,24 +59,14 @@ def _code(templates: Mapping[str, str]) -> Callable[[PolicyFile, str], Export]:
             # Names as they may stand in a comment of any language.
             "fields": ", ".join(re.sub(r"[^\w.-]", "?", each) for each in fields)
             or "no field of its own",
-            "config": _as_yaml(fields),
         }
-        files = {_POLICY: file.text()}
-        for target, template in templates.items():
-            text = resources.files("promptcodebook.deploy.exports").joinpath(
-                "files", f"{template}.txt"
-            )
-            # In one pass: what is put in is text, never a template.
-            files[target] = re.sub(r"<<(\w+)>>", lambda m: known[m[1]], text.read_text("utf-8"))
-        return Export(files, live=True, folder=True)
+        folder = resources.files("promptcodebook.deploy.exports") / "files"
+        text = (folder / f"{template}.txt").read_text("utf-8")
+        # In one pass: what is put in is text, never a template.
+        code = re.sub(r"<<(\w+)>>", lambda m: known[m[1]], text)
+        return Export({_POLICY: file.text(), target: code}, live=True, folder=True)
 
     return make
-
-
-def _as_yaml(fields: Mapping[str, Any]) -> str:
-    """Fields for a file of promptfoo's, in which Nunjucks renders each text."""
-    text = json.dumps(fields)  # in which braces follow each other only within a text
-    return re.sub(r"\{(?=[{%#])|#(?=\})", lambda found: "{{ '" + found[0] + "' }}", text)
 
 
 def _system_prompt(file: PolicyFile, name: str) -> Export:
@@ -103,9 +93,8 @@ def _system_prompt(file: PolicyFile, name: str) -> Export:
 # What a policy can be exported to.
 KINDS: Mapping[str, Callable[[PolicyFile, str], Export]] = {
     "json": lambda file, name: Export({_POLICY: file.text()}, live=True),
-    "dspy": _code({"program.py": "dspy"}),
-    "langchain": _code({"chain.py": "langchain"}),
-    "promptfoo": _code({"prompts.py": "promptfoo", "promptfooconfig.yaml": "promptfoo-config"}),
-    "mlflow": _code({"model.py": "mlflow"}),
+    "dspy": _code("program.py", "dspy"),
+    "langchain": _code("chain.py", "langchain"),
+    "mlflow": _code("model.py", "mlflow"),
     "openai-system-prompt": _system_prompt,
 }

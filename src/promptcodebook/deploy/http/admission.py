@@ -48,7 +48,7 @@ _T = TypeVar("_T")
 _LEAST_KEY = 8  # Characters of a key, at the least.
 _NAME = 12  # Digits of a key's digest that its caller is called by.
 HUNG_UP = 499  # The status under which a request is counted whose caller did not wait for it.
-OPEN = ("/healthz", "/health", "/readyz", "/openapi.json")  # What is answered without a key.
+_OPEN = ("/healthz", "/health", "/readyz")  # What is answered without a key.
 _LINGER_S = 10.0  # How long the rest of a body is read and thrown away that was refused.
 _SHORT_BODY = 2**16  # Bytes of a body that there is always room for.
 _MOST_HELD = 2**28  # Bytes of all bodies that are being read, beyond the short part of each.
@@ -488,7 +488,7 @@ class Admission:
         found: tuple[str, Answers] | None,
     ) -> web.StreamResponse:
         try:
-            if path not in OPEN:
+            if path not in _OPEN:
                 visit.caller = self._callers.admit(request.headers)
                 self._rate.take(visit.caller)
             if found is None:

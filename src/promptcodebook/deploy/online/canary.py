@@ -1,14 +1,11 @@
 """A canary is judged from the log that all servers of its ref share, and ended by what is seen.
 
-A request counts for the version that answered it, from the canary's beginning on, unless its caller
-asked for a version by hash or no user saw an answer. Where it began by a clock that was ahead, a
-judge counts from its first look by the right one. Of several pieces of feedback for one request
+A request counts for the version that answered it, from the canary's beginning on, unless no user
+saw an answer. Of several pieces of feedback for one request
 the last counts. No key ends a canary alone (`decisions.py`)."""
 
 from __future__ import annotations
 
-import math
-import time
 from dataclasses import asdict
 
 from promptcodebook.base.units import number
@@ -23,12 +20,9 @@ from promptcodebook.deploy.online.log import ServedLog
 from promptcodebook.deploy.registry.registry import Canary, Registry
 
 
-def judge(
-    log: ServedLog, canary: Canary, key_share: float = KEY_SHARE, since: float = math.inf
-) -> Decision:
-    """What the figures say now, from `since` or its beginning on, whichever is earlier. Raises
-    StoreError where the log cannot be read."""
-    since = min(since, canary.began.timestamp())
+def judge(log: ServedLog, canary: Canary, key_share: float = KEY_SHARE) -> Decision:
+    """What the figures say now. Raises StoreError where the log cannot be read."""
+    since = canary.began.timestamp()
 
     def arms(name: str) -> tuple[ByKey, ByKey]:
         found = log.spread(name, canary.ref, since, full=FULL.get(name, 1.0))
@@ -50,8 +44,6 @@ class CanaryJudge:
     ) -> None:
         self._registry, self._ref, self._log, self._key_share = registry, ref, log, key_share
         self.decision: Decision | None = None
-        self._ahead: Canary | None = None
-        self._since = math.inf
 
     def look(self) -> str:
         """Judges the canary under way. What became of it where it ended just now, else ''. Of
@@ -60,11 +52,7 @@ class CanaryJudge:
         if canary is None:
             self.decision = None
             return ""
-        now = time.time()
-        if canary != self._ahead and canary.began.timestamp() > now:
-            self._ahead, self._since = canary, now
-        since = self._since if canary == self._ahead else math.inf
-        self.decision = made = judge(self._log, canary, self._key_share, since)
+        self.decision = made = judge(self._log, canary, self._key_share)
         if made.action == "wait":
             return ""
         promoted, figures = made.action == "promote", asdict(made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -21,20 +21,17 @@ from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import shell
 from promptcodebook.base.units import plural
 from promptcodebook.cli import command
-from promptcodebook.cli.codebook import mark_changes
 from promptcodebook.data.load import read_source
 from promptcodebook.data.table import SourceRow, Table, plain
-from promptcodebook.deploy.online import learning, rewriting
+from promptcodebook.deploy.online import learning
 from promptcodebook.deploy.online.decisions import KEY_SHARE, by_key, fair
 from promptcodebook.deploy.online.log import (
     BadFeedback,
     Feedback,
-    SqliteLog,
+    ServedLog,
     feedback_of,
     is_request_id,
     logged_name,
-    open_log,
-    records_path,
     seconds_of,
 )
 from promptcodebook.deploy.registry.log import LATEST, version_of
@@ -48,7 +45,7 @@ from promptcodebook.policy.references import NO_VERDICT, REF, run_behind
 from promptcodebook.routing.ranking import Embedder
 from promptcodebook.run.subject import EvaluationOptions, Subject
 from promptcodebook.store.journal import until_done
-from promptcodebook.types import Example, Rewrite, variable_name
+from promptcodebook.types import Example
 
 _T = TypeVar("_T")
 _MOST_READ = 20_000  # Logged requests with feedback that are read: the newest ones.
@@ -67,11 +64,8 @@ def feedback(
     if words[0] == "erase":
         if wrong := [each for each in words[1:] if not is_request_id(each)]:
             raise ConfigError(f"{wrong[0]} is no whole id of a request", hint="req- and 24 digits")
-        with closing(open_log()) as log:
+        with closing(ServedLog()) as log:
             erased = log.erase(words[1:])
-        if records_path().is_file():  # `pco explain REQUEST_ID` reads it, whatever keeps feedback
-            with closing(SqliteLog(records_path())) as explained:
-                explained.erase(words[1:])
         text = f"erased {erased} of {plural(len(words) - 1, 'request')}"
         command.show(lambda: {"erased": erased}, lambda: text, as_json=as_json)
         return
@@ -84,7 +78,7 @@ def feedback(
     became = Counter[str]()
 
     async def add() -> None:
-        with closing(open_log()) as log:
+        with closing(ServedLog()) as log:
             # Together: one of an unknown request waits a second for it.
             for at in range(0, len(rows), 1000):
                 some = rows[at : at + 1000]
@@ -112,16 +106,11 @@ def _row(record: SourceRow) -> Feedback:
 
 def learn(
     ref: command.Ref,
-    since: str = typer.Option("", help="Learn from requests of this time alone, e.g. 7d."),
     half_life: str = typer.Option("14d", help="After which a logged request weighs half."),
     run: str = typer.Option("", help="The run that made the policy, where REF does not say it."),
     output: Path | None = typer.Option(
         None, "--output", "-o", help="The new policy file; else NAME@latest of the registry."
     ),
-    rewrite: bool = typer.Option(
-        False, "--rewrite", help="Rewrite texts, too, by requests that --log-inputs kept."
-    ),
-    requests: int = typer.Option(64, min=1, help="The most of them that the critic reads."),
     key_share: float = typer.Option(
         KEY_SHARE,
         min=0.01,
@@ -136,15 +125,13 @@ def learn(
     who: command.Who = "",
     as_json: command.Json = False,
 ) -> None:
-    """Refit a served policy's router to what its users said; --rewrite also rewrites its texts.
+    """Refit a served policy's router to what its users said; its texts stay.
 
     It learns from the training of the policy's run and from logged requests with feedback. It says
     what the new routes are worth by the last third of the log. Served versions do not change.
-    `--config` names the training data where the run itself does not. Models are asked for rewrites,
-    and for embeddings that the run did not keep: those of the run, or --lm. What was paid for is
-    found again after Ctrl-C or a kill."""
-    half, lasts = seconds_of(half_life), seconds_of(since) if since else None
-    if not half:
+    `--config` names the training data where the run itself does not. For embeddings that the run
+    did not keep, the model of the run or --lm is asked."""
+    if not (half := seconds_of(half_life)):
         raise ConfigError("--half-life 0 forgets all", hint="write e.g. 14d")
     reference = command.resolved(ref, trust=trust, use=True)
     named = REF.fullmatch(ref)
@@ -152,16 +139,16 @@ def learn(
         message = f"{ref} is no NAME@REF of the registry: it is not said where to write"
         raise ConfigError(message, hint=f"pco learn {shell(ref)} -o learned.pco.json")
     old = reference.file
-    asks = bool(learning.require_router(old).center) or rewrite
+    asks = bool(learning.require_router(old).center)
     data = None if config is None else plan_data(*command.gather_settings(config, {}))
     behind = run_behind(runs_dir(), run or ref)
-    with closing(open_log()) as log:
-        start, name = 0.0 if lasts is None else time.time() - lasts, logged_name(ref, reference)
-        traffic = log.traffic(name, start)
-        newest = list(islice(log.newest(name, start, rewarded=True), _MOST_READ))
+    with closing(ServedLog()) as log:
+        name = logged_name(ref, reference)
+        traffic = log.traffic(name, 0.0)
+        newest = list(islice(log.newest(name, rewarded=True), _MOST_READ))
         versions = learning.versions_of(reference, {each.version for each in traffic})
         # About the requests by which worth is judged.
-        held = newest[len(newest) // 3].served.time if newest else start
+        held = newest[len(newest) // 3].served.time if newest else 0.0
         explored, others = (
             fair(by_key(log.spread(f"answered, {which}", name, held), versions), key_share)
             for which in ("explored", "not explored")
@@ -179,20 +166,13 @@ def learn(
         raise DataError(message, hint="pco serve REF --feedback, and POST /v1/feedback")
     given = command.Typed(None, None, None, lm, budget, sets, trust).given("pco learn")
     with until_done("pco learn", ref, given.overrides) as supplies:
-        models = _models(given, behind, old, supplies, cache=not rewrite) if asks else None
-        embed = None if models is None else partial(_embedded, models)
+        embed = partial(_embedded, _models(given, behind, old, supplies)) if asks else None
         trained = learning.read_training(behind, old, data, embed, trust=trust)
-        written = None
-        if rewrite and models is not None:
-            kept, _ = learning.sort_out(old, logged, versions)
-            work = rewriting.rewrite(models, trained, kept, versions, most=requests, half_life=half)
-            written = _asked(models, work)
-        new = old if written is None else written.file
-        made = learning.learn(old, trained, logged, versions, half, new, (explored, others))
+        made = learning.learn(old, trained, logged, versions, half, (explored, others))
         left_out = {why: count for why, count in unread.items() if count}
         made = replace(made, left_out={**left_out, **made.left_out})
         found = made.as_json()
-        learned: Any = {**found, "versions": versions, "rewritten": [*learning.rewritings(new)]}
+        learned: Any = {**found, "versions": sorted(versions)}
         # What its run was judged with had other routes.
         file = made.file.with_about(learned=learned, verdict=NO_VERDICT)
         text = file.text()
@@ -209,48 +189,33 @@ def learn(
                 registry.store(text, place, facts, f"pco learn {shell(ref)}")
             then = f"pco codebook audit {shell(place)} --lm MODEL, then promote it"
     version = version_of(text.encode("utf-8", "surrogatepass"))
-    paragraphs = [made.text(), f"{version[:19]} is in {place}\nnext: {then}"]
-    if written is not None:
-        paragraphs[1:1] = [*map(_rewrite_text, written.rewrites), written.text()]
-        found |= written.as_json()
+    text = f"{made.text()}\n\n{version[:19]} is in {place}\nnext: {then}"
     tree = {"version": version, "place": place, **found}
-    command.show(lambda: tree, lambda: "\n\n".join(paragraphs), as_json=as_json)
+    command.show(lambda: tree, lambda: text, as_json=as_json)
 
 
 def _models(
-    given: EvaluationOptions, run: Path, file: PolicyFile, supplies: StackResources, *, cache: bool
+    given: EvaluationOptions, run: Path, file: PolicyFile, supplies: StackResources
 ) -> Subject:
-    """The models of a policy under the settings of the run that made it. What users wrote must stay
-    erasable, so that without the `cache` replies are kept until the command ends well."""
+    """The models of a policy under the settings of the run that made it."""
     behind = replace(command.resolved(str(run), trust=given.trust), file=file)
     config, base = given.settings(behind)
-    config = config.model_copy(update={"executor": "", "cache": config.cache and cache})
+    config = config.model_copy(update={"executor": ""})
     supplies = replace(supplies, recorded_replies=given.recorded(str(run)))
     templates = behind.header.templates if behind.header is not None else None
     policy = deploy(file, config, Sources(base, templates=templates), supplies)
     return Subject(behind, policy.assembled)
 
 
-def _asked(models: Subject, work: Coroutine[Any, Any, _T]) -> _T:
-    asked = models.assembled.models
+def _embedded(models: Subject, examples: Sequence[Example]) -> Sequence[Sequence[float]]:
+    asked, router = models.assembled.models, models.file.router
+    embedder, images = Embedder(asked.lm), router is not None and router.images
 
-    async def closing() -> _T:
+    async def read() -> list[Sequence[float]]:
         again = "type it again with a greater --budget"
         async with asked.at_work(again, f"{again}: what was paid for so far is kept"):
-            return await work
+            inputs = ((each.input, each.media if images else ()) for each in examples)
+            found = await gather_all(embedder.read(*each) for each in inputs)
+            return [vector for vector, _ in found]
 
-    return run_sync(closing(), command.announced(asked.interrupt))
-
-
-def _embedded(models: Subject, examples: Sequence[Example]) -> Sequence[Sequence[float]]:
-    embedder, router = Embedder(models.assembled.models.lm), models.file.router
-    images = router is not None and router.images
-    inputs = ((each.input, each.media if images else ()) for each in examples)
-    read = _asked(models, gather_all(embedder.read(*each) for each in inputs))
-    return [vector for vector, _ in read]
-
-
-def _rewrite_text(rewrite: Rewrite) -> str:
-    name = variable_name(rewrite.variable)
-    changed = command.wrap_text(mark_changes(rewrite.before, rewrite.after))
-    return f"{name}\n{changed}" if rewrite.kept else f"{name} stays: {rewriting.reason_of(rewrite)}"
+    return run_sync(read(), command.announced(asked.interrupt))

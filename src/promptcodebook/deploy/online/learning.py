@@ -5,10 +5,6 @@ its buckets under the vocabulary of training, and its embedding where the router
 weight halves with each half-life before the latest request. Outcomes of training weigh what they
 weighed there.
 
-Texts may have been rewritten since a request (`rewriting.py`). The policy's `about` keeps the texts
-before each rewriting, and each served version has the number of rewritings before it. An outcome
-counts for the texts that it had, as in training, and worth is judged by texts that stayed.
-
 Before any traffic the new routes are judged by the last third of the log, by time, under a fit to
 all before it. The estimate is doubly robust with normalised weights (Thomas and Brunskill 2016):
 the forecast of a route, and over it the weighted mean of what the requests that were served this
@@ -28,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from promptcodebook.base.intervals import Interval, mean_interval
 from promptcodebook.base.units import plural
@@ -109,19 +105,14 @@ class Worth:
 @dataclass(frozen=True, slots=True)
 class TrainedRouter:
     """What the run behind a policy taught its router, up to the policy's texts; `versions` are
-    those of its last texts, `critic` its rubric, and `vectors` the embeddings of its inputs."""
+    those of its last texts. `inputs` and their embeddings, `vectors`, are by example."""
 
-    examples: tuple[Example, ...]
+    inputs: Mapping[str, str]
     outcomes: tuple[Outcome, ...]
     versions: tuple[int, ...]
     selected: tuple[int, ...]
     priors: Priors = Priors()
-    critic: str = ""
     vectors: Mapping[str, Sequence[float]] | None = None
-
-    @property
-    def inputs(self) -> dict[str, str]:
-        return {example.id: example.input for example in self.examples}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +125,12 @@ class Learned:
     training: int
     left_out: Mapping[str, int]
     worth: Worth
-    rewritten: bool = False
 
     def text(self) -> str:
         fitted = f"fitted to {plural(self.logged, 'logged request')} and "
         fitted += plural(self.training, "outcome") + " of training"
         left = ", ".join(f"{count} {why}" for why, count in self.left_out.items() if count)
-        worth = f"{'by the routes alone, with the old texts: ' * self.rewritten}{self.worth.text()}"
-        return "\n".join([fitted, *([f"left out: {left}"] if left else []), worth])
+        return "\n".join([fitted, *([f"left out: {left}"] if left else []), self.worth.text()])
 
     def as_json(self) -> dict[str, Any]:
         worth: dict[str, Any] = {**asdict(self.worth), "known": self.worth.known}
@@ -157,22 +146,6 @@ def require_router(file: PolicyFile) -> Ranking:
         hint = "train with router.kind = 'outcomes' (presets small and lean do)"
         raise ConfigError("this policy has no router that learns from outcomes", hint=hint)
     return file.router.ranking
-
-
-def rewritings(file: PolicyFile) -> Sequence[Mapping[str, str]]:
-    """For each rewriting from logged requests, the texts before it: by index, and 'generator'."""
-    learned = cast("Mapping[str, Any]", file.about.get("learned") or {})
-    return learned.get("rewritten", ())
-
-
-def texts_at(file: PolicyFile, number: int) -> tuple[list[str], list[int]]:
-    """The instincts as they were after that many rewritings, and how often each changed since."""
-    texts, since = list(file.parameters.codebook.texts), [0] * len(file.codebook)
-    for before in reversed(rewritings(file)[number:]):
-        for k, text in before.items():
-            if k != "generator":
-                texts[int(k)], since[int(k)] = text, since[int(k)] + 1
-    return texts, since
 
 
 Embed = Callable[[Sequence[Example]], Sequence[Sequence[float]]]
@@ -212,47 +185,46 @@ def read_training(
         if apart or len(center) != len(today.center):
             text = "the model that embeds is not the one that this policy's router was trained on"
             raise ConfigError(text, hint="name that one: --set roles.encoder.model=URL#MODEL")
-        router, texts = OutcomeRouter(config.router, config.select, model), texts_at(file, 0)[0]
+        router = OutcomeRouter(config.router, config.select, model)
+        texts = file.parameters.codebook.texts
         state = router.begin(state_at(store, -1))
-        found = state if list(state.parameters.codebook.texts) == texts else None
+        found = state if state.parameters.codebook.texts == texts else None
         for step in store.steps(traces=True):
             state = router.note(state, step.traces, state.after(step))
-            if list(state.parameters.codebook.texts) == texts:
+            if state.parameters.codebook.texts == texts:
                 found = state
     if found is None:
         text = f"the run {header.id} never had the codebook of this policy"
         raise PolicyError(text, hint="name the run that made it: --run RUN")
     return TrainedRouter(
-        examples,
+        inputs,
         outcomes=found.outcomes,
         versions=found.versions,
         selected=found.statistics.selected,
         priors=model.priors,
-        critic=found.parameters.critic,
         vectors=vectors,
     )
 
 
-def versions_of(reference: Reference, seen: Collection[str]) -> dict[str, int]:
-    """Versions whose requests can be learned from, each with the number of rewritings before it.
-    They are those that the policy was learned from, and those with its own prompts, whatever their
-    routes: itself, and of those that a log has `seen` the ones that the registry knows."""
+def versions_of(reference: Reference, seen: Collection[str]) -> set[str]:
+    """Versions whose requests can be learned from: those that the policy was learned from, and
+    those with its own prompts, whatever their routes. These are itself, and of those that a log has
+    `seen` the ones that the registry knows."""
 
     def prompts(file: PolicyFile) -> object:
         asked = file.templates, file.generator, file.compose, file.base_prompt, file.output_format
         return file.parameters.codebook.texts, asked, file.stages
 
     file = reference.file
-    learned = cast("Mapping[str, Any]", file.about.get("learned") or {})
-    known: dict[str, int] = dict(learned.get("versions", {}))
-    names = {reference.version, version_of(reference.text.encode())} - {""}
+    learned: Any = file.about.get("learned") or {}
+    names = {reference.version, version_of(reference.text.encode()), *learned.get("versions", ())}
     names.add(version_of(file.text().encode("utf-8", "surrogatepass")))
     with open_registry() as registry:
-        for version in set(seen) - names - known.keys():
+        for version in set(seen) - names:
             with suppress(PcoError):  # one that is not kept here
                 if prompts(registry.policy(version)) == prompts(file):
                     names.add(version)
-    return dict.fromkeys(sorted(names), len(rewritings(file))) | known
+    return names - {""}
 
 
 def within_share(newest: Iterable[Logged], key_share: float = KEY_SHARE) -> list[Logged]:
@@ -306,35 +278,26 @@ def learn(
     file: PolicyFile,
     trained: TrainedRouter,
     logged: Iterable[Logged],
-    versions: Mapping[str, int],
+    versions: Collection[str],
     half_life: float,
-    rewritten: PolicyFile | None = None,
     answered: tuple[ValueCounts, ValueCounts] | None = None,
 ) -> Learned:
-    """The policy, or the one that it was `rewritten` to, with a router fitted to training and to
-    the requests of these versions (`versions_of`). What it is worth is said of the routes alone, by
-    the texts before. `half_life` is in seconds. `answered` are the explored requests and the other
+    """The policy with a router fitted to training and to the requests of these versions
+    (`versions_of`). `half_life` is in seconds. `answered` are the explored requests and the other
     ones, with feedback (1) or without (0). Raises DataError where no request can be learned
     from."""
     kept, left = sort_out(file, logged, versions)
     split = len(kept) - max(1, int(len(kept) * HELD_OUT))
-    early = refit(file, trained, kept[:split], half_life, versions)[0]
-    changed = {name: set[str]().union(*rewritings(file)[n:]) for name, n in versions.items()}
-    held = [
-        each
-        for each in kept[split:]
-        if changed[each.served.version].isdisjoint(("generator", *map(str, each.served.route)))
-    ]
-    worth = estimate(file, early, held, answered)
-    before, file = file.parameters, rewritten or file
-    ranking, training, new = refit(file, trained, kept, half_life, versions)
+    early = refit(file, trained, kept[:split], half_life)[0]
+    worth = estimate(file, early, kept[split:], answered)
+    ranking, training, new = refit(file, trained, kept, half_life)
     uses = Counter(k for each in kept for k in each.served.route)
     codebook = tuple(
         entry.model_copy(update={"selected": trained.selected[k] + uses[k]})
         for k, entry in enumerate(file.codebook)
     )
     made = file.with_router(ranking).model_copy(update={"codebook": codebook})
-    return Learned(made, new, training, left, worth, file.parameters != before)
+    return Learned(made, new, training, left, worth)
 
 
 def refit(
@@ -342,7 +305,6 @@ def refit(
     trained: TrainedRouter,
     rows: Sequence[Logged],
     half_life: float,
-    versions: Mapping[str, int],
 ) -> tuple[Ranking, int, int]:
     """The router by training and by requests with feedback, the oldest first; and how many outcomes
     of either it took."""
@@ -353,19 +315,15 @@ def refit(
         for each in recent
     }
     model = OutcomeModel(trained.inputs, trained.vectors, today.words, trained.priors, further)
-    now = [v + n for v, n in zip(trained.versions, texts_at(file, 0)[1], strict=True)]
-    earlier = [texts_at(file, number) for number in range(len(rewritings(file)) + 1)]
-    spelled = [[model.vocabulary.spelled(text) for text in texts] for texts, _ in earlier]
+    spelled = [model.vocabulary.spelled(text) for text in file.parameters.codebook.texts]
     for name, each in zip(further, recent, strict=True):
-        number = versions[each.served.version]
-        since = earlier[number][1]
-        route, like = each.served.route, likeness(model.features(name), spelled[number])
+        route, like = each.served.route, likeness(model.features(name), spelled)
         age = recent[-1].served.time - each.served.time
-        then = tuple(now[k] - since[k] for k in route)
+        then = tuple(trained.versions[k] for k in route)
         own = tuple(like[k] for k in route)
         weight = 0.5 ** (age / half_life)
         known.append(Outcome(name, route, then, own, each.reward or 0.0, weight))
-    ranking = model.fit(known, now).ranking(today.least)
+    ranking = model.fit(known, trained.versions).ranking(today.least)
     return replace(ranking, images=today.images), len(known) - len(recent), len(recent)
 
 

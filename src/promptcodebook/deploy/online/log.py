@@ -15,11 +15,11 @@ import re
 import sqlite3
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -27,7 +27,7 @@ from promptcodebook.base.paths import data_folder, make_private_folder
 from promptcodebook.base.sqlite import Layout, Packer, Reader, Write, Writer, on_disk, unpack
 from promptcodebook.base.sync import run_sync
 from promptcodebook.deploy.online.sequences import ValueCounts
-from promptcodebook.errors import ConfigError, DataError, StoreError, import_extra
+from promptcodebook.errors import ConfigError, DataError, StoreError
 from promptcodebook.policy.references import Reference
 
 _log = logging.getLogger(__name__)
@@ -39,17 +39,7 @@ _PAGE = 500  # Requests that are read at once: their texts are in memory togethe
 _LONG_S = 600.0  # What a statement over a long log may take; this file is ours.
 WAITING, _RETRY_S = 50_000, 1.0
 """How many requests wait for a disk that takes none, and how long until it is tried again."""
-SLOW_S = 5.0  # A write that has no answer for so long counts as failed, though it may succeed yet.
-TABLES = (
-    "CREATE TABLE served (id TEXT PRIMARY KEY, time DOUBLE PRECISION NOT NULL, "
-    "ref TEXT NOT NULL, version TEXT NOT NULL, caller TEXT NOT NULL, arm TEXT NOT NULL, "
-    "status INTEGER NOT NULL, seconds DOUBLE PRECISION NOT NULL, tokens BIGINT, "
-    "erased INTEGER NOT NULL, value {bytes} NOT NULL)",
-    "CREATE INDEX served_by_time ON served (ref, time)",
-    "CREATE TABLE feedback (number {number}, id TEXT NOT NULL, key TEXT NOT NULL, "
-    "time DOUBLE PRECISION NOT NULL, reward DOUBLE PRECISION NOT NULL, said TEXT NOT NULL, "
-    "UNIQUE (id, key))",
-)
+_SLOW_S = 5.0  # A write that has no answer for so long counts as failed, though it may succeed yet.
 LAYOUT = Layout(
     "record of requests",
     1,
@@ -58,7 +48,14 @@ LAYOUT = Layout(
         "CREATE INDEX by_id ON requests (id)",
         "CREATE TABLE spent (caller TEXT, day TEXT, calls INTEGER NOT NULL, "
         "tokens INTEGER NOT NULL, usd REAL NOT NULL, PRIMARY KEY (caller, day))",
-        *(each.format(bytes="BLOB", number="INTEGER PRIMARY KEY AUTOINCREMENT") for each in TABLES),
+        "CREATE TABLE served (id TEXT PRIMARY KEY, time DOUBLE PRECISION NOT NULL, "
+        "ref TEXT NOT NULL, version TEXT NOT NULL, caller TEXT NOT NULL, arm TEXT NOT NULL, "
+        "status INTEGER NOT NULL, seconds DOUBLE PRECISION NOT NULL, tokens BIGINT, "
+        "erased INTEGER NOT NULL, value BLOB NOT NULL)",
+        "CREATE INDEX served_by_time ON served (ref, time)",
+        "CREATE TABLE feedback (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, "
+        "key TEXT NOT NULL, time DOUBLE PRECISION NOT NULL, reward DOUBLE PRECISION NOT NULL, "
+        "said TEXT NOT NULL, UNIQUE (id, key))",
     ),
 )
 
@@ -89,28 +86,15 @@ def logged_name(ref: str, reference: Reference) -> str:
     return ref if "@" in ref else served_name(reference)
 
 
-class Recorder:
-    """What is written in the background. `lost` counts what was given up: too much waited, or it
-    could not be written at all."""
+class BackgroundFile:
+    """A file that is written to in the background: requests do not wait for it, nor fail for it.
+    What the disk refuses is written again until it is there. Of more than twice `WAITING` items
+    `fewer` makes few; without it the oldest are lost, and the log says so. `lost` counts them, and
+    what could not be written at all. Several processes may write to one file; `what` begins the
+    line that says it failed. Raises StoreError."""
 
     lost = 0
     _failed, _began = False, math.inf
-
-    @property
-    def fails(self) -> bool:
-        """Whether nothing is written now: refused, or without an answer for some seconds."""
-        return self._failed or self._stalls
-
-    @property
-    def _stalls(self) -> bool:
-        return time.monotonic() - self._began > SLOW_S
-
-
-class BackgroundFile(Recorder):
-    """A file that is written to in the background: requests do not wait for it, nor fail for it.
-    What the disk refuses is written again until it is there. Of more than twice `WAITING` items
-    `fewer` makes few; without it the oldest are lost, and the log says so. Several processes may
-    write to one file; `what` begins the line that says it failed. Raises StoreError."""
 
     def __init__(
         self,
@@ -129,6 +113,11 @@ class BackgroundFile(Recorder):
         self._waiting: list[Any] = []
         self._lock = threading.Lock()  # the writer's thread gives back what it could not write
         self._scheduled = False
+
+    @property
+    def fails(self) -> bool:
+        """Whether nothing is written now: refused, or without an answer for some seconds."""
+        return self._failed or time.monotonic() - self._began > _SLOW_S
 
     def put(self, item: Any) -> None:
         """Written within a moment, together with all of that moment. Called in an event loop."""
@@ -196,7 +185,7 @@ class BackgroundFile(Recorder):
             self.writer.close()
 
 
-Arm = Literal["", "explored", "canary", "named", "prompt"]
+Arm = Literal["", "explored", "canary", "prompt"]
 FeedbackStatus = Literal["kept", "again", "unknown", "erased", "conflict", "full"]
 """What becomes of feedback: "again" = it was there already; "conflict" = its key was, with other
 content; "full" = no more is kept of that request."""
@@ -206,11 +195,10 @@ content; "full" = no more is kept of that request."""
 class Served:
     """One answered request. `time` is in seconds since 1970, `caller` the start of its key's
     digest. `propensity` is the exact chance of its route; an "explored" route is not the best one,
-    a "named" request asked for a version by its hash, and of a "prompt" no user saw an answer.
+    and of a "prompt" no user saw an answer.
     `features` are the buckets of the input's words and letters (`routing/ranking.py`), and
     `vector` is its embedding where the router reads one. `tokens` is None where the model's server
-    did not say. Unless texts are kept, `input` and `output` are empty; `prompt` is kept with them
-    where a model composed it."""
+    did not say. Unless texts are kept, `input` and `output` are empty."""
 
     id: str
     time: float
@@ -227,7 +215,6 @@ class Served:
     fallback: bool = False
     input: str = ""
     output: str = ""
-    prompt: str = ""
     vector: str = ""
 
     @property
@@ -242,7 +229,7 @@ class Served:
 
 
 _VALUES = ("route", "propensity", "features", "fallback", "input")
-_WHERE_KEPT = ("output", "prompt", "vector")  # takes no room in a row without them
+_WHERE_KEPT = ("output", "vector")  # takes no room in a row without them
 _COLUMNS = ("id", "time", "ref", "version", "caller", "arm", "status", "seconds", "tokens")
 
 
@@ -265,17 +252,8 @@ class Feedback:
 
 
 _MOST_WORDS, _MOST_KEY = 10_000, 200
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """How many pieces of feedback are kept of one request, and how many bytes of keys and words."""
-
-    pieces: int = 20
-    most_bytes: int = 64 * 1024
-
-
-ROOM = Room()
+MOST_PIECES, MOST_BYTES = 20, 64 * 1024
+"""Pieces of feedback that are kept of one request, and bytes of keys and words."""
 
 
 class BadFeedback(DataError):
@@ -286,8 +264,8 @@ class BadFeedback(DataError):
         self.name, self.status = name, status
 
 
-def feedback_of(body: Mapping[str, Any], reward_range: tuple[float, float] = (0, 1)) -> Feedback:
-    """What a body or a row says. A `score` is in the task's range of rewards. BadFeedback."""
+def feedback_of(body: Mapping[str, Any]) -> Feedback:
+    """What a body or a row says. Raises BadFeedback."""
     asked, words, key = body.get("request_id"), body.get("feedback", ""), body.get("key", "")
     if not isinstance(asked, str) or not is_request_id(asked):
         what = "the whole id of a request, as in the answer's x-request-id"
@@ -297,15 +275,12 @@ def feedback_of(body: Mapping[str, Any], reward_range: tuple[float, float] = (0,
         raise BadFeedback("feedback", f"a text of at most {_MOST_WORDS} characters", status)
     if not isinstance(key, str) or len(key) > _MOST_KEY:
         raise BadFeedback("key", f"a text of at most {_MOST_KEY} characters")
-    name, (low, high) = "reward", (0.0, 1.0)
-    if "reward" not in body and "score" in body:
-        name, (low, high) = "score", reward_range
-    value = body.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadFeedback(name, f"a number from {low:g} to {high:g}")
-    if not low <= value <= high:  # nor is NaN; a number of 400 digits is no float
-        raise BadFeedback(name, f"from {low:g} to {high:g}", 422)
-    return Feedback(asked, (value - low) / (high - low), words, key)
+    reward = body.get("reward")
+    if isinstance(reward, bool) or not isinstance(reward, int | float):
+        raise BadFeedback("reward", "a number from 0 to 1")
+    if not 0 <= reward <= 1:  # nor is NaN; a number of 400 digits is no float
+        raise BadFeedback("reward", "from 0 to 1", 422)
+    return Feedback(asked, float(reward), words, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,28 +303,31 @@ class Traffic(NamedTuple):
     reward: float
 
 
-def row_of(served: Served, packer: Packer) -> tuple[object, ...]:
-    tree = {name: getattr(served, name) for name in _VALUES}
-    tree |= {name: text for name in _WHERE_KEPT if (text := getattr(served, name))}
-    return (*(getattr(served, name) for name in _COLUMNS), 0, packer.pack(tree))
+def add_served(db: sqlite3.Connection, requests: Sequence[Served]) -> None:
+    packer, rows = Packer(), list[tuple[object, ...]]()
+    for each in requests:
+        tree = {name: getattr(each, name) for name in _VALUES}
+        tree |= {name: text for name in _WHERE_KEPT if (text := getattr(each, name))}
+        rows.append((*(getattr(each, name) for name in _COLUMNS), 0, packer.pack(tree)))
+    into = f"INSERT INTO served ({', '.join(_COLUMNS)}, erased, value) "
+    marks = ", ".join("?" * (len(_COLUMNS) + 2))
+    db.executemany(f"{into} VALUES ({marks}) ON CONFLICT (id) DO NOTHING", rows)
+
+
+def add_feedback(db: sqlite3.Connection, given: Feedback) -> None:
+    row = given.request_id, given.name, given.time, given.reward, given.text
+    db.execute("INSERT INTO feedback (id, key, time, reward, said) VALUES (?, ?, ?, ?, ?)", row)
 
 
 def _logged_of(row: Sequence[Any]) -> Logged:
     *columns, value, reward, words = row
     tree: dict[str, Any] = dict(zip(_COLUMNS, columns, strict=True)) | unpack(bytes(value))
+    tree.pop("prompt", None)  # until November 2026 it was kept here, too
     for name in ("route", "features"):
         tree[name] = tuple(tree[name])
     return Logged(Served(**tree), reward, words or "")
 
 
-INSERT = (
-    f"INSERT INTO served ({', '.join(_COLUMNS)}, erased, value) "
-    f"VALUES ({', '.join('?' * (len(_COLUMNS) + 2))}) ON CONFLICT (id) DO NOTHING"
-)
-ADD = (
-    "INSERT INTO feedback (id, key, time, reward, said) VALUES (?, ?, ?, ?, ?) "
-    "ON CONFLICT (id, key) DO NOTHING"
-)
 _LAST = (
     "JOIN feedback f ON f.id = s.id AND f.number = "
     "(SELECT max(number) FROM feedback WHERE id = s.id) "
@@ -380,45 +358,64 @@ _MEASURES = {
 _SPREAD = (
     "SELECT version, caller, round(60 * x - 0.5), count(*), sum(x) FROM ("
     "SELECT s.version, s.caller, CASE WHEN {value} > ? THEN 1.0 ELSE {value} / ? END AS x "
-    f"FROM served s LEFT {_LAST} AND s.time < ? AND s.arm NOT IN ('named', 'prompt') AND {{only}}"
+    f"FROM served s LEFT {_LAST} AND s.time < ? AND s.arm <> 'prompt' AND {{only}}"
     ") AS each_one GROUP BY 1, 2, 3"
 )
 
 
-class ServedLog(Recorder, ABC):
-    """Where requests and their feedback are kept. What is read takes memory for a page of requests
-    or for sums, however long the log is. All raise StoreError."""
+class ServedLog(BackgroundFile):
+    """Where requests and their feedback are kept: a file that servers on one machine share. What is
+    read takes memory for a page of requests or for sums, however long the log is. All raise
+    StoreError."""
 
-    @abstractmethod
-    def put(self, item: Served) -> None: ...
+    def __init__(self, path: Path | None = None) -> None:
+        """At `path`, else in the record of requests."""
+        self._path = path or records_path()
+        super().__init__(self._path, "requests are", add_served)
 
-    async def give(
-        self, feedback: Feedback, caller: str | None, room: Room = ROOM
-    ) -> FeedbackStatus:
+    async def give(self, feedback: Feedback, caller: str | None) -> FeedbackStatus:
         """Commits feedback; `caller` None may speak of any request. What another caller asked is
         unknown to this one. The request itself may be on its way to the log still."""
+        key, words = (  # SQLite keeps no lone surrogates
+            text.encode("utf-8", "replace").decode() for text in (feedback.name, feedback.text)
+        )
+        said, found = replace(feedback, key=key, text=words), list[FeedbackStatus]()
+
+        def work(db: sqlite3.Connection) -> None:
+            owner = "SELECT caller, erased FROM served WHERE id = ?"
+            known = "SELECT key, reward, said FROM feedback WHERE id = ?"
+            row = db.execute(owner, (said.request_id,)).fetchone()
+            earlier = db.execute(known, (said.request_id,)).fetchall()
+            found[:] = [_judged(row, earlier, (key, said.reward, words), caller)]
+            if found[0] == "kept":
+                add_feedback(db, said)
+
         ends = time.monotonic() + _PATIENCE_S
-        while (became := await self._give(feedback, caller, room)) == "unknown":
-            if time.monotonic() > ends:
-                break
+        while True:
+            await self.writer.write(work)
+            if found[0] != "unknown" or time.monotonic() > ends:
+                return found[0]
             await asyncio.sleep(_AGAIN_S)
-        return became
 
-    @abstractmethod
-    async def _give(self, feedback: Feedback, caller: str | None, room: Room) -> FeedbackStatus: ...
-
-    @abstractmethod
     def erase(self, ids: Sequence[str]) -> int:
         """Blanks requests and the words of their feedback: how many there were."""
+        found: list[int] = []
 
-    @abstractmethod
-    def close(self) -> None: ...
+        def work(db: sqlite3.Connection) -> None:
+            empty = {"route": (), "propensity": 1.0, "features": (), "fallback": False}
+            blank = Packer().pack(empty)
+            for each in ids:
+                db.execute("DELETE FROM requests WHERE id = ?", (each,))
+                db.execute("UPDATE feedback SET said = '' WHERE id = ?", (each,))
+                sql = "UPDATE served SET erased = 1, value = ?, caller = '' WHERE id = ?"
+                found.append(db.execute(sql, (blank, each)).rowcount)
 
-    @abstractmethod
-    def _rows(self, sql: str, given: tuple[object, ...] = ()) -> list[tuple[Any, ...]]: ...
+        self.writer.write_now(work)
+        return sum(found)
 
-    @abstractmethod
-    def _forget(self, ids: Sequence[str]) -> None: ...
+    def _rows(self, sql: str, given: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        with closing(Reader(self._path, LAYOUT, _LONG_S)) as reader:
+            return reader.rows(sql, given)
 
     def refs(self) -> list[str]:
         found, last = list[str](), ""
@@ -453,8 +450,8 @@ class ServedLog(Recorder, ABC):
     def spread(
         self, name: str, ref: str, since: float, until: float = math.inf, full: float = 1.0
     ) -> dict[tuple[str, str], ValueCounts]:
-        """Values of a measure by version and caller, `full` counted as 1. Requests that ask for a
-        version by hash and those that no user saw are left out."""
+        """Values of a measure by version and caller, `full` counted as 1. Requests that no user saw
+        are left out."""
         value, only = _MEASURES[name]
         sql = _SPREAD.format(value=value, only=only)
         found = dict[tuple[str, str], list[tuple[int, int, float]]]()
@@ -466,107 +463,32 @@ class ServedLog(Recorder, ABC):
         """Deletes what was asked before this time, a little at a time: feedback comes between."""
         some = "SELECT id FROM served WHERE ref = ? AND time < ? LIMIT ?"
         for ref in self.refs():
-            while ids := [row[0] for row in self._rows(some, (ref, before, _PAGE))]:
-                self._forget(ids)
+            while keys := self._rows(some, (ref, before, _PAGE)):
+                self.writer.write_now(partial(_forget, keys=keys))
 
 
-ERASE = "UPDATE served SET erased = 1, value = ?, caller = '' WHERE id = ?"
-UNSAY = "UPDATE feedback SET said = '' WHERE id = ?"
-FORGET = "DELETE FROM feedback WHERE id = ?", "DELETE FROM served WHERE id = ?"
+def _forget(db: sqlite3.Connection, keys: Sequence[Any]) -> None:
+    db.executemany("DELETE FROM feedback WHERE id = ?", keys)
+    db.executemany("DELETE FROM served WHERE id = ?", keys)
 
 
-class SqliteLog(BackgroundFile, ServedLog):
-    """The log in a file that servers on one machine share."""
-
-    def __init__(self, path: Path) -> None:
-        def write(db: sqlite3.Connection, served: Sequence[Served]) -> None:
-            packer = Packer()
-            db.executemany(INSERT, [row_of(each, packer) for each in served])
-
-        super().__init__(path, "requests are", write)
-        self._path = path
-
-    async def _give(self, feedback: Feedback, caller: str | None, room: Room) -> FeedbackStatus:
-        found: list[FeedbackStatus] = []
-
-        def work(db: sqlite3.Connection) -> None:
-            row = db.execute(OWNER, (feedback.request_id,)).fetchone()
-            known = db.execute(KNOWN, (feedback.request_id,)).fetchall()
-            found[:] = [judged(row, known, feedback, caller, room)]
-            if found[0] == "kept":
-                db.execute(ADD, feedback_row(feedback))
-
-        await self.writer.write(work)
-        return found[0]
-
-    def _rows(self, sql: str, given: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        with closing(Reader(self._path, LAYOUT, _LONG_S)) as reader:
-            return reader.rows(sql, given)
-
-    def erase(self, ids: Sequence[str]) -> int:
-        found: list[int] = []
-
-        def work(db: sqlite3.Connection) -> None:
-            db.executemany("DELETE FROM requests WHERE id = ?", [(each,) for each in ids])
-            found[:] = [erase(lambda sql, given: db.execute(sql, given), each) for each in ids]
-
-        self.writer.write_now(work)
-        return sum(found)
-
-    def _forget(self, ids: Sequence[str]) -> None:
-        keys = [(each,) for each in ids]
-        self.writer.write_now(lambda db: [db.executemany(sql, keys) for sql in FORGET])
-
-
-Execute = Callable[[str, tuple[object, ...]], Any]  # runs a statement and returns its cursor
-
-
-OWNER = "SELECT caller, erased FROM served WHERE id = ?"
-KNOWN = "SELECT key, reward, said FROM feedback WHERE id = ?"
-
-
-def judged(
+def _judged(
     row: Sequence[Any] | None,
     known: Sequence[Sequence[Any]],
-    feedback: Feedback,
+    given: tuple[str, float, str],
     caller: str | None,
-    room: Room,
 ) -> FeedbackStatus:
-    """What becomes of feedback from a caller, by the row of OWNER and those of KNOWN."""
+    """What becomes of feedback (key, reward, words) from a caller, by the request's caller and
+    whether it is erased, and by the feedback that is there."""
     if row is None or (caller is not None and not row[1] and row[0] != caller):
         return "unknown"
     if row[1]:
         return "erased"
-    _, key, _, reward, words = feedback_row(feedback)
-    for name, *content in known:
-        if name == key:
-            return "again" if content == [reward, words] else "conflict"
-    held = sum(len(f"{name}{text}".encode()) for name, _, text in [*known, (key, 0, words)])
-    return "full" if len(known) >= room.pieces or held > room.most_bytes else "kept"
-
-
-def feedback_row(feedback: Feedback) -> tuple[str, str, float, float, str]:
-    """What ADD adds. No database keeps lone surrogates, nor Postgres a zero byte."""
-    key, words = (
-        text.encode("utf-8", "replace").decode().replace("\0", "?")
-        for text in (feedback.name, feedback.text)
-    )
-    return feedback.request_id, key, feedback.time, feedback.reward, words
-
-
-def erase(execute: Execute, request_id: str) -> int:
-    empty = {"route": (), "propensity": 1.0, "features": (), "fallback": False}
-    execute(UNSAY, (request_id,))
-    return int(execute(ERASE, (Packer().pack(empty), request_id)).rowcount)
-
-
-def open_log(location: str = "") -> ServedLog:
-    """The log at `$PCO_FEEDBACK`, or else in the record of requests."""
-    place = location or os.environ.get("PCO_FEEDBACK", "")
-    if place.startswith(("postgresql://", "postgres://")):
-        own = import_extra("promptcodebook.deploy.online.postgres", "a log in Postgres", "postgres")
-        return own.PostgresLog(place)
-    return SqliteLog(Path(place).expanduser() if place else records_path())
+    for each in known:
+        if each[0] == given[0]:
+            return "again" if tuple(each) == given else "conflict"
+    held = sum(len(f"{name}{text}".encode()) for name, _, text in [*known, given])
+    return "full" if len(known) >= MOST_PIECES or held > MOST_BYTES else "kept"
 
 
 REFUSED: Mapping[FeedbackStatus, tuple[str, str, int]] = {
@@ -592,7 +514,7 @@ def feedback(request_id: str, reward: float, feedback: str = "", *, key: str = "
     given = feedback_of(
         {"request_id": request_id, "reward": reward, "feedback": feedback, "key": key}
     )
-    with closing(open_log()) as log:
+    with closing(ServedLog()) as log:
         became = run_sync(log.give(given, None))
     if became in REFUSED:
         raise BadFeedback(*REFUSED[became])

@@ -53,7 +53,7 @@ def list_versions(as_json: Json = False) -> None:
     if as_json:
         emit({"refs": refs, "versions": [asdict(version) for version in versions]})
     elif not versions:
-        print(f"no versions in the registry {registry.storage.place}")
+        print(f"no versions in the registry {registry.file.path}")
     else:
         print(columns([{"ref": ref, "version": at[:_SHORT]} for ref, at in refs.items()]))
         rows, simulated = list[dict[str, str]](), list[str]()
@@ -143,8 +143,7 @@ def promote(
         version = reference.version
         if not version:
             version = registry.freeze(reference.text, name, _facts_of(reference), why).version
-        gate = registering.AuditGate(registry.attestations, without_judge)
-        entry = registry.promote(version, ref, why, override, gate, tried, despite_verdict)
+        entry = registry.promote(version, ref, why, override, without_judge, tried, despite_verdict)
         _show_move(ref, entry, version, as_json, reference.caution)
 
 
@@ -230,7 +229,7 @@ def verify(
 
     Note the head that it prints: a chain cannot show that its last entries were removed."""
     with registering.open_registry() as registry:
-        found, place = registry.verify(head), registry.storage.place
+        found, place = registry.verify(head), registry.file.path
     if as_json:
         emit({"passes": found.passes, **asdict(found)})
     elif found.passes:
@@ -354,7 +353,7 @@ def audit(
     version = version_of(reference.text.encode())
     found = json.loads(json.dumps(report.to_json()))  # as the log gives it back
     with registering.open_registry(who=who) as registry:
-        if version in registry.storage.read().versions:
+        if version in registry.file.read().versions:
             if found not in registry.attestations(version, registering.AUDIT)[-1:]:
                 entry = registry.attest(version, registering.AUDIT, found)
                 if ended := entry.canary:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from promptcodebook import errors
 from promptcodebook.base.paths import data_folder, tighten
@@ -28,11 +28,9 @@ from promptcodebook.base.text import parse_json
 from promptcodebook.policy.references import REF, VERSION, WORD
 
 LATEST = "latest"  # the ref of each codebook to its newest version; never promoted by hand
-_STORES = ("freeze", "import")
-_ACTIONS = (*_STORES, "promote", "rollback", "attest")
+_ACTIONS = ("freeze", "promote", "rollback", "attest")
 FIRST = "0" * 64  # what the first entry has in place of the hash before it
 CANARY = "canary"  # the topic under which a canary's beginning and end are attested
-_NUMBERED = re.compile(r"v\d+", re.IGNORECASE)  # no name of a ref: MLflow keeps these for itself
 
 
 class Broken(Exception):
@@ -111,8 +109,8 @@ def check_name(name: str) -> str:
 def check_ref(ref: str) -> str:
     """A ref that may be promoted to and rolled back, NAME@REF. Raises ConfigError."""
     match = REF.fullmatch(ref)
-    if match is None or _NUMBERED.fullmatch(match[2]):
-        hint = "a codebook, '@' and a word, such as tickets@production; not a number like v1"
+    if match is None:
+        hint = "a codebook, '@' and a word, such as tickets@production"
         raise errors.ConfigError(f"{ref!r} is no ref", hint=hint)
     if match[2].lower() == LATEST:
         message = f"{ref} points to the newest version and is not moved by hand"
@@ -157,7 +155,7 @@ class Log:
             raise Broken(f"{entry.ref} did not point to the version that it names")
         if entry.after == entry.before:
             raise Broken(f"{entry.ref} pointed to that version already")
-        if entry.action not in _STORES and entry.after not in self.versions:
+        if entry.action != "freeze" and entry.after not in self.versions:
             raise Broken(f"no entry stored its version {entry.after}")
         if entry.action == "rollback" and entry.after not in self.history(entry.ref)[:-1]:
             raise Broken(f"{entry.ref} was never at {entry.after}")
@@ -165,7 +163,7 @@ class Log:
     def follow(self, entry: LogEntry) -> None:
         """Takes an entry unchecked."""
         self.entries.append(entry)
-        if entry.action in _STORES:
+        if entry.action == "freeze":
             self.versions.setdefault(entry.after, entry)
         tried = entry.canary
         self.canaries.pop(str(tried.get("ref", entry.ref)), None)
@@ -239,28 +237,7 @@ class LogFault:
         return f"{self.place}: {self.what}"
 
 
-class Storage(Protocol):
-    """A place for one log and its policy files, shared by processes. An entry is there whole or not
-    at all. Raises StoreError, and RegistryDamaged for rows that are not as written.
-
-    place    what messages call it
-    read     the log with all that is committed by now, to be read only
-    append   adds the entries that `propose` makes for the log as it is then, with the policy files
-             that they store, by version; the new entries
-    policy   the bytes stored for a version that the log knows, not checked
-    poll     the version that a ref points to now, as cheaply as possible; None for no such ref
-    check    all rows read again: the log up to its first bad entry, and what is wrong"""
-
-    @property
-    def place(self) -> str: ...
-    def read(self) -> Log: ...
-    def append(self, propose: Propose, policies: Policies = NONE) -> list[LogEntry]: ...
-    def policy(self, version: str) -> bytes: ...
-    def poll(self, ref: str) -> str | None: ...
-    def check(self) -> tuple[Log, list[LogFault]]: ...
-
-
-VERIFY = "pco codebook verify names the first bad row; put a copy in the registry's place"
+_VERIFY = "pco codebook verify names the first bad row; put a copy in the registry's place"
 _FIELDS = tuple(field.name for field in fields(LogEntry))
 _COLUMNS = ", ".join(_FIELDS)
 # What SQLite raises for a damaged file; the second where its message quotes the damage.
@@ -280,31 +257,32 @@ _LAYOUT = Layout(
 )
 
 
-class SqliteStorage:
-    """The file, made with the first entry. Safe for threads."""
+class LogFile:
+    """The file of one log and its policy files, made with the first entry. Processes share it, and
+    an entry is there whole or not at all. Safe for threads. Raises StoreError, and RegistryDamaged
+    for rows that are not as written."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._log = Log()
         self._lock = threading.RLock()
 
-    @property
-    def place(self) -> str:
-        return str(self._path)
-
     def read(self) -> Log:
+        """The log with all that is committed by now, to be read only."""
         with self._reading() as db:
             if db is not None:
                 self._refresh(db)
         return self._log
 
     def append(self, propose: Propose, policies: Policies = NONE) -> list[LogEntry]:
-        folder = self._path.parent
+        """Adds the entries that `propose` makes for the log as it is then, with the policy files
+        that they store, by version; the new entries."""
+        folder = self.path.parent
         with on_disk(folder):
             folder.mkdir(0o700, parents=True, exist_ok=True)
         if folder == data_folder():  # any other is not ours to close
             tighten(folder, 0o700)
-        with self._lock, closing(connect(self._path, _LAYOUT, write=True)) as db:
+        with self._lock, closing(connect(self.path, _LAYOUT, write=True)) as db:
             try:
                 db.execute("BEGIN IMMEDIATE")
                 self._refresh(db)
@@ -320,7 +298,7 @@ class SqliteStorage:
             except BaseException as error:
                 self._log = Log()  # it may hold what was not committed
                 if isinstance(error, Broken):
-                    message = f"the registry {self.place} does not take this: {error}"
+                    message = f"the registry {self.path} does not take this: {error}"
                     raise errors.StoreError(message) from None
                 if isinstance(error, _UNREADABLE):
                     raise self._fault(error) from error
@@ -329,27 +307,24 @@ class SqliteStorage:
                 roll_back(db)  # nothing where it was committed
         return entries
 
-    def policy(self, version: str) -> bytes:
-        policy = self._first("SELECT policy FROM policies WHERE version = ?", version)
-        if not isinstance(policy, bytes):
-            raise damaged(self.place, f"the policy file of {version} is missing")
-        return policy
-
-    def poll(self, ref: str) -> str | None:
-        newest = "SELECT after FROM log WHERE ref = ? ORDER BY seq DESC LIMIT 1"
-        return self._first(newest, ref)
-
-    def _first(self, statement: str, value: str) -> Any:
+    def policy(self, version: str) -> str:
+        """The text stored for a version that the log knows."""
         with self._reading() as db:
-            row = None if db is None else db.execute(statement, (value,)).fetchone()
-        return None if row is None else row[0]
+            found = "SELECT policy FROM policies WHERE version = ?"
+            row = None if db is None else db.execute(found, (version,)).fetchone()
+        if row is None or not isinstance(row[0], bytes):
+            raise self._damaged(f"the policy file of {version} is missing")
+        if version_of(row[0]) != version:
+            raise self._damaged(f"the bytes stored for {version} have another hash")
+        return row[0].decode()
 
     def check(self) -> tuple[Log, list[LogFault]]:
+        """All rows read again: the log up to its first bad entry, and what is wrong."""
         log, faults = Log(), list[LogFault]()
-        if not self._path.is_file():
+        if not self.path.is_file():
             return log, faults
         try:
-            with closing(connect(self._path, _LAYOUT, write=False)) as db:
+            with closing(connect(self.path, _LAYOUT, write=False)) as db:
                 faults += [*_log_faults(db, log), *_policy_faults(db, log)]
                 for (text,) in db.execute("PRAGMA integrity_check"):
                     if text != "ok":
@@ -360,8 +335,12 @@ class SqliteStorage:
 
     def _fault(self, error: Exception) -> errors.StoreError:
         if isinstance(error, sqlite3.Error):
-            return store_error(error, self._path, _LAYOUT.what)
-        return damaged(self.place, str(error))
+            return store_error(error, self.path, _LAYOUT.what)
+        return self._damaged(str(error))
+
+    def _damaged(self, fault: str) -> errors.RegistryDamaged:
+        message = f"the registry {self.path} is damaged: {fault}"
+        return errors.RegistryDamaged(message, hint=_VERIFY)
 
     def _refresh(self, db: sqlite3.Connection) -> None:
         """Reads what came since; all of it where another file is in this one's place."""
@@ -370,24 +349,20 @@ class SqliteStorage:
             if db.execute(last, (len(self._log.entries),)).fetchone() != (self._log.head,):
                 self._log = Log()
         for fault in _log_faults(db, self._log):
-            raise damaged(self.place, str(fault))
+            raise self._damaged(str(fault))
 
     @contextmanager
     def _reading(self) -> Generator[sqlite3.Connection | None]:
         """A connection to read from; None where nothing was written yet."""
         with self._lock:
-            if not self._path.is_file():
+            if not self.path.is_file():
                 yield None
                 return
-            with closing(connect(self._path, _LAYOUT, write=False)) as db:
+            with closing(connect(self.path, _LAYOUT, write=False)) as db:
                 try:
                     yield db
                 except _UNREADABLE as error:
                     raise self._fault(error) from error
-
-
-def damaged(place: str, fault: str) -> errors.RegistryDamaged:
-    return errors.RegistryDamaged(f"the registry {place} is damaged: {fault}", hint=VERIFY)
 
 
 def _log_faults(db: sqlite3.Connection, log: Log) -> list[LogFault]:

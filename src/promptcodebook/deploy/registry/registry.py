@@ -1,12 +1,13 @@
 """Versions of policies that never change, refs that move, the log of every move, and all of it as
-lines to hand on. A registry is one file (`log.py`) or an MLflow server (`mlflow.py`). A ref moves
-to a version only if a model judged it and no audit's high finding is open. The log keeps audits."""
+lines to hand on. A registry is one file (`log.py`). A ref moves to a version only if a model judged
+it and no audit's high finding is open. The log keeps audits."""
 
 from __future__ import annotations
 
 import getpass
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -17,7 +18,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from promptcodebook import errors
-from promptcodebook.base.paths import registry_location
+from promptcodebook.base.paths import data_folder
 from promptcodebook.base.text import parse_json, printable, shell
 from promptcodebook.deploy.audit.report import AuditReport, Finding, kind_in_words, part_in_words
 from promptcodebook.deploy.registry.log import (
@@ -28,12 +29,10 @@ from promptcodebook.deploy.registry.log import (
     Log,
     LogEntry,
     LogFault,
-    SqliteStorage,
-    Storage,
+    LogFile,
     canonical,
     check_name,
     check_ref,
-    damaged,
     version_of,
 )
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
@@ -78,53 +77,43 @@ class Version:
         return cls(name, entry.known, entry.time, entry.who, refs)
 
 
-# What a version must pass before a ref moves to it: facts for the log, or PromotionRefused.
-Gate = Callable[[Version, PolicyFile, str], Mapping[str, JsonValue]]
-
-
-@dataclass(frozen=True, slots=True)
-class AuditGate:
-    """A high finding counts against a version until a later audit that covered as much has none.
-    `attestations` gives what was attested of a version under a topic, in order. `without_judge` =
-    audits by the rules alone are enough, and the log's entry says so."""
-
-    attestations: Callable[[str, str], Sequence[Mapping[str, Any]]]
-    without_judge: bool = False
-
-    def __call__(self, version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
-        reports: list[AuditReport] = []
-        for tree in self.attestations(version.version, AUDIT):
-            with suppress(errors.PolicyError):  # one in another version's form counts as no audit
-                reports.append(AuditReport.from_json(tree))
-        reports = [report for report in reports if report.policy == policy.digest]
-        short, stays = version.version[:19], f"{ref} does not move"
-        audit = f"pco codebook audit {short}"
-        if not reports:
-            hint = f"{audit}, then promote it; or --override REASON"
-            raise errors.PromotionRefused(f"{short} was never audited, and {stays}", hint=hint)
-        for place, report in enumerate(reports):
-            if report.fails and not any(later.undoes(report) for later in reports[place + 1 :]):
-                worst, *others = report.of("high")
-                judge = f" as {report.judge} judges it" if report.judge else ""
-                more = f", and {len(others)} more" if others else ""
-                found = _in_words(worst)
-                found += more if worst.source == "judge" else f" ({worst.reason}){more}"
-                hint = f"{audit} shows what was found; --override REASON moves it all the same"
-                if worst.source == "judge":
-                    hint = f"if {report.judge} is too weak to judge, say so in the log: --override "
-                    hint += "REASON; what another model finds does not undo it"
-                message = f"{short} failed its audit{judge}: {found}; {stays}"
-                raise errors.PromotionRefused(message, hint=hint)
-        audited: list[JsonValue] = []
-        audited += dict.fromkeys(r.judge or "rules" for r in reports if not r.fails)
-        if any(report.passes for report in reports):
-            return {"audited": audited}
-        if not self.without_judge:
-            raise errors.PromotionRefused(
-                f"no model judged {short}, the rules alone miss most harm in prose, and {stays}",
-                hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge goes by the rules",
-            )
-        return {"audited": audited, "without_judge": True}
+def _audited(
+    trees: Sequence[Mapping[str, Any]], digest: str, short: str, ref: str, without_judge: bool
+) -> dict[str, JsonValue]:
+    """Facts of passed audits for the log. A high finding counts against a version until a later
+    audit that covered as much has none. Raises PromotionRefused."""
+    reports: list[AuditReport] = []
+    for tree in trees:
+        with suppress(errors.PolicyError):  # one in another version's form counts as no audit
+            reports.append(AuditReport.from_json(tree))
+    reports = [report for report in reports if report.policy == digest]
+    stays, audit = f"{ref} does not move", f"pco codebook audit {short}"
+    if not reports:
+        hint = f"{audit}, then promote it; or --override REASON"
+        raise errors.PromotionRefused(f"{short} was never audited, and {stays}", hint=hint)
+    for place, report in enumerate(reports):
+        if report.fails and not any(later.undoes(report) for later in reports[place + 1 :]):
+            worst, *others = report.of("high")
+            judge = f" as {report.judge} judges it" if report.judge else ""
+            more = f", and {len(others)} more" if others else ""
+            found = _in_words(worst)
+            found += more if worst.source == "judge" else f" ({worst.reason}){more}"
+            hint = f"{audit} shows what was found; --override REASON moves it all the same"
+            if worst.source == "judge":
+                hint = f"if {report.judge} is too weak to judge, say so in the log: --override "
+                hint += "REASON; what another model finds does not undo it"
+            message = f"{short} failed its audit{judge}: {found}; {stays}"
+            raise errors.PromotionRefused(message, hint=hint)
+    audited: list[JsonValue] = []
+    audited += dict.fromkeys(r.judge or "rules" for r in reports if not r.fails)
+    if any(report.passes for report in reports):
+        return {"audited": audited}
+    if not without_judge:
+        raise errors.PromotionRefused(
+            f"no model judged {short}, the rules alone miss most harm in prose, and {stays}",
+            hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge goes by the rules",
+        )
+    return {"audited": audited, "without_judge": True}
 
 
 def _in_words(finding: Finding) -> str:
@@ -182,9 +171,9 @@ class Registry:
     """
 
     def __init__(
-        self, storage: Storage, who: str = "", clock: Callable[[], datetime] | None = None
+        self, path: Path, who: str = "", clock: Callable[[], datetime] | None = None
     ) -> None:
-        self.storage = storage
+        self.file = LogFile(path)
         self._who = printable(who) or user_name()
         self._clock = clock or (lambda: datetime.now(UTC))
 
@@ -215,7 +204,7 @@ class Registry:
             known: dict[str, Any] = {**facts, "parent": parent, "digest": digest}
             return [self._entry(log, "freeze", ref, version, why, known)]
 
-        return next(iter(self.storage.append(propose, {version: policy})), None)
+        return next(iter(self.file.append(propose, {version: policy})), None)
 
     def promote(
         self,
@@ -223,55 +212,51 @@ class Registry:
         ref: str,
         why: str = "",
         override: str = "",
-        gate: Gate | None = None,
+        without_judge: bool = False,
         canary: Mapping[str, JsonValue] | None = None,
         despite_verdict: bool = False,
     ) -> LogEntry | None:
         """Moves `ref` to the version that `source` means.
 
-        - `override`: a reason to move it although the gate refuses; the log keeps it ('' = none).
-        - `gate`: what the version must pass (None = an audit with a judge).
+        - `override`: a reason to move it although its audits are against it; the log keeps it ('' =
+          none).
+        - `without_judge`: whether audits by the rules alone are enough; the log says so (False).
         - `canary`: 'share', 'margin' and 'split': it is tried in place of a move (None).
         - `despite_verdict`: for a version whose verdict is not Deploy (False). One without any may
           be tried as a canary, which judges it.
 
         Returns the log's entry, None where the ref did not move. Raises RefNotFound, and
-        PromotionRefused when the gate or the verdict is against it."""
+        PromotionRefused when its audits or the verdict are against it."""
         check_ref(ref)
         version = self.version(source)
-        known = version.facts.get("verdict") or self.policy(version.version).verdict
-        verdict = str(known or NO_VERDICT)
+        policy, short = self.policy(version.version), version.version[:19]
+        verdict = str(version.facts.get("verdict") or policy.verdict or NO_VERDICT)
         judged_later = canary is not None and verdict == NO_VERDICT
         if verdict != DEPLOY and not (judged_later or despite_verdict):
             message = "no verdict" if verdict == NO_VERDICT else f"the verdict {verdict!r}"
             raise errors.PromotionRefused(
-                f"{version.version[:19]} has {message}, so {ref} stays",
+                f"{short} has {message}, so {ref} stays",
                 hint="judge it, or add --despite-verdict (in Python despite_verdict=True)",
             )
-        audits = AuditGate(self.attestations) if gate is None else gate
-
-        def passed() -> Mapping[str, JsonValue]:
-            try:
-                return dict(audits(version, self.policy(version.version), ref))
-            except errors.PromotionRefused as error:
-                if not (reason := printable(override).strip()):
-                    raise
-                return {"override": reason, "refused": str(error)}
-
-        # Another's gate may take its time, or write; audits are read in the transaction.
-        found = None if isinstance(audits, AuditGate) else passed()
 
         def propose(log: Log) -> list[LogEntry]:
             if log.at(ref) == version.version:
                 return []
-            facts = passed() if found is None else found
+            facts: dict[str, JsonValue]
+            try:  # in the transaction: a report that comes in at the last moment counts
+                trees = self.attestations(version.version, AUDIT)
+                facts = _audited(trees, policy.digest, short, ref, without_judge)
+            except errors.PromotionRefused as error:
+                if not (reason := printable(override).strip()):
+                    raise
+                facts = {"override": reason, "refused": str(error)}
             if canary is not None:
                 log.resolve(ref)  # there is something to compare it with
-                tried = {"ref": ref, **canary, "gate": dict(facts)}
+                tried = {"ref": ref, **canary, "gate": facts}
                 return [self._attested(log, version.version, CANARY, tried, why)]
             return [self._entry(log, "promote", ref, version.version, why, facts)]
 
-        return next(iter(self.storage.append(propose)), None)
+        return next(iter(self.file.append(propose)), None)
 
     def rollback(self, ref: str, to: str = "", why: str = "") -> LogEntry:
         """Moves NAME@REF back to the version before, or to a version `to` that it was at. Rolled
@@ -298,7 +283,7 @@ class Registry:
                 )
             return [self._entry(log, "rollback", ref, version, why, {})]
 
-        return self.storage.append(propose)[-1]
+        return self.file.append(propose)[-1]
 
     def attest(
         self, source: str, topic: str, facts: Mapping[str, JsonValue], why: str = ""
@@ -327,11 +312,11 @@ class Registry:
                     entries.append(replace(ended, seq=seq, previous=previous).sealed())
             return entries
 
-        return self.storage.append(propose)[-1]
+        return self.file.append(propose)[-1]
 
     def canary(self, ref: str) -> Canary | None:
         """The one under way for NAME@REF."""
-        return Canary.of(self.storage.read(), ref)
+        return Canary.of(self.file.read(), ref)
 
     def end_canary(
         self, canary: Canary, promoted: bool, why: str, figures: Mapping[str, JsonValue]
@@ -348,36 +333,32 @@ class Registry:
                 return []
             return [self._ended(log, canary, promoted, why, figures)]
 
-        return next(iter(self.storage.append(propose)), None)
+        return next(iter(self.file.append(propose)), None)
 
     def attestations(self, source: str, topic: str) -> tuple[Mapping[str, Any], ...]:
         """What was attested of a version under a topic, in order."""
-        log = self.storage.read()
+        log = self.file.read()
         version = log.resolve(source)
         found = (e.known for e in log.entries if e.action == "attest" and e.after == version)
         return tuple(known["found"] for known in found if known["topic"] == topic)
 
     def resolve(self, source: str) -> str:
         """The version that NAME@REF or sha256:DIGITS means. Raises RefNotFound."""
-        return self.storage.read().resolve(source)
+        return self.file.read().resolve(source)
 
     def version(self, source: str) -> Version:
         """The same, with what is known of it."""
-        log = self.storage.read()
+        log = self.file.read()
         return Version.of(log, log.resolve(source))
 
     def versions(self) -> tuple[Version, ...]:
         """All of them, in the order in which they were stored."""
-        log = self.storage.read()
+        log = self.file.read()
         return tuple(Version.of(log, name) for name in log.versions)
 
     def text(self, source: str) -> str:
         """A version's policy file. Raises RegistryDamaged where its hash is wrong."""
-        version = self.resolve(source)
-        policy = self.storage.policy(version)
-        if version_of(policy) != version:
-            raise damaged(self.storage.place, f"the bytes stored for {version} have another hash")
-        return policy.decode()
+        return self.file.policy(self.resolve(source))
 
     def policy(self, source: str) -> PolicyFile:
         """A version's policy. Raises RefNotFound, and RegistryDamaged where its hash is wrong."""
@@ -385,37 +366,30 @@ class Registry:
 
     def refs(self) -> dict[str, str]:
         """The version of every ref, by NAME@REF."""
-        return self.storage.read().refs
+        return self.file.read().refs
 
     def history(self, ref: str = "") -> tuple[LogEntry, ...]:
         """The log of one ref (NAME@REF), of one codebook (NAME), or all of it ('')."""
-        return self.storage.read().about(ref)
+        return self.file.read().about(ref)
 
     def before(self, ref: str) -> str | None:
         """The version that a ref would be rolled back to."""
-        return next(iter(self.held(ref)[-2:-1]), None)
-
-    def held(self, ref: str) -> Sequence[str]:
-        """The versions that a ref can be rolled back through; the present one is last."""
-        return self.storage.read().history(ref)
+        return next(iter(self.file.read().history(ref)[-2:-1]), None)
 
     def verify(self, head: str = "") -> Verification:
         """Recomputes the hash of every entry and policy file, and follows the chain. That its last
         entries were removed only `head` can show, the hash of an entry noted elsewhere."""
-        log, faults = self.storage.check()
+        log, faults = self.file.check()
         if head not in ("", FIRST) and all(entry.hash != head for entry in log.entries):
             what = f"no entry has the hash {head}: entries are missing at its end"
             faults.append(LogFault("the log", what))
         return Verification(len(log.entries), len(log.versions), log.head, tuple(faults))
 
-    def close(self) -> None:
-        """Nothing stays open between two calls."""
-
     def __enter__(self) -> Registry:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Nothing stays open between two calls."""
 
     def _ended(
         self, log: Log, canary: Canary, promoted: bool, why: str, figures: Mapping[str, JsonValue]
@@ -465,17 +439,12 @@ def user_name() -> str:
 def open_registry(location: str | Path | None = None, who: str = "") -> Registry:
     """Open a registry; its file is made with its first version.
 
-    - `location`: a SQLite file, or the URL of an MLflow server. None: `$PCO_REGISTRY`, else the
-      user's own file.
+    - `location`: a SQLite file. None: `$PCO_REGISTRY`, else the user's own file.
     - `who`: the name that changes are recorded under ('': the user of this machine).
 
-    Raises ConfigError when the URL holds a password, and MissingExtra without MLflow's client."""
-    place = str(location or registry_location())
-    if place.startswith(("http://", "https://")):
-        from promptcodebook.deploy.registry.mlflow import MlflowStorage
-
-        return Registry(MlflowStorage(place), who)
-    return Registry(SqliteStorage(Path(place).expanduser()), who)
+    Raises nothing itself: each later call raises StoreError where the file cannot be used."""
+    place = location or os.environ.get("PCO_REGISTRY") or data_folder() / "registry.sqlite"
+    return Registry(Path(place).expanduser(), who)
 
 
 def stored_version(ref: str) -> StoredVersion:
@@ -545,14 +514,14 @@ def import_lines(registry: Registry, lines: Iterable[bytes]) -> Taken:
         shared = min(len(log.entries), len(theirs.entries))
         if log.entries[:shared] != theirs.entries[:shared]:
             raise errors.StoreError(
-                f"the registry {registry.storage.place} has a log of its own, which this one "
+                f"the registry {registry.file.path} has a log of its own, which this one "
                 "does not continue",
                 hint=_SINGLE,
             )
         return theirs.entries[shared:]
 
-    entries = len(registry.storage.append(propose, policies))
-    return Taken(len(registry.versions()) - before, entries, registry.storage.read().head)
+    entries = len(registry.file.append(propose, policies))
+    return Taken(len(registry.versions()) - before, entries, registry.file.read().head)
 
 
 def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, str], Log]:

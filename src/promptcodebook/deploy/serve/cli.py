@@ -66,16 +66,16 @@ def serve(
     """Serve a policy until Ctrl-C: every request gets its composed prompt and goes to the model.
 
     The first line on stdout is the address to use as base_url. Answers /v1/chat/completions,
-    /v1/responses, /v1/models, /v1/prompt, /v1/feedback, /healthz, /readyz, /metrics and
-    /openapi.json. Promoted refs and replaced policy files take effect without a restart. On another
-    address than loopback callers need a key. All else is set in the table [serve] of pco.toml, or
-    by --set serve.KEY=VALUE: `pco config serve` lists the keys.
+    /v1/responses, /v1/models, /v1/prompt, /v1/feedback, /healthz, /readyz and /metrics. Promoted
+    refs and replaced policy files take effect without a restart. On another address than loopback
+    callers need a key. All else is set in the table [serve] of pco.toml, or by
+    --set serve.KEY=VALUE: `pco config serve` lists the keys.
 
     `pco serve status` says what each served ref did: rewards, routes, its canary, and drift."""
     table = ServeSettings.of(command.gather_settings(config, {}, sets)[0])
     if ref == "status":
         window_s, share = logs.seconds_of(table.window), table.key_share
-        with closing(logs.open_log()) as log, open_registry() as registry:
+        with closing(logs.ServedLog()) as log, open_registry() as registry:
             found = [status_of(log, registry, each, window_s, share) for each in log.refs()]
         command.show(lambda: list(map(tree_of, found)), lambda: in_words(found), as_json=as_json)
         return
@@ -121,7 +121,7 @@ def serve(
         source = _source(ref, reference)
         registry = source.registry if isinstance(source, versions.RegistrySource) else None
         live = versions.Live(source, make)
-        upstream = await connect_upstream(settings, os.environ, table.one_system)
+        upstream = await connect_upstream(settings, os.environ)
         tracing = None
         if "otel" in settings.telemetry:
             tracing = import_part(LISTENERS, "otel", "tracing", "otel")(settings, False)
@@ -147,16 +147,13 @@ def serve(
             tracing=tracing,
             online=Online(
                 logs.logged_name(ref, reference),
-                log := logs.open_log(),
+                log := logs.ServedLog(),
                 kept_s,
                 texts=log_inputs,
                 explores=explore > 0,
-                steady=frozenset(table.steady),
-                reward_range=settings.reward_range,
                 judge=None
                 if registry is None
                 else CanaryJudge(registry, ref, log, table.key_share),
-                room=logs.Room(table.most_feedback, 1024 * table.most_feedback_kb),
                 key_share=table.key_share,
             )
             if feedback

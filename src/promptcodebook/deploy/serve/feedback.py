@@ -26,15 +26,12 @@ from promptcodebook.deploy.online.canary import CanaryJudge
 from promptcodebook.deploy.online.decisions import KEY_SHARE, Decision
 from promptcodebook.deploy.online.log import (
     REFUSED,
-    ROOM,
     BadFeedback,
-    Room,
     Served,
     ServedLog,
     feedback_of,
 )
 from promptcodebook.deploy.online.status import drift_of
-from promptcodebook.deploy.serve.description import FeedbackKept
 from promptcodebook.deploy.serve.versions import Composed, Composing
 from promptcodebook.errors import DiskFull, StoreError
 from promptcodebook.routing.ranking import BUCKETS, buckets_of
@@ -50,19 +47,15 @@ _REST = 20  # How many times a look's processor time is waited until the next lo
 @dataclass
 class Online:
     """What a server keeps of its requests, and hears of them. `keep_s` is how long; `texts`: inputs
-    and answers as well. Requests are known by `ref`. No route is tried for callers or models of
-    `steady`."""
+    and answers as well. Requests are known by `ref`."""
 
     ref: str
     log: ServedLog
     keep_s: float = 30 * 86400.0
     texts: bool = False
     explores: bool = False
-    steady: frozenset[str] = frozenset()
-    reward_range: tuple[float, float] = (0.0, 1.0)
     judge: CanaryJudge | None = None
     judge_s: float = 5.0
-    room: Room = ROOM
     key_share: float = KEY_SHARE
     _drifting: int = 0
     _newest: float = 0.0
@@ -105,14 +98,14 @@ class Online:
 
     async def _give(self, body: Mapping[str, Any], visit: RequestContext) -> Mapping[str, Any]:
         try:
-            feedback = feedback_of(body, self.reward_range)
+            feedback = feedback_of(body)
         except BadFeedback as error:
             raise Refusal(str(error), status=error.status, param=error.name) from None
         if not self._waiting.take(visit.caller):
             message = f"{_AT_ONCE} pieces of feedback wait to be written"
             raise Refusal(message, status=429, kind="rate_limit_exceeded", retry_after=1)
         try:
-            became = await self.log.give(feedback, visit.caller, self.room)
+            became = await self.log.give(feedback, visit.caller)
         except StoreError as error:
             _log.error("feedback is not recorded: %s", error)
             kind = "disk_full" if isinstance(error, DiskFull) else "server_error"
@@ -127,13 +120,8 @@ class Online:
         self._counter.labels(became).inc()
         if became == "kept":
             self._reward.inc(feedback.reward)
-        kept = FeedbackKept(
-            request_id=feedback.request_id, reward=feedback.reward, key=feedback.name
-        )
-        return kept.model_dump()
-
-    def tries_routes(self, caller: str, model: object) -> bool:
-        return self.explores and caller not in self.steady and str(model) not in self.steady
+        kept = {"request_id": feedback.request_id, "reward": feedback.reward, "key": feedback.name}
+        return {"object": "feedback", **kept}
 
     def served(
         self,
@@ -150,7 +138,6 @@ class Online:
         if now < self._newest < now + _STEP_S:
             now = self._newest  # A canary counts only what came after it began.
         self._newest = now
-        by_model = self.texts and "generator" in composing.policy.file.asks
         self.log.put(
             Served(
                 visit.id,
@@ -168,7 +155,6 @@ class Online:
                 bool(composed.fallbacks),
                 text if self.texts else "",
                 visit.output,
-                composed.prompt if by_model else "",
                 expected.vector if expected else "",
             )
         )
@@ -192,8 +178,7 @@ class Online:
 
     async def judging(self) -> None:
         """Judges a canary every few seconds, and every few minutes looks for drift. The rest in
-        between follows the processor's time. For a registry that is slow to answer it is twice the
-        time that the look waited, so that the judge asks for a third of its time at most."""
+        between follows the processor's time."""
         drift_at = 0.0
 
         def look() -> float:
@@ -211,9 +196,8 @@ class Online:
             return time.thread_time() - began
 
         while True:
-            began = time.monotonic()
             spent = await asyncio.to_thread(look)
-            await asyncio.sleep(max(self.judge_s, _REST * spent, 2 * (time.monotonic() - began)))
+            await asyncio.sleep(max(self.judge_s, _REST * spent))
 
     def close(self) -> None:
         self.log.close()

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from aiohttp import web
+from pydantic import BaseModel, Field, InstanceOf
 
 from promptcodebook.calls import Role, Usage
 from promptcodebook.deploy.http.admission import (
@@ -28,8 +28,7 @@ from promptcodebook.deploy.http.admission import (
     json_response,
     showing,
 )
-from promptcodebook.deploy.http.completions import Refusal, apart, describe, read_fields
-from promptcodebook.deploy.serve import description as bodies
+from promptcodebook.deploy.http.completions import AnyText, Refusal, apart, describe, read_fields
 from promptcodebook.deploy.serve.feedback import Online
 from promptcodebook.deploy.serve.placement import Placement, RoutedInput
 from promptcodebook.deploy.serve.responses import ResponseBuilder, chat_body
@@ -37,11 +36,52 @@ from promptcodebook.deploy.serve.spending import Records, RequestRecord, Spendin
 from promptcodebook.deploy.serve.streaming import AnswerRelay, Tracing
 from promptcodebook.deploy.serve.upstream import Upstream, UpstreamAnswer
 from promptcodebook.deploy.serve.versions import Composed, Composing, Live
-from promptcodebook.errors import PcoError, did_you_mean
+from promptcodebook.errors import did_you_mean
 
 _log = logging.getLogger(__name__)
 _PREFIX = "pco/"
-_HASH = re.compile(r"sha256:[0-9a-f]{12,64}")
+_GETS = ("/v1/models", "/v1/models/{name}", "/metrics", "/healthz", "/readyz")
+_Model = Annotated[AnyText | None, Field(description="pco/NAME, or left out")]
+_Count = Annotated[
+    int | None, Field(strict=True, ge=1, le=128, description="a whole number from 1 to 128")
+]
+_Length = Annotated[
+    int | None, Field(strict=True, ge=1, description="a whole number of at least 1")
+]
+
+
+class _Turn(BaseModel):
+    role: AnyText
+    content: AnyText | list[InstanceOf[dict[str, Any]]] | None = None
+
+
+_Messages = Annotated[
+    list[_Turn],
+    Field(
+        min_length=1,
+        description="a list of at least one message, each an object with a role, and with a text "
+        "or a list of parts as its content",
+    ),
+]
+
+
+class RoutedChatRequest(BaseModel):
+    """What is read here, the numbers that decide what a call may cost among them."""
+
+    model: _Model = None
+    messages: _Messages
+    n: _Count = None
+    best_of: _Count = None
+    max_tokens: _Length = None
+    max_completion_tokens: _Length = None
+
+
+class PromptRequest(BaseModel):
+    """A body has one of `input` and `messages`."""
+
+    model: _Model = None
+    input: AnyText | None = Field(None, description="a text")
+    messages: _Messages | None = None
 
 
 @dataclass
@@ -103,14 +143,15 @@ class Proxy:
             "/metrics": self._page,
             "/healthz": showing(lambda: {"status": "ok"}),
             "/readyz": self._ready,
-            "/openapi.json": showing(lambda: bodies.description(answers)),
         }
         watching = [asyncio.ensure_future(self.live.watch(poll_s))]
         if (online := self.online) is not None:
             answers["/v1/feedback"] = partial(online.answer, self.admission)
             watching.append(asyncio.ensure_future(online.watch()))
             watching.append(asyncio.ensure_future(online.judging()))
-        paths = {path: (bodies.method(path), answer) for path, answer in answers.items()}
+        paths = {
+            path: ("GET" if path in _GETS else "POST", answer) for path, answer in answers.items()
+        }
         try:
             async with self.admission.listening(paths, self._metrics, host, port) as address:
                 try:
@@ -164,7 +205,7 @@ class Proxy:
         turned: Callable[[UpstreamAnswer], UpstreamAnswer] = lambda answer: answer,
     ) -> web.StreamResponse:
         """The model's answer to a body of chat completions, `turned` into what the caller reads."""
-        read_fields(bodies.RoutedChatRequest, body)
+        read_fields(RoutedChatRequest, body)
         given = self.placement.routed(body, request.headers, visit.caller)
         async with self._composed(request, visit, body, given) as (composing, composed):
             status = HUNG_UP
@@ -196,26 +237,27 @@ class Proxy:
 
     async def _prompt(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         body = await self.admission.read(request, visit)
-        text = read_fields(bodies.PromptRequest, body).input
+        text = read_fields(PromptRequest, body).input
         if text is None:
-            read_fields(bodies.RoutedChatRequest, body)
+            read_fields(RoutedChatRequest, body)
             given = self.placement.routed(body, request.headers, visit.caller)
         else:
             given = RoutedInput(text)
         async with self._composed(request, visit, body, given) as (composing, composed):
             visit.arm = "prompt"  # no user saw an answer
             self._record(visit, composing, composed, given.text, 200)
-            made = bodies.ComposedPrompt(
-                id=visit.id,
-                model=_PREFIX + self.name,
-                version=composing.version,
-                mode=composing.mode,
-                route=composed.route.indices,
-                fallbacks=composed.fallbacks,
-                cached=bool(composed.cached),
-                prompt=composed.prompt,
-            )
-            return json_response(made.model_dump(), visit)
+            made = {
+                "object": "prompt",
+                "id": visit.id,
+                "model": _PREFIX + self.name,
+                "version": composing.version,
+                "mode": composing.mode,
+                "route": composed.route.indices,
+                "fallbacks": composed.fallbacks,
+                "cached": bool(composed.cached),
+                "prompt": composed.prompt,
+            }
+            return json_response(made, visit)
 
     @asynccontextmanager
     async def _composed(
@@ -230,11 +272,11 @@ class Proxy:
         key, model = self._key(request, visit, given), body.get("model")
         with (
             self.admission.place(visit),
-            self.live.using(await self._version(model, visit, key)) as composing,
+            self.live.using(self._version(model, visit, key)) as composing,
         ):
             if self.spending is not None:
                 self.spending.paying(visit.caller)
-            explored = self.online is not None and self.online.tries_routes(visit.caller, model)
+            explored = self.online is not None and self.online.explores
             draw = self.placement.key(visit.id, given) if explored else ""
             composed = await composing.compose(
                 given.text, given.thread, draw, given.media, visit.caller
@@ -267,29 +309,15 @@ class Proxy:
                 self._tokens.labels(role, "prompt").inc(usage.prompt_tokens)
                 self._tokens.labels(role, "completion").inc(usage.completion_tokens)
 
-    async def _version(self, model: object, visit: RequestContext, key: str = "") -> Composing:
-        """The version of now by the ref's name, or the canary where there is a `key` that tries it;
-        one of both or also one from before by its hash. Raises Refusal."""
+    def _version(self, model: object, visit: RequestContext, key: str = "") -> Composing:
+        """The version of now, or the canary where there is a `key` that tries it. Raises
+        Refusal."""
         live, name = self.live, str(model or "").removeprefix(_PREFIX)
-        hashed = _HASH.fullmatch(name)
         if name in ("", self.name) or model in self.names:
             if key and live.tried is not None and live.canary and live.canary.tries(key):
                 visit.arm = "canary"
                 return live.tried
             return live.now
-        if hashed:
-            visit.arm = "named"
-            for served in (live.now, live.tried):
-                if served is not None and served.version.startswith(name):
-                    return served
-            try:
-                earlier = await live.earlier(name)
-            except PcoError as error:
-                _log.error("%s cannot be served: %s", name, error)
-                message = f"{name} cannot be served now"
-                raise Refusal(message, status=503, kind="server_error") from None
-            if earlier is not None:
-                return earlier
         known = [_PREFIX + self.name, *self.names]
         text = f"no such model here{did_you_mean(name, known)}; there is "
         text += " and ".join(map(repr, known))
@@ -330,20 +358,19 @@ class Proxy:
         )
 
     def _models(self) -> dict[str, Any]:
-        version = self.live.version
-        names = (_PREFIX + self.name, _PREFIX + version, *self.names)
-        listed = [self._entry(name, version) for name in names]
-        return bodies.ModelList(data=listed).model_dump()
+        names = (_PREFIX + self.name, *self.names)
+        return {"object": "list", "data": list(map(self._entry, names))}
 
     async def _model(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         name = request.path.removeprefix("/v1/models/")
-        version = (await self._version(name, visit)).version
-        if name not in self.names:
-            name = _PREFIX + name.removeprefix(_PREFIX)
-        return json_response(self._entry(name, version).model_dump(), visit)
+        self._version(name, visit)
+        return json_response(
+            self._entry(name if name in self.names else _PREFIX + self.name), visit
+        )
 
-    def _entry(self, name: str, version: str) -> bodies.ServedModel:
-        return bodies.ServedModel(id=name, created=self._begun, version=version)
+    def _entry(self, name: str) -> dict[str, Any]:
+        own = {"owned_by": "promptcodebook", "version": self.live.version}
+        return {"id": name, "object": "model", "created": self._begun, **own}
 
     async def _page(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
         headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}

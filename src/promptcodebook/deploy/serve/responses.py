@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, Field, InstanceOf, WithJsonSchema
+from pydantic import BaseModel, Field, InstanceOf
 
 from promptcodebook.base.text import LENIENT_JSON, parse_json
 from promptcodebook.deploy.http.completions import AnyText, Refusal, read_fields
@@ -53,7 +53,7 @@ class ResponsesRequest(BaseModel):
     text: _Object = None
     reasoning: _Object = None
     store: Literal[False] | None = Field(None, description="false: this server stores no responses")
-    stream: Annotated[Any, WithJsonSchema({"type": "boolean"})] = None
+    stream: Any = None
 
 
 def chat_body(given: Mapping[str, Any], cap: str) -> _Tree:

@@ -29,8 +29,6 @@ class ServeSettings(OptimizerSettings):
     )
     """A conversation keeps its prompt: known by its first turn ("conversation"), the body's "user",
     or a "header:NAME"."""
-    one_system: bool = False
-    """Join the prompt with the caller's system message."""
     prompt_first: bool = False
     """Put the prompt before the caller's system message, not after it."""
     verbatim: bool = False
@@ -56,12 +54,6 @@ class ServeSettings(OptimizerSettings):
     """How long requests and their feedback are kept, such as "12h"."""
     never: tuple[_Count, ...] = ()
     """Numbers of instincts that are never explored."""
-    steady: tuple[str, ...] = ()
-    """Callers (the start of a key's SHA-256) and model names that are never explored."""
-    most_feedback: _Some = 20
-    """Pieces of feedback that are kept of one request."""
-    most_feedback_kb: _Some = 64
-    """KiB of words and keys in them that are kept of one request."""
     key_share: Annotated[Unit, Field(ge=0.01)] = KEY_SHARE
     """The most that one key's feedback may count for where no other key gives as much; 1 = no
     limit, and one key may end a canary."""

@@ -172,9 +172,7 @@ def _refusal(error: LMError) -> Refusal:
     return Refusal(text, status=status, kind="upstream_error", unpaid=not error.sent)
 
 
-async def connect_upstream(
-    config: Config, environment: Mapping[str, str], one_system: bool = False
-) -> Upstream:
+async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Upstream:
     """The executor's model. Raises ConfigError for one of this process, MissingExtra, and LMError
     where it has to be asked for its name and does not answer."""
     text = config.model_of("executor")
@@ -193,7 +191,7 @@ async def connect_upstream(
     transport = transport_to(spec, found, config.timeout, most_bytes)
     extra = settings.extra if settings is not None else {}
     secrets = tuple(environment[name[1:]].strip() for name in secret_variables(extra))
-    return Upstream(spec, found.key, transport, secrets, length_field(spec), one_system)
+    return Upstream(spec, found.key, transport, secrets, length_field(spec))
 
 
 def length_field(spec: Spec) -> Literal["max_tokens", "max_completion_tokens"]:
@@ -244,8 +242,7 @@ def _set(given: Mapping[str, Any]) -> set[str]:
 
 
 class Upstream:
-    """No reply holds one of `secrets`. `cap` is the model's own field for a length. `one_system`:
-    system messages are joined before the model refuses several of them."""
+    """No reply holds one of `secrets`. `cap` is the model's own field for a length."""
 
     def __init__(
         self,
@@ -254,11 +251,10 @@ class Upstream:
         transport: Transport,
         secrets: Sequence[str] = (),
         cap: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
-        one_system: bool = False,
     ) -> None:
         self.model = spec.model
         # The caller's own stays as it is, where the model's server may have it in its cache.
-        quirks = replace(Quirks.of_provider(spec.provider), cap=cap, apart=not one_system)
+        quirks = replace(Quirks.of_provider(spec.provider), cap=cap, apart=True)
         self._known = KnownForms(quirks)
         self._json = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
         sent = [] if key is None else [v.removeprefix("Bearer ") for v in key.headers().values()]

@@ -1,5 +1,5 @@
-"""The version of a policy that is served now, earlier ones that callers ask for by hash, and a
-request's prompt from one of them, within its time. Where a call of the encoder fails or takes too
+"""The version of a policy that is served now, its canary, and a request's prompt from one of them,
+within its time. Where a call of the encoder fails or takes too
 long, the S instincts of highest r̄ replace the route; where one of the generator does, the route's
 instincts as they are replace the prompt. Such a prompt is counted and never cached. A request keeps
 the version that it began with."""
@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,8 +34,6 @@ from promptcodebook.types import Example, Expected, Route
 _log = logging.getLogger(__name__)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-_EARLIER = 4  # Earlier versions at work at once; then the one that was asked for longest ago goes.
-_SERVED_S = 3.0  # How often a registry on a server is asked for a canary: it reads all of its log.
 _LONG = 2**18  # Characters of an input that is hashed in a thread.
 
 Mode = Literal["one-call", "two-call", "three-call"]
@@ -108,30 +105,19 @@ class FileSource:
 
 
 class RegistrySource:
-    """A ref in the registry: where it moves to is served. Callers may also ask for a version that
-    the ref can be rolled back to. Raises RefNotFound."""
+    """A ref in the registry: where it moves to is served. Raises RefNotFound."""
 
     def __init__(self, registry: Registry, ref: str) -> None:
         registry.resolve(ref)
         self.registry, self._ref = registry, ref
-        self._canary: Canary | None = None
-        self._asked = -_SERVED_S
 
     def read(self, known: str) -> ServedVersion | None:
-        now = self.registry.storage.poll(self._ref)
+        now = self.registry.file.read().at(self._ref)
         return None if now is None or now == known else self.version(now)
 
     def canary(self) -> Canary | None:
-        """The one under way; of a registry on a server, as it was a moment ago."""
-        remote = self.registry.storage.place.startswith("http")
-        if not remote or time.monotonic() - self._asked > _SERVED_S:
-            self._canary, self._asked = self.registry.canary(self._ref), time.monotonic()
-        return self._canary
-
-    def find(self, start: str) -> str:
-        """The name of the one version that begins so; '' for none or several. Raises PcoError."""
-        found = {name for name in self.registry.held(self._ref) if name.startswith(start)}
-        return found.pop() if len(found) == 1 else ""
+        """The one under way."""
+        return self.registry.canary(self._ref)
 
     def version(self, name: str) -> ServedVersion:
         verdict = self.registry.version(name).facts.get("verdict")
@@ -166,7 +152,8 @@ class Composed:
 
 class Composing:
     """One version at work, which an `explorer` may try routes of. Its answers were measured with
-    `fields`. `users` are the requests that use it, and `over` = no more will."""
+    `fields`. `about` is its name, with what speaks against its use. `users` are the requests that
+    use it, and `over` = no more will."""
 
     def __init__(
         self,
@@ -176,7 +163,7 @@ class Composing:
         explorer: Explorer | None = None,
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.policy, self.version, self.users = policy, version, 0
+        self.policy, self.version, self.about, self.users = policy, version, version, 0
         self.fields = fill_secrets(policy.answer_fields, environment)
         self._explorer, self.over = explorer, False
         self._by_input: _Recent[bytes, Composed] = _Recent(patience.kept)
@@ -323,12 +310,8 @@ class _Recent(Generic[_K, _V]):
             self._values.popitem(last=False)
 
 
-def _also(caution: str) -> str:
-    return f"; {caution}" if caution else ""
-
-
 class Live:
-    """What is served `now`, and for a ref what was before, and its canary. `make` puts a version to
+    """What is served `now`, and for a ref its canary. `make` puts a version to
     work. `tried` is None where there is no canary, while it is being taken up, and where it cannot
     be served: then `untried` says why."""
 
@@ -337,7 +320,6 @@ class Live:
         first = source.read("")
         assert first is not None, "a source has a version when none is known"
         self.now = make(first)
-        self._earlier: dict[str, Composing] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.canary: Canary | None = None
         self.tried: Composing | None = None
@@ -347,25 +329,6 @@ class Live:
     @property
     def version(self) -> str:
         return self.now.version
-
-    async def earlier(self, start: str) -> Composing | None:
-        """The version from before the present one whose name begins so, None where there is none.
-        A rollback withdraws what it leaves, so this is checked each time. Raises PcoError."""
-        archive = self._source
-        if not isinstance(archive, RegistrySource):
-            return None
-        if not (name := await asyncio.to_thread(archive.find, start)):
-            return None
-        served = self._earlier.pop(name, None)
-        if served is None:
-            made = await asyncio.to_thread(lambda: self._make(archive.version(name)))
-            if (served := self._earlier.pop(name, None)) is not None:
-                self._end(made)  # another request was faster
-            served = served or made
-        self._earlier[name] = served
-        while len(self._earlier) > _EARLIER:
-            self._end(self._earlier.pop(next(iter(self._earlier))))
-        return served
 
     @contextmanager
     def using(self, served: Composing) -> Generator[Composing]:
@@ -381,9 +344,9 @@ class Live:
         """Whether another version is served from now on. A version that cannot be read is logged
         once, and the present one stays; the next look tries again."""
 
-        def other() -> tuple[Composing, str] | None:
+        def other() -> Composing | None:
             version = self._source.read(self.version)
-            return None if version is None else (self._make(version), _also(version.caution))
+            return None if version is None else self._at_work(version)
 
         try:
             found = await asyncio.to_thread(other)
@@ -395,11 +358,11 @@ class Live:
             return False
         if found is None:
             return False
-        self._refused, (made, caution) = "", found
-        before, self.now = self.now, made
+        self._refused = ""
+        before, self.now = self.now, found
         self.moves += 1
         self._end(before)
-        _log.warning("now serving %s%s", made.version, caution)
+        _log.warning("now serving %s", found.about)
         return True
 
     async def look_for_canary(self) -> None:
@@ -409,17 +372,12 @@ class Live:
         if not isinstance(archive, RegistrySource):
             return
 
-        caution = ""
-
         def found() -> tuple[Canary | None, Composing | None]:
-            nonlocal caution
             canary = archive.canary()
             if canary is None or (canary == self.canary and self.tried is not None):
                 return canary, self.tried if canary is not None else None
             self.canary, self.untried = canary, self.untried if canary == self.canary else ""
-            version = archive.version(canary.version)
-            caution = _also(version.caution)
-            return canary, self._make(version)
+            return canary, self._at_work(archive.version(canary.version))
 
         before = self.tried
         try:
@@ -437,8 +395,13 @@ class Live:
         if self.tried is not before:
             if before is not None:
                 self._end(before)
-            now = "is over" if self.tried is None else f"is {self.tried.version}"
-            _log.warning("the canary %s%s", now, caution)
+            now = "is over" if self.tried is None else f"is {self.tried.about}"
+            _log.warning("the canary %s", now)
+
+    def _at_work(self, version: ServedVersion) -> Composing:
+        made = self._make(version)
+        made.about = "; ".join(filter(None, (version.name, version.caution)))
+        return made
 
     async def watch(self, every_s: float) -> None:
         while True:
@@ -447,9 +410,8 @@ class Live:
             await self.look()
 
     async def close(self) -> None:
-        for served in (*self._earlier.values(), self.tried):
-            if served is not None:
-                self._end(served)
+        if self.tried is not None:
+            self._end(self.tried)
         if self._closing:
             await asyncio.wait(self._closing)
         await self.now.close()
