@@ -171,7 +171,7 @@ def verdict(
             earlier=first.earlier,
             samples=samples,
             missing=first.missing,
-            max_cost=(header.config.get("verdict") or {}).get("max_cost", ""),
+            max_cost=header.configuration.verdict.max_cost,
         )
         people = _People(Labels.read(labels, terms.bounds, scale), terms.bounds)
         before, made = conclude(entries, terms), conclude(entries, replace(terms, paired=people))
