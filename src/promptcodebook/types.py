@@ -18,7 +18,8 @@ Channel = Literal["encoder", "generator", "codebook"]
 Component = Channel | Literal["critic"]
 """What Theorem 5 sums over: the channels, and the critic's own rubric."""
 Directive = Literal["encoder", "generator", "critic"]
-Origin = Literal["gradient", "safety", "split", "merge", "revive", "trial"]
+# Runs of an earlier version also hold what was split, merged and revived.
+Origin = Literal["gradient", "safety", "trial", "split", "merge", "revive"]
 """What asks for a rewrite: a gradient, a harmful text, maintenance, or a trial of θ."""
 Variable = Directive | int
 """A text that training rewrites: θ, φ, ψ, or the index k of an instinct c_k."""

@@ -45,8 +45,8 @@ def test_log_shows_both_tries_of_a_rewrite_that_was_refused_at_first(tmp_path: P
     rewrite = types.Rewrite(
         0, "old", "new", "- g", kept=True, earlier=types.RefusedReply("too long", "9 words")
     )
-    merged = types.Rewrite(0, "new", "both", "- twin", True, "c3 said it too", origin="merge")
-    step = types.Step(0, 0, 1.0, (), (rewrite, merged), parameters, (0.0,), (0.0,), (0,))
+    back = types.Rewrite("encoder", "new", "old", "", True, "4 of 5 fell back", origin="trial")
+    step = types.Step(0, 0, 1.0, (), (rewrite, back), parameters, (0.0,), (0.0,), (0,))
     header = Header(id="", created="2026-01-31T15:45:02+00:00", version="0", task="t", command="",
                     config={}, fingerprints={})  # fmt: skip
     store = RunStore.create(tmp_path / "runs", header)
@@ -56,8 +56,8 @@ def test_log_shows_both_tries_of_a_rewrite_that_was_refused_at_first(tmp_path: P
     assert pco("codebook", "log", "last", cwd=tmp_path).out == (
         "update 1  c0  kept\n  before    old\n  at first  too long\n  refused   9 words\n"
         "  after     new\n  feedback  - g\n\n"
-        "update 1  c0  merge, kept: c3 said it too\n  before    new\n  after     both\n"
-        "  feedback  - twin\n"
+        "update 1  encoder  trial, kept: 4 of 5 fell back\n  before    new\n  after     old\n"
+        "  feedback\n"
     )
     shown, _ = pco("codebook", "log", "last", "--json", cwd=tmp_path).json
     assert shown["earlier"] == {"text": "too long", "reason": "9 words"}

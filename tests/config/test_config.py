@@ -347,7 +347,7 @@ def test_a_stored_configuration_keeps_its_keys() -> None:
     newer = "learn max_reply_mb optimizer reward_name router samples telemetry user_code"
     for key in (*newer.split(), "verdict_examples"):  # since 0.2.0
         tree.pop(key)
-    for newer in ("accept_on", "maintain_every", "shared_by"):
+    for newer in ("accept_on", "shared_by"):
         tree["update"].pop(newer)
     tree["encoder"].pop("max_fallback")
     tree["critic"].pop("safety")
@@ -359,3 +359,12 @@ def test_a_stored_configuration_keeps_its_keys() -> None:
     tree["validation"].pop("examples")
     tree["validation"]["patience"] = 5  # the default of 0.1.0
     assert digest(tree) == "c299778ab31bbfbb854a0162e86cb9ae14f15abeb20cb16ac069df6e82b0c6dc"
+
+
+def test_a_stored_configuration_may_name_maintenance_that_never_came() -> None:
+    """Codebooks are no longer tidied: a run that had it off opens, another is told."""
+    stored = load_config({}).model_dump(mode="json")
+    stored["update"]["maintain_every"] = 0
+    assert load_config(stored) == load_config({})
+    with pytest.raises(ConfigError, match="no longer tidies the codebook"):
+        load_config({"update": {"maintain_every": 4}})

@@ -520,25 +520,6 @@ def test_the_user_s_own_code_and_model_are_not_called() -> None:
     assert any("your executor is counted" in each for each in estimated.assumptions)
 
 
-@pytest.mark.slow
-def test_rounds_of_maintenance_are_counted() -> None:
-    """The updater makes the same calls in a round, even where the plan is shorter than one."""
-    updates = {"epochs": 12, "steps_per_epoch": 1}
-    off, on = (
-        {"update": {**updates, "maintain_every": every}, "validation": {"every": 0}}
-        for every in (0, 4)
-    )
-    without, with_rounds = (estimate_plan(plan_of(**tree)) for tree in (off, on))
-    (before,) = [share for share in without.roles if share.role == "updater"]
-    (after,) = [share for share in with_rounds.roles if share.role == "updater"]
-    rounds = 12 // 4
-    assert after.calls.low == before.calls.low
-    assert after.calls.expected - before.calls.expected == pytest.approx(1.5 * rounds, abs=1)
-    assert after.calls.high >= before.calls.high + 3 * rounds
-    assert after.tokens.expected > before.tokens.expected
-    assert any("3 rounds of maintenance" in line for line in with_rounds.assumptions)
-
-
 # `pco.estimate`: what `optimize` with the same keywords would take; nothing is asked for it.
 
 PRICED: dict[str, Any] = {

@@ -36,8 +36,8 @@ from promptcodebook.tasks.program import AgentProgram
 from promptcodebook.types import Reward
 
 LITTLE = DryManner(solved=0.75, blamed=0.0, reasked=0.0, refused=0.0, agent_calls=1, steady=True)
-USUAL = DryManner(solved=0.5, blamed=0.5, reasked=0.02, refused=0.1, agent_calls=1, tidied=1.5)
-MUCH = DryManner(solved=0.0, blamed=1.0, reasked=0.1, refused=0.5, agent_calls=5, tidied=6)
+USUAL = DryManner(solved=0.5, blamed=0.5, reasked=0.02, refused=0.1, agent_calls=1)
+MUCH = DryManner(solved=0.0, blamed=1.0, reasked=0.1, refused=0.5, agent_calls=5)
 MANNERS = (LITTLE, USUAL, MUCH)
 
 # The factor by which a tokenizer may count more or less than ours estimates.
@@ -170,7 +170,7 @@ def estimate_plan(plan: Plan, short: Plan | None = None) -> Estimate:
     scale = PlanScale.between(plan, stand_in)
 
     async def dry_runs() -> list[DryWork]:
-        return [scale.up(await dry_run(stand_in, manner), manner.tidied) for manner in MANNERS]
+        return [scale.up(await dry_run(stand_in, manner)) for manner in MANNERS]
 
     little, usual, much = run_sync(dry_runs())
     sums = _Sums(plan, _with_tried(plan, little, usual, much))
@@ -266,8 +266,6 @@ def _assumptions(plan: Plan, scale: PlanScale, made: Estimate) -> Iterator[str]:
     )
     remarks = select_remark(config), text_updates_remark(config), verdict_remark(len(plan.judged))
     yield from filter(None, remarks)
-    if whole.maintained:
-        yield f"{whole.maintained} rounds of maintenance, of {manners('tidied')} calls each"
     scaled = "" if part == whole else f"; {part.rollouts} rollouts of training, scaled up"
     yield f"a dry run with dummy replies and rewards was counted{scaled}"
     yield (

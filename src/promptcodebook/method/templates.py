@@ -32,8 +32,6 @@ _SECTION = re.compile(r"^## (system|user)$", re.M)
 _MANIFEST = "set.toml"
 # Files that are no templates: first texts of the learned parts, and a list of instincts.
 _TEXTS = ("theta", "phi", "psi", "instincts")
-# Those that came after version 0.1: a folder that is whole may lack them.
-_NEWER = ("merge", "revive", "split")
 # How a reply blames instincts: one text for each by its index, or one for all (decision 4).
 InstinctErrors = Literal["by_index", "one_string"]
 
@@ -194,7 +192,6 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
                 hint=f"pco templates copy {shell(folder)} writes the default set to edit",
             )
     sources, tree = _read_folder(folder)
-    sources = {**{n: _read_text(_shipped("default") / f"{n}.md") for n in _NEWER}, **sources}
     lacking = sorted({*_places(), *_TEXTS} - sources.keys())
     if lacking:
         raise ConfigError(

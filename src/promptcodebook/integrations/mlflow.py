@@ -1,6 +1,6 @@
-"""A training run on MLflow or Weights & Biases (`telemetry = ["mlflow"]` or `["wandb"]`, extras of
-these names): settings as params, figures of each step, the verdict's table, the report as an
-artifact. The services' own variables say where it goes. What fails costs a line in the log."""
+"""A training run on MLflow (`telemetry = ["mlflow"]`, extra `mlflow`): settings as params, figures
+of each step, the verdict's table, the report as an artifact. MLflow's own variables say where it
+goes. What fails costs a line in the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from promptcodebook.base.incidents import Tally
 from promptcodebook.calls import LM
@@ -29,36 +29,24 @@ from promptcodebook.store.header import leaves
 from promptcodebook.store.run import RunStore
 
 _log = logging.getLogger(__name__)
-_HOME = (
-    "promptcodebook"  # the experiment or project, unless a variable of the service names another
-)
+_HOME = "promptcodebook"  # the experiment, unless MLFLOW_EXPERIMENT_NAME names another
 _LONGEST = 500  # characters of a param, which some servers of MLflow cut or refuse beyond
 _AT_ONCE = 100  # params that MLflow takes at a time
 Settings = Mapping[str, str]
 
 
-class Sink(Protocol):
-    """A run at a service. Every method may block, and may raise anything."""
-
-    def log(self, figures: Mapping[str, float], step: int) -> None: ...
-
-    def end(
-        self, facts: Mapping[str, Any], table: Sequence[Mapping[str, str]], report: Path, ok: bool
-    ) -> None: ...
-
-
 class Tracker:
-    """Middleware that tells a run to a `Sink`, which `begin` opens with id, models and settings."""
+    """Middleware that tells a run to MLflow, in a thread of its own. Raises MissingExtra."""
 
-    def __init__(self, name: str, config: Config, begin: Callable[[str, Settings], Sink]) -> None:
-        self._name, self._begin = name, begin
+    def __init__(self, config: Config, private: bool) -> None:
+        require_modules(("mlflow",), 'telemetry = ["mlflow"]', "mlflow")
         self._settings = {
             key: value if isinstance(value, str) else json.dumps(value)
             for key, value in leaves(config.model_dump(mode="json"))
             if value not in (None, "", {}, [])
         }
         self._view, self._run = RunView(), Path()
-        self._sink: Sink | None = None
+        self._sink: _Mlflow | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._deaf = False
 
@@ -75,7 +63,7 @@ class Tracker:
                 self._run, self._thread = Path(path), ThreadPoolExecutor(1)
 
                 def begin() -> None:
-                    self._sink = self._begin(run_id, settings)
+                    self._sink = _Mlflow(run_id, settings)
 
                 self._do(begin)
             case StepDone() | ValidationDone() | Spent():
@@ -122,7 +110,7 @@ class Tracker:
             except Exception as error:
                 self._deaf = True
                 message = f"{type(error).__name__}: {error}"
-                _log.warning("%s hears no more of this run: %s", self._name, message)
+                _log.warning("MLflow hears no more of this run: %s", message)
 
         if self._thread is not None:
             self._thread.submit(tried)
@@ -145,14 +133,9 @@ def _figures(view: RunView) -> Iterator[tuple[str, float]]:
             yield name, float(value)
 
 
-def mlflow_tracker(config: Config, private: bool) -> Tracker:
-    """Raises MissingExtra."""
-    require_modules(("mlflow",), 'telemetry = ["mlflow"]', "mlflow")
-    return Tracker("MLflow", config, _Mlflow)
-
-
 class _Mlflow:
-    """A run of MLflow, found again by its tag when ours is resumed."""
+    """A run of MLflow, found again by its tag when ours is resumed. Every method may block, and may
+    raise anything."""
 
     def __init__(self, run_id: str, settings: Settings) -> None:
         # A server that is down is noticed soon.
@@ -196,41 +179,3 @@ class _Mlflow:
             self._client.set_tag(self._id, "mlflow.loggedArtifacts", shown)
         self._client.log_artifact(self._id, str(report))
         self._client.set_terminated(self._id, "FINISHED" if ok else "FAILED")
-
-
-def wandb_tracker(config: Config, private: bool) -> Tracker:
-    """Raises MissingExtra."""
-    require_modules(("wandb",), 'telemetry = ["wandb"]', "wandb")
-    return Tracker("W&B", config, _Wandb)
-
-
-class _Wandb:
-    """A run of W&B that has our id, so that a resumed one is continued."""
-
-    def __init__(self, run_id: str, settings: Settings) -> None:
-        self._library: Any = import_extra("wandb", 'telemetry = ["wandb"]', "wandb")
-        self._run: Any = self._library.init(
-            project=os.environ.get("WANDB_PROJECT") or _HOME,
-            id=run_id,
-            name=run_id,
-            config=dict(settings),
-            resume="allow",
-            settings=self._library.Settings(silent=True, console="off"),
-        )
-
-    def log(self, figures: Mapping[str, float], step: int) -> None:
-        # A step of ours may bring several lines; theirs only rises.
-        self._run.log({**figures, "step": step})
-
-    def end(
-        self, facts: Mapping[str, Any], table: Sequence[Mapping[str, str]], report: Path, ok: bool
-    ) -> None:
-        self._run.summary.update(dict(facts))
-        if table:
-            columns = list(table[0])
-            rows = [[row.get(name, "") for name in columns] for row in table]
-            self._run.log({"verdict_table": self._library.Table(columns=columns, data=rows)})
-        artifact = self._library.Artifact(f"report-{self._run.id}", type="report")
-        artifact.add_file(str(report))
-        self._run.log_artifact(artifact)
-        self._run.finish(exit_code=0 if ok else 1)
