@@ -2,7 +2,6 @@
 was seen."""
 
 import asyncio
-import re
 from pathlib import Path
 
 import pytest
@@ -40,11 +39,6 @@ def test_where_inputs_need_instincts_each_gets_its_own(run: pco.Run) -> None:
     assert run.rows["best_single"].score.mean <= 0.5
     assert list(run.rows) == ["present", "none", "concat", "untrained", "best_single", "learned"]
     assert {row.calls_per_query for row in run.rows.values()} == {1.0}
-    assert "Off-policy, before the test: by 384 logged rollouts" in run.verdict
-    figures = re.search(r"routes earn [\d.]+ \(95 % ([\d.]+) to ([\d.]+)\)", run.verdict)
-    assert figures is not None
-    low, high = float(figures[1]), float(figures[2])
-    assert low - 0.1 <= run.rows["learned"].score.mean <= high + 0.1
 
 
 # An executor that answers alike every time: what it was asked is not asked again.
@@ -56,11 +50,9 @@ ALIKE = {"roles": {"executor": {"temperature": 0.0}}}
 def test_where_instincts_do_not_matter_nothing_is_claimed(
     tmp_path: Path, reward: object, config: object
 ) -> None:
-    """The other side: neither the test split nor the off-policy estimate sees a gain."""
+    """The other side."""
     null = learn(tmp_path, reward, config=config)
     assert null.worth is not True and null.deploy != "learned"
-    low = re.search(r"\(95 % ([-+.\d]+) to [-+.\d]+\) over none", null.verdict)
-    assert low is not None and float(low[1]) <= 0.0
 
 
 def test_a_training_rollout_is_one_call_and_logs_the_chance_of_its_route(run: pco.Run) -> None:

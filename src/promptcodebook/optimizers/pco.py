@@ -42,7 +42,6 @@ from promptcodebook.policy.file import BEST_SINGLE, MEASURED, PolicyFile
 from promptcodebook.policy.references import harm_in, policy_file, state_at
 from promptcodebook.policy.scan import order_check, safety_check, trace_check
 from promptcodebook.progress import Note, Phase, StepDone
-from promptcodebook.routing.outcomes import in_words
 from promptcodebook.routing.router import make_router
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
@@ -78,16 +77,13 @@ class PCO:
         for row in rivals:
             if row.name in MEASURED and isinstance(row.prompter, FixedPrompt):
                 policy = policy.with_about(**{row.name: row.prompter.text})
-        state = learner.router.recall(first, first, store.steps(traces=True))
-        estimate = learner.router.estimate(state)
-        learned = in_words(estimate, assembled.config.reward_range)
         beware = (
             "Beware before you deploy the learned policy: every state of this run holds a text "
             f"that the safety rules refuse ({harm})."
         )
         deployed = Deployed(learner.composer, best.parameters, best.statistics)
         shown = reference_rows(problem) if assembled.config.learns_routes else ()
-        remarks = [learned or _why_nothing_was_learned(store), beware if harm else ""]
+        remarks = [_why_nothing_was_learned(store), beware if harm else ""]
         return Result(
             name="learned",
             title="the learned policy",
@@ -97,7 +93,6 @@ class PCO:
             rivals=rivals,
             references=(*shown, *rows_without(deployed)),
             remark=" ".join(filter(None, remarks)),
-            off_policy=estimate,
             stop=stop,
         )
 

@@ -2,7 +2,7 @@
 training each example's route is drawn. `_DRAWS` draws from the posterior of what each instinct adds
 (`outcomes.py`) give as many routes, each the best under its draw. With probability 1 - η one of
 them is taken (Thompson sampling), with η a uniform set. So the chance of a route is known exactly,
-(1 - η)·share + η·uniform; it is logged for the off-policy estimate. `Step.ranking` holds what is
+(1 - η)·share + η·uniform; it is logged for whoever learns from it. `Step.ranking` holds what is
 learned; a resumed run reads the outcomes back from the traces of its steps (`recall`)."""
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from promptcodebook.calls import LM, Tree, Usage
 from promptcodebook.config import Config
 from promptcodebook.config.schema import RoleSettings, RouterSettings
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.policy import Composer, OffPolicy, RoutedCall, Router
+from promptcodebook.method.policy import Composer, RoutedCall, Router
 from promptcodebook.method.state import State
-from promptcodebook.routing.outcomes import OutcomeModel, Posterior, RouteLimits, off_policy
+from promptcodebook.routing.outcomes import OutcomeModel, Posterior
 from promptcodebook.routing.ranking import Embedder, Features, chosen, dot
 from promptcodebook.types import Codebook, Example, Expected, Outcome, Route, Step, Trace
 
@@ -188,12 +188,6 @@ class OutcomeRouter(Router):
         versions = tuple(v + (old != new) for v, old, new in rows)
         outcomes = (*before.outcomes, *outcomes_of(self.model, before, traces))
         return replace(after, outcomes=outcomes, versions=versions)
-
-    def estimate(self, state: State) -> OffPolicy | None:
-        """By all outcomes of the state; without repeats each example's first visit counts alone."""
-        terms = RouteLimits(self._select, self._settings.least, first_visits=not self.repeats)
-        texts = state.parameters.codebook.texts
-        return off_policy(self.model, texts, state.outcomes, state.versions, terms)
 
     def _posterior(self, state: State) -> Posterior:
         if (

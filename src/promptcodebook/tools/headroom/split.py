@@ -23,11 +23,11 @@ from typing import Any, Literal
 
 from promptcodebook.base.intervals import SIDE, Interval, mean_interval
 from promptcodebook.errors import import_extra
-from promptcodebook.routing.outcomes import FOLDS, OutcomeModel
+from promptcodebook.routing.outcomes import OutcomeModel
 from promptcodebook.routing.ranking import Ranker, dot
 from promptcodebook.types import Outcome
 
-RESAMPLES = 1000
+RESAMPLES, FOLDS = 1000, 5
 SOURCES = ("input", "prompt", "input x prompt", "noise")
 HeadroomAnswer = Literal["routing", "one prompt", "nothing"]
 
