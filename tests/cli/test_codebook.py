@@ -63,17 +63,6 @@ def test_log_shows_both_tries_of_a_rewrite_that_was_refused_at_first(tmp_path: P
     assert shown["earlier"] == {"text": "too long", "reason": "9 words"}
 
 
-def test_log_of_one_part(trained: Path, store: RunStore) -> None:
-    rewrites = [r for s in store.steps() for r in s.rewrites]
-    for args, variable in ((("--index", "3"), "c3"), (("--part", "theta"), "encoder")):
-        log = pco("codebook", "log", "last", *args, "--json", cwd=trained).json
-        assert len(log) == sum(types.variable_name(r.variable) == variable for r in rewrites)
-        assert all(e["variable"] == variable for e in log)
-    pco("codebook", "log", "last", "--index", "16", cwd=trained).error(2, "0..15")
-    wrong = pco("codebook", "log", "last", "--part", "teta", cwd=trained)
-    wrong.error(2, "not one of 'encoder', 'generator', 'critic'")
-
-
 def test_diff_of_a_run_from_its_first_codebook_and_of_two(
     trained: Path, run_id: str, store: RunStore
 ) -> None:

@@ -281,27 +281,6 @@ def test_a_model_is_a_form_and_a_plain_form_decides_only_how_replies_are_drawn(
     assert beyond_sampling({"response_format": form}) == ([] if plain else ["response_format"])
 
 
-_STRONGER = {role: {"model": "openai/strong"} for role in ("critic", "attribution", "updater")}
-
-
-def _small(**more: Any) -> Config:
-    return load_config({"preset": "small", "lm": "smollm2"}, more)
-
-
-def test_texts_are_rewritten_by_stronger_models_beside_a_small_one_alone() -> None:
-    assert not _small().update.text_updates
-    assert not _small(roles={"critic": {"model": "openai/strong"}}).update.text_updates
-    same = {role: {"model": "smollm2"} for role in _STRONGER}
-    assert not _small(roles=same).update.text_updates
-    assert _small(roles=_STRONGER).update.text_updates
-    other = _small(lm="openai/strong", roles={"executor": {"model": "smollm2"}})
-    assert other.update.text_updates, "the executor small, all others strong"
-    assert not _small(roles=_STRONGER, update={"text_updates": False}).update.text_updates
-    assert _small(update={"text_updates": True}).update.text_updates
-    stored = _small().model_dump(mode="json")
-    assert not load_config(stored, {"roles": _STRONGER}).update.text_updates, "it stays as it is"
-
-
 # Every key can be looked up: its default, its kind and one line about it.
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -366,7 +366,6 @@ async def sections(folder: Path, **more: Any) -> dict[str, DiagnosisGroup]:
 
 async def test_doctor_says_that_no_text_is_rewritten_and_no_model_routes(tmp_path: Path) -> None:
     found = await sections(tmp_path)
-    assert "texts stay as they are" in found["task"]["settings"].what
     rehearsed = found["one example, from route to gradients"]
     assert "learned from outcomes" in rehearsed["router"].what
     assert rehearsed["generator"].what.endswith("the instincts as they are")

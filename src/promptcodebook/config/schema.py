@@ -164,7 +164,7 @@ class Update(Group):
     shared_by: int = Field(default=2, ge=1)
     """Examples of a batch that must complain alike before θ or φ is rewritten; online 1 will do."""
     text_updates: bool = True
-    """Whether texts are rewritten (Table 3); in the preset small by stronger models alone."""
+    """Whether texts are rewritten (Table 3)."""
     instinct_words: int = Field(default=25, ge=1)
     """Length cap of one instinct in words; a first instinct over it may stay as it is."""
     directive_words: int = Field(default=300, ge=1)

@@ -14,7 +14,7 @@ from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import shown_table, shown_text
 from promptcodebook.base.units import count_text, money
 from promptcodebook.calls import LM, ROLES, Role, Usage
-from promptcodebook.config.loading import select_remark, text_updates_remark
+from promptcodebook.config.loading import select_remark
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError
 from promptcodebook.estimation.dry import (
@@ -264,8 +264,7 @@ def _assumptions(plan: Plan, scale: PlanScale, made: Estimate) -> Iterator[str]:
         f"{whole.updates} updates over {whole.rollouts} rollouts, {whole.routed} of them routed by "
         "the encoder"
     )
-    remarks = select_remark(config), text_updates_remark(config), verdict_remark(len(plan.judged))
-    yield from filter(None, remarks)
+    yield from filter(None, (select_remark(config), verdict_remark(len(plan.judged))))
     scaled = "" if part == whole else f"; {part.rollouts} rollouts of training, scaled up"
     yield f"a dry run with dummy replies and rewards was counted{scaled}"
     yield (
