@@ -29,7 +29,7 @@ def model() -> OutcomeModel:
 
 def outcome(name: str, indices: tuple[int, ...], reward: float, version: int = 0) -> Outcome:
     n = len(indices)
-    return Outcome(name, indices, (version,) * n, (0.0,) * n, reward, propensity=0.2)
+    return Outcome(name, indices, (version,) * n, (0.0,) * n, reward)
 
 
 def learned(outcomes: list[Outcome], versions: tuple[int, ...] = (0, 0, 0, 0)) -> Expected:

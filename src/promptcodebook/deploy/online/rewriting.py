@@ -150,7 +150,7 @@ async def rewrite(
     runs: list[tuple[float, Example, Rollout]] = []
     for each in read:
         served, reward = each.served, each.reward or 0.0
-        route = Route(served.route, served.arm == "explored", propensity=served.propensity)
+        route = Route(served.route, served.arm == "explored")
         prompt = served.prompt or file.verbatim(route)
         score = low + reward * (high - low)
         rollout = Rollout(served.id, route, prompt, served.output, reward=score, feedback=each.text)
