@@ -162,7 +162,7 @@ def test_the_best_single_instinct_can_be_had(
 ) -> None:
     """From the run, from its policy file, and from a saved one: the text that was measured."""
     text = learnt.rows["best_single"].prompt
-    assert text and learnt.policy.row("best_single").prompt == text
+    assert text and learnt.policy.row("best_single").text == text
     for ref in ("last", str(Path(learnt.path) / "policy.json")):
         assert pco("prompt", ref, "--row", "best_single", cwd=routed).out == f"{text}\n"
     learnt.policy.save(tmp_path / "p.json")
@@ -173,7 +173,7 @@ def test_the_best_single_instinct_can_be_had(
 
 def test_a_policy_without_one_says_so(trained: Path, run_id: str) -> None:
     result = pco("prompt", run_id, "--row", "best_single", cwd=trained)
-    result.error(2, "no best single instinct was measured", "router.kind")
+    result.error(2, "does not record the prompt of the row 'best_single'")
     with pytest.raises(PolicyError, match="each input gets another"):
         pco_api.load_policy(trained / "runs" / run_id / "policy.json", lm="simulated").row(
             "learned"

@@ -273,34 +273,6 @@ def test_a_reward_that_gives_nothing_to_all_that_was_tried_is_warned_of(folder: 
     assert found(doctor(folder))["reward"]["level"] == "ok"
 
 
-AGENT = """import promptcodebook as pco
-
-
-async def run(prompt: pco.Prompt, example: pco.Example, lm: pco.Chat) -> str:
-    draft = await lm(example.input, system=prompt.of('draft'))
-    return (await lm(draft.text, system=prompt.of('final'))).text
-
-
-run.stages = ('draft', 'final')
-"""
-
-
-def test_templates_that_never_name_the_stage_are_warned_of(folder: Path) -> None:
-    (folder / "agent.py").write_text(AGENT)
-    assert pco("templates", "copy", "mine", cwd=folder).code == 0
-    typed = ("--set", "executor=agent.py:run", "--set", "templates=./mine")
-    staged = (*typed, "--set", "compose_per_stage=true")
-    assert "templates" not in found(doctor(folder, *staged))
-    generator = folder / "mine" / "generator.md"
-    generator.write_text(generator.read_text().replace("{stage}\n", ""))
-    warned = found(doctor(folder, *staged))["templates"]
-    assert warned["level"] == "warn"
-    assert "./mine lacks {stage}" in warned["what"] and "2 stages" in warned["what"]
-    assert "./mine/generator.md" in warned["next_step"]
-    for fine in (typed, (*staged, "--set", "compose=verbatim")):
-        assert "templates" not in found(doctor(folder, *fine))
-
-
 # The estimate is honest: what a run then takes lies between its low and its high.
 
 SHORT = (

@@ -126,7 +126,7 @@ def test_the_rows_of_a_task_of_ours_that_knows_the_right_instructions(tmp_path: 
     assert rows["oracle"].score.mean > 0.75 > 0.3 > rows["best_single"].score.mean
     assert rows["oracle"].prompt is None and run.deploy != "oracle"
     single = rows["best_single"].prompt
-    assert single in present_prompt() and run.policy.row("best_single").prompt == single
+    assert single in present_prompt() and run.policy.row("best_single").text == single
 
 
 # --- by embeddings, where the words say nothing ---

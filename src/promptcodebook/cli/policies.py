@@ -421,8 +421,4 @@ def _composed(
             hint=f'pco prompt {shell(ref)}{flag} "an input", or one prompt for all: '
             f"pco prompt {shell(ref)} --row concat",
         )
-    if given in _ROWS:
-        note(
-            f"{given!r} is taken as the input; for that row: pco prompt {shell(ref)} --row {given}"
-        )
     return _deployed(ref, reference, typed, Ledger()).prompt(given)

@@ -86,17 +86,11 @@ def _failure_finding(name: str, error: PcoError) -> Diagnosis:
 
 
 def _settled(plan: assembly.Plan) -> list[Diagnosis]:
-    """Also whether the user's templates say whose stage a prompt is, and test is large enough."""
-    config, stages, judged = plan.config, plan.prompt_stages, len(plan.judged)
+    """Also whether test is large enough."""
+    config, judged = plan.config, len(plan.judged)
     parts = f"task {plan.task.name}, K = {config.size}, S = {config.select}"
     what = "; ".join(filter(None, (parts, select_remark(config))))
     findings = [Diagnosis("settings", "ok", what)]
-    alike = "{stage}" not in plan.templates["generator"].source
-    if stages and config.compose == "generator" and alike:
-        what = f"generator.md in {config.templates} lacks {{stage}}, so that the {len(stages)} "
-        what += "stages of the program are all asked for alike"
-        step = f"write {{stage}} into {config.templates}/generator.md, or set "
-        findings.append(Diagnosis("templates", "warn", what, f"{step}compose_per_stage = false"))
     if remark := verdict_remark(judged):
         step = "add rows, or give test a greater share: data.fractions"
         if len(plan.dataset.test) > judged:
