@@ -347,7 +347,6 @@ _FOUND, _KEPT = 0.75, 0.75
 # Least share of an instinct's long words that its prompt has, and the letters of a long word.
 _SHARED, _LONG = 1 / 3, 5
 _ADVICE = "It does not say what to do where the input asks for two things; say that both are done."
-_TEACHERS: tuple[Role, ...] = ("critic", "attribution", "updater", "judge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,16 +390,10 @@ async def _weigh_roles(rehearsed: Rehearsed) -> tuple[Diagnosis, ...]:
         for role, fault in faults.items()
     ]
     weak = [role for role, fault in faults.items() if fault is not None]
-    teachers = [role for role in weak if role in _TEACHERS]
-    models = " ".join(f"--set roles.{role}.model=SPEC" for role in teachers)
-    step = "pco train --preset small (learned routes, instincts verbatim)"
-    if len(teachers) == len(weak):
+    if weak:
+        models = " ".join(f"--set roles.{role}.model=SPEC" for role in weak)
         small = "" if config.preset == "small" else "; or pco train --preset small"
         step = f"name a stronger model: {models}{small}"
-    elif teachers:
-        models += " --set update.text_updates=true"
-        step = f"pco train --preset small; with text updates if a stronger model teaches: {models}"
-    if weak:
         findings.append(Diagnosis("roles", "warn", f"weak as {', '.join(weak)}", step))
     return tuple(findings)
 
