@@ -122,9 +122,11 @@ class Tracker:
             "tokens": view.spent.tokens,
             "cost_usd": view.spent.cost,
         }
-        for name, value in figures.items():
-            if value is not None:
-                self._client.log_metric(self._id, name, float(value), step=view.step + 1)
+        entities: Any = import_extra("mlflow.entities", _WHAT, "mlflow")
+        now, step = time.time_ns() // 1_000_000, view.step + 1
+        known = [(name, float(value)) for name, value in figures.items() if value is not None]
+        metrics = [entities.Metric(name, value, now, step) for name, value in known]
+        self._client.log_batch(self._id, metrics=metrics)
 
     def _end(self) -> None:
         client = self._client
