@@ -421,4 +421,7 @@ def _composed(
             hint=f'pco prompt {shell(ref)}{flag} "an input", or one prompt for all: '
             f"pco prompt {shell(ref)} --row concat",
         )
+    if given in _ROWS:
+        row = f"pco prompt {shell(ref)} --row {given}"
+        note(f"{given!r} is taken as the input; for that row: {row}")
     return _deployed(ref, reference, typed, Ledger()).prompt(given)
