@@ -12,17 +12,13 @@ from typing import Any
 
 import dspy
 import pytest
-from aiohttp import web
 
 import promptcodebook as pco
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.errors import ConfigError, DataError, EndpointDown, MissingExtra, PolicyError
 from promptcodebook.integrations.dspy import PCO, ComposedProgram
 from promptcodebook.paper.rivals.mipro import dspy_model
-from tests.build.cli import served
 from tests.build.dspy_programs import CONFIG, RULES, TOPICS, TwoSteps, metric, model, reply, rows
-from tests.build.method import attributed, routed, verdict
-from tests.build.server import Server, says
 
 QUESTION = "7: what are clocks?"
 
@@ -258,42 +254,3 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
     with pytest.raises(MissingExtra, match="needs an optional dependency") as caught:
         __import__("promptcodebook.integrations.dspy")
     assert caught.value.hint == "pip install 'promptcodebook[baselines]'"
-
-
-PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
-ADDRESS = "http://localhost:8000/v1#my-model"
-
-
-async def answers(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-    """A reply of the form that is asked for."""
-    shape = json.dumps(body.get("response_format", ""))
-    fields = re.findall(
-        r"`(\w+)` \(str\)", body["messages"][0]["content"].split("output fields")[-1]
-    )
-    forms = {
-        "selected_indices": routed(0, 1, 2, 3),
-        "rendering_errors": attributed("say it plainly"),
-        '"score"': verdict(0.5),
-        "feedback": json.dumps({"feedback": "look at forms"}),
-    }
-    text = next((text for part, text in forms.items() if part in shape), "Say form 7.")
-    if fields:
-        text = "\n\n".join(f"[[ ## {name} ## ]]\nform 7" for name in fields)
-    return await says(text)(request, body)
-
-
-@pytest.mark.slow
-def test_the_examples_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
-    assert len(blocks) == 3 and sum(ADDRESS in block for block in blocks) == 1
-    server = Server()
-    server.default = answers
-    names: dict[str, Any] = {}
-    with served(server):
-        for block in blocks:
-            exec(block.replace(ADDRESS, server.spec), names)
-    assert capsys.readouterr().out.count("form 7") >= 2, "two answers were printed"
-    assert (tmp_path / "support.json").exists()

@@ -39,6 +39,7 @@ from promptcodebook.errors import (
     RewardError,
     import_extra,
 )
+from promptcodebook.integrations import read_score, scored_output
 from promptcodebook.lm.spec import no_model
 from promptcodebook.method.policy import join_prompts
 from promptcodebook.paper.rivals.mipro import dspy_model
@@ -262,25 +263,6 @@ class PCO(_dspy.teleprompt.Teleprompter):
         made = ComposedProgram(student, self._lm, roles=self._options["roles"], policy=run.policy)
         made.run = run
         return made
-
-
-_VALUE, _FEEDBACK = "score", "feedback"
-
-
-def scored_output(
-    text: str, stages: Sequence[Stage], score: Score, usage: Usage | None = None
-) -> Output:
-    """y with the stages on the way and what it earned: a program is run and scored in one step.
-    `usage` is that of calls past our meter."""
-    fields = {_VALUE: score.value, _FEEDBACK: score.feedback}
-    return Output(text, tuple(stages), fields=fields, usage=usage)
-
-
-def read_score(example: Example, output: Output) -> Score:
-    """What the output earned where it was made."""
-    value, feedback = output.fields[_VALUE], output.fields[_FEEDBACK]
-    assert isinstance(value, float) and isinstance(feedback, str), "as scored_output has it"
-    return Score(value, feedback)
 
 
 class _Spent(_dspy.utils.usage_tracker.UsageTracker):
