@@ -37,7 +37,7 @@ ROOMS: Mapping[str, Sequence[str]] = {
     "verdict": ["run/verdict.py", "run/evaluation.py", "base/intervals.py",
                 "optimizers/selection.py"],
     "routing": ["method/policy.py", "routing/router.py", "routing/ranking.py",
-                "routing/outcomes.py", "routing/upkeep.py"],
+                "routing/outcomes.py", "method/guard.py"],
     "registry": ["deploy/registry"],
     "audit": ["deploy/audit", "policy/scan.py", "policy/decoding.py"],
     "export": ["deploy/exports"],

@@ -84,7 +84,6 @@ _UNITS = {
     "update.steps_per_epoch": "batches",
     "update.epochs": "epochs",
     "update.max_gradients": "gradients",
-    "update.maintain_every": "batches",
     "update.instinct_words": "words",
     "update.directive_words": "words",
     "validation.every": "batches",

@@ -18,7 +18,8 @@ Channel = Literal["encoder", "generator", "codebook"]
 Component = Channel | Literal["critic"]
 """What Theorem 5 sums over: the channels, and the critic's own rubric."""
 Directive = Literal["encoder", "generator", "critic"]
-Origin = Literal["gradient", "safety", "split", "merge", "revive", "trial"]
+# Runs of an earlier version also hold what was split, merged and revived.
+Origin = Literal["gradient", "safety", "trial", "split", "merge", "revive"]
 """What asks for a rewrite: a gradient, a harmful text, maintenance, or a trial of θ."""
 Variable = Directive | int
 """A text that training rewrites: θ, φ, ψ, or the index k of an instinct c_k."""
@@ -215,8 +216,7 @@ class Route:
     - `explored`: whether training drew them (False).
     - `repaired`: whether its first reply was no valid route (False).
     - `fallback`, `fault`: θ made no valid route for this reason, and its picks were filled up.
-    - `constraints`, `analysis`: what the encoder read in the input, and its reasons.
-    - `propensity`: the chance of this route (None = not known)."""
+    - `constraints`, `analysis`: what the encoder read in the input, and its reasons."""
 
     indices: tuple[int, ...]
     explored: bool = False
@@ -225,7 +225,6 @@ class Route:
     constraints: tuple[str, ...] = ()
     analysis: str = ""
     fault: str = ""
-    propensity: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +277,7 @@ class Expected:
 class Outcome:
     """One rollout as the model sees it: the reward in [0, 1] with these instincts, each in its
     version (how often it had been rewritten) and as like the input as it then was. `part` = an
-    observation of one instinct's own part; `propensity` is the chance of the route."""
+    observation of one instinct's own part."""
 
     example_id: str
     indices: tuple[int, ...]
@@ -287,7 +286,6 @@ class Outcome:
     reward: float
     weight: float = 1.0
     part: bool = False
-    propensity: float | None = None
 
     def reads_as(self, versions: Sequence[int]) -> bool:
         return all(versions[k] == v for k, v in zip(self.indices, self.versions, strict=True))

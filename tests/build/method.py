@@ -17,6 +17,7 @@ from promptcodebook.lm.structured import Ask
 from promptcodebook.method.acceptance import Rescore
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import Scorer, Trial
+from promptcodebook.method.guard import ThetaGuard
 from promptcodebook.method.policy import Composer, Router
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.templates import load_templates
@@ -24,7 +25,6 @@ from promptcodebook.method.train import Credit, Learner, train
 from promptcodebook.method.update import Updater
 from promptcodebook.routing.ranking import RankedRoutes
 from promptcodebook.routing.router import make_router
-from promptcodebook.routing.upkeep import Upkeep
 from promptcodebook.tasks.program import SingleCall, make_program
 
 
@@ -215,7 +215,7 @@ class World:
             credit=self.credit,
             updater=self.updater,
             rescore=rescore,
-            upkeep=Upkeep(self.updater, router, config.update.batch_size),
+            guard=ThetaGuard(config, router, self.tally, config.update.batch_size),
         )
 
     async def run(
@@ -223,16 +223,13 @@ class World:
         data: Sequence[types.Example],
         start: types.Parameters | None = None,
         state: State | None = None,
-        traces: Callable[[int], Sequence[types.Trace]] = lambda step: (),
         past: Sequence[types.Step] = (),
     ) -> list[types.Step]:
         """All steps of a training run."""
         theta = "theta 0" if self.config.has_encoder else ""
         state = state or State.first(start or parameters(encoder=theta))
         schedule = Schedule(data, self.config.update, self.config.randomness)
-        learner = self.learner
-        learner.upkeep.recall(traces, state.step)
-        return [step async for step in train(learner, schedule, state, past)]
+        return [step async for step in train(self.learner, schedule, state, past)]
 
     async def step(self, start: types.Parameters | None = None) -> types.Step:
         """The only step of a run over five examples."""

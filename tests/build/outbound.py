@@ -113,7 +113,7 @@ def watched(folder: Path, *command: str, isolated: bool = True, **environ: str) 
 
 
 # Extras that no test tool needs: `make test-local` has them.
-ELSEWHERE = {"datasets", "mlflow", "smollm2", "local", "wandb"}
+ELSEWHERE = {"datasets", "mlflow", "smollm2", "local"}
 
 
 # What may be written to the home folder: our secret, and libraries' caches.

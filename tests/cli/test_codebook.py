@@ -45,8 +45,8 @@ def test_log_shows_both_tries_of_a_rewrite_that_was_refused_at_first(tmp_path: P
     rewrite = types.Rewrite(
         0, "old", "new", "- g", kept=True, earlier=types.RefusedReply("too long", "9 words")
     )
-    merged = types.Rewrite(0, "new", "both", "- twin", True, "c3 said it too", origin="merge")
-    step = types.Step(0, 0, 1.0, (), (rewrite, merged), parameters, (0.0,), (0.0,), (0,))
+    back = types.Rewrite("encoder", "new", "old", "", True, "4 of 5 fell back", origin="trial")
+    step = types.Step(0, 0, 1.0, (), (rewrite, back), parameters, (0.0,), (0.0,), (0,))
     header = Header(id="", created="2026-01-31T15:45:02+00:00", version="0", task="t", command="",
                     config={}, fingerprints={})  # fmt: skip
     store = RunStore.create(tmp_path / "runs", header)
@@ -56,22 +56,11 @@ def test_log_shows_both_tries_of_a_rewrite_that_was_refused_at_first(tmp_path: P
     assert pco("codebook", "log", "last", cwd=tmp_path).out == (
         "update 1  c0  kept\n  before    old\n  at first  too long\n  refused   9 words\n"
         "  after     new\n  feedback  - g\n\n"
-        "update 1  c0  merge, kept: c3 said it too\n  before    new\n  after     both\n"
-        "  feedback  - twin\n"
+        "update 1  encoder  trial, kept: 4 of 5 fell back\n  before    new\n  after     old\n"
+        "  feedback\n"
     )
     shown, _ = pco("codebook", "log", "last", "--json", cwd=tmp_path).json
     assert shown["earlier"] == {"text": "too long", "reason": "9 words"}
-
-
-def test_log_of_one_part(trained: Path, store: RunStore) -> None:
-    rewrites = [r for s in store.steps() for r in s.rewrites]
-    for args, variable in ((("--index", "3"), "c3"), (("--part", "theta"), "encoder")):
-        log = pco("codebook", "log", "last", *args, "--json", cwd=trained).json
-        assert len(log) == sum(types.variable_name(r.variable) == variable for r in rewrites)
-        assert all(e["variable"] == variable for e in log)
-    pco("codebook", "log", "last", "--index", "16", cwd=trained).error(2, "0..15")
-    wrong = pco("codebook", "log", "last", "--part", "teta", cwd=trained)
-    wrong.error(2, "not one of 'encoder', 'generator', 'critic'")
 
 
 def test_diff_of_a_run_from_its_first_codebook_and_of_two(
@@ -165,7 +154,7 @@ def test_the_best_single_instinct_can_be_had(
 ) -> None:
     """From the run, from its policy file, and from a saved one: the text that was measured."""
     text = learnt.rows["best_single"].prompt
-    assert text and learnt.policy.row("best_single").prompt == text
+    assert text and learnt.policy.row("best_single").text == text
     for ref in ("last", str(Path(learnt.path) / "policy.json")):
         assert pco("prompt", ref, "--row", "best_single", cwd=routed).out == f"{text}\n"
     learnt.policy.save(tmp_path / "p.json")
@@ -176,7 +165,7 @@ def test_the_best_single_instinct_can_be_had(
 
 def test_a_policy_without_one_says_so(trained: Path, run_id: str) -> None:
     result = pco("prompt", run_id, "--row", "best_single", cwd=trained)
-    result.error(2, "no best single instinct was measured", "router.kind")
+    result.error(2, "does not record the prompt of the row 'best_single'")
     with pytest.raises(PolicyError, match="each input gets another"):
         pco_api.load_policy(trained / "runs" / run_id / "policy.json", lm="simulated").row(
             "learned"

@@ -78,7 +78,6 @@ def test_every_table_about_a_run(trained: Path, run_id: str) -> None:
         ("eval", run_id, "--samples", "3"),
         ("compare", run_id, policy),
         ("config",),
-        ("templates", "list"),
         ("doctor",),
         ("data", "check", "data.jsonl"),
     ):

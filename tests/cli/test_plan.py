@@ -131,16 +131,14 @@ def test_a_copied_set_says_what_to_put_in_pco_toml_and_is_used(folder: Path) -> 
     theta.write_text("Pick what fits, and nothing else.\n")
     run = pco("train", *QUICK, "--set", "templates=./mine", "--json", cwd=folder)
     assert run.code == 0, run.err
-    log = pco("codebook", "log", "last", "--part", "theta", "--json", cwd=folder).json
+    log = pco("codebook", "log", "last", "--json", cwd=folder).json
+    log = [each for each in log if each["variable"] == "encoder"]
     shown = pco("codebook", "show", "last", "--json", cwd=folder).json
     first = log[0]["before"] if log else shown["encoder"]
     assert first == "Pick what fits, and nothing else."
 
 
 def test_a_set_by_its_name_is_copied_and_nothing_is_overwritten(tmp_path: Path) -> None:
-    sets = pco("templates", "list", "--json", cwd=tmp_path).json
-    assert {"critic", "encoder", "generator", "updater", "theta"} <= set(sets["paper"])
-    assert set(sets) == {"default", "paper"}
     made = pco("templates", "copy", "p", "--set", "paper", "--json", cwd=tmp_path).json
     assert made["templates"] == "./p" and (tmp_path / "p" / "set.toml").is_file()
     assert all((tmp_path / file).is_file() for file in made["files"])
@@ -273,41 +271,6 @@ def test_a_reward_that_gives_nothing_to_all_that_was_tried_is_warned_of(folder: 
     assert finding["level"] == "warn" and "nothing that was tried scores" in finding["what"]
     (folder / "reward.py").write_text(REWARD.format("float(output == example.target)"))
     assert found(doctor(folder))["reward"]["level"] == "ok"
-
-
-def test_an_untrusted_role_that_shares_its_endpoint_is_warned_of(folder: Path) -> None:
-    shared = found(doctor(folder, "--set", "roles.untrusted.model=simulated?world=2"))
-    assert shared["endpoint"]["level"] == "warn" and "executor" in shared["endpoint"]["what"]
-    apart, _ = asking(folder, says("ok"), "--set", "roles.untrusted.model=URL")
-    assert found(apart)["endpoint"]["level"] == "ok"
-
-
-AGENT = """import promptcodebook as pco
-
-
-async def run(prompt: pco.Prompt, example: pco.Example, lm: pco.Chat) -> str:
-    draft = await lm(example.input, system=prompt.of('draft'))
-    return (await lm(draft.text, system=prompt.of('final'))).text
-
-
-run.stages = ('draft', 'final')
-"""
-
-
-def test_templates_that_never_name_the_stage_are_warned_of(folder: Path) -> None:
-    (folder / "agent.py").write_text(AGENT)
-    assert pco("templates", "copy", "mine", cwd=folder).code == 0
-    typed = ("--set", "executor=agent.py:run", "--set", "templates=./mine")
-    staged = (*typed, "--set", "compose_per_stage=true")
-    assert "templates" not in found(doctor(folder, *staged))
-    generator = folder / "mine" / "generator.md"
-    generator.write_text(generator.read_text().replace("{stage}\n", ""))
-    warned = found(doctor(folder, *staged))["templates"]
-    assert warned["level"] == "warn"
-    assert "./mine lacks {stage}" in warned["what"] and "2 stages" in warned["what"]
-    assert "./mine/generator.md" in warned["next_step"]
-    for fine in (typed, (*staged, "--set", "compose=verbatim")):
-        assert "templates" not in found(doctor(folder, *fine))
 
 
 # The estimate is honest: what a run then takes lies between its low and its high.

@@ -102,7 +102,6 @@ def test_the_way_of_a_version(folder: Path) -> None:
     assert "no entry is about mails@" in pco("codebook", "log", "mails@", cwd=folder).out
     for typed, result in (
         (("log", "tickets@prod"), f"did you mean '{PRODUCTION}'"),
-        (("log", PRODUCTION, "--index", "1"), "for a run"),
         (("show", "tickets@prod"), "no ref 'tickets@prod'"),
         (("rollback", "mails@production"), "no ref"),
         (("promote", "a.json", "tickets"), "is no ref"),

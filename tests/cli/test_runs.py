@@ -367,7 +367,7 @@ def test_a_disk_without_room_is_one_message_before_anything_is_paid_for(folder: 
 def test_a_short_output_whose_reader_is_gone_ends_without_a_word(tmp_path: Path) -> None:
     # It is still in the buffer when the command is done: only the end of the process writes it.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    process = started(*PCO, "templates", "list", folder=tmp_path, env=env)
+    process = started(*PCO, "runs", "list", folder=tmp_path, env=env)
     assert process.stdout is not None
     process.stdout.close()
     process.stdout = None

@@ -281,27 +281,6 @@ def test_a_model_is_a_form_and_a_plain_form_decides_only_how_replies_are_drawn(
     assert beyond_sampling({"response_format": form}) == ([] if plain else ["response_format"])
 
 
-_STRONGER = {role: {"model": "openai/strong"} for role in ("critic", "attribution", "updater")}
-
-
-def _small(**more: Any) -> Config:
-    return load_config({"preset": "small", "lm": "smollm2"}, more)
-
-
-def test_texts_are_rewritten_by_stronger_models_beside_a_small_one_alone() -> None:
-    assert not _small().update.text_updates
-    assert not _small(roles={"critic": {"model": "openai/strong"}}).update.text_updates
-    same = {role: {"model": "smollm2"} for role in _STRONGER}
-    assert not _small(roles=same).update.text_updates
-    assert _small(roles=_STRONGER).update.text_updates
-    other = _small(lm="openai/strong", roles={"executor": {"model": "smollm2"}})
-    assert other.update.text_updates, "the executor small, all others strong"
-    assert not _small(roles=_STRONGER, update={"text_updates": False}).update.text_updates
-    assert _small(update={"text_updates": True}).update.text_updates
-    stored = _small().model_dump(mode="json")
-    assert not load_config(stored, {"roles": _STRONGER}).update.text_updates, "it stays as it is"
-
-
 # Every key can be looked up: its default, its kind and one line about it.
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -347,7 +326,7 @@ def test_a_stored_configuration_keeps_its_keys() -> None:
     newer = "learn max_reply_mb optimizer reward_name router samples telemetry user_code verdict"
     for key in (*newer.split(), "verdict_examples"):  # since 0.2.0
         tree.pop(key)
-    for newer in ("accept_on", "maintain_every", "shared_by"):
+    for newer in ("accept_on", "shared_by"):
         tree["update"].pop(newer)
     tree["encoder"].pop("max_fallback")
     tree["critic"].pop("safety")
@@ -359,3 +338,12 @@ def test_a_stored_configuration_keeps_its_keys() -> None:
     tree["validation"].pop("examples")
     tree["validation"]["patience"] = 5  # the default of 0.1.0
     assert digest(tree) == "c299778ab31bbfbb854a0162e86cb9ae14f15abeb20cb16ac069df6e82b0c6dc"
+
+
+def test_a_stored_configuration_may_name_maintenance_that_never_came() -> None:
+    """Codebooks are no longer tidied: a run that had it off opens, another is told."""
+    stored = load_config({}).model_dump(mode="json")
+    stored["update"]["maintain_every"] = 0
+    assert load_config(stored) == load_config({})
+    with pytest.raises(ConfigError, match="no longer tidies the codebook"):
+        load_config({"update": {"maintain_every": 4}})

@@ -366,7 +366,6 @@ async def sections(folder: Path, **more: Any) -> dict[str, DiagnosisGroup]:
 
 async def test_doctor_says_that_no_text_is_rewritten_and_no_model_routes(tmp_path: Path) -> None:
     found = await sections(tmp_path)
-    assert "texts stay as they are" in found["task"]["settings"].what
     rehearsed = found["one example, from route to gradients"]
     assert "learned from outcomes" in rehearsed["router"].what
     assert rehearsed["generator"].what.endswith("the instincts as they are")
@@ -518,25 +517,6 @@ def test_the_user_s_own_code_and_model_are_not_called() -> None:
     calls = {share.role: share.calls for share in estimated.roles}
     assert calls["executor"].high > 3 * calls["executor"].expected
     assert any("your executor is counted" in each for each in estimated.assumptions)
-
-
-@pytest.mark.slow
-def test_rounds_of_maintenance_are_counted() -> None:
-    """The updater makes the same calls in a round, even where the plan is shorter than one."""
-    updates = {"epochs": 12, "steps_per_epoch": 1}
-    off, on = (
-        {"update": {**updates, "maintain_every": every}, "validation": {"every": 0}}
-        for every in (0, 4)
-    )
-    without, with_rounds = (estimate_plan(plan_of(**tree)) for tree in (off, on))
-    (before,) = [share for share in without.roles if share.role == "updater"]
-    (after,) = [share for share in with_rounds.roles if share.role == "updater"]
-    rounds = 12 // 4
-    assert after.calls.low == before.calls.low
-    assert after.calls.expected - before.calls.expected == pytest.approx(1.5 * rounds, abs=1)
-    assert after.calls.high >= before.calls.high + 3 * rounds
-    assert after.tokens.expected > before.tokens.expected
-    assert any("3 rounds of maintenance" in line for line in with_rounds.assumptions)
 
 
 # `pco.estimate`: what `optimize` with the same keywords would take; nothing is asked for it.

@@ -146,7 +146,7 @@ def test_a_training_run_is_one_trace(tmp_path: Path, spans: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "module"),
-    [("otel", "opentelemetry.trace"), ("mlflow", "mlflow"), ("wandb", "wandb")],
+    [("otel", "opentelemetry.trace"), ("mlflow", "mlflow")],
 )
 def test_what_is_not_installed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str

@@ -22,7 +22,6 @@ from promptcodebook.method.critic import (
     gradients_of,
     nearest_instinct,
     penalty,
-    stage_lines,
 )
 from promptcodebook.method.safety import LOOK, SafetyClause
 from promptcodebook.method.state import State
@@ -515,16 +514,3 @@ async def test_what_is_called_harmful_is_rewritten_for_that_alone_and_remembered
     assert pending[0].origin == "gradient"
     state = State.first(theta).advance(theta, [good, bad], 0.3).advance(theta, [bad], 0.3)
     assert state.harmful == ("rule two",)
-
-
-def test_a_long_trajectory_keeps_its_ends_and_what_failed() -> None:
-    turns = [types.Stage("agent", f"turn {n} " + "x" * 500, "y" * 400) for n in range(40)]
-    turns[20] = types.Stage("agent", "turn 20: Error 500 of the tool", "y")
-    lines = stage_lines(turns)
-    assert sum(map(len, lines)) < 13_000
-    assert "turn 0 " in lines[0] and "turn 39 " in lines[-1]
-    assert [line for line in lines if "Error 500" in line] and lines.count("- (14 stages left out)")
-    assert stage_lines(turns[:3]) == [
-        f"- agent: turn {n} {'x' * 500} -> {'y' * 400}" for n in range(3)
-    ]
-    assert len(stage_lines([types.Stage("agent", "x" * 900, "y" * 900)] * 2, most=10)) == 2

@@ -251,20 +251,16 @@ def test_the_rows_with_one_prompt_are_named() -> None:
     file = file_of()
     assert file.fixed_prompt("concat").text == file.concat
     assert file.fixed_prompt("none").text == "First."
-    for row, text in (("best_fixed", "no best prompt for all"), ("best_single", "no best single")):
-        with pytest.raises(PolicyError, match=text):
+    for row in ("best_fixed", "best_single", "present"):
+        with pytest.raises(PolicyError, match=f"does not record the prompt of the row '{row}'"):
             file.fixed_prompt(row)
         assert file.with_about(**{row: "Be so."}).fixed_prompt(row).text == "Be so."
     known = file.with_about(present="You are terse.")
     assert known.fixed_prompt("present").text == "You are terse." and known.digest == file.digest
-    with pytest.raises(PolicyError, match="does not say which prompt"):
-        file.fixed_prompt("present")
     for row in ("learned", "untrained", "concatt"):
         with pytest.raises(PolicyError, match="each input gets another") as caught:
             file.fixed_prompt(row)
-    assert caught.value.hint == (
-        "the rows with one prompt are 'present', 'none', 'concat', 'best_fixed' and 'best_single'"
-    )
+    assert "are 'none', 'concat', 'present', 'best_fixed', 'best_single'" in caught.value.hint
 
 
 def test_concat_is_every_instinct_between_the_fixed_prompt_and_the_output_format() -> None:

@@ -158,17 +158,17 @@ def long_history(store: RunStore, rewrites: int) -> str:
     return made.render()
 
 
-def test_history_says_what_maintenance_did_and_why_and_marks_the_words(write: Write) -> None:
-    tidy = types.Rewrite(
-        0, "a word, b", "a line, b <b>", "g", True, "c5 was a twin", origin="merge"
+def test_history_says_what_a_trial_took_back_and_why_and_marks_the_words(write: Write) -> None:
+    back = types.Rewrite(
+        0, "a word, b", "a line, b <b>", "g", True, "4 of 5 routes fell back", origin="trial"
     )
 
-    def tidied(event: Event) -> Event:
+    def changed(event: Event) -> Event:
         stepped = isinstance(event, Stepped)
-        return Stepped(replace(event.step, rewrites=(tidy,))) if stepped else event
+        return Stepped(replace(event.step, rewrites=(back,))) if stepped else event
 
-    markup = section(write(STOPPED), HistorySection, change=tidied)
-    assert "merge: c5 was a twin" in markup
+    markup = section(write(STOPPED), HistorySection, change=changed)
+    assert "trial: 4 of 5 routes fell back" in markup
     diff = "a <del>word</del><ins>line</ins>, b <ins>&lt;b&gt;</ins></blockquote>"
     assert f'<blockquote class="diff">{diff}' in markup
 

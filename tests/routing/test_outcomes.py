@@ -6,18 +6,17 @@ import math
 import random
 import tracemalloc
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 import threadpoolctl
 
-from promptcodebook.base.intervals import mean_interval
-from promptcodebook.routing.outcomes import FOLDS, OutcomeModel, RouteLimits, off_policy
-from promptcodebook.routing.ranking import BUCKETS, Features, Ranker, dot
-from promptcodebook.types import Expected, Outcome, Ranking
+from promptcodebook.routing.outcomes import OutcomeModel
+from promptcodebook.routing.ranking import Features, Ranker, dot
+from promptcodebook.types import Expected, Outcome
 
 TEXTS = ("apple", "pear", "plum", "fig")
 INPUTS = {f"x{i}": f"a question number {i}" for i in range(30)}
@@ -30,7 +29,7 @@ def model() -> OutcomeModel:
 
 def outcome(name: str, indices: tuple[int, ...], reward: float, version: int = 0) -> Outcome:
     n = len(indices)
-    return Outcome(name, indices, (version,) * n, (0.0,) * n, reward, propensity=0.2)
+    return Outcome(name, indices, (version,) * n, (0.0,) * n, reward)
 
 
 def learned(outcomes: list[Outcome], versions: tuple[int, ...] = (0, 0, 0, 0)) -> Expected:
@@ -206,7 +205,6 @@ def test_rows_without_outcomes_take_no_memory() -> None:
     try:
         made = OutcomeModel(many)
         ranking = made.fit(outcomes, (0,) * 4).ranking()
-        assert off_policy(made, TEXTS, outcomes, (0,) * 4, ONE) is not None
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -218,151 +216,3 @@ def test_sums_run_in_one_thread_whatever_the_number_of_cores() -> None:
     with model().one_thread():
         pools = [p for p in threadpoolctl.threadpool_info() if p["user_api"] == "blas"]
         assert pools and {pool["num_threads"] for pool in pools} == {1}
-
-
-# What routes are worth by logged outcomes, judged by nothing that they were chosen on.
-
-TEXTS_OFFPOLICY = ("one", "two", "three")
-ONE = RouteLimits(1, 0)
-INPUTS_OFFPOLICY = {f"x{i:02}": f"question {i}" for i in range(25)}
-NOTHING, ADDS = 0.3, (0.1, 0.4, -0.2)
-
-
-@dataclass
-class Forecast:
-    """A model that always forecasts the same, and remembers what it was fitted to."""
-
-    inputs = INPUTS_OFFPOLICY
-    adds: tuple[float, ...] = ADDS
-    fitted: list[tuple[set[str], int, tuple[int, ...]]] = field(default_factory=list[Any])
-
-    def fit(self, outcomes: Sequence[Outcome], versions: Sequence[int]) -> Forecast:
-        self.fitted.append(({o.example_id for o in outcomes}, len(outcomes), tuple(versions)))
-        return self
-
-    def ranking(self, least: int = 0) -> Ranking:
-        weights = ((0,) * BUCKETS,) * (len(self.adds) + 1)
-        return Ranking((1.0,) * BUCKETS, 1.0, weights, (NOTHING, *self.adds), least=least)
-
-    def features(self, example_id: str) -> Features:
-        return {}
-
-    @property
-    def mean(self) -> Features:
-        read = [self.features(name) for name in self.inputs]
-        return {k: sum(f.get(k, 0.0) for f in read) / len(read) for f in read for k in f}
-
-
-def seen(i: int, indices: tuple[int, ...], reward: float, chance: float | None = 0.5) -> Outcome:
-    n = len(indices)
-    return Outcome(f"x{i:02}", indices, (0,) * n, (0.0,) * n, reward, propensity=chance)
-
-
-def estimate(
-    outcomes: Sequence[Outcome], terms: RouteLimits = ONE, forecast: Forecast | None = None
-) -> Any:
-    made = cast("OutcomeModel", forecast or Forecast())
-    return off_policy(made, TEXTS_OFFPOLICY, outcomes, (0, 0, 0), terms)
-
-
-def test_a_route_that_was_the_policys_corrects_the_forecast_by_its_chance() -> None:
-    found = estimate([seen(i, (2,), 1.0) for i in range(25)])
-    assert found.value.mean == pytest.approx(0.7), "nothing, and what c_1 adds"
-    assert found.over_single.mean == pytest.approx(0.0), "c_1 is the best for all as well"
-    assert found.over_none.mean == pytest.approx(0.4)
-    widest = mean_interval([0.4] * 25, (-1.0, 1.0))
-    assert found.over_none.low == pytest.approx(widest.low)
-    assert found.over_none.high == pytest.approx(widest.high)
-    assert (found.value.n, found.rollouts) == (25, 25)
-    found = estimate([seen(i, (1,), 1.0, 0.25) for i in range(25)])
-    assert found.value.mean == pytest.approx(0.7 + (1.0 - 0.7) / 0.25)
-    assert found.over_single.mean == pytest.approx(0.0)
-    assert found.over_none.mean == pytest.approx(0.4 + (1.0 - 0.7) / 0.25)
-    none = estimate([seen(i, (), 1.0, 0.5) for i in range(25)])
-    assert none.value.mean == pytest.approx(0.7)
-    assert none.over_none.mean == pytest.approx(0.7 - (0.3 + (1.0 - 0.3) / 0.5))
-    assert estimate([seen(i, (1,), 0.8, 0.001) for i in range(25)]).value.mean == pytest.approx(2.7)
-    assert estimate([seen(i, (1,), 0.8, 0.05) for i in range(25)]).value.mean == pytest.approx(2.7)
-    assert estimate([seen(i, (1,), 0.8, 0.1) for i in range(25)]).value.mean == pytest.approx(1.7)
-
-
-def test_every_example_counts_once_however_often_it_was_visited() -> None:
-    """The mean of its own rollouts; differences may be negative."""
-    often = [seen(0, (1,), reward, 1.0) for reward in (0.0, 1.0, 0.5, 0.5)]
-    rest = [seen(i, (1,), float(i % 2), 1.0) for i in range(1, 25)]
-    terms = RouteLimits(1, 0)
-    found = estimate([*often, *rest], terms)
-    means = [0.5, *(float(i % 2) for i in range(1, 25))]
-    assert found.value == mean_interval(means)
-    assert found.over_none == mean_interval([m - 0.3 for m in means], (-1.0, 1.0))
-    assert found.over_single == mean_interval([0.0] * 25, (-1.0, 1.0))
-    assert found.rollouts == 28
-
-
-def test_nothing_is_judged_by_what_it_was_chosen_on() -> None:
-    """Each of five folds by a fit to the others, which cover all the rest."""
-    forecast = Forecast()
-    outcomes = [seen(i, (k,), 0.5) for i in range(25) for k in range(2)]
-    assert estimate(outcomes, forecast=forecast) is not None
-    held_out = [set(INPUTS_OFFPOLICY) - names for names, _, _ in forecast.fitted]
-    assert len(held_out) == FOLDS == 5 and {len(names) for names in held_out} == {5}
-    assert set.union(*held_out) == set(INPUTS_OFFPOLICY)
-    assert all(n == 40 and versions == (0, 0, 0) for _, n, versions in forecast.fitted)
-
-
-def test_what_a_policy_may_take_bounds_its_routes() -> None:
-    pair = [seen(i, (0, 1), 1.0, 1.0) for i in range(25)]
-    assert estimate(pair, RouteLimits(1, 0)).value.mean == pytest.approx(0.7)
-    assert estimate(pair, RouteLimits(2, 0)).value.mean == pytest.approx(1.0)
-    assert estimate(pair, RouteLimits(2, 0)).over_single.mean == pytest.approx(1.0 - 0.7)
-    assert estimate(pair, RouteLimits(3, 3)).value.mean == pytest.approx(0.3 + 0.1 + 0.4 - 0.2)
-
-
-def test_only_first_visits_of_present_texts_with_a_known_chance_judge() -> None:
-    first = [seen(i, (1,), 0.5, 1.0) for i in range(25)]
-    blame = [replace(seen(i, (1,), -0.4), part=True) for i in range(25)]
-    later = [seen(i, (1,), 0.0, 1.0) for i in range(0, 25, 2)]
-    found = estimate([*blame, *first, *later], RouteLimits(1, 0, first_visits=True))
-    assert (found.value.mean, found.rollouts) == (pytest.approx(0.5), 25)
-    whole = estimate([*blame, *first, *later])
-    assert (whole.value.mean, whole.rollouts) == (pytest.approx(0.5 - 13 * 0.25 / 25), 38)
-    good = [seen(i, (1,), 0.5, 1.0) for i in range(20)]
-    stale = [replace(seen(i, (1,), 0.0, 1.0), versions=(1,)) for i in range(20, 25)]
-    part = [replace(seen(i, (1,), -1.0, 1.0), part=True) for i in range(20, 25)]
-    unknown = [seen(i, (1,), 0.0, None) for i in range(20, 25)]
-    found = estimate([*good, *stale, *part, *unknown])
-    assert (found.value.mean, found.value.n, found.rollouts) == (pytest.approx(0.5), 20, 20)
-    half = [replace(seen(i, (0, 1), 0.0, 1.0), versions=(0, 1)) for i in range(20, 25)]
-    assert estimate([*good, *half]).value.n == 20
-
-
-def test_below_twenty_examples_there_is_no_estimate() -> None:
-    assert estimate([seen(i, (1,), 0.5) for i in range(19)]) is None
-    assert estimate([seen(i % 19, (1,), 0.5) for i in range(60)]) is None
-    assert estimate([seen(0, (1,), 0.5)]) is None and estimate([]) is None
-    assert estimate([seen(i, (1,), 0.5) for i in range(20)]) is not None
-
-
-def test_the_best_single_is_the_best_for_all_together() -> None:
-    """Not the best of any one input: here by forecasts that differ between inputs."""
-
-    class Differing(Forecast):
-        def ranking(self, least: int = 0) -> Ranking:
-            rows = [[0] * BUCKETS for _ in range(4)]
-            rows[1][7] = 30  # c_0 where the input has bucket 7
-            made = super().ranking(least)
-            weights = tuple(map(tuple, rows))
-            return replace(made, weights=weights, unit=0.01, bias=(0.3, 0.0, 0.2, -0.5))
-
-        def features(self, example_id: str) -> Features:
-            return {7: 1.0} if example_id < "x10" else {}
-
-    outcomes = [seen(i, (1,), 0.6, 1.0) for i in range(25)]
-    found = estimate(outcomes, forecast=Differing())
-    learned = 0.6  # forecast where c_0 is taken, 0.3 + 0.3, and else the reward
-    assert found.value.mean == pytest.approx(learned)
-    assert found.over_single.mean == pytest.approx(learned - 0.6)
-    assert found.over_none.mean == pytest.approx(learned - 0.3)
-    worse = estimate([seen(i, (0,), 0.9, 1.0) for i in range(25)], forecast=Differing())
-    assert worse.over_single.mean == pytest.approx((10 * 0.9 + 15 * 0.5) / 25 - 0.5)
-    assert worse.over_none.mean == pytest.approx((10 * 0.9 + 15 * 0.5) / 25 - 0.3)

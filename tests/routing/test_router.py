@@ -61,7 +61,7 @@ def uniform(select: int, repeats: bool = True, least: int = 0) -> OutcomeRouter:
 
 def seen(name: str, indices: tuple[int, ...], reward: float) -> types.Outcome:
     n = len(indices)
-    return types.Outcome(name, indices, (0,) * n, (0.1,) * n, reward, propensity=0.2)
+    return types.Outcome(name, indices, (0,) * n, (0.1,) * n, reward)
 
 
 def after(*outcomes: types.Outcome, versions: tuple[int, ...] = (0, 0, 0, 0)) -> State:
@@ -90,52 +90,28 @@ async def test_a_uniform_route_has_its_size_first_and_none_as_often_as_one(least
     assert sum(chances.values()) == pytest.approx(1.0)
     counts = Counter(route.indices for route in routes)
     assert set(counts) == set(chances)
-    for route in routes:
-        assert route.propensity == pytest.approx(chances[route.indices], abs=1e-9)
     for z, chance in chances.items():
         assert abs(counts[z] / 200 - chance) < 0.12, z
 
 
-@pytest.mark.parametrize("floor", [0.3, 0.7])
-@pytest.mark.parametrize("repeats", [True, False])
-async def test_the_logged_chances_are_those_the_routes_had(floor: float, repeats: bool) -> None:
-    """Whatever is drawn, one over its chance is on average how many sets may be drawn."""
-    state = after(*(seen(f"x{i}", (i % 4,), 0.5 + 0.1 * (i % 4)) for i in range(12)))
-    by = router(1, repeats, floor=floor, scale=1.0)
-    routes = await drawn(by, state, 300)
-    allowed = set(sets(0, 1)) - (set() if repeats else {(0,)})
-    inverse = [1.0 / (route.propensity or 1.0) for route in routes]
-    assert sum(inverse) / 300 == pytest.approx(len(allowed), abs=0.7)
-    assert {route.indices for route in routes} == allowed
-    assert min(route.propensity or 0.0 for route in routes) >= floor / 5 - 1e-9
-
-
-async def test_what_was_tried_is_not_drawn_and_leaves_its_chance_to_the_others() -> None:
+async def test_what_was_tried_is_not_drawn() -> None:
     tried = [(0,), (2,), (0, 1), ()]
     state = after(*(seen("x0", z, 0.5) for z in tried), seen("x1", (3,), 0.5))
     routes = await drawn(uniform(2, repeats=False), state, 120)
-    before = {z: 0.8 / 2 / comb(4, len(z)) if z else 0.2 for z in sets(0, 2)}
-    left = 1.0 - sum(before[z] for z in tried)
-    counts = Counter(route.indices for route in routes)
-    assert set(counts) == set(before) - set(tried)
-    for route in routes:
-        assert route.propensity == pytest.approx(before[route.indices] / left, abs=1e-9)
+    assert {route.indices for route in routes} == set(sets(0, 2)) - set(tried)
     state = after(*(seen("x0", z, 0.5) for z in sets(1, 1)))
     routes = await drawn(uniform(1, repeats=False, least=1), state, 60)
     assert {route.indices for route in routes} == set(sets(1, 1)), "all were tried: any again"
-    assert {route.propensity for route in routes} == {0.25}
 
 
 async def test_without_repeats_a_first_visit_is_uniform_and_a_later_one_is_not() -> None:
-    """Only so do first visits say what any route is worth (offpolicy.py)."""
     once = router(1, repeats=False, floor=0.0, scale=0.0)
     state = after(*(seen(f"x{i}", (0,), 0.9) for i in range(1, 12)), seen("x11", (), 0.1))
     first = await drawn(once, state, 60)
-    assert {route.propensity for route in first} == {0.2}
     assert len({route.indices for route in first}) == 5
     blamed = replace(seen("x0", (1,), -0.5), part=True)
     later = await drawn(once, after(*state.outcomes, blamed), 5)
-    assert {(route.indices, route.propensity) for route in later} == {((0,), 1.0)}
+    assert {route.indices for route in later} == {(0,)}
 
 
 async def test_without_repeats_draws_are_a_fifth_as_wide_unless_said() -> None:
@@ -254,7 +230,7 @@ def trace(
     penalty: float = 0.4,
     severity: dict[types.Channel, float] | None = None,
 ) -> types.Trace:
-    route = None if indices is None else types.Route(indices, propensity=0.125)
+    route = None if indices is None else types.Route(indices)
     gradients = types.Gradients(codebook=blamed or {}, severity=severity or {})
     return types.Trace(
         types.Rollout("x1", route, reward=unit), unit, penalty=penalty, gradients=gradients
@@ -265,7 +241,7 @@ def test_a_reward_is_an_outcome_of_its_route_as_the_texts_were() -> None:
     state = replace(BEGUN, versions=(3, 1, 4, 1))
     [outcome] = outcomes_of(model(), state, [trace((1, 2))])
     like = [round(dot(model().features("x1"), model().vocabulary.spelled(t)), 5) for t in TEXTS]
-    assert outcome == types.Outcome("x1", (1, 2), (1, 4), (like[1], like[2]), 0.6, propensity=0.125)
+    assert outcome == types.Outcome("x1", (1, 2), (1, 4), (like[1], like[2]), 0.6)
     assert outcomes_of(model(), state, [trace((1,), unit=None), trace(None)]) == []
     with_failures = [trace((1,), unit=None), trace((2,)), trace(None), trace((0,))]
     assert [o.indices for o in outcomes_of(model(), state, with_failures)] == [(2,), (0,)]

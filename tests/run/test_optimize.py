@@ -79,31 +79,6 @@ def rewrites(run: pco.Run) -> list[tuple[int, str, bool]]:
     return [(s.index, r.origin, r.kept) for s in steps_of(run.path) for r in s.rewrites]
 
 
-@pytest.mark.slow
-def test_a_tidied_codebook_comes_out_the_same_wherever_the_run_was_stopped(tmp_path: Path) -> None:
-    """Maintenance looks back over steps: what a resumed run no longer saw comes from its store."""
-    book = {"kind": "expert", "instincts": [
-        "Count words before you answer", "Before you answer, count your words",
-        "State the use that is asked for; name the thing first, and keep to the number of words",
-    ]}  # fmt: skip
-    update = {"epochs": 6, "batch_size": 6, "maintain_every": 3}
-    config = {"seed": 2, "update": update, "init": book}  # a draw in which all of it happens
-    whole = train(tmp_path, "whole", config=config)
-    tidy = rewrites(whole)
-    tidied = {(i, o) for i, o, kept in tidy if o != "gradient" and kept}
-    assert {o for _, o in tidied} >= {"split", "revive", "merge"} and {i for i, _ in tidied} == {
-        2,
-        5,
-    }
-    calls = sum(u.calls for u in whole.usage.values())
-    part = train(tmp_path, "part", config=config, budget="20calls")
-    for budget in range(80, calls, 120):
-        part = train(tmp_path, "part", config=config, resume=part.id, budget=f"{budget}calls")
-    rest = train(tmp_path, "part", config=config, resume=part.id, budget="9999calls")
-    assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
-    assert rewrites(rest) == tidy
-
-
 def test_a_saved_policy_loads_and_answers_like_the_run(whole: pco.Run, tmp_path: Path) -> None:
     run = whole
     file = tmp_path / "small.pco.json"

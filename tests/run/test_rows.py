@@ -84,9 +84,9 @@ def test_concat_is_the_kept_codebook_and_the_output_format(tmp_path: Path) -> No
     assert all(text not in run.codebook.texts for text in SEEDS[:2])
     expected = "\n".join(run.codebook.texts) + "\n\nReply with a number."
     assert run.rows["concat"].prompt == expected
-    assert run.policy.row("concat").prompt == expected
+    assert run.policy.row("concat").text == expected
     assert run.rows["present"].prompt == "You are terse."
-    assert run.policy.row("present").prompt == "You are terse."
+    assert run.policy.row("present").text == "You are terse."
 
     # It gets no format where the learned prompts get none.
     run = train(tmp_path / "b", scripted(), compose="verbatim", base_prompt="Before all.")
@@ -286,7 +286,7 @@ def test_each_stage_is_given_its_own_part_of_a_prompt_for_all(tmp_path: Path) ->
     assert best.prompt == "draft: Kindly draft.\n\nanswer: Kindly say B."
     assert best.score.mean == 1.0
     row = run.policy.row("best_fixed")
-    assert row.prompt == best.prompt
+    assert row.text == best.prompt
     assert row.stages == {"draft": "Kindly draft.", "answer": "Kindly say B."}
 
 

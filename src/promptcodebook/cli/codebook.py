@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from contextlib import closing, suppress
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -41,8 +41,6 @@ _ORDER = (
     *("freeze", "promote", "rollback", "import", "verify", "export"),
 )
 _EXTRA = "serve"  # what to install for the registry, audits and exports
-_GREEK = {"theta": "encoder", "phi": "generator", "psi": "critic"}
-_Part = Literal["encoder", "generator", "critic", "theta", "phi", "psi"]
 
 
 class _Codebook(command.CommandGroup):
@@ -188,50 +186,31 @@ def log(
         help="A run (its id or name, a path, 'last'), or in the registry NAME@REF, or NAME@ "
         "for a whole codebook; none = the whole registry.",
     ),
-    index: int | None = typer.Option(None, help="Only this instinct, 0..K-1."),
-    part: Annotated[_Part | None, typer.Option(help="Only this prompt of the method.")] = None,
     as_json: Json = False,
 ) -> None:
     """Of a run, every rewrite in order: kept, or refused and why, and the feedback that asked for
     it. In the registry, every move: who, when, from, to, why."""
     if ref is None or "@" in ref:
-        if index is not None or part is not None:
-            raise ConfigError("--index and --part are for a run", hint="pco codebook log last")
         show_moves = import_part(COMMAND_GROUP, "codebook.log", "the registry", _EXTRA)
         show_moves(ref or "", as_json)
     else:
-        _show_rewrites(ref, index, part, as_json)
+        _show_rewrites(ref, as_json)
 
 
-def _show_rewrites(run: str, index: int | None, part: str | None, as_json: bool) -> None:
+def _show_rewrites(run: str, as_json: bool) -> None:
     trees: list[dict[str, Any]] = []
     parts: list[str] = []
     with closing(RunStore.open(find_run(runs_dir(), run))) as store:
-        variable = _variable(store, index, part)
         for step in store.steps():
             event = Stepped(step)  # what it quotes of private data is withheld, as in a report
             event = withhold(event) if store.header.private else event
             assert isinstance(event, Stepped)
             for each in event.step.rewrites:
-                name = variable_name(each.variable)
-                if variable in (None, name):
-                    reverted = each.variable in event.step.reverted
-                    place = {"update": step.index + 1, "reverted": reverted}
-                    trees.append({**place, **asdict(each), "variable": name})
-                    parts.append(_rewrite_text(step.index, each))
-    text = "\n\n".join(parts) or f"{variable or 'nothing'} was never rewritten"
+                place = {"update": step.index + 1, "reverted": each.variable in event.step.reverted}
+                trees.append({**place, **asdict(each), "variable": variable_name(each.variable)})
+                parts.append(_rewrite_text(step.index, each))
+    text = "\n\n".join(parts) or "nothing was ever rewritten"
     show(lambda: trees, lambda: text, as_json=as_json)
-
-
-def _variable(store: RunStore, index: int | None, part: str | None) -> str | None:
-    if part is not None:
-        return _GREEK.get(part, part)
-    if index is None:
-        return None
-    parameters = store.outline().parameters
-    size = len(parameters.codebook) if parameters is not None else 0
-    command.require_index(index, size)
-    return variable_name(index)
 
 
 def _rewrite_text(step: int, rewrite: Rewrite) -> str:

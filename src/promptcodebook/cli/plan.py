@@ -31,11 +31,11 @@ from promptcodebook.doctor.probe import DiagnosisGroup
 from promptcodebook.errors import ConfigError, did_you_mean, import_part
 from promptcodebook.estimation.estimate import Estimate, estimate_plan
 from promptcodebook.lm.spec import parse_spec
-from promptcodebook.method.templates import copy_templates, load_templates, template_sets
+from promptcodebook.method.templates import copy_templates
 from promptcodebook.run.decision import verdict_remark
 
 app = command.command_group()
-_TEMPLATES = "The prompts around what is learned: list them, or copy a set to edit."
+_TEMPLATES = "The prompts around what is learned: copy a set to edit."
 templates = command.command_group(_TEMPLATES)
 app.add_typer(templates, name="templates")
 data = command.command_group("Look at a data file before training on it; fetch a benchmark's data.")
@@ -170,16 +170,6 @@ def _select_keys(keys: Sequence[Key], name: str) -> list[Key]:
         known = [*(each.key for each in keys), *(each.key.rpartition(".")[2] for each in keys)]
         raise ConfigError(f"no key {name!r}{did_you_mean(name, known)}", hint="pco config")
     return selected
-
-
-@templates.command("list")
-def list_sets(as_json: Json = False) -> None:
-    """The sets that come with the package, and the templates in each."""
-    sets = {name: sorted(load_templates(name).sources) for name in template_sets()}
-    lines = [wrap_text(", ".join(names), f"{name:<9}") for name, names in sets.items()]
-    lines += ["", 'In pco.toml: templates = "NAME"']
-    lines += ["next: pco templates copy DIR, for a set of your own"]
-    show(lambda: sets, lambda: "\n".join(lines), as_json=as_json)
 
 
 @templates.command()

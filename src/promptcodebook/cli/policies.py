@@ -422,7 +422,6 @@ def _composed(
             f"pco prompt {shell(ref)} --row concat",
         )
     if given in _ROWS:
-        note(
-            f"{given!r} is taken as the input; for that row: pco prompt {shell(ref)} --row {given}"
-        )
+        row = f"pco prompt {shell(ref)} --row {given}"
+        note(f"{given!r} is taken as the input; for that row: {row}")
     return _deployed(ref, reference, typed, Ledger()).prompt(given)

@@ -28,7 +28,6 @@ from promptcodebook.config.secrets import without_secrets
 from promptcodebook.errors import ConfigError, did_you_mean, plug_in, registered
 
 TYPED = "the command line or PCO_*"  # where settings come from that were typed for this use
-_REWRITING = ("critic", "attribution", "updater")  # roles that a rewrite of a text takes
 # Faults of numbers and choices: their value may be shown, it is no secret.
 _QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")
 
@@ -85,17 +84,6 @@ def default_tree(settings: Mapping[str, Any]) -> dict[str, Any]:
     foreign = settings.keys() - schema.Config.model_fields.keys()
     every = optimizer_settings().values() if foreign else ()
     return load_config({m.table: {} for m in every if m.table in foreign}).model_dump(mode="json")
-
-
-def text_updates_remark(config: schema.Config) -> str:
-    """In a sentence, whether texts are rewritten and why; '' unless the preset is small."""
-    if config.preset != "small":
-        return ""
-    if config.update.text_updates:
-        models = " and ".join(dict.fromkeys(config.model_of(role) for role in _REWRITING))  # type: ignore[arg-type]
-        return f"preset small: texts are rewritten by {models}"
-    named = ", ".join(f"roles.{role}.model" for role in _REWRITING)
-    return f"preset small: texts stay as they are; a stronger model in {named} would rewrite them"
 
 
 def select_remark(config: schema.Config) -> str:
@@ -157,11 +145,6 @@ def load_config(*layers: Mapping[str, Any], where: str = "the configuration") ->
         schema.preset(str(merged.get("preset", "default"))),
         merged,
     )
-    executor = _spec(merged, "executor")
-    if merged.get("preset") == "small" and all(
-        _spec(merged, role) not in ("", executor) for role in _REWRITING
-    ):  # stronger models are named for the rewriting
-        tree = merge(tree, {"update": {"text_updates": True}}, merged)
     # No optimizer is imported but its own, and those whose tables the tree has.
     name = str(tree.get("optimizer", "pco"))
     own = optimizer_settings(name).values() if name != "pco" else ()

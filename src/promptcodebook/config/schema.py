@@ -161,18 +161,27 @@ class Update(Group):
     or the rule of an installed package."""
     accept_on: Literal["batch", "others"] = "batch"
     """Which examples judge: the batch itself, or as many others, run without and with them."""
-    maintain_every: int = Field(default=0, ge=0)
-    """Batches between tidyings: split grab-bags, merge twins, replace dead ones; 0 = never."""
     encoder_on_explored: bool = False
     """Whether θ also learns from explored routes, which it did not choose."""
     shared_by: int = Field(default=2, ge=1)
     """Examples of a batch that must complain alike before θ or φ is rewritten; online 1 will do."""
     text_updates: bool = True
-    """Whether texts are rewritten (Table 3); in the preset small by stronger models alone."""
+    """Whether texts are rewritten (Table 3)."""
     instinct_words: int = Field(default=25, ge=1)
     """Length cap of one instinct in words; a first instinct over it may stay as it is."""
     directive_words: int = Field(default=300, ge=1)
     """Length cap of θ, φ and ψ in words, each."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_maintenance(cls, given: Any) -> Any:
+        """Stored runs may name a key that an earlier version had."""
+        if not isinstance(given, Mapping):
+            return given
+        tree = {**cast("Mapping[str, Any]", given)}
+        if tree.pop("maintain_every", 0):
+            raise ValueError("maintain_every: this version no longer tidies the codebook")
+        return tree
 
 
 class Validation(Group):
@@ -476,7 +485,7 @@ class Config(Group):
     """Megabytes that a reply may have, unpacked; a larger one is a failed call."""
     cache: bool = True
     """Whether replies are shared between runs on this machine."""
-    telemetry: tuple[Literal["otel", "mlflow", "wandb"], ...] = ()
+    telemetry: tuple[Literal["otel", "mlflow"], ...] = ()
     """Where spans of calls, or a run's figures, are sent; () = nowhere."""
     seed: int = 0
     """Keys every draw of the run: batches, exploration, sample seeds."""

@@ -6,25 +6,22 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 from promptcodebook import assemble as assembly
 from promptcodebook.base.incidents import Counts, Incident
-from promptcodebook.base.paths import reply_cache_path
 from promptcodebook.base.text import count_words, long_words, shell, words_of
 from promptcodebook.base.units import bytes_text, plural
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config
-from promptcodebook.config.loading import select_remark, text_updates_remark
+from promptcodebook.config.loading import select_remark
 from promptcodebook.config.schema import DataSettings
 from promptcodebook.data import examine
 from promptcodebook.doctor.probe import Diagnosis, DiagnosisGroup, probe
-from promptcodebook.errors import ConfigError, PcoError, StoreError, registered
+from promptcodebook.errors import ConfigError, PcoError, registered
 from promptcodebook.lm.budget import PriceTable, price_lines
-from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.lm.quirks import KnownForms
 from promptcodebook.lm.spec import missing_key, parse_spec
 from promptcodebook.lm.stack import (
@@ -78,10 +75,7 @@ async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[D
             for section in await rehearse(plan, tried, forms):
                 yield section
         yield DiagnosisGroup("money", (_prices(config, list(specs)),))
-        asked = plan is not None and "untrusted" in plan.task.program.roles
-        if (shared := _look_at_untrusted(config, asked)) is not None:
-            yield DiagnosisGroup("untrusted", (shared,))
-        yield DiagnosisGroup("disk", (_disk(runs_dir), _cache(config, list(specs))))
+        yield DiagnosisGroup("disk", (_disk(runs_dir),))
     finally:
         if here is not None:
             await here.close()
@@ -92,17 +86,11 @@ def _failure_finding(name: str, error: PcoError) -> Diagnosis:
 
 
 def _settled(plan: assembly.Plan) -> list[Diagnosis]:
-    """Also whether the user's templates say whose stage a prompt is, and test is large enough."""
-    config, stages, judged = plan.config, plan.prompt_stages, len(plan.judged)
+    """Also whether test is large enough."""
+    config, judged = plan.config, len(plan.judged)
     parts = f"task {plan.task.name}, K = {config.size}, S = {config.select}"
-    what = "; ".join(filter(None, (parts, select_remark(config), text_updates_remark(config))))
+    what = "; ".join(filter(None, (parts, select_remark(config))))
     findings = [Diagnosis("settings", "ok", what)]
-    alike = "{stage}" not in plan.templates["generator"].source
-    if stages and config.compose == "generator" and alike:
-        what = f"generator.md in {config.templates} lacks {{stage}}, so that the {len(stages)} "
-        what += "stages of the program are all asked for alike"
-        step = f"write {{stage}} into {config.templates}/generator.md, or set "
-        findings.append(Diagnosis("templates", "warn", what, f"{step}compose_per_stage = false"))
     if remark := verdict_remark(judged):
         step = "add rows, or give test a greater share: data.fractions"
         if len(plan.dataset.test) > judged:
@@ -223,30 +211,6 @@ def _prices(config: Config, specs: list[str]) -> Diagnosis:
     return Diagnosis("prices", "ok", f"{what}: costs are shown as unknown", step)
 
 
-def _look_at_untrusted(config: Config, asked: bool) -> Diagnosis | None:
-    """Method decision 13: who must not see the private input must not share an endpoint. `asked` =
-    the task's executor asks the role: having no model of its own is a fault too."""
-
-    def address(text: str) -> str:
-        try:
-            parsed = parse_spec(text)
-        except ConfigError:
-            return text
-        return parsed.base_url or parsed.text.partition("?")[0]
-
-    settings = config.roles.get("untrusted")
-    spec = (settings.model if settings is not None else None) or (config.lm if asked else "")
-    if not spec:
-        return None
-    others: list[Role] = [role for role in ROLES if role != "untrusted"]
-    shared = [role for role in others if address(config.model_of(role)) == address(spec)]
-    if not shared:
-        return Diagnosis("endpoint", "ok", "no other role shares its endpoint")
-    what = f"shared with {', '.join(shared)}: what they send, the input included, reaches it too"
-    step = "give the untrusted role an endpoint of its own: roles.untrusted.model"
-    return Diagnosis("endpoint", "warn", what, step)
-
-
 def _disk(runs_dir: Path) -> Diagnosis:
     folder = runs_dir.resolve()
     while not folder.exists():
@@ -262,19 +226,6 @@ def _disk(runs_dir: Path) -> Diagnosis:
     if free < _LEAST_DISK:
         return Diagnosis("runs", "warn", what, "free some space, or set PCO_RUNS to another disk")
     return Diagnosis("runs", "ok", what)
-
-
-def _cache(config: Config, specs: list[str]) -> Diagnosis:
-    if not config.cache:
-        return Diagnosis("cache", "ok", "off")
-    if simulated_here(specs):
-        return Diagnosis("cache", "ok", "not used for the simulated model")
-    path = reply_cache_path()
-    try:
-        with closing(ReplyCache(path)) as cache:
-            return Diagnosis("cache", "ok", f"{cache.stats()[0]} replies in {path}")
-    except StoreError as error:
-        return Diagnosis("cache", "warn", f"a run would go without it: {error}", error.hint)
 
 
 # One example goes through every part of the method.
@@ -396,7 +347,6 @@ _FOUND, _KEPT = 0.75, 0.75
 # Least share of an instinct's long words that its prompt has, and the letters of a long word.
 _SHARED, _LONG = 1 / 3, 5
 _ADVICE = "It does not say what to do where the input asks for two things; say that both are done."
-_TEACHERS: tuple[Role, ...] = ("critic", "attribution", "updater", "judge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,15 +390,10 @@ async def _weigh_roles(rehearsed: Rehearsed) -> tuple[Diagnosis, ...]:
         for role, fault in faults.items()
     ]
     weak = [role for role, fault in faults.items() if fault is not None]
-    teachers = [role for role in weak if role in _TEACHERS]
-    models = " ".join(f"--set roles.{role}.model=SPEC" for role in teachers)
-    step = "pco train --preset small (learned routes, instincts verbatim)"
-    if len(teachers) == len(weak):
+    if weak:
+        models = " ".join(f"--set roles.{role}.model=SPEC" for role in weak)
         small = "" if config.preset == "small" else "; or pco train --preset small"
         step = f"name a stronger model: {models}{small}"
-    elif teachers:
-        step = f"pco train --preset small; with text updates if a stronger model teaches: {models}"
-    if weak:
         findings.append(Diagnosis("roles", "warn", f"weak as {', '.join(weak)}", step))
     return tuple(findings)
 

@@ -34,7 +34,6 @@ from promptcodebook.method.state import Schedule
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.optimizers.pco import initialise
 from promptcodebook.progress import Phase, ProgressEvent, StepDone
-from promptcodebook.routing.upkeep import rounds_every
 from promptcodebook.run.opening import Session
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
@@ -63,15 +62,14 @@ _FEEDBACK = 20  # words that a reward says of an answer that is not solved
 class DryManner:
     """How a made-up run goes. Of its rollouts the share `solved` gets the full reward; the others
     blame a share `blamed` of the parts that could be to blame; the share `reasked` of typed replies
-    is of no use at first. The user's own agent makes `agent_calls` an answer, and a round of
-    maintenance `tidied` calls. In a `steady` run routes stay, and no policy gains."""
+    is of no use at first. The user's own agent makes `agent_calls` an answer.
+    In a `steady` run routes stay, and no policy gains."""
 
     solved: float
     blamed: float
     reasked: float
     refused: float
     agent_calls: int
-    tidied: float = 0.0
     steady: bool = False
 
 
@@ -122,9 +120,8 @@ def _undisturbed(config: Config, manner: DryManner) -> Config:
     elif config.validation.target_score is not None:
         over["target_score"] = config.reward_range[0]
     validation = config.validation.model_copy(update=over)
-    # Made-up texts have no twins and no grab-bags: rounds of maintenance are added by their number.
-    # What they complain of is no two examples' either: each complaint counts as a shared one.
-    update = config.update.model_copy(update={"maintain_every": 0, "shared_by": 1})
+    # What made-up texts complain of is no two examples': each complaint counts as a shared one.
+    update = config.update.model_copy(update={"shared_by": 1})
     over = {"budget": Budget(), "cache": False, "validation": validation, "update": update}
     return config.model_copy(update=over)
 
@@ -360,26 +357,24 @@ def _judges(factory: RewardFactory, ask: Ask | None) -> list[Reward]:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Updates, their rollouts, those that the encoder routes, and rounds of maintenance."""
+    """Updates, their rollouts, and those that the encoder routes."""
 
     updates: int
     rollouts: int
     routed: int
-    maintained: int = 0
 
 
 def passes(plan: Plan) -> Passes:
     """Counted exactly: whether an example explores is drawn as training draws it."""
     config, rollouts, routed = plan.config, 0, 0
     updates = Schedule(plan.dataset.train, config.update, config.randomness).updates()
-    every = rounds_every(config)
     for step, epoch, batch in updates:
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
         rollouts += len(batch)
         for example in batch if config.has_encoder else ():
             draw = config.randomness.at(step, example.id).generator("explore")
             routed += not draw.random() < epsilon
-    return Passes(len(updates), rollouts, routed, len(updates) // every if every else 0)
+    return Passes(len(updates), rollouts, routed)
 
 
 def shorten_plan(plan: Plan) -> Plan:
@@ -430,22 +425,18 @@ class PlanScale:
         }
         return cls(passes(plan), passes(short), evaluated)
 
-    def up(self, work: DryWork, tidied: float = 0.0) -> DryWork:
-        """What the whole plan takes, by the shortened one's work; maintenance adds `tidied`."""
+    def up(self, work: DryWork) -> DryWork:
+        """What the whole plan takes, by the shortened one's work."""
         updates = _ratio(self.whole.updates, self.part.updates)
         rollouts = _ratio(self.whole.rollouts, self.part.rollouts)
         routed = _ratio(self.whole.routed, self.part.routed)
         own = {"encoder": routed, "updater": updates}
-        made: dict[tuple[str, Role], Work] = {
+        return {
             (phase, role): done.times(
                 own.get(role, rollouts) if phase == TRAINING else self.evaluated[phase]
             )
             for (phase, role), done in work.items()
         }
-        usual, calls = made.get((TRAINING, "updater"), Work()), tidied * self.whole.maintained
-        if usual.calls and calls:
-            made[TRAINING, "updater"] = usual + usual.times(calls / usual.calls)
-        return made
 
 
 def _ratio(whole: int, part: int) -> float:

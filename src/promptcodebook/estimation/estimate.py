@@ -14,7 +14,7 @@ from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import shown_table, shown_text
 from promptcodebook.base.units import count_text, money
 from promptcodebook.calls import LM, ROLES, Role, Usage
-from promptcodebook.config.loading import select_remark, text_updates_remark
+from promptcodebook.config.loading import select_remark
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError
 from promptcodebook.estimation.dry import (
@@ -37,8 +37,8 @@ from promptcodebook.tasks.program import AgentProgram
 from promptcodebook.types import Reward
 
 LITTLE = DryManner(solved=0.75, blamed=0.0, reasked=0.0, refused=0.0, agent_calls=1, steady=True)
-USUAL = DryManner(solved=0.5, blamed=0.5, reasked=0.02, refused=0.1, agent_calls=1, tidied=1.5)
-MUCH = DryManner(solved=0.0, blamed=1.0, reasked=0.1, refused=0.5, agent_calls=5, tidied=6)
+USUAL = DryManner(solved=0.5, blamed=0.5, reasked=0.02, refused=0.1, agent_calls=1)
+MUCH = DryManner(solved=0.0, blamed=1.0, reasked=0.1, refused=0.5, agent_calls=5)
 MANNERS = (LITTLE, USUAL, MUCH)
 
 # The factor by which a tokenizer may count more or less than ours estimates.
@@ -171,7 +171,7 @@ def estimate_plan(plan: Plan, short: Plan | None = None) -> Estimate:
     scale = PlanScale.between(plan, stand_in)
 
     async def dry_runs() -> list[DryWork]:
-        return [scale.up(await dry_run(stand_in, manner), manner.tidied) for manner in MANNERS]
+        return [scale.up(await dry_run(stand_in, manner)) for manner in MANNERS]
 
     little, usual, much = run_sync(dry_runs())
     sums = _Sums(plan, _with_tried(plan, little, usual, much))
@@ -266,9 +266,7 @@ def _assumptions(plan: Plan, scale: PlanScale, made: Estimate) -> Iterator[str]:
         "the encoder"
     )
     few = verdict_remark(len(plan.judged)) or budget_remark(plan)
-    yield from filter(None, (select_remark(config), text_updates_remark(config), few))
-    if whole.maintained:
-        yield f"{whole.maintained} rounds of maintenance, of {manners('tidied')} calls each"
+    yield from filter(None, (select_remark(config), few))
     scaled = "" if part == whole else f"; {part.rollouts} rollouts of training, scaled up"
     yield f"a dry run with dummy replies and rewards was counted{scaled}"
     yield (

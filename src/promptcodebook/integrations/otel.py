@@ -15,14 +15,14 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import resources
-from importlib.metadata import entry_points, version
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from promptcodebook.base.incidents import Tally
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.config import Config
-from promptcodebook.errors import ConfigError, MissingExtra, import_extra
+from promptcodebook.errors import ConfigError, import_extra
 from promptcodebook.lm.budget import BudgetGate
 from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.lm.wire import told_usage
@@ -216,21 +216,12 @@ def _messages(turns: Iterable[tuple[str, object]], finish: str = "") -> str:
 
 @cache
 def _own_provider() -> Any:
-    """One for this process, whose exporter OTEL_TRACES_EXPORTER names ('none' = no spans)."""
+    """One for this process, which sends by OTLP."""
     sdk: Any = import_extra("opentelemetry.sdk.trace", _WHAT, "otel")
     resources: Any = import_extra("opentelemetry.sdk.resources", _WHAT, "otel")
     export: Any = import_extra("opentelemetry.sdk.trace.export", _WHAT, "otel")
+    otlp: Any = import_extra("opentelemetry.exporter.otlp.proto.http.trace_exporter", _WHAT, "otel")
     named = os.environ.get("OTEL_SERVICE_NAME") or "promptcodebook"
     provider = sdk.TracerProvider(resource=resources.Resource.create({"service.name": named}))
-    asked = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
-    if asked == "none":
-        return provider
-    name = "otlp_proto_http" if asked == "otlp" else asked
-    found = entry_points(group="opentelemetry_traces_exporter", name=name)
-    if not found:
-        if asked == "otlp":
-            raise MissingExtra(_WHAT, "otel")
-        hint = "set OTEL_TRACES_EXPORTER to otlp, console or none"
-        raise ConfigError(f"there is no exporter of spans {asked!r}", hint=hint)
-    provider.add_span_processor(export.BatchSpanProcessor(next(iter(found)).load()()))
+    provider.add_span_processor(export.BatchSpanProcessor(otlp.OTLPSpanExporter()))
     return provider

@@ -23,7 +23,6 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from promptcodebook.base.incidents import Incident, Tally
 from promptcodebook.base.randomness import Draws
 from promptcodebook.base.text import long_words, place_in, sentences_of, shorten, words_of
-from promptcodebook.base.units import plural
 from promptcodebook.calls import Request, Schema, schema_of
 from promptcodebook.lm.structured import (
     Ask,
@@ -46,7 +45,6 @@ from promptcodebook.types import (
     Gradients,
     Rollout,
     Route,
-    Stage,
 )
 
 _CHANNELS: tuple[Channel, ...] = get_args(Channel)
@@ -173,38 +171,23 @@ class History:
     def values(self) -> Mapping[str, object]:
         """What every template about a trace may show."""
         rollout = self.rollout
-        stages = stage_lines(rollout.stages)
+        stages = (
+            f"- {s.name}: {shorten(s.input, 1000)} -> {shorten(s.output, 1000)}"
+            for s in rollout.stages
+        )
+        listed = "\n".join(["Stages on the way:", *stages]) if rollout.stages else ""
         return {
             "task": shorten(self.example.input, _LONG),
             "route": ", ".join(map(str, self.route.indices)),
             "instincts": instinct_lines(self.codebook, self.route.indices),
             "codebook": instinct_lines(self.codebook, range(len(self.codebook))),
             "prompt": shorten(rollout.prompt, _LONG),
-            "stages": "\n".join(["Stages on the way:", *stages]) if stages else "",
+            "stages": shorten(listed, 2 * _LONG),
             "response": shorten(rollout.said, _LONG) or "(empty)",
             "reference": reference(self.example, rollout.feedback),
             "reward": f"{rollout.reward:g}" if self.shows_reward else "(not shown)",
             "range": " to ".join(f"{bound:g}" for bound in self.reward_range),
         }
-
-
-def stage_lines(stages: Sequence[Stage], most: int = 2 * _LONG) -> list[str]:
-    """A line for each stage, within `most` characters: the last and the first ones stay, then those
-    that say error, and what is left out is counted where it was."""
-    lines = [f"- {s.name}: {shorten(s.input, 1000)} -> {shorten(s.output, 1000)}" for s in stages]
-    last, room, kept = len(lines) - 1, most, set[int]()
-    ends = sorted(range(len(lines)), key=lambda at: min(at, last - at))
-    for at in sorted(ends, key=lambda at: 0 < at < last and "error" not in lines[at].lower()):
-        if not kept or len(lines[at]) <= room:
-            kept.add(at)
-            room -= len(lines[at])
-    shown, gone = list[str](), 0
-    for at in range(len(lines)):
-        gone = 0 if at in kept else gone + 1
-        if gone and (at == last or at + 1 in kept):
-            shown.append(f"- ({plural(gone, 'stage')} left out)")
-        shown += [lines[at]] if at in kept else []
-    return shown
 
 
 @dataclass

@@ -22,7 +22,6 @@ from typing import Any, Literal, NamedTuple, Protocol, cast
 from pydantic import Field
 
 from promptcodebook.base.incidents import Incident, Tally, no_tally
-from promptcodebook.base.intervals import Interval
 from promptcodebook.base.randomness import Draws
 from promptcodebook.base.text import fault_in_text, place_in, strip_wrapping
 from promptcodebook.calls import Message, Request, Schema, Usage, schema_of
@@ -298,16 +297,6 @@ class Composer:
         return join_prompts(self.base_prompt, composed), answer.usage
 
 
-@dataclass(frozen=True, slots=True)
-class OffPolicy:
-    """Unit reward of the learned routes, and their gain over one instinct and over none."""
-
-    value: Interval
-    over_single: Interval
-    over_none: Interval
-    rollouts: int
-
-
 class RoutedCall(NamedTuple):
     """A route with what it took."""
 
@@ -350,10 +339,6 @@ class Router:
     def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
         """`after` with what the traces, made under `before`, teach of routing."""
         return after
-
-    def estimate(self, state: State) -> OffPolicy | None:
-        """What the learned routes are worth by training's outcomes; None: unknown."""
-        return None
 
 
 @dataclass(frozen=True)

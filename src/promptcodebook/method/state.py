@@ -143,7 +143,7 @@ def entropy(counts: Sequence[int]) -> float:
 
 
 def selected_since(before: Sequence[int], now: Sequence[int]) -> tuple[int, ...]:
-    """Selections between two states; an entry that maintenance replaced counts from 0."""
+    """Selections between two states; an entry that an earlier version replaced counts from 0."""
     return tuple(n - m if n >= m else n for m, n in zip(before, now, strict=True))
 
 

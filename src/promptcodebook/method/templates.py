@@ -32,8 +32,6 @@ _SECTION = re.compile(r"^## (system|user)$", re.M)
 _MANIFEST = "set.toml"
 # Files that are no templates: first texts of the learned parts, and a list of instincts.
 _TEXTS = ("theta", "phi", "psi", "instincts")
-# Those that came after version 0.1: a folder that is whole may lack them.
-_NEWER = ("merge", "revive", "split")
 # How a reply blames instincts: one text for each by its index, or one for all (decision 4).
 InstinctErrors = Literal["by_index", "one_string"]
 
@@ -185,7 +183,7 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
     if name in template_sets():
         folder = _shipped(name)
     elif not re.search(r"[/\\]", name):  # a folder is written with a slash, be it only './'
-        raise _unknown_set(name, folder=True)
+        raise _unknown_set(name)
     else:
         folder = base / Path(name).expanduser()
         if not folder.is_dir():
@@ -194,7 +192,6 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
                 hint=f"pco templates copy {shell(folder)} writes the default set to edit",
             )
     sources, tree = _read_folder(folder)
-    sources = {**{n: _read_text(_shipped("default") / f"{n}.md") for n in _NEWER}, **sources}
     lacking = sorted({*_places(), *_TEXTS} - sources.keys())
     if lacking:
         raise ConfigError(
@@ -209,7 +206,7 @@ def copy_templates(target: Path, name: str = "default") -> list[Path]:
     """Write the whole set to `target`, to be edited there. Raises ConfigError when a file is there
     already."""
     if name not in template_sets():
-        raise _unknown_set(name, folder=True)
+        raise _unknown_set(name)
     manifest = (_shipped(name) / _MANIFEST).read_text("utf-8")
     texts = {f"{part}.md": text for part, text in sorted(load_templates(name).sources.items())}
     texts[_MANIFEST] = re.sub(r"^based_on = .*$", f'based_on = "{name}"', manifest, flags=re.M)
@@ -227,12 +224,11 @@ def copy_templates(target: Path, name: str = "default") -> list[Path]:
     return [target / file for file in texts]
 
 
-def _unknown_set(name: object, where: str = "", *, folder: bool = False) -> ConfigError:
+def _unknown_set(name: object, where: str = "") -> ConfigError:
     known = template_sets()
-    slash = f"; a folder is written with a slash: './{name}'" if folder else ""
     return ConfigError(
         f"{where}unknown set of templates {name!r}{did_you_mean(str(name), known)}",
-        hint=f"choose one of: {', '.join(known)}{slash}",
+        hint=f"choose one of: {', '.join(known)}; a folder is written with a slash: './mine'",
     )
 
 

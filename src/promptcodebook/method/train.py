@@ -8,16 +8,14 @@ Deviations from the printed algorithm, all switchable:
 - A rewritten θ with which too many of the next routes fall back is taken back, and that batch is
   routed again (`encoder.max_fallback`).
 - θ and φ change only for what two examples of a batch complain of alike (`update.shared_by`).
-- `maintain_every` has the codebook tidied now and then: grab-bags, twins, and unused entries.
 - `router.kind: outcomes` routes by what rollouts earned, in place of E_θ and ε-greedy; with
   `router.repeats: no` a solved example gives its place in a batch to an unsolved one.
 - A solved example is not critiqued: its critique is empty by definition (`critic.skip_solved`)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from promptcodebook.base.incidents import Incident, Tally, no_tally
 from promptcodebook.base.randomness import Draws
@@ -35,6 +33,7 @@ from promptcodebook.method.critic import (
 )
 from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.failures import FailureWatch, attempt, gather_all
+from promptcodebook.method.guard import ThetaGuard
 from promptcodebook.method.policy import Composer, Exploring, RoutedCall, Router, epsilon_at
 from promptcodebook.method.safety import LOOK, Harmful, find_orders, with_harm
 from promptcodebook.method.state import Schedule, State
@@ -49,7 +48,6 @@ from promptcodebook.types import (
     Example,
     Failure,
     Gradients,
-    Rewrite,
     Rollout,
     Step,
     Trace,
@@ -70,7 +68,7 @@ async def train(
         batch = learner.router.attend(planned, schedule.examples, state, draws)
 
         # Beyond the paper: a θ on trial routes first, the batch as one, and may be taken back.
-        state, routed, back = await learner.upkeep.before(state, batch, epsilon)
+        state, routed, back = await learner.guard.before(state, batch, epsilon)
 
         # Route and execute; critique and assign credit: each example on its own chain.
         traces = await gather_all(
@@ -92,15 +90,15 @@ async def train(
         # Update routing statistics.
         before, state = state, state.advance(parameters, [*traces, *judged], config.explore.alpha)
 
-        # Beyond the paper: θ's trial and maintenance, and a router that learns from outcomes.
-        state, tidy = await learner.upkeep.after(before, accepted, traces, state)
+        # Beyond the paper: θ's trial, and a router that learns from outcomes.
+        state = learner.guard.after(before, accepted, traces, state)
         state = learner.router.learn(before, traces, state)
         yield Step(
             index=index,
             epoch=epoch,
             epsilon=epsilon,
             traces=tuple(traces),
-            rewrites=(*back, *accepted, *tidy),
+            rewrites=(*back, *accepted),
             parameters=state.parameters,
             ema=state.statistics.ema,
             success=state.statistics.success,
@@ -111,26 +109,6 @@ async def train(
             harmful=state.harmful,
             trial=state.trial,
         )
-
-
-class BatchHooks(Protocol):
-    """What a run does beyond Algorithm 1, before and after each batch (routing/upkeep.py)."""
-
-    def recall(self, traces: Callable[[int], Sequence[Trace]], step: int) -> None:
-        """Reads back, for a resumed run, what it needs of the steps before `step`."""
-        ...
-
-    async def before(
-        self, state: State, batch: Sequence[Example], epsilon: float
-    ) -> tuple[State, Mapping[str, RoutedCall], tuple[Rewrite, ...]]:
-        """The state to run the batch under, routes made already, and what was taken back."""
-        ...
-
-    async def after(
-        self, before: State, rewrites: Sequence[Rewrite], traces: Sequence[Trace], state: State
-    ) -> tuple[State, tuple[Rewrite, ...]]:
-        """The state for the next batch, and what was rewritten beside the update."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -144,7 +122,7 @@ class Learner:
     credit: Credit
     updater: Updater
     rescore: Rescore
-    upkeep: BatchHooks
+    guard: ThetaGuard
 
     async def trace(
         self, example: Example, state: State, epsilon: float, routed: RoutedCall | None = None

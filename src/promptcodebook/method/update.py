@@ -262,9 +262,7 @@ class Updater:
     async def write(self, pending: PendingUpdate, step: int) -> Rewrite:
         """One rewrite by itself; after a second try it holds the first reply too."""
         draws = self.config.randomness.at(step, variable_name(pending.variable))
-        from_gradient = pending.origin in ("gradient", "safety")
-        purpose = "update" if from_gradient else pending.origin
-        request, gradient = self._request(pending, purpose, draws)
+        request, gradient = self._request(pending, draws)
         rewrite = await self._try(request, pending, gradient)
         # A model that cannot be asked, or has seen the text that it copied, is not asked again; but
         # a harmful text must go, so that it gets every chance.
@@ -278,7 +276,7 @@ class Updater:
             )
             *before, last = request.messages
             turns = (*before, replace(last, content=last.content + fault))
-            again = replace(request, messages=turns, sample=draws.sample(f"{purpose} again"))
+            again = replace(request, messages=turns, sample=draws.sample("update again"))
             second = await self._try(again, pending, gradient)
             # The longer request may not fit where the first did: then the first refusal is kept.
             if second.failure is None:
@@ -292,7 +290,7 @@ class Updater:
         self.tally(Incident.REWRITES_REFUSED)
         return replace(rewrite, kept=False, reason=reason)
 
-    def _request(self, pending: PendingUpdate, purpose: str, draws: Draws) -> tuple[Request, str]:
+    def _request(self, pending: PendingUpdate, draws: Draws) -> tuple[Request, str]:
         """The request, and the gradients in it: a seeded choice of them, in batch order."""
         gradients, most = pending.gradients, self.config.update.max_gradients
         if len(gradients) > most:
@@ -313,9 +311,8 @@ class Updater:
             "others": "\n".join((_OTHERS, *others, "")) if others else "",
             "cap": word_cap(self.config.update, pending.variable),
         }
-        template = self.templates["updater" if purpose == "update" else purpose]
-        messages, sample = template.fill(values), draws.sample(purpose)
-        return Request("updater", messages, sample=sample), gradient
+        messages = self.templates["updater"].fill(values)
+        return Request("updater", messages, sample=draws.sample("update")), gradient
 
     async def _try(self, request: Request, pending: PendingUpdate, gradient: str) -> Rewrite:
         """One reply, stripped of what is chat, cut to its cap and checked."""

@@ -14,7 +14,7 @@ from promptcodebook.data import Split
 from promptcodebook.errors import Stop, plug_in
 from promptcodebook.lm.stack import Models
 from promptcodebook.method.failures import require_answers
-from promptcodebook.method.policy import OffPolicy, Prompter
+from promptcodebook.method.policy import Prompter
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.progress import Listener, Spent, counter
 from promptcodebook.store.events import EndReason, PromptCandidate
@@ -36,9 +36,8 @@ class Problem:
 @dataclass(frozen=True)
 class Result:
     """A way of prompting, as an optimizer leaves it: `name` is its row in the verdict. `rivals`
-    could be deployed instead; `references` are only shown. `off_policy` is what training's own
-    outcomes say of its routes. `settings` and `candidates` (the prompts that it tried) are of an
-    optimizer of others."""
+    could be deployed instead; `references` are only shown. `settings` and `candidates` (the prompts
+    that it tried) are of an optimizer of others."""
 
     name: str
     title: str
@@ -48,7 +47,6 @@ class Result:
     rivals: Sequence[Result] = ()
     references: Sequence[Result] = ()
     remark: str = ""
-    off_policy: OffPolicy | None = None
     settings: Mapping[str, Any] = field(default_factory=lambda: dict[str, Any]())
     candidates: Sequence[PromptCandidate] = ()
     spent: Usage = Usage()

@@ -21,6 +21,7 @@ from promptcodebook.method import update as updates
 from promptcodebook.method.acceptance import Rescore
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import answers_remark
+from promptcodebook.method.guard import ThetaGuard
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import Composer, Deployed, FixedPrompt, join_prompts
 from promptcodebook.method.safety import SafetyClause
@@ -42,9 +43,7 @@ from promptcodebook.policy.file import BEST_SINGLE, MEASURED, PolicyFile
 from promptcodebook.policy.references import harm_in, policy_file, state_at
 from promptcodebook.policy.scan import order_check, safety_check, trace_check
 from promptcodebook.progress import Note, Phase, StepDone
-from promptcodebook.routing.outcomes import in_words
 from promptcodebook.routing.router import make_router
-from promptcodebook.routing.upkeep import Upkeep
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Check, Example, Parameters, Prompt, Rollout, Route
@@ -79,16 +78,13 @@ class PCO:
         for row in rivals:
             if row.name in MEASURED and isinstance(row.prompter, FixedPrompt):
                 policy = policy.with_about(**{row.name: row.prompter.text})
-        state = learner.router.recall(first, first, store.steps(traces=True))
-        estimate = learner.router.estimate(state)
-        learned = in_words(estimate, assembled.config.reward_range)
         beware = (
             "Beware before you deploy the learned policy: every state of this run holds a text "
             f"that the safety rules refuse ({harm})."
         )
         deployed = Deployed(learner.composer, best.parameters, best.statistics)
         shown = reference_rows(problem) if assembled.config.learns_routes else ()
-        remarks = [learned or _why_nothing_was_learned(store), beware if harm else ""]
+        remarks = [_why_nothing_was_learned(store), beware if harm else ""]
         return Result(
             name="learned",
             title="the learned policy",
@@ -98,7 +94,6 @@ class PCO:
             rivals=rivals,
             references=(*shown, *rows_without(deployed)),
             remark=" ".join(filter(None, remarks)),
-            off_policy=estimate,
             stop=stop,
         )
 
@@ -124,7 +119,7 @@ def build_learner(assembled: Assembled) -> Learner:
         credit=credit,
         updater=updater,
         rescore=Rescore(config, composer, trial, router, train, credit.judge),
-        upkeep=Upkeep(updater, router, min(config.update.batch_size, len(train))),
+        guard=ThetaGuard(config, router, updater.tally, min(config.update.batch_size, len(train))),
     )
 
 
@@ -194,7 +189,6 @@ async def _train(
         steps_then = islice(store.steps(traces=True), state.step)
         state = learner.router.recall(state, state_at(store, -1), steps_then)
     solved = {o.example_id for o in state.outcomes if not o.part and o.reward >= 1.0}
-    learner.upkeep.recall(store.traces, state.step)
     # The stored steps, latest first, each with its traces, one at a time.
     before, earned, answers = range(state.step - 1, -1, -1), list[float](), list[Rollout]()
     cap = assembled.models.lm.sampling_of("executor").max_tokens

@@ -9,7 +9,7 @@ import re
 import tomllib
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
@@ -102,23 +102,20 @@ _FEW_DIGITS = 2  # words with a digit in them that might be chance
 
 
 def hidden(text: str) -> Iterator[tuple[int, int]]:
-    """Each piece that is not plain language although its words may be: encoded, spelled letter by
-    letter or with digits for letters, turned round, or in another alphabet. It is not read; a
-    digest and a key look the same."""
+    """Each piece that is not plain language although its words may be: encoded, or spelled letter
+    by letter or with digits for letters. It is not read; a digest and a key look the same."""
     for match in patterns()["hidden"].finditer(text):
         run = match.group()
         bits = -sum(n / len(run) * math.log2(n / len(run)) for n in Counter(run).values())
-        names = run.isalnum() and _reads(re.sub("(?=[A-Z])", " ", run))
-        if not run.isalpha() or (bits >= _LEAST_BITS and not names):
+        words = re.findall("[A-Z]?[a-z]+", run)  # of a name such as createdAtTheLatest
+        known = sum(len(word) for word in words if _is_known(word))
+        if not run.isalpha() or (bits >= _LEAST_BITS and known < 0.7 * len(run)):
             yield match.span()
     escapes = patterns()["escape"].finditer(text)
     leet = (m for m in patterns()["leet"].finditer(text) if _has_digits(m.group()))
     for found, least in ((list(escapes), _FEW_ESCAPES), (list(leet), _FEW_DIGITS)):
         if len(found) >= least:
             yield found[0].start(), found[-1].end()
-    for start, end in _strange(text):
-        if any(_reads(turned(text[start:end])) for turned in _ALPHABETS):
-            yield start, end
 
 
 def _has_digits(word: str) -> bool:
@@ -141,26 +138,8 @@ def spelled_out(text: str) -> Iterator[tuple[str, int, int]]:
         yield re.sub(r"(?<=[a-z])(?=[A-Z])|[_-]", " ", match.group()), *match.span()
 
 
-_SMALL = "abcdefghijklmnopqrstuvwxyz"
-
-
-def _replacing(alphabet: str) -> Callable[[str], str]:
-    table = str.maketrans(_SMALL + _SMALL.upper(), alphabet + alphabet.upper())
-    return lambda text: text.translate(table)
-
-
-# The other way round, by the text or the word; a mirrored alphabet; ROT1 to ROT25.
-_ALPHABETS: tuple[Callable[[str], str], ...] = (
-    lambda text: text[::-1],
-    lambda text: re.sub(r"\S+", lambda m: m.group()[::-1], text),
-    _replacing(_SMALL[::-1]),
-    *(_replacing(_SMALL[by:] + _SMALL[:by]) for by in range(1, 26)),
-)
-
-
 # --- what is English, and what is nothing that can be read
 
-_LEAST_LETTERS = 8  # of a text, to tell what it is
 _WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
 _LATIN = re.compile(r"[a-zA-Z\u00c0-\u024f\u1e00-\u1eff]")
 _ENDINGS = ("'s", "\u2019s", "s", "es", "ed", "d", "ing", "er", "r", "ly", "n't", "n\u2019t")
@@ -187,21 +166,6 @@ def _is_known(word: str) -> bool:
     return False
 
 
-def _reads(text: str) -> bool:
-    """Whether most of it is English: by letters, for short words are in many languages."""
-    plain = text if text.isascii() else fold(text).text
-    words = [word for word in _WORD.findall(plain) if len(word) > 1]
-    letters = known = sum(map(len, words))
-    if len(words) < 2 or letters < _LEAST_LETTERS:
-        return False
-    # Long words first: nearly all readings are none, and that shows after a few of those.
-    for word in sorted(words, key=len, reverse=True):
-        known -= 0 if _is_known(word) else len(word)
-        if known < 0.7 * letters:
-            return False
-    return True
-
-
 def _prose(text: str) -> list[tuple[re.Match[str], bool]]:
     """The words of a text with whether each is known: no names among other words, no code."""
 
@@ -218,17 +182,6 @@ def _prose(text: str) -> list[tuple[re.Match[str], bool]]:
         for match, is_known in known
         if is_known or not (names and match.group()[:1].isupper() and match.start() > 0)
     ]
-
-
-def _strange(text: str) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for sentence in re.finditer(r"[^.!?;:\n]+", text):
-        words = [word for word in _WORD.findall(sentence.group()) if len(word) > 1]
-        known = sum(len(word) for word in words if _is_known(word))
-        letters = sum(map(len, words))
-        if len(words) > 1 and letters >= _LEAST_LETTERS and known < 0.5 * letters:
-            found.append(sentence.span())
-    return found + [span for span in _unknown(text, 3) if span not in found]
 
 
 def _unknown(text: str, least: int) -> list[tuple[int, int]]:

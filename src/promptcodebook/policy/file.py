@@ -119,21 +119,6 @@ PRESENT, CONCAT, NONE = "present", "concat", "none"
 BEST_FIXED, BEST_SINGLE = "best_fixed", "best_single"
 # Those of them that only a run can find; their texts are under `about`.
 MEASURED = (BEST_FIXED, BEST_SINGLE)
-# What is said, and hinted, where the text of such a row is not under `about`.
-_UNKNOWN = {
-    PRESENT: (
-        "the policy does not say which prompt it was compared with: it was written by version 0.1",
-        "it is `init.prompt` in the configuration of its run, or none",
-    ),
-    BEST_FIXED: (
-        "no best prompt for all inputs was measured for this policy",
-        "a run measures one for its verdict, since version 0.2",
-    ),
-    BEST_SINGLE: (
-        "no best single instinct was measured for this policy",
-        "a run with router.kind = 'outcomes' measures one for its verdict",
-    ),
-}
 # Whose sampling decides a deployed prompt and its answer.
 _ROLES = ("encoder", "generator", "executor", "untrusted")
 # Settings that a policy holds as they are, and decides.
@@ -309,16 +294,15 @@ class PolicyFile(_Stored):
         not recorded."""
         if row in (CONCAT, NONE):
             return Prompt(self.concat if row == CONCAT else self.base_prompt)
-        text = self.about.get(row)
-        if row in _UNKNOWN and isinstance(text, str):
-            return Prompt.read(text, self.stages if row == BEST_FIXED else ())
-        rows = ", ".join(map(repr, (PRESENT, NONE, CONCAT, BEST_FIXED)))
-        other = (
-            f"the row {row!r} has no prompt of its own: each input gets another",
-            f"the rows with one prompt are {rows} and {BEST_SINGLE!r}",
-        )
-        message, hint = _UNKNOWN.get(row, other)
-        raise PolicyError(message, hint=hint)
+        recorded = (PRESENT, *MEASURED)
+        if row not in recorded:
+            rows = ", ".join(map(repr, (NONE, CONCAT, *recorded)))
+            message = f"the row {row!r} has no prompt of its own: each input gets another"
+            raise PolicyError(message, hint=f"the rows with one prompt are {rows}")
+        if not isinstance(text := self.about.get(row), str):
+            message = f"the policy does not record the prompt of the row {row!r}"
+            raise PolicyError(message, hint="its run's verdict has no such row: pco runs show RUN")
+        return Prompt.read(text, self.stages if row == BEST_FIXED else ())
 
     @property
     def digest(self) -> str:

@@ -48,15 +48,6 @@ _T = TypeVar("_T")
 Input = str | Mapping[str, object] | Example
 
 
-@dataclass(frozen=True, slots=True)
-class FixedRow:
-    """One prompt for every input; `stages` has each stage's own, by name, where composed so."""
-
-    name: str
-    prompt: str
-    stages: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
 class Policy:
     """A learned policy at work: it routes an input, composes its prompt, and answers.
 
@@ -247,14 +238,13 @@ class Policy:
         """`aexplain` for ordinary code: the same argument, result and errors."""
         return self._run(self.aexplain(x))
 
-    def row(self, name: str) -> FixedRow:
-        """A row of the verdict that is one prompt for every input.
+    def row(self, name: str) -> Prompt:
+        """The prompt of a row of the verdict that has one for every input.
 
         - `name`: 'present', 'none', 'concat', 'best_fixed' or 'best_single'.
 
         Raises PolicyError for any other row, and when the policy does not record that one."""
-        prompt = self.file.fixed_prompt(name)
-        return FixedRow(name, prompt.text, prompt.stages)
+        return self.file.fixed_prompt(name)
 
     def save(self, path: str | Path) -> None:
         """Write the policy file, whole or not at all.

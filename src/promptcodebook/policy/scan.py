@@ -286,5 +286,5 @@ _TRACES: Mapping[str, tuple[str, Callable[[str], _Found]]] = {
     "secret": ("a secret", _secrets),
     "personal": ("personal data", _personal),
     "address": ("an address", _addresses),
-    "encoded": ("text that is not plain language, such as code or a cipher", _encoded),
+    "encoded": ("text that is not plain language", _encoded),
 }

@@ -9,29 +9,19 @@ priors; λ and κ are shared. With n outcomes everything follows from one n x n 
 (the dual form; Rasmussen and Williams 2006, ch. 2). A rewritten instinct keeps its outcomes at a
 discount: its part before and after a rewrite correlate with `kept`. Blame is an outcome of its own:
 -ρ on one instinct's part alone, at a fourth of a reward's weight. The priors' sizes are round
-numbers set beforehand, not tuned to any task (docs/router.md).
-
-The off-policy estimate says what the learned routes are worth by the outcomes of training alone. It
-is doubly robust (Dudík, Langford and Li 2011): where the logged route is the policy's own, what
-came of it corrects the model's forecast, over the chance that the route had, at a weight of at most
-`MOST_WEIGHT`. It is cross-fitted by example. Outcomes of an instinct before its last rewrite are
-fitted to, and not judged by. Where unsolved examples were visited more often, an example's first
-visit alone counts: later visits depend on earlier outcomes."""
+numbers set beforehand, not tuned to any task (docs/router.md)."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
-from promptcodebook.base.intervals import mean_interval
 from promptcodebook.errors import import_extra
-from promptcodebook.method.policy import OffPolicy
-from promptcodebook.routing.ranking import Features, Ranker, Vocabulary, chosen, whole_numbers
-from promptcodebook.types import Expected, Outcome, Ranking
+from promptcodebook.routing.ranking import Features, Vocabulary, whole_numbers
+from promptcodebook.types import Outcome, Ranking
 
 # Weights are whole hundredths of the greatest; a fit takes the latest, at their cube's cost.
 _DIGITS, MOST = 100, 2000
@@ -85,16 +75,6 @@ class OutcomeModel:
             return self.vocabulary.read(*self._further[example_id])
         vector = () if self._vectors is None else self._vectors[example_id]
         return self.vocabulary.features(self.inputs[example_id], vector)
-
-    @cached_property
-    def mean(self) -> Features:
-        """The mean φ of all inputs: what a ranking promises there is its mean promise."""
-        total = self.numpy.zeros(self.vocabulary.width)
-        for name in self.inputs:
-            features = self._features_of(name)
-            total[list(features)] += list(features.values())
-        mean: list[float] = (total / max(1, len(self.inputs))).tolist()
-        return dict(enumerate(mean))
 
     def dense(self, rows: Sequence[Features]) -> Any:
         """A row φ for each."""
@@ -227,82 +207,3 @@ class Adding:
             noise = np.random.Generator(np.random.PCG64(seed)).standard_normal((count, size))
             drawn = self._mean + scale * noise @ root.T
         return [(row[:-1], row[-1]) for row in drawn.tolist()]
-
-
-# Of the off-policy estimate; with fewer examples there is none.
-FOLDS, MOST_WEIGHT, _FEWEST = 5, 20.0, 20
-
-
-@dataclass(frozen=True, slots=True)
-class RouteLimits:
-    """What routes are chosen under, and whether only first visits are judged by."""
-
-    select: int
-    least: int
-    first_visits: bool = False
-
-
-def off_policy(
-    model: OutcomeModel,
-    texts: Sequence[str],
-    outcomes: Sequence[Outcome],
-    versions: Sequence[int],
-    terms: RouteLimits,
-) -> OffPolicy | None:
-    """None where fewer than 20 examples have an outcome of the instincts as they are now."""
-    columns: defaultdict[str, list[tuple[float, ...]]] = defaultdict(list)
-    names = sorted({o.example_id for o in outcomes})
-    whole = [o for o in outcomes if not o.part]
-    if terms.first_visits:
-        first: dict[str, Outcome] = {}
-        for outcome in whole:
-            first.setdefault(outcome.example_id, outcome)
-        whole = list(first.values())
-    # Those that say something of the instincts as they are now, with a known chance.
-    logged = [o for o in whole if o.reads_as(versions) and o.propensity is not None]
-    for fold in range(FOLDS):
-        inside = set(names[fold::FOLDS])
-        others = [o for o in outcomes if o.example_id not in inside]
-        if not others:
-            return None
-        ranker = Ranker(model.fit(others, versions).ranking(terms.least), texts)
-        overall = ranker.of(model.mean).marginal
-        single = overall.index(max(overall))
-        for outcome in logged:
-            if outcome.example_id in inside:
-                own = ranker.of(model.features(outcome.example_id))
-                route = chosen(own.marginal, own.more, terms.select, terms.least)
-                rivals = (route, (single,), ())
-                worth = tuple(_doubly_robust(outcome, own, each) for each in rivals)
-                columns[outcome.example_id].append(worth)
-    if len(columns) < _FEWEST:
-        return None
-    means = [tuple(sum(c) / len(c) for c in zip(*rows, strict=True)) for rows in columns.values()]
-    return OffPolicy(
-        mean_interval([m[0] for m in means]),
-        mean_interval([m[0] - m[1] for m in means], (-1.0, 1.0)),
-        mean_interval([m[0] - m[2] for m in means], (-1.0, 1.0)),
-        sum(map(len, columns.values())),
-    )
-
-
-def _doubly_robust(outcome: Outcome, expected: Expected, route: tuple[int, ...]) -> float:
-    forecast, chance = expected.of(route), outcome.propensity
-    if outcome.indices != route or chance is None:
-        return forecast
-    return forecast + min(MOST_WEIGHT, 1.0 / chance) * (outcome.reward - forecast)
-
-
-def in_words(estimate: OffPolicy | None, reward_range: tuple[float, float]) -> str:
-    """The estimate as a sentence of the verdict, in the task's range of rewards."""
-    if estimate is None:
-        return ""
-    low, width = reward_range[0], reward_range[1] - reward_range[0]
-    gains = (estimate.over_single, estimate.over_none)
-    single, none = (gain.scaled(0.0, width).text(signed=True) for gain in gains)
-    return (
-        f"Off-policy, before the test: by {estimate.rollouts} logged rollouts on "
-        f"{estimate.value.n} training examples (doubly robust, cross-fitted) the learned routes "
-        f"earn {estimate.value.scaled(low, width).text()}, {single} over one "
-        f"instinct for all and {none} over none."
-    )

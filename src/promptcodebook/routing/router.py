@@ -1,9 +1,8 @@
 """A router that learns from outcomes, in place of E_θ (method decision 26, beyond the paper). In
 training each example's route is drawn. `_DRAWS` draws from the posterior of what each instinct adds
 (`outcomes.py`) give as many routes, each the best under its draw. With probability 1 - η one of
-them is taken (Thompson sampling), with η a uniform set. So the chance of a route is known exactly,
-(1 - η)·share + η·uniform; it is logged for the off-policy estimate. `Step.ranking` holds what is
-learned; a resumed run reads the outcomes back from the traces of its steps (`recall`)."""
+them is taken (Thompson sampling), with η a uniform set. `Step.ranking` holds what is learned; a
+resumed run reads the outcomes back from the traces of its steps (`recall`)."""
 
 from __future__ import annotations
 
@@ -18,9 +17,9 @@ from promptcodebook.calls import LM, Tree, Usage
 from promptcodebook.config import Config
 from promptcodebook.config.schema import RoleSettings, RouterSettings
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.policy import Composer, OffPolicy, RoutedCall, Router
+from promptcodebook.method.policy import Composer, RoutedCall, Router
 from promptcodebook.method.state import State
-from promptcodebook.routing.outcomes import OutcomeModel, Posterior, RouteLimits, off_policy
+from promptcodebook.routing.outcomes import OutcomeModel, Posterior
 from promptcodebook.routing.ranking import Embedder, Features, chosen, dot
 from promptcodebook.types import Codebook, Example, Expected, Outcome, Route, Step, Trace
 
@@ -60,7 +59,6 @@ def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> 
             tuple(before.versions[k] for k in route.indices),
             tuple(like[k] for k in route.indices),
             trace.unit,
-            propensity=route.propensity,
         )
         outcomes.append(whole)
         named = sorted(k for k, text in trace.gradients.codebook.items() if text)
@@ -75,7 +73,6 @@ def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> 
                 reward=-rho,
                 weight=_BLAME,
                 part=True,
-                propensity=route.propensity,
             )
             outcomes.append(blamed)
     return outcomes
@@ -151,7 +148,7 @@ class OutcomeRouter(Router):
     async def route(
         self, example: Example, state: State, epsilon: float, draws: Draws
     ) -> RoutedCall:
-        """A drawn route with its propensity; `explored` = it is not the one that ranks first."""
+        """A drawn route; `explored` = it is not the one that ranks first."""
         state = state if state.versions else self.begin(state)
         book, features = state.parameters.codebook, self.model.features(example.id)
         if self._texts is None or self._texts[0] is not book:
@@ -168,11 +165,8 @@ class OutcomeRouter(Router):
         draw = draws.generator("route")
         uniform = draw.random() < floor
         indices = sizes.draw(draw) if uniform else routes[draw.randrange(len(routes))]
-        share = Counter(routes)[indices] / len(routes)
-        chance = (1 - floor) * share + floor * sizes.chance(indices)
         best = chosen(*adding.means, self._select, settings.least)
-        route = Route(indices, explored=indices != best, propensity=round(chance, 9))
-        return RoutedCall(route, Usage())
+        return RoutedCall(Route(indices, explored=indices != best), Usage())
 
     def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
         """`after` with the traces' outcomes and the ranking that follows from all so far."""
@@ -188,12 +182,6 @@ class OutcomeRouter(Router):
         versions = tuple(v + (old != new) for v, old, new in rows)
         outcomes = (*before.outcomes, *outcomes_of(self.model, before, traces))
         return replace(after, outcomes=outcomes, versions=versions)
-
-    def estimate(self, state: State) -> OffPolicy | None:
-        """By all outcomes of the state; without repeats each example's first visit counts alone."""
-        terms = RouteLimits(self._select, self._settings.least, first_visits=not self.repeats)
-        texts = state.parameters.codebook.texts
-        return off_policy(self.model, texts, state.outcomes, state.versions, terms)
 
     def _posterior(self, state: State) -> Posterior:
         if (
@@ -226,26 +214,17 @@ class RouteSets:
             else:
                 count = draw.randint(max(1, self.least), self.select)
             indices = tuple(sorted(draw.sample(range(self.size), count)))
-            if indices not in self.tried or self._left <= 0.0:
+            if indices not in self.tried or self._all_tried:
                 return indices
 
-    def chance(self, indices: RouteIndices) -> float:
-        """The chance of a set under `draw`."""
-        left = self._left
-        if left <= 0.0:
-            return self._each(len(indices))
-        return 0.0 if indices in self.tried else self._each(len(indices)) / left
-
     @property
-    def _left(self) -> float:
-        """The chance that a first draw is untried; exactly 0 where nothing is left."""
+    def _all_tried(self) -> bool:
         counts = Counter(map(len, self.tried))
-        if all(counts[n] == math.comb(self.size, n) for n in range(self.least, self.select + 1)):
-            return 0.0
-        return 1.0 - math.fsum(n * self._each(count) for count, n in sorted(counts.items()))
+        sizes = range(self.least, self.select + 1)
+        return all(counts[n] == math.comb(self.size, n) for n in sizes)
 
-    def _each(self, count: int) -> float:
-        """The chance of any one set of `count` before anything was tried."""
+    def chance(self, count: int) -> float:
+        """The chance of any one set of `count` under `draw`, where none was tried."""
         if self.least == 0 and count == 0:
             return 1.0 / (self.size + 1)
         some = 1.0 if self.least else self.size / (self.size + 1)

@@ -250,7 +250,6 @@ class Session:
                     made.worth,
                     made.table.as_json(),
                     made.deploy,
-                    off_policy=result.off_policy,
                     settings=result.settings,
                     candidates=tuple(result.candidates),
                     missing=made.missing,

@@ -18,8 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from promptcodebook.base.intervals import Interval
 from promptcodebook.base.paths import make_private_folder
 from promptcodebook.base.sqlite import Layout, Reader, on_disk, pack, unpack
-from promptcodebook.base.text import shown_table
-from promptcodebook.base.units import number, plural
+from promptcodebook.base.units import plural
 from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.lm.budget import Ledger
@@ -102,15 +101,6 @@ class Effect:
 
     def __repr__(self) -> str:
         return f"Effect(instinct {self.instinct}: {self.sentence})"
-
-    def _repr_html_(self) -> str:
-        model = "simulated model, " if self.simulated else ""
-        head = ("instinct", "text", "with", "without", "difference", "n", "failed")
-        with_it, without = self.means or (None, None)
-        shown = "" if self.difference is None else signed(self.difference)
-        cells = (self.instinct, self.text, number(with_it), number(without), shown, self.n)
-        failed = "{} and {}".format(*self.failed)
-        return shown_table(f"{model}{self.split} split", head, [(*cells, failed)])
 
 
 def signed(interval: Interval) -> str:

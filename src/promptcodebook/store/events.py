@@ -15,7 +15,6 @@ from pydantic import TypeAdapter, ValidationError
 from promptcodebook.base.sqlite import pack, unpack
 from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
-from promptcodebook.method.policy import OffPolicy
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.types import Evaluation, Failure, Parameters, Rollout, Step, Trace
 
@@ -88,16 +87,14 @@ class PromptCandidate:
 @dataclass(frozen=True, slots=True)
 class Concluded:
     """The verdict in a sentence, whether it is worth deploying, its table and the row to deploy (''
-    = unclear, or version 0.1). `off_policy`: learned routes by training's own outcomes, or None.
-    `settings` and `candidates`, in order, are of an optimizer of others. `missing` are
-    titles of rows that the budget did not reach. `earlier` verdicts of other runs were made on the
-    same test rows."""
+    = unclear, or version 0.1). `settings` and `candidates`, in order, are of an optimizer of
+    others. `missing` are titles of rows that the budget did not reach. `earlier` verdicts of other
+    runs were made on the same test rows."""
 
     text: str
     worth: bool | None
     rows: tuple[Mapping[str, Any], ...] = ()
     deploy: str = ""
-    off_policy: OffPolicy | None = None
     settings: Mapping[str, Any] = field(default_factory=lambda: dict[str, Any]())
     candidates: tuple[PromptCandidate, ...] = ()
     missing: tuple[str, ...] = ()

@@ -256,14 +256,10 @@ def find_run(runs_dir: Path, ref: str) -> Path:
     if called := [run for run in runs if ref in ("last", run.name)]:
         return called[-1].path
     if ref == "last":
-        if folders:
-            message, hint = (
-                f"no run in {runs_dir} can be read",
-                f"pco runs show {shell(folders[0].name)}",
-            )
-        else:
-            message, hint = f"there is no run in {runs_dir} yet", "pco train"
-        raise RunNotFound(message, hint=hint)
+        if not folders:
+            raise RunNotFound(f"there is no run in {runs_dir} yet", hint="pco train")
+        hint = f"pco runs show {shell(folders[0].name)}"
+        raise RunNotFound(f"no run in {runs_dir} can be read", hint=hint)
     exact = [path for path in folders if path.name == ref]
     matches = exact or [path for path in folders if ref and path.name.startswith(ref)]
     if len(matches) == 1:

@@ -389,13 +389,9 @@ ENCODED = {
     "percent": "".join(f"%{byte:02x}" for byte in ORDER.encode()),
     "entities": "".join(f"&#{byte};" for byte in ORDER.encode()),
     "escapes": "".join(f"\\u{byte:04x}" for byte in ORDER.encode()),
-    "rot13": codecs.encode(ORDER, "rot13"),
-    "backwards": ORDER[::-1],
-    "word by word": " ".join(word[::-1] for word in ORDER.split()),
     "digits": ORDER.translate(_FIGURES),
     "spaced": " ".join(ORDER.replace(" ", "  ")),
     "hyphens": "-".join(ORDER.replace(" ", "")),
-    "after other words": f"Be brief. {codecs.encode(ORDER, 'rot13')} Be kind.",
 }
 
 
@@ -417,7 +413,13 @@ def test_only_a_run_that_is_no_word_is_an_encoding(text: str, found: dict[str, s
     assert kinds(text) == found
 
 
-@pytest.mark.parametrize("text", PHRASES["unreadable"])
+TURNED = [
+    codecs.encode(ORDER, "rot13"), ORDER[::-1], " ".join(word[::-1] for word in ORDER.split()),
+    f"Be brief. {codecs.encode(ORDER, 'rot13')} Be kind.",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [*PHRASES["unreadable"], *TURNED])
 def test_what_the_rules_cannot_read_is_said_and_stops_no_training(text: str):
     assert kinds(text) == {"unreadable": "medium"}
     assert refused(text) is None

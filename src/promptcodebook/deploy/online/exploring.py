@@ -55,7 +55,7 @@ class Explorer:
         self._noise = generator.standard_normal((_DRAWS, count)) * deviation
         self._most = min(file.select, count)
         self._sizes = RouteSets(self._least, self._most, count, frozenset())
-        self._wide = [self._sizes.chance(tuple(range(n))) for n in range(self._most + 1)]
+        self._wide = [self._sizes.chance(n) for n in range(self._most + 1)]
 
     def routes(self, expected: Expected) -> Any:
         """The best route under each of the draws, of the instincts that are not barred: a row for

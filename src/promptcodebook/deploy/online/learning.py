@@ -37,13 +37,13 @@ from promptcodebook.deploy.registry.registry import open_registry
 from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError, RunNotTrusted
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import Reference, state_at, stored_dataset
-from promptcodebook.routing.outcomes import MOST, MOST_WEIGHT, OutcomeModel, Priors
+from promptcodebook.routing.outcomes import MOST, OutcomeModel, Priors
 from promptcodebook.routing.ranking import Ranker, Vocabulary, chosen, packed, unpacked
 from promptcodebook.routing.router import OutcomeRouter, likeness
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example, Expected, Outcome, Ranking
 
-FEWEST, HELD_OUT = 20, 1 / 3
+FEWEST, HELD_OUT, MOST_WEIGHT = 20, 1 / 3, 20.0
 _Row = tuple[tuple[tuple[int, ...], ...], Expected, Logged]
 """A request: its new route and today's, the forecast, and what came of the route it was served."""
 

@@ -14,7 +14,6 @@ from promptcodebook.method.policy import RoutedCall, Router
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Credit, Learner
 from promptcodebook.method.update import PendingUpdate, Updater
-from promptcodebook.routing.upkeep import Upkeep
 from promptcodebook.types import (
     Channel,
     Component,
@@ -174,10 +173,10 @@ def _fixed(*parts: Component) -> Operator:
 
 def _routed(kind: type[Router]) -> Operator:
     def broken(learner: Learner) -> Learner:
-        router, upkeep = _as(kind, learner.router), learner.upkeep
-        assert isinstance(upkeep, Upkeep)
-        upkeep.router = router  # it routes the batches in which a new θ is on trial
-        return replace(learner, router=router, rescore=replace(learner.rescore, router=router))
+        router = _as(kind, learner.router)
+        guard = replace(learner.guard, router=router)  # it routes the batches of a θ on trial
+        rescore = replace(learner.rescore, router=router)
+        return replace(learner, router=router, guard=guard, rescore=rescore)
 
     return broken
 

@@ -16,10 +16,11 @@ from typing import Any, Literal
 
 from promptcodebook.base.intervals import Interval, mean_interval
 from promptcodebook.errors import import_extra
-from promptcodebook.routing.outcomes import FOLDS, OutcomeModel
+from promptcodebook.routing.outcomes import OutcomeModel
 from promptcodebook.routing.ranking import Ranker, dot
 from promptcodebook.types import Outcome
 
+FOLDS = 5
 HeadroomAnswer = Literal["routing", "one prompt", "nothing"]
 
 
