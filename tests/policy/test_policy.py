@@ -488,7 +488,7 @@ def test_a_loaded_policy_makes_the_prompts_that_were_judged(
         )
         run.policy.save(path := tmp_path / "policy.json")
         with closing(RunStore.open(run.path)) as store:
-            *_, learned = store.test_evaluations()  # the verdict's last row
+            learned = next(e for e in store.test_evaluations() if e.name == "learned")
         judged = {r.example_id: r.prompt for r in learned.rollouts}
         inputs = [(example.id, example.input) for example in data.test]
         assert elsewhere.stdin is not None and elsewhere.stdout is not None

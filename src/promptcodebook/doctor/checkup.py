@@ -75,6 +75,9 @@ async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[D
             for section in await rehearse(plan, tried, forms):
                 yield section
         yield DiagnosisGroup("money", (_prices(config, list(specs)),))
+        asked = plan is not None and "untrusted" in plan.task.program.roles
+        if (shared := _look_at_untrusted(config, asked)) is not None:
+            yield DiagnosisGroup("untrusted", (shared,))
         yield DiagnosisGroup("disk", (_disk(runs_dir),))
     finally:
         if here is not None:
@@ -209,6 +212,30 @@ def _prices(config: Config, specs: list[str]) -> Diagnosis:
     if config.budget.usd is not None:
         return Diagnosis("prices", "fail", f"{what}, so budget.usd cannot be kept", step)
     return Diagnosis("prices", "ok", f"{what}: costs are shown as unknown", step)
+
+
+def _look_at_untrusted(config: Config, asked: bool) -> Diagnosis | None:
+    """Method decision 13: who must not see the private input must not share an endpoint. `asked` =
+    the task's executor asks the role: having no model of its own is a fault too."""
+
+    def address(text: str) -> str:
+        try:
+            parsed = parse_spec(text)
+        except ConfigError:
+            return text
+        return parsed.base_url or parsed.text.partition("?")[0]
+
+    settings = config.roles.get("untrusted")
+    spec = (settings.model if settings is not None else None) or (config.lm if asked else "")
+    if not spec:
+        return None
+    others: list[Role] = [role for role in ROLES if role != "untrusted"]
+    shared = [role for role in others if address(config.model_of(role)) == address(spec)]
+    if not shared:
+        return Diagnosis("endpoint", "ok", "no other role shares its endpoint")
+    what = f"shared with {', '.join(shared)}: what they send, the input included, reaches it too"
+    step = "give the untrusted role an endpoint of its own: roles.untrusted.model"
+    return Diagnosis("endpoint", "warn", what, step)
 
 
 def _disk(runs_dir: Path) -> Diagnosis:

@@ -70,13 +70,17 @@ def found(label: str, *hops: tuple[str, ...]) -> Output:
 ALL = (("Mill", "Barn"), ("River",), ("Hill",))
 
 
-@pytest.mark.parametrize(("output", "both"), [
-    (found("SUPPORTED", *ALL), 1.0),
-    *((found(label, *ALL), 0.0) for label in ("NOT_SUPPORTED", "undecided")),
-    *((one, 0.0) for one in (found("SUPPORTED", *ALL[:2]), Output("SUPPORTED"), Output(""))),
+@pytest.mark.parametrize(("output", "both", "pages"), [
+    (found("SUPPORTED", *ALL), 1.0, 1.0),
+    (found("NOT_SUPPORTED", *ALL), 0.0, 1.0),
+    (found("undecided", *ALL), 0.0, 1.0),
+    (found("SUPPORTED", *ALL[:2]), 0.0, 0.0),
+    (Output("SUPPORTED"), 0.0, 0.0),
+    (Output(""), 0.0, 0.0),
 ])  # fmt: skip
-def test_all_pages_and_the_label_are_wanted(output: Output, both: float) -> None:
+def test_pages_and_label_beside_pages_alone(output: Output, both: float, pages: float) -> None:
     assert score.reward(CLAIM, output).value == both
+    assert score.retrieval_reward(CLAIM, output).value == pages
     # An unreadable gold label matches nothing.
     unread = replace(CLAIM, target="?")
     assert score.reward(unread, replace(output, text="?")).value == 0.0

@@ -72,11 +72,17 @@ def parse_label(text: str) -> Label | None:
 def reward(example: Example, output: Output) -> Score:
     """1 iff all gold pages were retrieved and the label is right, else 0. Raises RewardError
     without gold."""
-    titles = [*chain.from_iterable(retrieval.retrieved_titles(output))]
-    complete = titles_subset(titles, gold_titles(example))
+    complete = retrieval_reward(example, output)
     wanted = parse_label(example.target or "")
     right = wanted is not None and parse_label(output.text) == wanted
-    return Score(float(right and complete), feedback(example, output))
+    return Score(float(right and complete.value), complete.feedback)
+
+
+def retrieval_reward(example: Example, output: Output) -> Score:
+    """1 iff all gold pages were retrieved, whatever the label. Raises RewardError without gold."""
+    titles = [*chain.from_iterable(retrieval.retrieved_titles(output))]
+    complete = titles_subset(titles, gold_titles(example))
+    return Score(float(complete), feedback(example, output))
 
 
 def gold_titles(example: Example) -> tuple[str, ...]:
