@@ -16,8 +16,12 @@ the same test split, five looks in all. Last the power: the share of worlds with
 every row in which it is seen. Where inputs depend on one another, each is in the test rows 2, 5
 or 10 times, in copies that earn the same; beside it stands what intervals over rows would say.
 
+Last, the rows fall into 20 slices, and some slice is called worse where none is; beside it stands
+what intervals say that do not hold together.
+
 Nominal is 2.5 %. Fixed before the first run: no cell above 5 %, five looks together at most 5 %,
-and the looks after the first find at most 2.5 % more; with copies no cell above 4 %.
+and the looks after the first find at most 2.5 % more; with copies no cell above 4 %; of 20 slices
+one is called worse in at most 5 %.
 
     python -m bench.verdict_null          (PCO_BENCH_WORLDS=5000 for a sharper table)
 """
@@ -32,10 +36,11 @@ from random import Random
 from statistics import NormalDist
 
 from bench.figures import Figure, shown
-from promptcodebook.base.intervals import Interval, paired_interval
+from promptcodebook.base.intervals import SIDE, Interval, paired_interval
 from promptcodebook.base.randomness import keyed_random
 from promptcodebook.calls import Usage
 from promptcodebook.run.decision import decide, side_of
+from promptcodebook.run.slices import gains_by_slice, worse_in
 from promptcodebook.run.verdict import VerdictRow
 
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "500"))
@@ -53,6 +58,7 @@ GOAL, MORE = 5.0, 2.5
 LOOKS = 5
 CANDIDATES, VALIDATION = 8, 40
 COPIES, COPIED_GOAL = (2, 5, 10), 4.0
+SLICES, IN_SLICE = 20, (20, 60)
 SWAY = 0.3
 WORSE = 0.2
 LOST = 1 / 8
@@ -192,6 +198,27 @@ def copied(job: Job, number: int) -> tuple[bool, bool]:
     return by_groups, by_rows
 
 
+def sliced(job: Job, number: int) -> tuple[bool, bool]:
+    """One world of SLICES times n rows: some slice called worse, by intervals that hold together
+    and by others."""
+    draw = keyed_random("slices", job.n, job.reward, number)
+    ids = [str(i) for i in range(SLICES * job.n)]
+    test = [draw.random() for _ in ids]
+    before = dict(zip(ids, row_rewards(job, "present", test, draw), strict=True))
+    after = dict(zip(ids, row_rewards(job, "present", test, draw), strict=True))
+    slices = {name: [str(int(name) % SLICES)] for name in ids}
+    together, alone = (
+        worse_in(gains_by_slice(before, after, slices, {}, side=side))
+        for side in (SIDE, SIDE * SLICES)
+    )
+    return bool(together), bool(alone)
+
+
+def shares_of_slices(job: Job) -> tuple[float, ...]:
+    made = [sliced(job, number) for number in range(WORLDS)]
+    return tuple(100 * sum(column) / WORLDS for column in zip(*made, strict=True))
+
+
 def shares_of_copies(job: Job) -> tuple[float, ...]:
     made = [copied(job, number) for number in range(WORLDS)]
     return tuple(100 * sum(column) / WORLDS for column in zip(*made, strict=True))
@@ -229,10 +256,12 @@ def measure() -> Sequence[Figure]:
     sizes = product(COPIES, REWARDS[:2], SIZES[1:])
     copies = [Job("one call", n, r, "present equal", copies=c) for c, r, n in sizes]
     powers = [Job(m, n, r, "", g) for m, g, r, n in product(MODES, GAINS, REWARDS[:2], SIZES)]
+    parts = [Job("one call", n, r, ALL) for r, n in product(REWARDS[:2], IN_SLICE)]
     with ProcessPoolExecutor() as pool:
         done = list(pool.map(shares, [*false, *powers]))
         again = list(pool.map(shares_of_looks, looks))
         alike = list(pool.map(shares_of_copies, copies))
+        parted = list(pool.map(shares_of_slices, parts))
     figures: list[Figure] = []
     for job, (worth, other) in zip([*false, *powers], done, strict=True):
         where = f"{job.mode}, {job.reward}, n = {job.n}"
@@ -251,6 +280,10 @@ def measure() -> Sequence[Figure]:
         where = f"{job.copies} copies, {job.reward}, {job.n} rows"
         beside = f"{binomial(by_groups)}; by rows {by_rows:.1f} %"
         figures.append(Figure(f"false, {where}", by_groups, "%", COPIED_GOAL, beside=beside))
+    for job, (together, alone) in zip(parts, parted, strict=True):
+        where = f"{SLICES} slices of {job.n}, {job.reward}"
+        beside = f"{binomial(together)}; each at 95 %: {alone:.1f} %"
+        figures.append(Figure(f"some worse, {where}", together, "%", GOAL, beside=beside))
     return figures
 
 

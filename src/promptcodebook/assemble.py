@@ -22,6 +22,7 @@ from promptcodebook.errors import (
     LMError,
     PcoError,
     RewardError,
+    did_you_mean,
     import_part,
 )
 from promptcodebook.lm.spec import MODELS, Spec
@@ -140,12 +141,27 @@ class Plan:
             what = f"the training split of {self.task.name} is empty"
             raise DataError(what, hint="give it examples, or change data.fractions")
         # Checked here, so that their faults show before anything is paid for.
+        self._check_slices()
         find_rule(self.config.update.accept)
         _ = self.prompt_stages
         if not begun:
             check_seeds(self.task.seeds, self.earlier, self.templates, self.config)
         self.task.require()
         return self
+
+    def _check_slices(self) -> None:
+        """Raises ConfigError for a column of slices that no row has, and for a rule about it."""
+        names = self.config.data.slices
+        known = {name for e in self.dataset.train for name in e.fields}
+        rules = [rule.partition(" = ")[0] for rule in self.config.verdict.no_worse_in]
+        for key, name, there in (
+            *(("data.slices", name, known) for name in names),
+            *(("verdict.no_worse_in", name, set(names)) for name in rules),
+        ):
+            if name not in there:
+                what = f"{key}: there is no column {name!r}{did_you_mean(name, there)}"
+                listed = ", ".join(sorted(there)) or "none"
+                raise ConfigError(what, hint=f"the columns to name there are: {listed}")
 
     def connect(self, supplies: StackResources | None = None) -> Assembled:
         """With models and reward. Opens no connection yet; raises ConfigError for a bad spec."""

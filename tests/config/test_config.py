@@ -332,7 +332,7 @@ def test_a_stored_configuration_keeps_its_keys() -> None:
     tree["critic"].pop("safety")
     tree["critic"].pop("sees_reward")
     tree["init"].pop("split")
-    for newer in ("form", "group", "header", "stratify"):
+    for newer in ("form", "group", "header", "slices", "stratify"):
         tree["data"].pop(newer)
     tree["budget"].pop("reserve_for_verdict")
     tree["validation"].pop("examples")

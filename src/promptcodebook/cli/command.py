@@ -30,6 +30,7 @@ from promptcodebook.config import Config, load_typed, merge
 from promptcodebook.config.loading import read_toml
 from promptcodebook.errors import ConfigError, import_part
 from promptcodebook.policy.references import Reference, resolve
+from promptcodebook.run.slices import Slice, shown_slices
 from promptcodebook.run.subject import EvaluationOptions
 from promptcodebook.run.verdict import Headline, VerdictTable
 
@@ -405,6 +406,11 @@ def verdict_text(table: VerdictTable, per: str = "per query:") -> str:
     """A verdict in two tables: the rewards, then what a query costs."""
     scores, costs = (columns(table.cells(BETWEEN, query=query)) for query in (False, True))
     return f"{scores}\n\n{per}\n\n{costs}"
+
+
+def slices_text(slices: Sequence[Slice]) -> str:
+    """Gains by slice, in a table; '' = there is none."""
+    return f"\nby slice:\n\n{columns(shown_slices(slices))}\n" if slices else ""
 
 
 def wrap_text(text: str, first: str = "  ") -> str:

@@ -28,6 +28,7 @@ from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Reference, first_policy, stored_dataset
 from promptcodebook.run.evaluation import Assessment, Comparing, Comparison, Evaluating, Sample
 from promptcodebook.run.measuring import Distillation, Distiller, Needs
+from promptcodebook.run.slices import require_slices, worse_in
 from promptcodebook.run.subject import Subject
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
@@ -93,6 +94,9 @@ def compare(
     margin: float | None = typer.Option(
         None, min=0.0, help="Exit 1 unless A loses at most this against B, by the whole interval."
     ),
+    no_worse_in: list[str] = typer.Option(
+        [], help="Exit 1 if A is clearly worse in this slice, or in one of this column."
+    ),
     as_json: Json = False,
 ) -> None:
     """The gain of A over B, paired by example, with its 95 % interval.
@@ -102,8 +106,12 @@ def compare(
     sample = Sample(split, count)
     with typed.given("pco compare").until_done(a, b, sample) as kept:
         asked = Comparing.of((a, b), kept, sample)
+        require_slices(asked.slices, no_worse_in)
         made = run_sync(asked.answer(), command.announced(asked.interrupt))
     show(made.as_json, lambda: _comparison_text(made), as_json=as_json)
+    if no_worse_in and (worse := worse_in(made.slices, no_worse_in)):
+        note(f"A is clearly worse than B for {' and '.join(worse)}: --no-worse-in")
+        raise typer.Exit(1)
     if margin is not None and not made.gain.low >= -margin:
         note(f"A may lose {number(-made.gain.low)} against B, more than --margin {margin:g}")
         raise typer.Exit(1)
@@ -147,7 +155,8 @@ def _comparison_text(made: Comparison) -> str:
         rows.append({**row, "replies": side.replies})
     model = "simulated model, " if made.simulated else ""
     head = f"{model}{made.split} split, n = {made.gain.n}:"
-    return f"{head}\n\n{columns(rows)}\n\n{made.sentence}"
+    slices = command.slices_text(made.slices)
+    return f"{head}\n\n{columns(rows)}\n{slices}\n{made.sentence}"
 
 
 @app.command()

@@ -156,6 +156,7 @@ def _run_json(store: RunStore, state: RunState) -> dict[str, Any]:
         "verdict": done.text if done else None,
         "worth": done.worth if done else None,
         "deploy": done.deploy if done else "",
+        "slices": list(done.slices) if done else [],
         "usage": {role: asdict(usage) for role, usage in store.usage().items()},
         "lost": {role: asdict(usage) for role, usage in store.lost().items()},
         "tallies": store.tallies(),
@@ -190,7 +191,7 @@ def _run_text(store: RunStore, state: RunState) -> str:
     made = Conclusion.of(state, header)
     lines += ["", command.headline_text(made.headline(run_reference(store.path)))] if made else []
     if sentence := made.sentence if made else state.missing:
-        lines += ["", wrap_text(sentence, "")]
+        lines += ["", wrap_text(sentence, ""), command.slices_text(made.slices if made else ())]
     if state.hint and writer is None:
         lines += ["", wrap_text(state.hint, "next: ")]
     roles = [

@@ -26,6 +26,7 @@ from promptcodebook.policy.references import POLICY, require_trust
 from promptcodebook.progress import watch_run
 from promptcodebook.run.opening import Where, file_digest, open_run
 from promptcodebook.run.optimize import Run, finish
+from promptcodebook.run.slices import as_trees
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 
@@ -98,7 +99,8 @@ def _verdict_text(run: Run) -> str:
         lines += [wrap_text(run.verdict, ""), ""]
     if run.conclusion is not None and (rows := run.conclusion.rows):
         tables = command.verdict_text(run.conclusion.table)
-        lines += [f"test split, n = {rows[0].score.n}:", "", tables, ""]
+        lines += [f"test split, n = {rows[0].score.n}:", "", tables]
+        lines.append(command.slices_text(run.conclusion.slices))
     # All that was paid or lost, beside the limits of the budget: '372 of 400 calls'.
     lines.append(f"run {run.id}: {run.bill}")
     if run.lost.calls:
@@ -137,6 +139,7 @@ def verdict_json(run: Run) -> dict[str, Any]:
         "deploy": run.deploy,
         "best": asdict(run.best),
         "rows": list(run.conclusion.table.as_json()) if run.conclusion else [],
+        "slices": as_trees(run.conclusion.slices) if run.conclusion else [],
         "usage": {role: asdict(u) for role, u in run.usage.items()},
         "cost": run.cost,
         "lost": asdict(run.lost),

@@ -254,6 +254,8 @@ class DataSettings(Group):
     """A column that names each row's split."""
     group: str | tuple[str, ...] = ""
     """Columns by which rows depend on one another, such as a chat's id: no split parts a group."""
+    slices: tuple[str, ...] = ()
+    """Columns by whose values the verdict is also shown, such as "language" or "channel"."""
     fractions: tuple[float, ...] = (0.5, 0.25, 0.25)
     """Shares of train, val and test where splits are drawn; they sum to 1."""
     stratify: bool = False
@@ -271,6 +273,9 @@ class VerdictSettings(Group):
 
     max_cost: str = ""
     """The most that a query may cost: "3x" the present prompt's, "0.01usd", "2000tok"; "" = any."""
+
+    no_worse_in: tuple[str, ...] = ()
+    """Slices, or columns of `data.slices`, in none of which it may be clearly worse."""
 
     @field_validator("max_cost")
     @classmethod

@@ -137,7 +137,7 @@ def load_settings(settings: DataSettings, base: Path) -> Dataset:
     source: object = base / settings.path
     if given:
         source = {split: base / str(path) for split, path in given.items()}
-    same = settings.model_dump(exclude={"path", *SPLITS, "target", "split_seed"})
+    same = settings.model_dump(exclude={"path", *SPLITS, "target", "split_seed", "slices"})
     return load(source, **same, target=settings.target or None, seed=settings.split_seed)
 
 

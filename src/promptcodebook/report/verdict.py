@@ -14,6 +14,7 @@ from promptcodebook.base.units import number
 from promptcodebook.report.context import Context, ReportSection
 from promptcodebook.report.pages import Picture, render, ticks
 from promptcodebook.report.traces import failure_text, judged_parts
+from promptcodebook.run.slices import HEADS
 from promptcodebook.run.verdict import FIGURES, Conclusion, VerdictRow
 from promptcodebook.store.events import Amended, Compared, Event, Started, Stepped
 from promptcodebook.types import Codebook, Evaluation, Rollout
@@ -33,7 +34,10 @@ class VerdictSection(ReportSection):
         rows = made.rows if made else ()
         forest = _forest(rows, context.reward_range) if rows else None
         head = made and made.headline(shell(context.header.id))
-        return {"made": made, "head": head, "rows": rows, "figures": FIGURES, "forest": forest}
+        return {
+            **{"made": made, "head": head, "rows": rows, "figures": FIGURES, "forest": forest},
+            "heads_of_slices": HEADS,
+        }
 
 
 def _forest(rows: Sequence[VerdictRow], reward_range: tuple[float, float]) -> Picture:

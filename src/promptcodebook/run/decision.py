@@ -15,9 +15,9 @@ longer is judged again: look k is decided by intervals each end of which errs in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from statistics import NormalDist
 
@@ -38,6 +38,7 @@ from promptcodebook.method.policy import Deployed
 from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines, verbatim_rows
 from promptcodebook.optimizers.reserve import test_rows
+from promptcodebook.run.slices import Slice, gains_by_slice, slices_of, worse_in
 from promptcodebook.run.verdict import (
     ON_SIMULATED,
     Conclusion,
@@ -62,7 +63,8 @@ _SAVED = 0.5  # calls per query that make a row cheaper or dearer: less is a re-
 class JudgingTerms:
     """Range of rewards; whether the model is simulated; which of the run's looks at the test split
     it is, and how many `earlier` runs had; of how many `samples` a rollout is the mean; the titles
-    of rivals that are `missing`; and what a query may cost. `paired` takes a difference where more
+    of rivals that are `missing`; what a query may cost; the slices by example id, and in which of
+    them the result may not be worse. `paired` takes a difference where more
     is known than the rewards, else it is None."""
 
     bounds: Bounds = (0.0, 1.0)
@@ -72,6 +74,8 @@ class JudgingTerms:
     samples: int = 1
     missing: tuple[str, ...] = ()
     max_cost: str = ""
+    slices: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    no_worse_in: tuple[str, ...] = ()
     paired: Callable[[Evaluation, Evaluation, float], Interval | None] = lambda a, b, side: None
 
 
@@ -169,6 +173,8 @@ async def judge(problem: Problem, result: Result) -> tuple[Conclusion, Stop | No
         samples=config.samples,
         missing=missing,
         max_cost=config.verdict.max_cost,
+        slices=slices_of(examples, config.data.slices),
+        no_worse_in=config.verdict.no_worse_in,
     )
     made = conclude(entries, terms)
     if made.worth and isinstance(result.prompter, Deployed):
@@ -241,6 +247,13 @@ def conclude(entries: Sequence[RowSource], terms: JudgingTerms) -> Conclusion:
     judged = rows if look == 1 else rows_at(terms)
     deciding = [r for r in judged if not r.reference]
     sentence, worth, deploy = decide(deciding, look, terms.missing, terms.max_cost)
+    slices = _slices(base, learned, terms)
+    if worth and (worse := worse_in(slices, terms.no_worse_in) if terms.no_worse_in else []):
+        sentence = (
+            f"Not worth deploying: {entries[-1].title} is clearly worse for {' and '.join(worse)}, "
+            f"which verdict.no_worse_in forbids. Over all rows: {sentence}"
+        )
+        worth, deploy = False, base.name
     remarks, rewards = list[str](), learned.rewards
     for other in entries[:-1] if not worth else ():
         if other.evaluation.name == UNTRAINED and other.evaluation.rewards == rewards:
@@ -263,7 +276,24 @@ def conclude(entries: Sequence[RowSource], terms: JudgingTerms) -> Conclusion:
     text = (ON_SIMULATED if terms.simulated else "") + " ".join([sentence, *remarks])
     binary = all(Mark.of(e.evaluation, 0, "full").binary for e in entries)
     scale = None if binary else terms.bounds
-    return Conclusion(rows, text, worth, deploy, scale, "", terms.missing, terms.earlier)
+    return Conclusion(
+        rows,
+        text,
+        worth,
+        deploy,
+        scale,
+        missing=terms.missing,
+        earlier=terms.earlier,
+        slices=slices,
+    )
+
+
+def _slices(base: Evaluation, learned: Evaluation, terms: JudgingTerms) -> tuple[Slice, ...]:
+    ids = [rollout.example_id for rollout in base.rollouts]
+    before, after = (dict(zip(ids, e.rewards, strict=True)) for e in (base, learned))
+    groups = dict(zip(ids, base.groups, strict=False))
+    side = side_of(terms.look + terms.earlier)
+    return gains_by_slice(before, after, terms.slices, groups, terms.bounds, side)
 
 
 def verdict_remark(test_examples: int) -> str:

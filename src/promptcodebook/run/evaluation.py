@@ -23,6 +23,7 @@ from promptcodebook.policy.file import CONCAT, MEASURED, NONE, PRESENT
 from promptcodebook.progress import counting
 from promptcodebook.run.decision import JudgingTerms, row_of
 from promptcodebook.run.optimize import require_type
+from promptcodebook.run.slices import Slice, as_trees, gains_by_slice, slices_of
 from promptcodebook.run.subject import AnyPolicy, Asked, EvaluationOptions, Examined, Subject
 from promptcodebook.run.verdict import VerdictRow, VerdictTable
 from promptcodebook.types import Evaluation, Example, Reward
@@ -81,7 +82,8 @@ class Assessment:
     - `reward_range`: the least and the greatest reward (0 to 1).
     - `kind`: the row that was evaluated ("learned").
     - `scored_by`: the reward in words ('' = unknown).
-    - `replies`: where replies that were not asked for again are from ('')."""
+    - `replies`: where replies that were not asked for again are from ('').
+    - `slices`: the slices of each example by its id, by the columns of `data.slices`."""
 
     name: str
     evaluation: Evaluation
@@ -93,6 +95,7 @@ class Assessment:
     kind: str = LEARNED
     scored_by: str = ""
     replies: str = ""
+    slices: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     @property
     def score(self) -> Interval:
@@ -158,6 +161,7 @@ class Assessment:
                     "truncated": r.truncated,
                     "route": list(r.route.indices) if r.route is not None else None,
                     **({"group": self.groups[r.example_id]} if self.groups else {}),
+                    **({"slices": list(self.slices[r.example_id])} if self.slices else {}),
                 }
                 for r, reward in zip(self.evaluation.rollouts, self.evaluation.rewards, strict=True)
             ],
@@ -176,6 +180,7 @@ class Side:
     scored_by: str = ""
     replies: str = ""
     groups: Mapping[str, str] = field(default_factory=dict[str, str])
+    slices: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
     @classmethod
     def of(cls, found: Assessment) -> Side:
@@ -188,6 +193,7 @@ class Side:
             scored_by=found.scored_by,
             replies=found.replies,
             groups=found.groups,
+            slices=found.slices,
         )
 
     @classmethod
@@ -209,6 +215,7 @@ class Side:
                 scored_by=str(tree.get("scored_by", "")),  # older files do not have these
                 replies=str(tree.get("replies", "")),
                 groups={str(e["id"]): str(e["group"]) for e in tree["examples"] if "group" in e},
+                slices={str(e["id"]): e.get("slices", ()) for e in tree["examples"]},
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -234,11 +241,13 @@ class Comparison:
     """Two policies on the same examples.
 
     - `a`, `b`: the name and the rewards by example id of each.
-    - `gain`: the mean of a - b over the examples of both, with its 95 % interval."""
+    - `gain`: the mean of a - b over the examples of both, with its 95 % interval.
+    - `slices`: the same by slice, with intervals that hold together (())."""
 
     a: Side
     b: Side
     gain: Interval
+    slices: tuple[Slice, ...] = ()
 
     @classmethod
     def of(cls, a: Side, b: Side) -> Comparison:
@@ -251,7 +260,13 @@ class Comparison:
         ours, theirs = list(a.rewards.values()), [b.rewards[name] for name in a.rewards]
         known = a.groups or b.groups
         groups = [known.get(name, name) for name in a.rewards]
-        return cls(a, b, paired_interval(ours, theirs, bounds=widest, groups=groups))
+        slices = a.slices if any(a.slices.values()) else b.slices
+        return cls(
+            a,
+            b,
+            paired_interval(ours, theirs, bounds=widest, groups=groups),
+            gains_by_slice(b.rewards, a.rewards, slices, known, widest),
+        )
 
     @property
     def better(self) -> Literal["a", "b", ""]:
@@ -282,7 +297,8 @@ class Comparison:
         both = [(asdict(s.score), s) for s in (self.a, self.b)]
         first, second = ({"ref": s.name, "score": of, "replies": s.replies} for of, s in both)
         facts = {"split": self.split, "n": self.gain.n, "simulated": self.simulated}
-        return {"a": first, "b": second, "gain": asdict(self.gain), **facts}
+        slices = list(as_trees(self.slices))
+        return {"a": first, "b": second, "gain": asdict(self.gain), **facts, "slices": slices}
 
     def __repr__(self) -> str:
         gain = self.gain.text(signed=True)
@@ -331,6 +347,11 @@ class Evaluating:
     def scored_by(self) -> str:
         return self.subject.assembled.scored_by
 
+    @property
+    def slices(self) -> Mapping[str, tuple[str, ...]]:
+        """The slices of each example by its id."""
+        return slices_of(self.examples, self.subject.assembled.config.data.slices)
+
     async def answer(self) -> Assessment:
         """Rollouts of all examples, their failures counted. Closes the connections. Raises
         TooManyFailures when nothing was answered at all, BudgetReached, and Interrupted."""
@@ -362,6 +383,7 @@ class Evaluating:
             kind=self.row,
             scored_by=self.scored_by,
             replies="asked again" if asked else f"from {whose}recorded replies",
+            slices=self.slices,
         )
 
     def _prompter(self) -> Prompter:
@@ -413,6 +435,11 @@ class Comparing:
                 sides.append(Evaluating.of(each, given, sample))
         require_comparable(*sides)
         return cls(tuple(sides))
+
+    @property
+    def slices(self) -> Set[str]:
+        """All slices that are known."""
+        return {each for side in self.sides for known in side.slices.values() for each in known}
 
     async def answer(self) -> Comparison:
         sides = [s if isinstance(s, Side) else Side.of(await s.answer()) for s in self.sides]

@@ -49,6 +49,7 @@ from promptcodebook.policy.references import (
 )
 from promptcodebook.progress import Began, Listener, Note, ProgressEvent, silent
 from promptcodebook.run.decision import judge
+from promptcodebook.run.slices import as_trees
 from promptcodebook.store.events import Amended, Broke, Concluded, Ended, EndReason, RunState
 from promptcodebook.store.header import Header, check_resumable, check_run_name, digest
 from promptcodebook.store.run import RunStore
@@ -254,6 +255,7 @@ class Session:
                     candidates=tuple(result.candidates),
                     missing=made.missing,
                     earlier=made.earlier,
+                    slices=as_trees(made.slices),
                 )
             )
         if (stop := result.stop or short) is not None:

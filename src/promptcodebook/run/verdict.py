@@ -23,6 +23,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.method.executor import answers_remark
 from promptcodebook.optimizers.fixed import UNTRAINED, VERBATIM
+from promptcodebook.run.slices import Slice, from_trees, worse_in
 from promptcodebook.store.events import Concluded, RunState
 from promptcodebook.store.header import Header
 from promptcodebook.tasks.rewards import describe_reward
@@ -98,6 +99,7 @@ class Conclusion:
     reward: str = ""
     missing: tuple[str, ...] = ()
     earlier: int = 0
+    slices: tuple[Slice, ...] = ()
 
     @classmethod
     def of(cls, state: RunState, header: Header) -> Conclusion | None:
@@ -123,6 +125,7 @@ class Conclusion:
             reward,
             missing=stored.missing,
             earlier=stored.earlier,
+            slices=from_trees(stored.slices),
         )
 
     @property
@@ -164,6 +167,8 @@ class Conclusion:
         mark = " (simulated)" if self.sentence.startswith(ON_SIMULATED) else ""
         if self.earlier:
             mark += f", the {ordinal(self.earlier + 1)} run judged on these test rows"
+        if worse := worse_in(self.slices):
+            mark += f"; worse for {' and '.join(worse)}"
         levels = f"{number(base.score.mean)} → {number(learned.score.mean)}"
         lines = {
             "gain": f"{levels}: {self._gain(learned)}",

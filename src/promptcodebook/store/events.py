@@ -89,7 +89,7 @@ class Concluded:
     """The verdict in a sentence, whether it is worth deploying, its table and the row to deploy (''
     = unclear, or version 0.1). `settings` and `candidates`, in order, are of an optimizer of
     others. `missing` are titles of rows that the budget did not reach. `earlier` verdicts of other
-    runs were made on the same test rows."""
+    runs were made on the same test rows. `slices` are gains by slice."""
 
     text: str
     worth: bool | None
@@ -99,6 +99,7 @@ class Concluded:
     candidates: tuple[PromptCandidate, ...] = ()
     missing: tuple[str, ...] = ()
     earlier: int = 0
+    slices: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def decision(self) -> str:
