@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
@@ -425,6 +425,51 @@ def test_drift_names_what_moved_and_nothing_where_all_is_as_before(logging_of: L
     found = {each.name: each for each in drift([*before, *many, *honest])}
     assert "reward" not in found
     assert all(abs(each.after - each.before) < 0.11 for each in found.values()), "a tenth"
+
+
+def test_rewards_and_drift_are_shown_by_the_slices_of_requests(
+    logging_of: Logging, tmp_path: Path
+) -> None:
+    """On the phone users became unhappy; by mail they did not, and of chat there is too little."""
+
+    def window(begins: float, phone: float) -> list[Logged]:
+        rows = list[Logged]()
+        for n in range(400):
+            name = "chat" if n % 40 == 0 else ("phone", "mail")[n % 2]
+            mean = phone if name == "phone" else 0.5
+            row = served(int(begins) + n, begins + n, "Where is it?", caller=f"key {n % 12}")
+            row = replace(row, slices=(f"channel = {name}",))
+            rows.append(Logged(row, float(n * 97 % 100 < mean * 100)))
+        return rows
+
+    log = logging_of([*window(1.0, 0.9), *window(1000.0, 0.2)])
+    found = {each.name for each in drift_of(log, PRODUCTION, 1000.0, 1900.0)}
+    assert "reward for channel = phone" in found
+    assert not found & {"reward for channel = mail", "reward for channel = chat"}
+    registry = Registry(tmp_path / "registry.sqlite")
+    status = status_of(log, registry, PRODUCTION, time.time())
+    assert {name: count for name, (count, _) in status.slices.items()} == {
+        "channel = chat": 20, "channel = mail": 400, "channel = phone": 380
+    }  # fmt: skip
+    assert dict(facts(status))["reward for channel = mail"].startswith("0.5")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "slices"),
+    [
+        ({"channel": "phone", "other": "x"}, ("channel = phone",)),
+        ({"channel": "x" * 500}, ("channel = " + "x" * 64,)),
+        ({"channel": 7}, ()),
+        ({"channel": ""}, ()),
+        ([], ()),
+        (None, ()),
+    ],
+)
+def test_the_metadata_of_a_request_name_its_slices(
+    tmp_path: Path, metadata: object, slices: tuple[str, ...]
+) -> None:
+    with closing(ServedLog(tmp_path / "log.sqlite")) as log:
+        assert Online("x", log, slices=("channel",)).slices_of({"metadata": metadata}) == slices
 
 
 HONEST = [f"key {n}" for n in range(12)]

@@ -172,6 +172,16 @@ async def test_answers_are_kept_with_their_inputs_where_texts_are(tmp_path: Path
     assert {each.input for each in found[4:]} == {""}
 
 
+async def test_a_request_keeps_the_slices_that_its_metadata_name(tmp_path: Path) -> None:
+    asked = {"metadata": {"channel": "phone", "person": "Ada"}, "model": "pco/tickets"}
+    async with serving(path := tmp_path / "log.sqlite", slices=("channel",)) as served:
+        assert (
+            await served.ask(json={**asked, "messages": [{"role": "user", "content": "Where?"}]})
+        )[0] == 200
+        assert (await served.ask("/v1/responses", json={**asked, "input": "Late."}))[0] == 200
+    assert [each.served.slices for each in logged(path)] == [("channel = phone",)] * 2
+
+
 async def test_an_explored_route_has_its_exact_chance_and_a_conversation_keeps_it(
     tmp_path: Path,
 ) -> None:

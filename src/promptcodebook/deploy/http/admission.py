@@ -296,7 +296,7 @@ class BodyReader:
 class RequestContext:
     """A request on its way: what is known of it so far. `size` is its body's length in bytes,
     `spent` what its calls took, by role (None = unknown), `output` what the model said where that
-    is kept; `arm` says why it has its version."""
+    is kept; `arm` says why it has its version; `slices` are named by its metadata."""
 
     id: str = field(default_factory=new_request_id)
     headers: dict[str, str] = field(default_factory=lambda: {})
@@ -305,6 +305,7 @@ class RequestContext:
     spent: dict[Role, Usage | None] = field(default_factory=lambda: {})
     output: str = ""
     arm: Arm = ""
+    slices: tuple[str, ...] = ()
     begun: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:

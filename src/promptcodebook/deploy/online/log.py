@@ -198,7 +198,8 @@ class Served:
     and of a "prompt" no user saw an answer.
     `features` are the buckets of the input's words and letters (`routing/ranking.py`), and
     `vector` is its embedding where the router reads one. `tokens` is None where the model's server
-    did not say. Unless texts are kept, `input` and `output` are empty."""
+    did not say. Unless texts are kept, `input` and `output` are empty. `slices` are what its
+    metadata says, such as "channel = phone"."""
 
     id: str
     time: float
@@ -216,6 +217,7 @@ class Served:
     input: str = ""
     output: str = ""
     vector: str = ""
+    slices: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -229,7 +231,7 @@ class Served:
 
 
 _VALUES = ("route", "propensity", "features", "fallback", "input")
-_WHERE_KEPT = ("output", "vector")  # takes no room in a row without them
+_WHERE_KEPT = ("output", "vector", "slices")  # takes no room in a row without them
 _COLUMNS = ("id", "time", "ref", "version", "caller", "arm", "status", "seconds", "tokens")
 
 
@@ -323,8 +325,8 @@ def _logged_of(row: Sequence[Any]) -> Logged:
     *columns, value, reward, words = row
     tree: dict[str, Any] = dict(zip(_COLUMNS, columns, strict=True)) | unpack(bytes(value))
     tree.pop("prompt", None)  # until November 2026 it was kept here, too
-    for name in ("route", "features"):
-        tree[name] = tuple(tree[name])
+    for name in ("route", "features", "slices"):
+        tree[name] = tuple(tree.get(name, ()))
     return Logged(Served(**tree), reward, words or "")
 
 

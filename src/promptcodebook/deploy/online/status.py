@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import islice
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
 from typing import Any
 
+from promptcodebook.base.intervals import ENOUGH
 from promptcodebook.base.units import duration, number, percent, plural
 from promptcodebook.deploy.online.canary import judge, said_of
 from promptcodebook.deploy.online.decisions import KEY_SHARE, ByKey, Decision, by_key, fair
@@ -19,6 +20,7 @@ from promptcodebook.deploy.registry.registry import Canary, Registry
 _DRIFT_ALPHA = 0.05
 _LEARNED = 2000  # Requests of the window before that say which words and letters are usual.
 _READ = 5_000  # Requests of a window whose routes and inputs are read, about.
+_SLICES = 20  # that are shown
 _ALL = -1  # Counts requests beside their instincts.
 
 
@@ -35,7 +37,8 @@ class DriftFinding:
 @dataclass(frozen=True, slots=True)
 class Status:
     """Counts and shares of the last `seconds`; `reward` is a mean, None without feedback. The
-    `decision` on a canary is over its whole life; `drift` is as of `drift_of`."""
+    `decision` on a canary is over its whole life; `drift` is as of `drift_of`. `slices` have how
+    many requests with feedback each of them got, and their mean reward."""
 
     ref: str
     seconds: float
@@ -50,6 +53,7 @@ class Status:
     canary: Canary | None
     decision: Decision | None
     drift: Sequence[DriftFinding]
+    slices: Mapping[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
 
 
 def status_of(
@@ -61,11 +65,14 @@ def status_of(
     requests = sum(each.requests for each in found)
     feedback = sum(each.feedback for each in found)
     used, fallbacks, read = Counter[int](), 0, 0
+    earned = defaultdict[str, list[float]](list)
     share = min(1.0, _READ / max(1, requests))
     for each in islice(log.newest(ref, now - seconds, share=share), 2 * _READ):
         used.update(each.served.route)
         fallbacks += each.served.fallback
         read += 1
+        for name in each.served.slices if each.reward is not None else ():
+            earned[name].append(each.reward or 0.0)
     count = max(1, read)
     return Status(
         ref,
@@ -81,15 +88,23 @@ def status_of(
         canary,
         judge(log, canary, key_share) if canary is not None else None,
         drift_of(log, ref, seconds, now, key_share),
+        {k: (len(x), sum(x) / len(x)) for k, x in _largest(earned).items()},
     )
+
+
+def _largest(found: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
+    """The slices with the most feedback, by name; callers may send any number of values."""
+    names = sorted(found, key=lambda name: (-len(found[name]), name))[:_SLICES]
+    return {name: found[name] for name in sorted(names) if len(found[name]) >= ENOUGH}
 
 
 def drift_of(
     log: ServedLog, ref: str, seconds: float, now: float, key_share: float = KEY_SHARE
 ) -> list[DriftFinding]:
     """What differs since the last multiple of `seconds` (since 1970) from the window before:
-    "reward", "novelty" or an instinct as "instinct NUMBER". That window grows: one that moved with
-    each look would be another test each time. Of all names together, one is wrong in at most 5 %.
+    "reward", that of a slice, "novelty" or an instinct as "instinct NUMBER". That window grows: one
+    that moved with each look would be another test each time. Of all names together, one is wrong
+    in at most 5 %.
 
     Of routes and inputs a part is read, about as many as `_READ` in the window before. It is drawn
     by the requests' ids. An input is new as far as its words and letters are rare in every second
@@ -135,12 +150,35 @@ def drift_of(
         ]
         alphas[f"instinct {k}"] = _DRIFT_ALPHA / 3 / len(used)
     findings: list[DriftFinding] = []
+    parted = _rewards_by_slice(log, ref, windows)
+    measures.update(parted)
+    alphas |= dict.fromkeys(("reward", *parted), _DRIFT_ALPHA / 3 / (1 + len(parted)))
     for name, pair in measures.items():
         then, since = (fair(each, key_share) for each in pair)
         ends = difference(since, then, alphas[name])
         if (ends[0] > 0 or ends[1] < 0) and then.mean is not None and since.mean is not None:
             findings.append(DriftFinding(name, then.mean, since.mean, ends))
     return findings
+
+
+def _rewards_by_slice(
+    log: ServedLog, ref: str, windows: Iterable[tuple[float, float]]
+) -> dict[str, Sequence[ByKey]]:
+    """Rewards in each window by caller, of the slices that both have enough of."""
+    earned = list[dict[str, dict[str, list[float]]]]()
+    for window in windows:
+        of = defaultdict[str, dict[str, list[float]]](dict)
+        for each in islice(log.newest(ref, *window, rewarded=True), 2 * _READ):
+            for name in each.served.slices if each.reward is not None else ():
+                of[name].setdefault(each.served.caller, []).append(each.reward or 0.0)
+        earned.append(of)
+    large = [_largest({k: [*chain(*v.values())] for k, v in each.items()}) for each in earned]
+    return {
+        f"reward for {name}": [
+            {key: ValueCounts.of(own) for key, own in each[name].items()} for each in earned
+        ]
+        for name in sorted(large[0].keys() & large[1].keys())
+    }
 
 
 def tree_of(status: Status) -> dict[str, Any]:
@@ -170,6 +208,10 @@ def facts(status: Status) -> list[tuple[str, str]]:
         (
             "reward",
             f"{number(status.reward)} of {plural(status.feedback, 'request')} with feedback",
+        ),
+        *(
+            (f"reward for {name}", f"{number(mean)} of {plural(count, 'request')}")
+            for name, (count, mean) in status.slices.items()
         ),
         ("instincts used", shares or "none"),
         ("explored", percent(status.explored)),

@@ -155,6 +155,7 @@ def serve(
                 if registry is None
                 else CanaryJudge(registry, ref, log, table.key_share),
                 key_share=table.key_share,
+                slices=table.slices,
             )
             if feedback
             else None,

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -41,13 +41,15 @@ _AT_ONCE = 2000  # Pieces of feedback that wait for their commit.
 _EXPIRE_S, _DAY_S, _DRIFT_S = 3600.0, 86400.0, 300.0
 _KINDS = {"unknown": "not_found", "erased": "gone", "conflict": "conflict", "full": "feedback_full"}
 _STEP_S = 7200.0  # A clock that steps back by less is waited for: no stamp goes back.
+_LONGEST = 64  # characters of a slice's value that are kept
 _REST = 20  # How many times a look's processor time is waited until the next look.
 
 
 @dataclass
 class Online:
     """What a server keeps of its requests, and hears of them. `keep_s` is how long; `texts`: inputs
-    and answers as well. Requests are known by `ref`."""
+    and answers as well. Requests are known by `ref`. Keys of `slices` in a request's metadata say
+    which slices it is in."""
 
     ref: str
     log: ServedLog
@@ -57,6 +59,7 @@ class Online:
     judge: CanaryJudge | None = None
     judge_s: float = 5.0
     key_share: float = KEY_SHARE
+    slices: tuple[str, ...] = ()
     _drifting: int = 0
     _newest: float = 0.0
     _waiting: FairQuota = field(default_factory=lambda: FairQuota(_AT_ONCE))
@@ -156,8 +159,16 @@ class Online:
                 text if self.texts else "",
                 visit.output,
                 expected.vector if expected else "",
+                visit.slices,
             )
         )
+
+    def slices_of(self, body: Mapping[str, Any]) -> tuple[str, ...]:
+        """The slices of a request, such as ("channel = phone",)."""
+        given = body.get("metadata")
+        tree = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+        cells = ((name, tree.get(name)) for name in self.slices)
+        return tuple(f"{k} = {v[:_LONGEST]}" for k, v in cells if isinstance(v, str) and v)
 
     async def watch(self) -> None:
         """Deletes what is older than it may be, every hour. A clock that jumps forward makes

@@ -187,12 +187,15 @@ class Proxy:
         return traced
 
     async def _chat(self, request: web.BaseRequest, visit: RequestContext) -> web.StreamResponse:
-        return await self._completed(request, visit, await self.admission.read(request, visit))
+        body = await self.admission.read(request, visit)
+        visit.slices = self.online.slices_of(body) if self.online is not None else ()
+        return await self._completed(request, visit, body)
 
     async def _responses(
         self, request: web.BaseRequest, visit: RequestContext
     ) -> web.StreamResponse:
         given = await self.admission.read(request, visit)
+        visit.slices = self.online.slices_of(given) if self.online is not None else ()
         body = await self.admission.apart(visit, lambda: chat_body(given, self.upstream.cap))
         made = ResponseBuilder(given, visit.id.partition("-")[2])
         return await self._completed(request, visit, body, made.turned)

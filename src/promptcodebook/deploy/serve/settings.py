@@ -57,5 +57,7 @@ class ServeSettings(OptimizerSettings):
     key_share: Annotated[Unit, Field(ge=0.01)] = KEY_SHARE
     """The most that one key's feedback may count for where no other key gives as much; 1 = no
     limit, and one key may end a canary."""
+    slices: tuple[str, ...] = ()
+    """Keys of a request's `metadata` by which feedback and drift are also shown."""
     window: str = "1d"
     """How far `pco serve status` looks back."""
