@@ -118,7 +118,7 @@ class VerdictReserve:
             self.measure([t.rollout for t in store.traces(step)])
 
     def cost(self, name: str, fixed: int, composed: int) -> float | None:
-        """What so many answers take of a limit, with a fixed prompt and with a composed one; None =
+        """What that number of answers take of a limit, with a fixed prompt and with a composed one; None =
         not measured yet. Of what is no call a fixed prompt is taken to need as much."""
         each = self._each.get(name)
         if name == "calls":
@@ -132,7 +132,7 @@ class VerdictReserve:
         return total * self._samples * _MARGIN
 
     def share(self, composed: int) -> float:
-        """The greatest share of a limit that so many answers take; inf = not known yet."""
+        """The greatest share of a limit that that number of answers take; inf = not known yet."""
         shares = [0.0]
         for name in _KINDS if self.limited else ():
             if limit := getattr(self._limits, name):
@@ -174,7 +174,7 @@ class VerdictReserve:
         return {"tokens": spent.tokens, "usd": spent.cost or 0.0}.get(name, 0.0)
 
     def _rows_cost(self, name: str, rows: tuple[int, int]) -> float | None:
-        """What so many rows take of a limit, on as many inputs as a verdict needs."""
+        """What these rows take of a limit, on as many inputs as a verdict needs."""
         return self.cost(name, self.rows * rows[0], self.rows * rows[1])
 
     def open_for_choosing(self) -> bool:
@@ -196,7 +196,7 @@ class VerdictReserve:
         return {"calls": spent.calls, "tokens": spent.tokens, "usd": spent.cost or 0.0}[name]
 
     def affords(self, fixed: int, composed: int) -> bool:
-        """Whether choosing may take so many answers more; if so they are counted."""
+        """Whether choosing may take that number of answers more; if so they are counted."""
         costs = dict[str, float]()
         for name in _KINDS if self.limited else ():
             limit, cost = getattr(self._limits, name), self.cost(name, fixed, composed)
