@@ -118,8 +118,8 @@ class VerdictReserve:
             self.measure([t.rollout for t in store.traces(step)])
 
     def cost(self, name: str, fixed: int, composed: int) -> float | None:
-        """What answers take of a limit: `fixed` ones with a fixed prompt, the others with one made for
-        them. None = not measured yet. Of all but calls, a fixed prompt is taken to need as much."""
+        """What answers take of a limit: `fixed` ones with a fixed prompt, and `composed` ones.
+        None = not measured yet. Of all but calls, a fixed prompt is taken to need as much."""
         each = self._each.get(name)
         if name == "calls":
             routing = self._calls[1] - self._calls[0]
