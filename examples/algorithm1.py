@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
-from promptcodebook.assemble import assemble
+from promptcodebook.assemble import Assembled, assemble
 from promptcodebook.base.incidents import no_tally
 from promptcodebook.base.randomness import Draws
 from promptcodebook.calls import Usage
@@ -54,6 +54,18 @@ class Parts:
     critic: Critic
     attribution: Attribution
     updater: Updater
+
+    @classmethod
+    def of(cls, assembled: Assembled) -> Parts:
+        """Those of a configuration with its data and models."""
+        config, ask, templates = assembled.config, assembled.models.ask, assembled.plan.templates
+        return cls(
+            assembled.composer(),
+            assembled.trial(),
+            Critic(ask, templates, no_tally),
+            Attribution(ask, templates, no_tally),
+            Updater(ask, templates, config, LengthCheck(config.update), no_tally),
+        )
 
 
 async def learn(
@@ -96,10 +108,10 @@ async def criticise(
     if rollout.reward is None:
         return Trace(rollout)
     unit = unit_reward(rollout.reward, config.reward_range)
-    if unit >= 1.0:  # a solved example has nothing to criticise
+    if unit >= 1.0 and config.critic.skip_solved:  # ours: it has nothing to criticise
         return Trace(rollout, unit, Critique(1.0, ""))
     book, psi = state.parameters.codebook, state.parameters.critic
-    history = History(x, book, rollout, config.reward_range)
+    history = History(x, book, rollout, config.reward_range, config.critic.sees_reward)
     try:
         verdict = await parts.critic.verdict(psi, history, draws)
         blamed = parts.attribution.split_nothing()
@@ -119,15 +131,9 @@ async def criticise(
 async def main(model: str) -> None:
     config = load_config(SETTINGS, {"lm": model})
     assembled = assemble(config)
-    plan, ask, templates = assembled.plan, assembled.models.ask, assembled.plan.templates
-    state = await Initialiser(ask, templates, config).first(plan.task.seeds)
-    parts = Parts(
-        assembled.composer(),
-        assembled.trial(),
-        Critic(ask, templates, no_tally),
-        Attribution(ask, templates, no_tally),
-        Updater(ask, templates, config, LengthCheck(config.update), no_tally),
-    )
+    plan, parts = assembled.plan, Parts.of(assembled)
+    first = Initialiser(assembled.models.ask, plan.templates, config)
+    state = await first.first(plan.task.seeds)
     try:
         async for trace, rewrites, after in learn(parts, plan.dataset.train, state, config):
             route = trace.rollout.route.indices if trace.rollout.route else ()

@@ -29,6 +29,7 @@ def test_the_paper_preset_is_table_6() -> None:
     }  # fmt: skip
     update = paper.update
     assert (update.epochs, update.batch_size, update.steps_per_epoch) == (50, 15, 1)
+    assert update.max_gradients == update.batch_size, "a rewrite reads its whole batch"
     sampling = {role: (s.temperature, s.top_p) for role, s in paper.roles.items()}
     expected = {
         "encoder": (0.0, 1.0), "generator": (0.7, 0.9), "executor": (0.6, 0.95),
@@ -337,6 +338,7 @@ def test_a_stored_configuration_keeps_its_keys() -> None:
     tree["budget"].pop("reserve_for_verdict")
     tree["validation"].pop("examples")
     tree["validation"]["patience"] = 5  # the default of 0.1.0
+    tree["update"]["max_gradients"] = 8  # its preset `paper`
     assert digest(tree) == "c299778ab31bbfbb854a0162e86cb9ae14f15abeb20cb16ac069df6e82b0c6dc"
 
 

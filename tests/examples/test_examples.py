@@ -7,16 +7,34 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from promptcodebook.config import Config
-from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.state import State
+import promptcodebook
+from promptcodebook.assemble import Assembled, Sources, plan_run
+from promptcodebook.calls import Request
+from promptcodebook.cli.command import set_layer
+from promptcodebook.config import Config, load_config
+from promptcodebook.data import Dataset
+from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.method.state import Schedule, State
+from promptcodebook.method.train import train
+from promptcodebook.optimizers.pco import build_learner
+from promptcodebook.types import Example, Step
 from tests.build import golden, notebook
 from tests.build.blocks import blocks_of, commands_of
 from tests.build.cli import pco
-from tests.build.method import World, book, config, examples, parameters, talkative
+from tests.build.method import (
+    World,
+    attributed,
+    book,
+    config,
+    examples,
+    parameters,
+    sent,
+    talkative,
+)
 from tests.build.notebook import EXAMPLES, interpret
 
 FOLDERS = ("comments", "orders", "recipes")
@@ -186,6 +204,69 @@ async def test_it_gives_the_same_route_prompt_gradients_and_rewrites_as_train(
     assert [rewrites for _, rewrites, _ in rounds] == [step.rewrites for step in steps]
     assert [state for _, _, state in rounds] == [State.after(step) for step in steps]
     assert any(rewrite.kept for _, rewrites, _ in rounds for rewrite in rewrites)
+
+
+PRESETS = Path(promptcodebook.__file__).parent / "config/presets.toml"
+# What the preset `paper` says turns it into the algorithm as it is printed.
+LETTER = re.findall(r"^#   ([a-z_.]+=\S+) ", PRESETS.read_text("utf-8"), re.M)
+
+
+def partly_solved(request: Request) -> Scripted:
+    """Solves half of the inputs; still the critic finds faults, and blames every part."""
+    if request.role == "executor":
+        return "1.0" if request.messages[-1].content in ("input 0", "input 2") else "0.5"
+    if request.role == "attribution":
+        return attributed("say it plainly", "sharpen them", "read x")
+    return talkative(request)
+
+
+async def test_the_paper_preset_with_the_settings_it_names_is_the_printed_algorithm(
+    algorithm1: ModuleType,
+) -> None:
+    """Of `pco train`, its checks and guards included, and without the settings not."""
+    assert [setting.partition("=")[0] for setting in LETTER] == [
+        "update.mode", "update.steps_per_epoch", "critic.skip_solved", "critic.safety"
+    ]  # fmt: skip
+    small = {"preset": "paper", "size": 4, "select": 2, "update": {"batch_size": 3, "epochs": 5}}
+    written = {"init": {"instincts": ["Name units.", "Be brief.", "Cite it.", "Ask back."]}}
+    start = State.first(parameters(book(*written["init"]["instincts"])))
+    rows = tuple(examples(4))
+
+    def reward(example: Example, output: str) -> float:
+        return float(output)
+
+    def planned(**more: Any) -> Assembled:
+        lm, data = ScriptedLM().reply_with(partly_solved), Dataset(rows, rows, rows)
+        layers = small, written, set_layer(LETTER), more
+        return plan_run(load_config(*layers), Sources(data=data, reward=reward, lm=lm)).connect()
+
+    async def trained(assembled: Assembled) -> tuple[list[Step], list[str]]:
+        """The steps, and what was asked."""
+        schedule = Schedule(rows, assembled.config.update, assembled.config.randomness)
+        steps = [step async for step in train(build_learner(assembled), schedule, start)]
+        lm: Any = assembled.plan.sources.lm
+        return steps, [sent(request) for request in lm.history]
+
+    bare = planned()
+    parts, own = algorithm1.Parts.of(bare), bare.config
+    rounds = [r async for r in algorithm1.learn(parts, rows, start, own)]
+    steps, asked = await trained(planned())
+    scripted: Any = bare.plan.sources.lm
+    assert sorted(map(sent, scripted.history)) == sorted(asked)
+    assert [step.epoch for step in steps] == [t for t in range(5) for _ in rows], "full passes"
+    traces = [trace for step in steps for trace in step.traces]
+    assert traces == [trace for trace, _, _ in rounds] and len(traces) == len(steps)
+    assert [step.rewrites for step in steps] == [rewrites for _, rewrites, _ in rounds]
+    assert [State.after(step) for step in steps] == [state for _, _, state in rounds]
+    assert all(r.kept for step in steps for r in step.rewrites)
+    assert {t.unit for t in traces} == {0.5, 1.0} and all(
+        t.verdict and t.verdict.feedback for t in traces
+    )
+    ours = load_config({"preset": "paper"}).model_dump()
+    for setting in LETTER:
+        group, _, name = setting.partition("=")[0].partition(".")
+        _, otherwise = await trained(planned(**{group: {name: ours[group][name]}}))
+        assert otherwise != asked, f"{setting} matters"
 
 
 def test_it_runs_as_a_script_of_at_most_150_lines() -> None:

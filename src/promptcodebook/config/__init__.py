@@ -1,5 +1,5 @@
-"""All settings of a run, as one frozen tree; with presets such as `lean`. `paper` is Table 6 to the
-letter; `presets.toml` says where `default` departs from the paper, and why."""
+"""All settings of a run, as one frozen tree; with presets such as `lean`. `paper` is Table 6;
+`presets.toml` says where it differs from Algorithm 1 as printed, and `default` from it."""
 
 from __future__ import annotations
 

@@ -169,7 +169,8 @@ def test_all_that_validate_do_so_on_the_same_examples_and_pay_for_it(preset: str
     order = ExperimentRequest(reproduce.experiment_named("main"), preset, 1, "houserules")
     cells = {cell.name.split("/")[1]: cell.settings for cell in cells_of(order, "smollm2")}
     del cells["floor"]
-    assert len({settings["validation"]["subset"] for settings in cells.values()}) == 1
+    for key in ("subset", "examples"):
+        assert len({settings["validation"][key] for settings in cells.values()}) == 1
     for name, settings in cells.items():
         method, _, kind = name.rpartition("-")
         if method == "pco":

@@ -1,5 +1,6 @@
 """What each part of the method adds: parts left out, the lean preset, the operators."""
 
+import re
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -114,6 +115,22 @@ async def test_the_teacher_refuses_what_it_cannot_read() -> None:
         await Teacher()(Request("critic", (Message("user", "How are you?"),)))
 
 
+async def test_it_reflects_for_gepa_by_the_last_rule_and_the_first_that_was_broken() -> None:
+    first, last, broken = (str(HouseRule(order)) for order in ("in Latin", "in Dutch", "in Thai"))
+    now = f"Answer the customer.\n{first}\n{last}"
+    feedback = "House rule for messages about {} broken: The reply must be {}; it is not."
+    told = [feedback.format("a refund", language) for language in ("Thai", "Finnish")]
+    asked = "I provided an assistant with these instructions:\n```\n{}\n```\n" + "\n".join(told)
+
+    async def reflected(text: str) -> list[str]:
+        request = Request("updater", (Message("user", asked.format(text)),))
+        return (await Teacher()(request)).text.strip("`\n").split("\n")
+
+    new = broken.replace(".", " when the message is about a refund.")
+    assert await reflected(now) == [last, new]
+    assert await reflected("Answer the customer.") == [new]
+
+
 def test_the_spec_of_the_teacher_is_no_simulated_model() -> None:
     config = load_config({"task": "houserules_six", "lm": "rules?updater=obedient"})
     made = simulated_model(config.task, one_topic(1, 0, 0), parse_spec(config.lm))
@@ -196,6 +213,23 @@ def test_each_arm_is_an_operator_or_listed_and_each_world_says_what_is_expected(
 
 
 @pytest.mark.slow
+def test_the_pages_count_the_rows_that_mattered_as_the_table_does() -> None:
+    """Of those in which a part was expected to; controls of the whole loop are not among them."""
+    root = Path(__file__).parents[3]
+    page, readme = (root / p for p in ("docs/results/what-learns.md", "README.md"))
+    counts: list[tuple[int, int]] = []
+    for half in page.read_text("utf-8").split("\n## The simulated model\n"):
+        found = re.findall(r"\| (matters|nothing, unexpectedly) \|$", half, re.M)
+        counts.append((found.count("matters"), len(found)))
+    (real, of_real), (simulated, of_simulated) = counts
+    said = page.read_text("utf-8")
+    assert f"Of {of_real} rows in which a part was expected to matter, {real} did" in said
+    assert f"In simulated worlds {simulated} of {of_simulated} did" in said
+    claim = f"in {real} of the {of_real} comparisons in which we expected it, and in "
+    claim += f"{simulated} of {of_simulated} in simulated worlds"
+    assert claim in " ".join(readme.read_text("utf-8").split())
+
+
 def test_a_world_is_measured_with_all_arms_and_shown(tmp_path: Path) -> None:
     order = ExperimentRequest(EXPERIMENT, "quick", 1)
     lab = Lab(tmp_path, "simulated", None)

@@ -71,9 +71,10 @@ def cells_of(order: common.ExperimentRequest, spec: str) -> Sequence[Cell]:
     floors: list[Cell] = []
     cells: list[Cell] = []
     for task in tasks_of(order, spec):
-        few = pages.read_table("methods")["validating"][order.preset]
+        few, most = pages.read_table("methods")["validating"][order.preset]
         whole = common.base(replace(order, task=task), spec, task)
-        settings = merge(whole, {"validation": {"subset": few, "finalists": 1}})
+        validation = {"subset": few, "examples": most, "finalists": 1}
+        settings = merge(whole, {"validation": validation})
         floor = judged_cell(
             f"{task}/floor",
             {**settings, "verdict_examples": FLOOR},

@@ -249,10 +249,12 @@ class Teacher:
         return self._instinct(text, now, told)
 
     def _reflect(self, text: str) -> str:
-        """GEPA's own request: the instructions, and a line for each rule that was broken."""
+        """GEPA's own request: the last rule of the instructions, and the first that was broken. A
+        small model mixes up more than two rules, and follows the last one best."""
         now = _between(text, "```\n", "\n```")
-        new = [told for told in dict.fromkeys(map(str, broken_rules(text))) if told not in now]
-        return "\n".join(["```", now, *new, "```"])
+        held = [line for line in now.splitlines() if rules_in(line)]
+        new = [told for told in map(str, broken_rules(text)) if told not in now]
+        return "\n".join(["```", *([*held[-1:], *new[:1]] or [now]), "```"])
 
     def _instinct(self, text: str, now: str, told: str) -> str:
         held, advice = rules_in(now), Counter(rules_in(told))

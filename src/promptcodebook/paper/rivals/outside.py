@@ -20,9 +20,8 @@ from promptcodebook.calls import Message, Request
 from promptcodebook.errors import LMError, PcoError, RequestRefused, message_of
 from promptcodebook.lm.structured import strip_think
 from promptcodebook.method.failures import FailureWatch, gather_all
-from promptcodebook.method.init import listed_instincts
 from promptcodebook.method.policy import FixedPrompt, join_prompts
-from promptcodebook.optimizers.base import Problem, Result, spending, validation_subset
+from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import baselines
 from promptcodebook.optimizers.reserve import VerdictReserve, train_to_reserve
 from promptcodebook.progress import Note, Phase
@@ -160,7 +159,7 @@ class Outside(LibraryThread):
         dataset, config = assembled.dataset, assembled.config
         self.problem = problem
         self.stages = assembled.plan.prompt_stages or (WHOLE,)
-        self.train, self.val = dataset.train, validation_subset(problem)
+        self.train, self.val = dataset.train, assembled.plan.validated
         self.failed = 0  # rollouts
         self._library, self._asked = library, Counter[object]()
         self._drawn, self._greedy = assembled.trial(), assembled.trial(greedy=True)
@@ -175,13 +174,9 @@ class Outside(LibraryThread):
 
     @property
     def first(self) -> dict[str, str]:
-        """By stage the present prompt, else the first instincts, else the zero-shot prompt."""
-        plan, text = self.problem.assembled.plan, ""
-        if plan.config.init.kind in ("expert", "file"):
-            known = listed_instincts(plan.config, plan.task.seeds, plan.earlier)
-            text = "\n".join(instinct.text for instinct in known)
-        prompt = plan.config.init.prompt or text or plan.task.zero_shot
-        return dict.fromkeys(self.stages, prompt)
+        """By stage the present prompt, else the task's zero-shot prompt, as its authors begin."""
+        plan = self.problem.assembled.plan
+        return dict.fromkeys(self.stages, plan.config.init.prompt or plan.task.zero_shot)
 
     def prompt_of(self, texts: Mapping[str, str]) -> Prompt:
         base = self.problem.assembled.config.base_prompt
