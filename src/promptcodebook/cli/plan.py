@@ -210,7 +210,7 @@ def check(
         checked = examine(load(path, input=input, allow_overlap=True, **given))
     finally:
         gc.enable()
-    few = verdict_remark(checked.counts["test"])
+    few = verdict_remark(checked.counts["test"], checked.independent.get("test"))
     warnings = [*checked.warnings(), *([f"{few}."] if few else [])]
     facts = {"clean": checked.clean, "warnings": warnings}
     show(lambda: asdict(checked) | facts, lambda: _check_text(checked, warnings), as_json=as_json)

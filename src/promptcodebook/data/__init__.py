@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from promptcodebook.data.dataset import SPLITS, Dataset, Split, examine, sample
+from promptcodebook.data.dataset import SPLITS, Dataset, Split, examine, independent, sample
 from promptcodebook.data.load import load, load_settings
 
-__all__ = ["SPLITS", "Dataset", "Split", "examine", "load", "load_settings", "sample"]
+__all__ = [
+    "SPLITS",
+    "Dataset",
+    "Split",
+    "examine",
+    "independent",
+    "load",
+    "load_settings",
+    "sample",
+]

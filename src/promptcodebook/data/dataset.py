@@ -216,6 +216,11 @@ def grouped(examples: Sequence[Example]) -> tuple[Example, ...]:
     )
 
 
+def independent(examples: Iterable[Example]) -> int:
+    """How many groups the examples form, as `sample` and `grouped` give them."""
+    return len({e.group or e.id for e in examples})
+
+
 def _joined(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
     """For each number below `count` the first that a chain of the pairs joins it with."""
     firsts = list(range(count))
@@ -353,8 +358,8 @@ def examine(dataset: Dataset) -> DataCheck:
     splits, rows = dict(dataset.items()), _rows(dataset)
     again = _repeated(rows)
     judged = {split: grouped(splits[split]) for split in SPLITS[1:]}
-    groups = {split: len({e.group or e.id for e in part}) for split, part in judged.items()}
-    independent = {s: count for s, count in groups.items() if count < len(judged[s])}
+    groups = {split: independent(part) for split, part in judged.items()}
+    fewer = {s: count for s, count in groups.items() if count < len(judged[s])}
     return DataCheck(
         name=dataset.name,
         counts={split: len(examples) for split, examples in splits.items()},
@@ -364,7 +369,7 @@ def examine(dataset: Dataset) -> DataCheck:
         missing_targets={s: sum(not has_reference(e) for e in es) for s, es in splits.items()},
         conflicts=tuple(_conflicts(again)),
         notes=dataset.notes,
-        independent=independent,
+        independent=fewer,
     )
 
 

@@ -18,7 +18,7 @@ from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config
 from promptcodebook.config.loading import select_remark
 from promptcodebook.config.schema import DataSettings
-from promptcodebook.data import examine
+from promptcodebook.data import examine, independent
 from promptcodebook.doctor.probe import Diagnosis, DiagnosisGroup, probe
 from promptcodebook.errors import ConfigError, PcoError, registered
 from promptcodebook.lm.budget import PriceTable, price_lines
@@ -94,7 +94,10 @@ def _settled(plan: assembly.Plan) -> list[Diagnosis]:
     parts = f"task {plan.task.name}, K = {config.size}, S = {config.select}"
     what = "; ".join(filter(None, (parts, select_remark(config))))
     findings = [Diagnosis("settings", "ok", what)]
-    if remark := verdict_remark(judged):
+    if (alone := independent(plan.judged)) < judged:
+        what = f"{judged} test examples are {alone} independent ones: the verdict counts those"
+        findings.append(Diagnosis("groups", "ok", what))
+    if remark := verdict_remark(judged, alone):
         step = "add rows, or give test a greater share: data.fractions"
         if len(plan.dataset.test) > judged:
             step = "raise verdict_examples"

@@ -15,7 +15,7 @@ from promptcodebook.base.text import shown_table, shown_text
 from promptcodebook.base.units import count_text, money
 from promptcodebook.calls import LM, ROLES, Role, Usage
 from promptcodebook.config.loading import select_remark
-from promptcodebook.data import Dataset
+from promptcodebook.data import Dataset, independent
 from promptcodebook.errors import ConfigError
 from promptcodebook.estimation.dry import (
     ANSWER,
@@ -265,7 +265,7 @@ def _assumptions(plan: Plan, scale: PlanScale, made: Estimate) -> Iterator[str]:
         f"{whole.updates} updates over {whole.rollouts} rollouts, {whole.routed} of them routed by "
         "the encoder"
     )
-    few = verdict_remark(len(plan.judged)) or budget_remark(plan)
+    few = verdict_remark(len(plan.judged), independent(plan.judged)) or budget_remark(plan)
     yield from filter(None, (select_remark(config), few))
     scaled = "" if part == whole else f"; {part.rollouts} rollouts of training, scaled up"
     yield f"a dry run with dummy replies and rewards was counted{scaled}"

@@ -16,7 +16,7 @@ from promptcodebook.base.intervals import ENOUGH
 from promptcodebook.base.units import plural
 from promptcodebook.calls import Usage
 from promptcodebook.config import Budget
-from promptcodebook.data import sample
+from promptcodebook.data import independent, sample
 from promptcodebook.errors import BudgetReached, Stop
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.optimizers.base import Problem, Result
@@ -43,7 +43,7 @@ def calls_of_answers(plan: Plan, *, judged: bool = False) -> tuple[int, int]:
 def fewest_rows(examples: Sequence[Example]) -> int:
     """How many of the test inputs hold as many independent ones as a verdict takes; 0 = none do."""
     for count in range(ENOUGH, len(examples) + 1):
-        if len({e.group or e.id for e in sample(examples, count)}) >= ENOUGH:
+        if independent(sample(examples, count)) >= ENOUGH:
             return count
     return 0
 

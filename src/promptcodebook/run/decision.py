@@ -296,11 +296,13 @@ def _slices(base: Evaluation, learned: Evaluation, terms: JudgingTerms) -> tuple
     return gains_by_slice(before, after, terms.slices, groups, terms.bounds, side)
 
 
-def verdict_remark(test_examples: int) -> str:
-    """What to tell before a run whose test split is too small for a verdict; '' = it is not."""
-    counted = plural(test_examples, "test example")
+def verdict_remark(examples: int, independent: int | None = None) -> str:
+    """What to tell before a run whose test split is too small for a verdict; '' = it is not. Of its
+    examples fewer may be `independent`."""
+    n = examples if independent is None else independent
+    counted = plural(examples, "test example") + f", {n} independent" * (n < examples)
     few = f"no verdict will come of {counted}: it takes at least {ENOUGH}"
-    return few if test_examples < ENOUGH else ""
+    return few if n < ENOUGH else ""
 
 
 def verdict_power(test_examples: int) -> str:

@@ -90,6 +90,10 @@ def test_labels_mend_what_a_judge_alone_gets_wrong() -> None:
 def test_a_judge_that_says_nothing_leaves_the_labels_alone() -> None:
     labels = [1.0, 0.0] * 15
     assert rectified([(label, 0.5) for label in labels], [0.5] * 100, (0, 1)).mean == 0.5
+    pairs = [(float(i // 4 % 2), 0.5) for i in range(120)]
+    copied = [str(i // 4) for i in range(len(pairs))], [str(i // 4) for i in range(100)]
+    alone, alike = (rectified(pairs, [0.5] * 100, (0, 1), groups=g) for g in (((), ()), copied))
+    assert alike.n < alone.n and alike.high - alike.low > alone.high - alone.low
     right = rectified([(label, label) for label in labels], [1.0, 0.0] * 200, (0, 1))
     silent = rectified([(label, 0.5) for label in labels], [0.5] * 400, (0, 1))
     assert right.high - right.low < 0.5 * (silent.high - silent.low)

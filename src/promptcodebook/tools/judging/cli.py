@@ -227,20 +227,24 @@ class _People:
 
     def __call__(self, a: Evaluation, b: Evaluation, side: float) -> Interval | None:
         labelled, others, missing = list[tuple[float, float]](), list[float](), 0
-        rollouts = zip(a.rollouts, b.rollouts, a.rewards, b.rewards, strict=True)
-        for x, y, first, second in rollouts:
+        groups = list[str](), list[str]()
+        of = a.groups or [rollout.example_id for rollout in a.rollouts]
+        rollouts = zip(a.rollouts, b.rollouts, a.rewards, b.rewards, of, strict=True)
+        for x, y, first, second, group in rollouts:
             left, right = self._of(x), self._of(y)
             if sheet_cell(x.example_id) in self._ids and left is not None and right is not None:
                 labelled.append((left - right, first - second))
+                groups[0].append(group)
             else:
                 missing += sheet_cell(x.example_id) in self._ids
                 others.append(first - second)
+                groups[1].append(group)
         if len(labelled) < ENOUGH or missing > _SPARE * (missing + len(labelled)):
             return None
         self.known.add((a.name, b.name))
         self.used = len(labelled), len(a.rollouts)
         width = self.bounds[1] - self.bounds[0]
-        return rectified(labelled, others, (-width, width), side)
+        return rectified(labelled, others, (-width, width), side, groups)
 
     def sentence(self, path: Path, entries: Sequence[RowSource]) -> str:
         """What the verdict says of it. Raises DataError when labels do not cover the result."""

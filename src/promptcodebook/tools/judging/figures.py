@@ -50,9 +50,10 @@ def rectified(
     others: Sequence[float],
     bounds: Bounds,
     side: float = SIDE,
+    groups: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Interval:
     """The mean that people would give to all, from (label, judge's value) of a random choice and
-    the judge's values of the `others`. Raises ValueError without labels."""
+    the judge's values of the `others`; `groups` are of both. Raises ValueError without labels."""
     n, mean = len(labelled), fmean(j for _, j in labelled)
     spread = math.fsum((j - mean) ** 2 for _, j in labelled)
     weight = 0.0
@@ -61,13 +62,13 @@ def rectified(
         weight = min(1.0, max(0.0, shared / spread / (1 + n / len(others))))
     low, high = (weight * end for end in bounds)
     left = [round(p - weight * j, DIGITS) for p, j in labelled]
-    error = mean_interval(left, (bounds[0] - high, bounds[1] - low), side)
+    error = mean_interval(left, (bounds[0] - high, bounds[1] - low), side, groups[0])
     if not weight:
         return error
-    rest = mean_interval([weight * each for each in others], (low, high), side)
+    rest = mean_interval([weight * each for each in others], (low, high), side, groups[1])
     # The two are independent: their widths add in squares (Zou and Donner 2008).
     middle = error.mean + rest.mean
     below = math.hypot(error.mean - error.low, rest.mean - rest.low)
     above = math.hypot(error.high - error.mean, rest.high - rest.mean)
     ends = max(bounds[0], middle - below), min(bounds[1], middle + above)
-    return Interval(middle, round(ends[0], DIGITS), round(ends[1], DIGITS), n + len(others))
+    return Interval(middle, round(ends[0], DIGITS), round(ends[1], DIGITS), error.n + rest.n)

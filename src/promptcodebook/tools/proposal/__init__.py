@@ -24,7 +24,7 @@ from promptcodebook.base.text import one_line, quote, shell, toml
 from promptcodebook.base.units import plural
 from promptcodebook.cli.command import columns as table_text
 from promptcodebook.config import load_config
-from promptcodebook.data import SPLITS, Dataset, Split, load_settings
+from promptcodebook.data import SPLITS, Dataset, Split, independent, load_settings, sample
 from promptcodebook.data.dataset import split_name
 from promptcodebook.data.load import first_table, read_source
 from promptcodebook.data.table import SourceRow, Table
@@ -161,8 +161,9 @@ def propose(
     if "verdict_examples" in tree or "validation" in tree:
         what = f"on {judged} of the test rows; the best states on {validated} of val"
         summary.append(f"judged  {what}")
-    remarks = [verdict_remark(judged), dataset.remark, dependent, *scoring.refused]
-    summary += filter(None, [f"shows   {power}" if (power := verdict_power(judged)) else ""])
+    alone = independent(sample(dataset.test, judged))
+    remarks = [verdict_remark(judged, alone), dataset.remark, dependent, *scoring.refused]
+    summary += filter(None, [f"shows   {power}" if (power := verdict_power(alone)) else ""])
     summary += [f"warn    {remark}" for remark in filter(None, remarks)]
     return text, tree, "\n".join(map(one_line, summary))
 
