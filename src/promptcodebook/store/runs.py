@@ -62,6 +62,13 @@ class RunSummary:
         return self.writer is not None
 
     @property
+    def levels(self) -> tuple[float, float | None] | None:
+        """The result's mean test reward, and the first row's, on the same examples."""
+        if self.score is None:
+            return None
+        return self.score.mean, self.gain and self.score.mean - self.gain.mean
+
+    @property
     def resumable(self) -> bool:
         """Neither finished nor being written."""
         return not self.running and self.ended not in ("finished", "early_stop", "target")
@@ -96,6 +103,11 @@ def _gain(gain: Interval) -> str:
     return gain.text(signed=True, level="", between="..")
 
 
+def _levels(levels: tuple[float, float | None]) -> str:
+    after, before = levels
+    return number(after) if before is None else f"{before:.2f}→{after:.2f}"  # 80 columns hold it
+
+
 # All that shows runs reads this list; a figure that is new needs a field of `RunSummary` as well.
 COLUMNS = (
     RunColumn("run", "run", lambda run: (run.created, run.id), itemgetter(1), words=True),
@@ -103,7 +115,7 @@ COLUMNS = (
     RunColumn("task", "", lambda run: run.task, lambda task: task or "own data", words=True),
     RunColumn("verdict", "verdict", lambda run: run.decision or None, words=True),
     RunColumn("gain", "gain", lambda run: run.gain, _gain, signed=True),
-    RunColumn("test score", "test score", lambda run: run.score, lambda of: number(of.mean)),
+    RunColumn("test score", "test score", lambda run: run.levels, _levels),
     RunColumn("state", "state", lambda run: run.state, words=True),
     RunColumn("steps", "", lambda run: run.step + 1, "{:,}".format),
     RunColumn("best validation", "best", lambda run: run.best, number),

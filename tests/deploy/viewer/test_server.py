@@ -281,7 +281,7 @@ def test_runs_are_listed_with_their_verdict_in_the_order_and_kind_that_is_wanted
         return re.findall(r'<span class="id"><a[^>]*>[^<]*-(\w+)</a>', shown)
 
     text = flat(markup_of(runs))
-    assert "tickets Deploy +0.300 +0.181 to +0.443 0.700 0.557 to 0.819 finished" in text
+    assert "tickets Deploy +0.300 +0.181 to +0.443 0.40→0.70 finished" in text
     assert "orders Do not deploy use present -0.400" in text
     assert listed(by="gain") == ["tickets", "few", "orders", "none"]
     assert listed(by="-gain") == ["orders", "few", "tickets", "none"]
