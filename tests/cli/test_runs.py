@@ -49,7 +49,9 @@ def test_the_list_has_a_line_per_run_with_its_verdict(
         assert f"{gain.mean:.3f} more" in headline["lines"]["gain"] and gain.n == 6
         lines = pco("runs", "list", cwd=trained).out.splitlines()
         ends = gain.text(signed=True, level="", between="..")
-        told = ["Undecided*", *ends.split(), f"{run['score']['mean']:.3f}"]
+        after = run["score"]["mean"]
+        levels = f"{after - run['gain']['mean']:.2f}→{after:.2f}"
+        told = ["Undecided*", *ends.split(), levels]
         assert lines[0].split()[:5] == ["run", "verdict", "gain", "test", "score"]
         assert lines[1].split()[:5] == [run_id, *told]
         assert all(len(line) <= width for line in lines)
