@@ -6,26 +6,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from promptcodebook.base.intervals import Interval
+from promptcodebook.base.intervals import Interval, paired_interval
 from promptcodebook.base.paths import make_private_folder
 from promptcodebook.base.sqlite import Layout, Reader, on_disk, pack, unpack
-from promptcodebook.base.units import plural
+from promptcodebook.base.text import shell
+from promptcodebook.base.units import number, plural
 from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import StackResources
+from promptcodebook.store.header import Header
 from promptcodebook.store.journal import BOOKS, Journal
 from promptcodebook.store.lock import EFFECTS, is_blank, lock_effects, refuse_links
 from promptcodebook.store.run import Recorded
+from promptcodebook.types import Evaluation
 
 _EFFECTS = "effects.sqlite"
 _LAYOUT = Layout(
@@ -106,6 +110,95 @@ class Effect:
 def signed(interval: Interval) -> str:
     """A difference with its interval."""
     return interval.text(signed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """The one figure of an instinct: the mean reward of the inputs that are routed to it, with it
+    and, where that was measured, without it.
+
+    - `measure`: the command that measures it.
+    - `judged`: whether a verdict routed the test inputs (False).
+    - `n`, `split`: how many inputs were answered, and where they are from.
+    - `with_it`, `without`: the means; None where nobody measured them.
+    - `difference`: with - without, paired, with its 95 % interval.
+    - `simulated`: whether a simulated model answered."""
+
+    measure: str
+    judged: bool = False
+    n: int = 0
+    split: str = "test"
+    with_it: float | None = None
+    without: float | None = None
+    difference: Interval | None = None
+    simulated: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """The figure in one line, or why there is none."""
+        if self.with_it is None:
+            none = "no test input is routed to it"
+            return none if self.judged else f"not measured: {self.measure}"
+        basis = f"n = {self.n}, {self.split}{', simulated' if self.simulated else ''}"
+        first = f"{number(self.with_it)} with it"
+        if self.difference is None:
+            return f"{first}, {basis}; without it not measured: {self.measure}"
+        return f"{first}, {number(self.without)} without: {signed(self.difference)}, {basis}"
+
+
+def worths(
+    run: Path, header: Header, digest: str, texts: Sequence[str], tests: Iterable[Evaluation]
+) -> tuple[Worth, ...]:
+    """One for each instinct of the run's policy, by its `texts`. `digest` is that of the policy
+    file ('' = there is none yet), and `tests` are the verdict's rows. An effect that was measured
+    on the test split comes first, then one on another split, then the verdict's rows. Raises
+    StoreError."""
+    effects: dict[int, Effect] = {}
+    for each in read_effects(run):
+        data = header.fingerprints.get(each.split, each.data)
+        ours = digest in ("", each.policy) and each.data in ("", data)
+        less = each.split != "test" and each.instinct in effects
+        less = less and effects[each.instinct].split == "test"
+        if ours and (each.instinct, each.text) in enumerate(texts) and each.means and not less:
+            effects[each.instinct] = each
+    rows, found = {row.name: row for row in tests}, list[Worth]()
+    for k in range(len(texts)):
+        worth = Worth(f"pco codebook effect {shell(header.id)} {k}", judged="learned" in rows)
+        if (effect := effects.get(k)) is not None and effect.means is not None:
+            named = {"split": effect.split, "simulated": effect.simulated, "n": effect.n}
+            first, second = effect.means
+            worth = replace(
+                worth, with_it=first, without=second, difference=effect.difference, **named
+            )
+        elif worth.judged:
+            worth = _judged(worth, k, header, rows)
+        found.append(worth)
+    return tuple(found)
+
+
+def _judged(worth: Worth, k: int, header: Header, rows: Mapping[str, Evaluation]) -> Worth:
+    """By the verdict's rows. Where each route is instinct `k` alone, and no model composes it, the
+    row without instincts is what its inputs earn without it."""
+    learned, plain = rows["learned"], rows.get("none")
+    groups = learned.groups or tuple(r.example_id for r in learned.rollouts)
+    held = [
+        (rollout.example_id, rollout.route.indices, rollout.reward, group)
+        for rollout, group in zip(learned.rollouts, groups, strict=True)
+        if rollout.route is not None and k in rollout.route.indices and rollout.reward is not None
+    ]
+    if not held:
+        return worth
+    names, routes, rewards, own_groups = zip(*held, strict=True)
+    named = {"n": len(held), "with_it": fmean(rewards), "simulated": header.simulated}
+    worth = replace(worth, **named)
+    known = {r.example_id: r.reward for r in plain.rollouts} if plain is not None else {}
+    others = [reward for name in names if (reward := known.get(name)) is not None]
+    alone = set(routes) == {(k,)} and header.config.get("compose") == "verbatim"
+    if not alone or len(others) < len(held):
+        return worth
+    low, high = header.config.get("reward_range") or (0.0, 1.0)
+    difference = paired_interval(rewards, others, (low, high), groups=own_groups)
+    return replace(worth, n=difference.n, without=fmean(others), difference=difference)
 
 
 class EffectStore:
