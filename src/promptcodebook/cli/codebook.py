@@ -24,9 +24,9 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import (
     first_policy,
     read_policy,
+    rewards_of,
     run_behind,
     stored_version,
-    worths_of,
 )
 from promptcodebook.progress import ProgressLine
 from promptcodebook.report.private import withhold
@@ -125,7 +125,7 @@ def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
     it (`pco codebook effect`). Of a rewritten text: by whom, and what it was at first."""
     reference = command.resolved(ref)
     file, best = reference.file, reference.best
-    measured, rewrites = worths_of(runs_dir(), ref, file), _rewrites(ref, file)
+    measured, rewrites = rewards_of(runs_dir(), ref, file), _rewrites(ref, file)
     rows: list[dict[str, Any]] = [
         {"index": k, "text": entry.text, "frozen": entry.frozen, "selected": entry.selected}
         | {"reward": asdict(measured[k]), "rewritten": rewrites.pop(k, None)}
@@ -146,10 +146,10 @@ def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
     if best is not None:
         where = f", after update {best.step + 1}" if best.step >= 0 else ", untrained"
     print(f"{reference.name}: K = {len(rows)}, S = {file.select}{where}\n")
-    for row, worth in zip(rows, measured, strict=True):
+    for row, reward in zip(rows, measured, strict=True):
         mark = " (frozen)" if row["frozen"] else ""
         print(wrap_text(row["text"], f"[{row['index']}]{mark} "))
-        print(wrap_text(f"reward: {worth.sentence}; selected: {row['selected']} times", "    "))
+        print(wrap_text(f"reward: {reward.sentence}; selected: {row['selected']} times", "    "))
         if row["rewritten"]:
             print(_rewritten_text(row["rewritten"]))
     if learned is not None:

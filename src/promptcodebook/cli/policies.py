@@ -25,11 +25,11 @@ from promptcodebook.errors import ConfigError, DataError, PcoError, did_you_mean
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import StackResources
 from promptcodebook.policy.policy import Explanation, Policy, deploy
-from promptcodebook.policy.references import Reference, first_policy, stored_dataset, worths_of
+from promptcodebook.policy.references import Reference, first_policy, rewards_of, stored_dataset
 from promptcodebook.run.evaluation import Assessment, Comparing, Comparison, Evaluating, Sample
 from promptcodebook.run.measuring import Distillation, Distiller, Needs
 from promptcodebook.run.subject import Subject
-from promptcodebook.store.effects import Worth
+from promptcodebook.store.effects import InstinctReward
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.types import Example
@@ -248,7 +248,7 @@ def explain(
     needed = reference.file.router is None or reference.file.compose == "generator"
     asked = "from the run's recorded replies" if needed else "no model was asked"
     asked = "a model was asked" if ledger.total.calls else asked
-    measured = worths_of(runs_dir(), ref, reference.file)
+    measured = rewards_of(runs_dir(), ref, reference.file)
     parts = [*_explained(made, texts, measured), asked]
     rewards = {k: asdict(measured[k]) for k in made.route.indices}
     tree = _explained_json(made) | {"rewards": rewards, "replies": asked}
@@ -305,7 +305,9 @@ def _columns(given: str, template: str) -> str | dict[str, Any]:
     return columns if several or template in columns else given
 
 
-def _explained(made: Explanation, texts: Sequence[str], measured: Sequence[Worth]) -> Iterator[str]:
+def _explained(
+    made: Explanation, texts: Sequence[str], measured: Sequence[InstinctReward]
+) -> Iterator[str]:
     route, spans = made.route, made.spans
     yield f"input\n{wrap_text(made.input)}"
     if route.constraints:

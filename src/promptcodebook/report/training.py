@@ -1,5 +1,5 @@
 """Training over its steps: reward, validation, ε, entropy, utilisation and spend; the codebook as
-it is deployed, what each instinct is worth, and how often it was used."""
+it is deployed, what each instinct is reward, and how often it was used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import POLICY
 from promptcodebook.report.context import Context, ReportSection, state_name
 from promptcodebook.report.pages import Area, Chart, ChartLine, ChartPoint
-from promptcodebook.store.effects import worths
+from promptcodebook.store.effects import instinct_rewards
 from promptcodebook.store.events import Compared, Event, Started, Stepped, Validated
 from promptcodebook.types import Evaluation, Step, Variable
 
@@ -181,7 +181,9 @@ def codebook_values(context: Context, tests: Iterable[Evaluation]) -> dict[str, 
     router = f"A linear model of {learned.outcomes:,} outcomes routes. " if learned else ""
     return {
         "deployed": deployed,
-        "worths": worths(context.path, context.header, digest, context.codebook.texts, tests),
+        "rewards": instinct_rewards(
+            context.path, context.header, digest, context.codebook.texts, tests
+        ),
         "caption": f"The codebook as it is deployed: {state_name(best.step)}, {why}.{untried} "
         f"{router}The reward is the mean of the inputs that are routed to an instinct.",
         "sums": [

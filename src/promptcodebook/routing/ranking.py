@@ -163,10 +163,15 @@ class Ranker:
     def __init__(self, ranking: Ranking, instincts: Sequence[str]) -> None:
         self._ranking, r = ranking, ranking
         self.vocabulary = Vocabulary(r.rarity, r.center, r.spread, r.words)
-        # ln of how much likelier than a bucket of its half each one is in a training input.
-        shares = [math.exp(1 - rarity) for rarity in r.rarity]
+        # ln of how much likelier than a bucket of its half each one is in a training input; 0 of
+        # what training never saw and feedback alone has taught (`pco learn`).
+        shares, never = [math.exp(1 - rarity) for rarity in r.rarity], max(r.rarity)
         usual = [math.log(math.fsum(half) / _HALF) for half in (shares[:_HALF], shares[_HALF:])]
-        self._seen = [1 - rarity - usual[b >= _HALF] for b, rarity in enumerate(r.rarity)]
+        rows = enumerate(zip(r.rarity, zip(*r.weights, strict=True), strict=False))
+        self._seen = [
+            0.0 if rarity == never and any(taught) else 1 - rarity - usual[bucket >= _HALF]
+            for bucket, (rarity, taught) in rows
+        ]
         # By bucket, which instincts' texts fall into it: an input touches few of them.
         self._alike: dict[int, list[tuple[int, float]]] = {}
         for k, text in enumerate(instincts):
@@ -179,14 +184,12 @@ class Ranker:
 
     def known(self, features: Features) -> Features:
         """The features, or {} where both the words and the runs of letters are likelier in a text
-        of any other kind than in a training input. What feedback alone has taught (`pco learn`)
-        does not count against an input. An embedding reads words that are new."""
-        ranking, sums, never = self._ranking, [0.0, 0.0], max(self._ranking.rarity)
-        for bucket in features if not ranking.center else ():
-            taught = ranking.rarity[bucket] == never and any(row[bucket] for row in ranking.weights)
-            if not taught:
-                sums[bucket >= _HALF] += self._seen[bucket]
-        return {} if max(sums) < -_ROUNDED else features
+        of any other kind than in a training input. An embedding reads words that are new."""
+        if self._ranking.center:
+            return features
+        words = math.fsum(self._seen[bucket] for bucket in features if bucket < _HALF)
+        letters = math.fsum(self._seen[bucket] for bucket in features if bucket >= _HALF)
+        return {} if max(words, letters) < -_ROUNDED else features
 
     def of(self, features: Features) -> Expected:
         """The same, for an input whose features are known."""

@@ -113,7 +113,7 @@ def signed(interval: Interval) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class InstinctReward:
     """The one figure of an instinct: the mean reward of the inputs that are routed to it, with it
     and, where that was measured, without it.
 
@@ -146,59 +146,64 @@ class Worth:
         return f"{first}, {number(self.without)} without: {signed(self.difference)}, {basis}"
 
 
-def worths(
+def instinct_rewards(
     run: Path, header: Header, digest: str, texts: Sequence[str], tests: Iterable[Evaluation]
-) -> tuple[Worth, ...]:
+) -> tuple[InstinctReward, ...]:
     """One for each instinct of the run's policy, by its `texts`. `digest` is that of the policy
     file ('' = there is none yet), and `tests` are the verdict's rows. An effect that was measured
     on the test split comes first, then one on another split, then the verdict's rows. Raises
     StoreError."""
     effects: dict[int, Effect] = {}
-    for each in read_effects(run):
+    for each in sorted(read_effects(run), key=lambda each: each.split == "test"):
         data = header.fingerprints.get(each.split, each.data)
         ours = digest in ("", each.policy) and each.data in ("", data)
-        less = each.split != "test" and each.instinct in effects
-        less = less and effects[each.instinct].split == "test"
-        if ours and (each.instinct, each.text) in enumerate(texts) and each.means and not less:
+        if ours and each.means and (each.instinct, each.text) in enumerate(texts):
             effects[each.instinct] = each
-    rows, found = {row.name: row for row in tests}, list[Worth]()
+    rows, found = {row.name: row for row in tests}, list[InstinctReward]()
     for k in range(len(texts)):
-        worth = Worth(f"pco codebook effect {shell(header.id)} {k}", judged="learned" in rows)
+        measure = f"pco codebook effect {shell(header.id)} {k}"
+        reward = InstinctReward(measure, judged="learned" in rows)
         if (effect := effects.get(k)) is not None and effect.means is not None:
-            named = {"split": effect.split, "simulated": effect.simulated, "n": effect.n}
-            first, second = effect.means
-            worth = replace(
-                worth, with_it=first, without=second, difference=effect.difference, **named
+            reward = InstinctReward(
+                measure,
+                reward.judged,
+                effect.n,
+                effect.split,
+                *effect.means,
+                difference=effect.difference,
+                simulated=effect.simulated,
             )
-        elif worth.judged:
-            worth = _judged(worth, k, header, rows)
-        found.append(worth)
+        found.append(_judged(reward, k, header, rows) if not reward.n else reward)
     return tuple(found)
 
 
-def _judged(worth: Worth, k: int, header: Header, rows: Mapping[str, Evaluation]) -> Worth:
+def _judged(
+    unmeasured: InstinctReward, k: int, header: Header, rows: Mapping[str, Evaluation]
+) -> InstinctReward:
     """By the verdict's rows. Where each route is instinct `k` alone, and no model composes it, the
     row without instincts is what its inputs earn without it."""
-    learned, plain = rows["learned"], rows.get("none")
-    groups = learned.groups or tuple(r.example_id for r in learned.rollouts)
-    held = [
-        (rollout.example_id, rollout.route.indices, rollout.reward, group)
-        for rollout, group in zip(learned.rollouts, groups, strict=True)
-        if rollout.route is not None and k in rollout.route.indices and rollout.reward is not None
-    ]
-    if not held:
-        return worth
-    names, routes, rewards, own_groups = zip(*held, strict=True)
-    named = {"n": len(held), "with_it": fmean(rewards), "simulated": header.simulated}
-    worth = replace(worth, **named)
-    known = {r.example_id: r.reward for r in plain.rollouts} if plain is not None else {}
-    others = [reward for name in names if (reward := known.get(name)) is not None]
-    alone = set(routes) == {(k,)} and header.config.get("compose") == "verbatim"
-    if not alone or len(others) < len(held):
-        return worth
+    learned, plain = rows.get("learned"), rows.get("none")
+    if learned is None:
+        return unmeasured
+    names = [rollout.example_id for rollout in learned.rollouts]
+    groups = dict(zip(names, learned.groups or names, strict=True))
+    held = [r for r in learned.rollouts if r.route is not None and k in r.route.indices]
+    first = {r.example_id: r.reward for r in held if r.reward is not None}
+    if not first:
+        return unmeasured
+    simulated, mean = header.simulated, fmean(first.values())
+    judged = replace(unmeasured, n=len(first), with_it=mean, simulated=simulated)
+    rollouts = plain.rollouts if plain is not None else ()
+    others = {r.example_id: r.reward for r in rollouts if r.reward is not None}
+    alone = all(r.route is not None and r.route.indices == (k,) for r in held)
+    alone = alone and header.config.get("compose") == "verbatim"
+    if not alone or not first.keys() <= others.keys():
+        return judged
+    second = [others[name] for name in first]
     low, high = header.config.get("reward_range") or (0.0, 1.0)
-    difference = paired_interval(rewards, others, (low, high), groups=own_groups)
-    return replace(worth, n=difference.n, without=fmean(others), difference=difference)
+    own_groups = [groups[name] for name in first]
+    difference = paired_interval([*first.values()], second, (low, high), groups=own_groups)
+    return replace(judged, n=difference.n, without=fmean(second), difference=difference)
 
 
 class EffectStore:
