@@ -215,7 +215,8 @@ class Route:
     - `indices`: the instincts, rising.
     - `explored`: whether training drew them (False).
     - `repaired`: whether its first reply was no valid route (False).
-    - `fallback`, `fault`: θ made no valid route for this reason, and its picks were filled up.
+    - `fallback`: whether θ made no valid route, and its picks were filled up (False).
+    - `fault`: why, or why a learned router could not read the input ("").
     - `constraints`, `analysis`: what the encoder read in the input, and its reasons."""
 
     indices: tuple[int, ...]
@@ -255,8 +256,10 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Of one input: the reward without instincts, what each adds, and any further one (`more`).
-    `features` are what was read of it, by their numbers, and `vector` its embedding, packed."""
+    """A learned router's scores of one input: without instincts, what each adds, and any further
+    one (`more`). They rank routes. In shares of the reward's range, they are not calibrated and may
+    lie outside it. `features` are what was read of the input, by their numbers, and `vector` its
+    embedding, packed."""
 
     nothing: float
     marginal: tuple[float, ...]
@@ -268,7 +271,7 @@ class Expected:
         return self.nothing + self.marginal[k]
 
     def of(self, indices: Sequence[int]) -> float:
-        """The reward with these instincts."""
+        """The score with these instincts."""
         crowd = self.more * max(0, len(indices) - 1)
         return self.nothing + math.fsum(self.marginal[k] for k in indices) + crowd
 

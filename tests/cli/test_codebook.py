@@ -1,11 +1,14 @@
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import promptcodebook as pco_api
 from promptcodebook import types
+from promptcodebook.deploy.viewer.following import FollowedRun
+from promptcodebook.deploy.viewer.screens import codebook_screen
 from promptcodebook.errors import PolicyError
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.store.effects import read_effects
@@ -13,6 +16,7 @@ from promptcodebook.store.events import Started, Stepped
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from tests.build.cli import pco
+from tests.build.strict import flat
 from tests.build.topics import learn
 
 
@@ -24,7 +28,9 @@ def test_show_has_every_instinct_with_its_figures(trained: Path, run_id: str) ->
     assert [e["text"] for e in shown["codebook"]] == [e["text"] for e in file["codebook"]]
     assert [e["index"] for e in shown["codebook"]] == list(range(16))
     text = " ".join(pco("codebook", "show", "last", cwd=trained).out.split())
-    assert "success selected frozen" in text and not set("r̄εθφψ") - set("r") & set(text)
+    assert not set("r̄εθφψ") - set("r") & set(text)
+    for other in ("success", "ema", "adds", "earned"):
+        assert other not in shown["codebook"][0] and f"{other} " not in text.split("encoder:")[0]
     for entry in shown["codebook"]:
         assert entry["text"] in text
     assert shown.pop("ref") == run_id and of_file.pop("ref") == "policy.json"
@@ -61,6 +67,36 @@ def test_log_shows_both_tries_of_a_rewrite_that_was_refused_at_first(tmp_path: P
     )
     shown, _ = pco("codebook", "log", "last", "--json", cwd=tmp_path).json
     assert shown["earlier"] == {"text": "too long", "reason": "9 words"}
+
+
+def test_show_marks_a_rewritten_text_by_whom_and_from_what(tmp_path: Path) -> None:
+    book = types.Codebook((types.Instinct("seed"), types.Instinct("as it was")))
+    first = types.Parameters("theta", "phi", book, "psi")
+    last = replace(first, encoder="new theta", codebook=book.reword(0, "mended"))
+    rewrites = (
+        types.Rewrite(0, "seed", "mended", "- g", kept=True),
+        types.Rewrite(1, "as it was", "refused", "- g", kept=False, reason="too long"),
+        types.Rewrite("encoder", "theta", "new theta", "- g", kept=True),
+    )
+    zeros = (0.0, 0.0)
+    step = types.Step(0, 0, 1.0, (), rewrites, last, zeros, zeros, (0, 0))
+    config = {"lm": "http://a/v1#m", "roles": {"updater": {"model": "http://b/v1#big"}}}
+    config |= {"size": 2, "select": 1}
+    header = Header(id="", created="2026-01-31T15:45:02+00:00", version="0", task="t", command="",
+                    config=config, fingerprints={})  # fmt: skip
+    store = RunStore.create(tmp_path / "runs", header)
+    store.append(Started(first, "expert"))
+    store.append(Stepped(step))
+    store.close()
+    result = pco("codebook", "show", "last", cwd=tmp_path)
+    assert result.code == 0, result.err
+    out = result.out
+    mark = "rewritten once, last by the updater (http://b/v1#big); at first: "
+    assert "[0] mended\n" in out and f"{mark}seed" in out and f"{mark}theta" in out
+    assert out.count("rewritten") == 2
+    shown = pco("codebook", "show", "last", "--json", cwd=tmp_path).json
+    assert shown["codebook"][0]["rewritten"]["first"] == "seed"
+    assert shown["codebook"][1]["rewritten"] is None
 
 
 def test_diff_of_a_run_from_its_first_codebook_and_of_two(
@@ -118,35 +154,60 @@ def routed(learnt: pco_api.Run) -> Path:
 def test_explain_says_what_each_instinct_promises(routed: Path) -> None:
     result = pco("explain", "last", QUERY, *NOBODY, cwd=routed)
     assert result.code == 0, result.err
-    assert "expected reward with one instinct alone" in result.out
+    assert "router's score with one instinct alone (it ranks, and is no reward)" in result.out
     promised = re.findall(r"^  (\d\.\d+)  (.+)$", result.out, re.M)
     values = [float(value) for value, _ in promised]
     assert values == sorted(values, reverse=True)
     assert promised[0][1] == "[3] If it is about a parcel, say P.  (chosen)"
     assert [text for _, text in promised if text.startswith("no instinct")]
     tree = pco("explain", "last", QUERY, *NOBODY, "--json", cwd=routed).json
-    expected, [chosen] = tree["expected"], tree["route"]["indices"]
-    alone = expected["alone"][chosen]
-    assert alone == max(expected["alone"]) == expected["route"]
-    assert alone == pytest.approx(expected["nothing"] + expected["marginal"][chosen])
+    scores, [chosen] = tree["scores"], tree["route"]["indices"]
+    alone = scores["alone"][chosen]
+    assert alone == max(scores["alone"]) == scores["route"]
+    assert alone == pytest.approx(scores["nothing"] + scores["marginal"][chosen])
+
+
+def test_an_input_of_words_that_the_router_never_saw_is_told_so(
+    routed: Path, learnt: pco_api.Run
+) -> None:
+    """It gets the same route whatever its words are: the best by what no word changes."""
+    foreign = ("Wo ist mein Paket?", "Kann ich das noch umtauschen?")
+    made = [pco("explain", "last", text, *NOBODY, "--json", cwd=routed).json for text in foreign]
+    ranking = learnt.policy.file.statistics.ranking
+    assert ranking is not None
+    for tree in made:
+        assert "never saw its words" in tree["route"]["fault"] and not tree["route"]["fallback"]
+        assert tuple(tree["scores"]["marginal"]) == ranking.bias[1:]
+    assert made[0]["route"]["indices"] == made[1]["route"]["indices"]
+    assert "never saw its words" in pco("explain", "last", foreign[0], *NOBODY, cwd=routed).out
+    assert "never saw" not in pco("explain", "last", QUERY, *NOBODY, cwd=routed).out
 
 
 @pytest.mark.slow
-def test_the_codebook_says_what_each_instinct_adds(routed: Path, learnt: pco_api.Run) -> None:
-    result = pco("codebook", "show", "last", cwd=routed)
-    assert "learned from 192 outcomes, no model is asked" in result.out
-    assert re.search(r"k +earned +n +adds +selected", result.out)
-    assert "success" not in result.out and "r̄" not in result.out
-    tree = pco("codebook", "show", "last", "--json", cwd=routed).json["router"]
-    assert tree["outcomes"] == 192 and len(tree["adds"]) == 6
-    ranking = learnt.policy.file.statistics.ranking
-    assert ranking is not None and tuple(tree["adds"]) == ranking.bias[1:]
-    [row] = [line for line in result.out.splitlines() if line.split()[:1] == ["0"]]
-    assert f" {ranking.bias[1]:+.3f} " in row
-    # Each input counts once, by its first try with the instinct.
-    tries = learnt.rollouts.query("split == 'train'")
-    own = tries[[0 in route for route in tries["route"]]].drop_duplicates("example")["reward"]
-    assert row.split()[1:3] == [f"{own.mean():.2f}", str(len(own))] and len(own) >= 5
+def test_one_figure_of_an_instinct_is_shown_everywhere(routed: Path, learnt: pco_api.Run) -> None:
+    """Its test inputs' mean reward; each gets it alone, so the row without any is the other."""
+    tests = {name: learnt.rollouts.query(f"row == '{name}'") for name in ("learned", "none")}
+    learned = tests["learned"].set_index("example")
+    own = [name for name, route in learned["route"].items() if route == (3,)]
+    with_it = learned.loc[own]["reward"].mean()
+    without = tests["none"].set_index("example").loc[own]["reward"].mean()
+    figure = f"{with_it:.3f} with it, {without:.3f} without: {with_it - without:+.3f} (95 % "
+    shown = pco("codebook", "show", "last", cwd=routed)
+    assert "learned from 192 outcomes, no model is asked" in shown.out
+    explained = pco("explain", "last", QUERY, *NOBODY, cwd=routed)
+    report = pco("report", "last", "-o", "r.html", cwd=routed)
+    assert report.code == 0
+    cells = flat((routed / "r.html").read_text("utf-8"))
+    assert f"{with_it:.3f} {without:.3f} {with_it - without:+.3f} (95 % " in cells
+    followed = FollowedRun(Path(learnt.path), "run")
+    card = flat(codebook_screen(followed).body)
+    followed.close()
+    for text in (shown.out, explained.out, card):
+        assert figure in " ".join(text.split()), text
+    text = " ".join(shown.out.split())
+    assert re.search(r"n = \d+, test; selected", text) and "no test input is routed to it" in text
+    for page in (shown.out, explained.out, card):
+        assert not re.search(r"\b(adds|earned|success)\b", page)
 
 
 def test_the_best_single_instinct_can_be_had(

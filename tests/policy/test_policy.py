@@ -30,7 +30,7 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Explanation, Policy, deploy, load_policy, prompt_spans
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SINGLE_CALL
-from promptcodebook.types import Example, Expected, Route
+from promptcodebook.types import Example, Route
 from tests.build.cases import table
 from tests.build.cli import served
 from tests.build.method import book, saying, talkative
@@ -63,7 +63,7 @@ def test_prompt_answer_and_explanation_are_of_one_policy() -> None:
     assert answer.route == explained.route and answer.prompt in answer._repr_html_()
     assert explained.route.indices == (0, 1) and explained.route.analysis == "a"
     assert explained.instincts == ((0, "rule zero"), (1, "rule one"))
-    assert explained.expected is None and explained.ranked == ()
+    assert explained.scores is None and explained.ranked == ()
     asked = next(request for request in lm.history if request.role == "executor")
     assert explained.prompt in "".join(message.content for message in asked.messages)
     assert asked.greedy
@@ -139,18 +139,20 @@ def test_a_policy_judged_with_a_program_needs_it_to_answer_and_not_to_prompt() -
     assert policy_of(file_of(program="another"), executor=one)[0].answer("x") == "Follow the rules."
 
 
-def test_a_ranked_policy_asks_nobody_and_promises_in_the_range_of_the_task() -> None:
+def test_a_ranked_policy_asks_nobody_and_shows_its_router_s_scores() -> None:
     policy, lm = policy_of(file_of(ranking=RANKING, select=2), reward_range=(-1.0, 3.0))
     explained = policy.explain("How far?")
     assert [request.role for request in lm.history] == ["generator"]
     assert explained.route.indices == (1, 3)
-    assert explained.expected == Expected(0.0, (0.0, 2.0, -0.5, 1.0), -0.25)
-    assert explained.ranked == ((1, 2.0), (3, 1.0), (None, 0.0), (0, 0.0), (2, -0.5))
+    scores = explained.scores
+    assert scores is not None and scores.nothing == RANKING.bias[0]
+    assert scores.marginal == RANKING.bias[1:] and scores.more == RANKING.more
+    assert [k for k, _ in explained.ranked] == [1, 3, None, 0, 2]
     html = explained._repr_html_()
-    assert "expected reward" in html and "2.000" in html and "none" in html
+    assert "scores" in html and "expected" not in html and "none" in html
     assert heads(html) == ["k", "instinct", "k", "alone", "source", "piece"]
     distilled, _ = policy_of(file_of(ranking=replace(RANKING, kind="distilled", least=2)))
-    assert distilled.explain("How far?").expected is None
+    assert distilled.explain("How far?").scores is None
 
 
 def heads(html: str) -> list[str]:
@@ -162,8 +164,8 @@ def test_an_explanation_shows_doubt_and_reasons_where_there_are_any() -> None:
     plain = Explanation("x", Route((0, 2)), ((0, "a"), (2, "b")), "p")._repr_html_()
     assert "<caption>route: 0, 2</caption>" in plain and heads(plain) == ["k", "instinct"]
     assert "fallback" not in plain and "why" not in plain
-    doubted = Explanation("x", Route((0,), fallback=True, analysis="so"), ((0, "a"),), "p")
-    assert "route: 0 (by fallback)" in doubted._repr_html_() and "so" in doubted._repr_html_()
+    doubted = Explanation("x", Route((0,), fault="no JSON", analysis="so"), ((0, "a"),), "p")
+    assert "route: 0 (fallback: no JSON)" in doubted._repr_html_() and "so" in doubted._repr_html_()
 
 
 # --- loading ---

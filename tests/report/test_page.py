@@ -308,7 +308,7 @@ def test_every_figure_of_a_report_can_be_kept_and_says_whose_numbers_it_shows(
     found = re.findall(
         r'href="data:([\w/+]+);base64,([^"]+)" download="([^"]+)"', render_report(store)
     )
-    assert len(found) == 2 * 8 + 1  # and the test inputs
+    assert len(found) == 2 * 7 + 1  # and the test inputs
     for kind, data, name in found:
         text = base64.b64decode(data).decode()
         assert f"run {store.header.id}" in text, name

@@ -25,11 +25,14 @@ from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.routing.outcomes import OutcomeModel
 from promptcodebook.routing.ranking import (
     BUCKETS,
+    UNSEEN,
     Embedder,
     Features,
     Imitated,
+    RankedRoutes,
     Ranker,
     Vocabulary,
+    buckets_of,
     chosen,
     distil,
     dot,
@@ -450,6 +453,33 @@ def test_what_an_input_promises_is_linear_in_it(likeness: float, vector: Sequenc
             expected = ranking.bias[row] + 0.013 * linear + likeness * alike
             assert value == pytest.approx(expected, abs=1e-9), (text, row)
         assert found.more == ranking.more
+
+
+KNOWN = ("Where is my parcel?", "My parcel is late.", "I want to return these shoes.") * 4
+FOREIGN = "Wann bekomme ich mein Geld wieder?"
+
+
+@pytest.mark.parametrize("text", ["is my parcel lost?", "I return my shoes", "parcels??", "?", ""])
+async def test_only_an_input_of_unseen_words_gets_the_route_of_no_words(text: str) -> None:
+    vocabulary = Vocabulary.of(KNOWN)
+    weights = [[1] * BUCKETS, *([5 * k] * BUCKETS for k in range(4))]
+    for bucket in buckets_of(FOREIGN):  # what training never saw has no weight
+        if vocabulary.rarity[bucket] == max(vocabulary.rarity):
+            for row in weights:
+                row[bucket] = 0
+    rows = tuple(map(tuple, weights))
+    ranking = types.Ranking(vocabulary.rarity, 0.1, rows, (0.2, 0.3, 0.1, -0.1, -0.2))
+    book = types.Codebook(tuple(map(types.Instinct, TEXTS)))
+    routes, foreign = RankedRoutes(select=1), types.Example("f", FOREIGN)
+    route, scores, _ = await routes.rank(book, ranking, foreign)
+    assert route == types.Route((0,), fault=UNSEEN) and scores.marginal == ranking.bias[1:]
+    assert scores.features, "drift and feedback read them"
+    route, scores, _ = await routes.rank(book, ranking, types.Example("k", text))
+    assert not route.fault and (not text.strip("?") or route.indices == (3,))
+    # What feedback taught of these words is heard.
+    taught = tuple(tuple([1] * BUCKETS) for _ in range(5))
+    route, _, _ = await routes.rank(book, replace(ranking, weights=taught), foreign)
+    assert not route.fault
 
 
 def test_a_set_earns_what_its_members_add_and_a_crowd_its_own() -> None:

@@ -119,7 +119,7 @@ def test_nothing_but_the_route_is_another_and_without_a_route_nothing_is_measure
     lm = planted(own)
     found = pco.effect(own, UNUSED, reward=worth, lm=lm)
     assert found.difference is None and found.n == 0 and not found.rewards
-    assert found.sentence == f"None of {len(data().val)} inputs of the val split is routed to it."
+    assert found.sentence == f"None of {len(data().test)} inputs of the test split is routed to it."
     assert {r.role for r in lm.history} == {"encoder"}
 
 
@@ -130,7 +130,7 @@ def test_a_failed_rollout_is_counted_and_its_pair_left_out(own: pco.Run) -> None
     assert found.difference is not None
     true = sum(adds(GOOD, example.input) for example in data().train[2:]) / found.n
     assert found.difference.mean == pytest.approx(true)  # a failure is no reward of 0
-    kept, faults = read_effects(own.path), tuple(example.input for example in data().val)
+    kept, faults = read_effects(own.path), tuple(example.input for example in data().test)
     with pytest.raises(errors.TooManyFailures, match="cut off"):  # no pair is whole
         pco.effect(own, GOOD, reward=worth, lm=planted(own, faults))
     assert read_effects(own.path) == kept
@@ -184,7 +184,7 @@ def test_what_was_paid_for_is_not_asked_again(own: pco.Run) -> None:
 
 
 def test_what_the_run_has_asked_is_not_asked_again(own: pco.Run) -> None:
-    """Its whole validation split was routed and answered by the policy that it keeps."""
+    """Its verdict routed and answered the whole test split by the policy that it keeps."""
     found = pco.effect(own, most_routed(own))
     assert found.n > 0 and found.simulated
     with closing(sqlite3.connect(own.path / "effects" / "effects.sqlite")) as db:
@@ -242,7 +242,7 @@ def test_other_data_policy_model_of_a_role_or_reward_is_another_question(own: pc
     """By whom each role was asked counts, and not in which order the roles are named."""
     found = pco.effect(own, GOOD, reward=worth, lm=planted(own), n=2)
     whole = data()
-    other = replace(whole, val=tuple(replace(each, target="another") for each in whole.val))
+    other = replace(whole, test=tuple(replace(each, target="another") for each in whole.test))
     second = pco.effect(own, GOOD, other, worth, planted(own), n=2)
     assert found.data != second.data and read_effects(own.path) == [found, second]
     both = replace(found, models={"encoder": "a", "executor": "b"})
@@ -359,7 +359,7 @@ def test_a_distilled_policy_needs_neither_call_nor_numpy(
         "import promptcodebook as pco\n"
         f"policy = pco.load_policy({str(tmp_path / 'p.json')!r}, lm={NOBODY!r})\n"
         "explained = policy.explain('hey, password reset')\n"
-        "print(policy.file.decided['router'], explained.expected, explained.prompt)"
+        "print(policy.file.decided['router'], explained.scores, explained.prompt)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -72,10 +72,10 @@ def test_a_saved_policy_routes_without_a_call_and_says_what_each_instinct_promis
         assert policy.prompt(example) == run.policy.prompt(example)
     assert policy.prompt("hello, my delivery is late") == "If it is about a parcel, say P."
     explained = run.explain("hi, where is my parcel")
-    assert explained.expected is not None
-    best = max(range(6), key=lambda k: explained.expected.alone(k))  # type: ignore[union-attr]
+    assert explained.scores is not None
+    best = max(range(6), key=lambda k: explained.scores.alone(k))  # type: ignore[union-attr]
     assert explained.route.indices == (best,)
-    assert explained.expected.alone(best) > explained.expected.nothing + 0.4
+    assert explained.scores.alone(best) > explained.scores.nothing + 0.4
 
 
 def test_more_sentences_than_instincts_are_refused_before_anything_is_paid(tmp_path: Path) -> None:
@@ -183,10 +183,10 @@ def test_a_saved_policy_routes_as_the_run_did(both: pco.Run, tmp_path: Path) -> 
         explained = both.policy.explain(example)
         text = example.input
         assert explained.route.indices == ranker.choose(text, file.select, vector(text))
-        assert explained.expected == ranker.expected(text, vector(text))
+        assert explained.scores == ranker.expected(text, vector(text))
     lm = model()
     policy = deploy(file, file.settings({"lm": "own", "cache": False}), Sources(lm=lm))
-    assert policy.explain(numbers().test[0]).expected is not None
+    assert policy.explain(numbers().test[0]).scores is not None
     assert sum(request.embeds for request in lm.history) == 1
 
 

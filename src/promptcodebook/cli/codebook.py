@@ -4,37 +4,41 @@ them adds. The registry and the audit register their commands themselves."""
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
+from promptcodebook.assemble import OWN_LM
 from promptcodebook.base.paths import runs_dir
 from promptcodebook.base.sync import run_sync
 from promptcodebook.base.text import printable, shell, word_changes
 from promptcodebook.base.units import cost_text, number, plural
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP, outer_command
-from promptcodebook.cli.command import Json, columns, emit, note, options, show, wrap_text
+from promptcodebook.cli.command import Json, emit, note, options, show, wrap_text
 from promptcodebook.errors import ConfigError, PcoError, import_part
+from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import (
     first_policy,
     read_policy,
+    rewards_of,
     run_behind,
     stored_version,
 )
 from promptcodebook.progress import ProgressLine
 from promptcodebook.report.private import withhold
-from promptcodebook.report.training import Earned
 from promptcodebook.run.evaluation import Sample
 from promptcodebook.run.measuring import measuring
 from promptcodebook.run.subject import Subject
 from promptcodebook.store.effects import Effect
 from promptcodebook.store.events import Stepped
+from promptcodebook.store.header import specs_in
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
-from promptcodebook.types import Ranking, Rewrite, variable_name
+from promptcodebook.types import Ranking, Rewrite, Variable, variable_name
 
 _ORDER = (
     *("audit", "effect", "show", "log", "diff", "list"),
@@ -67,7 +71,7 @@ def effect(
     ref: command.Ref,
     index: Annotated[int, typer.Argument(metavar="K", help="The instinct, 0..K-1.")],
     typed: command.Typed,
-    split: command.SplitName = "val",
+    split: command.SplitName = "test",
     count: command.Count = None,
     as_json: Json = False,
 ) -> None:
@@ -77,7 +81,7 @@ def effect(
     route, and on their route without it. The difference is paired by input, with its 95 % interval;
     a failed rollout is counted and its pair left out. The most calls that this takes are printed
     first. Of a run, replies and the result are kept with it: nothing is paid for twice, also what
-    the run itself has asked, and pco view shows the result."""
+    the run itself has asked, and pco view, the report and pco codebook show have the result."""
     subject = Subject.resolve(ref, typed.given("pco codebook effect"))
     name = subject.reference.name
     with measuring(subject, index, Sample(split, count), again=typed.again) as asked:
@@ -115,41 +119,45 @@ def _effect_text(made: Effect, name: str, paid: int) -> str:
 
 @codebook.command("show")
 def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
-    """Every instinct with its success, how often it was selected, and whether it is frozen.
+    """Every instinct with its reward, how often it was selected, and what was rewritten.
 
-    Where routes were learned from outcomes: what it earned over the n inputs that the policy's run
-    tried with it, each counted once, and what it adds to the reward of any input."""
+    The reward is the mean over the test inputs that are routed to an instinct, with it and without
+    it (`pco codebook effect`). Of a rewritten text: by whom, and what it was at first."""
     reference = command.resolved(ref)
     file, best = reference.file, reference.best
-    rows = [{"index": k, **entry.model_dump()} for k, entry in enumerate(file.codebook)]
+    measured, rewrites = rewards_of(runs_dir(), ref, file), _rewrites(ref, file)
+    rows: list[dict[str, Any]] = [
+        {"index": k, "text": entry.text, "frozen": entry.frozen, "selected": entry.selected}
+        | {"reward": asdict(measured[k]), "rewritten": rewrites.pop(k, None)}
+        for k, entry in enumerate(file.codebook)
+    ]
     learned = file.statistics.ranking
-    if learned is not None and learned.kind == "outcomes":
-        earned = Earned()
-        with suppress(PcoError), closing(RunStore.open(run_behind(runs_dir(), ref))) as store:
-            steps = store.steps(traces=True)
-            earned = Earned(s for s in steps if best is None or s.index <= best.step)
-        for row, adds in zip(rows, learned.bias[1:], strict=True):
-            mean, n = earned.of(row["index"])
-            row |= {"earned": mean, "tried": n, "adds": adds}
     if as_json:
         directives = {"encoder": file.encoder, "generator": file.generator}
         tree: dict[str, Any] = {"ref": reference.name, "select": file.select, **directives}
-        tree["codebook"] = rows
-        if learned is not None:  # but for the weights of single words
-            kept = {"kind": learned.kind, "outcomes": learned.outcomes, "least": learned.least}
-            parts = {"nothing": learned.bias[0], "adds": learned.bias[1:], "more": learned.more}
-            tree["router"] = kept | parts
+        tree |= {"codebook": rows, "rewritten": rewrites}
+        if learned is not None:
+            tree["router"] = {
+                name: getattr(learned, name) for name in ("kind", "outcomes", "least")
+            }
         emit(tree)
         return
     where = ""
     if best is not None:
         where = f", after update {best.step + 1}" if best.step >= 0 else ", untrained"
     print(f"{reference.name}: K = {len(rows)}, S = {file.select}{where}\n")
-    print(columns([_entry_cells(row) for row in rows]))
+    for row, reward in zip(rows, measured, strict=True):
+        mark = " (frozen)" if row["frozen"] else ""
+        print(wrap_text(row["text"], f"[{row['index']}]{mark} "))
+        print(wrap_text(f"reward: {reward.sentence}; selected: {row['selected']} times", "    "))
+        if row["rewritten"]:
+            print(_rewritten_text(row["rewritten"]))
     if learned is not None:
         print(f"\nrouter:\n{wrap_text(_router_text(learned, file.select))}")
     for title, text in (("encoder", file.encoder), ("generator", file.generator)):
         print(f"\n{title}:\n{wrap_text(text or '(none)')}")
+        if title in rewrites:
+            print(_rewritten_text(rewrites[title]))
 
 
 def _router_text(learned: Ranking, select: int) -> str:
@@ -158,25 +166,34 @@ def _router_text(learned: Ranking, select: int) -> str:
         return f"{source}, no model is asked: {select} instincts an input."
     return (
         f"learned from {learned.outcomes} outcomes, no model is asked: {learned.least} to {select} "
-        "instincts an input, as long as each promises to add. adds: average effect over all inputs "
-        "(fraction of the reward range); pco explain has that of one input. "
-        f"Without an instinct {number(learned.bias[0])}."
+        "instincts an input, as long as each raises the score; pco explain shows that of one input."
     )
 
 
-def _entry_cells(row: dict[str, Any]) -> dict[str, str]:
-    if "adds" in row:
-        figures = {"earned": number(row["earned"], 2), "n": str(row["tried"])}
-        figures["adds"] = number(row["adds"], signed=True)
-    else:
-        figures = {"success": number(row["success"] if row["selected"] else None, 2)}
-    return {
-        "k": str(row["index"]),
-        **figures,
-        "selected": str(row["selected"]),
-        "frozen": "yes" if row["frozen"] else "",
-        "instinct": " ".join(row["text"].split()),
-    }
+def _rewrites(ref: str, file: PolicyFile) -> dict[Variable, dict[str, Any]]:
+    """By text of the policy that training wrote: how often, who, and what it was at first."""
+    found: dict[Variable, dict[str, Any]] = {}
+    with suppress(PcoError), closing(RunStore.open(run_behind(runs_dir(), ref))) as store:
+        first, times = store.parameters_at(-1).texts, Counter[Variable]()
+        spec = specs_in(store.header.config)["updater"]
+        updater = f"updater ({'your LM object' if spec == OWN_LM else spec})"
+        for step in store.steps():
+            for each in step.rewrites:
+                if not each.kept or each.variable in step.reverted:
+                    continue
+                times[each.variable] += 1
+                own = each.origin in ("gradient", "safety")
+                who = updater if own else f"rule ({each.origin})"
+                known = {"times": times[each.variable], "by": who, "first": first[each.variable]}
+                if each.after == file.parameters.texts.get(each.variable) != known["first"]:
+                    found[each.variable] = known
+    return found
+
+
+def _rewritten_text(rewritten: dict[str, Any]) -> str:
+    times = "once" if rewritten["times"] == 1 else f"{rewritten['times']} times"
+    head = f"    rewritten {times}, last by the {rewritten['by']}; at first: "
+    return wrap_text(rewritten["first"], head)
 
 
 @codebook.command()

@@ -25,11 +25,12 @@ from promptcodebook.errors import ConfigError, DataError, PcoError, did_you_mean
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import StackResources
 from promptcodebook.policy.policy import Explanation, Policy, deploy
-from promptcodebook.policy.references import Reference, first_policy, stored_dataset
+from promptcodebook.policy.references import Reference, first_policy, rewards_of, stored_dataset
 from promptcodebook.run.evaluation import Assessment, Comparing, Comparison, Evaluating, Sample
 from promptcodebook.run.measuring import Distillation, Distiller, Needs
 from promptcodebook.run.slices import require_slices, worse_in
 from promptcodebook.run.subject import Subject
+from promptcodebook.store.effects import InstinctReward
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.types import Example
@@ -235,9 +236,10 @@ def explain(
 ) -> None:
     """The route and the encoder's reasons, and the prompt, each piece with the instinct it is from.
 
-    What became of a run's own example in training, `pco view` shows. Where routes were learned from
-    outcomes, the reward that each instinct promises, and none. Of a request that `pco serve`
-    answered it shows what that was prompted with; no model is asked."""
+    What became of a run's own example in training, `pco view` shows. Each chosen instinct has its
+    measured reward. A learned router has scores, which rank instincts and are no rewards; where it
+    never saw an input's words, that is said, with the route for such inputs. Of a request that `pco
+    serve` answered it shows what that was prompted with; no model is asked."""
     if text is None:
         explain_request = import_part(COMMAND_GROUP, "explain.request", "pco serve", "serve")
         explain_request(ref, as_json=as_json)
@@ -255,8 +257,10 @@ def explain(
     needed = reference.file.router is None or reference.file.compose == "generator"
     asked = "from the run's recorded replies" if needed else "no model was asked"
     asked = "a model was asked" if ledger.total.calls else asked
-    parts = [*_explained(made, texts), asked]
-    tree = _explained_json(made) | {"replies": asked}
+    measured = rewards_of(runs_dir(), ref, reference.file)
+    parts = [*_explained(made, texts, measured), asked]
+    rewards = {k: asdict(measured[k]) for k in made.route.indices}
+    tree = _explained_json(made) | {"rewards": rewards, "replies": asked}
     show(lambda: tree, lambda: "\n\n".join(parts), as_json=as_json)
 
 
@@ -310,7 +314,9 @@ def _columns(given: str, template: str) -> str | dict[str, Any]:
     return columns if several or template in columns else given
 
 
-def _explained(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
+def _explained(
+    made: Explanation, texts: Sequence[str], measured: Sequence[InstinctReward]
+) -> Iterator[str]:
     route, spans = made.route, made.spans
     yield f"input\n{wrap_text(made.input)}"
     if route.constraints:
@@ -318,7 +324,12 @@ def _explained(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
     doubt = "  (the encoder was asked twice)" if route.repaired else ""
     if route.fallback:
         doubt = "  (the encoder gave no valid route: filled up by the best so far)"
-    chosen = [wrap_text(instinct, f"  [{k}] ") for k, instinct in made.instincts]
+    elif route.fault:
+        doubt = f"  ({route.fault})"
+    chosen = [
+        f"{wrap_text(text, f'  [{k}] ')}\n{wrap_text(f'reward: {measured[k].sentence}', '      ')}"
+        for k, text in made.instincts
+    ]
     head = f"route {', '.join(map(str, route.indices))}{doubt}"
     yield "\n".join([head, *chosen, *_promises(made, texts)])
     if route.analysis:
@@ -334,11 +345,11 @@ def _explained(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
 
 
 def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
-    expected, chosen = made.expected, made.route.indices
-    if expected is None:
+    scores, chosen = made.scores, made.route.indices
+    if scores is None:
         return
-    together = f"; the route {number(expected.of(chosen))}" if len(chosen) > 1 else ""
-    yield f"\nexpected reward with one instinct alone{together}"
+    together = f"; the route {number(scores.of(chosen))}" if len(chosen) > 1 else ""
+    yield f"\nrouter's score with one instinct alone (it ranks, and is no reward){together}"
     for place, (k, value) in enumerate(made.ranked):
         if place < _PROMISES or k is None or k in chosen:
             text = "no instinct" if k is None else f"[{k}] {texts[k]}"
@@ -347,11 +358,11 @@ def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
 
 
 def _explained_json(made: Explanation) -> dict[str, Any]:
-    """Plain values; `alone` is what each instinct promises by itself, `route` the chosen ones."""
-    tree, expected = asdict(made), made.expected
-    if expected is not None:
-        alone = [expected.alone(k) for k in range(len(expected.marginal))]
-        tree["expected"] |= {"alone": alone, "route": expected.of(made.route.indices)}
+    """Plain values; `alone` is the score of each instinct by itself, `route` of the chosen ones."""
+    tree, scores = asdict(made), made.scores
+    if scores is not None:
+        alone = [scores.alone(k) for k in range(len(scores.marginal))]
+        tree["scores"] |= {"alone": alone, "route": scores.of(made.route.indices)}
     return tree
 
 

@@ -130,8 +130,8 @@ class Policy:
         return (await self.aexpected(x))[0]
 
     async def aexpected(self, x: Input) -> tuple[Route, Expected | None, Usage]:
-        """The route of an input (`x`), the reward in [0, 1] that a learned router expects of each
-        instinct (None where routes are not learned), and what that took."""
+        """The route of an input (`x`), a learned router's scores (None where routes are not
+        learned), and what that took."""
         example = self.example_of(x)
         return await self._deployed.route(example, self._draws(example.id))
 
@@ -190,25 +190,21 @@ class Policy:
         return (await self.arespond(x)).text
 
     async def aexplain(self, x: Input) -> Explanation:
-        """Say why an input gets its prompt: the route, its instincts, the encoder's reasons, the
-        expected rewards where they are learned, and where each piece of the prompt comes from.
+        """Say why an input gets its prompt: the route, its instincts, the encoder's reasons or the
+        learned router's scores, and where each piece of the prompt comes from.
 
         - `x`: a text, a mapping of columns, or an Example.
 
         Raises what `prompt` raises."""
         example = self.example_of(x)
-        route, unit, _ = await self._deployed.route(example, self._draws(example.id))
+        route, scores, _ = await self._deployed.route(example, self._draws(example.id))
         prompt = (await self.acompose_route(example, route))[0].text
         chosen = tuple((k, self.codebook[k].text) for k in route.indices)
-        expected, router = None, self.file.router
-        if unit is not None and router is not None and router.kind != "distilled":
-            # What each instinct promises, in the task's range of rewards.
-            low, high = self.assembled.config.reward_range
-            adds = tuple((high - low) * adding for adding in unit.marginal)
-            nothing = low + (high - low) * unit.nothing
-            expected = Expected(nothing, adds, (high - low) * unit.more)
+        router = self.file.router
+        if router is not None and router.kind == "distilled":
+            scores = None  # they are shares of the encoder's choices
         spans = prompt_spans(prompt, chosen, self.file.base_prompt, self.file.output_format)
-        return Explanation(example.input, route, chosen, prompt, expected, spans)
+        return Explanation(example.input, route, chosen, prompt, scores, spans)
 
     def __repr__(self) -> str:
         lm = self.assembled.config.lm
@@ -526,26 +522,27 @@ class Explanation:
     - `route`: the instincts that were picked, and why.
     - `instincts`: index and wording of each that is in the prompt.
     - `prompt`: the composed prompt.
-    - `expected`: the predicted reward with each instinct, if routes are learned (None).
+    - `scores`: what a learned router ranks by, with each instinct (None). They are in shares of
+      the reward's range, but no rewards: nothing calibrates them, and they may lie outside it.
     - `spans`: which pieces of the prompt come from which instinct (none)."""
 
     input: str
     route: Route
     instincts: tuple[tuple[int, str], ...]
     prompt: str
-    expected: Expected | None = None
+    scores: Expected | None = None
     spans: tuple[Span, ...] = ()
 
     def _repr_html_(self) -> str:
         route = "route: " + ", ".join(map(str, self.route.indices))
-        doubt = " (by fallback)" if self.route.fallback else ""
+        doubt = f" (fallback: {self.route.fault})" if self.route.fault else ""
         promises = [("none" if k is None else k, f"{value:.3f}") for k, value in self.ranked]
         sources = [(span.label, span.text.strip()) for span in self.spans]
         title = "where the prompt comes from (~ by the words shared)"
         parts = [
             shown_text("input", self.input),
             shown_table(route + doubt, ("k", "instinct"), self.instincts),
-            shown_table("expected reward", ("k", "alone"), promises) if promises else "",
+            shown_table("router's scores", ("k", "alone"), promises) if promises else "",
             shown_text("why", self.route.analysis) if self.route.analysis else "",
             shown_text("prompt", self.prompt),
             shown_table(title, ("source", "piece"), sources) if sources else "",
@@ -554,8 +551,8 @@ class Explanation:
 
     @property
     def ranked(self) -> tuple[tuple[int | None, float], ...]:
-        """Every instinct (None = none) with the reward that it promises alone, best first."""
-        if self.expected is None:
+        """Every instinct (None = none) with its router's score alone, best first."""
+        if self.scores is None:
             return ()
-        alone = [(k, self.expected.alone(k)) for k in range(len(self.expected.marginal))]
-        return tuple(sorted([(None, self.expected.nothing), *alone], key=lambda each: -each[1]))
+        alone = [(k, self.scores.alone(k)) for k in range(len(self.scores.marginal))]
+        return tuple(sorted([(None, self.scores.nothing), *alone], key=lambda each: -each[1]))

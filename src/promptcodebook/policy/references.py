@@ -27,6 +27,7 @@ from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import MEASURED, PolicyFile, parse_policy_file, read_policy_file
 from promptcodebook.policy.scan import safety_check
+from promptcodebook.store.effects import InstinctReward, instinct_rewards
 from promptcodebook.store.events import RunState
 from promptcodebook.store.header import Header
 from promptcodebook.store.lock import FILE
@@ -302,6 +303,16 @@ def run_behind(runs_dir: Path, ref: str) -> Path:
     except errors.RunNotFound:
         message = f"{ref} came from the run {run}, which is not in {runs_dir}"
         raise errors.RunNotFound(message, hint=f"PCO_RUNS=FOLDER names another; {show}") from None
+
+
+def rewards_of(runs_dir: Path, ref: str, file: PolicyFile) -> tuple[InstinctReward, ...]:
+    """The figure of each instinct of a policy, where the run that it came from is at hand."""
+    texts = file.parameters.codebook.texts
+    with suppress(errors.PcoError), closing(RunStore.open(run_behind(runs_dir, ref))) as store:
+        judged = read_policy_file(store.path / POLICY).digest == file.digest
+        tests = store.test_evaluations() if judged else ()
+        return instinct_rewards(store.path, store.header, file.digest, texts, tests)
+    return tuple(InstinctReward(f"pco codebook effect {shell(ref)} {k}") for k in range(len(texts)))
 
 
 def first_policy(runs_dir: Path, ref: str) -> PolicyFile:

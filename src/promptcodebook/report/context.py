@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, cast
 
 from markupsafe import Markup
@@ -43,8 +44,8 @@ class Context:
     """The run as a whole: header, state, spend and counts. `deployed` is the state that is used of
     it, None without a codebook, and `deployed_as` how that was chosen. `inputs` are texts by
     example id, `defaults` the configuration that sets nothing; `lost` is the most that attempts
-    lost to failures can have cost, which is not part of `usage`; `running` = it was being written
-    when this was read."""
+    lost to failures can have cost, which is not part of `usage`; `path` is its folder; `running` =
+    it was being written when this was read."""
 
     header: Header
     state: RunState
@@ -56,6 +57,7 @@ class Context:
     examples: Mapping[str, Example]
     defaults: Mapping[str, Any]
     lost: Usage
+    path: Path
     running: bool = False
 
     @classmethod
@@ -77,6 +79,7 @@ class Context:
             examples=examples,
             defaults=default_tree(store.header.settings),
             lost=sum(store.lost().values(), Usage()),
+            path=store.path,
             running=holder(store.path) is not None,
         )
 

@@ -59,7 +59,6 @@ def render_report(store: RunStore, known: Known = None) -> str:
         verdict.PromptsSection(context),
         training.CurvesSection(context),
         training.CodebookSection(context),
-        *training.router_sections(context),
         *(history.candidate_sections(context) or [history.HistorySection(context)]),
         traces.ExamplesSection(context),
         IncidentsSection(context),

@@ -1,46 +1,28 @@
-"""Training over its steps: reward, validation, ε, entropy, utilisation and spend; how routes were
-learned; the codebook as it is deployed, and how it was used."""
+"""Training over its steps: reward, validation, ε, entropy, utilisation and spend; the codebook as
+it is deployed, what each instinct is reward, and how often it was used."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
-from statistics import fmean
+from contextlib import suppress
 from typing import Any
 
 from promptcodebook.base.intervals import mean_interval
 from promptcodebook.base.units import number, percent
 from promptcodebook.calls import Usage
-from promptcodebook.method import state
+from promptcodebook.errors import PolicyError
 from promptcodebook.method.state import entropy, selected_since, utilisation
+from promptcodebook.policy.file import read_policy_file
+from promptcodebook.policy.references import POLICY
 from promptcodebook.report.context import Context, ReportSection, state_name
 from promptcodebook.report.pages import Area, Chart, ChartLine, ChartPoint
+from promptcodebook.store.effects import instinct_rewards
 from promptcodebook.store.events import Compared, Event, Started, Stepped, Validated
-from promptcodebook.types import Step, Variable
+from promptcodebook.types import Evaluation, Step, Variable
 
 WINDOW = 10  # Steps that moving figures look back over.
-
-
-class Earned:
-    """What each instinct earned over the inputs that were tried with it, each counted once: a
-    moving mean falls to 0 where solved inputs give their places to unsolved ones."""
-
-    def __init__(self, steps: Iterable[Step] = ()) -> None:
-        self._first: defaultdict[int, dict[str, float]] = defaultdict(dict)
-        for step in steps:
-            self.add(step)
-
-    def add(self, step: Step) -> None:
-        for rollout in (trace.rollout for trace in step.traces):
-            for k in rollout.route.indices if rollout.route is not None else ():
-                if rollout.reward is not None:
-                    self._first[k].setdefault(rollout.example_id, rollout.reward)
-
-    def of(self, k: int) -> tuple[float | None, int]:
-        """The mean (None: it was not tried) over n inputs."""
-        rewards = self._first[k].values()
-        return (fmean(rewards) if rewards else None), len(rewards)
 
 
 class CurvesSection(ReportSection):
@@ -165,76 +147,50 @@ class CurvesSection(ReportSection):
         yield chart("Tokens spent on forward passes", *spent)
 
 
-class RouterSection(ReportSection):
-    """What each instinct adds, and what the learned routes are worth."""
-
-    title, anchor = "How the router learned", "router"
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._test, self._tested = Counter[int](), 0
-
-    def add(self, event: Event) -> None:
-        if isinstance(event, Compared) and event.evaluation.name == "learned":
-            routes = [r.route for r in event.evaluation.rollouts if r.route is not None]
-            self._tested = len(routes)
-            self._test = Counter(k for route in routes for k in route.indices)
-
-    def values(self) -> Mapping[str, Any]:
-        return {"test": self._test, "tested": self._tested}
-
-
-def router_sections(context: Context) -> list[ReportSection]:
-    """Of a run whose routes are learned from outcomes."""
-    return [RouterSection(context)] if context.setting("router.kind") == "outcomes" else []
-
-
 class CodebookSection(ReportSection):
     title, anchor = "Codebook", "codebook"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._rewrites: Counter[Variable] = Counter()
-        self._earned = Earned()
+        self._tests: list[Evaluation] = []
 
     def add(self, event: Event) -> None:
         if isinstance(event, Stepped) and event.step.index <= self.context.deployed_as.step:
-            self._earned.add(event.step)
             self._rewrites.update(r.variable for r in event.step.rewrites if r.kept)
+        elif isinstance(event, Compared):
+            self._tests.append(event.evaluation)
 
     def values(self) -> Mapping[str, Any]:
-        return {**codebook_values(self.context, self._earned), "rewrites": self._rewrites}
+        return {**codebook_values(self.context, self._tests), "rewrites": self._rewrites}
 
 
-def codebook_values(context: Context, earned: Earned) -> dict[str, Any]:
-    """What pages show of the deployed codebook: the state in words, and how it was used. Where
-    routes are learned from outcomes, success and r̄ are not what an instinct is judged by."""
+def codebook_values(context: Context, tests: Iterable[Evaluation]) -> dict[str, Any]:
+    """What pages show of the deployed codebook: the state in words, what each instinct is worth by
+    the verdict's rows (`tests`) or a measurement, and how often it was selected."""
     deployed = context.deployed
     if deployed is None:
         return {"deployed": None}
-    best, statistics = context.deployed_as, deployed.statistics
+    best, counts = context.deployed_as, deployed.statistics.selected
     why = "the last one" if best.score is None else f"the best validated one ({number(best.score)})"
     untried = " Nothing was selected yet." if best.step < 0 else ""
-    counts = statistics.selected
-    tried = [k for k, times in enumerate(counts) if times]
-    points = [(float(counts[k]), statistics.success[k]) for k in tried]
-    # Table 2 of the paper as a drawing: whether what is selected is what succeeds.
-    usage = Chart(
-        "Usage against success",
-        "times selected",
-        [ChartLine("instinct", points, "dots")],
-        spots=[(at, str(k), "second") for k, at in zip(tried, points, strict=True)],
-        y=(0.0, 1.0),
-        scattered=True,
-    )
+    digest = ""
+    with suppress(PolicyError):  # it wrote none yet
+        digest = read_policy_file(context.path / POLICY).digest
+    learned = deployed.statistics.ranking
+    router = f"A linear model of {learned.outcomes:,} outcomes routes. " if learned else ""
     return {
         "deployed": deployed,
-        "earned": earned if router_sections(context) else None,
-        "caption": f"The codebook as it is deployed: {state_name(best.step)}, {why}.{untried} ",
+        "rewards": instinct_rewards(
+            context.path, context.header, digest, context.codebook.texts, tests
+        ),
+        "caption": f"The codebook as it is deployed: {state_name(best.step)}, {why}.{untried} "
+        f"{router}The reward is the mean of the inputs that are routed to an instinct.",
         "sums": [
             ("entropy", f"{number(entropy(counts), 2)} bits"),
-            ("utilisation", f"{percent(utilisation(counts))} ({len(tried)} of {len(counts)})"),
-            ("average success", number(state.average_success(counts, statistics.success))),
+            (
+                "utilisation",
+                f"{percent(utilisation(counts))} ({sum(map(bool, counts))} of {len(counts)})",
+            ),
         ],
-        "usage": context.draw(usage),
     }

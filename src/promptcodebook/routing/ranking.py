@@ -31,6 +31,7 @@ from promptcodebook.types import Codebook, Example, Expected, Ranking, Route
 # Hashed features: words fall into the first half, runs of 4 or 5 letters into the second.
 BUCKETS, _HALF = 4096, 2048
 _MOST_HALF = 65504.0  # the greatest number in half precision
+_ROUNDED = 1e-9  # what rounding may make of a sum that is 0
 # Words and characters of an input that are read; and of one embedded: half from either end.
 _MOST_WORDS, _MOST_READ, _MOST_CHARACTERS = 200, 2**14, 2000
 
@@ -39,6 +40,8 @@ _MOST_WORDS, _MOST_READ, _MOST_CHARACTERS = 200, 2**14, 2000
 _WORD = re.compile(r"[^\W_]+")
 
 Features = Mapping[int, float]  # a sparse unit vector: bucket -> value
+# `Route.fault` of an input that the router cannot read.
+UNSEEN = "the router never saw its words, so it gets the route that scores best without any"
 
 
 def buckets_of(text: str) -> tuple[int, ...]:
@@ -159,16 +162,34 @@ class Ranker:
 
     def __init__(self, ranking: Ranking, instincts: Sequence[str]) -> None:
         self._ranking, r = ranking, ranking
-        self._vocabulary = Vocabulary(r.rarity, r.center, r.spread, r.words)
+        self.vocabulary = Vocabulary(r.rarity, r.center, r.spread, r.words)
+        # ln of how much likelier than a bucket of its half each one is in a training input; 0 of
+        # what training never saw and feedback alone has taught (`pco learn`).
+        shares, never = [math.exp(1 - rarity) for rarity in r.rarity], max(r.rarity)
+        usual = [math.log(math.fsum(half) / _HALF) for half in (shares[:_HALF], shares[_HALF:])]
+        rows = enumerate(zip(r.rarity, zip(*r.weights, strict=True), strict=False))
+        self._seen = [
+            0.0 if rarity == never and any(taught) else 1 - rarity - usual[bucket >= _HALF]
+            for bucket, (rarity, taught) in rows
+        ]
         # By bucket, which instincts' texts fall into it: an input touches few of them.
         self._alike: dict[int, list[tuple[int, float]]] = {}
         for k, text in enumerate(instincts):
-            for bucket, value in self._vocabulary.spelled(text).items():
+            for bucket, value in self.vocabulary.spelled(text).items():
                 self._alike.setdefault(bucket, []).append((k, value))
 
     def expected(self, text: str, vector: Sequence[float] = ()) -> Expected:
         """What an input promises with each of the instincts; `vector` is its embedding."""
-        return self.of(self._vocabulary.features(text, vector))
+        return self.of(self.vocabulary.features(text, vector))
+
+    def known(self, features: Features) -> Features:
+        """The features, or {} where both the words and the runs of letters are likelier in a text
+        of any other kind than in a training input. An embedding reads words that are new."""
+        if self._ranking.center:
+            return features
+        words = math.fsum(self._seen[bucket] for bucket in features if bucket < _HALF)
+        letters = math.fsum(self._seen[bucket] for bucket in features if bucket >= _HALF)
+        return {} if max(words, letters) < -_ROUNDED else features
 
     def of(self, features: Features) -> Expected:
         """The same, for an input whose features are known."""
@@ -258,9 +279,12 @@ class RankedRoutes:
         texts = codebook.texts
         if self._ready is None or self._ready[0] is not ranking or self._ready[1] != texts:
             self._ready = ranking, texts, Ranker(ranking, texts)
-        expected = replace(self._ready[2].expected(example.input, vector), vector=packed(vector))
+        ranker = self._ready[2]
+        features = ranker.vocabulary.features(example.input, vector)
+        known = ranker.known(features)
+        expected = replace(ranker.of(known), features=tuple(features), vector=packed(vector))
         picked = chosen(expected.marginal, expected.more, self._select, ranking.least)
-        return Route(picked), expected, usage
+        return Route(picked, fault="" if len(known) == len(features) else UNSEEN), expected, usage
 
 
 def whole_numbers(np: Any, weights: Any, digits: int) -> tuple[float, tuple[tuple[int, ...], ...]]:

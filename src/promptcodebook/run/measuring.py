@@ -222,7 +222,7 @@ async def aeffect(
 ) -> Effect:
     """`effect` for code that runs in an event loop: the same arguments, result and errors."""
     given = EvaluationOptions.of("effect()", data, reward, lm, asked, Examined)
-    with _asked(policy, k, given, Sample.of(given.verb, asked, "val")) as (measurement, listener):
+    with _asked(policy, k, given, Sample.of(given.verb, asked)) as (measurement, listener):
         return await measurement.measure(listener)
 
 
@@ -243,7 +243,7 @@ def effect(
 
     - `policy`, `data`, `reward`, `lm` and keywords that are not listed: as in `evaluate`.
     - `k`: the index of the instinct, 0..K-1.
-    - `split`: 'train', 'val' or 'test' ('val'). `n`: at most this many inputs (None = all).
+    - `split`: 'train', 'val' or 'test' ('test'). `n`: at most this many inputs (None = all).
     - `budget`: what this measurement may spend. None: no limit.
 
     The result has `.difference` (with less without, paired, 95 % interval; None where no input is
@@ -252,7 +252,7 @@ def effect(
 
     Raises what `evaluate` raises, and RunBusy when another process measures the same run."""
     given = EvaluationOptions.of("effect()", data, reward, lm, asked, Examined)
-    with _asked(policy, k, given, Sample.of(given.verb, asked, "val")) as (measurement, listener):
+    with _asked(policy, k, given, Sample.of(given.verb, asked)) as (measurement, listener):
         return run_sync(
             measurement.measure(listener), measurement.subject.assembled.models.interrupt
         )

@@ -6,26 +6,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from promptcodebook.base.intervals import Interval
+from promptcodebook.base.intervals import Interval, paired_interval
 from promptcodebook.base.paths import make_private_folder
 from promptcodebook.base.sqlite import Layout, Reader, on_disk, pack, unpack
-from promptcodebook.base.units import plural
+from promptcodebook.base.text import shell
+from promptcodebook.base.units import number, plural
 from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import StackResources
+from promptcodebook.store.header import Header
 from promptcodebook.store.journal import BOOKS, Journal
 from promptcodebook.store.lock import EFFECTS, is_blank, lock_effects, refuse_links
 from promptcodebook.store.run import Recorded
+from promptcodebook.types import Evaluation
 
 _EFFECTS = "effects.sqlite"
 _LAYOUT = Layout(
@@ -106,6 +110,100 @@ class Effect:
 def signed(interval: Interval) -> str:
     """A difference with its interval."""
     return interval.text(signed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class InstinctReward:
+    """The one figure of an instinct: the mean reward of the inputs that are routed to it, with it
+    and, where that was measured, without it.
+
+    - `measure`: the command that measures it.
+    - `judged`: whether a verdict routed the test inputs (False).
+    - `n`, `split`: how many inputs were answered, and where they are from.
+    - `with_it`, `without`: the means; None where nobody measured them.
+    - `difference`: with - without, paired, with its 95 % interval.
+    - `simulated`: whether a simulated model answered."""
+
+    measure: str
+    judged: bool = False
+    n: int = 0
+    split: str = "test"
+    with_it: float | None = None
+    without: float | None = None
+    difference: Interval | None = None
+    simulated: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """The figure in one line, or why there is none."""
+        if self.with_it is None:
+            none = "no test input is routed to it"
+            return none if self.judged else f"not measured: {self.measure}"
+        basis = f"n = {self.n}, {self.split}{', simulated' if self.simulated else ''}"
+        first = f"{number(self.with_it)} with it"
+        if self.difference is None:
+            return f"{first}, {basis}; without it not measured: {self.measure}"
+        return f"{first}, {number(self.without)} without: {signed(self.difference)}, {basis}"
+
+
+def instinct_rewards(
+    run: Path, header: Header, digest: str, texts: Sequence[str], tests: Iterable[Evaluation]
+) -> tuple[InstinctReward, ...]:
+    """One for each instinct of the run's policy, by its `texts`. `digest` is that of the policy
+    file ('' = there is none yet), and `tests` are the verdict's rows. An effect that was measured
+    on the test split comes first, then one on another split, then the verdict's rows. Raises
+    StoreError."""
+    effects: dict[int, Effect] = {}
+    for each in sorted(read_effects(run), key=lambda each: each.split == "test"):
+        data = header.fingerprints.get(each.split, each.data)
+        ours = digest in ("", each.policy) and each.data in ("", data)
+        if ours and each.means and (each.instinct, each.text) in enumerate(texts):
+            effects[each.instinct] = each
+    rows, found = {row.name: row for row in tests}, list[InstinctReward]()
+    for k in range(len(texts)):
+        measure = f"pco codebook effect {shell(header.id)} {k}"
+        reward = InstinctReward(measure, judged="learned" in rows)
+        if (effect := effects.get(k)) is not None and effect.means is not None:
+            reward = InstinctReward(
+                measure,
+                reward.judged,
+                effect.n,
+                effect.split,
+                *effect.means,
+                difference=effect.difference,
+                simulated=effect.simulated,
+            )
+        found.append(_judged(reward, k, header, rows) if not reward.n else reward)
+    return tuple(found)
+
+
+def _judged(
+    unmeasured: InstinctReward, k: int, header: Header, rows: Mapping[str, Evaluation]
+) -> InstinctReward:
+    """By the verdict's rows. Where each route is instinct `k` alone, and no model composes it, the
+    row without instincts is what its inputs earn without it."""
+    learned, plain = rows.get("learned"), rows.get("none")
+    if learned is None:
+        return unmeasured
+    names = [rollout.example_id for rollout in learned.rollouts]
+    groups = dict(zip(names, learned.groups or names, strict=True))
+    held = [r for r in learned.rollouts if r.route is not None and k in r.route.indices]
+    first = {r.example_id: r.reward for r in held if r.reward is not None}
+    if not first:
+        return unmeasured
+    simulated, mean = header.simulated, fmean(first.values())
+    judged = replace(unmeasured, n=len(first), with_it=mean, simulated=simulated)
+    rollouts = plain.rollouts if plain is not None else ()
+    others = {r.example_id: r.reward for r in rollouts if r.reward is not None}
+    alone = all(r.route is not None and r.route.indices == (k,) for r in held)
+    alone = alone and header.config.get("compose") == "verbatim"
+    if not alone or not first.keys() <= others.keys():
+        return judged
+    second = [others[name] for name in first]
+    low, high = header.config.get("reward_range") or (0.0, 1.0)
+    own_groups = [groups[name] for name in first]
+    difference = paired_interval([*first.values()], second, (low, high), groups=own_groups)
+    return replace(judged, n=difference.n, without=fmean(second), difference=difference)
 
 
 class EffectStore:

@@ -1,6 +1,7 @@
 """The version of now: what fails passes, and what was there to be served is served in the end."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from promptcodebook.deploy.serve.versions import (
 )
 from promptcodebook.errors import ConfigError, EndpointDown
 from promptcodebook.policy.file import PolicyFile
+from promptcodebook.routing.ranking import Vocabulary
 from tests.build.clock import Clock, until
 from tests.build.method import talkative
 from tests.build.policy import RANKING, file_of
@@ -233,6 +235,16 @@ async def test_both_may_fail_and_no_text_needs_no_model() -> None:
     lm.history.clear()
     composed = await made.compose(" \n")
     assert composed.fallbacks == ("input:empty",) and composed.prompt and not lm.history
+
+
+async def test_words_that_the_router_never_saw_are_told_and_kept() -> None:
+    """Nothing failed: the prompt is kept, and feedback teaches (`Served.fallback` is of models)."""
+    rarity = Vocabulary.of(["Where is it?", "How far is it?"] * 20).rarity
+    made, lm = composing(file_of(ranking=replace(RANKING, rarity=rarity)))
+    composed = await made.compose("Wann bekomme ich mein Geld?")
+    assert composed.fallbacks == ("router:unseen",) and not composed.failed
+    assert (await made.compose("Wann bekomme ich mein Geld?")).cached == "input"
+    assert len(lm.history) == 1 and not (await made.compose("Is it far?")).fallbacks
 
 
 @pytest.mark.parametrize(("file", "mode"), [

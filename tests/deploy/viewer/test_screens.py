@@ -231,4 +231,11 @@ def test_a_card_shows_what_was_measured_of_its_own_instinct_or_what_measures_it(
     assert re.search(r"\+0.200\), n = 2, val, simulated", cards)
     assert "0.750 with it, 0.650 without: +0.100 (95" in cards
     unmeasured = re.findall(rf"not measured: pco codebook effect {run.name} (\d+)", cards)
-    assert unmeasured == [str(k) for k in range(1, len(texts))]
+    unused = cards.count("no test input is routed to it")
+    assert "0" not in unmeasured and len(unmeasured) + unused == len(texts) - 1
+    # One that was measured on the test inputs counts before a later one on others.
+    tested = {"split": "test", "data": context.header.fingerprints["test"]}
+    keep(run, replace(own, **tested, difference=Interval(0.4, 0.2, 0.6, 2)))
+    keep(run, replace(other, difference=Interval(0.7, 0.2, 0.9, 2)))
+    cards = shown(screens.codebook_screen(followed))
+    assert "+0.400 (95 % +0.200 to +0.600), n = 2, test" in cards and "+0.700" not in cards

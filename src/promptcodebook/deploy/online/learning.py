@@ -340,11 +340,10 @@ def estimate(
         return Worth(some, some, Interval(0.0, -1.0, 1.0, 0), 0, 0, 0.0)
     today, texts = require_router(file), file.parameters.codebook.texts
     rankers = Ranker(ranking, texts), Ranker(today, texts)
-    vocabulary = Vocabulary(today.rarity, today.center, today.spread, today.words)
     routed: dict[tuple[tuple[int, ...], str], tuple[tuple[tuple[int, ...], ...], Expected]] = {}
     for read in {(each.served.features, each.served.vector) for each in held}:
-        features = vocabulary.read(read[0], unpacked(read[1]))
-        new, old = (ranker.of(features) for ranker in rankers)
+        vector = unpacked(read[1])
+        new, old = (r.of(r.known(r.vocabulary.read(read[0], vector))) for r in rankers)
         routes = (chosen(e.marginal, e.more, file.select, today.least) for e in (new, old))
         routed[read] = tuple(routes), new
     rows: list[_Row] = [(*routed[each.served.features, each.served.vector], each) for each in held]

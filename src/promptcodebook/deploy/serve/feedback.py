@@ -155,7 +155,7 @@ class Online:
                 route.indices,
                 composed.propensity,
                 tuple(k for k in known if k < BUCKETS) or buckets_of(text),
-                bool(composed.fallbacks),
+                composed.failed,
                 text if self.texts else "",
                 visit.output,
                 expected.vector if expected else "",

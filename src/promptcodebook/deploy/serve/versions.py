@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _LONG = 2**18  # Characters of an input that is hashed in a thread.
+_UNSEEN = "router:unseen"
 
 Mode = Literal["one-call", "two-call", "three-call"]
 Cached = Literal["", "route", "input", "conversation"]
@@ -137,7 +138,8 @@ class Patience:
 @dataclass(frozen=True, slots=True)
 class Composed:
     """A prompt and how it came about. `fallbacks` name what had to do without a model, and why:
-    'encoder:timeout', 'encoder:error', 'encoder:reply', 'generator:...', 'input:empty'.
+    'encoder:timeout', 'encoder:error', 'encoder:reply', 'generator:...', 'input:empty',
+    'router:unseen' (a learned router never saw the input's words: nothing failed).
     `propensity` is the chance of the route, `expected` what the router promises of it. `usage` is
     what routing and composing took for this request (None = unknown), by role."""
 
@@ -148,6 +150,11 @@ class Composed:
     expected: Expected | None = None
     propensity: float = 1.0
     usage: Mapping[Role, Usage | None] = field(default_factory=dict[Role, Usage | None])
+
+    @property
+    def failed(self) -> bool:
+        """Whether a model was missing: the next request of this input may get another prompt."""
+        return any(fallback != _UNSEEN for fallback in self.fallbacks)
 
 
 class Composing:
@@ -200,7 +207,7 @@ class Composing:
         composed = await self._tried(text, media, key, caller)
         if (known := self._by_thread.get(thread)) is not None:
             return replace(known, usage=composed.usage)  # another request of it was faster
-        if not composed.fallbacks:
+        if not composed.failed:
             self._by_thread.put(thread, _kept(composed, "conversation"))
         return composed
 
@@ -234,14 +241,16 @@ class Composing:
             return known
         found = await _within(self._route_s, self.policy.aexpected(example), "encoder")
         if isinstance(found, str):
-            route, expected, spent, lost = self.policy.fallback_route(), None, None, found
+            route, expected, spent = self.policy.fallback_route(), None, None
+            lost = f"encoder:{found}"
         else:
-            (route, expected, spent), lost = found, "reply" if found[0].fallback else ""
+            route, expected, spent = found
+            lost = "encoder:reply" if route.fallback else _UNSEEN * bool(route.fault)
         usage: Mapping[Role, Usage | None] = {"encoder": spent}
         composed = replace(await self._compose(example, route, usage), expected=expected)
         if lost:
-            return replace(composed, fallbacks=(f"encoder:{lost}", *composed.fallbacks))
-        if not composed.fallbacks:
+            composed = replace(composed, fallbacks=(lost, *composed.fallbacks))
+        if not composed.failed:
             self._by_input.put(key, _kept(composed, "input"))
         return composed
 

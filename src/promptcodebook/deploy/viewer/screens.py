@@ -10,17 +10,13 @@ from typing import Any
 from markupsafe import Markup
 
 from promptcodebook.base.text import printable, shell
-from promptcodebook.base.units import duration, number, plural
+from promptcodebook.base.units import duration, plural
 from promptcodebook.deploy.viewer.following import FollowedRun, Look
-from promptcodebook.errors import PolicyError
 from promptcodebook.method.state import selected_since
-from promptcodebook.policy.file import read_policy_file
-from promptcodebook.policy.references import POLICY
 from promptcodebook.report import history, page, training, verdict
 from promptcodebook.report.context import Context, facts, render_sections
 from promptcodebook.report.pages import address, render
 from promptcodebook.report.traces import Training, judged_parts, parts_of_trace, reward_text
-from promptcodebook.store.effects import read_effects, signed
 from promptcodebook.store.events import Compared, Event, Started
 from promptcodebook.types import Codebook, Step
 
@@ -70,7 +66,6 @@ def run_screen(followed: FollowedRun) -> Screen:
         verdict.VerdictSection(context),
         verdict.JudgedSection(context, look.key),
         training.CurvesSection(context),
-        *training.router_sections(context),
         *history.candidate_sections(context),
         verdict.PromptsSection(context),
         page.SpendSection(context),
@@ -128,14 +123,11 @@ def screen_of(
 def codebook_screen(followed: FollowedRun) -> Screen:
     look = followed.look()
     context = look.context
-    known = [step for step in look.steps if step.index <= context.deployed_as.step]
-    values = training.codebook_values(context, training.Earned(known))
+    values = training.codebook_values(context, followed.tests())
     if context.deployed is not None:
         texts, latest = context.codebook.texts, context.state.parameters
         values |= {
             "tags": [_tags(look.steps, k) for k in range(len(texts))],
-            "measured": _measured(followed, texts),
-            "measure": f"pco codebook effect {shell(context.header.id)}",
             "later": latest.codebook if latest is not None else context.codebook,
         }
     body = render(
@@ -151,26 +143,6 @@ def _tags(steps: Sequence[Step], k: int) -> list[str]:
         recent = selected_since(steps[-1 - _LATELY].selected, steps[-1].selected)
         return [] if recent[k] else [f"dead: not in the last {_LATELY} steps"]
     return []
-
-
-def _measured(followed: FollowedRun, texts: Sequence[str]) -> dict[int, str]:
-    """By instinct, the reward of the inputs that get it, with it and without it: the latest that
-    was measured in this codebook, on the run's own data."""
-    try:
-        policy = read_policy_file(followed.path / POLICY).digest
-    except PolicyError:
-        policy = ""  # it wrote none yet
-    data, found = followed.header.fingerprints, dict[int, str]()
-    for each in read_effects(followed.path):
-        ours = policy in ("", each.policy) and each.data in ("", data.get(each.split, each.data))
-        same = (each.instinct, each.text) in enumerate(texts)
-        if ours and same and each.difference is not None and each.means is not None:
-            held, others = map(number, each.means)
-            found[each.instinct] = (
-                f"{held} with it, {others} without: {signed(each.difference)}, n = {each.n}, "
-                f"{each.split}{', simulated' if each.simulated else ''}"
-            )
-    return found
 
 
 def examples_screen(followed: FollowedRun) -> Screen:
