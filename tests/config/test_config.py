@@ -327,7 +327,7 @@ def test_a_stored_configuration_keeps_its_keys() -> None:
     newer = "learn max_reply_mb optimizer reward_name router samples telemetry user_code verdict"
     for key in (*newer.split(), "verdict_examples"):  # since 0.2.0
         tree.pop(key)
-    for newer in ("accept_on", "shared_by"):
+    for newer in ("accept_on", "shared_by", "stop_when_flat"):
         tree["update"].pop(newer)
     tree["encoder"].pop("max_fallback")
     tree["critic"].pop("safety")

@@ -87,6 +87,27 @@ def test_patience_begins_anew_where_a_run_is_made_longer(tmp_path: Path) -> None
     assert (longer.ended, len(steps_of(longer.path))) == ("early_stop", 4)
 
 
+def test_a_run_that_gained_nothing_ends_and_goes_on_where_asked_to(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`update.stop_when_flat` makes no call, and what goes on is the run that was never ended."""
+
+    def run(name: str, flat: int | None, resume: str = "") -> pco.Run:
+        update = {"update": {"epochs": 8, "batch_size": 6, "stop_when_flat": flat}}
+        config = {"preset": "quick", **COURSE, **update, "validation": {"every": 0}}
+        path, lm = tmp_path / name, Flaky(10**6)
+        return pco.optimize(data(), reward, lm, config=config, runs_dir=path, resume=resume)
+
+    whole, short = run("whole", None), run("short", 2)
+    assert (short.ended, len(steps_of(short.path))) == ("early_stop", 4)
+    assert f"pco train --resume {short.id} --set update.stop_when_flat=none" in caplog.text
+    assert steps_of(short.path) == steps_of(whole.path)[:4]
+    more = run("short", 3, resume=short.id)
+    assert (more.ended, len(steps_of(more.path))) == ("early_stop", 7), "three more at least"
+    again = run("short", None, resume=short.id)
+    assert (again.ended, steps_of(again.path)) == ("finished", steps_of(whole.path))
+
+
 @pytest.fixture
 def plan() -> Plan:
     return plan_of("http://a:1/v1#m")
@@ -156,7 +177,8 @@ def test_one_role_may_move_alone() -> None:
 def test_what_ended_a_run_is_what_must_be_raised(
     ended: Any, key: str, value: dict[str, Any]
 ) -> None:
-    settings = {"validation": {"target_score": 0.5}}
+    flat = 8 if key == "update.stop_when_flat" else None
+    settings = {"validation": {"target_score": 0.5}, "update": {"stop_when_flat": flat}}
     old = plan_of("simulated", **settings)
     header, state = header_of(old), RunState(step=3, epoch=3, epsilon=0.15, ended=ended)
     longer = plan_of("simulated", **merge(settings, value))
@@ -164,7 +186,7 @@ def test_what_ended_a_run_is_what_must_be_raised(
     other: dict[str, Any] = {"update": {"epochs": 80}}
     if key == "update.epochs":
         other = {"validation": {**settings["validation"], "patience": 99}}
-    for unmoved in (old, plan_of("simulated", **{**settings, **other})):
+    for unmoved in (old, plan_of("simulated", **merge(settings, other))):
         with pytest.raises(RunChanged, match="nothing to resume") as caught:
             resume_with(header, state, unmoved, "r1", edited=False)
         assert f"pco train --resume r1 --set {key}=MORE" in caught.value.hint

@@ -15,7 +15,7 @@ from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.stack import Models, StackResources
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem
-from promptcodebook.optimizers.selection import Selection
+from promptcodebook.optimizers.selection import Selection, is_flat
 from promptcodebook.policy.references import kept_state
 from promptcodebook.progress import Listener, Note, ValidationDone
 from promptcodebook.store.events import Started, Stepped
@@ -241,6 +241,34 @@ async def test_it_stops_early_without_gain_or_at_the_target(make: Make):
         run = make(0.4, validation={**EVERY_STEP, "target_score": 0.9})
         await run.through(0.9, 0.5, harmful=harmful)
         assert run.selection.enough(2) == ended, "a harmful state reaches no target"
+
+
+@pytest.mark.parametrize(
+    ("earned", "fresh", "flat"), table(__file__, "is_flat_after_two_steps_without_gain")
+)
+def test_training_is_flat_where_the_last_steps_gained_nothing(
+    earned: Sequence[float], fresh: Sequence[int], flat: bool
+):
+    pairs = [(0.0, 0) if one < 0 else (one * 4, 4) for one in earned]
+    assert is_flat(pairs, [*[9] * (len(earned) - len(fresh)), *fresh], 2) == flat
+
+
+@pytest.mark.parametrize("stopped", [0, 2, 3, 5])
+async def test_a_flat_training_ends_at_the_same_step_wherever_it_is_taken_up(
+    make: Make, stopped: int
+):
+    update = {"stop_when_flat": 2, "epochs": 9}
+    run = make(0.2, update=update, validation={"every": 0})
+    ends: list[int] = []
+    for step, score in enumerate((0.4, 0.6, 0.6, 0.5, 0.6, 0.7), start=1):
+        await run.through(score, earning=2)
+        if step == stopped:
+            run.selection = Selection(run.problem, run.world.composer)
+        ends += [step] if run.selection.enough(step) == "early_stop" else []
+    assert ends == [6] and len(run.notes) == 1, "0.5 and 0.6, after 0.6 and 0.6"
+    off = make(0.2, update={"stop_when_flat": None, "epochs": 9}, validation={"every": 0})
+    await off.through(*[0.2] * 8, earning=2)
+    assert off.selection.enough(8) is None
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,8 @@ def _undisturbed(config: Config, manner: DryManner) -> Config:
         over["target_score"] = config.reward_range[0]
     validation = config.validation.model_copy(update=over)
     # What made-up texts complain of is no two examples': each complaint counts as a shared one.
-    update = config.update.model_copy(update={"shared_by": 1})
+    # Made-up rewards are flat from the start, so that this end says nothing.
+    update = config.update.model_copy(update={"shared_by": 1, "stop_when_flat": None})
     over = {"budget": Budget(), "cache": False, "validation": validation, "update": update}
     return config.model_copy(update=over)
 

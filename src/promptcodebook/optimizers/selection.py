@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 
+from promptcodebook.base.text import shell
 from promptcodebook.method.policy import Composer, Deployed
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.optimizers.base import Problem, evaluate, validation_subset
@@ -66,6 +68,9 @@ class Selection:
         self._earned: list[tuple[float, int]] = []
         """By state, the untrained one first: what its training examples earned, and how many."""
         self._read = 0
+        self._solved = set[str]()
+        self._fresh: list[int] = []
+        """By batch: how many training inputs were solved for the first time."""
         self._steps = len(Schedule(plan.dataset.train, config.update, config.randomness).updates())
         self.reserve.measure_stored()
 
@@ -123,12 +128,7 @@ class Selection:
         """Of the states that had no look, the harmless one whose examples earned most, of equals
         the latest; else the one after `step`. What neighbours earned counts by half, a batch
         further away by a quarter. Examples of the run's mean keep a few lucky ones from winning."""
-        for number, event in self._store.numbered_events(after=self._read, full=True, texts=False):
-            self._read = number
-            if isinstance(event, Stepped):
-                routed = [(t.rollout.route, t.unit or 0.0) for t in event.step.traces]
-                own = [unit for route, unit in routed if route and not route.explored]
-                self._earned.append((math.fsum(own), len(own)))
+        self._read_steps()
         fade = 0.5 ** (1 / self._batch)
         sums, counts = ([pair[k] for pair in self._earned] for k in (0, 1))
         mean = math.fsum(sums) / max(1, sum(counts))
@@ -138,6 +138,18 @@ class Selection:
         known = [k for k, n in enumerate(counts) if n and k - 1 not in seen]
         ranked = sorted(known, key=lambda k: (-worth[k], -k))
         return next((k - 1 for k in ranked if not harm_in(self._store, k - 1)), step)
+
+    def _read_steps(self) -> None:
+        for number, event in self._store.numbered_events(after=self._read, full=True, texts=False):
+            self._read = number
+            if isinstance(event, Stepped):
+                traces = event.step.traces
+                routed = [(t.rollout.route, t.unit or 0.0) for t in traces]
+                own = [unit for route, unit in routed if route and not route.explored]
+                self._earned.append((math.fsum(own), len(own)))
+                solved = {t.rollout.example_id for t in traces if t.unit == 1.0}
+                self._fresh.append(len(solved - self._solved))
+                self._solved |= solved
 
     async def _validate(self, step: int, scope: Scope) -> None:
         examples, state = self._examples[scope], state_at(self._store, step)
@@ -154,19 +166,36 @@ class Selection:
         self._problem.tell(ValidationDone(step, evaluation, best, finalist=scope == "full"))
 
     def enough(self, done: int) -> EndReason | None:
-        """Early stop: the target is reached, or `patience` validations brought no gain."""
+        """Early stop: the target is reached, `patience` validations brought no gain, or the last
+        `update.stop_when_flat` batches did not."""
         marks, target = self._looks, self._settings.target_score
-        scores = [m.score or 0.0 for m in marks]
-        if not scores:
-            return None
         reached = [m for m in marks if target is not None and (m.score or 0.0) >= target]
         if any(not harm_in(self._store, mark.step) for mark in reached):
             return "target"
-        best = scores.index(max(scores))
-        # Who makes a run longer wants to see more of it: patience starts again.
-        due = range((best + 1) * self._every - 1, len(marks) * self._every - 1, self._every)
-        idle = sum(step > self._extended_at for step in due) >= self.patience
-        return "early_stop" if idle and done < self._steps else None
+        idle = 0
+        if scores := [m.score or 0.0 for m in marks]:
+            best = scores.index(max(scores))
+            # Who makes a run longer wants to see more of it: patience starts again.
+            due = range((best + 1) * self._every - 1, len(marks) * self._every - 1, self._every)
+            idle = sum(step > self._extended_at for step in due)
+        if done < self._steps and (idle >= self.patience or self._flat(done)):
+            return "early_stop"
+        return None
+
+    def _flat(self, done: int) -> bool:
+        """Whether the last batches gained nothing; a run made longer has as many more of them."""
+        batches = self._config.update.stop_when_flat
+        if batches is None or done - 1 - self._extended_at < batches * self._batch:
+            return False
+        self._read_steps()
+        flat = is_flat(self._earned, self._fresh, batches * self._batch)
+        if flat:
+            again = f"pco train --resume {shell(self._store.header.id)}"
+            message = f"training ended after {done} of {self._steps} steps: the last {batches} "
+            message += "batches solved no further input and earned no more than those before; "
+            message += f"to go on: {again} --set update.stop_when_flat=none"
+            self._problem.tell(Note(message))
+        return flat
 
     async def best(self) -> State:
         """The state to deploy, by `kept_state`, once the finalists saw the whole split."""
@@ -190,6 +219,19 @@ class Selection:
                 if step not in full:
                     await self.reserve.within(self._validate(step, "full"), None)
         return kept_state(self._store)[0]
+
+
+def is_flat(earned: Sequence[tuple[float, int]], fresh: Sequence[int], size: int) -> bool:
+    """Whether the last `size` steps solved no input for the first time, and earned no more a
+    rollout than any `size` steps that ended before them. Each of `earned` is a sum and a count."""
+    if len(earned) < 2 * size or any(fresh[-size:]):
+        return False
+    sums, counts = ([0.0, *accumulate(pair[k] for pair in earned)] for k in (0, 1))
+    means = [
+        round((sums[k + size] - sums[k]) / n, 9) if (n := counts[k + size] - counts[k]) else -1.0
+        for k in range(len(earned) - size + 1)
+    ]
+    return 0 <= means[-1] <= max(means[: len(earned) - 2 * size + 1])
 
 
 def _smooth(values: Sequence[float], fade: float) -> list[float]:

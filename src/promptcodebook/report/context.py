@@ -31,7 +31,7 @@ _TITLE = 120  # characters of an input that call an example
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
 _ENDED = {
     "finished": "finished",
-    "early_stop": "stopped early: validation no longer gained",
+    "early_stop": "stopped early: it gained no more",
     "target": "stopped early: the target score was reached",
     "budget": "stopped at its budget, can be resumed",
     "interrupted": "interrupted, can be resumed",

@@ -309,12 +309,12 @@ class Session:
 
 # Resuming: what may be different.
 
-_EARLY = "ended early, since its last validations brought no gain"
-# What must be raised to train a run of ours longer that ended so; and the end in words.
-_ENDS: Mapping[EndReason | None, tuple[str, str]] = {
-    "finished": ("update.epochs", "is finished"),
-    "early_stop": ("validation.patience", _EARLY),
-    "target": ("validation.target_score", "ended at its target"),
+_FLAT = "update.stop_when_flat"
+# What to raise (one of these) to train a run of ours longer that ended so; and the end in words.
+_ENDS: Mapping[EndReason | None, tuple[tuple[str, ...], str]] = {
+    "finished": (("update.epochs",), "is finished"),
+    "early_stop": (("validation.patience", _FLAT), "ended early, since it gained no more"),
+    "target": (("validation.target_score",), "ended at its target"),
 }
 
 
@@ -326,7 +326,7 @@ def _more_of(optimizer: str) -> str | None:
 
 def _longer_keys(config: Config) -> list[str]:
     """Settings that decide when a training ends, with the one that its optimizer names."""
-    keys = (*(key for key, _ in _ENDS.values()), _more_of(config.optimizer))
+    keys = (*(key for keys, _ in _ENDS.values() for key in keys), _more_of(config.optimizer))
     return [key for key in keys if key]
 
 
@@ -401,8 +401,9 @@ def _longer(
 ) -> Iterator[tuple[str, str]]:
     for key in _longer_keys(plan.config):
         old, new = _at(then, key), _at(now, key)
-        # What is not set follows from what was planned; but without a target none is reached.
-        farther = key != "validation.target_score" if old is None else new is None or new > old
+        # What is not set follows from what was planned; but two that are not set end no run.
+        ends = key not in ("validation.target_score", _FLAT)
+        farther = ends if old is None else new is None or new > old
         if old == new or not farther:
             continue
         before, after = ("none" if value is None else f"{value:g}" for value in (old, new))
@@ -422,11 +423,12 @@ def _longer(
 def _require_unfinished(
     header: Header, state: RunState, ref: str, longer: Mapping[str, str]
 ) -> None:
-    key, why = _ENDS.get(state.ended, ("", ""))
+    keys, why = _ENDS.get(state.ended, ((), ""))
     name = header.settings.get("optimizer", "pco")
-    more = key if name == "pco" else _more_of(name)
-    if not why or more in longer:
+    if not why or longer.keys() & (keys if name == "pco" else {_more_of(name)}):
         return
+    flat = header.configuration.update.stop_when_flat is not None
+    more = keys[-1 if flat else 0] if name == "pco" else _more_of(name)
     hint = f"to train it longer: pco train --resume {ref} --set {more}=MORE"
     if more is None:
         hint = "start a new run"
