@@ -29,5 +29,7 @@ async def until(reached: Callable[[], bool | Awaitable[bool]]) -> None:
 
 def is_alive(pid: int) -> bool:
     """Whether the process runs; one whose parent has not read its exit status does not."""
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:  # it has ended
+        return False

@@ -536,6 +536,7 @@ class Explanation:
     def _repr_html_(self) -> str:
         route = "route: " + ", ".join(map(str, self.route.indices))
         doubt = f" (fallback: {self.route.fault})" if self.route.fault else ""
+        doubt = doubt or " (by fallback)" * self.route.fallback
         promises = [("none" if k is None else k, f"{value:.3f}") for k, value in self.ranked]
         sources = [(span.label, span.text.strip()) for span in self.spans]
         title = "where the prompt comes from (~ by the words shared)"
