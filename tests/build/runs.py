@@ -89,7 +89,7 @@ def _timeless(event: Event) -> Event:
         case Compared():
             return replace(event, evaluation=_without_clock(event.evaluation))
         case Trained(paid):
-            return Trained(replace(paid, latency_s=0.0, cost=None))
+            return replace(event, paid=replace(paid, latency_s=0.0, cost=None))
         case Concluded(rows=rows):
             free = {"latency_s": 0.0, "cost": None}
             known = ({**row, "per_query": {**row["per_query"], **free}} for row in rows)

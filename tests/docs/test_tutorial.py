@@ -63,7 +63,7 @@ def test_its_commands_run_on_the_simulated_model(
 ) -> None:
     printed = follow(tmp_path, "simulated", "--set", "update.epochs=1")
     assert "test split, n = 49" in printed and HEADLINE.search(printed)
-    assert "expected reward with one instinct alone" in printed
+    assert "score with one instinct alone" in printed
     assert (tmp_path / "library.pco.json").is_file()
     answer = ask(tmp_path, monkeypatch)
     assert set(answer) == {"answer", "prompt", "instincts"}

@@ -72,7 +72,7 @@ def test_a_run_in_process_is_that_over_http(tmp_path: Path) -> None:
         assert server.stats()["replies"] > 0
     here = finished(tmp_path / "here", "simulated", AIME)
     assert here.policy == there.policy
-    assert list(here.rewards()) == ["present", "concat", "best_fixed", "untrained", "learned"]
+    assert list(here.rewards()) == ["present", "learned", "concat", "best_fixed", "untrained"]
     assert here.rewards() == there.rewards() and here.events() == there.events()
 
 

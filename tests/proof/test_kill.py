@@ -257,7 +257,7 @@ def test_the_run_completes_and_its_counts_are_the_servers_and_those_in_process(
     with served(f"simulated?{FAULTS}") as server:
         run = finished(tmp_path / "http", server.lm, TOUR)
         stats = server.stats()
-    assert list(run.rewards()) == ["present", "concat", "best_fixed", "untrained", "learned"]
+    assert list(run.rewards()) == ["present", "learned", "concat", "best_fixed", "untrained"]
     ours, faults = run.tallies(), stats["faults"]
     assert {OURS[name]: count for name, count in faults.items()} == {
         name: ours.get(name, 0) for name in OURS.values()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from promptcodebook.assemble import Plan
@@ -181,7 +182,9 @@ class VerdictReserve:
         """Opens all but what the verdict's rows take at least. Whether anything was kept."""
         store = self._problem.store
         if store.trained(chosen=False) is None:
-            store.append(Trained(self._gate.ledger.total, chosen=False))
+            # As in a run that was never killed: lost attempts are left out.
+            paid = sum(self._gate.ledger.usage.values(), Usage())
+            store.append(Trained(replace(paid, latency_s=0.0), chosen=False))
         decisive = self._first[0] + self._rivals[0], self._first[1] + self._rivals[1]
         for name in _KINDS if self.limited else ():
             limit, cost = getattr(self._limits, name), self._rows_cost(name, decisive)

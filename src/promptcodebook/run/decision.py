@@ -185,7 +185,9 @@ async def judge(problem: Problem, result: Result) -> tuple[Conclusion, Stop | No
             made = conclude(entries, terms)
     text = " ".join(_remarks(problem, result, made, entries))
     name = reward_name(config.model_dump())
-    return replace(made, sentence=text, reward=name), stop if missing else None
+    if len(examples) < (whole := len(assembled.plan.judged)):
+        stop = stop or BudgetReached(f"the budget is reached: {len(examples)} of {whole} judged")
+    return replace(made, sentence=text, reward=name), stop if missing or len(ids) < whole else None
 
 
 def _remarks(

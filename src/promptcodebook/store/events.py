@@ -58,8 +58,8 @@ class Validated:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What was paid for training and choosing, lost attempts left out; or, before anything was
-    `chosen`, for training, lost attempts among it."""
+    """What was paid for training and choosing, or, before anything was `chosen`, for training; lost
+    attempts are left out."""
 
     paid: Usage
     chosen: bool = True

@@ -29,7 +29,11 @@ async def test_a_router_that_reads_embeddings_learns_by_those_that_were_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The words of a message say nothing. Users now want the rule of R for what was a P."""
-    for name, place in (("RUNS", "runs"), ("FEEDBACK", "requests"), ("REGISTRY", "registry")):
+    for name, place in (
+        ("RUNS", "runs"),
+        ("REQUESTS", "requests.sqlite"),
+        ("REGISTRY", "registry"),
+    ):
         monkeypatch.setenv(f"PCO_{name}", str(tmp_path / place))
     read = list[str]()
 
@@ -62,7 +66,7 @@ async def test_a_router_that_reads_embeddings_learns_by_those_that_were_served(
         texts = file.parameters.codebook.texts
         rule = {e: next(k for k, text in enumerate(texts) if f"say {e}" in text) for e in PHRASES}
         wanted = [(rule[letter.replace("P", "R")],) for letter in LETTERS]
-        path = tmp_path / "requests"
+        path = tmp_path / "requests.sqlite"
         options: Any = {"online": Online("tickets", ServedLog(path), explores=True)}
         options["sticky"] = "conversation"
         setup = Setup(lm=ScriptedLM().reply_with(reads), options=options, explore=1.0)
