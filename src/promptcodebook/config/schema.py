@@ -155,8 +155,8 @@ class Update(Group):
     epochs: int = Field(default=50, ge=1)
     """Length of the training in epochs."""
     stop_when_flat: int | None = Field(default=None, ge=1)
-    """Stop once so many batches solved no further training input and earned no more on average than
-    any as many before them; none = never."""
+    """Stop once this many batches solved no further training input and earned no more on average
+    than any as many before them; none = never."""
     max_gradients: int = Field(default=8, ge=1)
     """The most gradients that go into one rewrite (a seeded choice)."""
     accept: str = "always"

@@ -193,7 +193,7 @@ class Selection:
             again = f"pco train --resume {shell(self._store.header.id)}"
             message = f"training ended after {done} of {self._steps} steps: the last {batches} "
             message += "batches solved no further input and earned no more than those before; "
-            message += f"to go on: {again} --set update.stop_when_flat=none"
+            message += f"to continue: {again} --set update.stop_when_flat=none"
             self._problem.tell(Note(message))
         return flat
 
