@@ -192,6 +192,33 @@ def test_the_share_of_keys_is_the_one_that_is_asked_for(tmp_path: Path) -> None:
     assert sum(replace(canary, version="x").tries(str(n)) for n in range(500)) != chosen
 
 
+async def test_two_servers_that_judge_at_once_end_a_canary_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as trial:
+        await trial.begin()
+        canary, path = trial.canary, tmp_path / "requests.sqlite"
+        judges = [
+            CanaryJudge(Registry(trial.registry.file.path, f"server {n}"), PRODUCTION, log)
+            for n, log in enumerate(ServedLog(path) for _ in range(3))
+        ]
+        stop = asyncio.Event()
+
+        async def judge(each: CanaryJudge) -> list[str]:
+            became: list[str] = []
+            while not stop.is_set():
+                became.append(await asyncio.to_thread(each.look))
+                await asyncio.sleep(0.02)
+            return list(filter(None, became))
+
+        looking = [asyncio.ensure_future(judge(each)) for each in judges]
+        await trial.rewarded(lambda version, n: float(version == trial.new))
+        stop.set()
+        became = [decision for each in looking for decision in await each]
+        moves = [e for e in trial.registry.history(PRODUCTION) if e.after == trial.new]
+        assert [e.action for e in moves] == ["attest", "promote"] and len(became) <= 1
+        assert canary and not trial.registry.end_canary(canary, False, "late", {})
+        assert trial.registry.verify().passes
+
+
 async def test_a_canary_whose_requests_fail_is_rolled_back_without_feedback(
     tmp_path: Path,
 ) -> None:
