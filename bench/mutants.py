@@ -34,7 +34,8 @@ PACKAGE = "src/promptcodebook"
 MAP = ROOT / "build" / "mutants.json"
 ROOMS: Mapping[str, Sequence[str]] = {
     "money": ["lm/budget.py", "lm/stack.py", "store/journal.py"],
-    "verdict": ["run/verdict.py", "run/evaluation.py", "base/intervals.py",
+    "verdict": ["run/verdict.py", "run/decision.py", "run/slices.py", "optimizers/reserve.py",
+                "run/evaluation.py", "base/intervals.py",
                 "optimizers/selection.py"],
     "routing": ["method/policy.py", "routing/router.py", "routing/ranking.py",
                 "routing/outcomes.py", "method/guard.py"],

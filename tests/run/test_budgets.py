@@ -111,3 +111,14 @@ def test_runs_on_the_same_test_rows_are_counted_and_each_looks_with_a_wider_inte
     assert other.conclusion is not None and other.conclusion.earlier == 0, "other test rows"
     elsewhere = train(tmp_path / "elsewhere", "300calls", data)
     assert elsewhere.conclusion is not None and elsewhere.conclusion.earlier == 0
+
+
+def test_where_no_look_was_made_the_untrained_state_is_a_finalist(tmp_path: Path) -> None:
+    looks = {"every": 40, "finalists": 1}
+    run = train(tmp_path, "1200calls", config={"validation": looks, "update": {"epochs": 3}})
+    with closing(RunStore.open(run.path)) as store:
+        marks = store.outline().validations
+    assert {mark.scope for mark in marks} == {"full"}
+    assert -1 in {mark.step for mark in marks} and len(marks) == 2
+    scores = {mark.step: mark.score for mark in marks}
+    assert run.best.score == max(score for score in scores.values() if score is not None)
