@@ -1,7 +1,9 @@
 """Sets of prompt files: which there are, how one is read, checked, filled and copied. A set is a
 folder: a file for each request, the first texts of θ, φ and ψ, and a `set.toml`. What a folder of
-the user's lacks comes from the set it is based on. A prompt file holds chat turns with
-placeholders, which are filled in a single pass: braces or role markers in a value do nothing."""
+the user's lacks comes from the set it is based on. A prompt file holds chat turns: `## system`,
+worked examples as `## user` and `## assistant`, and the real request as the last `## user`.
+Placeholders are filled in a single pass: braces or role markers in a value do nothing. An example
+is data: what looks like a placeholder there stays as it is."""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from functools import cache, cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -28,7 +30,7 @@ from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.types import Codebook
 
 _PLACE = re.compile(r"\{([a-z_]+)\}")
-_SECTION = re.compile(r"^## (system|user)$", re.M)
+_SECTION = re.compile(r"^## (system|user|assistant)$", re.M)
 _MANIFEST = "set.toml"
 # Files that are no templates: first texts of the learned parts, and a list of instincts.
 _TEXTS = ("theta", "phi", "psi", "instincts")
@@ -43,17 +45,29 @@ class Template:
     source: str
 
     @cached_property
-    def _turns(self) -> tuple[tuple[Literal["system", "user"], tuple[str, ...]], ...]:
-        pieces = _SECTION.split(self.source)
-        turns = zip(pieces[1::2], pieces[2::2], strict=True)
+    def _turns(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        turns = _turns_of(self.source)
+        examples = range(turns[0][0] == "system", len(turns) - 1)
         return tuple(
-            ("system" if role == "system" else "user", tuple(_PLACE.split(body.strip("\n"))))
-            for role, body in turns
+            (role, (body,) if at in examples else tuple(_PLACE.split(body)))
+            for at, (role, body) in enumerate(turns)
         )
+
+    @property
+    def examples(self) -> int:
+        """How many worked examples it has."""
+        return sum(role == "assistant" for role, _ in self._turns)
 
     def fill(self, values: Mapping[str, object]) -> tuple[Message, ...]:
         """The chat with every placeholder replaced. Raises KeyError when one has no value."""
-        return tuple(Message(role, _join(pieces, values)) for role, pieces in self._turns)
+        turns = ((cast(Any, role), pieces) for role, pieces in self._turns)
+        return tuple(Message(role, _join(pieces, values)) for role, pieces in turns)
+
+
+def _turns_of(source: str) -> list[tuple[str, str]]:
+    """Each turn's role and body, as the file has them."""
+    pieces = _SECTION.split(source)
+    return [(r, body.strip("\n")) for r, body in zip(pieces[1::2], pieces[2::2], strict=True)]
 
 
 def _join(pieces: Sequence[str], values: Mapping[str, object]) -> str:
@@ -77,13 +91,25 @@ def _places() -> Mapping[str, Mapping[str, str]]:
 def check_template(name: str, source: str, where: str) -> None:
     """Raises ConfigError, with the line, unless the request `name` can be made of it."""
     before, *turns = _SECTION.split(source)
-    if "user" not in turns[::2]:
+    roles = turns[::2]
+    if "user" not in roles:
         hint = "begin it with a line that says: ## user"
         raise ConfigError(f"{where}: there is no user turn", hint=hint)
     if before.strip():
         hint = "begin the file with a line that says: ## system"
         raise ConfigError(f"{where}:1: the text before the first turn would be lost", hint=hint)
-    _check_places(source, _places()[name]["must"], _places()[name]["may"], where)
+    chat = roles[roles[0] == "system" :]
+    wanted = ["user", "assistant"] * len(chat)
+    if chat != wanted[: len(chat)] or chat[-1] != "user":
+        hint = "## system, then examples as ## user and ## assistant, then ## user"
+        raise ConfigError(f"{where}: the turns are {', '.join(roles)}", hint=hint)
+    # Examples are data; their lines stay, for the numbers of those below them.
+    first, last, filled = int(roles[0] == "system"), len(roles) - 1, list[str]()
+    for at, (role, body) in enumerate(zip(roles, turns[1::2], strict=True)):
+        kept = at < first or at == last
+        filled.append(f"## {role}{body if kept else chr(10) * body.count(chr(10))}")
+    places = _places()[name]
+    _check_places("".join(filled), places["must"], places["may"], where)
 
 
 def _check_places(source: str, required: str, optional: str, where: str) -> None:
