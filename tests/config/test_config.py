@@ -342,10 +342,21 @@ def test_a_stored_configuration_keeps_its_keys() -> None:
     assert digest(tree) == "c299778ab31bbfbb854a0162e86cb9ae14f15abeb20cb16ac069df6e82b0c6dc"
 
 
-def test_a_stored_configuration_may_name_maintenance_that_never_came() -> None:
-    """Codebooks are no longer tidied: a run that had it off opens, another is told."""
+@pytest.mark.parametrize(
+    ("group", "key", "nothing", "other"),
+    [
+        ("update", "maintain_every", 0, 4),
+        ("update", "pool", "", "mine.jsonl"),
+        ("", "instinct", {"kind": "text"}, {"kind": "demo"}),
+    ],
+)
+def test_a_stored_configuration_may_have_a_key_that_is_gone_and_did_nothing(
+    group: str, key: str, nothing: object, other: object
+) -> None:
     stored = load_config({}).model_dump(mode="json")
-    stored["update"]["maintain_every"] = 0
+    place = stored[group] if group else stored
+    place[key] = nothing
     assert load_config(stored) == load_config({})
-    with pytest.raises(ConfigError, match="no longer tidies the codebook"):
-        load_config({"update": {"maintain_every": 4}})
+    place[key] = other
+    with pytest.raises(ConfigError, match=f"{key}: this version no longer has it"):
+        load_config(stored)

@@ -74,7 +74,7 @@ def _config_with(tables: tuple[type[schema.OptimizerSettings], ...]) -> type[sch
 
 def comparable(*trees: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """Stored settings, each with every key that another has or that is newer than it."""
-    own, where = schema.Config.model_fields.keys(), "the stored configuration"
+    own, where = {*schema.Config.model_fields, *schema.Config.gone}, "the stored configuration"
     tables = {key: dict[str, Any]() for tree in trees for key in tree.keys() - own}
     return tuple(load_config(tables, tree, where=where).model_dump(mode="json") for tree in trees)
 

@@ -42,13 +42,19 @@ class Group(BaseModel):
         frozen=True, extra="forbid", str_strip_whitespace=True, hide_input_in_errors=True
     )
 
+    gone: ClassVar[Mapping[str, Any]] = {}
+    """Keys of earlier versions that stored runs may have, by the value that did nothing."""
+
     @model_validator(mode="before")
     @classmethod
     def _none_in_words(cls, given: Any) -> Any:
         """TOML has no null: "none" is none where a number or none is wanted."""
         if not isinstance(given, dict):
             return given
-        tree = cast("dict[str, Any]", given)
+        tree = {**cast("dict[str, Any]", given)}
+        for name, nothing in cls.gone.items():
+            if tree.pop(name, nothing) != nothing:
+                raise ValueError(f"{name}: this version no longer has it")
         for name in [name for name, value in tree.items() if value == "none"]:
             known = cls.model_fields.get(name)
             wanted = get_args(known.annotation) if known is not None else ()
@@ -146,6 +152,8 @@ class CriticSettings(Group):
 class Update(Group):
     """How textual gradients become rewrites."""
 
+    gone = {"maintain_every": 0, "pool": ""}
+
     mode: Literal["minibatch", "online"] = "minibatch"
     """Rewrite after each batch, or after each example as Algorithm 1 is printed."""
     batch_size: int = Field(default=15, ge=1)
@@ -174,17 +182,6 @@ class Update(Group):
     """Length cap of one instinct in words; a first instinct over it may stay as it is."""
     directive_words: int = Field(default=300, ge=1)
     """Length cap of θ, φ and ψ in words, each."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_maintenance(cls, given: Any) -> Any:
-        """Stored runs may name a key that an earlier version had."""
-        if not isinstance(given, Mapping):
-            return given
-        tree = {**cast("Mapping[str, Any]", given)}
-        if tree.pop("maintain_every", 0):
-            raise ValueError("maintain_every: this version no longer tidies the codebook")
-        return tree
 
 
 class Validation(Group):
@@ -428,6 +425,7 @@ class Config(Group):
     """A whole run; `Config()` is the `default` preset. `load_config` adds a field for each table of
     the installed optimizers (`OptimizerSettings`)."""
 
+    gone = {"instinct": {"kind": "text"}}
     preset: Preset = "default"
     """Starting values of all other keys: ours, ours for fewer calls, or the paper's Table 6."""
     task: str = ""
