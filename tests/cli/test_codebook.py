@@ -137,7 +137,7 @@ def test_effect_says_what_it_may_take_and_keeps_what_it_finds(trained: Path, run
 
 # A router that learned from outcomes, and one that was distilled.
 
-NOBODY = ("--lm", "http://localhost:9/v1#nobody")
+NO_MODEL = ("--lm", "http://localhost:9/v1#nobody")
 QUERY = "hi, where is my parcel"
 
 
@@ -152,7 +152,7 @@ def routed(learnt: pco_api.Run) -> Path:
 
 
 def test_explain_says_what_each_instinct_promises(routed: Path) -> None:
-    result = pco("explain", "last", QUERY, *NOBODY, cwd=routed)
+    result = pco("explain", "last", QUERY, *NO_MODEL, cwd=routed)
     assert result.code == 0, result.err
     assert "router's score with one instinct alone (it ranks, and is no reward)" in result.out
     promised = re.findall(r"^  (\d\.\d+)  (.+)$", result.out, re.M)
@@ -160,7 +160,7 @@ def test_explain_says_what_each_instinct_promises(routed: Path) -> None:
     assert values == sorted(values, reverse=True)
     assert promised[0][1] == "[3] If it is about a parcel, say P.  (chosen)"
     assert [text for _, text in promised if text.startswith("no instinct")]
-    tree = pco("explain", "last", QUERY, *NOBODY, "--json", cwd=routed).json
+    tree = pco("explain", "last", QUERY, *NO_MODEL, "--json", cwd=routed).json
     scores, [chosen] = tree["scores"], tree["route"]["indices"]
     alone = scores["alone"][chosen]
     assert alone == max(scores["alone"]) == scores["route"]
@@ -172,15 +172,15 @@ def test_an_input_of_words_that_the_router_never_saw_is_told_so(
 ) -> None:
     """It gets the same route whatever its words are: the best by what no word changes."""
     foreign = ("Wo ist mein Paket?", "Kann ich das noch umtauschen?")
-    made = [pco("explain", "last", text, *NOBODY, "--json", cwd=routed).json for text in foreign]
+    made = [pco("explain", "last", text, *NO_MODEL, "--json", cwd=routed).json for text in foreign]
     ranking = learnt.policy.file.statistics.ranking
     assert ranking is not None
     for tree in made:
         assert "never saw its words" in tree["route"]["fault"] and not tree["route"]["fallback"]
         assert tuple(tree["scores"]["marginal"]) == ranking.bias[1:]
     assert made[0]["route"]["indices"] == made[1]["route"]["indices"]
-    assert "never saw its words" in pco("explain", "last", foreign[0], *NOBODY, cwd=routed).out
-    assert "never saw" not in pco("explain", "last", QUERY, *NOBODY, cwd=routed).out
+    assert "never saw its words" in pco("explain", "last", foreign[0], *NO_MODEL, cwd=routed).out
+    assert "never saw" not in pco("explain", "last", QUERY, *NO_MODEL, cwd=routed).out
 
 
 @pytest.mark.slow
@@ -194,7 +194,7 @@ def test_one_figure_of_an_instinct_is_shown_everywhere(routed: Path, learnt: pco
     figure = f"{with_it:.3f} with it, {without:.3f} without: {with_it - without:+.3f} (95 % "
     shown = pco("codebook", "show", "last", cwd=routed)
     assert "learned from 192 outcomes, no model is asked" in shown.out
-    explained = pco("explain", "last", QUERY, *NOBODY, cwd=routed)
+    explained = pco("explain", "last", QUERY, *NO_MODEL, cwd=routed)
     report = pco("report", "last", "-o", "r.html", cwd=routed)
     assert report.code == 0
     cells = flat((routed / "r.html").read_text("utf-8"))

@@ -111,6 +111,11 @@ def test_runs_on_the_same_test_rows_are_counted_and_each_looks_with_a_wider_inte
     assert other.conclusion is not None and other.conclusion.earlier == 0, "other test rows"
     elsewhere = train(tmp_path / "elsewhere", "300calls", data)
     assert elsewhere.conclusion is not None and elsewhere.conclusion.earlier == 0
+    for seed in (1, 2):  # of an experiment, which measures methods and chooses none
+        run = train(tmp_path / "bench" / "main", "300calls", data, seed=seed)
+        assert run.conclusion is not None and run.conclusion.earlier == 0
+    last = train(tmp_path, "300calls", data, seed=4)
+    assert last.conclusion is not None and last.conclusion.earlier == 3
 
 
 def test_where_no_look_was_made_the_untrained_state_is_a_finalist(tmp_path: Path) -> None:

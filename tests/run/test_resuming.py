@@ -90,7 +90,7 @@ def test_patience_begins_anew_where_a_run_is_made_longer(tmp_path: Path) -> None
 def test_a_run_that_gained_nothing_ends_and_goes_on_where_asked_to(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`update.stop_when_flat` makes no call, and what goes on is the run that was never ended."""
+    """`update.stop_when_flat` makes no call; continued, it is the run that never ended."""
 
     def run(name: str, flat: int | None, resume: str = "") -> pco.Run:
         update = {"update": {"epochs": 8, "batch_size": 6, "stop_when_flat": flat}}

@@ -165,14 +165,10 @@ class VerdictReserve:
         if not self._each.get(name) or name in ("calls", *self._told) or self.given is not None:
             return
         self._told.add(name)
-        if least > limit - self._spent_now(name):
+        if least > limit - _amounts(self._gate.ledger.total).get(name, 0.0):
             unit = {"tokens": "tokens", "usd": "US$", "seconds": "seconds"}[name]
             what = f"{limit:,g} {unit} buy no verdict: it takes about {float(f'{least:.2g}'):,g}"
             self._problem.tell(Note(f"{what} beside the training"))
-
-    def _spent_now(self, name: str) -> float:
-        spent = self._gate.ledger.total
-        return {"tokens": spent.tokens, "usd": spent.cost or 0.0}.get(name, 0.0)
 
     def _rows_cost(self, name: str, rows: tuple[int, int]) -> float | None:
         """What these rows take of a limit, on as many inputs as a verdict needs."""
@@ -195,8 +191,7 @@ class VerdictReserve:
 
     def spent(self, name: str, *, chosen: bool = False) -> float:
         """What training took, or also what choosing did, by the run's own record."""
-        spent = self._problem.store.trained(chosen=chosen) or Usage()
-        return {"calls": spent.calls, "tokens": spent.tokens, "usd": spent.cost or 0.0}[name]
+        return _amounts(self._problem.store.trained(chosen=chosen) or Usage())[name]
 
     def affords(self, fixed: int, composed: int) -> bool:
         """Whether choosing may take that number of answers more; if so they are counted."""
@@ -218,6 +213,10 @@ class VerdictReserve:
             if not self._gate.open_reserve():
                 raise
             return otherwise
+
+
+def _amounts(spent: Usage) -> dict[str, float]:
+    return {"calls": spent.calls, "tokens": spent.tokens, "usd": spent.cost or 0.0}
 
 
 def test_rows(problem: Problem, results: Sequence[Result]) -> tuple[Example, ...]:

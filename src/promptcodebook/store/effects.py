@@ -120,7 +120,7 @@ class InstinctReward:
     - `measure`: the command that measures it.
     - `judged`: whether a verdict routed the test inputs (False).
     - `n`, `split`: how many inputs were answered, and where they are from.
-    - `with_it`, `without`: the means; None where nobody measured them.
+    - `with_it`, `without`: the means; None where they were not measured.
     - `difference`: with - without, paired, with its 95 % interval.
     - `simulated`: whether a simulated model answered."""
 
