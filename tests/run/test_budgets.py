@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.assemble import plan_run
+from promptcodebook.assemble import Sources, plan_run
 from promptcodebook.config import load_config
 from promptcodebook.data import Dataset
 from promptcodebook.optimizers.reserve import budget_remark
@@ -65,6 +65,9 @@ def test_a_budget_that_buys_no_verdict_says_so_before_the_first_call_with_the_le
     assert notes[0].endswith("--budget 163calls buys both")
     enough = load_config({**SETTINGS, "budget": {"calls": 163}})
     assert budget_remark(plan_run(enough)) == ""
+    judge = {"kind": "judge", "rubric": "Is it polite?"}
+    judged = load_config({"lm": "simulated", "reward": judge, "budget": {"calls": 163}})
+    assert "about 132 calls" in budget_remark(plan_run(judged, Sources(data=rows())))
     given = {"calls": 60, "reserve_for_verdict": 0.5}
     assert budget_remark(plan_run(load_config({**SETTINGS, "budget": given}))) == ""
 

@@ -18,7 +18,7 @@ from promptcodebook.base.units import plural
 from promptcodebook.calls import Usage
 from promptcodebook.config import Budget
 from promptcodebook.data import independent, sample
-from promptcodebook.errors import BudgetReached, Stop
+from promptcodebook.errors import BudgetReached, ConfigError, Stop
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.progress import Note
@@ -32,9 +32,14 @@ _KINDS = ("calls", "tokens", "usd")
 _T = TypeVar("_T")
 
 
-def calls_of_answers(plan: Plan, *, judged: bool = False) -> tuple[int, int]:
-    """Calls of an answer under a fixed prompt, and of one whose prompt is composed for it."""
+def calls_of_answers(plan: Plan) -> tuple[int, int]:
+    """Calls of an answer under a fixed prompt, and of one whose prompt is composed for it; a judge
+    that gives the reward is asked as well."""
     config = plan.config
+    try:
+        judged = asks_judge(plan.task.reward(None))
+    except ConfigError:  # it cannot do without a model
+        judged = True
     fixed = max(1, len(plan.task.program.stages)) + judged
     writes = config.compose == "generator"
     composing = max(1, len(plan.prompt_stages)) if writes else 0
@@ -87,7 +92,7 @@ class VerdictReserve:
         self._problem, self._gate = problem, assembled.models.budget
         self._limits, self._samples = assembled.config.budget, assembled.config.samples
         self._rollouts, self._first, self._rivals = rollouts, first, rivals
-        self._calls = calls_of_answers(assembled.plan, judged=asks_judge(assembled.reward))
+        self._calls = calls_of_answers(assembled.plan)
         self._told = set[str]()
         self._batch = _calls_of_batch(assembled.plan)
         self._each: Mapping[str, float] = {}
