@@ -254,11 +254,13 @@ async def test_an_able_model_carries_every_role_and_a_weak_one_is_told_role_by_r
     assert "blames no part" in facts["role attribution"]
     assert "its rewrite is refused" in facts["role updater"]
     assert "misjudges 3 of 6 texts" in facts["role judge"]
-    assert found["roles"].what == f"weak as {', '.join(roles)}"
+    others = "encoder, generator, attribution, updater, judge"
+    says = f"weak as {', '.join(roles)}; with the templates few-shot as {others}"
+    assert found["roles"].what == says, "its one line as critic is no repetition"
     assert found.ok, "a weak model is no reason not to run"
     step = found["roles"].next_step
     assert "--preset small" in step
-    assert "--set roles.critic.model=SPEC" in step
+    assert "--set templates=few-shot" in step and "--set roles.updater.model=SPEC" in step
 
 
 @pytest.mark.parametrize(("answer", "what", "step"), [

@@ -411,3 +411,29 @@ def test_the_schema_is_as_narrow_as_the_reading_is_wide():
         "text": {"default": "", "maxLength": 20, "type": "string"},
         "texts": {"items": {"type": "string"}, "type": "array"},
     }
+
+
+def read_line(line: str) -> Whole:
+    if "wish" in line:
+        raise ValueError("it is a wish")
+    return Whole(text=line)
+
+
+@pytest.mark.parametrize(("reply", "complaint", "counted"), [
+    ('"I wish."', "it is a wish", "malformed"),
+    (Reply("half a", finish="length"), "it was cut at its length limit", "truncated"),
+])  # fmt: skip
+async def test_a_line_that_cannot_be_read_is_asked_for_once_more(
+    reply: str | Reply, complaint: str, counted: str, tally: Counts
+):
+    """What follows the first line is passed over, be it cut."""
+    good = Reply("<think>so</think>\n a line \nand a wi", finish="length")
+    lm = ScriptedLM().enqueue(reply, good, reply, reply)
+    answer = await Ask(lm, tally).line(REQUEST, read_line)
+    assert (answer.value, answer.reasked, answer.usage.calls) == (Whole(text="a line"), True, 2)
+    assert complaint in lm.history[1].messages[-1].content
+    assert all(asked.schema is None for asked in lm.history)
+    assert tally == {counted: 1, "reasked": 1}
+    with pytest.raises((ParseError, TruncatedReply)) as raised:
+        await Ask(lm, tally).line(REQUEST, read_line)
+    assert raised.value.usage.calls == 2 and raised.value.hint

@@ -206,6 +206,37 @@ async def test_two_stages_ask_critic_attribution_and_the_critic_about_itself():
     assert trace.penalty == pytest.approx(0.3)
 
 
+ADVICE = "When it is about tea, the reply must name a cup."
+
+
+@pytest.mark.parametrize(("reply", "expected"), [
+    ("1", types.Gradients(codebook={1: ADVICE})),
+    ("Choice, and prompt.", types.Gradients(ADVICE, ADVICE)),
+    ("missing", types.Gradients(codebook={0: ADVICE})),
+    ("3", types.Gradients()),
+])  # fmt: skip
+async def test_with_one_line_each_the_reward_is_the_score_and_the_blamed_part_gets_the_advice(
+    reply: str, expected: types.Gradients
+):
+    """The set few-shot; 3 was not at work. Nobody is asked for a harmful text."""
+    named = f"{ADVICE}\nIt holds"
+    world, trace = await assign(
+        0.4, named, "None.", attribution=reply, templates="few-shot", critic={"safety": True}
+    )
+    assert roles(world) == ["critic", "attribution", "critic"]
+    assert trace.verdict == types.Critique(0.4, ADVICE)
+    assert replace(trace.gradients, severity={}) == expected
+    assert trace.penalty == pytest.approx(0.6)
+    assert "harmful" not in sent(world.lm.history[0])
+
+
+async def test_with_one_line_in_one_stage_the_advice_is_what_no_instinct_holds():
+    settings = {"critic": {"stages": 1}, "templates": "few-shot"}
+    world, trace = await assign(0.4, ADVICE, "Look for cups.", **settings)
+    assert roles(world) == ["critic", "critic"]
+    assert trace.gradients.codebook == {0: ADVICE} and trace.gradients.critic == "Look for cups."
+
+
 async def test_one_stage_asks_no_attribution():
     """Decision 3: critic.stages = 1, Eq. 8 as printed."""
     blame = json.loads(attributed("r", {1: "i", 2: "inactive"}, "z"))

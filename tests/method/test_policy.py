@@ -352,7 +352,7 @@ async def test_a_route_is_read_however_it_is_written(indices: str):
     (routed(3, 8), (1, 3), "[8] lie outside 0..3; 1 valid indices instead of 2"),
     (routed(3, 3), (1, 3), "an index is named twice; 1 valid indices instead of 2"),
     ('{"selected_indices": null}', (1, 2), "0 valid indices instead of 2"),
-    ("no json", (1, 2), "it was not the JSON asked for"),
+    ("no json", (1, 2), "it was not of the form asked for"),
     (Reply('{"selected_indices": [1', finish="length"), (1, 2), "it was cut at its length limit"),
 ])  # fmt: skip
 async def test_what_stays_wrong_keeps_its_valid_picks(
@@ -365,6 +365,19 @@ async def test_what_stays_wrong_keeps_its_valid_picks(
     assert found.fault.removeprefix("selected_indices: ") == fault
     assert (world.tally["route_repairs"], world.tally["route_fallbacks"]) == (1, 1)
     assert usage.calls == 2 and usage.completion_tokens > 0
+
+
+@pytest.mark.parametrize(("reply", "indices", "fallback"), [
+    ("1, 3\nsince it asks for both", (1, 3), False),
+    ("I take rules 3 and 1.", (1, 3), False),
+    ("none of them", (1, 2), True),
+])  # fmt: skip
+async def test_a_route_in_one_line(reply: str, indices: tuple[int, ...], fallback: bool):
+    """The set few-shot asks for no JSON."""
+    world = World(config(templates="few-shot"), ScriptedLM().enqueue(reply, reply))
+    found, _, _ = await world.composer.route(parameters(), MIXED, INPUT, Draws(0, 0, "x"))
+    assert (found.indices, found.fallback) == (indices, fallback)
+    assert world.lm.history[0].schema is None
 
 
 LONG = "".join(f"{i} " for i in range(5000))

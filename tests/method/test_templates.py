@@ -69,7 +69,7 @@ def filled(templates: TemplateSet, role: str, values: dict[str, str]) -> list[st
     return [m.content for m in templates[role].fill(values)]
 
 
-@pytest.mark.parametrize("name", ["default", "paper"])
+@pytest.mark.parametrize("name", template_sets())
 @pytest.mark.parametrize("role", ROLES)
 @given(value=TEXT, place=st.sampled_from(PLACES))
 @settings(max_examples=15)
@@ -141,7 +141,7 @@ def test_turns_are_cut_and_filled_where_the_file_says_and_nowhere_else():
     assert template.fill({"x": "X", "y": "y"})[0].content == "a\nX\nb X\nyX\nc"
 
 
-@pytest.mark.parametrize("name", ["default", "paper"])
+@pytest.mark.parametrize("name", template_sets())
 def test_the_requests_of_a_shipped_set_change_only_on_purpose(name: str):
     """Word for word: another word takes another call, where a journal or a cache held its reply."""
     golden = Path(__file__).parent / "golden" / f"{name}.txt"

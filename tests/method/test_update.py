@@ -104,7 +104,7 @@ def test_a_directive_learns_what_two_examples_share_and_nothing_else_of_them():
     frozen = parameters(book("count words", "mark quotations", frozen=[0, 1]))
     (one,) = batch({"generator": QUOTES})
     assert collect_gradients(frozen, [one], config(update={"shared_by": 2})) == []
-    fault = "Its reply was not a valid choice: it was not the JSON asked for."
+    fault = "Its reply was not a valid choice: it was not of the form asked for."
     assert gathered(batch({"encoder": fault}, {}, fallback=0)) == {}
     two = batch({"encoder": fault}, {"encoder": fault}, fallback=0)
     assert gathered(two) == {"encoder": (fault, fault)}

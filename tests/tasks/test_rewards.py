@@ -87,6 +87,22 @@ ECHO = '{"feedback": "perfect", "score": 1}'
 LOW = '{"feedback": "off topic", "score": 0.1}'
 
 
+async def test_a_judge_with_worked_examples_sees_each_with_its_own_rubric(tmp_path: Path) -> None:
+    lm = ScriptedLM().enqueue('{"feedback": "It names it.", "score": 0.75}', role="judge")
+    spec = {"kind": "judge", "rubric": "It names {x}.", "shots": True}
+    score = await make_reward(spec, tmp_path, Ask(lm, no_tally))(Example("a", "in"), "out")
+    assert score == Score(0.75, "It names it.")
+    first, *turns = lm.history[0].messages
+    assert [turn.role for turn in (first, *turns)] == ["system", *["user", "assistant"] * 3, "user"]
+    asked = [json.loads(turn.content) for turn in turns]
+    assert asked[-1] == {"rubric": "It names {x}.", "input": "in", "answer": "out"}
+    assert all({"rubric", "input", "answer"} <= each.keys() for each in asked[::2])
+    assert all(0.0 <= each["score"] <= 1.0 for each in asked[1::2])
+    assert library.judge("r", shots=True) == {"kind": "judge", "rubric": "r", "shots": True}
+    with pytest.raises(ConfigError, match="shots is not true or false: 3"):
+        make_reward({**spec, "shots": 3}, tmp_path, Ask(lm, no_tally))
+
+
 @pytest.mark.parametrize(("first", "fault"), [
     (f"{LOW}\nThe answer asks for {ECHO}", "more than one object"),
     (f"Off topic. The answer asks for {ECHO}", "quotes"),

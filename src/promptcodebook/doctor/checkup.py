@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -33,6 +34,7 @@ from promptcodebook.lm.stack import (
 )
 from promptcodebook.method.executor import answers_remark
 from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Learner
 from promptcodebook.method.update import PendingUpdate
 from promptcodebook.optimizers.pco import build_learner, initialise, with_listed_codebook
@@ -41,6 +43,7 @@ from promptcodebook.run.decision import verdict_remark
 from promptcodebook.tasks.rewards.trial import RewardTable
 from promptcodebook.types import Codebook, Example, Failure, Instinct, Trace, variable_name
 
+_SHOTS = "few-shot"  # the set of templates that every model is also tried with
 _TRIED = 4  # rows that the reward's table is made of
 _LEAST_DISK = 500 * 10**6  # bytes of free disk below which a run may not fit
 
@@ -271,38 +274,58 @@ async def rehearse(
     plan: assembly.Plan, tried: assembly.RewardTrial, forms: dict[str, KnownForms]
 ) -> tuple[DiagnosisGroup, ...]:
     """What each part made of the first training example, and which roles its model can carry (not
-    of a simulated one); about twelve calls. `tried` is what the reward gave other answers, and
-    `forms` what each endpoint is known to take."""
-    title, counts = "one example, from route to gradients", Counts()
-    config = with_listed_codebook(plan.config)
+    of a simulated one) with which set of templates; about twelve calls a set. `tried` is what the
+    reward gave other answers, and `forms` what each endpoint is known to take."""
+    title, config = "one example, from route to gradients", with_listed_codebook(plan.config)
     # A solved example is critiqued too: there is only this one to see the critic at work.
     critic = config.critic.model_copy(update={"skip_solved": False})
     config = config.model_copy(update={"critic": critic, "cache": False, "budget": Budget()})
-    assembled = replace(plan, config=config).connect(StackResources(tally=counts, forms=forms))
-    router, train, carried = config.router, plan.dataset.train, ()
+    plan = replace(plan, config=config)
+    carried = dict[str, Mapping[Role, str | None]]()
     try:
-        if config.learns_routes and router.features != "words":
-            shown = next((e for e in train if router.images and e.media), train[0])
-            media = shown.media if router.images else ()
-            await Embedder(assembled.models.lm).read(shown.input, media)
-        learner, state = build_learner(assembled), await initialise(assembled)
-        trace = await learner.trace(train[0], state, epsilon=0.0)
-        if not assembled.models.simulated:
-            carried = await _weigh_roles(Rehearsed(assembled, learner, state, trace, counts))
+        async with _rehearsed(plan, forms) as rehearsed:
+            if not rehearsed.assembled.models.simulated:
+                own = await _weigh_roles(rehearsed)
+                carried[config.templates] = {**own, **await _weigh_others(rehearsed)}
+        if any(carried.get(config.templates, {}).values()) and config.templates != _SHOTS:
+            shots = replace(plan, templates=load_templates(_SHOTS))
+            async with _rehearsed(shots, forms) as other:
+                carried[_SHOTS] = {**carried[config.templates], **await _weigh_roles(other)}
     except PcoError as error:
         return (DiagnosisGroup(title, (_failure_finding("example", error),)),)
-    finally:
-        await assembled.models.close()
+    trace, counts = rehearsed.trace, rehearsed.counts
     found = [*_forward(trace, plan, tried), *_backward(trace, config)]
     if count := counts.values[Incident.MALFORMED]:
-        what = f"{count} were not the JSON asked for; they were repaired or asked for again"
+        what = f"{count} were not of the form asked for; they were repaired or asked for again"
         found.append(Diagnosis("replies", "warn", what, "a more capable model costs fewer calls"))
     if counts.values[Incident.PROMPT_FALLBACKS]:
         what = "its reply was cut or empty twice; the instincts stand in for the prompt verbatim"
         step = "raise roles.generator.max_tokens, or set compose = verbatim"
         found.append(Diagnosis("generator", "warn", what, step))
-    weighed = DiagnosisGroup("which roles the models can carry", carried)
-    return DiagnosisGroup(title, tuple(found)), *([weighed] if carried else [])
+    groups = [DiagnosisGroup(title, tuple(found))]
+    if carried:
+        roles = _carried(carried, config)
+        groups.append(DiagnosisGroup("which roles the models can carry", roles))
+    return tuple(groups)
+
+
+@asynccontextmanager
+async def _rehearsed(
+    plan: assembly.Plan, forms: dict[str, KnownForms]
+) -> AsyncGenerator[Rehearsed]:
+    """The parts after one example, with the templates of the plan; their models stay open."""
+    counts, router, train = Counts(), plan.config.router, plan.dataset.train
+    assembled = plan.connect(StackResources(tally=counts, forms=forms))
+    try:
+        if plan.config.learns_routes and router.features != "words":
+            shown = next((e for e in train if router.images and e.media), train[0])
+            media = shown.media if router.images else ()
+            await Embedder(assembled.models.lm).read(shown.input, media)
+        learner, state = build_learner(assembled), await initialise(assembled)
+        trace = await learner.trace(train[0], state, epsilon=0.0)
+        yield Rehearsed(assembled, learner, state, trace, counts)
+    finally:
+        await assembled.models.close()
 
 
 def _forward(trace: Trace, plan: assembly.Plan, tried: assembly.RewardTrial) -> list[Diagnosis]:
@@ -401,8 +424,8 @@ class Rehearsed:
         return any(2 * sum(three in asked for three in run) >= len(run) for run in runs)
 
 
-async def _weigh_roles(rehearsed: Rehearsed) -> tuple[Diagnosis, ...]:
-    """A finding for each role that is asked, weak ones as warnings, and what to do about them."""
+async def _weigh_roles(rehearsed: Rehearsed) -> dict[Role, str | None]:
+    """What is weak about each role that is asked; None = its model carries it."""
     config, rollout = rehearsed.assembled.config, rehearsed.trace.rollout
     faults: dict[Role, str | None] = {}
     if config.has_encoder and rollout.route is not None:
@@ -413,18 +436,39 @@ async def _weigh_roles(rehearsed: Rehearsed) -> tuple[Diagnosis, ...]:
         faults["critic"] = _critic(rehearsed)
         faults["attribution"] = _attribution(rehearsed)
         faults["updater"] = await _updater(rehearsed)
-    for entry in registered("promptcodebook.roles"):  # those that only an outer part asks
-        faults[cast("Role", entry.name)] = await entry.load()(rehearsed.assembled.models.ask)
-    findings = [
-        Diagnosis(f"role {role}", "warn" if fault else "ok", fault or "carries it")
-        for role, fault in faults.items()
-    ]
-    weak = [role for role, fault in faults.items() if fault is not None]
-    if weak:
-        models = " ".join(f"--set roles.{role}.model=SPEC" for role in weak)
+    return faults
+
+
+async def _weigh_others(rehearsed: Rehearsed) -> dict[Role, str | None]:
+    """The same of the roles that only an outer part asks, without a set of templates."""
+    entries, ask = registered("promptcodebook.roles"), rehearsed.assembled.models.ask
+    return {cast("Role", entry.name): await entry.load()(ask) for entry in entries}
+
+
+def _carried(
+    by_set: Mapping[str, Mapping[Role, str | None]], config: Config
+) -> tuple[Diagnosis, ...]:
+    """A finding for each role, weak ones as warnings; which set of templates serves the models
+    better, and what to do about roles that are weak with both."""
+    own, shots, findings = by_set[config.templates], by_set.get(_SHOTS, {}), list[Diagnosis]()
+    for role, fault in own.items():
+        what = fault or "carries it"
+        if fault and role in shots and shots[role] is None:
+            what += f"; carries it with the templates {_SHOTS}"
+        findings.append(Diagnosis(f"role {role}", "warn" if fault else "ok", what))
+    weak = {name: [r for r, fault in each.items() if fault] for name, each in by_set.items()}
+    best = min(weak, key=lambda name: len(weak[name]))  # the user's own, where both are alike
+    if not weak[config.templates]:
+        return tuple(findings)
+    what, steps = f"weak as {', '.join(weak[config.templates])}", list[str]()
+    if best != config.templates:
+        what += f"; with the templates {best} as {', '.join(weak[best]) or 'none'}"
+        steps.append(f"--set templates={best}")
+    if weak[best]:
+        models = " ".join(f"--set roles.{role}.model=SPEC" for role in weak[best])
         small = "" if config.preset == "small" else "; or pco train --preset small"
-        step = f"name a stronger model: {models}{small}"
-        findings.append(Diagnosis("roles", "warn", f"weak as {', '.join(weak)}", step))
+        steps.append(f"name a stronger model: {models}{small}")
+    findings.append(Diagnosis("roles", "warn", what, "; ".join(steps)))
     return tuple(findings)
 
 

@@ -184,6 +184,9 @@ class CountingLM:
                 self._directives.append(text)
             if refused:  # what says nothing passes no check, and took as long to write
                 return "", estimate_tokens(text)
+        elif request.schema is None and request.role in ("encoder", "attribution"):
+            picks = draw.sample(range(self._config.size), self._config.select)
+            text = ", ".join(map(str, picks)) if request.role == "encoder" else "missing"
         else:
             text = words((_PROMPT if request.role == "generator" else ANSWER) / _PER_WORD, draw)
         return text, estimate_tokens(text)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from promptcodebook.base.incidents import Incident, Tally
 from promptcodebook.base.randomness import keyed_int
-from promptcodebook.base.text import is_refusal, strip_fence
+from promptcodebook.base.text import is_refusal, strip_fence, strip_wrapping
 from promptcodebook.calls import LM, Message, Reply, Request, Usage, schema_of
 from promptcodebook.errors import LMError, ParseError, TruncatedReply
 
@@ -99,16 +99,53 @@ class Ask:
 
         request = replace(request, schema=schema)
         answer = await self._twice(request, once, "the corrected JSON object")
+        hint = "pco doctor shows whether the endpoint enforces schemas"
+        return self._required(request, answer, schema.name, hint)
+
+    async def line(
+        self,
+        request: Request,
+        read: Callable[[str], T],
+        fault: Callable[[T], str | None] | None = None,
+    ) -> TypedReply[T]:
+        """What `read` makes of the reply's first line, where templates ask for no JSON. `read`
+        raises ValueError, which is quoted in one re-ask, as is `fault`. Raises ParseError or
+        TruncatedReply when no reply held a line that can be read."""
+
+        async def once(request: Request) -> TypedReply[T | None]:
+            reply = await self._lm(request)
+            line, _, rest = strip_think(reply.text).strip().partition("\n")
+            wrong, value = None, None
+            if reply.finish == "length" and not rest:
+                self._count(Incident.TRUNCATED, reply)
+                return TypedReply(None, reply, reply.usage, _CUT)
+            try:
+                value = read(strip_wrapping(line))
+            except ValueError as error:
+                self._count(Incident.MALFORMED, reply)
+                return TypedReply(None, reply, reply.usage, str(error))
+            if fault is not None and (wrong := fault(value)) is not None:
+                self._count(Incident.FAULTY, reply)
+            return TypedReply(value, reply, reply.usage, wrong)
+
+        answer = await self._twice(request, once, "the single line")
+        hint = f"another model for it: roles.{request.role}.model"
+        return self._required(request, answer, "line of the form asked for", hint)
+
+    def _required(
+        self, request: Request, answer: TypedReply[T | None], form: str, hint: str
+    ) -> TypedReply[T]:
+        """The answer, which has a value. Raises ParseError or TruncatedReply when it has none."""
         if answer.value is not None:
             return cast("TypedReply[T]", answer)
         where = f"{request.role} reply of {request.model or 'the model'}"
         kind: type[LMError] = TruncatedReply
-        what = f"was cut at its length cap twice, before its {schema.name} was complete"
-        hint = f"raise roles.{request.role}.max_tokens"
+        what = f"was cut at its length cap twice, before its {form} was complete"
         if not answer.truncated:
             self._count(Incident.PARSE_FAILED, answer.reply)
-            kind, what = ParseError, f"never became a {schema.name}: {answer.fault}"
-            hint = "pco doctor shows whether the endpoint enforces schemas"
+            kind, what = ParseError, f"never became a {form}: {answer.fault}"
+        else:
+            hint = f"raise roles.{request.role}.max_tokens"
         error = kind(f"the {where} {what}", hint=hint, role=request.role, model=request.model)
         error.usage = answer.usage
         raise error

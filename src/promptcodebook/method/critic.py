@@ -12,11 +12,12 @@ instinct holds goes to the nearest active one, and so does a complaint about θ 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Annotated, Any, cast, get_args
+from functools import lru_cache, partial
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
@@ -47,6 +48,7 @@ from promptcodebook.types import (
     Route,
 )
 
+T = TypeVar("T", bound="VerdictReply")
 _CHANNELS: tuple[Channel, ...] = get_args(Channel)
 _SEVERITIES: Mapping[str, Channel] = {
     "rendering": "generator",
@@ -54,6 +56,7 @@ _SEVERITIES: Mapping[str, Channel] = {
     "routing": "encoder",
 }
 _SHARE: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
+_BLAMED = re.compile(r"\b(?:prompt|choice|missing|\d+)\b")
 _MISSING = "missing"  # where a reply puts advice that no instinct has yet
 # Characters asked for of g_θ or g_φ, and of all g_C; and shown of a field in an 8k context.
 _ERRORS, _INSTINCTS_ERRORS, _LONG = 300, 1000, 6000
@@ -164,6 +167,12 @@ class History:
     shows_reward: bool = True
 
     @property
+    def unit(self) -> float:
+        """r rescaled to [0, 1]."""
+        assert self.rollout.reward is not None, "a scored rollout has a reward"
+        return unit_reward(self.rollout.reward, self.reward_range)
+
+    @property
     def route(self) -> Route:
         assert self.rollout.route is not None, "a scored rollout has a route"
         return self.rollout.route
@@ -201,8 +210,7 @@ class Critic:
 
     async def verdict(self, psi: str, history: History, draws: Draws) -> Critique:
         """ℓ_text, the first of the two stages of App. C.2."""
-        request = self._request("critic", psi, history, draws, schema_of(VerdictReply))
-        reply = (await self.ask.typed(request, VerdictReply, score_fault)).value
+        reply = await self._judge("critic", VerdictReply, psi, history, draws)
         return critique_of(reply, history.route.indices, safe=self.clause is not None)
 
     async def critique(
@@ -210,8 +218,7 @@ class Critic:
     ) -> tuple[Critique, Gradients]:
         """(ℓ_text, g_θ, g_φ, g_C) from a single call, as Eq. 8 is written."""
         shape, active = _SHAPES[self.templates.instinct_errors][1], history.route.indices
-        request = self._request("critic_one", psi, history, draws, blame_schema(shape, active))
-        reply = (await self.ask.typed(request, shape, score_fault)).value
+        reply = await self._judge("critic_one", shape, psi, history, draws)
         blamed = gradients_of(reply, history.codebook, active, self.tally)
         return critique_of(reply, active, safe=self.clause is not None), blamed
 
@@ -224,19 +231,40 @@ class Critic:
         values["verdict"] = f"score {verdict.score:g}: {feedback}"
         messages = self.templates["adversary"].fill(values)
         request = Request("critic", messages, sample=draws.sample("own gradient"))
-        reply = (await self.ask.typed(request, RubricReply)).value
-        text = reply.feedback.strip()
-        severity = reply.severity if text else 0.0
+        if "adversary" in self.templates.one_line:
+            answer = await self.ask.line(request, lambda line: RubricReply(feedback=line))
+        else:
+            answer = await self.ask.typed(request, RubricReply)
+        text = answer.value.feedback.strip()
+        severity = answer.value.severity if text else 0.0
         return Gradients(critic=text, severity={} if severity is None else {"critic": severity})
 
-    def _request(
-        self, template: str, psi: str, history: History, draws: Draws, schema: Schema
-    ) -> Request:
+    async def _judge(
+        self,
+        template: Literal["critic", "critic_one"],
+        shape: type[T],
+        psi: str,
+        history: History,
+        draws: Draws,
+    ) -> T:
+        """The critic's reply. One line is advice that no instinct holds yet, and the reward is its
+        score; it names no harmful text."""
+        active = history.route.indices
         messages = self.templates[template].fill({**history.values(), "psi": psi})
+        request = Request("critic", messages, sample=draws.sample("critique"))
+        if template in self.templates.one_line:
+
+            def read(line: str) -> T:
+                fields = {"feedback": line, "instinct_errors": {_MISSING: line}}
+                return shape.model_validate({"score": history.unit, **fields})
+
+            return (await self.ask.line(request, read)).value
+        schema = blame_schema(shape, active)
         if self.clause is not None:
-            messages = self.clause.close(messages)
-            schema = self.clause.widen(schema, history.route.indices)
-        return Request("critic", messages, sample=draws.sample("critique"), schema=schema)
+            schema = self.clause.widen(schema, active)
+            request = replace(request, messages=self.clause.close(messages))
+        request = replace(request, schema=schema)
+        return (await self.ask.typed(request, shape, score_fault)).value
 
 
 _OF_NO_NOTE = {"score", "feedback", *HarmReply.model_fields, *AttributionReply.model_fields}
@@ -268,19 +296,34 @@ class Attribution:
         """(g_θ, g_φ, g_C) of one verdict, the second of the two stages of App. C.2."""
         judged = {"verdict": verdict.feedback, "score": f"{verdict.score:g}"}
         shape, active = _SHAPES[self.templates.instinct_errors][0], history.route.indices
-        request = Request(
-            "attribution",
-            self.templates["attribution"].fill({**history.values(), **judged}),
-            sample=draws.sample("attribute"),
-            schema=blame_schema(shape, active),
-        )
-        reply = (await self.ask.typed(request, shape)).value
-        return gradients_of(reply, history.codebook, active, self.tally)
+        messages = self.templates["attribution"].fill({**history.values(), **judged})
+        request = Request("attribution", messages, sample=draws.sample("attribute"))
+        if "attribution" in self.templates.one_line:
+            read = partial(read_blame, feedback=verdict.feedback)
+            answer = await self.ask.line(request, read)
+        else:
+            request = replace(request, schema=blame_schema(shape, active))
+            answer = await self.ask.typed(request, shape)
+        return gradients_of(answer.value, history.codebook, active, self.tally)
 
     def split_nothing(self) -> Gradients:
         """(g_θ, g_φ, g_C) of a verdict that says nothing, without a call."""
         rates = self.templates.instinct_errors == "by_index"
         return Gradients(severity=dict.fromkeys(_CHANNELS, 0.0) if rates else {})
+
+
+def read_blame(line: str, feedback: str) -> AttributionReply:
+    """What one line blames: "prompt", "choice", "missing" or the number of an instinct. What it
+    blames gets the whole `feedback`. Raises ValueError where it names none of them."""
+    named = _BLAMED.findall(line.lower())
+    if not named:
+        raise ValueError("it names neither an instinct nor prompt, choice or missing")
+    texts = dict.fromkeys(named, feedback)
+    return AttributionReply(
+        rendering_errors=texts.pop("prompt", ""),
+        routing_errors=texts.pop("choice", ""),
+        instinct_errors=texts,
+    )
 
 
 def gradients_of(

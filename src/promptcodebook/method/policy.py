@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -99,6 +100,14 @@ def route_schema(select: int, size: int, template: str = "") -> Schema:
     named = sorted(fields, key=lambda name: template.find(f'"{name}"') % (len(template) + 1))
     ordered = {name: fields[name] for name in named}
     return Schema(schema.name, {**schema.body, "properties": ordered})
+
+
+def read_route(line: str) -> RouteReply:
+    """The indices that one line names. Raises ValueError where it names none."""
+    named = re.findall(r"\b\d{1,6}\b", line)
+    if not named:
+        raise ValueError("it names no index")
+    return RouteReply(selected_indices=[int(index) for index in named])
 
 
 def join_instincts(codebook: Codebook, route: Route) -> str:
@@ -202,21 +211,22 @@ class Composer:
         if not parameters.encoder:
             return best, None, Usage()
         size = len(parameters.codebook)
-        request = Request(
-            "encoder",
-            self.messages(parameters, statistics, example.input),
-            sample=draws.sample("route"),
-            schema=route_schema(self.select, size, self.templates.sources["encoder"]),
-        )
+        messages = self.messages(parameters, statistics, example.input)
+        request = Request("encoder", messages, sample=draws.sample("route"))
 
         def fault_of(reply: RouteReply) -> str | None:
             return route_fault(reply.selected_indices, size, self.select)
 
         try:
-            answer = await self.ask.typed(request, RouteReply, fault_of)
+            if "encoder" in self.templates.one_line:
+                answer = await self.ask.line(request, read_route, fault_of)
+            else:
+                schema = route_schema(self.select, size, self.templates.sources["encoder"])
+                request = replace(request, schema=schema)
+                answer = await self.ask.typed(request, RouteReply, fault_of)
         except (ParseError, TruncatedReply) as error:
             cut = isinstance(error, TruncatedReply)
-            fault = "it was cut at its length limit" if cut else "it was not the JSON asked for"
+            fault = "it was cut at its length limit" if cut else "it was not of the form asked for"
             route = replace(best, repaired=True, fallback=True, fault=fault)
             usage = error.usage
         else:

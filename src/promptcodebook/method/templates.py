@@ -36,6 +36,8 @@ _MANIFEST = "set.toml"
 _TEXTS = ("theta", "phi", "psi", "instincts")
 # How a reply blames instincts: one text for each by its index, or one for all (decision 4).
 InstinctErrors = Literal["by_index", "one_string"]
+# Templates whose reply may be one line in place of a JSON object.
+OneLine = Literal["encoder", "critic", "critic_one", "attribution", "adversary"]
 
 
 @dataclass(frozen=True)
@@ -164,11 +166,13 @@ def instinct_lines(codebook: Codebook, indices: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class TemplateSet:
-    """θ₀, φ₀, ψ₀, the templates around them (`sources`, by name), and what goes with both."""
+    """θ₀, φ₀, ψ₀, the templates around them (`sources`, by name), and what goes with both; replies
+    to those of `one_line` are no JSON."""
 
     sources: Mapping[str, str]
     lines: CodebookLines
     instinct_errors: InstinctErrors = "by_index"
+    one_line: tuple[OneLine, ...] = ()
 
     @cached_property
     def _parsed(self) -> dict[str, Template]:
@@ -183,7 +187,10 @@ class TemplateSet:
 
     def fingerprint(self) -> dict[str, str]:
         """File -> start of its SHA-256; two sets make the same prompts where all are equal."""
-        manifest = {"lines": asdict(self.lines), "instinct_errors": self.instinct_errors}
+        manifest: dict[str, object] = {"lines": asdict(self.lines)}
+        manifest["instinct_errors"] = self.instinct_errors
+        if self.one_line:
+            manifest["one_line"] = self.one_line
         whole = {f"{name}.md": text for name, text in sorted(self.sources.items())}
         whole[_MANIFEST] = json.dumps(manifest, sort_keys=True)
         return {
@@ -225,7 +232,9 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
             hint=f'write it, or set based_on = "default" in {folder / _MANIFEST}',
         )
     manifest = _parse_manifest(tree, f"{folder / _MANIFEST}")
-    return TemplateSet(sources, manifest.codebook, manifest.instinct_errors)
+    return TemplateSet(
+        sources, manifest.codebook, manifest.instinct_errors, tuple(sorted(set(manifest.one_line)))
+    )
 
 
 def copy_templates(target: Path, name: str = "default") -> list[Path]:
@@ -312,6 +321,7 @@ class _Manifest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     instinct_errors: InstinctErrors
+    one_line: tuple[OneLine, ...]
     codebook: CodebookLines
 
 

@@ -139,7 +139,10 @@ def make_rewriting(
     ]
     ask, templates, tally = models.ask, assembled.plan.templates, models.tally
     updater = updates.Updater(ask, templates, config, updates.AllChecks(checks, tally), tally)
-    critic = Critic(ask, templates, tally, SafetyClause.read() if safe else None)
+    # A critic that replies in one line has no place for the clause: the rules look alone.
+    asked = "critic" if config.critic.stages == 2 else "critic_one"
+    clause = SafetyClause.read() if safe and asked not in templates.one_line else None
+    critic = Critic(ask, templates, tally, clause)
     attribution = Attribution(ask, templates, tally)
     return Credit(critic, attribution, config, order_check, tally), updater
 

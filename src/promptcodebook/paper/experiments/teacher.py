@@ -24,6 +24,8 @@ from promptcodebook.paper.experiments.page import read_table
 from promptcodebook.paper.simulated.world import read_params
 
 _RULE = re.compile(r"Answer ((?:in|with) .+?)(?: when the message is about ([^.]+))?\.(?=\s|$|\")")
+# How a critic that is a model says a rule; it follows the complaint.
+_ADVICE = re.compile(r"When the message is about ([^.]+?), the reply must be (.+?)[.;]")
 _BROKEN = re.compile(r"House rule for messages about (.+?) broken: The reply must be (.+?); it ")
 _CALLS = re.compile(
     r'Words such as (".+?") call for the instinct that says to answer (.+?)\.(?=\s|$)'
@@ -48,7 +50,8 @@ class HouseRule:
 
 
 def rules_in(text: str) -> list[HouseRule]:
-    return [HouseRule(order, when) for order, when in _RULE.findall(text)]
+    said = [HouseRule(_order(asked), when) for when, asked in _ADVICE.findall(text)]
+    return [*said, *(HouseRule(order, when) for order, when in _RULE.findall(text))]
 
 
 def broken_rules(feedback: str) -> list[HouseRule]:
@@ -83,6 +86,25 @@ class TeacherBehaviour:
     loses: float = 0.0  # share of prompts in which the generator loses the first order
 
 
+# What marks a request of the templates `default`, or GEPA's, in this order.
+_MARKS = {
+    "Choose exactly ": "encoder",
+    "Write one system prompt ": "generator",
+    "You examine a critic": "adversary",
+    "First judge the run, then assign": "critic_one",
+    "You are given one run": "critic",
+    "You assign credit": "attribution",
+    "You improve one piece of text": "updater",
+    "I provided an assistant": "reflection",
+}
+
+
+def template_of(request: Request) -> str:
+    """The template that a request was made of; '' = none that the teacher knows."""
+    text = "\n".join(m.content for m in request.messages)
+    return next((name for mark, name in _MARKS.items() if mark in text), "")
+
+
 class Teacher:
     """An LM. Raises RequestRefused for requests that neither the templates `default` nor GEPA
     make."""
@@ -90,23 +112,22 @@ class Teacher:
     def __init__(self, manner: TeacherBehaviour = TeacherBehaviour()) -> None:
         self._manner = manner
         self._texts = read_table("teacher")
-        # What marks a request, in this order.
         self._answers: Mapping[str, Callable[[str], str]] = {
-            "Choose exactly ": self._route,
-            "Write one system prompt ": self._compose,
-            "You examine a critic": self._examine,
-            "First judge the run, then assign": self._critique_and_blame,
-            "You are given one run": lambda text: json.dumps(self._verdict(text)),
-            "You assign credit": lambda text: json.dumps(
+            "encoder": self._route,
+            "generator": self._compose,
+            "adversary": self._examine,
+            "critic_one": self._critique_and_blame,
+            "critic": lambda text: json.dumps(self._verdict(text)),
+            "attribution": lambda text: json.dumps(
                 self._split(text, _between(text, "\nCritic's verdict:\n", ""))
             ),
-            "You improve one piece of text": self._improve,
-            "I provided an assistant": self._reflect,
+            "updater": self._improve,
+            "reflection": self._reflect,
         }
 
     async def __call__(self, request: Request) -> Reply:
         text = "\n".join(f"\x1e{m.content}" for m in request.messages)
-        answer = next((a for mark, a in self._answers.items() if mark in text), None)
+        answer = self._answers.get(template_of(request))
         if answer is None:
             raise RequestRefused(
                 "the scripted teacher knows only the requests of the templates `default`",

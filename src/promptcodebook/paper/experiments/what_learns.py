@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
@@ -145,13 +145,16 @@ def first_instincts(world: RuleWorld) -> list[str]:
 
 @dataclass(frozen=True)
 class Taught:
-    """The roles but the executor, asked of the teacher."""
+    """The teacher answers what it knows, but for the templates in `spared`; the model all else."""
 
-    executor: LM
+    model: LM
     teacher: teachers.Teacher
+    spared: Set[str] = frozenset()
 
     async def __call__(self, request: Request) -> Reply:
-        return await (self.executor if request.role == "executor" else self.teacher)(request)
+        template = "" if request.role == "executor" else teachers.template_of(request)
+        own = template in ("", *self.spared)
+        return await (self.model if own else self.teacher)(request)
 
 
 @dataclass(frozen=True)

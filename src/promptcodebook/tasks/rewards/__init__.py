@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from numbers import Real
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -134,7 +135,7 @@ def _score_of(returned: object, example: Example) -> Score:
 STAND_IN = "stand-in"  # as `reward` of a ready-made task: its stand-in decides, without a judge
 _OPTIONS: dict[str, list[str]] = {
     kind: [f.name for f in dataclasses.fields(shape) if f.init] for kind, shape in READY.items()
-} | {"judge": ["rubric"], "sum": ["parts"]}
+} | {"judge": ["rubric", "shots"], "sum": ["parts"]}
 
 
 def reward_kinds() -> tuple[str, ...]:
@@ -198,10 +199,13 @@ def make_reward(
         if not isinstance(rubric, str) or not rubric.strip():
             step = 'rubric = "What a good answer does ..."'
             raise ConfigError("the reward 'judge' needs a rubric", hint=step)
+        shots = options.get("shots", False)
+        if not isinstance(shots, bool):
+            raise ConfigError(f"shots is not true or false: {shots!r}", hint="shots = true")
         if ask is None:
             message = "the reward 'judge' asks a model, and none is at hand here"
             raise ConfigError(message, hint="set lm, or roles.judge.model")
-        return RubricJudge(ask, rubric)
+        return RubricJudge(ask, rubric, shots)
     if kind == "sum":
         return _sum(options.get("parts"), base, ask, calls or UserCalls())
     return _ready(kind, options, base)
@@ -287,23 +291,40 @@ class Judgement(ReplyShape):
 
 @dataclass(frozen=True, slots=True)
 class RubricJudge:
-    """A reward in [0, 1]; the rubric is the user's. Raises LMError when no verdict came."""
+    """A reward in [0, 1]; the rubric is the user's. With `shots` worked examples go before what
+    is asked, for a small model. Raises LMError when no verdict came."""
 
     ask: Ask
     rubric: str
+    shots: bool = False
 
     async def __call__(self, example: Example, output: str) -> Score:
         # JSON keeps question and answer apart from each other and from the instructions.
         material = {"input": example.input, "answer": output}
         if example.target is not None:
             material["reference"] = example.target
-        # One pass: a rubric with braces is text like any other.
-        template = Path(__file__).with_name("judge.txt").read_text("utf-8")
-        system = template.replace("{rubric}", self.rubric)
-        asked = Message("user", json.dumps(material, ensure_ascii=False))
-        request = Request(role="judge", messages=(Message("system", system), asked), greedy=True)
+        turns = self._after_examples(material) if self.shots else self._after_rubric(material)
+        request = Request(role="judge", messages=turns, greedy=True)
         answer = await self.ask.typed(request, Judgement)
         return Score(answer.value.score, answer.value.feedback)
+
+    def _after_rubric(self, material: Mapping[str, str]) -> tuple[Message, ...]:
+        # One pass: a rubric with braces is text like any other.
+        template = Path(__file__).with_name("judge.txt").read_text("utf-8")
+        system = Message("system", template.replace("{rubric}", self.rubric))
+        return system, _spoken("user", material)
+
+    def _after_examples(self, material: Mapping[str, str]) -> tuple[Message, ...]:
+        file = Path(__file__).with_name("judge_shots.toml")
+        listed = tomllib.loads(file.read_text("utf-8"))
+        turns = [Message("system", listed["system"])]
+        for each in listed["examples"]:
+            turns += [_spoken("user", each["material"]), _spoken("assistant", each["reply"])]
+        return *turns, _spoken("user", {"rubric": self.rubric, **material})
+
+
+def _spoken(role: Literal["user", "assistant"], tree: Mapping[str, object]) -> Message:
+    return Message(role, json.dumps(tree, ensure_ascii=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,9 +127,10 @@ def schema(
     return ReadyMade("schema", schema=whole, fenced=fenced)
 
 
-def judge(rubric: str) -> ReadyMade:
-    """A model's score by your rubric, from 0 to 1, with its reasons; its role is `judge`."""
-    return ReadyMade("judge", rubric=rubric)
+def judge(rubric: str, *, shots: bool = False) -> ReadyMade:
+    """A model's score by your rubric, from 0 to 1, with its reasons; its role is `judge`. `shots`
+    shows a small model worked examples first."""
+    return ReadyMade("judge", rubric=rubric, **({"shots": True} if shots else {}))
 
 
 def weighted(*parts: ReadyMade | str | tuple[ReadyMade | str, float]) -> ReadyMade:
