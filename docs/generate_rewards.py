@@ -44,7 +44,10 @@ _OPTIONS = {
         "schema": "a JSON schema, or the path of a file of it (needed)",
         "fenced": "one code fence around the JSON is allowed (`false`)",
     },
-    "judge": {"rubric": "what a good answer does, in words (needed)"},
+    "judge": {
+        "rubric": "what a good answer does, in words (needed)",
+        "shots": "worked examples go first, for a small model",
+    },
     "sum": {
         "parts": "rewards, each with its options and a `weight` (1.0); "
         '`{ function = "reward.py:reward" }` is one of your own (needed)'

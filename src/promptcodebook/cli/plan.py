@@ -175,7 +175,7 @@ def _select_keys(keys: Sequence[Key], name: str) -> list[Key]:
 @templates.command()
 def copy(
     folder: Annotated[Path, typer.Argument(help="Where to write it; created if missing.")],
-    name: str = typer.Option("default", "--set", help="default or paper."),
+    name: str = typer.Option("default", "--set", help="default, few-shot or paper."),
     as_json: Json = False,
 ) -> None:
     """Write a whole set of templates to edit; no existing file is overwritten."""

@@ -463,7 +463,8 @@ class Config(Group):
     learn: tuple[Literal["prompt", "tools"], ...] = ("prompt",)
     """What is learned: instincts of the prompt, and of descriptions of a `pco.Agent`'s tools."""
     templates: str = Field(default="default", min_length=1)
-    """The prompts around what is learned: "default", "paper", or a folder, "./my-prompts"."""
+    """The prompts around what is learned: "default", "few-shot" for a small model, "paper", or a
+    folder, "./my-prompts"."""
     explore: Explore = Explore()
     router: RouterSettings = RouterSettings()
     encoder: EncoderSettings = EncoderSettings()
