@@ -1,42 +1,67 @@
 """`real-roles`: which roles of the method a small real model can carry, one at a time and together,
-with the templates `few-shot` and with ours for large models. The world is `control` of
+with the templates `few-shot` and with ours for larger models. The world is `control` of
 `what-learns`: a codebook of sentences that order nothing. Rules (teacher.py) play the other roles.
 real_roles.toml has the arms, and docs/experiments.md what was expected of them."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from statistics import fmean
+from typing import Any, Literal
 
 from promptcodebook.assemble import Assembled, Sources
+from promptcodebook.base.intervals import Interval
 from promptcodebook.config import merge
+from promptcodebook.method.executor import Scorer
 from promptcodebook.method.templates import TemplateSet, load_templates
 from promptcodebook.optimizers.pco import build_learner
+from promptcodebook.paper.experiments import experiment as shared
 from promptcodebook.paper.experiments import what_learns
-from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab
+from promptcodebook.paper.experiments.lab import Cell, CellResult, Lab, Runs
 from promptcodebook.paper.experiments.operators import OPERATORS
-from promptcodebook.paper.experiments.page import read_table
+from promptcodebook.paper.experiments.page import Block, Page, PageTable, read_table
 from promptcodebook.paper.experiments.teacher import Teacher, TeacherBehaviour
+from promptcodebook.paper.tasks.houserules import task as houserules
+from promptcodebook.types import Example, Output, Score
+
+RULES = "rules"  # the arm in which the teacher plays every role
+_TITLE = re.compile(r"messages about (.+?) broken:")
+_UNSTATED = re.compile(r"^House rule .+?; it ", re.S)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One run of the ladder.
+    """One line of the ladder.
 
     Attributes:
-        shots: Templates of the set `few-shot` that take the place of ours; the model answers them.
-        plain: Our templates that the model answers in the place of the teacher.
+        shots: Templates of the set `few-shot` in the place of ours; the model answers them.
+        plain: Our templates that the model answers, and not the teacher.
         operator: A broken operator (operators.py); '' = none.
+        feedback: stated: the checker names the rule; `unstated`: it names what the reply is;
+            `false`: it names the rule of another topic.
+        start: general: sentences that order nothing; `prompt`: those of the shop's own prompt.
+        control: Whether its cause is broken, so that it should gain nothing.
+        share: Of the seeds that are run, where it is no main arm.
     """
 
     name: str
-    title: str
+    title: str = ""
     shots: Sequence[str] = ()
     plain: Sequence[str] = ()
     operator: str = ""
+    feedback: Literal["stated", "unstated", "false"] = "stated"
+    start: Literal["general", "prompt"] = "general"
     manner: Mapping[str, Any] = field(default_factory=dict[str, Any])
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    control: bool = False
+    share: float = 1.0
+
+
+def arms() -> list[Arm]:
+    return [Arm(**each) for each in read_table("real_roles")["arms"]]
 
 
 def mixed(shots: Sequence[str]) -> TemplateSet:
@@ -47,10 +72,35 @@ def mixed(shots: Sequence[str]) -> TemplateSet:
     return replace(ours, sources=sources, one_line=lines)
 
 
-def cell(arm: Arm, seed: int, spec: str) -> Cell:
+@dataclass(frozen=True)
+class Retold:
+    """A reward whose feedback says less than the rule, or another topic's rule."""
+
+    inner: Scorer
+    how: Literal["unstated", "false"]
+
+    async def __call__(self, example: Example, output: Output) -> Score:
+        score = await self.inner(example, output)
+        if not score.feedback:
+            return score
+        if self.how == "unstated":
+            said = _UNSTATED.sub("The reply is not what is wanted. It ", score.feedback)
+            return replace(score, feedback=said)
+        (topic,) = houserules.topics_of(example)
+        other = houserules.SIX[(houserules.SIX.index(topic) + 1) % len(houserules.SIX)]
+        told = houserules.reward(Example("", "", fields={"topics": [other]}), "").feedback
+        (own,), (theirs,) = _TITLE.findall(score.feedback), _TITLE.findall(told)
+        return replace(score, feedback=told.replace(theirs, own))
+
+
+def cell(arm: Arm, seed: int, spec: str, preset: str = "default") -> Cell:
+    """One arm's run; its rewards are those of the last state."""
     table = read_table("real_roles")
-    world = {"init": {"instincts": read_table("teacher")["general"]}, "lm": spec, "seed": seed}
-    settings = merge(table["settings"], world, arm.settings)
+    first = {"instincts": read_table("teacher")["general"]}
+    if arm.start == "prompt":
+        first = {"kind": "from_prompt", "prompt": houserules.present_prompt(houserules.SIX)}
+    world = {"init": first, "lm": spec, "seed": seed}
+    settings = merge(table["settings"], world, arm.settings, table["scale"][preset])
     manner = {**table["manner"], **arm.manner}
     data = what_learns.one_topic(*table["messages"])
 
@@ -62,6 +112,10 @@ def cell(arm: Arm, seed: int, spec: str) -> Cell:
 
         async def run(assembled: Assembled) -> CellResult:
             learner = build_learner(assembled)
+            if arm.feedback != "stated":
+                assert learner.trial.scorer is not None
+                retold = Retold(learner.trial.scorer, arm.feedback)
+                learner = replace(learner, trial=replace(learner.trial, scorer=retold))
             if arm.operator:
                 learner = OPERATORS[arm.operator](learner)
             return await what_learns.learned(assembled, learner, judged_before=True)
@@ -70,3 +124,89 @@ def cell(arm: Arm, seed: int, spec: str) -> Cell:
 
     known = {"arm": repr(arm), "manner": manner, "data": table["messages"]}
     return Cell(f"{arm.name}/{seed}", {**settings, **known}, measure)
+
+
+def _cells(order: shared.ExperimentRequest, spec: str) -> Sequence[Cell]:
+    """All seeds of an arm before the next arm: those that decide come first."""
+    return [
+        cell(arm, seed, spec, order.preset)
+        for arm in arms()
+        for seed in range(math.ceil(arm.share * order.seeds))
+    ]
+
+
+# The page.
+
+
+def gained(runs: Runs) -> list[float]:
+    """The reward of a run's last state minus that of its first, by seed."""
+    return [fmean(run["rewards"]) - fmean(run["first"]) for run in runs]
+
+
+def _line(arm: Arm, runs: Runs, rules: Runs) -> list[str]:
+    gains = gained(runs)
+    of_rules = fmean(gained(rules[: len(runs)])) if rules else math.nan
+    calls, tokens, seconds = (
+        fmean(
+            sum(own[k] for role, own in run["usage"].items() if role != "executor") for run in runs
+        )
+        for k in range(3)
+    )
+    kept, written = (sum(run["kept"][k] for run in runs) for k in range(2))
+    return [
+        arm.title,
+        f"{fmean(fmean(run['rewards']) for run in runs):.3f}",
+        what_learns.with_reach(what_learns.over_seeds(gains)),
+        f"{fmean(gains) / of_rules:.2f}" if of_rules > 0 else "",
+        f"{kept} of {written}" if written else "none",
+        f"{calls:,.0f}",
+        f"{tokens:,.0f}",
+        f"{seconds:,.0f}",
+        str(len(runs)),
+    ]
+
+
+def decided(runs: Mapping[str, Runs]) -> dict[str, Interval]:
+    """The gains that the goal speaks of, by arm."""
+    return {name: what_learns.over_seeds(gained(found)) for name, found in runs.items() if found}
+
+
+def _page(measured: shared.Results) -> Page:
+    listed, lab = arms(), measured.lab
+    runs = {arm.name: shared.runs_of(measured.results, arm.name) for arm in listed}
+    table = read_table("real_roles")
+    train, _, test = table["messages"]
+    sizes = {"seeds": measured.order.seeds, "train": train, "test": test}
+    head = shared.text("real-roles", "head", spec=lab.spec, weights=lab.weights, **sizes)
+    blocks: list[Block] = []
+    columns = ["arm", "reward", "gain (95 %)", "of the rules' gain", "rewrites kept"]
+    columns += ["calls", "tokens", "seconds", "runs"]
+    for section in table["sections"]:
+        mine = [arm for arm in listed if arm.name in section["arms"] and runs[arm.name]]
+        rows = [_line(arm, runs[arm.name], runs[RULES]) for arm in mine]
+        blocks += [f"## {section['title']}", section["text"]]
+        blocks += [PageTable(section["name"], columns, rows)] * bool(rows)
+    return shared.framed(measured, "", blocks, [head, *_goal(runs)])
+
+
+def _goal(runs: Mapping[str, Runs]) -> list[Block]:
+    """Whether what was set before is met, by each arm that it names."""
+    goal, gains = read_table("real_roles")["goal"], decided(runs)
+    blocks: list[Block] = []
+    for name, controls in goal["arms"].items():
+        if name not in gains or RULES not in gains or any(c not in gains for c in controls):
+            continue
+        share = gains[name].mean / gains[RULES].mean
+        idle = all(gains[c].low <= 0 for c in controls)
+        met = gains[name].low > 0 and idle and share >= goal["share"]
+        title = next(arm.title for arm in arms() if arm.name == name)
+        words = {"title": title, "gain": what_learns.with_reach(gains[name]), "share": share}
+        words |= {"least": goal["share"], "met": "met" if met else "not met"}
+        beside = ", ".join(f"`{c}` {what_learns.with_reach(gains[c])}" for c in controls)
+        blocks.append(shared.text("real-roles", "goal", controls=beside, **words))
+    return blocks
+
+
+EXPERIMENT = shared.Experiment(
+    "real-roles", "", _cells, _page, seeds=10, folder="real-roles", presets=("quick", "default")
+)

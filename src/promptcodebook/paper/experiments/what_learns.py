@@ -233,20 +233,23 @@ async def learned(assembled: Assembled, learner: Learner, *, judged_before: bool
     state = await initialise(assembled)
     schedule = Schedule(data.train, config.update, config.randomness)
     changed, trained = list[list[Any]](), list[float]()
-    first, ended = state, state
+    first, ended, kept = state, state, [0, 0]
     async for step in train(learner, schedule, state):
         ended = State.after(step)
+        kept = [kept[0] + sum(r.kept for r in step.rewrites), kept[1] + len(step.rewrites)]
         trained.append(fmean(t.unit or 0.0 for t in step.traces))
         changed += [
             [step.index, str(r.variable), r.gradient[:150], r.after[-150:]]
             for r in step.rewrites
             if r.kept and r.after != r.before
         ]
-    calls = {role: usage.calls for role, usage in assembled.models.ledger.usage.items()}
+    used = assembled.models.ledger.usage
     return {
         "rewards": await earned(ended),
         "first": await earned(first) if judged_before else [],
-        "calls": calls,
+        "calls": {role: usage.calls for role, usage in used.items()},
+        "usage": {role: [u.calls, u.tokens, u.latency_s] for role, u in used.items()},
+        "kept": kept,
         "trained": trained,
         "instincts": list(ended.parameters.codebook.texts),
         "routes": list(ended.statistics.selected),
