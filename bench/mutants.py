@@ -37,7 +37,7 @@ ROOMS: Mapping[str, Sequence[str]] = {
     "verdict": ["run/verdict.py", "run/decision.py", "run/slices.py", "optimizers/reserve.py",
                 "run/evaluation.py", "base/intervals.py",
                 "optimizers/selection.py"],
-    "routing": ["method/policy.py", "routing/router.py", "routing/ranking.py",
+    "routing": ["method/policy.py", "routing/outcome_router.py", "routing/ranking.py",
                 "routing/outcomes.py", "method/guard.py"],
     "registry": ["deploy/registry"],
     "audit": ["deploy/audit", "policy/scan.py", "policy/decoding.py"],

@@ -23,8 +23,8 @@ from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Credit, Learner, train
 from promptcodebook.method.update import Updater
+from promptcodebook.routing.outcome_router import make_router
 from promptcodebook.routing.ranking import RankedRoutes
-from promptcodebook.routing.router import make_router
 from promptcodebook.tasks.program import SingleCall, make_program
 
 

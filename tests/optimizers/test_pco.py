@@ -24,7 +24,7 @@ from promptcodebook.optimizers.pco import PCO, build_learner, initialise, with_l
 from promptcodebook.optimizers.selection import VerdictReserve, count_selection
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Note, Phase, StepDone, ValidationDone
-from promptcodebook.routing.router import OutcomeRouter
+from promptcodebook.routing.outcome_router import OutcomeRouter
 from promptcodebook.run.verdict import VerdictRow
 from promptcodebook.store.events import Resumed, Started, Stepped
 from promptcodebook.store.header import Header

@@ -37,9 +37,9 @@ from promptcodebook.deploy.registry.registry import open_registry
 from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError, RunNotTrusted
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import Reference, state_at, stored_dataset
+from promptcodebook.routing.outcome_router import OutcomeRouter, likeness
 from promptcodebook.routing.outcomes import MOST, OutcomeModel, Priors
 from promptcodebook.routing.ranking import Ranker, Vocabulary, chosen, packed, unpacked
-from promptcodebook.routing.router import OutcomeRouter, likeness
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example, Expected, Outcome, Ranking
 
