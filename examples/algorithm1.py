@@ -30,8 +30,9 @@ from promptcodebook.method.critic import (
     unit_reward,
 )
 from promptcodebook.method.executor import Trial
+from promptcodebook.method.exploration import epsilon_at, success_weighted
 from promptcodebook.method.init import Initialiser
-from promptcodebook.method.policy import Composer, epsilon_at, success_weighted
+from promptcodebook.method.policy import Composer
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import LengthCheck, Updater, apply_rewrites, collect_gradients
 from promptcodebook.types import Critique, Example, Rewrite, Rollout, Route, Trace

@@ -17,8 +17,9 @@ from promptcodebook.lm.structured import Ask
 from promptcodebook.method.acceptance import Rescore
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import Scorer, Trial
+from promptcodebook.method.exploration import Router
 from promptcodebook.method.guard import ThetaGuard
-from promptcodebook.method.policy import Composer, Router
+from promptcodebook.method.policy import Composer
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Credit, Learner, train

@@ -16,7 +16,8 @@ from promptcodebook.data import Dataset
 from promptcodebook.errors import BudgetReached, ConfigError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.stack import Models, StackResources
-from promptcodebook.method.policy import FixedPrompt, Router
+from promptcodebook.method.exploration import Router
+from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.optimizers.fixed import best_prompt
