@@ -29,7 +29,7 @@ from promptcodebook.deploy.http.admission import (
     showing,
 )
 from promptcodebook.deploy.http.completions import AnyText, Refusal, apart, describe, read_fields
-from promptcodebook.deploy.serve.feedback import Online
+from promptcodebook.deploy.serve.feedback_endpoint import Online
 from promptcodebook.deploy.serve.placement import Placement, RoutedInput
 from promptcodebook.deploy.serve.responses import ResponseBuilder, chat_body
 from promptcodebook.deploy.serve.spending import Records, RequestRecord, Spending, now
