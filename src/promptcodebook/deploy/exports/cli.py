@@ -8,7 +8,7 @@ import typer
 
 from promptcodebook.base.text import shell
 from promptcodebook.cli.command import Json, Trust, emit, note, resolved
-from promptcodebook.deploy.exports import KINDS, export_policy
+from promptcodebook.deploy.exports.forms import KINDS, export_policy
 from promptcodebook.deploy.registry.cli import export_registry, write_files
 from promptcodebook.errors import ConfigError
 

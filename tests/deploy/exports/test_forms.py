@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from promptcodebook.deploy.exports import KINDS, export_policy
+from promptcodebook.deploy.exports.forms import KINDS, export_policy
 from promptcodebook.errors import ConfigError, RunNotTrusted
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import load_policy
