@@ -118,12 +118,12 @@ async def criticise(
         blamed = parts.attribution.split_nothing()
         if verdict.feedback:
             blamed = await parts.attribution.split(history, verdict, draws)
-        own = await parts.critic.own_gradient(psi, history, verdict, draws)
+        adversary = await parts.critic.adversary_gradient(psi, history, verdict, draws)
     except LMError:  # a critic that cannot be understood teaches nothing
         return Trace(rollout, unit)
     weight = config.critic.penalty_weight
-    severity = {**blamed.severity, **own.severity}
-    gradients = rate(replace(blamed, critic=own.critic, severity=severity), unit, weight)
+    severity = {**blamed.severity, **adversary.severity}
+    gradients = rate(replace(blamed, critic=adversary.critic, severity=severity), unit, weight)
     rho = penalty(verdict, unit, weight)
     residual = additivity_residual(rho, gradients)
     return Trace(rollout, unit, verdict, rho, gradients, residual=residual)

@@ -1,7 +1,7 @@
 """The backward pass: a verdict on the whole trace (Eq. 8), split into textual gradients.
 
 D_ψ reads H = (x, z, C[z], p, y, y*) and says what went wrong; attribution assigns each complaint to
-θ, φ or an instinct. The critic also judges its own rubric, g_ψ.
+θ, φ or an instinct. The adversary judges the critic's rubric (g_ψ), in a call of role critic.
 
 Deviations: our critics see z and C[z], which the text demands and the printed template omits, and
 by default r. Verdict and attribution are two calls (App. C.2) unless `critic.stages: 1` (method
@@ -192,7 +192,7 @@ class History:
 
 @dataclass
 class Critic:
-    """D_ψ: judges traces, and its own rubric. With a `clause`, its verdicts name harmful texts."""
+    """D_ψ judges traces, the adversary its rubric. With a `clause`, verdicts name harmful texts."""
 
     ask: Ask
     templates: TemplateSet
@@ -215,14 +215,15 @@ class Critic:
         blamed = gradients_of(reply, history.codebook, active, self.tally)
         return critique_of(reply, active, safe=self.clause is not None), blamed
 
-    async def own_gradient(
+    async def adversary_gradient(
         self, psi: str, history: History, verdict: Critique, draws: Draws
     ) -> Gradients:
-        """g_ψ: what did the rubric miss, or invent, and how grave is it?"""
+        """g_ψ, from the adversary: what did the rubric miss, or invent, and how grave is it?"""
         feedback = verdict.feedback or "(the critic found no fault)"
         values = {**history.values(), "psi": psi}
         values["verdict"] = f"score {verdict.score:g}: {feedback}"
         messages = self.templates["adversary"].fill(values)
+        # The key of its draws is older than its name; stored runs hold answers to it.
         request = Request("critic", messages, sample=draws.sample("own gradient"))
         reply = (await self.ask.typed(request, RubricReply)).value
         text = reply.feedback.strip()
