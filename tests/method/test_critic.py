@@ -63,6 +63,8 @@ def test_a_field_that_is_added_to_the_reply_is_shown_and_withheld_as_the_feedbac
     shown = dict(parts_of_trace(trace, ()))["verdict"]
     assert shown.split("\n\n") == ["critic 0.50, penalty ρ 0.25", "doubt: was it Rome?"]
     assert "Rome" not in repr(withhold(trace))
+    silent = critique_of(Doubting(score=0.5, feedback="", doubt=""), (0,), safe=False)
+    assert silent.notes == {}, "a reply that left it out"
 
 
 def history(

@@ -78,7 +78,9 @@ def _read_severity(value: object) -> dict[str, float] | None:
 
 class VerdictReply(HarmReply):
     """Critic: ℓ_text as a score and prose. A text field that is added here, and asked for in the
-    templates `critic` and `critic_one`, becomes one of the critique's notes."""
+    templates `critic` and `critic_one`, becomes one of the critique's notes. The longest legal
+    reply must fit the critic's 1,024 tokens, so shorten `feedback` by as much as a new field
+    allows."""
 
     score: LenientNumber = Field(json_schema_extra={"minimum": 0, "maximum": 1})
     feedback: LenientText = bounded(900)
@@ -253,7 +255,7 @@ def critique_of(reply: VerdictReply, active: Sequence[int], *, safe: bool) -> Cr
         score=min(max(score, 0.0), 1.0),
         feedback=reply.feedback.strip(),
         harmful=harm_of(reply, active) if safe else {},
-        notes={name: str(text) for name, text in reply if name not in _OF_NO_NOTE},
+        notes={name: str(text) for name, text in reply if text and name not in _OF_NO_NOTE},
     )
 
 
