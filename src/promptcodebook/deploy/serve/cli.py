@@ -65,11 +65,10 @@ def serve(
 ) -> None:
     """Serve a policy until Ctrl-C: every request gets its composed prompt and goes to the model.
 
-    The first line on stdout is the address to use as base_url. Answers /v1/chat/completions,
-    /v1/responses, /v1/models, /v1/prompt, /v1/feedback, /healthz, /readyz and /metrics. Promoted
-    refs and replaced policy files take effect without a restart. On another address than loopback
-    callers need a key. All else is set in the table [serve] of pco.toml, or by
-    --set serve.KEY=VALUE: `pco config serve` lists the keys.
+    The first line on stdout is the address to use as base_url; docs/serving.md lists the
+    endpoints. Promoted refs and replaced policy files take effect without a restart. On another
+    address than loopback callers need a key. All else is set in the table [serve] of pco.toml, or
+    by --set serve.KEY=VALUE: `pco config serve` lists the keys.
 
     `pco serve status` says what each served ref did: rewards, routes, its canary, and drift."""
     table = ServeSettings.of(command.gather_settings(config, {}, sets)[0])
