@@ -28,19 +28,28 @@ class Export:
     folder: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of a policy. `about` says in a line what it is, for the help of the command; `make`
+    takes the policy and the name that its files give it."""
+
+    about: str
+    make: Callable[[PolicyFile, str], Export]
+
+
 def export_policy(file: PolicyFile, kind: str, name: str, *, trusted: bool = False) -> Export:
-    """The policy as one of KINDS; `name` is its name in the files. Raises ConfigError for another
+    """The policy in one of FORMS; `name` is its name in the files. Raises ConfigError for another
     kind, and for code of a policy with prompts by stage. Raises RunNotTrusted unless `trusted`."""
-    if kind not in KINDS:
-        message = f"cannot export to {kind!r}{did_you_mean(kind, KINDS)}"
-        raise ConfigError(message, hint=f"--to {' | '.join(KINDS)}")
-    made = KINDS[kind](file, re.sub(r"[^\w.@-]+", "-", name))
+    if kind not in FORMS:
+        message = f"cannot export to {kind!r}{did_you_mean(kind, FORMS)}"
+        raise ConfigError(message, hint=f"--to {' | '.join(FORMS)}")
+    made = FORMS[kind].make(file, re.sub(r"[^\w.@-]+", "-", name))
     if made.folder:
         file.require_trust(name, trusted=trusted)
     return made
 
 
-def _code(target: str, template: str) -> Callable[[PolicyFile, str], Export]:
+def _code(about: str, target: str, template: str) -> Form:
     def make(file: PolicyFile, name: str) -> Export:
         if file.stages:
             raise ConfigError(
@@ -66,7 +75,7 @@ def _code(target: str, template: str) -> Callable[[PolicyFile, str], Export]:
         code = re.sub(r"<<(\w+)>>", lambda m: known[m[1]], text)
         return Export({_POLICY: file.text(), target: code}, live=True, folder=True)
 
-    return make
+    return Form(f"{target}, {about}", make)
 
 
 def _system_prompt(file: PolicyFile, name: str) -> Export:
@@ -90,11 +99,12 @@ def _system_prompt(file: PolicyFile, name: str) -> Export:
     return Export({"system-prompt.json": json.dumps(tree, indent=2) + "\n"}, live=False)
 
 
-# What a policy can be exported to.
-KINDS: Mapping[str, Callable[[PolicyFile, str], Export]] = {
-    "json": lambda file, name: Export({_POLICY: file.text()}, live=True),
-    "dspy": _code("program.py", "dspy"),
-    "langchain": _code("chain.py", "langchain"),
-    "mlflow": _code("model.py", "mlflow"),
-    "openai-system-prompt": _system_prompt,
+FORMS: Mapping[str, Form] = {
+    "json": Form("the policy file", lambda file, name: Export({_POLICY: file.text()}, live=True)),
+    "dspy": _code("a dspy.Module Composed", "program.py", "dspy"),
+    "langchain": _code("a runnable composed() to put before a chat model", "chain.py", "langchain"),
+    "mlflow": _code("a model as code, from inputs to prompts", "model.py", "mlflow"),
+    "openai-system-prompt": Form(
+        "one system message for all inputs, the verdict's best_fixed or concat", _system_prompt
+    ),
 }
