@@ -20,10 +20,8 @@ EXAMPLE = "examples/algorithm1.py"
 # an update. What only words a request or reads a reply is left out: templates, schemas, shapes. A
 # name that there is no longer is an error.
 READING: Mapping[str, tuple[str, ...]] = {
-    "method.policy": (
-        *("route_fault", "repair_route", "success_weighted", "gamma_for"),
-        *("epsilon_at", "Composer", "join_instincts", "join_prompts"),
-    ),
+    "method.exploration": ("success_weighted", "gamma_for", "epsilon_at"),
+    "method.policy": ("route_fault", "repair_route", "Composer", "join_instincts", "join_prompts"),
     "method.executor": ("Trial",),
     "method.critic": (
         *("score_fault", "History", "Critic", "critique_of", "Attribution", "gradients_of"),

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from bench.figures import Figure, shown
 from promptcodebook.base.randomness import keyed_random
-from promptcodebook.deploy.online.log import Served, ServedLog
+from promptcodebook.deploy.online.served_log import Served, ServedLog
 from promptcodebook.deploy.online.status import drift_of
 
 SIZES = [

@@ -30,8 +30,9 @@ from promptcodebook.method.critic import (
     unit_reward,
 )
 from promptcodebook.method.executor import Trial
+from promptcodebook.method.exploration import epsilon_at, success_weighted
 from promptcodebook.method.init import Initialiser
-from promptcodebook.method.policy import Composer, epsilon_at, success_weighted
+from promptcodebook.method.policy import Composer
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import LengthCheck, Updater, apply_rewrites, collect_gradients
 from promptcodebook.types import Critique, Example, Rewrite, Rollout, Route, Trace
@@ -117,12 +118,12 @@ async def criticise(
         blamed = parts.attribution.split_nothing()
         if verdict.feedback:
             blamed = await parts.attribution.split(history, verdict, draws)
-        own = await parts.critic.own_gradient(psi, history, verdict, draws)
+        adversary = await parts.critic.adversary_gradient(psi, history, verdict, draws)
     except LMError:  # a critic that cannot be understood teaches nothing
         return Trace(rollout, unit)
     weight = config.critic.penalty_weight
-    severity = {**blamed.severity, **own.severity}
-    gradients = rate(replace(blamed, critic=own.critic, severity=severity), unit, weight)
+    severity = {**blamed.severity, **adversary.severity}
+    gradients = rate(replace(blamed, critic=adversary.critic, severity=severity), unit, weight)
     rho = penalty(verdict, unit, weight)
     residual = additivity_residual(rho, gradients)
     return Trace(rollout, unit, verdict, rho, gradients, residual=residual)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from promptcodebook.data import Dataset, load
     from promptcodebook.deploy.agents.agent import Agent
     from promptcodebook.deploy.audit.report import audit
-    from promptcodebook.deploy.online.log import feedback
+    from promptcodebook.deploy.online.served_log import feedback
     from promptcodebook.deploy.registry.registry import Registry, open_registry
     from promptcodebook.errors import PcoError
     from promptcodebook.estimation.estimate import Estimate, estimate
@@ -93,7 +93,7 @@ _HOMES = {
     "data": "Dataset load",
     "deploy.agents": "Agent",
     "deploy.audit.report": "audit",
-    "deploy.online.log": "feedback",
+    "deploy.online.served_log": "feedback",
     "deploy.registry.registry": "Registry open_registry",
     "errors": "PcoError",
     "estimation.estimate": "Estimate estimate",

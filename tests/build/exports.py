@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.deploy.exports import export_policy
+from promptcodebook.deploy.exports.forms import export_policy
 from promptcodebook.policy.file import PolicyFile
 from tests.build.policy import file_of
 

@@ -13,7 +13,7 @@ import pytest
 import promptcodebook as pco
 from promptcodebook.deploy.online.exploring import Explorer
 from promptcodebook.deploy.online.learning import TrainedRouter, read_training
-from promptcodebook.deploy.online.log import Feedback, Logged, Served, ServedLog
+from promptcodebook.deploy.online.served_log import Feedback, Logged, Served, ServedLog
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.routing.ranking import Ranker, buckets_of, chosen
 from promptcodebook.types import Ranking, Route

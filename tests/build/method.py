@@ -17,14 +17,15 @@ from promptcodebook.lm.structured import Ask
 from promptcodebook.method.acceptance import Rescore
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import Scorer, Trial
+from promptcodebook.method.exploration import Router
 from promptcodebook.method.guard import ThetaGuard
-from promptcodebook.method.policy import Composer, Router
+from promptcodebook.method.policy import Composer
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Credit, Learner, train
 from promptcodebook.method.update import Updater
+from promptcodebook.routing.outcome_router import make_router
 from promptcodebook.routing.ranking import RankedRoutes
-from promptcodebook.routing.router import make_router
 from promptcodebook.tasks.program import SingleCall, make_program
 
 
@@ -98,7 +99,7 @@ def sent(request: Request) -> str:
     return "\n".join(m.content for m in request.messages)
 
 
-def is_own_gradient(request: Request) -> bool:
+def is_adversary(request: Request) -> bool:
     """The adversarial call has the role critic too; only it examines a rubric."""
     return (
         request.role == "critic"
@@ -116,7 +117,7 @@ def saying(role: str, reply: Scripted, about: str = "") -> ScriptedLM:
     """The talkative model, but for its replies in one role (about one input)."""
 
     def answer(request: Request) -> Scripted:
-        mine = request.role == role and about in sent(request) and not is_own_gradient(request)
+        mine = request.role == role and about in sent(request) and not is_adversary(request)
         return reply if mine else talkative(request)
 
     return ScriptedLM().reply_with(answer)
@@ -127,7 +128,7 @@ def answering(**by_role: Callable[[Request], Scripted | None]) -> ScriptedLM:
 
     def answer(request: Request) -> Scripted:
         reply_of = by_role.get(request.role)
-        made = reply_of(request) if reply_of and not is_own_gradient(request) else None
+        made = reply_of(request) if reply_of and not is_adversary(request) else None
         return talkative(request) if made is None else made
 
     return ScriptedLM().reply_with(answer)
@@ -142,7 +143,7 @@ def talkative(request: Request) -> Scripted:
             return "Follow the rules."
         case "executor":
             return "0.5"
-        case "critic" if is_own_gradient(request):
+        case "critic" if is_adversary(request):
             return json.dumps({"feedback": "look at units"})
         case "critic":
             return verdict(0.6)
@@ -237,9 +238,9 @@ class World:
         return step
 
     def asked(self, role: str) -> list[Request]:
-        """The requests of one role, own-gradient calls left out."""
-        return [r for r in self.lm.history if r.role == role and not is_own_gradient(r)]
+        """The requests of one role, the adversary's calls left out."""
+        return [r for r in self.lm.history if r.role == role and not is_adversary(r)]
 
     @property
-    def own_gradients(self) -> list[Request]:
-        return [r for r in self.lm.history if is_own_gradient(r)]
+    def adversary_calls(self) -> list[Request]:
+        return [r for r in self.lm.history if is_adversary(r)]

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from promptcodebook.deploy.online.canary import CanaryJudge
-from promptcodebook.deploy.online.log import Served, ServedLog
 from promptcodebook.deploy.online.sequences import ValueCounts, difference
+from promptcodebook.deploy.online.served_log import Served, ServedLog
 from promptcodebook.deploy.registry.registry import Canary, Registry
-from promptcodebook.deploy.serve.feedback import Online
+from promptcodebook.deploy.serve.feedback_endpoint import Online
 from promptcodebook.deploy.serve.versions import RegistrySource
 from promptcodebook.routing.ranking import buckets_of
 from tests.build.clock import until

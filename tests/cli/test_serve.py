@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.deploy.online.log import served_name
+from promptcodebook.deploy.online.served_log import served_name
 from promptcodebook.deploy.serve.spending import find_record
 from promptcodebook.deploy.serve.upstream import length_field
 from promptcodebook.lm.spec import parse_spec

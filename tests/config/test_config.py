@@ -11,6 +11,7 @@ import promptcodebook
 from promptcodebook.calls import ROLES
 from promptcodebook.cli.command import set_layer
 from promptcodebook.config import Config, load_config, loading, merge
+from promptcodebook.config.providers import providers
 from promptcodebook.config.schema import RoleSettings, preset
 from promptcodebook.config.secrets import beyond_sampling
 from promptcodebook.errors import ConfigError
@@ -192,6 +193,17 @@ def test_a_key_in_a_header_is_refused_and_not_repeated(name: str, value: str) ->
         assert critic(headers=headers).headers == headers, (
             "its variable is named, or it is harmless"
         )
+
+
+@pytest.mark.parametrize("name", providers()["providers"])
+def test_settings_may_name_models_and_keys_of_every_provider(name: str) -> None:
+    assert critic(model=f"{name}/a@1").model == f"{name}/a@1", "it is no address with a password"
+    its = providers()["providers"][name]
+    for key in its["keys"]:
+        headers = {its.get("key_header", "Authorization"): f"${key}"}
+        assert critic(headers=headers).headers == headers
+    with pytest.raises(ConfigError, match="user name or password"):
+        critic(model=f"{name}:hush@host/v1")
 
 
 @pytest.mark.parametrize("fields", table(__file__, "secrets_in_bodies"))

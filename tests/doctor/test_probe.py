@@ -413,7 +413,7 @@ def test_what_is_solved_is_not_critiqued() -> None:
     assert 0 < all_solved["critic"].calls < 0.3 * 24
     off = training(plan_of(critic={"safety": False}), replace(USUAL, solved=1.0))
     assert "critic" not in off
-    assert none_solved["critic"].calls == 2 * 24  # the verdict, and its own gradient
+    assert none_solved["critic"].calls == 2 * 24  # the verdict, and the adversary
     assert none_solved["attribution"].calls == 24
 
 

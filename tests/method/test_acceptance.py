@@ -236,7 +236,7 @@ async def test_other_examples_judge_and_the_batch_is_not_run_again(rule: str):
     routed_to = sum(k == 0 for t in step.traces for k in t.rollout.route.indices)
     assert sum(step.selected) == 6 * 2 and step.selected[0] > routed_to
     assert len(world.asked("critic")) == 6, "a verdict each"
-    assert len(world.asked("attribution")) == len(world.own_gradients) == 3, "of the batch alone"
+    assert len(world.asked("attribution")) == len(world.adversary_calls) == 3, "of the batch alone"
     assert step.ema == pytest.approx([0.1 * (1 - 0.5**n) for n in step.selected])
 
 

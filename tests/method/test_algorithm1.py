@@ -99,7 +99,7 @@ async def test_every_update_happens_in_the_order_of_algorithm_1():
         assert (theta.encoder, theta.generator, theta.critic) == (
             held["encoder"], held["generator"], held["critic"],
         )  # fmt: skip
-    own = set(map(id, world.own_gradients))
+    own = set(map(id, world.adversary_calls))
     letters = ["Ψ" if id(r) in own else LETTER[r.role] for r in world.lm.history]
     assert "".join(letters) == "".join(CALLS) and world.lm.left == 0
     last_encoder = method.sent(world.asked("encoder")[-1])

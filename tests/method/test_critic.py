@@ -1,4 +1,4 @@
-"""D_ψ: what it is shown, ρ, and its own gradient (decisions 3, 5, 22)."""
+"""D_ψ: what it is shown, ρ, and the adversary's gradient (decisions 3, 5, 22)."""
 
 import json
 from dataclasses import replace
@@ -63,6 +63,8 @@ def test_a_field_that_is_added_to_the_reply_is_shown_and_withheld_as_the_feedbac
     shown = dict(parts_of_trace(trace, ()))["verdict"]
     assert shown.split("\n\n") == ["critic 0.50, penalty ρ 0.25", "doubt: was it Rome?"]
     assert "Rome" not in repr(withhold(trace))
+    silent = critique_of(Doubting(score=0.5, feedback="", doubt=""), (0,), safe=False)
+    assert silent.notes == {}, "a reply that left it out"
 
 
 def history(
@@ -98,7 +100,7 @@ async def test_the_critic_is_shown_the_reward_unless_it_is_to_judge_without(
     """The printed template shows no r; ours does, with its range, unless it is off."""
     world = World(config(critic={"sees_reward": sees, "stages": stages}, update={"epochs": 1}))
     await world.run(examples(1))
-    asked = *world.asked("critic"), *world.own_gradients
+    asked = *world.asked("critic"), *world.adversary_calls
     assert ["Reward: 0.5 on a scale" in sent(r) for r in asked] == [sees] * 2
     fields = asked[0].schema.body["properties"]
     assert fields["score"] == {"type": "number", "minimum": 0, "maximum": 1}
@@ -107,7 +109,7 @@ async def test_the_critic_is_shown_the_reward_unless_it_is_to_judge_without(
     world = World(config(), ScriptedLM().enqueue(*[verdict(0.5)] * 3))
     await world.critic.verdict("psi", shown, DRAWS)
     await world.critic.critique("psi", shown, DRAWS)
-    await world.critic.own_gradient("psi", shown, types.Critique(0.5, ""), DRAWS)
+    await world.critic.adversary_gradient("psi", shown, types.Critique(0.5, ""), DRAWS)
     scale = "Reward: 0.25 on a scale from -1 to 5"
     assert [scale in sent(r) for r in world.lm.history] == [sees] * 3
 
@@ -160,11 +162,12 @@ async def test_what_the_critic_quotes_from_the_answer_is_no_verdict(stages: int)
 
 
 @pytest.mark.parametrize("feedback", ["it missed the units", ""])
-async def test_the_own_gradient_reads_rubric_trace_and_verdict(feedback: str):
+async def test_the_adversary_gradient_reads_rubric_trace_and_verdict(feedback: str):
     """g_ψ: an adversarial call of role critic; a silent critic may have missed something."""
     reply = {"feedback": " look at units ", "severity": "3/10"}
     world = World(config(), ScriptedLM().enqueue(json.dumps(reply)))
-    own = await world.critic.own_gradient("PSI", history(), types.Critique(0.5, feedback), DRAWS)
+    judged = types.Critique(0.5, feedback)
+    own = await world.critic.adversary_gradient("PSI", history(), judged, DRAWS)
     seen = sent(world.lm.history[0])
     assert own == types.Gradients(critic="look at units", severity={"critic": 0.3})
     assert world.lm.history[0].role == "critic"

@@ -32,7 +32,7 @@ from tests.build.method import (
     book,
     config,
     examples,
-    is_own_gradient,
+    is_adversary,
     one_batch,
     parameters,
     routed,
@@ -193,7 +193,7 @@ async def test_a_switch_keeps_its_text_as_it_was(tree, variables):
         assert (getattr(step.parameters, name) != getattr(start, name)) == (name in variables)
     assert step.parameters.codebook[1].text == "rule one"
     assert len(world.asked("encoder")) == 5
-    assert bool(world.own_gradients) == ("critic" in variables)
+    assert bool(world.adversary_calls) == ("critic" in variables)
     verbatim = "compose" in tree
     prompt = "You are terse.\n\nrule zero\nrule one" if verbatim else "Follow the rules."
     assert {t.rollout.prompt for t in step.traces} == {prompt}
@@ -208,7 +208,7 @@ async def test_without_text_updates_the_critic_still_gives_the_penalty():
     assert step.parameters == parameters() and step.rewrites == ()
     assert step.ema == pytest.approx((0.1, 0.1, 0, 0))
     assert step.success == pytest.approx((0.5, 0.5, 0, 0))
-    assert world.own_gradients == [] and world.asked("attribution") == []
+    assert world.adversary_calls == [] and world.asked("attribution") == []
 
 
 async def test_exploration_can_be_switched_off():
@@ -283,7 +283,7 @@ async def test_what_a_critic_attribution_or_adversary_fails_at_costs_nothing_els
     assert failed.gradients.critic and replace(failed.gradients, critic="") == Gradients()
     assert all(t.verdict is not None and t.verdict.score == 0.6 for t in step.traces)
     assert step.ema[0] == pytest.approx(0.1 * (1 - 0.5**5))
-    lm = ScriptedLM().reply_with(lambda r: "a teapot" if is_own_gradient(r) else talkative(r))
+    lm = ScriptedLM().reply_with(lambda r: "a teapot" if is_adversary(r) else talkative(r))
     step = await World(settings, lm).step()
     assert [t.failure.stage for t in step.traces if t.failure] == ["adversary"] * 5
     assert [r.variable for r in step.rewrites] == ["encoder", "generator", 0, 1]
@@ -369,7 +369,7 @@ async def test_a_run_that_goes_on_stops_where_it_would_have_stopped(role: str, m
     def world() -> World:
         def reply(request: Request) -> Scripted:
             draw = zlib.crc32(repr((request.messages[-1].content, request.sample)).encode()) % 16
-            fails = request.role == role and not is_own_gradient(request) and draw < 7
+            fails = request.role == role and not is_adversary(request) and draw < 7
             lost = "a teapot" if role == "critic" else LATE
             return lost if fails else talkative(request)
 

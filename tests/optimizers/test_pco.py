@@ -16,7 +16,8 @@ from promptcodebook.data import Dataset
 from promptcodebook.errors import BudgetReached, ConfigError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.stack import Models, StackResources
-from promptcodebook.method.policy import FixedPrompt, Router
+from promptcodebook.method.exploration import Router
+from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.optimizers.fixed import best_prompt
@@ -24,7 +25,7 @@ from promptcodebook.optimizers.pco import PCO, build_learner, initialise, with_l
 from promptcodebook.optimizers.selection import VerdictReserve, count_selection
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Note, Phase, StepDone, ValidationDone
-from promptcodebook.routing.router import OutcomeRouter
+from promptcodebook.routing.outcome_router import OutcomeRouter
 from promptcodebook.run.verdict import VerdictRow
 from promptcodebook.store.events import Resumed, Started, Stepped
 from promptcodebook.store.header import Header

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -303,6 +304,27 @@ def test_a_damaged_file_of_summaries_is_done_without(ended: Path, damage: str) -
         run["summary"] = {"id": 3}
     kept["runs"]["another"] = 7
     file.write_text(json.dumps(kept), "utf-8")
+    assert list_runs(ended) == first
+
+
+@pytest.mark.parametrize("field", ["looks", "latency_s"])  # of a summary, and of its usage
+def test_summaries_kept_before_a_field_existed_are_made_again(ended: Path, field: str) -> None:
+    first = list_runs(ended)
+    [file] = (cache_folder() / "runs").iterdir()
+    kept = json.loads(file.read_text("utf-8"))
+    for run in kept["runs"].values():
+        run["summary"]["step"] = 7
+    file.write_text(json.dumps(kept), "utf-8")
+    assert list_runs(ended)[0].step == 7, "with the same fields it is used"
+
+    def without(tree: Any) -> Any:
+        if isinstance(tree, dict):
+            return {name: without(value) for name, value in tree.items() if name != field}
+        if isinstance(tree, list):
+            return [without(each) for each in tree if each != field]
+        return tree
+
+    file.write_text(json.dumps(without(kept)), "utf-8")
     assert list_runs(ended) == first
 
 

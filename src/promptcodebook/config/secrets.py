@@ -11,6 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, cast
 
+from promptcodebook.config.providers import key_names, providers
 from promptcodebook.errors import ConfigError
 
 _OWN_NAME = re.compile(r"PCO_[A-Za-z0-9_]+")
@@ -34,7 +35,7 @@ def _lists() -> Mapping[str, Any]:
 def header_fault(name: str, value: str) -> str:
     """Why a header may not be in the settings; '' = it may. Never repeats what it holds."""
     if value.startswith("$"):
-        if value[1:] in _lists()["key_names"] or _OWN_NAME.fullmatch(value[1:]):
+        if value[1:] in key_names() or _OWN_NAME.fullmatch(value[1:]):
             return ""
         return (
             f"{name!r} may name only a variable that begins with PCO_, or a provider's usual one "
@@ -155,7 +156,8 @@ def _changed(
 def refuse_password(spec: str) -> str:
     """The spec. Raises ValueError, which does not repeat it, if its address holds a password."""
     head, _, name = spec.partition("#")
-    ours = re.match(r"(openai|anthropic|gemini|litellm)/|simulated", head) is not None
+    provider, slash, _ = head.partition("/")
+    ours = head.startswith("simulated") or (slash and provider in providers()["providers"])
     if ("@" in head and not ours) or ("@" in name and ("#" in name or "://" in name)):
         raise ValueError(
             "the model's address contains a user name or password; take it out, and put the key "

@@ -29,7 +29,7 @@ from promptcodebook.errors import ConfigError, Stop, StoreError
 from promptcodebook.lm.stack import StackResources
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import beyond_texts, estimate_tokens
-from promptcodebook.method.policy import epsilon_at
+from promptcodebook.method.exploration import epsilon_at
 from promptcodebook.method.state import Schedule
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.optimizers.pco import initialise

@@ -21,6 +21,7 @@ import aiohttp
 from promptcodebook.base.incidents import Incident
 from promptcodebook.base.text import LENIENT_JSON, parse_json
 from promptcodebook.calls import LM, Reply, Request
+from promptcodebook.config.providers import providers
 from promptcodebook.errors import (
     ConfigError,
     LMError,
@@ -31,7 +32,7 @@ from promptcodebook.errors import (
 from promptcodebook.lm import wire
 from promptcodebook.lm.limit import PerLoop
 from promptcodebook.lm.quirks import FormSearch, KnownForms, Quirks, kind_of, request_body
-from promptcodebook.lm.spec import MODELS, Credentials, Spec, providers
+from promptcodebook.lm.spec import MODELS, Credentials, Spec
 from promptcodebook.lm.wire import MOST_BYTES, Malformed, ModelAddress, fault_of
 
 _log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""What an endpoint refuses of our requests, and what it takes instead. providers.toml lists the
+"""What an endpoint refuses of our requests, and what it takes instead. dialects.toml lists the
 optional fields of a request with the words that name them. A refusal is tried again in another
 form of the field that it names; only a form that was then accepted is kept."""
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from promptcodebook.calls import Request, rewritten
+from promptcodebook.config.providers import providers
 from promptcodebook.errors import LMError
-from promptcodebook.lm.spec import providers
-from promptcodebook.lm.wire import ErrorBody, ModelAddress, byte_size, sampling_fields
+from promptcodebook.lm.wire import ErrorBody, ModelAddress, byte_size, dialects, sampling_fields
 
 _log = logging.getLogger(__name__)
 CAPS = ("max_tokens", "max_completion_tokens")
@@ -204,7 +204,7 @@ _NONE = Quirks()
 
 
 def _optional() -> Mapping[str, Any]:
-    return providers()["optional"]
+    return dialects()["optional"]
 
 
 def _says(pattern: str, words: str) -> bool:

@@ -1,20 +1,18 @@
 """The one-line name of a model: which endpoint, which model. `http://host:port/v1#model` (https
-too), `PROVIDER/NAME` (a table of providers.toml), `simulated[?key=value&...]`, or a
+too), `PROVIDER/NAME` (a table of config/providers.toml), `simulated[?key=value&...]`, or a
 model of this process: `smollm2`, `PATH.gguf`, `hf:DIR-or-NAME`. Keys come from the environment."""
 
 from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
+from promptcodebook.config.providers import providers
 from promptcodebook.config.secrets import refuse_password
 from promptcodebook.errors import ConfigError, did_you_mean
 
@@ -270,12 +268,6 @@ def _forms() -> str:
     named = (f"{name}/{'PROVIDER/' * (name == 'litellm')}NAME" for name in known)
     forms = ["http://host:port/v1#model", *named, SMOLLM2, "PATH.gguf", "hf:DIR-or-NAME"]
     return f"{', '.join(forms)} or simulated"
-
-
-@cache
-def providers() -> Mapping[str, Any]:
-    """What providers.toml says of those who offer models."""
-    return tomllib.loads(Path(__file__).with_name("providers.toml").read_text("utf-8"))
 
 
 def require_keys(

@@ -7,11 +7,14 @@ import json
 import math
 import re
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -27,7 +30,7 @@ from promptcodebook.calls import (
     in_words,
 )
 from promptcodebook.errors import LMError, RequestRefused, did_you_mean
-from promptcodebook.lm.spec import ApiKey, providers
+from promptcodebook.lm.spec import ApiKey
 
 # What the body of a reply may have by default; no chat completion comes near it.
 MOST_BYTES = 8_000_000
@@ -48,6 +51,12 @@ ENDINGS: Mapping[str | None, Ending] = {
     **dict.fromkeys(("length", "max_tokens", "model_length"), "length"),
     "content_filter": "content_filter",
 }
+
+
+@cache
+def dialects() -> Mapping[str, Any]:
+    """What dialects.toml says of how servers take requests and word refusals."""
+    return tomllib.loads(Path(__file__).with_name("dialects.toml").read_text("utf-8"))
 
 
 class Malformed(ValueError):
@@ -216,9 +225,9 @@ def count_usage(request: Request, text: str, seconds: float) -> Usage:
 
 def beyond_texts(request: Request, bytes_a_token: int) -> int:
     """Tokens of a prompt beside its messages' texts, rather too many: an image by the table of
-    `providers.toml`, and by the most of any provider for a bound (1 byte a token); audio and files
+    `dialects.toml`, and by the most of any provider for a bound (1 byte a token); audio and files
     by a twentieth of the bytes that are sent; tools and a response_format as text."""
-    extra, images = request.sampling.extra, providers()["image_tokens"]
+    extra, images = request.sampling.extra, dialects()["image_tokens"]
     written = sum(len(json.dumps(extra[n])) for n in ("tools", "response_format") if n in extra)
     image = images["most" if bytes_a_token == 1 else "usual"]
     image = next((n for name, n in images["named"].items() if name in request.model), image)
@@ -309,9 +318,9 @@ def read_error_body(data: bytes) -> ErrorBody:
             f"{loc}: {e.get('msg', '')}" for loc, e in zip(pointers, faults, strict=True)
         )
     about |= _google_details(about.get("details"))
-    texts = (v for n in providers()["error_body"]["messages"] if isinstance(v := about.get(n), str))
+    texts = (v for n in dialects()["error_body"]["messages"] if isinstance(v := about.get(n), str))
     message = next(texts, detail or strip_tags(text))
-    codes = (about[name] for name in providers()["error_body"]["codes"] if about.get(name))
+    codes = (about[name] for name in dialects()["error_body"]["codes"] if about.get(name))
     param, kind, wait = (str(about.get(n, "")) for n in ("param", "type", "retryDelay"))
     wait = wait or str(about.get("retry_after", ""))
     return ErrorBody(
@@ -344,7 +353,7 @@ def _status_in(words: str) -> int:
     """The HTTP status that a code, a type or a message names; 0 = none."""
     if number := re.search(r"(?i)(?:^|\b(?:code|error|http|status)\W{1,3})([45]\d\d)\b", words):
         return int(number[1])
-    described: Mapping[str, Sequence[str]] = providers()["described"]
+    described: Mapping[str, Sequence[str]] = dialects()["described"]
     known = (s for s, forms in described.items() if re.search("|".join(forms), words, re.I))
     return int(next(known, 0))
 
@@ -370,7 +379,7 @@ def _error_fields(tree: object, about: Mapping[str, Any] = MappingProxyType({}))
         return {**about} if tree is None else {"message": str(tree), **about}
     fields = cast("dict[str, Any]", tree)
     about = {**about, **{name: value for name, value in fields.items() if value}}
-    holders = (about.pop(name) for name in providers()["error_body"]["holders"] if fields.get(name))
+    holders = (about.pop(name) for name in dialects()["error_body"]["holders"] if fields.get(name))
     failed: Any = None
     with suppress(LookupError, TypeError):  # a gateway's, in place of a message
         failed = fields["choices"][0]["error"]
@@ -425,9 +434,9 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     answered = "200 with an error" if body.misfit else status
     what = f"{where.base_url} answered {answered}{quoted}"
     kind: type[LMError] = RequestRefused
-    empty = "|".join(providers()["described"]["402"])
+    empty = "|".join(dialects()["described"]["402"])
     told = status in (400, 403, 429) and re.search(empty, body.message, re.I) is not None
-    if status == 402 or told or {body.code, body.kind} & {*providers()["no_credit"]["codes"]}:
+    if status == 402 or told or {body.code, body.kind} & {*dialects()["no_credit"]["codes"]}:
         kind, what = errors.NoCredit, f"the account at {where.base_url} has no credit left{quoted}"
         other = f", or put another key into {where.key.name}" if where.key is not None else ""
         hint = f"top up the account{other}"

@@ -12,8 +12,9 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, plug_in
 from promptcodebook.method.executor import Trial, average, roll_out
+from promptcodebook.method.exploration import Exploring, RoutedCall, Router
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.policy import Composer, Deployed, Exploring, RoutedCall, Router
+from promptcodebook.method.policy import Composer, Deployed
 from promptcodebook.method.state import State
 from promptcodebook.method.update import apply_rewrites
 from promptcodebook.types import Example, Rewrite, Rollout, Route, Trace, Variable

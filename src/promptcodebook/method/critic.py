@@ -1,7 +1,7 @@
 """The backward pass: a verdict on the whole trace (Eq. 8), split into textual gradients.
 
 D_ψ reads H = (x, z, C[z], p, y, y*) and says what went wrong; attribution assigns each complaint to
-θ, φ or an instinct. The critic also judges its own rubric, g_ψ.
+θ, φ or an instinct. The adversary judges the critic's rubric (g_ψ), in a call of role critic.
 
 Deviations: our critics see z and C[z], which the text demands and the printed template omits, and
 by default r. Verdict and attribution are two calls (App. C.2) unless `critic.stages: 1` (method
@@ -81,7 +81,9 @@ def _read_severity(value: object) -> dict[str, float] | None:
 
 class VerdictReply(HarmReply):
     """Critic: ℓ_text as a score and prose. A text field that is added here, and asked for in the
-    templates `critic` and `critic_one`, becomes one of the critique's notes."""
+    templates `critic` and `critic_one`, becomes one of the critique's notes. The longest legal
+    reply must fit the critic's 1,024 tokens, so shorten `feedback` by as much as a new field
+    allows."""
 
     score: LenientNumber = Field(json_schema_extra={"minimum": 0, "maximum": 1})
     feedback: LenientText = bounded(900)
@@ -201,7 +203,7 @@ class History:
 
 @dataclass
 class Critic:
-    """D_ψ: judges traces, and its own rubric. With a `clause`, its verdicts name harmful texts."""
+    """D_ψ judges traces, the adversary its rubric. With a `clause`, verdicts name harmful texts."""
 
     ask: Ask
     templates: TemplateSet
@@ -222,14 +224,15 @@ class Critic:
         blamed = gradients_of(reply, history.codebook, active, self.tally)
         return critique_of(reply, active, safe=self.clause is not None), blamed
 
-    async def own_gradient(
+    async def adversary_gradient(
         self, psi: str, history: History, verdict: Critique, draws: Draws
     ) -> Gradients:
-        """g_ψ: what did the rubric miss, or invent, and how grave is it?"""
+        """g_ψ, from the adversary: what did the rubric miss, or invent, and how grave is it?"""
         feedback = verdict.feedback or "(the critic found no fault)"
         values = {**history.values(), "psi": psi}
         values["verdict"] = f"score {verdict.score:g}: {feedback}"
         messages = self.templates["adversary"].fill(values)
+        # The key of its draws is older than its name; stored runs hold answers to it.
         request = Request("critic", messages, sample=draws.sample("own gradient"))
         if "adversary" in self.templates.one_line:
             answer = await self.ask.line(request, lambda line: RubricReply(feedback=line))
@@ -280,7 +283,7 @@ def critique_of(reply: VerdictReply, active: Sequence[int], *, safe: bool) -> Cr
         score=min(max(score, 0.0), 1.0),
         feedback=reply.feedback.strip(),
         harmful=harm_of(reply, active) if safe else {},
-        notes={name: str(text) for name, text in reply if name not in _OF_NO_NOTE},
+        notes={name: str(text) for name, text in reply if text and name not in _OF_NO_NOTE},
     )
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from promptcodebook.base.incidents import Incident, Tally
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
+from promptcodebook.method.exploration import RoutedCall, Router
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.policy import RoutedCall, Router
 from promptcodebook.method.state import State
 from promptcodebook.types import Example, Rewrite, ThetaTrial, Trace
 

@@ -1,9 +1,7 @@
 """From an input to its prompt, Eqs. 3-4: E_θ routes an input to S instincts, G_φ composes them.
 
-In training, ε-greedy exploration draws some routes by SuccWtd, the success-weighted draw of S
-distinct entries (Sec. 3.6). At deployment the encoder routes every input. A policy without an
-encoder (`encoder.mode: none`) takes the S entries of highest r̄; one that has learned a ranking
-routes without a call.
+A policy without an encoder (`encoder.mode: none`) takes the S entries of highest r̄; one that has
+learned a ranking routes without a call. In training some routes are drawn: see `exploration.py`.
 
 Deviations: a reply that is no valid route is asked for once more, with its fault. Then its valid
 picks are kept, and the entries of highest r̄ fill the rest (method decision 10). The reply's schema
@@ -12,13 +10,11 @@ cut at its cap, or is empty, is asked for once more; then the instincts replace 
 
 from __future__ import annotations
 
-import math
-import random
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from pydantic import Field
 
@@ -26,7 +22,6 @@ from promptcodebook.base.incidents import Incident, Tally, no_tally
 from promptcodebook.base.randomness import Draws
 from promptcodebook.base.text import fault_in_text, place_in, strip_wrapping
 from promptcodebook.calls import Message, Request, Schema, Usage, schema_of
-from promptcodebook.config.schema import Explore
 from promptcodebook.errors import ParseError, TruncatedReply
 from promptcodebook.lm.structured import (
     Ask,
@@ -37,19 +32,9 @@ from promptcodebook.lm.structured import (
     bounded,
 )
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import TemplateSet, instinct_lines
-from promptcodebook.types import (
-    Codebook,
-    Example,
-    Expected,
-    Parameters,
-    Prompt,
-    Ranking,
-    Route,
-    Step,
-    Trace,
-)
+from promptcodebook.types import Codebook, Example, Expected, Parameters, Prompt, Ranking, Route
 
 
 def route_fault(indices: Sequence[int], size: int, select: int) -> str | None:
@@ -118,48 +103,6 @@ def join_instincts(codebook: Codebook, route: Route) -> str:
 def join_prompts(base_prompt: str, composed: str) -> str:
     """The user's fixed prompt comes before the composed one, word for word."""
     return f"{base_prompt}\n\n{composed}" if base_prompt and composed else base_prompt or composed
-
-
-def success_weighted(
-    ema: Sequence[float], select: int, tau: float, draw: random.Random
-) -> tuple[int, ...]:
-    """S distinct sorted indices, p ∝ exp(r̄/τ), one after another (Gumbel top-k, decision 6)."""
-    # 0 is no number for the logarithms; random() never gives 1.
-    noise = [-math.log(-math.log(max(draw.random(), 1e-300))) for _ in ema]
-    scored = [(rate / tau + noise[k], k) for k, rate in enumerate(ema)]
-    return tuple(sorted(k for _, k in sorted(scored, reverse=True)[:select]))
-
-
-def gamma_for(settings: Explore, epochs: int) -> float:
-    """γ as given, else such that ε reaches ε_min at 90 % of the planned epochs."""
-    if settings.gamma is not None:
-        return settings.gamma
-    if settings.epsilon <= settings.epsilon_min:
-        return 1.0
-    # ε_min = 0 is never reached by a geometric decay: 1 % of ε₀ replaces it.
-    ratio = settings.epsilon_min / settings.epsilon or 0.01
-    return ratio ** (1.0 / max(1.0, 0.9 * epochs))
-
-
-def epsilon_at(epoch: int, settings: Explore, epochs: int) -> float:
-    """ε of an epoch: ε <- max(ε_min, γ ε) after each (Algorithm 1, last line of the loop)."""
-    if settings.policy == "none":
-        return 0.0
-    epsilon, gamma = settings.epsilon, gamma_for(settings, epochs)
-    for _ in range(epoch):
-        epsilon = max(settings.epsilon_min, gamma * epsilon)
-    return epsilon
-
-
-def explored_route(
-    statistics: RoutingStatistics, select: int, settings: Explore, draw: random.Random
-) -> Route:
-    """A route by the rule `explore.policy`: z ~ SuccWtd(r̄, S, τ), or uniform over S-subsets. A new
-    rule is a weight for each instinct here, and its name beside the others in `Explore`."""
-    weights = statistics.ema
-    if settings.policy == "uniform":
-        weights = [0.0] * len(weights)
-    return Route(success_weighted(weights, select, settings.tau, draw), explored=True)
 
 
 class Prompter(Protocol):
@@ -305,67 +248,6 @@ class Composer:
             return join_prompts(verbatim, self.output_format), answer.usage
         composed = join_prompts(strip_wrapping(answer.value), join_instincts(book, Route(placed)))
         return join_prompts(self.base_prompt, composed), answer.usage
-
-
-class RoutedCall(NamedTuple):
-    """A route with what it took."""
-
-    route: Route
-    usage: Usage
-
-
-@dataclass
-class Router:
-    """Routes in training: E_θ, or with probability ε z ~ SuccWtd; a subclass may learn. `always`
-    explores every example, since there is no encoder to ask (method decision 19)."""
-
-    composer: Composer
-    settings: Explore
-    always: bool = False
-
-    async def prepare(self) -> None:
-        """Called once before the first route of a process."""
-
-    def recall(self, state: State, first: State, steps: Iterable[Step]) -> State:
-        """`state` with what the router remembers of the stored `steps`, from `first` to it."""
-        return state
-
-    def attend(
-        self, planned: Sequence[Example], examples: Sequence[Example], state: State, draws: Draws
-    ) -> Sequence[Example]:
-        """The examples of this step: the planned batch, with solved ones possibly replaced."""
-        return planned
-
-    async def route(
-        self, example: Example, state: State, epsilon: float, draws: Draws
-    ) -> RoutedCall:
-        draw, composer = draws.generator("explore"), self.composer
-        if self.always or draw.random() < epsilon:
-            drawn = explored_route(state.statistics, composer.select, self.settings, draw)
-            return RoutedCall(drawn, Usage())
-        route, _, usage = await composer.route(state.parameters, state.statistics, example, draws)
-        return RoutedCall(route, usage)
-
-    def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
-        """`after` with what the traces, made under `before`, teach of routing."""
-        return after
-
-
-@dataclass(frozen=True)
-class Exploring:
-    """The policy in training: the router's routes, or the one `routed` already."""
-
-    composer: Composer
-    router: Router
-    state: State
-    epsilon: float
-    routed: RoutedCall | None = None
-
-    async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
-        state = self.state
-        route, usage = self.routed or await self.router.route(example, state, self.epsilon, draws)
-        prompt, composing = await self.composer.compose(state.parameters, route, example, draws)
-        return route, prompt, usage + composing
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,10 @@ from promptcodebook.method.critic import (
     unit_reward,
 )
 from promptcodebook.method.executor import Trial, roll_out
+from promptcodebook.method.exploration import Exploring, RoutedCall, Router, epsilon_at
 from promptcodebook.method.failures import FailureWatch, attempt, gather_all
 from promptcodebook.method.guard import ThetaGuard
-from promptcodebook.method.policy import Composer, Exploring, RoutedCall, Router, epsilon_at
+from promptcodebook.method.policy import Composer
 from promptcodebook.method.safety import LOOK, Harmful, find_orders, with_harm
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import (
@@ -138,7 +139,7 @@ class Learner:
 
 @dataclass(frozen=True)
 class Credit:
-    """Critic, attribution and the critic's own gradient, with the settings that switch them."""
+    """Critic, attribution and the adversary of the critic, with the settings that switch them."""
 
     critic: Critic
     attribution: Attribution
@@ -215,10 +216,10 @@ class Credit:
                 return self.attribution.split_nothing()
             return await self.attribution.split(history, verdict, draws)
 
-        async def own_gradient() -> Gradients | None:
+        async def adversary_gradient() -> Gradients | None:
             if not critic.trainable:
                 return None
-            return await self.critic.own_gradient(psi, history, verdict, draws)
+            return await self.critic.adversary_gradient(psi, history, verdict, draws)
 
         async def tried(
             stage: str, call: Callable[[], Awaitable[Gradients | None]]
@@ -226,16 +227,17 @@ class Credit:
             # The call is made in here, since Ctrl-C may end the chain before it begins.
             return await attempt(stage, call(), LMError)
 
-        (parts, not_split), (own, no_own) = await gather_all(
-            [tried("attribute", split), tried("adversary", own_gradient)]
+        (parts, not_split), (adversary, failed) = await gather_all(
+            [tried("attribute", split), tried("adversary", adversary_gradient)]
         )
-        parts, own = parts or Gradients(), own or Gradients()
-        whole = replace(parts, critic=own.critic, severity={**parts.severity, **own.severity})
+        parts, adversary = parts or Gradients(), adversary or Gradients()
+        severity = {**parts.severity, **adversary.severity}
+        whole = replace(parts, critic=adversary.critic, severity=severity)
         gradients = rate(whole, unit, critic.penalty_weight)
         residual = additivity_residual(trace.penalty, gradients)
         if history.route.fallback:
             gradients = replace(gradients, encoder=trace.gradients.encoder)
-        return replace(trace, gradients=gradients, residual=residual, failure=not_split or no_own)
+        return replace(trace, gradients=gradients, residual=residual, failure=not_split or failed)
 
     def _mark(self, trace: Trace, harmful: Harmful) -> Trace:
         if harmful:

@@ -43,7 +43,7 @@ from promptcodebook.policy.file import BEST_SINGLE, MEASURED, PolicyFile
 from promptcodebook.policy.references import harm_in, policy_file, state_at
 from promptcodebook.policy.scan import order_check, safety_check, trace_check
 from promptcodebook.progress import Note, Phase, StepDone
-from promptcodebook.routing.router import make_router
+from promptcodebook.routing.outcome_router import make_router
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Check, Example, Parameters, Prompt, Rollout, Route

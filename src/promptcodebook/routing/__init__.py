@@ -1,1 +1,1 @@
-"""What is ours beyond the paper: routes learned from outcomes, the trial of θ, maintenance."""
+"""What is ours beyond the paper: routes learned from outcomes, and rankings without a call."""

@@ -28,7 +28,7 @@ from promptcodebook.config import Budget, Config, merge
 from promptcodebook.config.loading import comparable, optimizer_settings, select_remark
 from promptcodebook.lm.spec import require_keys, same_model
 from promptcodebook.lm.stack import specs_of
-from promptcodebook.method.policy import epsilon_at
+from promptcodebook.method.exploration import epsilon_at
 from promptcodebook.method.state import Schedule
 from promptcodebook.method.templates import template_sets
 from promptcodebook.optimizers.base import (

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,7 +123,9 @@ COLUMNS = (
     RunColumn("cost", "cost", lambda run: run.usage.cost, money, missing="unknown"),
     RunColumn("time", "time", lambda run: run.elapsed_s, duration),
 )
-_FORM = 5  # counts what a kept summary holds: those of an earlier form are made again
+# Summaries that were kept in another form are made again. A field that is added or renamed is
+# another form by itself; raise the number where a field is only read in another way.
+_FORM = [5, *(each.name for kind in (RunSummary, Usage, Interval) for each in fields(kind))]
 _FIGURES = ("gain", "score")
 _LIST = "pco runs list"
 # A writer signs the lock as soon as it has it: an unchanged file means that no process wrote.

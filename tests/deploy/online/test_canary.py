@@ -21,7 +21,7 @@ import pytest
 from aiohttp import web
 
 from promptcodebook.deploy.online.canary import CanaryJudge, judge
-from promptcodebook.deploy.online.log import (
+from promptcodebook.deploy.online.served_log import (
     Feedback,
     Logged,
     ServedLog,
@@ -37,7 +37,7 @@ from promptcodebook.deploy.online.status import (
     tree_of,
 )
 from promptcodebook.deploy.registry.registry import Canary, Registry
-from promptcodebook.deploy.serve.feedback import Online
+from promptcodebook.deploy.serve.feedback_endpoint import Online
 from promptcodebook.deploy.serve.versions import RegistrySource
 from promptcodebook.errors import ConfigError
 from tests.build.cli import pco

@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 
 from promptcodebook.calls import Message, Request
-from promptcodebook.deploy.online.log import Feedback, ServedLog
+from promptcodebook.deploy.online.served_log import Feedback, ServedLog
 from promptcodebook.deploy.registry.log import version_of
-from promptcodebook.deploy.serve.feedback import Online
+from promptcodebook.deploy.serve.feedback_endpoint import Online
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.routing.ranking import Ranker, packed, unpacked

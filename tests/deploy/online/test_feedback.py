@@ -19,7 +19,7 @@ import promptcodebook
 from promptcodebook.base.sqlite import Reader
 from promptcodebook.deploy.audit.report import audit
 from promptcodebook.deploy.online.exploring import Explorer, barred
-from promptcodebook.deploy.online.log import (
+from promptcodebook.deploy.online.served_log import (
     LAYOUT,
     BackgroundFile,
     Feedback,
@@ -28,7 +28,7 @@ from promptcodebook.deploy.online.log import (
     ServedLog,
 )
 from promptcodebook.deploy.registry.registry import AUDIT, open_registry
-from promptcodebook.deploy.serve.feedback import Online
+from promptcodebook.deploy.serve.feedback_endpoint import Online
 from promptcodebook.deploy.serve.spending import find_record
 from promptcodebook.routing.ranking import buckets_of
 from promptcodebook.types import Expected, Route
@@ -344,7 +344,7 @@ async def test_a_log_that_another_process_holds_is_said_to_fail_and_loses_nothin
 async def test_while_a_log_waits_for_a_lock_it_says_so_and_counts_what_it_drops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("promptcodebook.deploy.online.log.WAITING", 5)
+    monkeypatch.setattr("promptcodebook.deploy.online.served_log.WAITING", 5)
     path = tmp_path / "requests.sqlite"
     async with serving(path) as served:
         asked = [await answered(served)]
@@ -378,8 +378,8 @@ async def test_one_request_that_cannot_be_written_costs_no_other(tmp_path: Path)
 async def test_a_request_has_room_for_so_much_feedback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("promptcodebook.deploy.online.log.MOST_PIECES", 3)
-    monkeypatch.setattr("promptcodebook.deploy.online.log.MOST_BYTES", 1000)
+    monkeypatch.setattr("promptcodebook.deploy.online.served_log.MOST_PIECES", 3)
+    monkeypatch.setattr("promptcodebook.deploy.online.served_log.MOST_BYTES", 1000)
     path = tmp_path / "requests.sqlite"
     async with serving(path) as served:
         asked, other = await answered(served), await answered(served, "Where is my parcel?")
@@ -398,9 +398,9 @@ async def test_a_request_has_room_for_so_much_feedback(
 async def test_of_a_flood_all_that_was_acknowledged_is_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("promptcodebook.deploy.serve.feedback._AT_ONCE", 40)
+    monkeypatch.setattr("promptcodebook.deploy.serve.feedback_endpoint._AT_ONCE", 40)
     path = tmp_path / "requests.sqlite"
-    monkeypatch.setattr("promptcodebook.deploy.online.log.MOST_PIECES", 150)
+    monkeypatch.setattr("promptcodebook.deploy.online.served_log.MOST_PIECES", 150)
     async with serving(path) as served:
         asked = [await answered(served, f"Question {n}?") for n in range(3)]
         sent = [(asked[n % 3], f"key {n % 150}") for n in range(300)]  # each of them twice
@@ -418,7 +418,7 @@ async def test_of_a_flood_all_that_was_acknowledged_is_there_once(
 async def test_a_clock_that_jumps_forward_deletes_nothing_of_today(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("promptcodebook.deploy.serve.feedback._EXPIRE_S", 0.02)
+    monkeypatch.setattr("promptcodebook.deploy.serve.feedback_endpoint._EXPIRE_S", 0.02)
     path, now = tmp_path / "requests.sqlite", time.time
     async with serving(path) as served:
         asked = await answered(served)
@@ -466,7 +466,7 @@ async def test_what_one_process_keeps_another_sees_though_it_closes_the_file(
     drop the locks of the first: a process that closes the file would delete its log."""
     path = tmp_path / "requests.sqlite"
     first, second = ServedLog(path), ServedLog(path)
-    read = "import sys, pathlib; from promptcodebook.deploy.online.log import ServedLog; "
+    read = "import sys, pathlib; from promptcodebook.deploy.online.served_log import ServedLog; "
     read += "log = ServedLog(pathlib.Path(sys.argv[1])); print(len([*log.newest('tickets')])); "
     for count in (1, 2):
         served = Served(

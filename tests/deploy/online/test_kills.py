@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from promptcodebook.deploy.online.log import Feedback, ServedLog
+from promptcodebook.deploy.online.served_log import Feedback, ServedLog
 from promptcodebook.deploy.registry.registry import Registry
 from tests.build.clock import until
 from tests.build.online import judging, registry_in, served, serving, try_canary

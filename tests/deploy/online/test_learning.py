@@ -13,8 +13,8 @@ import pytest
 import promptcodebook as pco
 from promptcodebook.deploy.online import learning
 from promptcodebook.deploy.online.learning import Learned, estimate, learn, within_share
-from promptcodebook.deploy.online.log import Logged, Served, ServedLog
 from promptcodebook.deploy.online.sequences import ValueCounts
+from promptcodebook.deploy.online.served_log import Logged, Served, ServedLog
 from promptcodebook.deploy.registry.log import version_of
 from promptcodebook.deploy.registry.registry import Facts, open_registry
 from promptcodebook.errors import ConfigError, DataError, PolicyError

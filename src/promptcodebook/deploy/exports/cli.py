@@ -8,7 +8,7 @@ import typer
 
 from promptcodebook.base.text import shell
 from promptcodebook.cli.command import Json, Trust, emit, note, resolved
-from promptcodebook.deploy.exports import KINDS, export_policy
+from promptcodebook.deploy.exports.forms import FORMS, export_policy
 from promptcodebook.deploy.registry.cli import export_registry, write_files
 from promptcodebook.errors import ConfigError
 
@@ -18,7 +18,7 @@ def export(
     to: str = typer.Option(
         "",
         metavar="FORM",
-        help=f"{', '.join([*KINDS][:-1])} or {[*KINDS][-1]}.",
+        help="; ".join(f"{name}: {form.about}" for name, form in FORMS.items()) + ".",
     ),
     output: Path | None = typer.Option(
         None, "--output", "-o", help="The file, or for code the folder; default: stdout."
@@ -28,9 +28,8 @@ def export(
 ) -> None:
     """The registry as JSON lines for `import`; with --to, a policy for other tools.
 
-    Of --to: json is the policy file, and openai-system-prompt is one prompt for every input, which
-    says what that leaves out. The other forms are code with the policy beside it: each input gets
-    the very prompt that the policy composes, through the package."""
+    Code is a folder with the policy beside it: each input gets the very prompt that the policy
+    composes, through the package."""
     if not (to or ref):
         export_registry(output, as_json)
         return

@@ -40,7 +40,7 @@ from promptcodebook.calls import Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.config.loading import parse_budget
 from promptcodebook.deploy.http.completions import Refusal, error_body, parse_body
-from promptcodebook.deploy.online.log import Arm, new_request_id
+from promptcodebook.deploy.online.served_log import Arm, new_request_id
 from promptcodebook.errors import ConfigError, PcoError, import_extra
 
 _log = logging.getLogger(__name__)

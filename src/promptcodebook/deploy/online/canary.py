@@ -16,7 +16,7 @@ from promptcodebook.deploy.online.decisions import (
     Decision,
     decide_without_one,
 )
-from promptcodebook.deploy.online.log import ServedLog
+from promptcodebook.deploy.online.served_log import ServedLog
 from promptcodebook.deploy.registry.registry import Canary, Registry
 
 

@@ -17,8 +17,8 @@ from promptcodebook.base.randomness import Randomness
 from promptcodebook.deploy.registry.registry import AUDIT, open_registry
 from promptcodebook.errors import ConfigError, import_extra
 from promptcodebook.policy.file import PolicyFile
+from promptcodebook.routing.outcome_router import RouteSets
 from promptcodebook.routing.outcomes import Priors
-from promptcodebook.routing.router import RouteSets
 from promptcodebook.types import Expected, Route
 
 _DRAWS, _FLOOR = 64, 0.5

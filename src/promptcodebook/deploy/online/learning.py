@@ -30,16 +30,16 @@ from promptcodebook.base.intervals import Interval, mean_interval
 from promptcodebook.base.units import plural
 from promptcodebook.data import Dataset
 from promptcodebook.deploy.online.decisions import KEY_SHARE, most_of_one, unless
-from promptcodebook.deploy.online.log import Logged
 from promptcodebook.deploy.online.sequences import MEANS, ValueCounts, rate_ratio
+from promptcodebook.deploy.online.served_log import Logged
 from promptcodebook.deploy.registry.log import version_of
 from promptcodebook.deploy.registry.registry import open_registry
 from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError, RunNotTrusted
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import Reference, state_at, stored_dataset
+from promptcodebook.routing.outcome_router import OutcomeRouter, likeness
 from promptcodebook.routing.outcomes import MOST, OutcomeModel, Priors
 from promptcodebook.routing.ranking import Ranker, Vocabulary, chosen, packed, unpacked
-from promptcodebook.routing.router import OutcomeRouter, likeness
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example, Expected, Outcome, Ranking
 

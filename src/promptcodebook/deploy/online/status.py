@@ -13,8 +13,8 @@ from promptcodebook.base.intervals import ENOUGH
 from promptcodebook.base.units import duration, number, percent, plural
 from promptcodebook.deploy.online.canary import judge, said_of
 from promptcodebook.deploy.online.decisions import KEY_SHARE, ByKey, Decision, by_key, fair
-from promptcodebook.deploy.online.log import Served, ServedLog
 from promptcodebook.deploy.online.sequences import Ends, ValueCounts, difference
+from promptcodebook.deploy.online.served_log import Served, ServedLog
 from promptcodebook.deploy.registry.registry import Canary, Registry
 
 _DRIFT_ALPHA = 0.05

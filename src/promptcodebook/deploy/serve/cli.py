@@ -21,13 +21,13 @@ from promptcodebook.calls import Role
 from promptcodebook.cli import command
 from promptcodebook.config import Budget, Config
 from promptcodebook.deploy.http import admission
-from promptcodebook.deploy.online import log as logs
+from promptcodebook.deploy.online import served_log
 from promptcodebook.deploy.online.canary import CanaryJudge
 from promptcodebook.deploy.online.exploring import Explorer, barred
 from promptcodebook.deploy.online.status import in_words, status_of, tree_of
 from promptcodebook.deploy.registry.registry import open_registry
 from promptcodebook.deploy.serve import spending, versions
-from promptcodebook.deploy.serve.feedback import Online
+from promptcodebook.deploy.serve.feedback_endpoint import Online
 from promptcodebook.deploy.serve.placement import Placement
 from promptcodebook.deploy.serve.proxy import Proxy
 from promptcodebook.deploy.serve.settings import ServeSettings
@@ -65,23 +65,22 @@ def serve(
 ) -> None:
     """Serve a policy until Ctrl-C: every request gets its composed prompt and goes to the model.
 
-    The first line on stdout is the address to use as base_url. Answers /v1/chat/completions,
-    /v1/responses, /v1/models, /v1/prompt, /v1/feedback, /healthz, /readyz and /metrics. Promoted
-    refs and replaced policy files take effect without a restart. On another address than loopback
-    callers need a key. All else is set in the table [serve] of pco.toml, or by
-    --set serve.KEY=VALUE: `pco config serve` lists the keys.
+    The first line on stdout is the address to use as base_url; docs/serving.md lists the
+    endpoints. Promoted refs and replaced policy files take effect without a restart. On another
+    address than loopback callers need a key. All else is set in the table [serve] of pco.toml, or
+    by --set serve.KEY=VALUE: `pco config serve` lists the keys.
 
     `pco serve status` says what each served ref did: rewards, routes, its canary, and drift."""
     table = ServeSettings.of(command.gather_settings(config, {}, sets)[0])
     if ref == "status":
-        window_s, share = logs.seconds_of(table.window), table.key_share
-        with closing(logs.ServedLog()) as log, open_registry() as registry:
+        window_s, share = served_log.seconds_of(table.window), table.key_share
+        with closing(served_log.ServedLog()) as log, open_registry() as registry:
             found = [status_of(log, registry, each, window_s, share) for each in log.refs()]
         command.show(lambda: list(map(tree_of, found)), lambda: in_words(found), as_json=as_json)
         return
     if feedback := feedback or explore > 0:
         require_modules(("numpy",), "judging canaries and drift", "serve")
-    kept_s = logs.seconds_of(table.keep)
+    kept_s = served_log.seconds_of(table.keep)
     known = admission.read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
     admission.require_keys(known, host, f"pco serve {shell(ref)}")
     allowed = admission.budgets_of(known, table.daily_budget)
@@ -91,7 +90,7 @@ def serve(
     limits = admission.RequestLimits(
         in_flight=table.concurrency, body_mb=table.max_body, rate=table.rate
     )
-    called = name or logs.served_name(reference)
+    called = name or served_log.served_name(reference)
 
     async def run() -> None:
         settings, _ = command.settings_for(reference, typed)
@@ -135,7 +134,7 @@ def serve(
             live,
             upstream,
             admission.Admission(admission.Callers(known), limits),
-            spending.Records(logs.records_path(), table.records) if table.records else None,
+            spending.Records(served_log.records_path(), table.records) if table.records else None,
             budgets,
             names=table.serve_as,
             placement=Placement(
@@ -146,8 +145,8 @@ def serve(
             texts=log_inputs,
             tracing=tracing,
             online=Online(
-                logs.logged_name(ref, reference),
-                log := logs.ServedLog(),
+                served_log.logged_name(ref, reference),
+                log := served_log.ServedLog(),
                 kept_s,
                 texts=log_inputs,
                 explores=explore > 0,
@@ -192,7 +191,7 @@ def _budgets(allowed: Mapping[str, Budget], settings: Config) -> spending.Spendi
             message = f"role {role} has no length cap, so no budget of tokens or money can hold"
             raise ConfigError(message, hint=f"set roles.{role}.max_tokens in pco.toml")
     models, prices = [settings.model_of(role) for role in roles], PriceTable(settings.prices)
-    path, length = logs.records_path(), caps["executor"] or 0
+    path, length = served_log.records_path(), caps["executor"] or 0
     return spending.Spending(path, allowed, prices, models, length)
 
 
@@ -226,14 +225,14 @@ def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int,
 
 def explain_request(request_id: str, *, as_json: bool) -> None:
     """What a request was prompted with."""
-    if not logs.is_request_id(request_id):
+    if not served_log.is_request_id(request_id):
         message = f"no input was given to explain {request_id} with"
         hint = f'pco explain {shell(request_id)} "an input"'
         if request_id.startswith("req-"):
             message = f"{request_id} is not the whole id of a request"
             hint = "the answer's header x-request-id has all of it"
         raise ConfigError(message, hint=hint)
-    record = spending.find_record(logs.records_path(), request_id)
+    record = spending.find_record(served_log.records_path(), request_id)
     if as_json:
         command.emit(asdict(record))
         return

@@ -29,7 +29,7 @@ from promptcodebook.deploy.http.admission import (
     showing,
 )
 from promptcodebook.deploy.http.completions import AnyText, Refusal, apart, describe, read_fields
-from promptcodebook.deploy.serve.feedback import Online
+from promptcodebook.deploy.serve.feedback_endpoint import Online
 from promptcodebook.deploy.serve.placement import Placement, RoutedInput
 from promptcodebook.deploy.serve.responses import ResponseBuilder, chat_body
 from promptcodebook.deploy.serve.spending import Records, RequestRecord, Spending, now
@@ -40,7 +40,6 @@ from promptcodebook.errors import did_you_mean
 
 _log = logging.getLogger(__name__)
 _PREFIX = "pco/"
-_GETS = ("/v1/models", "/v1/models/{name}", "/metrics", "/healthz", "/readyz")
 _Model = Annotated[AnyText | None, Field(description="pco/NAME, or left out")]
 _Count = Annotated[
     int | None, Field(strict=True, ge=1, le=128, description="a whole number from 1 to 128")
@@ -134,24 +133,21 @@ class Proxy:
     ) -> AsyncGenerator[Address]:
         """The server, listening while the block runs. At its end requests in flight may finish, and
         all that it was given is closed. Raises OSError when the port is taken."""
-        answers: dict[str, Answers] = {
-            "/v1/chat/completions": self._traced(self._chat),
-            "/v1/responses": self._traced(self._responses),
-            "/v1/prompt": self._prompt,
-            "/v1/models": showing(self._models),
-            "/v1/models/{name}": self._model,
-            "/metrics": self._page,
-            "/healthz": showing(lambda: {"status": "ok"}),
-            "/readyz": self._ready,
+        paths: dict[str, tuple[str, Answers]] = {
+            "/v1/chat/completions": ("POST", self._traced(self._chat)),
+            "/v1/responses": ("POST", self._traced(self._responses)),
+            "/v1/prompt": ("POST", self._prompt),
+            "/v1/models": ("GET", showing(self._models)),
+            "/v1/models/{name}": ("GET", self._model),
+            "/metrics": ("GET", self._page),
+            "/healthz": ("GET", showing(lambda: {"status": "ok"})),
+            "/readyz": ("GET", self._ready),
         }
         watching = [asyncio.ensure_future(self.live.watch(poll_s))]
         if (online := self.online) is not None:
-            answers["/v1/feedback"] = partial(online.answer, self.admission)
+            paths["/v1/feedback"] = ("POST", partial(online.answer, self.admission))
             watching.append(asyncio.ensure_future(online.watch()))
             watching.append(asyncio.ensure_future(online.judging()))
-        paths = {
-            path: ("GET" if path in _GETS else "POST", answer) for path, answer in answers.items()
-        }
         try:
             async with self.admission.listening(paths, self._metrics, host, port) as address:
                 try:

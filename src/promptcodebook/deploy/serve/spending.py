@@ -22,7 +22,7 @@ from promptcodebook.base.sqlite import Packer, Reader, unpack
 from promptcodebook.calls import Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.deploy.http.completions import Refusal
-from promptcodebook.deploy.online.log import LAYOUT, BackgroundFile
+from promptcodebook.deploy.online.served_log import LAYOUT, BackgroundFile
 from promptcodebook.deploy.serve.upstream import UpstreamAnswer
 from promptcodebook.errors import StoreError
 from promptcodebook.lm.budget import PriceTable

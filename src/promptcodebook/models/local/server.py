@@ -53,7 +53,7 @@ from promptcodebook.deploy.http.completions import (
     parse_body,
     to_call,
 )
-from promptcodebook.deploy.online.log import new_request_id
+from promptcodebook.deploy.online.served_log import new_request_id
 from promptcodebook.errors import RequestRefused
 from promptcodebook.models.local.engine import EmbeddingEngine, Engine, Generation, Job, Load
 

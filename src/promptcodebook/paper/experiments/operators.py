@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from promptcodebook.base.randomness import Draws
 from promptcodebook.method.critic import Attribution, Critic, History, penalty
-from promptcodebook.method.policy import RoutedCall, Router
+from promptcodebook.method.exploration import RoutedCall, Router
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Credit, Learner
 from promptcodebook.method.update import PendingUpdate, Updater

@@ -22,6 +22,7 @@ from promptcodebook.config.schema import RouterSettings
 from promptcodebook.errors import MissingExtra, PolicyError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.routing.outcome_router import OutcomeRouter, outcomes_of
 from promptcodebook.routing.outcomes import OutcomeModel
 from promptcodebook.routing.ranking import (
     BUCKETS,
@@ -39,7 +40,6 @@ from promptcodebook.routing.ranking import (
     packed,
     unpacked,
 )
-from promptcodebook.routing.router import OutcomeRouter, outcomes_of
 
 TEXTS = ("name the fruit", "name its colour", "be brief", "count them")
 INPUTS = {f"x{i}": f"{what} number {i}" for i, what in enumerate(("a red apple", "a fig") * 6)}

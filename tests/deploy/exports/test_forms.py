@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from promptcodebook.deploy.exports import KINDS, export_policy
+from promptcodebook.deploy.exports.forms import FORMS, export_policy
 from promptcodebook.errors import ConfigError, RunNotTrusted
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import load_policy
@@ -115,7 +115,7 @@ def test_what_is_one_text_says_that_it_does_not_route() -> None:
     staged = file.model_copy(update={"stages": ("find", "read")})
     best = staged.with_about(best_fixed="find: Look it up.\n\nread: Read it.")
     assert prompt_of(best)["stages"]["read"] == [{"role": "system", "content": "Read it."}]
-    live_kinds = {kind for kind in KINDS if export_policy(file, kind, "t").live}
+    live_kinds = {kind for kind in FORMS if export_policy(file, kind, "t").live}
     assert live_kinds == {"json", "dspy", "langchain", "mlflow"}
     with pytest.raises(ConfigError, match="find, read"):
         export_policy(staged, "dspy", "t")

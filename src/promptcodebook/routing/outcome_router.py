@@ -16,8 +16,9 @@ from promptcodebook.base.randomness import Draws
 from promptcodebook.calls import LM, Tree, Usage
 from promptcodebook.config import Config
 from promptcodebook.config.schema import RoleSettings, RouterSettings
+from promptcodebook.method.exploration import RoutedCall, Router
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.policy import Composer, RoutedCall, Router
+from promptcodebook.method.policy import Composer
 from promptcodebook.method.state import State
 from promptcodebook.routing.outcomes import OutcomeModel, Posterior
 from promptcodebook.routing.ranking import Embedder, Features, chosen, dot
