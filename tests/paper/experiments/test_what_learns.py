@@ -12,7 +12,7 @@ import pytest
 
 from bench.controls import run_broken
 from promptcodebook.assemble import Sources, simulated_model
-from promptcodebook.calls import Message, Reply, Request, Usage
+from promptcodebook.calls import Message, Request
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, RequestRefused
 from promptcodebook.lm.spec import any_simulated, parse_spec
@@ -30,22 +30,7 @@ from promptcodebook.paper.tasks.constraints import task as constraints
 from promptcodebook.run.opening import Where
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Output, Rewrite, Trace
-
-ANSWERS = {
-    "in Spanish": "Hola, gracias por su mensaje. La factura está en el correo de la tienda.",
-    "in Chinese": "您好，我们已经取消了您的订单，谢谢您的来信。",
-    "with a Python program": "import os",
-}
-
-
-class Obedient:
-    """Does what the last order of the prompt says, if it is able to."""
-
-    async def __call__(self, request: Request) -> Reply:
-        assert request.role == "executor", "the other roles are the teacher's"
-        orders = [rule.order for rule in rules_in(request.messages[-1].content)]
-        return Reply(ANSWERS.get(orders[-1], "?") if orders else "Thank you.", usage=Usage(1, 9, 9))
-
+from tests.build.obedient import Obedient
 
 # The scripted teacher, and the worlds of `what-learns`: with an executor that obeys one order, and
 # of the simulated model.

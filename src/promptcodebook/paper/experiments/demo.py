@@ -1,11 +1,12 @@
-"""What `pco demo` shows on SmolLM2: a run on six house rules, its rows, three replies. Nothing here
-is simulated: all figures come from the run that was just made."""
+"""What `pco demo` shows on SmolLM2: a run on six house rules, its rows, three replies; and a short
+run in which the same model criticises and rewrites. Nothing here is simulated: all figures come
+from the runs that were just made."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from promptcodebook.base.text import sentences_of, shorten
 from promptcodebook.base.units import number
 from promptcodebook.cli.command import emit, headline_text, note, verdict_text, wrap_text
 from promptcodebook.config import Config, load_config
-from promptcodebook.data import sample
+from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import MissingExtra, require_modules
 from promptcodebook.models.local.engine import require_model
 from promptcodebook.paper.experiments.lab import fitting_runs, read_training
 from promptcodebook.paper.experiments.page import read_table
+from promptcodebook.paper.experiments.what_learns import one_topic
 from promptcodebook.paper.tasks.houserules.task import SIX, present_prompt
 from promptcodebook.progress import watch_run
 from promptcodebook.report.page import write_report
@@ -33,6 +35,7 @@ from promptcodebook.types import Example, Rollout
 # A message, its route, and what became of it with the present prompt and with that route.
 _Sample = tuple[str, list[str], Rollout, Rollout]
 NAME = "demo"  # the runs' name, by which `pco report demo` finds the latest
+REWRITE = "demo-rewrite"
 MODEL = "smollm2"
 _SHOWN = 3
 _LONGEST = 400  # characters of a reply that are shown
@@ -45,6 +48,16 @@ def demo_config() -> Config:
     init = {"kind": "from_prompt", "prompt": prompt}
     own = {"lm": MODEL, "size": len(sentences_of(prompt)), "init": init}
     return load_config({**read_table("demo")["run"], **own}, where="the demo")
+
+
+def rewrite_config() -> Config:
+    """The second run: messages of one topic, and two instincts that order nothing."""
+    return load_config({**read_table("demo")["rewrite"], "lm": MODEL}, where="the demo")
+
+
+def _rewrite_data() -> Dataset:
+    train, test = read_table("demo")["rewrite_messages"]
+    return one_topic(train, 0, test, topics=SIX[:1])
 
 
 def missing_model() -> MissingExtra | None:
@@ -62,31 +75,56 @@ def demonstrate(*, plain: bool, as_json: bool) -> int:
     it cannot run."""
     if (missing := missing_model()) is not None:
         raise missing
-    return show(demo_config(), Sources(), plain=plain, as_json=as_json)
+    return show(demo_config(), rewrite_config(), Sources(), plain=plain, as_json=as_json)
 
 
-def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int:
+def show(config: Config, second: Config, sources: Sources, *, plain: bool, as_json: bool) -> int:
     """Runs a demo, or resumes one of these settings that was stopped, and prints the result."""
     note(wrap_text(" ".join(read_table("demo")["about"].split()), "") + "\n")
-    plan = plan_run(config, sources)
-    stopped = [r for r in fitting_runs(runs_dir(), plan) if r.name == NAME and r.resumable]
-    where = Where(runs_dir(), stopped[-1].path if stopped else None, "pco demo", NAME)
-    with watch_run(plain=plain) as view:
-        opened = open_run(config, sources, where, view)
-        run = run_sync(finish(opened), opened.interrupt)
-    if run.stop is not None:
-        note(f"pco: stopped: {run.stop}\n  next: pco demo resumes it")
-        return run.stop.exit_code
+    plan, runs = plan_run(config, sources), list[Run]()
+    parts = (NAME, config, sources), (REWRITE, second, replace(sources, data=_rewrite_data()))
+    for name, settings, own in parts:
+        found = fitting_runs(runs_dir(), plan_run(settings, own))
+        stopped = [each.path for each in found if each.name == name and each.resumable]
+        where = Where(runs_dir(), stopped[-1] if stopped else None, "pco demo", name)
+        with watch_run(plain=plain) as view:
+            opened = open_run(settings, own, where, view)
+            run = run_sync(finish(opened), opened.interrupt)
+        if run.stop is not None:
+            note(f"pco: stopped: {run.stop}\n  next: pco demo resumes it")
+            return run.stop.exit_code
+        runs.append(run)
+    run, rewriting = runs
     report = run.path / "report.html"
     examples = {e.id: e for _, split in plan.dataset.items() for e in split}
     with closing(RunStore.open(run.path)) as store:
         write_report(store, report, examples)
     samples = _samples(run, {example.id: example for example in plan.dataset.test})
     if as_json:
-        emit(_as_json(run, report, samples))
+        emit({**_as_json(run, report, samples), "rewrite": _rewrite(rewriting)})
     else:
-        print(_as_text(run, report, samples))
+        print(_as_text(run, report, samples, _rewrite(rewriting)))
     return 0
+
+
+def _rewrite(run: Run) -> dict[str, Any]:
+    """The first rewrite of an instinct that stayed, and the rewards before and after the run."""
+    with closing(RunStore.open(run.path)) as store:
+        learned = set(run.policy.codebook.texts)
+        kept = [
+            each
+            for step in store.steps()
+            for each in step.rewrites
+            if each.kept and isinstance(each.variable, int) and each.after in learned
+        ]
+    scores = {name: run.rows[name].score for name in ("untrained", "learned") if name in run.rows}
+    shown = {"run": run.id, "n": scores["learned"].n if "learned" in scores else 0}
+    shown |= {name: number(score.mean) for name, score in scores.items()}
+    if not kept:
+        return shown
+    first = kept[0]
+    said = first.gradient.partition("\n")[0].removeprefix("- ")
+    return {**shown, "before": first.before, "critic": said, "after": first.after}
 
 
 def _samples(run: Run, examples: Mapping[str, Example]) -> list[_Sample]:
@@ -98,9 +136,14 @@ def _samples(run: Run, examples: Mapping[str, Example]) -> list[_Sample]:
     before, after = rows["present"], rows["learned"]
     routes = {id: rollout.route.indices for id, rollout in after.items() if rollout.route}
     texts = run.policy.codebook.texts
+    drawn = sample([examples[name] for name in after], None)
+    # One that it helped and one that it did not, so that the three are never all of a kind.
+    helped = [e for e in drawn if (after[e.id].reward or 0.0) > (before[e.id].reward or 0.0)]
+    others = [e for e in drawn if e not in helped]
+    chosen = [*helped[:1], *others[:1], *helped[1:], *others[1:]][:_SHOWN]
     return [
         (e.input, [texts[k] for k in routes.get(e.id, ())], before[e.id], after[e.id])
-        for e in sample([examples[name] for name in after], _SHOWN)
+        for e in chosen
     ]
 
 
@@ -108,7 +151,7 @@ def _rows(run: Run) -> list[VerdictRow]:
     return [run.rows[name] for name in read_table("demo")["titles"] if name in run.rows]
 
 
-def _as_text(run: Run, report: Path, samples: Sequence[_Sample]) -> str:
+def _as_text(run: Run, report: Path, samples: Sequence[_Sample], rewrite: Mapping[str, Any]) -> str:
     def reply(rollout: Rollout) -> str:
         reward = number(rollout.reward, missing="failed")
         return f"[{reward}] {shorten(rollout.output, _LONGEST)}"
@@ -131,9 +174,18 @@ def _as_text(run: Run, report: Path, samples: Sequence[_Sample]) -> str:
         wrap_text(run.verdict, ""),
         page["drawn"].format(n=len(samples)),
         *told,
+        *_rewrite_lines(rewrite),
         page["rest"].format(report=report, name=NAME),
     ]
     return "\n\n".join(parts)
+
+
+def _rewrite_lines(shown: Mapping[str, Any]) -> list[str]:
+    page = read_table("demo")
+    if "after" not in shown:
+        return [wrap_text(page["unwritten"], "")]
+    lines = [wrap_text(shown[name], f"{name:<10}") for name in ("before", "critic", "after")]
+    return [page["rewritten"], "\n".join(lines), wrap_text(page["brought"].format(**shown), "")]
 
 
 def _as_json(run: Run, report: Path, samples: Sequence[_Sample]) -> dict[str, Any]:

@@ -81,16 +81,17 @@ class Retold:
 
     async def __call__(self, example: Example, output: Output) -> Score:
         score = await self.inner(example, output)
-        if not score.feedback:
+        own = _TITLE.findall(score.feedback)
+        if not own:  # nothing was wrong
             return score
         if self.how == "unstated":
             said = _UNSTATED.sub("The reply is not what is wanted. It ", score.feedback)
             return replace(score, feedback=said)
         (topic,) = houserules.topics_of(example)
         other = houserules.SIX[(houserules.SIX.index(topic) + 1) % len(houserules.SIX)]
-        told = houserules.reward(Example("", "", fields={"topics": [other]}), "").feedback
-        (own,), (theirs,) = _TITLE.findall(score.feedback), _TITLE.findall(told)
-        return replace(score, feedback=told.replace(theirs, own))
+        told = houserules.reward(Example("", "", fields={"topics": [other]}), output.text).feedback
+        theirs = _TITLE.findall(told)
+        return replace(score, feedback=told.replace(theirs[0], own[0]) if theirs else "")
 
 
 def cell(arm: Arm, seed: int, spec: str, preset: str = "default") -> Cell:
