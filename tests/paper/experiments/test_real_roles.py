@@ -87,6 +87,11 @@ def test_smollm2_rewrites_a_codebook_that_pays_and_an_updater_that_changes_nothi
         "House rule for messages about an invoice or a receipt broken: The reply must be Chinese; "
         "it has 0 Han characters and 0 kana.",
     ),
+    (
+        "foreign",
+        "House rule for messages about an invoice or a receipt broken: The reply must be a rhyme; "
+        "it is none.",
+    ),
 ])  # fmt: skip
 async def test_feedback_that_hides_the_rule_or_names_another(how: str, said: str) -> None:
     async def inner(example: Example, output: Output) -> Score:

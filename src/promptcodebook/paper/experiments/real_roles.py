@@ -41,7 +41,7 @@ class Arm:
         plain: Our templates that the model answers, and not the teacher.
         operator: A broken operator (operators.py); '' = none.
         feedback: stated: the checker names the rule; `unstated`: it names what the reply is;
-            `false`: it names the rule of another topic.
+            `false`: it names the rule of another topic; `foreign`: a form that no topic wants.
         start: general: sentences that order nothing; `prompt`: those of the shop's own prompt.
         control: Whether its cause is broken, so that it should gain nothing.
         share: Of the seeds that are run, where it is no main arm.
@@ -52,7 +52,7 @@ class Arm:
     shots: Sequence[str] = ()
     plain: Sequence[str] = ()
     operator: str = ""
-    feedback: Literal["stated", "unstated", "false"] = "stated"
+    feedback: Literal["stated", "unstated", "false", "foreign"] = "stated"
     start: Literal["general", "prompt"] = "general"
     manner: Mapping[str, Any] = field(default_factory=dict[str, Any])
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -74,10 +74,10 @@ def mixed(shots: Sequence[str]) -> TemplateSet:
 
 @dataclass(frozen=True)
 class Retold:
-    """A reward whose feedback says less than the rule, or another topic's rule."""
+    """A reward whose feedback says less than the rule, or another rule."""
 
     inner: Scorer
-    how: Literal["unstated", "false"]
+    how: Literal["unstated", "false", "foreign"]
 
     async def __call__(self, example: Example, output: Output) -> Score:
         score = await self.inner(example, output)
@@ -88,7 +88,12 @@ class Retold:
             said = _UNSTATED.sub("The reply is not what is wanted. It ", score.feedback)
             return replace(score, feedback=said)
         (topic,) = houserules.topics_of(example)
-        other = houserules.SIX[(houserules.SIX.index(topic) + 1) % len(houserules.SIX)]
+        place = houserules.SIX.index(topic)
+        if self.how == "foreign":
+            form = read_table("real_roles")["foreign"][place]
+            said = f"House rule for messages about {own[0]} broken: The reply must be {form}; it is none."
+            return replace(score, feedback=said)
+        other = houserules.SIX[(place + 1) % len(houserules.SIX)]
         told = houserules.reward(Example("", "", fields={"topics": [other]}), output.text).feedback
         theirs = _TITLE.findall(told)
         return replace(score, feedback=told.replace(theirs[0], own[0]) if theirs else "")
