@@ -91,8 +91,8 @@ class Retold:
         place = houserules.SIX.index(topic)
         if self.how == "foreign":
             form = read_table("real_roles")["foreign"][place]
-            said = f"House rule for messages about {own[0]} broken: The reply must be {form}; it is none."
-            return replace(score, feedback=said)
+            rule = f"House rule for messages about {own[0]} broken: The reply must be {form}"
+            return replace(score, feedback=f"{rule}; it is none.")
         other = houserules.SIX[(place + 1) % len(houserules.SIX)]
         told = houserules.reward(Example("", "", fields={"topics": [other]}), output.text).feedback
         theirs = _TITLE.findall(told)
