@@ -1,11 +1,11 @@
 """How often a canary is wrongly promoted or rolled back, and how soon it finds a harm of 0.1.
 
-Simulated worlds in pure numbers, judged by `deploy/online/decisions.py` after each single feedback
-of up to 5,000. A share of the traffic (10 % or 50 %) goes to the canary. Rewards are 0 or 1 with
-mean 0.7, or graded: a Beta(3.5, 1.5) of the same mean. In a null world both arms are equal, or
-both fall from 0.9 to 0.5 together, which the theory does not cover. Guards: the canary's requests
-take longer by exactly the 0.02 that are allowed (seconds are lognormal, median 3 and sigma 0.5),
-or fail as often as those of the control (2 %), and no reward is known.
+Simulated worlds in pure numbers, judged by `deploy/online/canary_decision.py` after each single
+feedback of up to 5,000. A share of the traffic (10 % or 50 %) goes to the canary. Rewards are 0 or
+1 with mean 0.7, or graded: a Beta(3.5, 1.5) of the same mean. In a null world both arms are equal,
+or both fall from 0.9 to 0.5 together, which the theory does not cover. Guards: the canary's
+requests take longer by exactly the 0.02 that are allowed (seconds are lognormal, median 3 and sigma
+0.5), or fail as often as those of the control (2 %), and no reward is known.
 
 A fixed-horizon test is the z-test of two means whose size is chosen for a power before it starts,
 at the same error of 3.5 %: what a canary could do that is looked at once.
@@ -60,7 +60,7 @@ import numpy as np
 
 from bench.figures import Figure, shown
 from promptcodebook.base.randomness import keyed_int
-from promptcodebook.deploy.online.decisions import (
+from promptcodebook.deploy.online.canary_decision import (
     ALIKE,
     ALLOWED,
     ANSWER_ALPHA,

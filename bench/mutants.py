@@ -37,7 +37,7 @@ ROOMS: Mapping[str, Sequence[str]] = {
     "verdict": ["run/verdict.py", "run/decision.py", "run/slices.py", "optimizers/reserve.py",
                 "run/evaluation.py", "base/intervals.py",
                 "optimizers/selection.py"],
-    "routing": ["method/policy.py", "method/exploration.py", "method/guard.py",
+    "routing": ["method/policy.py", "method/exploration.py", "method/theta_guard.py",
                 "routing/outcome_router.py", "routing/ranking.py", "routing/outcomes.py"],
     "registry": ["deploy/registry"],
     "audit": ["deploy/audit", "policy/scan.py", "policy/decoding.py"],

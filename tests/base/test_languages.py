@@ -14,7 +14,7 @@ from promptcodebook.config.schema import Update
 from promptcodebook.data import load
 from promptcodebook.data.dataset import examine
 from promptcodebook.method.critic import nearest_instinct, split_shared
-from promptcodebook.method.update import LengthCheck, NoLeakCheck, near_copy
+from promptcodebook.method.rewrite_checks import LengthCheck, NoLeakCheck, near_copy
 from promptcodebook.types import Codebook, Example, Instinct
 
 CASES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("languages.toml").read_text("utf-8"))

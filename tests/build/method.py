@@ -18,10 +18,10 @@ from promptcodebook.method.acceptance import Rescore
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.exploration import Router
-from promptcodebook.method.guard import ThetaGuard
 from promptcodebook.method.policy import Composer
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.templates import load_templates
+from promptcodebook.method.theta_guard import ThetaGuard
 from promptcodebook.method.train import Credit, Learner, train
 from promptcodebook.method.update import Updater
 from promptcodebook.routing.outcome_router import make_router

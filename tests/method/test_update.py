@@ -11,15 +11,8 @@ from promptcodebook.config import load_config
 from promptcodebook.config.schema import Update
 from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.update import (
-    AllChecks,
-    LengthCheck,
-    NoLeakCheck,
-    PendingUpdate,
-    apply_rewrites,
-    collect_gradients,
-    near_copy,
-)
+from promptcodebook.method.rewrite_checks import AllChecks, LengthCheck, NoLeakCheck, near_copy
+from promptcodebook.method.update import PendingUpdate, apply_rewrites, collect_gradients
 from tests.build.cases import table
 from tests.build.method import (
     Counts,

@@ -34,10 +34,10 @@ from promptcodebook.method.critic import (
 from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.exploration import Exploring, RoutedCall, Router, epsilon_at
 from promptcodebook.method.failures import FailureWatch, attempt, gather_all
-from promptcodebook.method.guard import ThetaGuard
 from promptcodebook.method.policy import Composer
 from promptcodebook.method.safety import LOOK, Harmful, find_orders, with_harm
 from promptcodebook.method.state import Schedule, State
+from promptcodebook.method.theta_guard import ThetaGuard
 from promptcodebook.method.update import (
     Updater,
     apply_rewrites,

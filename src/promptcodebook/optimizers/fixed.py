@@ -14,8 +14,8 @@ from promptcodebook.config import Config
 from promptcodebook.data import sample
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.policy import Deployed, FixedPrompt, join_prompts
+from promptcodebook.method.rewrite_checks import NoLeakCheck
 from promptcodebook.method.state import State
-from promptcodebook.method.update import NoLeakCheck
 from promptcodebook.optimizers.base import Optimizer, Problem, Result, evaluate
 from promptcodebook.optimizers.reserve import VerdictReserve
 from promptcodebook.policy.file import BEST_FIXED, BEST_SINGLE, CONCAT, NONE, PRESENT, PolicyFile

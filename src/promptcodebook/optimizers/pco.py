@@ -17,16 +17,17 @@ from promptcodebook.base.text import shell
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError
-from promptcodebook.method import update as updates
+from promptcodebook.method import rewrite_checks as checking
 from promptcodebook.method.acceptance import Rescore
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import answers_remark
-from promptcodebook.method.guard import ThetaGuard
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import Composer, Deployed, FixedPrompt, join_prompts
 from promptcodebook.method.safety import SafetyClause
 from promptcodebook.method.state import Schedule, State
+from promptcodebook.method.theta_guard import ThetaGuard
 from promptcodebook.method.train import Credit, Learner, train
+from promptcodebook.method.update import Updater
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import (
     best_fixed_row,
@@ -110,7 +111,7 @@ def build_learner(assembled: Assembled) -> Learner:
     train, trial = assembled.dataset.train, assembled.trial()
     composer = assembled.composer(assembled.plan.prompt_stages)
     router = make_router(config, train, composer, models.lm)
-    credit, updater = make_rewriting(assembled, config, [updates.NoLeakCheck(train)])
+    credit, updater = make_rewriting(assembled, config, [checking.NoLeakCheck(train)])
     return Learner(
         config=config,
         composer=composer,
@@ -125,20 +126,20 @@ def build_learner(assembled: Assembled) -> Learner:
 
 def make_rewriting(
     assembled: Assembled, config: Config, copies: Iterable[Check]
-) -> tuple[Credit, updates.Updater]:
+) -> tuple[Credit, Updater]:
     """Who blames texts, and who rewrites them; `copies` refuse what repeats data."""
     models, safe = assembled.models, config.critic.safety
     # What every rewrite must pass (method decision 11); hidden letters, markers, addresses and
     # secrets are refused even where `critic.safety` is off.
     checks: list[tuple[Check, Incident | None]] = [
-        (updates.LengthCheck(config.update), Incident.REWRITES_LONG),
-        (updates.near_copy, Incident.REWRITES_COPYING),
+        (checking.LengthCheck(config.update), Incident.REWRITES_LONG),
+        (checking.near_copy, Incident.REWRITES_COPYING),
         (safety_check if safe else trace_check, Incident.REWRITES_UNSAFE),
         *((check, Incident.REWRITES_LEAKING) for check in copies),
         *((check, None) for check in assembled.task.checks),
     ]
     ask, templates, tally = models.ask, assembled.plan.templates, models.tally
-    updater = updates.Updater(ask, templates, config, updates.AllChecks(checks, tally), tally)
+    updater = Updater(ask, templates, config, checking.AllChecks(checks, tally), tally)
     # A critic that replies in one line has no place for the clause: the rules look alone.
     asked = "critic" if config.critic.stages == 2 else "critic_one"
     clause = SafetyClause.read() if safe and asked not in templates.one_line else None

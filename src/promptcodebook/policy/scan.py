@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Literal
 
-from promptcodebook.method.update import NoLeakCheck
+from promptcodebook.method.rewrite_checks import NoLeakCheck
 from promptcodebook.policy import decoding
 from promptcodebook.types import Variable
 

@@ -27,8 +27,8 @@ from promptcodebook.deploy.audit.report import (
 from promptcodebook.errors import ConfigError, ParseError, PolicyError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
+from promptcodebook.method.rewrite_checks import NoLeakCheck
 from promptcodebook.method.templates import load_templates
-from promptcodebook.method.update import NoLeakCheck
 from promptcodebook.policy.decoding import fold
 from promptcodebook.policy.file import PolicyFile  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.policy.scan import orders, safety_check, scan

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.deploy.online.decisions import ALLOWED, FULL, GUARD_ALPHA, decide
+from promptcodebook.deploy.online.canary_decision import ALLOWED, FULL, GUARD_ALPHA, decide
 from promptcodebook.deploy.online.sequences import (
     MEANS,
     ValueCounts,

@@ -20,8 +20,8 @@ from promptcodebook.calls import Request, Schema
 from promptcodebook.errors import ConfigError, LMError, PolicyError
 from promptcodebook.lm.structured import Ask, LenientText, ReplyShape
 from promptcodebook.method.failures import gather_all
+from promptcodebook.method.rewrite_checks import NoLeakCheck
 from promptcodebook.method.templates import CodebookLines, Template, load_templates, template_sets
-from promptcodebook.method.update import NoLeakCheck
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.scan import Finding, Severity, excerpt, scan
 from promptcodebook.types import Example

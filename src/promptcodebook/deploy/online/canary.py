@@ -2,14 +2,14 @@
 
 A request counts for the version that answered it, from the canary's beginning on, unless no user
 saw an answer. Of several pieces of feedback for one request
-the last counts. No key ends a canary alone (`decisions.py`)."""
+the last counts. No key ends a canary alone (`canary_decision.py`)."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
 from promptcodebook.base.units import number
-from promptcodebook.deploy.online.decisions import (
+from promptcodebook.deploy.online.canary_decision import (
     FULL,
     KEY_SHARE,
     ByKey,

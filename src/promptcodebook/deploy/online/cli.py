@@ -24,7 +24,7 @@ from promptcodebook.cli import command
 from promptcodebook.data.load import read_source
 from promptcodebook.data.table import SourceRow, Table, plain
 from promptcodebook.deploy.online import learning
-from promptcodebook.deploy.online.decisions import KEY_SHARE, by_key, fair
+from promptcodebook.deploy.online.canary_decision import KEY_SHARE, by_key, fair
 from promptcodebook.deploy.online.served_log import (
     BadFeedback,
     Feedback,

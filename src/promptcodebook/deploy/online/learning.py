@@ -29,7 +29,7 @@ from typing import Any
 from promptcodebook.base.intervals import Interval, mean_interval
 from promptcodebook.base.units import plural
 from promptcodebook.data import Dataset
-from promptcodebook.deploy.online.decisions import KEY_SHARE, most_of_one, unless
+from promptcodebook.deploy.online.canary_decision import KEY_SHARE, most_of_one, unless
 from promptcodebook.deploy.online.sequences import MEANS, ValueCounts, rate_ratio
 from promptcodebook.deploy.online.served_log import Logged
 from promptcodebook.deploy.registry.log import version_of

@@ -12,7 +12,7 @@ from typing import Any
 from promptcodebook.base.intervals import ENOUGH
 from promptcodebook.base.units import duration, number, percent, plural
 from promptcodebook.deploy.online.canary import judge, said_of
-from promptcodebook.deploy.online.decisions import KEY_SHARE, ByKey, Decision, by_key, fair
+from promptcodebook.deploy.online.canary_decision import KEY_SHARE, ByKey, Decision, by_key, fair
 from promptcodebook.deploy.online.sequences import Ends, ValueCounts, difference
 from promptcodebook.deploy.online.served_log import Served, ServedLog
 from promptcodebook.deploy.registry.registry import Canary, Registry

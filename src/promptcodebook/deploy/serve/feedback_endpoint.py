@@ -23,7 +23,7 @@ from promptcodebook.deploy.http.admission import (
 )
 from promptcodebook.deploy.http.completions import Refusal
 from promptcodebook.deploy.online.canary import CanaryJudge
-from promptcodebook.deploy.online.decisions import KEY_SHARE, Decision
+from promptcodebook.deploy.online.canary_decision import KEY_SHARE, Decision
 from promptcodebook.deploy.online.served_log import (
     REFUSED,
     BadFeedback,

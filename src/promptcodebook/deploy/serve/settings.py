@@ -8,7 +8,7 @@ from pydantic import Field
 
 from promptcodebook.config import OptimizerSettings
 from promptcodebook.config.schema import Unit
-from promptcodebook.deploy.online.decisions import KEY_SHARE
+from promptcodebook.deploy.online.canary_decision import KEY_SHARE
 
 _Seconds = Annotated[float, Field(ge=0.001)]
 _Count = Annotated[int, Field(ge=0)]
