@@ -60,6 +60,22 @@ def test_a_finished_run_made_longer_is_the_longer_run(tmp_path: Path) -> None:
         assert store.ours and store.header.config["update"]["epochs"] == 4
 
 
+def test_a_run_that_began_when_default_was_the_whole_method_stays_that(tmp_path: Path) -> None:
+    shutil.copytree(PROJECT, tmp_path, dirs_exist_ok=True)
+    began = ("--preset", "full", "--set", "update.epochs=4", "--set", "validation.every=2")
+    assert typed("train", *began, "--budget", "60calls", cwd=tmp_path).code == 3
+    [path] = [path for path in (tmp_path / "runs").iterdir() if path.is_dir()]
+    with closing(RunStore.open(path, write=True)) as store:
+        then = {**store.header.config, "preset": "default"}
+        store.amend(replace(store.header, config=then), Amended((), "", False))
+    resumed = typed("train", "--resume", "last", "--budget", "120calls", cwd=tmp_path)
+    assert resumed.code == 3, resumed.err
+    with closing(RunStore.open(path)) as store:
+        made = store.header.configuration
+        assert (made.preset, made.compose, made.critic.stages) == ("default", "generator", 2)
+        assert all(store.usage()[role].calls for role in ("generator", "attribution"))
+
+
 def test_a_run_of_the_version_before_keeps_its_prompts(tmp_path: Path) -> None:
     short = train(tmp_path, config=epochs(2))
     with closing(RunStore.open(short.path, write=True)) as store:
