@@ -28,7 +28,7 @@ def rows(test: int = 37) -> Dataset:
 
 
 def train(folder: Path, budget: str, data: Dataset | None = None, **more: Any) -> pco.Run:
-    config = {"preset": "default", **SETTINGS, **more.pop("config", {})}
+    config = {"preset": "full", **SETTINGS, **more.pop("config", {})}
     return pco.optimize(
         data or rows(), "", budget=budget, config=config, runs_dir=folder, progress=False, **more
     )
