@@ -209,15 +209,15 @@ def test_what_ended_a_run_is_what_must_be_raised(
 
 
 def test_what_a_longer_training_does_to_exploring_is_said() -> None:
-    old, new = plan_of("simulated"), plan_of("simulated", update={"epochs": 100})
-    state = RunState(step=49, epoch=49, epsilon=0.15, ended="finished")
+    old, new = plan_of("simulated"), plan_of("simulated", update={"epochs": 60})
+    state = RunState(step=29, epoch=29, epsilon=0.15, ended="finished")
     [change] = resume_with(header_of(old), state, new, "r1", edited=False).changes
-    assert change.startswith("update.epochs: 50 → 100 (ε falls over 100 epochs now: it was 0.15")
+    assert change.startswith("update.epochs: 30 → 60 (ε falls over 60 epochs now: it was 0.15")
     assert "continues at 0.3" in change
     fixed = {"explore": {"gamma": 0.5}}
-    old, new = plan_of("simulated", **fixed), plan_of("simulated", update={"epochs": 100}, **fixed)
+    old, new = plan_of("simulated", **fixed), plan_of("simulated", update={"epochs": 60}, **fixed)
     [change] = resume_with(header_of(old), state, new, "r1", edited=False).changes
-    assert change == "update.epochs: 50 → 100"
+    assert change == "update.epochs: 30 → 60"
 
 
 def test_a_helper_that_the_code_imports_is_recognised_too(tmp_path: Path) -> None:
