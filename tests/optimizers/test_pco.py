@@ -386,7 +386,7 @@ def test_the_best_of_all_single_instincts(tmp_path: Path) -> None:
 
 def test_random_routes_are_drawn_for_each_input_and_are_the_same_again(tmp_path: Path) -> None:
     def routes(name: str, seed: int) -> list[tuple[int, ...]]:
-        config = {"optimizer": "random_routes", "select": 4, "compose": "generator"}
+        config = {"optimizer": "random_routes", "select": 4}
         run = train(tmp_path, name, config=config, seed=seed)
         row_of(run, "random_routes")
         assert "encoder" not in run.usage and run.usage["generator"].calls > 0
