@@ -84,7 +84,9 @@ def _leaves(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def test_the_file_to_start_from_lists_every_departure_of_full_from_paper() -> None:
-    full, paper = (_leaves(load_config({"preset": name}).model_dump()) for name in ("full", "paper"))
+    full, paper = (
+        _leaves(load_config({"preset": name}).model_dump()) for name in ("full", "paper")
+    )
     differ = {key for key in full if full[key] != paper.get(key)} - {"preset"}
     listed = re.findall(r"^#   ([a-z_.]+) +\S+ +instead of ", PRESETS.read_text(), re.MULTILINE)
     assert differ == set(listed)

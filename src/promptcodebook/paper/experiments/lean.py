@@ -1,7 +1,7 @@
 """`lean`: what the preset `default` (called `lean` when this was set) gains for its calls, beside
 `full` (then `default`: the arms keep those names), a router that learns from outcomes, GEPA and
-MIPROv2, in simulated worlds, a fresh one for each run, and on a model. The model of this machine has
-rules for a teacher. lean.toml has what was set before."""
+MIPROv2, in simulated worlds, a fresh one for each run, and on a model. The model of this machine
+has rules for a teacher. lean.toml has what was set before."""
 
 from __future__ import annotations
 
