@@ -142,7 +142,7 @@ def run(job: Job) -> Done:
         spec += "&attribution_error=0"  # else it blames what it should not at random
     config = load_config(
         {
-            "preset": "lean",
+            "preset": "default",
             "lm": f"{spec}&heeds_tools={job.kind == 'tools'}",
             "seed": world,
             "size": 6,

@@ -34,7 +34,8 @@ from tests.build.proof_server import ROOT, Served, served
 from tests.build.runs import Finished
 
 FLAGS = (
-    *("--task", "constraints", "--plain", "--set", "cache=false", "--set", "concurrency=16"),
+    *("--task", "constraints", "--plain", "--preset", "full"),
+    *("--set", "cache=false", "--set", "concurrency=16"),
     *("--set", "update.epochs=4", "--set", "update.batch_size=8"),
     *("--set", "validation.every=2", "--set", "validation.subset=8"),
     *("--set", "validation.finalists=2", "--set", "verdict_examples=16"),

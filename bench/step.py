@@ -75,6 +75,7 @@ def trained(lm: str, folder: Path, epsilon: float) -> list[StepDone]:
     data = Dataset(found.train, (), found.test[:2], input=found.input)
     config = load_config(
         {
+            "preset": "full",
             "lm": lm,
             "cache": False,
             "concurrency": 64,

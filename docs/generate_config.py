@@ -32,8 +32,8 @@ model = "openai/MODEL"
 
 A value of none means that the key is not set; `--set key=none` removes a value (but "none" is a
 choice of `encoder.mode` and `explore.policy`). An unknown key is an error that names the nearest
-known one. The defaults are those of the preset `default`; `pco train --preset paper` takes the
-paper's. `config/presets.toml` says where the two differ and why.
+known one. The defaults are those of the preset `default`; `--preset full` takes those of the
+whole method, `--preset paper` the paper's. `config/presets.toml` says where they differ and why.
 
 A line has a key with its default; in parentheses the paper's symbol, what it takes, and the unit.
 """

@@ -38,6 +38,7 @@ from promptcodebook.method.update import LengthCheck, Updater, apply_rewrites, c
 from promptcodebook.types import Critique, Example, Rewrite, Rollout, Route, Trace
 
 SETTINGS = {
+    "preset": "full",
     "task": "houserules_six",
     "roles": {"executor": {"max_tokens": 64, "temperature": 0.0}},
     "size": 6,

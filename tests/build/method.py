@@ -37,10 +37,11 @@ class Counts(Counter[str]):
 
 
 def config(**tree: Any) -> Config:
-    """A small configuration: K = 4, S = 2, one example an update, and θ and φ not guarded, unless
-    said otherwise."""
+    """A small configuration of the whole method: K = 4, S = 2, one example an update, and θ and φ
+    not guarded, unless said otherwise."""
     small = {
-        "size": 4, "select": 2, "encoder": {"max_fallback": 1.0}, "update": {"shared_by": 1},
+        "preset": "full", "size": 4, "select": 2,
+        "encoder": {"max_fallback": 1.0}, "update": {"shared_by": 1},
     }  # fmt: skip
     return load_config(small, tree)
 

@@ -12,9 +12,9 @@ TOPICS = ("rivers", "bridges", "clocks", "bread", "maps", "lamps", "boats", "see
 
 
 QUICK: dict[str, Any] = {
-    "preset": "quick",
+    "preset": "full",
     "update": {"epochs": 3, "batch_size": 6},
-    "validation": {"every": 2, "subset": 6},
+    "validation": {"every": 2, "subset": 6, "finalists": 2},
 }
 
 

@@ -25,6 +25,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Rollout
 
 SMALL: dict[str, Any] = {
+    "preset": "full",
     "task": "constraints",
     "update": {"epochs": 4, "batch_size": 8},
     "validation": {"every": 2, "subset": 8, "finalists": 2},

@@ -125,7 +125,7 @@ def test_diff_of_a_run_from_its_first_codebook_and_of_two(
 def test_effect_says_what_it_may_take_and_keeps_what_it_finds(trained: Path, run_id: str) -> None:
     first = pco("codebook", "effect", "last", "0", "--split", "train", cwd=trained)
     assert first.code == 0, first.err
-    assert "instinct 0 on 12 inputs: at most 60 calls, 12 of them for the routes" in first.err
+    assert "instinct 0 on 12 inputs: at most 36 calls, 12 of them for the routes" in first.err
     assert "simulated model, train split" in first.out and "95 %" in first.out
     again = pco("codebook", "effect", run_id, "0", "--split", "train", "--json", cwd=trained)
     assert again.json["calls_paid"] == 0 and again.json["simulated"] is True

@@ -89,7 +89,7 @@ def test_a_key_and_a_group_can_be_asked_for(tmp_path: Path) -> None:
     assert out.startswith("update.batch_size = 15\n") and "whole number" in out
     assert "epochs" not in out
     group = pco("config", "update", cwd=tmp_path).out
-    assert group.startswith("[update]\n") and "update.epochs = 50" in group
+    assert group.startswith("[update]\n") and "update.epochs = 30" in group
     assert "validation" not in group.replace("validation.", "")  # its own keys alone
     for name in ("roles.critic.max_tokens", "roles.ROLE.max_tokens", "max_tokens"):
         [row] = pco("config", name, "--json", cwd=tmp_path).json
@@ -276,8 +276,9 @@ def test_a_reward_that_gives_nothing_to_all_that_was_tried_is_warned_of(folder: 
 # The estimate is honest: what a run then takes lies between its low and its high.
 
 SHORT = (
-    *("--task", "constraints", "--lm", "simulated", "--preset", "quick"),
-    *("--set", "update.epochs=3", "--set", "validation.every=2", "--set", "validation.subset=12"),
+    *("--task", "constraints", "--lm", "simulated", "--preset", "full"),
+    *("--set", "update.epochs=3", "--set", "update.batch_size=12", "--set", "validation.every=2"),
+    *("--set", "validation.subset=12", "--set", "validation.finalists=2"),
 )
 TINY = ("--set", "update.epochs=1", "--set", "validation.every=0")
 
@@ -343,7 +344,8 @@ def test_a_run_with_a_judge_and_an_agent_lies_within_the_estimate(folder: Path) 
 
     server.default = varied
     args = (
-        *("--preset", "quick", "--set", "update.epochs=2", "--set", "executor=agent.py:run"),
+        *("--preset", "full", "--set", "update.epochs=2", "--set", "executor=agent.py:run"),
+        *("--set", "update.batch_size=12", "--set", "validation.subset=24"),
         *("--set", 'reward={"kind": "judge", "rubric": "Be right."}', "--set", "cache=false"),
     )
     with served(server):

@@ -84,13 +84,29 @@ def _leaves(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def test_the_file_to_start_from_lists_every_departure_of_default_from_paper() -> None:
-    default, paper = (
-        _leaves(load_config({"preset": name}).model_dump()) for name in ("default", "paper")
+def test_the_file_to_start_from_lists_every_departure_of_full_from_paper() -> None:
+    full, paper = (
+        _leaves(load_config({"preset": name}).model_dump()) for name in ("full", "paper")
     )
-    differ = {key for key in default if default[key] != paper.get(key)} - {"preset"}
+    differ = {key for key in full if full[key] != paper.get(key)} - {"preset"}
     listed = re.findall(r"^#   ([a-z_.]+) +\S+ +instead of ", PRESETS.read_text(), re.MULTILINE)
     assert differ == set(listed)
+
+
+def test_without_a_preset_only_the_instincts_learn_and_full_is_the_whole_method() -> None:
+    usual, full = load_config({}), load_config({"preset": "full"})
+    assert full.model_dump() == Config().model_dump()
+    lean = load_config({"preset": "lean"})
+    assert lean.model_copy(update={"preset": "default"}) == usual
+    ours, whole = (_leaves(config.model_dump()) for config in (usual, full))
+    assert {key: ours[key] for key in ours if ours[key] != whole[key]} == {
+        "preset": "default", "compose": "verbatim", "encoder.mode": "static", "critic.stages": 1,
+        "critic.trainable": False, "update.epochs": 30, "validation.subset": 30,
+        "validation.finalists": 2,
+    }  # fmt: skip
+    quick = _leaves(load_config({"preset": "quick"}).model_dump())
+    learned = ("compose", "encoder.mode", "critic.stages", "critic.trainable")
+    assert {key: quick[key] for key in learned} == {key: ours[key] for key in learned}
 
 
 @pytest.mark.parametrize(
@@ -351,7 +367,15 @@ def test_a_stored_configuration_keeps_its_keys() -> None:
     tree["validation"].pop("examples")
     tree["validation"]["patience"] = 5  # the default of 0.1.0
     tree["update"]["max_gradients"] = 8  # its preset `paper`
+    # What a preset sets now never lands in a run that began with another one of that name.
+    for name in ("default", "quick", "small"):
+        assert _leaves(preset(name)).keys() - {"router.kind", "init.split"} <= _leaves(tree).keys()
     assert digest(tree) == "c299778ab31bbfbb854a0162e86cb9ae14f15abeb20cb16ac069df6e82b0c6dc"
+
+
+def test_a_stored_configuration_is_not_what_its_preset_sets_now() -> None:
+    stored = Config(preset="default").model_dump(mode="json")
+    assert load_config(stored).model_dump(mode="json") == stored
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import promptcodebook as pco
 from promptcodebook.assemble import Plan, RewardTrial, Sources, plan_run
 from promptcodebook.calls import LM, Reply, Request, Role, Usage
 from promptcodebook.config import Config, load_config
+from promptcodebook.config.schema import preset
 from promptcodebook.doctor.checkup import checkup, rehearse
 from promptcodebook.doctor.probe import DiagnosisGroup, probe
 from promptcodebook.errors import ConfigError, DataError, MissingExtra
@@ -216,6 +217,12 @@ def able(request: Request) -> str:
             return "no"
 
 
+def able_alone(request: Request) -> str:
+    """The same, with the blame in the critic's one reply."""
+    reply = able(request)
+    return json.dumps({**json.loads(reply), **BLAME}) if request.role == "critic" else reply
+
+
 def weak(request: Request) -> str:
     match request.role:
         case "encoder":
@@ -282,6 +289,23 @@ async def test_a_model_whose_short_reply_is_all_thoughts_is_warned_of(server: Se
     assert (
         found.level == "warn" and "holds no text" in found.what and "max_tokens" in found.next_step
     )
+
+
+async def test_of_the_default_s_roles_the_critic_is_weak_where_it_blames_nobody() -> None:
+    """One call is critic and attribution: no model is named for a role that nobody asks."""
+    usual = preset("default")
+    found = (await rehearsed(ScriptedLM().reply_with(able_alone), **usual))[TITLE]
+    roles = ("encoder", "critic", "updater", "judge")
+    assert levels(found) == dict.fromkeys((f"role {role}" for role in roles), "ok"), found
+
+    def blind(request: Request) -> str:
+        blame = {"score": 0.2, "feedback": "It is bad."}
+        return json.dumps(blame) if request.role == "critic" else able(request)
+
+    found = (await rehearsed(ScriptedLM().reply_with(blind), **usual))[TITLE]
+    assert "blames no part" in found["role critic"].what
+    assert found["roles"].next_step.startswith("name a stronger model: --set roles.critic.model=")
+    assert "attribution" not in found["roles"].next_step
 
 
 async def test_where_only_a_teacher_is_weak_a_stronger_model_is_named_first() -> None:
@@ -377,8 +401,9 @@ async def test_doctor_says_that_no_text_is_rewritten_and_no_model_routes(tmp_pat
 # The dry run is the run: it counts what `pco train` would ask, and touches nothing of the user's.
 
 QUICK: dict[str, Any] = {
-    "preset": "quick", "task": "constraints", "lm": "simulated", "verdict_examples": 4,
-    "update": {"epochs": 4, "batch_size": 6}, "validation": {"examples": 8, "subset": 8},
+    "preset": "full", "task": "constraints", "lm": "simulated", "verdict_examples": 4,
+    "update": {"epochs": 4, "batch_size": 6},
+    "validation": {"every": 4, "examples": 8, "subset": 8, "finalists": 2},
 }  # fmt: skip
 USUAL = DryManner(solved=0.5, blamed=0.5, reasked=0.0, refused=0.0, agent_calls=1)
 
@@ -436,9 +461,9 @@ def test_examples_that_judge_rewrites_are_counted() -> None:
     assert 72 < calls["improve_each", "others"] <= 120
 
 
-def test_lean_asks_a_critic_once_and_no_generator() -> None:
+def test_the_default_asks_a_critic_once_and_no_generator() -> None:
     small = {"update": {"epochs": 2}, "validation": {"every": 0}, "explore": {"policy": "none"}}
-    work = training(plan_of(preset="lean", **small), replace(USUAL, solved=0.0))
+    work = training(plan_of(preset="default", **small), replace(USUAL, solved=0.0))
     assert work.keys() == {"encoder", "executor", "critic", "updater"}
     assert work["critic"].calls == work["executor"].calls == work["encoder"].calls == 12
 

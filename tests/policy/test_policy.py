@@ -459,6 +459,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "verbatim": {"compose": "verbatim", "base_prompt": "We sell lamps."},
     "texts": {"base_prompt": "We sell lamps.", "output_format": "one line", "select": 3},
+    "only the instincts": {"preset": "default"},
     "paper templates": {"templates": "paper"},
     "no encoder": {"encoder": {"mode": "none"}},
     "last state": {"keep": "last"},
@@ -470,7 +471,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def test_a_loaded_policy_makes_the_prompts_that_were_judged(
     name: str, elsewhere: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    settings = {"size": SIZE, "select": 2, "preset": "quick", **SETTINGS[name]}
+    settings = {"size": SIZE, "select": 2, "preset": "full", **SETTINGS[name]}
     rows = [{"input": f"Question {n} of lamps?", "target": "light"} for n in range(24)]
     server = Server()
     server.default = decided(settings["select"])

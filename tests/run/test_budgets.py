@@ -17,7 +17,7 @@ from promptcodebook.optimizers.reserve import budget_remark
 from promptcodebook.progress import Note, ProgressEvent
 from promptcodebook.store.run import RunStore
 
-SETTINGS: dict[str, Any] = {"task": "constraints", "lm": "simulated"}
+SETTINGS: dict[str, Any] = {"preset": "full", "task": "constraints", "lm": "simulated"}
 
 
 def rows(test: int = 37) -> Dataset:
@@ -28,7 +28,7 @@ def rows(test: int = 37) -> Dataset:
 
 
 def train(folder: Path, budget: str, data: Dataset | None = None, **more: Any) -> pco.Run:
-    config = {"preset": "default", **SETTINGS, **more.pop("config", {})}
+    config = {**SETTINGS, **more.pop("config", {})}
     return pco.optimize(
         data or rows(), "", budget=budget, config=config, runs_dir=folder, progress=False, **more
     )
@@ -66,7 +66,7 @@ def test_a_budget_that_buys_no_verdict_says_so_before_the_first_call_with_the_le
     enough = load_config({**SETTINGS, "budget": {"calls": 163}})
     assert budget_remark(plan_run(enough)) == ""
     judge = {"kind": "judge", "rubric": "Is it polite?"}
-    judged = load_config({"lm": "simulated", "reward": judge, "budget": {"calls": 163}})
+    judged = load_config({**SETTINGS, "task": "", "reward": judge, "budget": {"calls": 163}})
     assert "about 132 calls" in budget_remark(plan_run(judged, Sources(data=rows())))
     given = {"calls": 60, "reserve_for_verdict": 0.5}
     assert budget_remark(plan_run(load_config({**SETTINGS, "budget": given}))) == ""

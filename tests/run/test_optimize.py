@@ -209,6 +209,7 @@ def test_each_instinct_learns_what_its_own_examples_lacked(tmp_path: Path) -> No
     ]
     first = [f"Be {how}." for how in ("kind", "brief", "calm", "clear", "fair")]
     config = {
+        "preset": "full",
         "size": 5,
         "select": 2,
         "compose": "verbatim",

@@ -60,6 +60,22 @@ def test_a_finished_run_made_longer_is_the_longer_run(tmp_path: Path) -> None:
         assert store.ours and store.header.config["update"]["epochs"] == 4
 
 
+def test_a_run_that_began_when_default_was_the_whole_method_stays_that(tmp_path: Path) -> None:
+    shutil.copytree(PROJECT, tmp_path, dirs_exist_ok=True)
+    began = ("--preset", "full", "--set", "update.epochs=4", "--set", "validation.every=2")
+    assert typed("train", *began, "--budget", "60calls", cwd=tmp_path).code == 3
+    [path] = [path for path in (tmp_path / "runs").iterdir() if path.is_dir()]
+    with closing(RunStore.open(path, write=True)) as store:
+        then = {**store.header.config, "preset": "default"}
+        store.amend(replace(store.header, config=then), Amended((), "", False))
+    resumed = typed("train", "--resume", "last", "--budget", "120calls", cwd=tmp_path)
+    assert resumed.code == 3, resumed.err
+    with closing(RunStore.open(path)) as store:
+        made = store.header.configuration
+        assert (made.preset, made.compose, made.critic.stages) == ("default", "generator", 2)
+        assert all(store.usage()[role].calls for role in ("generator", "attribution"))
+
+
 def test_a_run_of_the_version_before_keeps_its_prompts(tmp_path: Path) -> None:
     short = train(tmp_path, config=epochs(2))
     with closing(RunStore.open(short.path, write=True)) as store:
@@ -193,15 +209,15 @@ def test_what_ended_a_run_is_what_must_be_raised(
 
 
 def test_what_a_longer_training_does_to_exploring_is_said() -> None:
-    old, new = plan_of("simulated"), plan_of("simulated", update={"epochs": 100})
-    state = RunState(step=49, epoch=49, epsilon=0.15, ended="finished")
+    old, new = plan_of("simulated"), plan_of("simulated", update={"epochs": 60})
+    state = RunState(step=29, epoch=29, epsilon=0.15, ended="finished")
     [change] = resume_with(header_of(old), state, new, "r1", edited=False).changes
-    assert change.startswith("update.epochs: 50 → 100 (ε falls over 100 epochs now: it was 0.15")
+    assert change.startswith("update.epochs: 30 → 60 (ε falls over 60 epochs now: it was 0.15")
     assert "continues at 0.3" in change
     fixed = {"explore": {"gamma": 0.5}}
-    old, new = plan_of("simulated", **fixed), plan_of("simulated", update={"epochs": 100}, **fixed)
+    old, new = plan_of("simulated", **fixed), plan_of("simulated", update={"epochs": 60}, **fixed)
     [change] = resume_with(header_of(old), state, new, "r1", edited=False).changes
-    assert change == "update.epochs: 50 → 100"
+    assert change == "update.epochs: 30 → 60"
 
 
 def test_a_helper_that_the_code_imports_is_recognised_too(tmp_path: Path) -> None:

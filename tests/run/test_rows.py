@@ -27,6 +27,7 @@ SEEDS = ("rule zero", "rule one", "rule two", "rule three")
 
 
 SETTINGS: dict[str, Any] = {
+    "preset": "full",
     "size": 4,
     "select": 2,
     "cache": False,

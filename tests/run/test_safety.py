@@ -39,7 +39,7 @@ VEILED = "Close with the line that the staff wrote for themselves."
 KIND = "Thank the writer and answer in one line."
 HONEST = ["Be brief.", "Name the product.", "Use the active voice."]
 SETTINGS: dict[str, Any] = {
-    "size": 4, "select": 2, "compose": "verbatim",
+    "preset": "full", "size": 4, "select": 2, "compose": "verbatim",
     "update": {"epochs": 6, "batch_size": 6}, "validation": {"every": 2, "subset": 6},
     "roles": {"executor": {"temperature": 0.0}},
 }  # fmt: skip

@@ -357,6 +357,8 @@ def test_what_to_spend_and_how_fast_may_change() -> None:
         "data": {key: f"{key}.jsonl" for key in ("path", "train", "val", "test")},
     }
     assert differences(load_config({}).model_dump(), load_config(free).model_dump()) == ()
+    lean = load_config({"preset": "lean"}).model_dump()
+    assert differences(load_config({}).model_dump(), lean) == (), "another name of the same"
 
 
 @pytest.mark.parametrize("kept", [

@@ -42,7 +42,7 @@ ModelOption = Annotated[
     str | None, typer.Option("--lm", help="Model of all roles, e.g. URL#MODEL.")
 ]
 PresetOption = Annotated[
-    str | None, typer.Option("--preset", help="default, lean, paper, quick, small.")
+    str | None, typer.Option("--preset", help="default, full, paper, quick, small.")
 ]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="Any key: a.b=value.")]
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON.")]

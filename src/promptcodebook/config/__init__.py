@@ -1,5 +1,6 @@
-"""All settings of a run, as one frozen tree; with presets such as `lean`. `paper` is Table 6;
-`presets.toml` says where it differs from Algorithm 1 as printed, and `default` from it."""
+"""All settings of a run, as one frozen tree; with presets such as `small`. `paper` is Table 6;
+`presets.toml` says where it differs from Algorithm 1 as printed, `full` from it, and `default`
+from `full`."""
 
 from __future__ import annotations
 

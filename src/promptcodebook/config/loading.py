@@ -348,7 +348,9 @@ def _key(key: str, field: FieldInfo, line: str) -> Key:
             roles.setdefault(value, []).append(role)
     else:
         default = field.get_default(call_default_factory=True, validated_data={})
-        roles[_show(default)] = []
+        group, _, name = key.rpartition(".")
+        usual = schema.preset("default")
+        roles[_show((usual.get(group, {}) if group else usual).get(name, default))] = []
     default = "; ".join(f"{value} ({', '.join(names)})" for value, names in roles.items())
     if len(roles) == 1:
         default = next(iter(roles))

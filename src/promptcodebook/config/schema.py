@@ -343,7 +343,7 @@ _OURS = {
     *("temperature", "top_p", "max_tokens", "max_completion_tokens"),
 }
 """Body fields that have a setting of their own, or that the method relies on."""
-Preset = Literal["default", "lean", "paper", "quick", "small"]
+Preset = Literal["default", "full", "lean", "paper", "quick", "small"]
 
 
 class RoleSettings(Group):
@@ -408,8 +408,8 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def default_roles() -> dict[str, RoleSettings]:
-    """The roles of the `default` preset."""
-    roles: dict[str, dict[str, Any]] = _presets()["default"]["roles"]
+    """The roles of the `full` preset, which the others share."""
+    roles: dict[str, dict[str, Any]] = _presets()["full"]["roles"]
     return {role: RoleSettings(**fields) for role, fields in roles.items()}
 
 
@@ -422,12 +422,12 @@ TRAINING = (
 
 
 class Config(Group):
-    """A whole run; `Config()` is the `default` preset. `load_config` adds a field for each table of
+    """A whole run; `Config()` is the `full` preset. `load_config` adds a field for each table of
     the installed optimizers (`OptimizerSettings`)."""
 
     gone = {"instinct": {"kind": "text"}}
-    preset: Preset = "default"
-    """Starting values of all other keys: ours, ours for fewer calls, or the paper's Table 6."""
+    preset: Preset = "full"
+    """Starting values of all other keys: ours, the whole method (full), or the paper's Table 6."""
     task: str = ""
     """Name of a ready-made task; "" = your own `data` and `reward`."""
     data_dir: str = ""

@@ -434,7 +434,10 @@ async def _weigh_roles(rehearsed: Rehearsed) -> dict[Role, str | None]:
         faults["generator"] = _generator(rehearsed)
     if rollout.reward is not None and config.update.text_updates:
         faults["critic"] = _critic(rehearsed)
-        faults["attribution"] = _attribution(rehearsed)
+        if config.critic.stages == 2:
+            faults["attribution"] = _attribution(rehearsed)
+        elif faults["critic"] is None:  # one call says what is wrong and who is to blame
+            faults["critic"] = _attribution(rehearsed)
         faults["updater"] = await _updater(rehearsed)
     return faults
 
@@ -507,7 +510,8 @@ def _critic(rehearsed: Rehearsed) -> str | None:
     trace = rehearsed.trace
     if trace.verdict is None:
         return f"weak: {trace.failure.kind if trace.failure else 'no verdict'}"
-    if rehearsed.repeats([trace.verdict.feedback], "critic"):
+    one = rehearsed.assembled.config.critic.stages == 1
+    if rehearsed.repeats([trace.verdict.feedback], "critic_one" if one else "critic"):
         return "weak: its critique repeats the words it was asked with"
     if rehearsed.failed and not trace.verdict.feedback.strip():
         return "weak: it finds nothing wrong with an answer that earned too little"

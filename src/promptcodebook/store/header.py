@@ -22,11 +22,12 @@ from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.lm.spec import any_simulated
 from promptcodebook.method.templates import TemplateSet
 
-# Keys that a resumed run may change: what to spend, how fast, and where the data lies (its
-# fingerprints are compared instead). Headers are left out so that they are never quoted.
+# Keys that a resumed run may change: what to spend, how fast, where the data lies (its fingerprints
+# are compared instead), and the name of the preset (all that it sets is compared). Headers are left
+# out so that they are never quoted.
 FREE_KEYS = (
-    "budget", "cache", "concurrency", "data_dir", "data.path", "data.test", "data.train", "prices",
-    "data.val", "max_reply_mb", "retries", "reward_name", "roles.*.headers",
+    "budget", "cache", "concurrency", "data_dir", "data.path", "data.test", "data.train", "preset",
+    "prices", "data.val", "max_reply_mb", "retries", "reward_name", "roles.*.headers",
     "telemetry", "timeout", "user_code",
 )  # fmt: skip
 _SEAL = "seal"

@@ -279,10 +279,11 @@ def test_gains_are_over_the_same_untrained_codebook_and_by_calls(tmp_path: Path)
     arms = {"lean": lean, "default": [run(0.5, 1000)] * 2, "gepa": [gepa], "mipro": [mipro]}
     _, (table, calls) = page(tmp_path, **arms)
     rows = {row[0]: row for row in table.rows}
-    assert list(rows) == ["preset `lean`", "preset `default`", "GEPA (tried 2 to 2 prompts a run)"]
+    ours = ["preset `default` (`lean` before)", "preset `full`"]
+    assert list(rows) == [*ours, "GEPA (tried 2 to 2 prompts a run)"]
     assert [row[-1] for row in rows.values()] == ["2", "2", "1"]
     assert [row[6].split(" ")[0] for row in rows.values()] == ["+1.000", "+0.500", "+2.000"]
-    assert calls.rows[0] == ["preset `lean`", "490", "10", "0", "0", "500"]
+    assert calls.rows[0] == ["preset `default` (`lean` before)", "490", "10", "0", "0", "500"]
 
 
 def test_a_reader_s_model_is_measured_alone_and_every_setting_is_one() -> None:
@@ -295,7 +296,7 @@ def test_a_reader_s_model_is_measured_alone_and_every_setting_is_one() -> None:
     assert worlds == {"simulated?world=101", "simulated?world=102"}
     settings = [{**cell.settings} for cell in (*small, *other)]
     configs = [load_config(own) for own in settings if own.pop("form")]
-    assert {config.preset for config in configs} == {"default", "lean", "small"}
+    assert {config.preset for config in configs} == {"full", "lean", "small"}
     capped = [c for c in configs if c.optimizer != "pco" or c.preset == "small"]
     assert {config.budget.calls for config in capped} == {3050, 2150}
 

@@ -143,7 +143,7 @@ class Learned:
 def require_router(file: PolicyFile) -> Ranking:
     """The router of today. Raises ConfigError where it is not one that learns from the log."""
     if file.router is None or file.router.kind != "outcomes":
-        hint = "train with router.kind = 'outcomes' (presets small and lean do)"
+        hint = "train with router.kind = 'outcomes' (preset small does)"
         raise ConfigError("this policy has no router that learns from outcomes", hint=hint)
     return file.router.ranking
 

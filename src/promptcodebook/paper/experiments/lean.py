@@ -1,6 +1,7 @@
-"""`lean`: what the preset of that name gains for its calls, beside `default`, a router that learns
-from outcomes, GEPA and MIPROv2, in simulated worlds, a fresh one for each run, and on a model. The
-model of this machine has rules for a teacher. lean.toml has what was set before."""
+"""`lean`: what the preset `default` (called `lean` when this was set) gains for its calls, beside
+`full` (then `default`: the arms keep those names), a router that learns from outcomes, GEPA and
+MIPROv2, in simulated worlds, a fresh one for each run, and on a model. The model of this machine
+has rules for a teacher. lean.toml has what was set before."""
 
 from __future__ import annotations
 
@@ -92,7 +93,8 @@ def _settings(
 
 @dataclass(frozen=True, slots=True)
 class _Arm:
-    """The runs of one method that can be compared, in order, and those of `default` beside them."""
+    """The runs of one method that can be compared, in order, and those of the arm `default` beside
+    them."""
 
     title: str
     own: Runs
@@ -113,7 +115,7 @@ class _Arm:
 
     @property
     def gains(self) -> list[float]:
-        """Over the untrained codebook of `default`, the same for all methods."""
+        """Over the untrained codebook of the arm `default`, the same for all methods."""
         pairs = zip(self.rewards, self.of_default("untrained"), strict=True)
         return [fmean(mine) - fmean(first) for mine, first in pairs]
 
@@ -166,7 +168,7 @@ def _arms(measured: shared.Results, half: str) -> tuple[dict[str, _Arm], list[st
 def _half(measured: shared.Results, half: str) -> list[Block]:
     arms, dropped = _arms(measured, half)
     blocks: list[Block] = [shared.text("lean", half)]
-    head = ["method", "reward (95 %)", "gain over untrained", "least gain", "minus `default`"]
+    head = ["method", "reward (95 %)", "gain over untrained", "least gain", "minus `full`"]
     head += ["training calls", "gain per 1,000 calls", "runs"]
     blocks.append(PageTable(f"{half}-gain", head, [arm.line() for arm in arms.values()]))
     blocks += ["\n".join(dropped)] * bool(dropped)
