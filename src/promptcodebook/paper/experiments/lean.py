@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from promptcodebook.assemble import Sources
+from promptcodebook.base.intervals import Interval
 from promptcodebook.config import merge
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.paper.experiments import experiment as shared
@@ -35,14 +36,23 @@ def _cells(order: shared.ExperimentRequest, spec: str) -> Sequence[Cell]:
     listed, found = read_table("lean"), list[Cell]()
     first = [name for name, arm in listed["arms"].items() if not arm.get("capped")]
     for names in (first, [name for name in listed["arms"] if name not in first]):
-        for seed in range(2 * order.seeds):
-            for half in _halves(spec):
-                times = listed[half]["each"] if names is first else 1
-                for name in names if seed < times * order.seeds else ():
+        seeds = {half: _seeds(order, spec, half, names is first) for half in _halves(spec)}
+        for seed in range(max(seeds.values())):
+            for half, count in seeds.items():
+                for name in names if seed < count else ():
                     settings = _settings(order, spec, half, name, seed)
                     cell = shared.trained(f"{half}/{name}/{seed}", settings, _SOURCES[half])
                     found.append(replace(cell, measure=partial(_kept, cell)))
     return found
+
+
+def _seeds(order: shared.ExperimentRequest, spec: str, half: str, decides: bool) -> int:
+    """Runs of an arm; on this machine the two that decide have the number that was set before."""
+    if not decides or order.preset == "quick":
+        return order.seeds
+    listed = read_table("lean")
+    local = half == "model" and is_local(spec)
+    return listed["set"]["seeds"] if local else listed[half]["each"] * order.seeds
 
 
 def _kept(cell: Cell, lab: Lab) -> CellResult:
@@ -173,7 +183,8 @@ def _half(measured: shared.Results, half: str) -> list[Block]:
     blocks.append(PageTable(f"{half}-gain", head, [arm.line() for arm in arms.values()]))
     blocks += ["\n".join(dropped)] * bool(dropped)
     if "lean" in arms:
-        blocks.append(_decided(arms["lean"]))
+        local = half == "model" and is_local(measured.lab.spec)
+        blocks.append(_decided(arms["lean"], over_seeds=local))
         rows = [_calls(arm) for name, arm in arms.items() if name in ("lean", "default", "short")]
         head = ["method", "rollouts and validation", *_ROLES, "training calls"]
         blocks.append(PageTable(f"{half}-calls", head, rows, "Calls of a run in training, by role"))
@@ -182,14 +193,22 @@ def _half(measured: shared.Results, half: str) -> list[Block]:
     return [*blocks, *shared.stopped(runs)]
 
 
-def _decided(lean: _Arm) -> str:
-    """Whether it is not worse at the share of calls that was set before."""
+def _decided(lean: _Arm, *, over_seeds: bool) -> str:
+    """Whether it is not worse at the share of calls that was set before. `over_seeds`: the test
+    messages stay as they are, and the interval is Student's over the runs alone."""
     margin, most = (read_table("lean")["set"][key] for key in ("margin", "share"))
-    over = shared.difference(lean.rewards, lean.of_default(shared.LEARNED))
+    default = lean.of_default(shared.LEARNED)
+    over = shared.difference(lean.rewards, default)
+    if over_seeds:
+        lost = [fmean(a) - fmean(b) for a, b in zip(lean.rewards, default, strict=True)]
+        reach = shared.reach_of_seeds(lost)
+        over = Interval(fmean(lost), fmean(lost) - reach, fmean(lost) + reach, len(lost))
     share = sum(lean.calls) / sum(run["training"]["calls"] for run in lean.default)
     met = "met" if over.low > -margin and share <= most else "not met"
     words = {"over": shown(over, signed=True), "share": share, "most": most, "margin": margin}
-    return shared.text("lean", "decided", met=met, **words)
+    said = shared.text("lean", "decided", met=met, **words)
+    fixed = shared.text("lean", "over_seeds", seeds=over.n, messages=len(default[0]))
+    return f"{said} {fixed}" if over_seeds else said
 
 
 def _calls(arm: _Arm) -> list[str]:
