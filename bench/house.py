@@ -29,9 +29,9 @@ READING: Mapping[str, tuple[str, ...]] = {
         *("rate", "additivity_residual"),
     ),
     "method.update": (
-        *("word_cap", "LengthCheck", "PendingUpdate", "collect_gradients", "_mending"),
-        *("apply_rewrites", "Updater"),
+        *("PendingUpdate", "collect_gradients", "_mending", "apply_rewrites", "Updater"),
     ),
+    "method.rewrite_checks": ("word_cap", "LengthCheck"),
     "method.state": (
         *("RoutingStatistics.fresh", "RoutingStatistics.known", "RoutingStatistics.standing"),
         *("RoutingStatistics.discount", "State.advance", "Schedule"),

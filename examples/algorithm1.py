@@ -1,7 +1,6 @@
 """Prompt Codebook Optimization, Algorithm 1 of the paper, bare: one example after the other.
 
-    python examples/algorithm1.py             a few steps on SmolLM2, in this process
-    python examples/algorithm1.py MODEL       the same on another model, such as `simulated`
+    python examples/algorithm1.py [MODEL]     a few steps on SmolLM2, or on another, say `simulated`
 
 The numbers are the algorithm's lines. `pco train` runs the same steps, with batches, storage and
 safeguards around them: src/promptcodebook/method/train.py. A test holds the two together.
@@ -33,8 +32,9 @@ from promptcodebook.method.executor import Trial
 from promptcodebook.method.exploration import epsilon_at, success_weighted
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import Composer
+from promptcodebook.method.rewrite_checks import LengthCheck
 from promptcodebook.method.state import Schedule, State
-from promptcodebook.method.update import LengthCheck, Updater, apply_rewrites, collect_gradients
+from promptcodebook.method.update import Updater, apply_rewrites, collect_gradients
 from promptcodebook.types import Critique, Example, Rewrite, Rollout, Route, Trace
 
 SETTINGS = {

@@ -160,7 +160,7 @@ def test_the_demo_says_which_model_it_is_and_shows_seven_rows_and_three_messages
     out, err = capsys.readouterr()
     told = " ".join(err.split())
     assert "SmolLM2-135M-Instruct" in told and "135 million parameters" in told
-    assert "Nothing below is simulated" in told and "text optimiser is off" in told
+    assert "Nothing below is simulated" in told and "the same model criticises" in told
     rows = ["no instructions", "the present prompt", "best single instinct"]
     rows += ["all instincts in one prompt", "the untrained codebook"]
     rows += ["learned: one for each message", "the right rules (oracle)"]

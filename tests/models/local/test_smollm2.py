@@ -25,7 +25,7 @@ from promptcodebook.method.policy import route_schema
 from promptcodebook.models.local import openvino
 from promptcodebook.models.local.engine import Embedding, EmbeddingEngine, Engine, Job, find_weights
 from promptcodebook.models.local.lm import load_engine
-from promptcodebook.paper.experiments.demo import demo_config, missing_model, show
+from promptcodebook.paper.experiments.demo import demo_config, missing_model, rewrite_config, show
 from tests.build import clients
 from tests.build.cli import pco
 from tests.build.local_server import Ours, served_by_us
@@ -224,8 +224,12 @@ def test_the_demo_learns_and_judges_on_smollm2(
     tree["validation"]["subset"] = 2
     tree["roles"]["executor"]["max_tokens"] = 24
     config = load_config(tree, {"verdict_examples": 2}, where="the test")
-    assert show(config, Sources(), plain=True, as_json=True) == 0
+    second = load_config(rewrite_config().model_dump(mode="json"), {"update": {"epochs": 1}})
+    assert show(config, Sources(), plain=True, as_json=True, second=second) == 0
     shown = json.loads(capsys.readouterr().out)
+    rewrite = shown["rewrite"]
+    assert rewrite["n"] == 9 and {"untrained", "learned"} <= rewrite.keys()
+    assert {"before", "critic", "after"} <= rewrite.keys(), "the first batch rewrites something"
     rows = {row["name"]: row for row in shown["rows"]}
     named = {"none", "present", "best_single", "concat", "untrained", "learned", "oracle"}
     assert set(rows) == named

@@ -75,14 +75,20 @@ def demonstrate(*, plain: bool, as_json: bool) -> int:
     it cannot run."""
     if (missing := missing_model()) is not None:
         raise missing
-    return show(demo_config(), rewrite_config(), Sources(), plain=plain, as_json=as_json)
+    second = rewrite_config()
+    return show(demo_config(), Sources(), plain=plain, as_json=as_json, second=second)
 
 
-def show(config: Config, second: Config, sources: Sources, *, plain: bool, as_json: bool) -> int:
-    """Runs a demo, or resumes one of these settings that was stopped, and prints the result."""
+def show(
+    config: Config, sources: Sources, *, plain: bool, as_json: bool, second: Config | None = None
+) -> int:
+    """Runs a demo, or resumes one of these settings that was stopped, and prints the result. The
+    `second` run is the one that rewrites; None = it is left out."""
     note(wrap_text(" ".join(read_table("demo")["about"].split()), "") + "\n")
     plan, runs = plan_run(config, sources), list[Run]()
-    parts = (NAME, config, sources), (REWRITE, second, replace(sources, data=_rewrite_data()))
+    parts = [(NAME, config, sources)]
+    if second is not None:
+        parts.append((REWRITE, second, replace(sources, data=_rewrite_data())))
     for name, settings, own in parts:
         found = fitting_runs(runs_dir(), plan_run(settings, own))
         stopped = [each.path for each in found if each.name == name and each.resumable]
@@ -94,16 +100,16 @@ def show(config: Config, second: Config, sources: Sources, *, plain: bool, as_js
             note(f"pco: stopped: {run.stop}\n  next: pco demo resumes it")
             return run.stop.exit_code
         runs.append(run)
-    run, rewriting = runs
+    run, rewrite = runs[0], _rewrite(runs[1]) if second is not None else None
     report = run.path / "report.html"
     examples = {e.id: e for _, split in plan.dataset.items() for e in split}
     with closing(RunStore.open(run.path)) as store:
         write_report(store, report, examples)
     samples = _samples(run, {example.id: example for example in plan.dataset.test})
     if as_json:
-        emit({**_as_json(run, report, samples), "rewrite": _rewrite(rewriting)})
+        emit({**_as_json(run, report, samples), "rewrite": rewrite})
     else:
-        print(_as_text(run, report, samples, _rewrite(rewriting)))
+        print(_as_text(run, report, samples, rewrite))
     return 0
 
 
@@ -151,7 +157,9 @@ def _rows(run: Run) -> list[VerdictRow]:
     return [run.rows[name] for name in read_table("demo")["titles"] if name in run.rows]
 
 
-def _as_text(run: Run, report: Path, samples: Sequence[_Sample], rewrite: Mapping[str, Any]) -> str:
+def _as_text(
+    run: Run, report: Path, samples: Sequence[_Sample], rewrite: Mapping[str, Any] | None
+) -> str:
     def reply(rollout: Rollout) -> str:
         reward = number(rollout.reward, missing="failed")
         return f"[{reward}] {shorten(rollout.output, _LONGEST)}"
@@ -174,7 +182,7 @@ def _as_text(run: Run, report: Path, samples: Sequence[_Sample], rewrite: Mappin
         wrap_text(run.verdict, ""),
         page["drawn"].format(n=len(samples)),
         *told,
-        *_rewrite_lines(rewrite),
+        *([] if rewrite is None else _rewrite_lines(rewrite)),
         page["rest"].format(report=report, name=NAME),
     ]
     return "\n\n".join(parts)

@@ -178,12 +178,12 @@ def decided(runs: Mapping[str, Runs]) -> dict[str, Interval]:
 
 
 def _page(measured: shared.Results) -> Page:
-    listed, lab = arms(), measured.lab
+    listed = arms()
     runs = {arm.name: shared.runs_of(measured.results, arm.name) for arm in listed}
     table = read_table("real_roles")
     train, _, test = table["messages"]
-    sizes = {"seeds": measured.order.seeds, "train": train, "test": test}
-    head = shared.text("real-roles", "head", spec=lab.spec, weights=lab.weights, **sizes)
+    words = shared.lab_words(measured, None, "messages") | {"train": train, "test": test}
+    head = shared.text("real-roles", "head", **words)
     blocks: list[Block] = []
     columns = ["arm", "reward", "gain (95 %)", "of the rules' gain", "rewrites kept"]
     columns += ["calls", "tokens", "seconds", "runs"]
