@@ -137,7 +137,7 @@ ADDRESS = "http://localhost:8000/v1#my-model"
 
 
 async def answers(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-    """A reply of the form that is asked for."""
+    """A reply of the form that is asked for; a whole critique has the fields of two others."""
     shape = json.dumps(body.get("response_format", ""))
     fields = re.findall(
         r"`(\w+)` \(str\)", body["messages"][0]["content"].split("output fields")[-1]
@@ -148,6 +148,9 @@ async def answers(request: web.Request, body: dict[str, Any]) -> web.StreamRespo
         '"score"': verdict(0.5),
         "feedback": json.dumps({"feedback": "look at forms"}),
     }
+    if all(part in shape for part in ("rendering_errors", '"score"')):
+        one = json.loads(verdict(0.5)) | json.loads(attributed("say it plainly"))
+        forms = {"score": json.dumps(one)}
     text = next((text for part, text in forms.items() if part in shape), "Say form 7.")
     if fields:
         text = "\n\n".join(f"[[ ## {name} ## ]]\nform 7" for name in fields)

@@ -30,7 +30,7 @@ MOST = 6  # calls that a command may spend on learning what its endpoint takes
 # 60 calls, with all that a run has: routes, prompts, critiques, blame, rewrites and a verdict.
 SMALL = {"update.epochs": 2, "update.batch_size": 3, "validation.every": 0, "keep": "last"}
 SMALL |= {"size": 6, "select": 2, "verdict_examples": 2}
-TRAIN = ("--preset", "quick", "--budget", "80calls")
+TRAIN = ("--preset", "full", "--budget", "80calls")
 TRAIN += tuple(word for k, v in SMALL.items() for word in ("--set", f"{k}={v}"))
 # One of each kind of refusal: a form of reply, fields, a role of messages, a limit of tokens.
 FAST = {"deepseek", "openai-reasoning", "vllm-gemma", "vllm-4k"}
@@ -138,5 +138,6 @@ def test_a_server_of_the_gallery_is_trained_on_and_served(
     assert trained.json["ended"] == "finished" and trained.json["usage"]["updater"]["calls"]
     assert judged.code == 0, judged.err
     assert done.code == 0, done.err
+    assert "choices" in answer.result(), answer.result()
     assert answer.result()["choices"][0]["message"]["content"], answer.result()
     assert max(spent.values()) <= MOST, spent

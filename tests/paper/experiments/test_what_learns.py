@@ -318,7 +318,8 @@ def test_on_this_machine_rules_teach_whoever_asks(tmp_path: Path) -> None:
 
 CONFIG = load_config(
     {
-        **{"task": "constraints", "lm": "simulated?attribution_error=0.5", "keep": "last"},
+        **{"preset": "full", "task": "constraints", "keep": "last"},
+        "lm": "simulated?attribution_error=0.5",
         "update": {"epochs": 2, "batch_size": 12, "shared_by": 1},
         "explore": {"epsilon": 0.5},
         "validation": {"every": 0, "subset": 2},
