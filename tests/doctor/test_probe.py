@@ -292,7 +292,7 @@ async def test_a_model_whose_short_reply_is_all_thoughts_is_warned_of(server: Se
 
 
 async def test_of_the_default_s_roles_the_critic_is_weak_where_it_blames_nobody() -> None:
-    """One call is critic and attribution: no model is named for a role that nobody asks."""
+    """One call is critic and attribution: no model is named for a role that is not asked."""
     usual = preset("default")
     found = (await rehearsed(ScriptedLM().reply_with(able_alone), **usual))[TITLE]
     roles = ("encoder", "critic", "updater", "judge")

@@ -221,7 +221,7 @@ ADVICE = "When it is about tea, the reply must name a cup."
 async def test_with_one_line_each_the_reward_is_the_score_and_the_blamed_part_gets_the_advice(
     reply: str, expected: types.Gradients
 ):
-    """The set few-shot; 3 was not at work. Nobody is asked for a harmful text."""
+    """The set few-shot; 3 was not at work. No harmful text is asked for."""
     named = f"{ADVICE}\nIt holds"
     world, trace = await assign(
         0.4, named, "None.", attribution=reply, templates="few-shot", critic={"safety": True}
@@ -238,6 +238,15 @@ async def test_with_one_line_in_one_stage_the_advice_is_what_no_instinct_holds()
     world, trace = await assign(0.4, ADVICE, "Look for cups.", **settings)
     assert roles(world) == ["critic", "critic"]
     assert trace.gradients.codebook == {0: ADVICE} and trace.gradients.critic == "Look for cups."
+
+
+async def test_one_line_is_the_whole_gradient_where_one_text_blames_all_active_instincts():
+    """A folder of one's own may join `one_line` with `instinct_errors = "one_string"`."""
+    world = World(config(templates="few-shot"), ScriptedLM().enqueue(ADVICE))
+    templates = replace(world.templates, instinct_errors="one_string")
+    critic = Critic(world.ask, templates, world.tally)
+    _, gradients = await critic.critique("psi", history(), DRAWS)
+    assert gradients.codebook == {1: ADVICE, 3: ADVICE}
 
 
 async def test_one_stage_asks_no_attribution():

@@ -82,8 +82,7 @@ def _read_severity(value: object) -> dict[str, float] | None:
 class VerdictReply(HarmReply):
     """Critic: ℓ_text as a score and prose. A text field that is added here, and asked for in the
     templates `critic` and `critic_one`, becomes one of the critique's notes. The longest legal
-    reply must fit the critic's 1,024 tokens, so shorten `feedback` by as much as a new field
-    allows."""
+    reply must fit the critic's 1,024 tokens, so shorten `feedback` by what a new field takes."""
 
     score: LenientNumber = Field(json_schema_extra={"minimum": 0, "maximum": 1})
     feedback: LenientText = bounded(900)
@@ -258,7 +257,9 @@ class Critic:
         if template in self.templates.one_line:
 
             def read(line: str) -> T:
-                fields = {"feedback": line, "instinct_errors": {_MISSING: line}}
+                by_index = self.templates.instinct_errors == "by_index"
+                blamed = {_MISSING: line} if by_index else line
+                fields = {"feedback": line, "instinct_errors": blamed}
                 return shape.model_validate({"score": history.unit, **fields})
 
             return (await self.ask.line(request, read)).value
