@@ -13,7 +13,6 @@ from statistics import fmean
 from typing import Any, Literal
 
 from promptcodebook.assemble import Assembled, Sources
-from promptcodebook.base.intervals import Interval
 from promptcodebook.config import merge
 from promptcodebook.method.executor import Scorer
 from promptcodebook.method.templates import TemplateSet, load_templates
@@ -42,9 +41,7 @@ class Arm:
         operator: A broken operator (operators.py); '' = none.
         feedback: stated: the checker names the rule; `unstated`: it names what the reply is;
             `false`: it names the rule of another topic; `foreign`: a form that no topic wants.
-        start: general: sentences that order nothing; `prompt`: those of the shop's own prompt.
-        control: Whether its cause is broken, so that it should gain nothing.
-        share: Of the seeds that are run, where it is no main arm.
+        share: Of the seeds, how many are run: less than 1 where a row decides little.
     """
 
     name: str
@@ -53,10 +50,8 @@ class Arm:
     plain: Sequence[str] = ()
     operator: str = ""
     feedback: Literal["stated", "unstated", "false", "foreign"] = "stated"
-    start: Literal["general", "prompt"] = "general"
     manner: Mapping[str, Any] = field(default_factory=dict[str, Any])
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    control: bool = False
     share: float = 1.0
 
 
@@ -103,8 +98,6 @@ def cell(arm: Arm, seed: int, spec: str, preset: str = "default") -> Cell:
     """One arm's run; its rewards are those of the last state."""
     table = read_table("real_roles")
     first = {"instincts": read_table("teacher")["general"]}
-    if arm.start == "prompt":
-        first = {"kind": "from_prompt", "prompt": houserules.present_prompt(houserules.SIX)}
     world = {"init": first, "lm": spec, "seed": seed}
     settings = merge(table["settings"], world, arm.settings, table["scale"][preset])
     manner = {**table["manner"], **arm.manner}
@@ -172,11 +165,6 @@ def _line(arm: Arm, runs: Runs, rules: Runs) -> list[str]:
     ]
 
 
-def decided(runs: Mapping[str, Runs]) -> dict[str, Interval]:
-    """The gains that the goal speaks of, by arm."""
-    return {name: what_learns.over_seeds(gained(found)) for name, found in runs.items() if found}
-
-
 def _page(measured: shared.Results) -> Page:
     listed = arms()
     runs = {arm.name: shared.runs_of(measured.results, arm.name) for arm in listed}
@@ -197,7 +185,8 @@ def _page(measured: shared.Results) -> Page:
 
 def _goal(runs: Mapping[str, Runs]) -> list[Block]:
     """Whether what was set before is met, by each arm that it names."""
-    goal, gains = read_table("real_roles")["goal"], decided(runs)
+    goal = read_table("real_roles")["goal"]
+    gains = {name: what_learns.over_seeds(gained(found)) for name, found in runs.items() if found}
     blocks: list[Block] = []
     for name, controls in goal["arms"].items():
         if name not in gains or RULES not in gains or any(c not in gains for c in controls):
